@@ -1,0 +1,1 @@
+//! Drives a workload against any DSN; writes results, plots and reports.

@@ -1,0 +1,1 @@
+//! SQL text to access set, determinism, class and rewrite. The only crate that parses SQL.

@@ -1,0 +1,2 @@
+//! The `onecopy` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Local PostgreSQL servers in one folder, for up, demo, bench and tests.

@@ -1,0 +1,229 @@
+//! Items: what conflicts are counted on, and the modes in which they are taken (design 3.1).
+//!
+//! An item is a set of rows of one table: those in which given columns equal given constants. No columns
+//! mean all rows. Two items of a table overlap unless some column that both name must differ between them,
+//! so leaving a column out is always safe and only costs concurrency.
+//!
+//! Items of one table live in separate *spaces* that never conflict with each other: the rows themselves,
+//! the values of one unique key (taken by whoever creates or frees such a value), and the table's schema.
+
+use smallvec::SmallVec;
+
+/// A table's identity: a stable hash of its qualified name, equal on every replica and across restarts.
+///
+/// A collision of hashes can only make two tables conflict that need not.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TableId(pub u64);
+
+impl TableId {
+    /// Stands for every table of the database.
+    pub const ALL: TableId = TableId(u64::MAX);
+}
+
+/// A column's number within its table (PostgreSQL: `attnum`), `1 <= id`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ColumnId(pub u16);
+
+/// A unique key's number within its table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KeyId(pub u32);
+
+/// The canonical form of a value, hashed to 64 bits.
+///
+/// Equal values have equal hashes, so hashes that differ prove that the values differ; equal hashes of
+/// different values only cost concurrency.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ValueHash(pub u64);
+
+impl ValueHash {
+    /// The hash of a canonical integer: a bijection, so integers never collide with each other.
+    #[must_use]
+    pub fn of_integer(value: i64) -> ValueHash {
+        ValueHash(mix(value as u64))
+    }
+
+    /// The hash of canonical bytes (text under a deterministic collation, uuid, bytea).
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> ValueHash {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64 ^ (bytes.len() as u64);
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            let mut word = [0; 8];
+            word.copy_from_slice(chunk);
+            hash = mix(hash ^ u64::from_le_bytes(word));
+        }
+        let mut word = [0; 8];
+        let rest = chunks.remainder();
+        word[..rest.len()].copy_from_slice(rest);
+        ValueHash(mix(hash ^ u64::from_le_bytes(word)))
+    }
+}
+
+/// The finaliser of SplitMix64: a bijection on 64 bits whose outputs look independent.
+fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Which of a table's separate kinds of items is meant.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Space {
+    /// The rows.
+    Rows,
+    /// The values of one unique key, taken `Exclusive` by whoever creates or frees one.
+    Key(KeyId),
+    /// The table's definition, taken `Exclusive` by DDL and TRUNCATE; the core lets every open transaction hold
+    /// it shared for the tables that it has touched (design 3.10).
+    Schema,
+}
+
+/// The columns that an item names, sorted by column, each column at most once.
+pub type Equals = SmallVec<[(ColumnId, ValueHash); 2]>;
+
+/// What conflicts are counted on: the rows (or keys) of a table in which the named columns have the named values.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Item {
+    /// The table, or `TableId::ALL`, which overlaps every item of every table.
+    pub table: TableId,
+    /// Rows, one unique key's values, or the schema.
+    pub space: Space,
+    /// The columns that must equal; empty means the whole space.
+    pub equals: Equals,
+}
+
+impl Item {
+    /// Every row of every table, every key and every schema.
+    #[must_use]
+    pub fn everything() -> Item {
+        Item { table: TableId::ALL, space: Space::Rows, equals: Equals::new() }
+    }
+
+    /// All rows of a table.
+    #[must_use]
+    pub fn table(table: TableId) -> Item {
+        Item { table, space: Space::Rows, equals: Equals::new() }
+    }
+
+    /// The rows of a table in which the given columns have the given values.
+    ///
+    /// `equals` may come in any order; of a column named twice with different values the first is kept, which
+    /// widens the item.
+    #[must_use]
+    pub fn rows(table: TableId, equals: impl IntoIterator<Item = (ColumnId, ValueHash)>) -> Item {
+        Item { table, space: Space::Rows, equals: sorted(equals) }
+    }
+
+    /// One value of a unique key; with too few columns, all values that have the given ones.
+    #[must_use]
+    pub fn key(
+        table: TableId, key: KeyId, equals: impl IntoIterator<Item = (ColumnId, ValueHash)>,
+    ) -> Item {
+        Item { table, space: Space::Key(key), equals: sorted(equals) }
+    }
+
+    /// The table's definition.
+    #[must_use]
+    pub fn schema(table: TableId) -> Item {
+        Item { table, space: Space::Schema, equals: Equals::new() }
+    }
+
+    /// Whether some row (or key) may belong to both.
+    #[must_use]
+    pub fn overlaps(&self, other: &Item) -> bool {
+        if self.table == TableId::ALL || other.table == TableId::ALL {
+            return true;
+        }
+        self.table == other.table
+            && self.space == other.space
+            && !columns_differ(&self.equals, &other.equals)
+    }
+}
+
+fn sorted(equals: impl IntoIterator<Item = (ColumnId, ValueHash)>) -> Equals {
+    let mut equals: Equals = equals.into_iter().collect();
+    equals.sort_by_key(|(column, _)| *column);
+    equals.dedup_by_key(|(column, _)| *column);
+    equals
+}
+
+/// Whether two sorted lists name some column with different values.
+fn columns_differ(a: &[(ColumnId, ValueHash)], b: &[(ColumnId, ValueHash)]) -> bool {
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() && j < b.len() {
+        match a[i].0.cmp(&b[j].0) {
+            std::cmp::Ordering::Less => i += 1,
+            std::cmp::Ordering::Greater => j += 1,
+            std::cmp::Ordering::Equal if a[i].1 != b[j].1 => return true,
+            std::cmp::Ordering::Equal => (i, j) = (i + 1, j + 1),
+        }
+    }
+    false
+}
+
+/// How an item is taken; the order is by strength, but `Update` and `Insert` stand beside each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Mode {
+    /// The row must go on existing under its key: a foreign-key check, FOR KEY SHARE.
+    KeyShared,
+    /// The rows are read, or are found not to exist: a SELECT whose transaction will write, FOR SHARE.
+    Shared,
+    /// The rows are read by somebody who will write them: compatible with readers, not with itself.
+    Update,
+    /// New rows appear: compatible with other inserts and with key-shared.
+    Insert,
+    /// Rows change, but not their keys: UPDATE of other columns, FOR NO KEY UPDATE.
+    NoKeyExclusive,
+    /// Rows change with their keys, or go: DELETE, UPDATE of a key, FOR UPDATE, TRUNCATE.
+    Exclusive,
+}
+
+impl Mode {
+    /// Whether two transactions cannot hold overlapping items in these modes at once.
+    #[must_use]
+    pub fn conflicts(self, other: Mode) -> bool {
+        use Mode::{Exclusive, Insert, KeyShared, NoKeyExclusive, Shared, Update};
+        match (self, other) {
+            (Exclusive, _) | (_, Exclusive) => true,
+            (KeyShared, _) | (_, KeyShared) => false,
+            (NoKeyExclusive, _) | (_, NoKeyExclusive) => true,
+            (Insert, Insert) | (Shared, Shared) => false,
+            (Insert, _) | (_, Insert) => true,
+            (Update, Update) => true,
+            (Update, Shared) | (Shared, Update) => false,
+        }
+    }
+
+    /// Whether a commit that held this mode may have changed what a reader of the item sees.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        matches!(self, Mode::Insert | Mode::NoKeyExclusive | Mode::Exclusive)
+    }
+}
+
+/// One item with its mode.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Access {
+    /// What is taken.
+    pub item: Item,
+    /// How it is taken.
+    pub mode: Mode,
+}
+
+impl Access {
+    /// An item taken in a mode.
+    #[must_use]
+    pub fn new(item: Item, mode: Mode) -> Access {
+        Access { item, mode }
+    }
+
+    /// Whether two transactions cannot hold these at once.
+    #[must_use]
+    pub fn conflicts(&self, other: &Access) -> bool {
+        self.mode.conflicts(other.mode) && self.item.overlaps(&other.item)
+    }
+}
+
+/// The items that a statement or transaction reads and writes, each with its mode.
+pub type AccessSet = SmallVec<[Access; 4]>;

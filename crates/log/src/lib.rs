@@ -1,0 +1,1 @@
+//! The durable commit log: a pure engine plus a disk driver.

@@ -1,0 +1,1 @@
+//! The real driver: sockets, backend connections, timers. Decides nothing.

@@ -1,0 +1,1 @@
+//! The simulated driver: the same core, virtual time, simulated databases, faults, checkers.

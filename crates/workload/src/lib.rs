@@ -1,0 +1,1 @@
+//! TPC-W, bank and cycle workloads, used by sim and by bench.
