@@ -117,9 +117,7 @@ impl Item {
 
     /// One value of a unique key; with too few columns, all values that have the given ones.
     #[must_use]
-    pub fn key(
-        table: TableId, key: KeyId, equals: impl IntoIterator<Item = (ColumnId, ValueHash)>,
-    ) -> Item {
+    pub fn key(table: TableId, key: KeyId, equals: impl IntoIterator<Item = (ColumnId, ValueHash)>) -> Item {
         Item { table, space: Space::Key(key), equals: sorted(equals) }
     }
 
@@ -135,9 +133,7 @@ impl Item {
         if self.table == TableId::ALL || other.table == TableId::ALL {
             return true;
         }
-        self.table == other.table
-            && self.space == other.space
-            && !columns_differ(&self.equals, &other.equals)
+        self.table == other.table && self.space == other.space && !columns_differ(&self.equals, &other.equals)
     }
 }
 
@@ -149,7 +145,7 @@ fn sorted(equals: impl IntoIterator<Item = (ColumnId, ValueHash)>) -> Equals {
 }
 
 /// Whether two sorted lists name some column with different values.
-fn columns_differ(a: &[(ColumnId, ValueHash)], b: &[(ColumnId, ValueHash)]) -> bool {
+pub(crate) fn columns_differ(a: &[(ColumnId, ValueHash)], b: &[(ColumnId, ValueHash)]) -> bool {
     let (mut i, mut j) = (0, 0);
     while i < a.len() && j < b.len() {
         match a[i].0.cmp(&b[j].0) {
@@ -192,6 +188,19 @@ impl Mode {
             (Insert, _) | (_, Insert) => true,
             (Update, Update) => true,
             (Update, Shared) | (Shared, Update) => false,
+        }
+    }
+
+    /// Whether holding an item in this mode gives every right that `other` would give.
+    #[must_use]
+    pub fn covers(self, other: Mode) -> bool {
+        use Mode::{Exclusive, KeyShared, NoKeyExclusive, Shared, Update};
+        match self {
+            Exclusive => true,
+            NoKeyExclusive => matches!(other, NoKeyExclusive | Update | Shared | KeyShared),
+            Update => matches!(other, Update | Shared | KeyShared),
+            Shared => matches!(other, Shared | KeyShared),
+            Mode::Insert | KeyShared => self == other,
         }
     }
 

@@ -1,7 +1,25 @@
 //! Everything that decides: no I/O, clock, thread, randomness or global state.
+//!
+//! A driver feeds [`event::Event`]s to a [`protocol::Protocol`] and carries out the [`effect::Effect`]s that come back.
+//! Time is an argument. The files stand in the order in which a statement meets them.
 
+pub mod event;
 pub mod ids;
 pub mod item;
 
+pub mod item_locks;
+pub mod load;
+pub mod prediction;
+pub mod sequences;
+pub mod version_table;
+
+pub mod protocol;
+
+pub mod effect;
+pub mod message;
+
+pub use effect::{Decision, Effect, How, Refusal};
+pub use event::{Begin, Event, Outcome, Place, SequenceDefinition, Statement, StatementKind};
 pub use ids::{ClassId, Csn, Epoch, Instant, NodeId, OpId, ReplicaId, SessionId, TxnId};
 pub use item::{Access, AccessSet, ColumnId, Equals, Item, KeyId, Mode, Space, TableId, ValueHash};
+pub use protocol::{Guarantee, Protocol, Status};

@@ -1,0 +1,171 @@
+//! Everything that the core can do: one closed enum.
+
+use smallvec::SmallVec;
+
+use crate::event::Place;
+use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
+use crate::item::TableId;
+use crate::message::Message;
+
+/// An order to the driver. Effects are carried out in the order in which they were given.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    /// Execute a client's statement on a replica and report [`Event::Executed`](crate::event::Event::Executed).
+    Execute {
+        /// The transaction.
+        txn: TxnId,
+        /// The statement.
+        op: OpId,
+        /// Where.
+        replica: ReplicaId,
+        /// In which surroundings.
+        how: How,
+        /// Hold the answer back until `Release`; otherwise it streams to the client.
+        hold: bool,
+    },
+    /// Let the held answer of this replica go to the client; the others' answers are compared and dropped.
+    Release {
+        /// The transaction.
+        txn: TxnId,
+        /// The statement.
+        op: OpId,
+        /// Whose answer.
+        replica: ReplicaId,
+    },
+    /// Open the transaction at its home, run the reads of its read phase again there, compare with what the client
+    /// was told, and report [`Event::Revalidated`](crate::event::Event::Revalidated).
+    Revalidate {
+        /// The transaction.
+        txn: TxnId,
+        /// Its home.
+        replica: ReplicaId,
+    },
+    /// End what the transaction has open on a replica without committing it.
+    Leave {
+        /// The transaction.
+        txn: TxnId,
+        /// The replica.
+        replica: ReplicaId,
+    },
+    /// Commit what the transaction has open on a replica without a place in the order: it wrote nothing.
+    Finish {
+        /// The transaction.
+        txn: TxnId,
+        /// The commit request that is answered by it.
+        op: OpId,
+        /// The replica, if anything is open anywhere.
+        replica: Option<ReplicaId>,
+    },
+    /// The statement (or commit) fails; the transaction is over in the core.
+    Refuse {
+        /// The transaction.
+        txn: TxnId,
+        /// The statement.
+        op: OpId,
+        /// Why.
+        reason: Refusal,
+    },
+    /// Make a decision durable in the log; report [`Event::Durable`](crate::event::Event::Durable).
+    Append {
+        /// Its place in the order.
+        csn: Csn,
+        /// What is decided.
+        decision: Decision,
+    },
+    /// Commit the open transaction at the replica where it executed, as this CSN; report `Applied`, or `HomeLost`.
+    CommitAt {
+        /// The transaction.
+        txn: TxnId,
+        /// Its home.
+        replica: ReplicaId,
+        /// Its place in the order.
+        csn: Csn,
+    },
+    /// Apply these decisions to a replica, in order; report `Applied` as they are committed.
+    Apply {
+        /// The replica.
+        replica: ReplicaId,
+        /// The first decision.
+        from: Csn,
+        /// The last decision, inclusive.
+        to: Csn,
+    },
+    /// The commit is durable and visible: the client may hear of it.
+    Acknowledge {
+        /// The transaction.
+        txn: TxnId,
+        /// The commit request.
+        op: OpId,
+        /// Its place in the order.
+        csn: Csn,
+    },
+    /// Values of the wanted sequences: per want, the first value (the others follow by the increment).
+    Values {
+        /// The transaction.
+        txn: TxnId,
+        /// The statement.
+        op: OpId,
+        /// One entry a want, in order; `None` when the sequence is used up or unknown.
+        values: SmallVec<[Option<i64>; 2]>,
+    },
+    /// Carry a message to another place.
+    Send {
+        /// Who shall get it.
+        to: Place,
+        /// What it says.
+        message: Message,
+    },
+    /// Report [`Event::Timer`](crate::event::Event::Timer) at a time.
+    SetTimer {
+        /// A number to know it by.
+        timer: u64,
+        /// When.
+        at: Instant,
+    },
+}
+
+/// In which surroundings a statement runs on a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum How {
+    /// By itself, outside a transaction block.
+    Alone,
+    /// In the transaction's REPEATABLE READ, READ ONLY block; `open` says that the block starts here.
+    Snapshot {
+        /// Start the block.
+        open: bool,
+    },
+    /// In the transaction's READ COMMITTED block at its home; `open` says that the block starts here.
+    Home {
+        /// Start the block.
+        open: bool,
+    },
+}
+
+/// What is made durable.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Decision {
+    /// The transaction commits, with the writes that the driver kept for it.
+    Commit(TxnId),
+    /// A sequence's values up to and including this one may be given out.
+    Reserve {
+        /// The sequence.
+        sequence: TableId,
+        /// The last value reserved.
+        last: i64,
+    },
+}
+
+/// Why a statement was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Refusal {
+    /// A cycle of waiting transactions; this was its youngest member (40P01).
+    Deadlock,
+    /// What the transaction had read changed before it wrote (40001).
+    ReadsChanged,
+    /// The replica on which the transaction was executing died (40001).
+    HomeLost,
+    /// The replica died after a part of the answer had been sent (40001).
+    AnswerCut,
+    /// The driver cancelled the wait (57014 or a time-out's own code).
+    Cancelled,
+}

@@ -1,0 +1,214 @@
+//! Everything that can wake the core: one closed enum.
+
+use smallvec::SmallVec;
+
+use crate::ids::{ClassId, Csn, NodeId, OpId, ReplicaId, SessionId, TxnId};
+use crate::item::{AccessSet, TableId};
+use crate::message::Message;
+
+/// Where a role of a protocol lives: what an event is addressed to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Place {
+    /// The scheduler of a node, through which client statements pass.
+    Scheduler(NodeId),
+    /// The one giver of sequence numbers.
+    Sequencer,
+    /// The database proxy in front of a replica.
+    Proxy(ReplicaId),
+    /// A node that has a database of its own (invalidation, wide area).
+    Peer(NodeId),
+}
+
+/// Something happened: the input of every protocol.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// A client's transaction starts; its statements follow.
+    Begin(Begin),
+    /// A transaction of exactly one statement: `Begin`, `Statement` and `Commit` in one.
+    Autocommit {
+        /// What starts.
+        begin: Begin,
+        /// Its only statement, with `op` 0.
+        statement: Statement,
+    },
+    /// A client wants the next statement of its transaction executed; its previous one has been answered.
+    Statement {
+        /// The transaction, begun before.
+        txn: TxnId,
+        /// The statement's place in the transaction.
+        op: OpId,
+        /// What the statement does.
+        statement: Statement,
+    },
+    /// A client wants its transaction committed; `op` names the request.
+    Commit {
+        /// The transaction.
+        txn: TxnId,
+        /// The commit's place in the transaction.
+        op: OpId,
+    },
+    /// A client ends its transaction, has vanished, or its transaction failed: everything it holds is let go.
+    Rollback {
+        /// The transaction.
+        txn: TxnId,
+    },
+    /// The driver gives up a statement that still waits in the core (a limit passed, or the client asked).
+    Cancel {
+        /// The transaction.
+        txn: TxnId,
+        /// The waiting statement.
+        op: OpId,
+    },
+    /// A replica answered an [`Effect::Execute`](crate::effect::Effect::Execute).
+    Executed {
+        /// The transaction.
+        txn: TxnId,
+        /// The statement.
+        op: OpId,
+        /// Where it ran.
+        replica: ReplicaId,
+        /// What came of it.
+        outcome: Outcome,
+        /// Time from sending to the last byte of the answer.
+        elapsed_ns: u64,
+    },
+    /// The reads of a read phase were run again at the home.
+    Revalidated {
+        /// The transaction.
+        txn: TxnId,
+        /// Where they ran.
+        replica: ReplicaId,
+        /// Whether every answer was, byte for byte, what the client had been told.
+        same: bool,
+    },
+    /// Every decision up to this one is durable in the log.
+    Durable {
+        /// The last durable decision.
+        csn: Csn,
+    },
+    /// A replica contains every transaction up to this one.
+    Applied {
+        /// The replica.
+        replica: ReplicaId,
+        /// Its new position.
+        csn: Csn,
+    },
+    /// The open transaction at its home can no longer be committed there; the replica itself is well.
+    HomeLost {
+        /// The transaction.
+        txn: TxnId,
+        /// The replica.
+        replica: ReplicaId,
+    },
+    /// A replica was fenced, and its position read: it may serve.
+    ReplicaUp {
+        /// The replica.
+        replica: ReplicaId,
+        /// What it contains.
+        applied: Csn,
+    },
+    /// A replica must not be used until it is reported up again.
+    ReplicaDown {
+        /// The replica.
+        replica: ReplicaId,
+    },
+    /// A transaction wants values of sequences before its statement is bound.
+    NextValues {
+        /// The transaction; it need not have begun.
+        txn: TxnId,
+        /// The statement that wants them.
+        op: OpId,
+        /// Which sequences, and how many values of each.
+        wants: SmallVec<[(TableId, u32); 2]>,
+    },
+    /// The definition of a sequence, and the first value that nobody has been given.
+    Sequence {
+        /// The sequence's identity.
+        sequence: TableId,
+        /// Its rules and state.
+        definition: SequenceDefinition,
+    },
+    /// A message from another place of the protocol.
+    Message {
+        /// Who sent it.
+        from: Place,
+        /// What it says.
+        message: Message,
+    },
+    /// A timer set by [`Effect::SetTimer`](crate::effect::Effect::SetTimer) has run out.
+    Timer {
+        /// The number given when it was set.
+        timer: u64,
+    },
+}
+
+/// The start of a transaction.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Begin {
+    /// The new transaction, greater than every earlier one of this node.
+    pub txn: TxnId,
+    /// The client's connection.
+    pub session: SessionId,
+    /// The client promised not to write (READ ONLY).
+    pub read_only: bool,
+    /// What transactions that begin alike have in common: a hash of the form of BEGIN, application name and user.
+    pub form: u64,
+    /// The items that the whole transaction will touch, where the application or a batch declares them.
+    pub declared: Option<AccessSet>,
+}
+
+/// What the core must know of a statement; its text and parameters stay with the driver.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Statement {
+    /// The statement's class, by which its cost and its future are learned.
+    pub class: ClassId,
+    /// Reads or writes.
+    pub kind: StatementKind,
+    /// The items that it reads and writes.
+    pub access: AccessSet,
+}
+
+/// What a statement may do to the data.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StatementKind {
+    /// Changes nothing and locks nothing.
+    Read,
+    /// Changes nothing but must hold what it reads (FOR UPDATE, LOCK TABLE, a savepoint at the home).
+    LockingRead,
+    /// Changes rows.
+    Write,
+    /// Changes definitions, or shows older snapshots an empty table.
+    Schema,
+}
+
+/// What came of a statement at a replica.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome {
+    /// It ran. `returned` holds items that only its answer showed; they are granted before the decision.
+    Done {
+        /// Items not shown by the text.
+        returned: AccessSet,
+    },
+    /// The database refused it; the transaction can only be rolled back (or back to a savepoint).
+    Failed,
+    /// The connection to the replica was lost before the answer was complete.
+    Lost {
+        /// Whether the client has already seen a part of the answer.
+        answer_begun: bool,
+    },
+}
+
+/// The rules of a sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SequenceDefinition {
+    /// The next value that nobody has been given.
+    pub next: i64,
+    /// Distance between values, not 0.
+    pub increment: i64,
+    /// Smallest value.
+    pub min: i64,
+    /// Greatest value.
+    pub max: i64,
+    /// Whether it starts again when it is used up.
+    pub cycle: bool,
+}

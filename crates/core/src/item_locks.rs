@@ -1,0 +1,482 @@
+//! Two-phase locks on items: granted atomically or one request after the other, first come first served, with
+//! cycles found the moment they close (design 3.2).
+//!
+//! Invariants:
+//! - two transactions never hold conflicting accesses at once;
+//! - a waiting request is blocked by somebody: a holder, or a request that came before it;
+//! - a request that came first is granted first, except that whoever already holds what an earlier request
+//!   waits for does not queue behind that request (it would be a cycle for nothing).
+
+use std::collections::BTreeMap;
+
+use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
+
+use crate::ids::TxnId;
+use crate::item::{
+    Access, AccessSet, ColumnId, Equals, Item, Mode, Space, TableId, ValueHash, columns_differ,
+};
+
+/// A request's place in the queue; 0 marks what is held.
+type Ticket = u64;
+const HELD: Ticket = 0;
+
+type Columns = SmallVec<[ColumnId; 2]>;
+type Values = SmallVec<[ValueHash; 2]>;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    txn: TxnId,
+    ticket: Ticket,
+    mode: Mode,
+}
+
+/// The entries of a table's space, by the columns that their items name.
+#[derive(Default, Debug)]
+struct SpaceLocks {
+    groups: SmallVec<[Group; 2]>,
+}
+
+#[derive(Debug)]
+struct Group {
+    columns: Columns,
+    slots: HashMap<Values, SmallVec<[Entry; 2]>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    txn: TxnId,
+    request: AccessSet,
+    blockers: HashSet<TxnId>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Granting {
+    /// All of it is held.
+    Granted,
+    /// It waits; [`ItemLocks::release`] of others will grant it. Ask [`ItemLocks::youngest_of_cycle`] until it finds
+    /// none, and give up whom it names.
+    Waits,
+}
+
+/// All items held and waited for.
+#[derive(Default, Debug)]
+pub struct ItemLocks {
+    spaces: HashMap<(TableId, Space), SpaceLocks>,
+    /// Tables that have spaces, so that `TableId::ALL` need not scan what is empty.
+    everything: SmallVec<[Entry; 2]>,
+    held: HashMap<TxnId, AccessSet>,
+    waiting: BTreeMap<Ticket, Waiting>,
+    ticket_of: HashMap<TxnId, Ticket>,
+    last_ticket: Ticket,
+    waits: u64,
+    grants: u64,
+}
+
+impl ItemLocks {
+    /// Asks for all of `request` at once. A transaction has at most one request waiting.
+    ///
+    /// # Panics
+    /// If a request of this transaction is waiting already: only a bug of ours could do that.
+    pub fn request(&mut self, txn: TxnId, request: &[Access]) -> Granting {
+        assert!(!self.ticket_of.contains_key(&txn), "{txn:?} already waits");
+        let missing: AccessSet = request.iter().filter(|access| !self.holds(txn, access)).cloned().collect();
+        let ticket = self.last_ticket + 1;
+        let blockers = self.blockers(txn, &missing, ticket);
+        if blockers.is_empty() {
+            self.grants += 1;
+            self.hold(txn, missing);
+            return Granting::Granted;
+        }
+        self.waits += 1;
+        self.last_ticket = ticket;
+        for access in &missing {
+            self.insert(access, Entry { txn, ticket, mode: access.mode });
+        }
+        self.waiting.insert(ticket, Waiting { txn, request: missing, blockers });
+        self.ticket_of.insert(txn, ticket);
+        Granting::Waits
+    }
+
+    /// Lets go of everything that a transaction holds or waits for. Returns whom this granted, in order.
+    pub fn release(&mut self, txn: TxnId) -> Vec<TxnId> {
+        let held = self.held.remove(&txn).unwrap_or_default();
+        for access in &held {
+            self.remove(access, txn, HELD);
+        }
+        self.withdraw_entries(txn);
+        self.grant_after(txn)
+    }
+
+    /// Takes back a waiting request but keeps what is held. Returns whom this granted.
+    pub fn withdraw(&mut self, txn: TxnId) -> Vec<TxnId> {
+        if self.withdraw_entries(txn) { self.grant_after(txn) } else { Vec::new() }
+    }
+
+    /// What a transaction holds.
+    #[must_use]
+    pub fn held(&self, txn: TxnId) -> &[Access] {
+        self.held.get(&txn).map_or(&[], |held| held)
+    }
+
+    /// Whether a transaction has a request that waits.
+    #[must_use]
+    pub fn waits(&self, txn: TxnId) -> bool {
+        self.ticket_of.contains_key(&txn)
+    }
+
+    /// For whom a transaction waits.
+    pub fn blockers_of(&self, txn: TxnId) -> impl Iterator<Item = TxnId> {
+        let waiting = self.ticket_of.get(&txn).and_then(|ticket| self.waiting.get(ticket));
+        waiting.into_iter().flat_map(|waiting| waiting.blockers.iter().copied())
+    }
+
+    /// All transactions that wait, oldest request first.
+    pub fn waiters(&self) -> impl Iterator<Item = TxnId> {
+        self.waiting.values().map(|waiting| waiting.txn)
+    }
+
+    /// How many requests were granted at once and how many had to wait, since the start.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.grants, self.waits)
+    }
+
+    /// Whether nothing is held and nobody waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.waiting.is_empty()
+    }
+
+    fn holds(&self, txn: TxnId, access: &Access) -> bool {
+        self.held
+            .get(&txn)
+            .is_some_and(|held| held.iter().any(|h| h.item == access.item && h.mode.covers(access.mode)))
+    }
+
+    fn hold(&mut self, txn: TxnId, accesses: AccessSet) {
+        for access in &accesses {
+            self.insert(access, Entry { txn, ticket: HELD, mode: access.mode });
+        }
+        self.held.entry(txn).or_default().extend(accesses);
+    }
+
+    fn withdraw_entries(&mut self, txn: TxnId) -> bool {
+        let Some(ticket) = self.ticket_of.remove(&txn) else { return false };
+        if let Some(waiting) = self.waiting.remove(&ticket) {
+            for access in &waiting.request {
+                self.remove(access, txn, ticket);
+            }
+        }
+        true
+    }
+
+    /// Grants, oldest first, those who waited for `gone` and now wait for nobody.
+    fn grant_after(&mut self, gone: TxnId) -> Vec<TxnId> {
+        let mut granted = Vec::new();
+        if self.waiting.is_empty() {
+            return granted;
+        }
+        let affected: Vec<Ticket> = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| waiting.blockers.contains(&gone))
+            .map(|(ticket, _)| *ticket)
+            .collect();
+        for ticket in affected {
+            let (txn, request) = match self.waiting.get(&ticket) {
+                Some(waiting) => (waiting.txn, waiting.request.clone()),
+                None => continue,
+            };
+            let blockers = self.blockers(txn, &request, ticket);
+            if blockers.is_empty() {
+                self.withdraw_entries(txn);
+                self.hold(txn, request);
+                granted.push(txn);
+            } else if let Some(waiting) = self.waiting.get_mut(&ticket) {
+                waiting.blockers = blockers;
+            }
+        }
+        granted
+    }
+
+    /// Who stands in the way of a request that has this place in the queue.
+    fn blockers(&self, txn: TxnId, request: &[Access], ticket: Ticket) -> HashSet<TxnId> {
+        let mut blockers = HashSet::new();
+        for access in request {
+            self.for_overlapping(&access.item, |entry| {
+                if entry.txn != txn
+                    && entry.ticket < ticket
+                    && entry.mode.conflicts(access.mode)
+                    && (entry.ticket == HELD || !self.waits_for(entry.ticket, txn))
+                {
+                    blockers.insert(entry.txn);
+                }
+            });
+        }
+        blockers
+    }
+
+    fn waits_for(&self, ticket: Ticket, txn: TxnId) -> bool {
+        self.waiting.get(&ticket).is_some_and(|waiting| {
+            waiting.blockers.contains(&txn)
+                && self.held.get(&txn).is_some_and(|held| {
+                    held.iter().any(|h| waiting.request.iter().any(|wanted| wanted.conflicts(h)))
+                })
+        })
+    }
+
+    fn for_overlapping(&self, item: &Item, mut visit: impl FnMut(&Entry)) {
+        self.everything.iter().for_each(&mut visit);
+        if item.table == TableId::ALL {
+            for space in self.spaces.values() {
+                space.groups.iter().flat_map(|group| group.slots.values()).flatten().for_each(&mut visit);
+            }
+        } else if let Some(space) = self.spaces.get(&(item.table, item.space)) {
+            for group in &space.groups {
+                group.for_overlapping(&item.equals, &mut visit);
+            }
+        }
+    }
+
+    fn insert(&mut self, access: &Access, entry: Entry) {
+        let item = &access.item;
+        if item.table == TableId::ALL {
+            self.everything.push(entry);
+            return;
+        }
+        let space = self.spaces.entry((item.table, item.space)).or_default();
+        let (columns, values) = split(&item.equals);
+        let at = space.groups.iter().position(|group| group.columns == columns).unwrap_or_else(|| {
+            space.groups.push(Group { columns, slots: HashMap::new() });
+            space.groups.len() - 1
+        });
+        space.groups[at].slots.entry(values).or_default().push(entry);
+    }
+
+    fn remove(&mut self, access: &Access, txn: TxnId, ticket: Ticket) {
+        let item = &access.item;
+        let is_it = |entry: &Entry| entry.txn == txn && entry.ticket == ticket && entry.mode == access.mode;
+        if item.table == TableId::ALL {
+            if let Some(at) = self.everything.iter().position(is_it) {
+                self.everything.swap_remove(at);
+            }
+            return;
+        }
+        let Some(space) = self.spaces.get_mut(&(item.table, item.space)) else { return };
+        let (columns, values) = split(&item.equals);
+        let Some(group) = space.groups.iter_mut().find(|group| group.columns == columns) else { return };
+        if let Some(slot) = group.slots.get_mut(&values) {
+            if let Some(at) = slot.iter().position(is_it) {
+                slot.swap_remove(at);
+            }
+            if slot.is_empty() {
+                group.slots.remove(&values);
+            }
+        }
+    }
+
+    /// If the transaction is part of a cycle of waiting, the youngest member of that cycle.
+    #[must_use]
+    pub fn youngest_of_cycle(&self, start: TxnId) -> Option<TxnId> {
+        let mut path = vec![start];
+        let mut seen = HashSet::new();
+        self.find_cycle(start, start, &mut path, &mut seen).then(|| path.into_iter().max()).flatten()
+    }
+
+    /// Depth first along "waits for"; leaves the cycle in `path` if one leads back to `start`. The path is kept on
+    /// the heap, since thousands may wait in one chain.
+    fn find_cycle(
+        &self,
+        start: TxnId,
+        from: TxnId,
+        path: &mut Vec<TxnId>,
+        seen: &mut HashSet<TxnId>,
+    ) -> bool {
+        let mut pending: Vec<Vec<TxnId>> = vec![self.sorted_blockers(from)];
+        while let Some(level) = pending.last_mut() {
+            match level.pop() {
+                Some(next) if next == start => return true,
+                Some(next) if seen.insert(next) => {
+                    path.push(next);
+                    pending.push(self.sorted_blockers(next));
+                }
+                Some(_) => {}
+                None => {
+                    pending.pop();
+                    path.pop();
+                }
+            }
+        }
+        false
+    }
+
+    /// In a fixed order, so that the same history always gives the same victim.
+    fn sorted_blockers(&self, txn: TxnId) -> Vec<TxnId> {
+        let mut blockers: Vec<TxnId> = self.blockers_of(txn).collect();
+        blockers.sort_unstable();
+        blockers
+    }
+}
+
+impl Group {
+    fn for_overlapping(&self, equals: &Equals, mut visit: impl FnMut(&Entry)) {
+        if self.columns.len() == equals.len() && self.columns.iter().eq(equals.iter().map(|(c, _)| c)) {
+            let values: Values = equals.iter().map(|(_, value)| *value).collect();
+            if let Some(slot) = self.slots.get(&values) {
+                slot.iter().for_each(visit);
+            }
+            return;
+        }
+        for (values, slot) in &self.slots {
+            let theirs: Equals = self.columns.iter().copied().zip(values.iter().copied()).collect();
+            if !columns_differ(&theirs, equals) {
+                slot.iter().for_each(&mut visit);
+            }
+        }
+    }
+}
+
+fn split(equals: &Equals) -> (Columns, Values) {
+    equals.iter().copied().unzip_small()
+}
+
+trait UnzipSmall {
+    fn unzip_small(self) -> (Columns, Values);
+}
+
+impl<I: Iterator<Item = (ColumnId, ValueHash)>> UnzipSmall for I {
+    fn unzip_small(self) -> (Columns, Values) {
+        let (mut columns, mut values) = (Columns::new(), Values::new());
+        for (column, value) in self {
+            columns.push(column);
+            values.push(value);
+        }
+        (columns, values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: TableId = TableId(1);
+    const T1: TxnId = TxnId(1);
+    const T2: TxnId = TxnId(2);
+    const T3: TxnId = TxnId(3);
+
+    fn row(key: i64, mode: Mode) -> Access {
+        Access::new(Item::rows(T, [(ColumnId(1), ValueHash::of_integer(key))]), mode)
+    }
+    fn other_column(value: i64, mode: Mode) -> Access {
+        Access::new(Item::rows(T, [(ColumnId(2), ValueHash::of_integer(value))]), mode)
+    }
+    fn table(mode: Mode) -> Access {
+        Access::new(Item::table(T), mode)
+    }
+
+    #[test]
+    fn different_rows_are_held_together() {
+        let mut locks = ItemLocks::default();
+        assert_eq!(locks.request(T1, &[row(1, Mode::Exclusive)]), Granting::Granted);
+        assert_eq!(locks.request(T2, &[row(2, Mode::Exclusive)]), Granting::Granted);
+    }
+
+    #[test]
+    fn items_on_different_columns_may_name_the_same_row() {
+        let mut locks = ItemLocks::default();
+        locks.request(T1, &[row(1, Mode::NoKeyExclusive)]);
+        assert_eq!(locks.request(T2, &[other_column(7, Mode::Shared)]), Granting::Waits);
+        assert_eq!(locks.release(T1), [T2]);
+        assert_eq!(locks.held(T2), [other_column(7, Mode::Shared)]);
+    }
+
+    #[test]
+    fn waiters_are_granted_in_the_order_in_which_they_came() {
+        let mut locks = ItemLocks::default();
+        locks.request(T1, &[row(1, Mode::Shared)]);
+        assert_eq!(locks.request(T2, &[table(Mode::Exclusive)]), Granting::Waits);
+        assert_eq!(locks.request(T3, &[row(1, Mode::Shared)]), Granting::Waits, "not past the writer");
+        assert_eq!(locks.release(T1), [T2]);
+        assert_eq!(locks.release(T2), [T3]);
+    }
+
+    #[test]
+    fn a_request_is_granted_whole_or_not_at_all() {
+        let mut locks = ItemLocks::default();
+        locks.request(T1, &[row(1, Mode::Exclusive)]);
+        assert_eq!(locks.request(T2, &[row(2, Mode::Exclusive), row(1, Mode::Exclusive)]), Granting::Waits);
+        assert!(locks.held(T2).is_empty());
+        assert_eq!(locks.request(T3, &[row(2, Mode::Exclusive)]), Granting::Waits);
+        assert_eq!(locks.release(T1), [T2]);
+        assert_eq!(locks.release(T2), [T3]);
+        locks.release(T3);
+        assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn a_cycle_gives_up_its_youngest_member() {
+        let mut locks = ItemLocks::default();
+        locks.request(T1, &[row(1, Mode::Exclusive)]);
+        locks.request(T2, &[row(2, Mode::Exclusive)]);
+        assert_eq!(locks.request(T2, &[row(1, Mode::Exclusive)]), Granting::Waits);
+        assert_eq!(locks.youngest_of_cycle(T2), None);
+        assert_eq!(locks.request(T1, &[row(2, Mode::Exclusive)]), Granting::Waits);
+        assert_eq!(locks.youngest_of_cycle(T1), Some(T2));
+        assert_eq!(locks.release(T2), [T1]);
+    }
+
+    #[test]
+    fn readers_who_all_want_to_write_form_a_cycle_but_update_mode_queues_them() {
+        let mut locks = ItemLocks::default();
+        locks.request(T1, &[row(1, Mode::Shared)]);
+        locks.request(T2, &[row(1, Mode::Shared)]);
+        assert_eq!(locks.request(T1, &[row(1, Mode::Exclusive)]), Granting::Waits);
+        assert_eq!(locks.request(T2, &[row(1, Mode::Exclusive)]), Granting::Waits);
+        assert_eq!(locks.youngest_of_cycle(T2), Some(T2));
+
+        let mut locks = ItemLocks::default();
+        assert_eq!(locks.request(T1, &[row(1, Mode::Update)]), Granting::Granted);
+        assert_eq!(locks.request(T2, &[row(1, Mode::Update)]), Granting::Waits);
+        assert_eq!(locks.request(T1, &[row(1, Mode::Exclusive)]), Granting::Granted, "not behind T2");
+        assert_eq!(locks.release(T1), [T2]);
+    }
+
+    #[test]
+    fn who_holds_what_an_earlier_request_waits_for_passes_it() {
+        let mut locks = ItemLocks::default();
+        locks.request(T1, &[row(1, Mode::Shared)]);
+        assert_eq!(locks.request(T2, &[table(Mode::Exclusive)]), Granting::Waits);
+        assert_eq!(locks.request(T1, &[row(2, Mode::Shared)]), Granting::Granted);
+        assert_eq!(locks.release(T1), [T2]);
+    }
+
+    #[test]
+    fn the_whole_database_waits_for_everybody_and_everybody_for_it() {
+        let mut locks = ItemLocks::default();
+        locks.request(T1, &[row(1, Mode::Shared)]);
+        let all = Access::new(Item::everything(), Mode::Exclusive);
+        assert_eq!(locks.request(T2, &[all]), Granting::Waits);
+        assert_eq!(locks.request(T3, &[row(9, Mode::Shared)]), Granting::Waits);
+        assert_eq!(locks.release(T1), [T2]);
+        assert_eq!(locks.release(T2), [T3]);
+    }
+
+    #[test]
+    fn a_withdrawn_request_lets_those_behind_it_pass() {
+        let mut locks = ItemLocks::default();
+        locks.request(T1, &[row(1, Mode::Shared)]);
+        locks.request(T2, &[row(1, Mode::Exclusive)]);
+        assert_eq!(locks.request(T3, &[row(1, Mode::Shared)]), Granting::Waits);
+        assert_eq!(locks.withdraw(T2), [T3]);
+    }
+
+    #[test]
+    fn inserts_with_keys_that_differ_and_keyless_inserts_do_not_wait_for_each_other() {
+        let mut locks = ItemLocks::default();
+        assert_eq!(locks.request(T1, &[table(Mode::Insert)]), Granting::Granted);
+        assert_eq!(locks.request(T2, &[table(Mode::Insert)]), Granting::Granted);
+        assert_eq!(locks.request(T3, &[table(Mode::Shared)]), Granting::Waits, "a reader of the table waits");
+    }
+}

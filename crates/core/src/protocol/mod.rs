@@ -1,0 +1,85 @@
+//! Replication protocols: one trait, one file or folder a protocol.
+//!
+//! A protocol is a set of roles, each a state machine that lives at a [`Place`]. A driver gives it events and carries
+//! out its effects; messages between places are effects too, so that roles may live in different processes.
+
+use crate::effect::Effect;
+use crate::event::{Event, Place};
+use crate::ids::Instant;
+
+pub mod onecopy;
+
+/// What the histories of a protocol satisfy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Guarantee {
+    /// One order of all transactions that agrees with real time.
+    StrictSerializability,
+    /// One order of all transactions.
+    OneCopySerializability,
+    /// Snapshots of one order of commits; independent sites may see independent writes in different orders.
+    ParallelSnapshotIsolation,
+}
+
+/// A replication protocol.
+pub trait Protocol: Send {
+    /// Its name in the configuration.
+    fn name(&self) -> &'static str;
+
+    /// What its histories satisfy.
+    fn guarantee(&self) -> Guarantee;
+
+    /// Something happened at one of the protocol's places; its effects are pushed in the order in which they must be
+    /// carried out.
+    fn handle(&mut self, place: Place, now: Instant, event: Event, effects: &mut Vec<Effect>);
+
+    /// Counters and positions, for people.
+    fn status(&self) -> Status;
+}
+
+/// What a protocol tells of itself.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Status {
+    /// The last commit that any replica was told of.
+    pub told: u64,
+    /// The last commit decided.
+    pub decided: u64,
+    /// Per replica: whether it serves, what it contains, what is outstanding.
+    pub replicas: Vec<ReplicaStatus>,
+    /// Transactions open.
+    pub transactions: u64,
+    /// Requests for items that were granted at once.
+    pub grants_at_once: u64,
+    /// Requests for items that had to wait for another transaction.
+    pub grants_waited: u64,
+    /// Statements that waited for a replica to contain what they must see.
+    pub freshness_waits: u64,
+    /// Reads placed without a lock.
+    pub reads_placed: u64,
+    /// Transactions given up to break a cycle.
+    pub deadlocks: u64,
+    /// Transactions given up because what they had read changed.
+    pub reads_changed: u64,
+    /// Read phases whose reads were run again, because a later commit might have changed them.
+    pub revalidations: u64,
+    /// Reads that took their items in update mode because their class is known to write them.
+    pub predicted: u64,
+    /// Who waits for whom: each waiting transaction with those that it waits for.
+    pub waits_for: Vec<(u64, Vec<u64>)>,
+}
+
+/// One replica as the protocol sees it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct ReplicaStatus {
+    /// Whether it serves.
+    pub up: bool,
+    /// What it contains.
+    pub applied: u64,
+    /// Sum of the expected times of what is outstanding, in nanoseconds.
+    pub outstanding_ns: f64,
+    /// Reads sent to it.
+    pub reads: u64,
+    /// Statements of update transactions executed on it as their home.
+    pub home_statements: u64,
+    /// Commits applied on it that were executed elsewhere.
+    pub applies: u64,
+}

@@ -1,0 +1,790 @@
+//! The default protocol: one ordered log of commits, conflicts counted on items, reads placed by one number.
+//!
+//! Idea. Update transactions take the items that they touch two-phase, in one place, and execute at one replica, their
+//! *home*; different ones have different homes. A commit gets the next CSN, is made durable in the log, and is then
+//! committed by every replica in CSN order: by the home as it stands, by the others by applying what the home
+//! executed. So every state that any replica shows is a prefix of one history. A single read takes no lock: it runs on
+//! a replica that contains the last commit that wrote what it reads.
+//!
+//! Guarantee: strict serializability (docs/protocols/onecopy.md carries the argument).
+//!
+//! Invariants:
+//! - `applied <= told <= decided` for every replica's `applied`;
+//! - two open transactions never hold conflicting items;
+//! - a statement at a home runs only when the home contains the last told writer of every item it was granted;
+//! - a read runs only where `applied >=` the last told writer of its items, a read phase only where `applied >=` what
+//!   was told when its first statement arrived;
+//! - a replica has at most one run of commits under way, and it starts at `applied + 1`;
+//! - no read phase is open while a definition changes: an older snapshot would see an emptied table (3.10);
+//! - a client hears of its commit after the decision is durable and some replica contains it.
+//!
+//! There is one place, the scheduler; it sends no messages. Sources: design sections 3.1 to 3.6 and 5; the load estimate
+//! is SELF of the CAS paper (4.10).
+
+mod replicas;
+mod txn;
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+
+use crate::effect::{Decision, Effect, How, Refusal};
+use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
+use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
+use crate::item::{Access, AccessSet, Item, Mode};
+use crate::item_locks::{Granting, ItemLocks};
+use crate::load::Costs;
+use crate::prediction::Predictor;
+use crate::protocol::{Guarantee, Protocol, Status};
+use crate::sequences::{Giving, Sequences, Want};
+use crate::version_table::VersionTable;
+
+use replicas::{Decisions, Replicas};
+use txn::{Pending, Snapshot, State, Txn};
+
+/// Writers remembered for the sake of old snapshots; beyond it they are forgotten, and such a snapshot's reads are run
+/// again when its transaction writes.
+const VERSIONS_MAX: usize = 1_000_000;
+
+/// The scheduler of the default protocol.
+#[derive(Debug)]
+pub struct Onecopy {
+    replicas: Replicas,
+    decisions: Decisions,
+    locks: ItemLocks,
+    versions: VersionTable,
+    costs: Costs,
+    predictor: Predictor,
+    sequences: Sequences,
+    txns: HashMap<TxnId, Txn>,
+    /// Statements that wait until any replica contains a commit.
+    awaiting_any: BTreeMap<Csn, Vec<TxnId>>,
+    /// Positions of the snapshots of open read phases.
+    snapshots: BTreeMap<Csn, u32>,
+    /// Transactions that change definitions, in the order in which they were granted their items.
+    schema_changers: Vec<TxnId>,
+    /// Read phases that may only start when no definition is about to change.
+    awaiting_schema: Vec<TxnId>,
+    counts: Counts,
+}
+
+#[derive(Default, Debug)]
+struct Counts {
+    reads_placed: u64,
+    freshness_waits: u64,
+    deadlocks: u64,
+    reads_changed: u64,
+    revalidations: u64,
+    predicted: u64,
+}
+
+impl Onecopy {
+    /// A scheduler for `replicas` servers, all down, whose log ends at `decided`.
+    #[must_use]
+    pub fn new(replicas: usize, decided: Csn) -> Onecopy {
+        Onecopy {
+            replicas: Replicas::new(replicas),
+            decisions: Decisions::starting_at(decided),
+            locks: ItemLocks::default(),
+            versions: VersionTable::starting_at(decided),
+            costs: Costs::default(),
+            predictor: Predictor::default(),
+            sequences: Sequences::default(),
+            txns: HashMap::new(),
+            awaiting_any: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            schema_changers: Vec::new(),
+            awaiting_schema: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+}
+
+impl Protocol for Onecopy {
+    fn name(&self) -> &'static str {
+        "onecopy"
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::StrictSerializability
+    }
+
+    fn handle(&mut self, _place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Begin(begin) => self.on_begin(&begin, false),
+            Event::Autocommit { begin, statement } => {
+                let txn = begin.txn;
+                self.on_begin(&begin, true);
+                self.on_statement(txn, OpId(0), statement, effects);
+            }
+            Event::Statement { txn, op, statement } => self.on_statement(txn, op, statement, effects),
+            Event::Commit { txn, op } => self.on_commit(txn, op, effects),
+            Event::Rollback { txn } => self.on_rollback(txn, effects),
+            Event::Cancel { txn, op } => self.on_cancel(txn, op, effects),
+            Event::Executed { txn, op, replica, outcome, elapsed_ns } => {
+                self.on_executed(txn, op, replica, outcome, elapsed_ns, effects);
+            }
+            Event::Revalidated { txn, replica, same } => self.on_revalidated(txn, replica, same, effects),
+            Event::Durable { csn } => self.on_durable(csn, effects),
+            Event::Applied { replica, csn } => self.on_applied(replica, csn, effects),
+            Event::HomeLost { txn, replica } => self.on_home_lost(txn, replica, effects),
+            Event::ReplicaUp { replica, applied } => self.on_replica_up(replica, applied, effects),
+            Event::ReplicaDown { replica } => self.on_replica_down(replica, effects),
+            Event::NextValues { txn, op, wants } => self.on_next_values(Want { txn, op, wants }, effects),
+            Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
+            Event::Message { message, .. } => match message {},
+            Event::Timer { .. } => {}
+        }
+    }
+
+    fn status(&self) -> Status {
+        let (grants_at_once, grants_waited) = self.locks.counts();
+        Status {
+            told: self.decisions.told().0,
+            decided: self.decisions.decided().0,
+            replicas: self.replicas.status(),
+            transactions: self.txns.len() as u64,
+            grants_at_once,
+            grants_waited,
+            freshness_waits: self.counts.freshness_waits,
+            reads_placed: self.counts.reads_placed,
+            deadlocks: self.counts.deadlocks,
+            reads_changed: self.counts.reads_changed,
+            revalidations: self.counts.revalidations,
+            predicted: self.counts.predicted,
+            waits_for: self
+                .locks
+                .waiters()
+                .map(|txn| (txn.0, self.locks.blockers_of(txn).map(|blocker| blocker.0).collect()))
+                .collect(),
+        }
+    }
+}
+
+/// From the client.
+impl Onecopy {
+    fn on_begin(&mut self, begin: &Begin, autocommit: bool) {
+        self.txns.insert(begin.txn, Txn::new(begin, autocommit));
+    }
+
+    fn on_statement(&mut self, id: TxnId, op: OpId, statement: Statement, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if txn.state == State::Doomed {
+            return self.refuse(id, op, Refusal::HomeLost, effects);
+        }
+        txn.prefix = txn.prefix.then(statement.class);
+        let reads_only = statement.kind == StatementKind::Read;
+        let predicted = reads_only
+            && !txn.autocommit
+            && !txn.read_only
+            && !statement.access.is_empty()
+            && self.predictor.will_write(txn.prefix);
+        self.counts.predicted += u64::from(predicted);
+        if reads_only {
+            txn.note_read(&statement.access);
+        } else {
+            txn.note_write(&statement.access, &mut self.predictor);
+        }
+        let in_read_phase = txn.home.is_none() && ((reads_only && !predicted) || txn.read_only);
+        txn.pending = Some(Pending { op, statement, predicted, sent: None });
+        match (in_read_phase, txn.autocommit) {
+            (true, true) => self.place_single_read(id, effects),
+            (true, false) => self.place_read_phase(id, effects),
+            (false, _) => self.request_items(id, effects),
+        }
+    }
+
+    fn on_commit(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if txn.state == State::Doomed {
+            return self.refuse(id, op, Refusal::HomeLost, effects);
+        }
+        if !txn.wrote {
+            let replica = txn.home.or(txn.snapshot.map(|snapshot| snapshot.replica));
+            effects.push(Effect::Finish { txn: id, op, replica });
+            return self.forget(id, effects);
+        }
+        txn.commit_op = op;
+        self.grant_owed(id, effects);
+    }
+
+    /// Items that only answers showed are taken before the decision. A commit on one of them that the home did not
+    /// contain when the statement ran means that the statement may have missed it.
+    fn grant_owed(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if txn.owed.is_empty() {
+            return self.decide(id, effects);
+        }
+        txn.state = State::AwaitingOwed;
+        let owed = txn.owed.clone();
+        match self.locks.request(id, &owed) {
+            Granting::Granted => self.on_owed_granted(id, effects),
+            Granting::Waits => self.break_cycles(id, effects),
+        }
+    }
+
+    fn on_owed_granted(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        if self.versions.floor(&txn.owed) > txn.owed_since {
+            return self.refuse(id, txn.commit_op, Refusal::ReadsChanged, effects);
+        }
+        self.decide(id, effects);
+    }
+
+    fn on_rollback(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        match self.txns.get(&id).map(|txn| txn.state) {
+            // A decision stands whatever becomes of the client.
+            None | Some(State::AwaitingDurable | State::AwaitingCommit) => {}
+            Some(_) => {
+                self.leave_lanes(id, effects);
+                self.forget(id, effects);
+            }
+        }
+    }
+
+    fn on_cancel(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
+        let waits = self.txns.get(&id).is_some_and(|txn| {
+            let waiting_op = if txn.state == State::AwaitingOwed {
+                Some(txn.commit_op)
+            } else {
+                txn.pending.as_ref().map(|pending| pending.op)
+            };
+            txn.state.waits_in_core() && waiting_op == Some(op)
+        });
+        if waits {
+            self.refuse(id, op, Refusal::Cancelled, effects);
+        }
+    }
+
+    fn on_next_values(&mut self, want: Want, effects: &mut Vec<Effect>) {
+        let (txn, op) = (want.txn, want.op);
+        match self.sequences.next(want) {
+            Giving::Given(values) => effects.push(Effect::Values { txn, op, values }),
+            Giving::Waits { reserve } => {
+                for (sequence, last) in reserve {
+                    let csn = self.decisions.decide(None, OpId(0), Some((sequence, last)));
+                    effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
+                }
+            }
+        }
+    }
+}
+
+/// Reads: placed by one number (design 3.5 and 3.3).
+impl Onecopy {
+    fn place_single_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(pending) = self.txns.get(&id).and_then(|txn| txn.pending.as_ref()) else { return };
+        let floor = self.versions.floor(&pending.statement.access);
+        match self.replicas.least_loaded(floor, self.versions.forgotten()) {
+            Some(replica) => {
+                self.counts.reads_placed += 1;
+                self.replicas.get_mut(replica).reads += 1;
+                self.execute(id, replica, How::Alone, effects);
+            }
+            None => self.await_any(id, floor),
+        }
+    }
+
+    fn place_read_phase(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let told = self.decisions.told();
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if let Some(snapshot) = txn.snapshot {
+            self.replicas.get_mut(snapshot.replica).reads += 1;
+            return self.execute(id, snapshot.replica, How::Snapshot { open: false }, effects);
+        }
+        // The floor stays what it was when the first statement arrived, however long the statement waits.
+        let floor = *txn.snapshot_floor.get_or_insert(told);
+        if !self.schema_changers.is_empty() {
+            txn.state = State::AwaitingSchema;
+            return self.awaiting_schema.push(id);
+        }
+        match self.replicas.least_loaded(floor, self.versions.forgotten()) {
+            Some(replica) => {
+                let position = self.replicas.get(replica).applied;
+                txn.snapshot = Some(Snapshot { replica, position });
+                *self.snapshots.entry(position).or_insert(0) += 1;
+                self.counts.reads_placed += 1;
+                self.replicas.get_mut(replica).reads += 1;
+                self.execute(id, replica, How::Snapshot { open: true }, effects);
+            }
+            None => self.await_any(id, floor),
+        }
+    }
+
+    fn await_any(&mut self, id: TxnId, floor: Csn) {
+        self.counts.freshness_waits += 1;
+        if let Some(txn) = self.txns.get_mut(&id) {
+            txn.state = State::AwaitingReplica(floor);
+        }
+        self.awaiting_any.entry(floor).or_default().push(id);
+    }
+
+    /// A replica got further or came up: whoever waited for any replica to do so is placed again.
+    fn wake_awaiting_any(&mut self, effects: &mut Vec<Effect>) {
+        loop {
+            let best = self.replicas.most_advanced(self.versions.forgotten());
+            let Some(best) = best else { return };
+            let Some(entry) = self.awaiting_any.first_entry().filter(|entry| *entry.key() <= best) else {
+                return;
+            };
+            let (floor, waiters) = entry.remove_entry();
+            for id in waiters {
+                let Some(txn) = self.txns.get(&id) else { continue };
+                if txn.state != State::AwaitingReplica(floor) {
+                    continue;
+                }
+                match (txn.wants_home, txn.autocommit) {
+                    (true, _) => self.place_at_home(id, effects),
+                    (false, true) => self.place_single_read(id, effects),
+                    (false, false) => self.place_read_phase(id, effects),
+                }
+            }
+        }
+    }
+}
+
+/// Updates: items, home, execution (design 3.2 and 3.3).
+impl Onecopy {
+    fn request_items(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let request = txn.next_request();
+        txn.wants_home = true;
+        txn.state = State::AwaitingGrant;
+        match self.locks.request(id, &request) {
+            Granting::Granted => self.on_items_granted(id, effects),
+            Granting::Waits => {
+                // What was read is validated once the items are granted; until then a snapshot would only stand in the
+                // way of a change of definitions, perhaps of the very one that is waited for.
+                self.leave_snapshot(id, effects);
+                self.break_cycles(id, effects);
+            }
+        }
+    }
+
+    fn leave_snapshot(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if let Some(snapshot) = txn.snapshot.take() {
+            txn.left_snapshot = Some(snapshot.position);
+            effects.push(Effect::Leave { txn: id, replica: snapshot.replica });
+            self.close_snapshot(snapshot.position, effects);
+        }
+    }
+
+    /// Gives up the youngest member of every cycle that this transaction's waiting has closed.
+    fn break_cycles(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        while self.locks.waits(id) {
+            let Some(victim) = self.locks.youngest_of_cycle(id) else { return };
+            self.counts.deadlocks += 1;
+            let Some(txn) = self.txns.get(&victim) else { return };
+            let op = match (&txn.state, &txn.pending) {
+                (State::AwaitingOwed, _) | (_, None) => txn.commit_op,
+                (_, Some(pending)) => pending.op,
+            };
+            self.refuse(victim, op, Refusal::Deadlock, effects);
+        }
+    }
+
+    fn on_items_granted(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let changes_schema = txn.pending.as_ref().is_some_and(|p| p.statement.kind == StatementKind::Schema);
+        if !changes_schema {
+            return self.place_at_home(id, effects);
+        }
+        // Its own snapshot would stand in its own way.
+        self.leave_snapshot(id, effects);
+        if !self.schema_changers.contains(&id) {
+            self.schema_changers.push(id);
+        }
+        self.place_schema_change(id, effects);
+    }
+
+    /// Older snapshots must be gone before a definition changes.
+    fn place_schema_change(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        if self.snapshots.is_empty() {
+            return self.place_at_home(id, effects);
+        }
+        if let Some(txn) = self.txns.get_mut(&id) {
+            txn.state = State::AwaitingSnapshots;
+        }
+    }
+
+    /// A transaction that changed definitions is told or over.
+    fn end_schema_change(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let before = self.schema_changers.len();
+        self.schema_changers.retain(|changer| *changer != id);
+        if before > 0 && self.schema_changers.is_empty() {
+            for id in std::mem::take(&mut self.awaiting_schema) {
+                let Some(txn) = self.txns.get_mut(&id) else { continue };
+                if txn.state == State::AwaitingSchema {
+                    // The snapshot must contain the change, or it would see an emptied table.
+                    txn.snapshot_floor = None;
+                    self.place_read_phase(id, effects);
+                }
+            }
+        }
+    }
+
+    /// The items are granted: run the statement at the home once the home contains their last writers.
+    fn place_at_home(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        let Some(pending) = &txn.pending else { return };
+        let Some(home) = txn.home else { return self.choose_home(id, effects) };
+        let floor = self.versions.floor(&pending.statement.access);
+        if self.replicas.get(home).applied < floor {
+            self.counts.freshness_waits += 1;
+            self.replicas.get_mut(home).awaiting.entry(floor).or_default().push(id);
+            if let Some(txn) = self.txns.get_mut(&id) {
+                txn.state = State::AwaitingHome;
+            }
+            return;
+        }
+        self.execute_at_home(id, home, How::Home { open: false }, effects);
+    }
+
+    fn choose_home(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let floor = self.versions.floor(self.locks.held(id));
+        let Some(home) = self.replicas.least_loaded(floor, self.versions.forgotten()) else {
+            return self.await_any(id, floor);
+        };
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.home = Some(home);
+        self.leave_snapshot(id, effects);
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let unchanged = txn.left_snapshot.take().is_none_or(|position| {
+            position >= self.versions.forgotten() && self.versions.floor(&txn.reads) <= position
+        });
+        if unchanged {
+            return self.execute_at_home(id, home, How::Home { open: true }, effects);
+        }
+        self.counts.revalidations += 1;
+        txn.state = State::AwaitingRevalidation;
+        effects.push(Effect::Revalidate { txn: id, replica: home });
+    }
+
+    fn on_revalidated(&mut self, id: TxnId, replica: ReplicaId, same: bool, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        if txn.state != State::AwaitingRevalidation || txn.home != Some(replica) {
+            return;
+        }
+        if same {
+            return self.execute_at_home(id, replica, How::Home { open: false }, effects);
+        }
+        self.counts.reads_changed += 1;
+        let op = txn.pending.as_ref().map_or(txn.commit_op, |pending| pending.op);
+        self.refuse(id, op, Refusal::ReadsChanged, effects);
+    }
+
+    fn execute_at_home(&mut self, id: TxnId, home: ReplicaId, how: How, effects: &mut Vec<Effect>) {
+        let replica = self.replicas.get_mut(home);
+        replica.home_statements += 1;
+        if let Some(txn) = self.txns.get_mut(&id) {
+            txn.position = replica.applied;
+        }
+        self.execute(id, home, how, effects);
+    }
+
+    fn execute(&mut self, id: TxnId, replica: ReplicaId, how: How, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(pending) = &mut txn.pending else { return };
+        let expected_ns = self.costs.expected_ns(pending.statement.class);
+        self.replicas.get_mut(replica).load.add(expected_ns);
+        pending.sent = Some((replica, expected_ns));
+        txn.state = State::Executing;
+        // The answer of a transaction's only statement is its commit's: nobody may hear it before the decision.
+        let hold = txn.autocommit && pending.statement.kind != StatementKind::Read;
+        effects.push(Effect::Execute { txn: id, op: pending.op, replica, how, hold });
+    }
+
+    fn on_executed(
+        &mut self,
+        id: TxnId,
+        op: OpId,
+        replica: ReplicaId,
+        outcome: Outcome,
+        elapsed_ns: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(pending) = txn.pending.take_if(|pending| pending.op == op) else { return };
+        if let Some((sent_to, expected_ns)) = pending.sent {
+            self.replicas.get_mut(sent_to).load.remove(expected_ns);
+        }
+        txn.state = State::AwaitingClient;
+        let reads_only = pending.statement.kind == StatementKind::Read;
+        match outcome {
+            Outcome::Done { returned } => {
+                self.costs.learn(pending.statement.class, elapsed_ns);
+                if !returned.is_empty() {
+                    txn.owed_since =
+                        if txn.owed.is_empty() { txn.position } else { txn.owed_since.min(txn.position) };
+                    txn.owed.extend(returned);
+                }
+                txn.wrote |= !txn.read_only
+                    && matches!(pending.statement.kind, StatementKind::Write | StatementKind::Schema);
+                match (txn.autocommit, reads_only) {
+                    (true, true) => self.forget(id, effects),
+                    (true, false) => self.on_commit(id, op, effects),
+                    (false, _) => {}
+                }
+            }
+            Outcome::Failed if txn.autocommit => {
+                self.leave_lanes(id, effects);
+                self.forget(id, effects);
+            }
+            Outcome::Failed => {}
+            Outcome::Lost { answer_begun: true } => self.refuse(id, op, Refusal::AnswerCut, effects),
+            Outcome::Lost { answer_begun: false } if txn.autocommit && reads_only => {
+                txn.pending = Some(Pending { sent: None, ..pending });
+                self.place_single_read(id, effects);
+            }
+            Outcome::Lost { answer_begun: false } if txn.restartable(replica) => {
+                txn.pending = Some(Pending { sent: None, ..pending });
+                self.restart(id, effects);
+            }
+            Outcome::Lost { answer_begun: false } => self.refuse(id, op, Refusal::HomeLost, effects),
+        }
+    }
+
+    /// Nothing but the pending statement was lost with the replica: it may run on another.
+    fn restart(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.home = None;
+        if let Some(snapshot) = txn.snapshot.take() {
+            self.close_snapshot(snapshot.position, effects);
+            return self.place_read_phase(id, effects);
+        }
+        self.choose_home(id, effects);
+    }
+}
+
+/// Decisions and what follows from them (design 3.4).
+impl Onecopy {
+    fn decide(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.state = State::AwaitingDurable;
+        let home = txn.home.map(|home| (id, home));
+        let csn = self.decisions.decide(home, txn.commit_op, None);
+        effects.push(Effect::Append { csn, decision: Decision::Commit(id) });
+    }
+
+    fn on_durable(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
+        let mut granted = Vec::new();
+        let mut reserved = Vec::new();
+        let mut changed = Vec::new();
+        while self.decisions.told() < csn.min(self.decisions.decided()) {
+            let decision = self.decisions.tell_next();
+            if let Some((txn, _)) = decision.home_at_decision {
+                self.versions.write(decision.csn, self.locks.held(txn));
+                granted.extend(self.locks.release(txn));
+                changed.push(txn);
+                if let Some(txn) = self.txns.get_mut(&txn) {
+                    txn.state = State::AwaitingCommit;
+                    txn.learn(&mut self.predictor);
+                }
+            }
+            reserved.extend(decision.reserved);
+        }
+        self.advance_all(effects);
+        for (sequence, last) in reserved {
+            let (served, more) = self.sequences.reserved(sequence, last);
+            for (Want { txn, op, .. }, values) in served {
+                effects.push(Effect::Values { txn, op, values });
+            }
+            for (sequence, last) in more {
+                let csn = self.decisions.decide(None, OpId(0), Some((sequence, last)));
+                effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
+            }
+        }
+        self.on_granted(granted, effects);
+        if !self.schema_changers.is_empty() {
+            changed.into_iter().for_each(|txn| self.end_schema_change(txn, effects));
+        }
+    }
+
+    fn on_granted(&mut self, granted: Vec<TxnId>, effects: &mut Vec<Effect>) {
+        for id in granted {
+            match self.txns.get(&id).map(|txn| txn.state) {
+                Some(State::AwaitingGrant) => self.on_items_granted(id, effects),
+                Some(State::AwaitingOwed) => self.on_owed_granted(id, effects),
+                _ => {}
+            }
+        }
+    }
+
+    fn on_applied(&mut self, replica: ReplicaId, csn: Csn, effects: &mut Vec<Effect>) {
+        let before = self.replicas.get(replica).applied;
+        if !self.replicas.get(replica).up || csn <= before || csn > self.decisions.told() {
+            return;
+        }
+        self.replicas.get_mut(replica).on_applied(csn);
+        self.acknowledge(before, csn, effects);
+        self.advance(replica, effects);
+        for id in self.replicas.get_mut(replica).take_awaiting(csn) {
+            let waits_here = self
+                .txns
+                .get(&id)
+                .is_some_and(|txn| txn.state == State::AwaitingHome && txn.home == Some(replica));
+            if waits_here {
+                self.place_at_home(id, effects);
+            }
+        }
+        self.wake_awaiting_any(effects);
+        self.forget_old();
+    }
+
+    /// Some replica contains the commits after `before` up to `csn`: the first time, their clients hear of it.
+    fn acknowledge(&mut self, before: Csn, csn: Csn, effects: &mut Vec<Effect>) {
+        for decision in self.decisions.acknowledge(before, csn) {
+            if let Some((txn, _)) = decision.home_at_decision {
+                effects.push(Effect::Acknowledge { txn, op: decision.op, csn: decision.csn });
+                self.txns.remove(&txn);
+            }
+        }
+    }
+
+    fn advance_all(&mut self, effects: &mut Vec<Effect>) {
+        for replica in self.replicas.ids() {
+            self.advance(replica, effects);
+        }
+    }
+
+    fn advance(&mut self, replica: ReplicaId, effects: &mut Vec<Effect>) {
+        let next = self.replicas.get_mut(replica).advance(replica, &self.decisions);
+        effects.extend(next);
+    }
+
+    /// Forgets what no position that will still be asked about can need.
+    fn forget_old(&mut self) {
+        let Some(everywhere) = self.replicas.least_advanced(self.versions.forgotten()) else { return };
+        let oldest_snapshot = self.snapshots.keys().next().copied();
+        let needed = oldest_snapshot.map_or(everywhere, |snapshot| snapshot.min(everywhere));
+        self.versions.forget(needed);
+        if self.versions.len() > VERSIONS_MAX {
+            self.versions.forget(everywhere);
+        }
+        self.decisions.forget(everywhere);
+    }
+}
+
+/// Endings.
+impl Onecopy {
+    fn refuse(&mut self, id: TxnId, op: OpId, reason: Refusal, effects: &mut Vec<Effect>) {
+        self.leave_lanes(id, effects);
+        effects.push(Effect::Refuse { txn: id, op, reason });
+        self.forget(id, effects);
+    }
+
+    fn leave_lanes(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        let snapshot = txn.snapshot.map(|snapshot| snapshot.replica);
+        for replica in snapshot.into_iter().chain(txn.home) {
+            effects.push(Effect::Leave { txn: id, replica });
+        }
+    }
+
+    /// The transaction is over and has no decision: everything it holds goes to those who wait.
+    fn forget(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.remove(&id) else { return };
+        if let Some((replica, expected_ns)) = txn.pending.as_ref().and_then(|pending| pending.sent) {
+            self.replicas.get_mut(replica).load.remove(expected_ns);
+        }
+        if let Some(snapshot) = txn.snapshot {
+            self.close_snapshot(snapshot.position, effects);
+        }
+        txn.learn(&mut self.predictor);
+        if txn.wants_home {
+            let granted = self.locks.release(id);
+            self.on_granted(granted, effects);
+            self.end_schema_change(id, effects);
+        }
+    }
+
+    fn close_snapshot(&mut self, position: Csn, effects: &mut Vec<Effect>) {
+        if let Some(count) = self.snapshots.get_mut(&position) {
+            *count -= 1;
+            if *count == 0 {
+                self.snapshots.remove(&position);
+            }
+        }
+        if self.snapshots.is_empty() {
+            for id in self.schema_changers.clone() {
+                if self.txns.get(&id).is_some_and(|txn| txn.state == State::AwaitingSnapshots) {
+                    self.place_at_home(id, effects);
+                }
+            }
+        }
+    }
+}
+
+/// Replicas come and go (the parts of design 3.9 and 4 that one node needs).
+impl Onecopy {
+    fn on_replica_up(&mut self, id: ReplicaId, applied: Csn, effects: &mut Vec<Effect>) {
+        self.replicas.get_mut(id).on_up(applied);
+        // A commit may have reached this replica before its connection was lost: it is visible now.
+        let from = self.decisions.first_unacknowledged();
+        self.acknowledge(from.previous(), applied.min(self.decisions.told()), effects);
+        self.advance(id, effects);
+        self.wake_awaiting_any(effects);
+    }
+
+    fn on_replica_down(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
+        self.replicas.get_mut(id).on_down();
+        self.decisions.home_is_gone(id);
+        let mut affected: Vec<TxnId> =
+            self.txns.iter().filter(|(_, txn)| txn.uses(id)).map(|(id, _)| *id).collect();
+        affected.sort_unstable();
+        for txn in affected {
+            self.lose_lane(txn, id, effects);
+        }
+    }
+
+    fn on_home_lost(&mut self, txn: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
+        if self.decisions.home_lost(txn, replica) {
+            self.replicas.get_mut(replica).on_home_lost();
+            return self.advance(replica, effects);
+        }
+        self.lose_lane(txn, replica, effects);
+    }
+
+    /// What the transaction had open on a replica is gone. A statement that is under way there is reported by the
+    /// driver as lost; one that waits in the core is placed anew or refused; else the client hears at its next step.
+    fn lose_lane(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        match txn.state {
+            State::Executing | State::AwaitingDurable | State::AwaitingCommit => {}
+            State::AwaitingHome | State::AwaitingRevalidation if txn.restartable(replica) => {
+                self.restart(id, effects);
+            }
+            State::AwaitingClient => {
+                self.leave_lanes(id, effects);
+                self.doom(id, effects);
+            }
+            _ => {
+                let op = txn.pending.as_ref().map_or(txn.commit_op, |pending| pending.op);
+                self.refuse(id, op, Refusal::HomeLost, effects);
+            }
+        }
+    }
+
+    /// Holds nothing any more, but waits to be told so.
+    fn doom(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        let tombstone = txn.tombstone();
+        self.forget(id, effects);
+        self.txns.insert(id, tombstone);
+    }
+}
+
+/// The request of a read that is known to be followed by a write of the same items.
+fn in_update_mode(access: &[Access]) -> AccessSet {
+    access
+        .iter()
+        .map(|access| {
+            let mode = if access.mode == Mode::Shared { Mode::Update } else { access.mode };
+            Access::new(access.item.clone(), mode)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! Where each replica stands in the one order of commits, and what it does next.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::effect::Effect;
+use crate::ids::{Csn, OpId, ReplicaId, TxnId};
+use crate::item::TableId;
+use crate::load::Load;
+use crate::protocol::ReplicaStatus;
+
+/// Decisions that one `Apply` may name: enough to fill a pipeline, few enough to let others in between.
+const RUN_MAX: u64 = 128;
+
+/// One replica.
+#[derive(Default, Debug)]
+pub(super) struct Replica {
+    pub(super) up: bool,
+    pub(super) applied: Csn,
+    pub(super) load: Load,
+    /// The last commit of the run that is under way.
+    run_to: Option<Csn>,
+    /// Transactions whose home this is and that wait until it contains a commit.
+    pub(super) awaiting: BTreeMap<Csn, Vec<TxnId>>,
+    last_chosen: u64,
+    pub(super) reads: u64,
+    pub(super) home_statements: u64,
+    applies: u64,
+}
+
+impl Replica {
+    pub(super) fn on_up(&mut self, applied: Csn) {
+        self.up = true;
+        self.applied = applied;
+        self.run_to = None;
+        self.load = Load::default();
+    }
+
+    pub(super) fn on_down(&mut self) {
+        self.up = false;
+        self.run_to = None;
+        self.load = Load::default();
+    }
+
+    pub(super) fn on_home_lost(&mut self) {
+        self.run_to = None;
+    }
+
+    pub(super) fn on_applied(&mut self, csn: Csn) {
+        self.applied = csn;
+        if self.run_to.is_some_and(|to| to <= csn) {
+            self.run_to = None;
+        }
+    }
+
+    /// Those who waited for a commit up to this one.
+    pub(super) fn take_awaiting(&mut self, csn: Csn) -> Vec<TxnId> {
+        let later = self.awaiting.split_off(&csn.next());
+        std::mem::replace(&mut self.awaiting, later).into_values().flatten().collect()
+    }
+
+    /// What to commit next, if nothing is under way: the open transaction of which this is the home, or a run of
+    /// decisions that were executed elsewhere.
+    pub(super) fn advance(&mut self, me: ReplicaId, decisions: &Decisions) -> Option<Effect> {
+        if !self.up || self.run_to.is_some() || self.applied >= decisions.told() {
+            return None;
+        }
+        let from = self.applied.next();
+        if let Some(txn) = decisions.open_at(from, me) {
+            self.run_to = Some(from);
+            return Some(Effect::CommitAt { txn, replica: me, csn: from });
+        }
+        let end = decisions.told().min(Csn(from.0 + RUN_MAX - 1));
+        let mut to = from;
+        while to < end && decisions.open_at(to.next(), me).is_none() {
+            to = to.next();
+        }
+        self.run_to = Some(to);
+        self.applies += to.0 - self.applied.0;
+        Some(Effect::Apply { replica: me, from, to })
+    }
+}
+
+/// All replicas.
+#[derive(Debug)]
+pub(super) struct Replicas {
+    replicas: Vec<Replica>,
+    choices: u64,
+}
+
+impl Replicas {
+    pub(super) fn new(count: usize) -> Replicas {
+        Replicas { replicas: (0..count).map(|_| Replica::default()).collect(), choices: 0 }
+    }
+
+    pub(super) fn get(&self, id: ReplicaId) -> &Replica {
+        &self.replicas[usize::from(id.0)]
+    }
+
+    pub(super) fn get_mut(&mut self, id: ReplicaId) -> &mut Replica {
+        &mut self.replicas[usize::from(id.0)]
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = ReplicaId> + use<> {
+        (0..self.replicas.len() as u16).map(ReplicaId)
+    }
+
+    /// The replica with the least outstanding work among those that contain `floor`; of equals the one that was not
+    /// chosen for longest.
+    pub(super) fn least_loaded(&mut self, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
+        let floor = floor.max(forgotten);
+        let (at, _) = self.replicas.iter().enumerate().filter(|(_, r)| r.up && r.applied >= floor).min_by(
+            |(_, a), (_, b)| {
+                a.load
+                    .outstanding_ns()
+                    .total_cmp(&b.load.outstanding_ns())
+                    .then(a.last_chosen.cmp(&b.last_chosen))
+            },
+        )?;
+        self.choices += 1;
+        self.replicas[at].last_chosen = self.choices;
+        Some(ReplicaId(at as u16))
+    }
+
+    /// The greatest position of a replica that may serve.
+    pub(super) fn most_advanced(&self, forgotten: Csn) -> Option<Csn> {
+        self.serving(forgotten).map(|r| r.applied).max()
+    }
+
+    /// The smallest position of a replica that may serve.
+    pub(super) fn least_advanced(&self, forgotten: Csn) -> Option<Csn> {
+        self.serving(forgotten).map(|r| r.applied).min()
+    }
+
+    /// A replica that is behind what has been forgotten cannot be judged, so it only catches up.
+    fn serving(&self, forgotten: Csn) -> impl Iterator<Item = &Replica> {
+        self.replicas.iter().filter(move |r| r.up && r.applied >= forgotten)
+    }
+
+    pub(super) fn status(&self) -> Vec<ReplicaStatus> {
+        self.replicas
+            .iter()
+            .map(|r| ReplicaStatus {
+                up: r.up,
+                applied: r.applied.0,
+                outstanding_ns: r.load.outstanding_ns(),
+                reads: r.reads,
+                home_statements: r.home_statements,
+                applies: r.applies,
+            })
+            .collect()
+    }
+}
+
+/// One decision that some serving replica may not contain yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Decided {
+    pub(super) csn: Csn,
+    /// The transaction and the replica on which it is still open; `None` once it can only be applied.
+    pub(super) home: Option<(TxnId, ReplicaId)>,
+    /// As it was when decided: whom to tell.
+    pub(super) home_at_decision: Option<(TxnId, ReplicaId)>,
+    pub(super) op: OpId,
+    pub(super) reserved: Option<(TableId, i64)>,
+    acknowledged: bool,
+}
+
+/// The end of the one order of commits: `told <= decided`.
+#[derive(Debug)]
+pub(super) struct Decisions {
+    /// In order and without gaps; `recent[0]` follows `before`.
+    recent: VecDeque<Decided>,
+    before: Csn,
+    told: Csn,
+}
+
+impl Decisions {
+    pub(super) fn starting_at(csn: Csn) -> Decisions {
+        Decisions { recent: VecDeque::new(), before: csn, told: csn }
+    }
+
+    pub(super) fn decided(&self) -> Csn {
+        Csn(self.before.0 + self.recent.len() as u64)
+    }
+
+    pub(super) fn told(&self) -> Csn {
+        self.told
+    }
+
+    pub(super) fn decide(
+        &mut self,
+        home: Option<(TxnId, ReplicaId)>,
+        op: OpId,
+        reserved: Option<(TableId, i64)>,
+    ) -> Csn {
+        let csn = self.decided().next();
+        let decided = Decided { csn, home, home_at_decision: home, op, reserved, acknowledged: false };
+        self.recent.push_back(decided);
+        csn
+    }
+
+    /// The next decision became durable: from now on somebody may see it.
+    pub(super) fn tell_next(&mut self) -> Decided {
+        self.told = self.told.next();
+        self.recent[self.index(self.told)]
+    }
+
+    /// The transaction that is open at this replica and shall commit there as `csn`.
+    pub(super) fn open_at(&self, csn: Csn, replica: ReplicaId) -> Option<TxnId> {
+        if csn <= self.before {
+            return None;
+        }
+        self.recent.get(self.index(csn))?.home.filter(|(_, home)| *home == replica).map(|(txn, _)| txn)
+    }
+
+    /// Those after `before` up to `csn` that nobody has been told of.
+    pub(super) fn acknowledge(&mut self, before: Csn, csn: Csn) -> Vec<Decided> {
+        let first = before.next().max(self.before.next());
+        let mut news = Vec::new();
+        for csn in first.0..=csn.0.min(self.told.0) {
+            let index = self.index(Csn(csn));
+            let decided = &mut self.recent[index];
+            if !std::mem::replace(&mut decided.acknowledged, true) {
+                news.push(*decided);
+            }
+        }
+        news
+    }
+
+    pub(super) fn first_unacknowledged(&self) -> Csn {
+        let first = self.recent.iter().find(|decided| !decided.acknowledged);
+        first.map_or(self.decided().next(), |decided| decided.csn)
+    }
+
+    /// A transaction can no longer be committed at its home. Whether it was decided.
+    pub(super) fn home_lost(&mut self, txn: TxnId, replica: ReplicaId) -> bool {
+        let decided = self.recent.iter_mut().find(|decided| decided.home == Some((txn, replica)));
+        decided.map(|decided| decided.home = None).is_some()
+    }
+
+    pub(super) fn home_is_gone(&mut self, replica: ReplicaId) {
+        for decided in self.recent.iter_mut() {
+            if decided.home.is_some_and(|(_, home)| home == replica) {
+                decided.home = None;
+            }
+        }
+    }
+
+    /// Drops what every serving replica contains and every client knows.
+    pub(super) fn forget(&mut self, csn: Csn) {
+        while self.before < csn {
+            match self.recent.front() {
+                Some(decided) if decided.acknowledged => {
+                    self.recent.pop_front();
+                    self.before = self.before.next();
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn index(&self, csn: Csn) -> usize {
+        (csn.0 - self.before.0 - 1) as usize
+    }
+}

@@ -1,0 +1,437 @@
+//! Titles are conditions and outcomes; bodies are verbs; whole lists of effects are compared.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::*;
+use crate::event::SequenceDefinition;
+use crate::ids::{ClassId, NodeId, SessionId};
+use crate::item::{ColumnId, TableId, ValueHash};
+
+const R0: ReplicaId = ReplicaId(0);
+const R1: ReplicaId = ReplicaId(1);
+const T1: TxnId = TxnId(1);
+const T2: TxnId = TxnId(2);
+const T3: TxnId = TxnId(3);
+const OP0: OpId = OpId(0);
+const OP1: OpId = OpId(1);
+const OP2: OpId = OpId(2);
+
+struct Rig {
+    protocol: Onecopy,
+    effects: Vec<Effect>,
+}
+
+/// Two replicas, both up, at the start of an empty log.
+fn rig() -> Rig {
+    let mut rig = Rig { protocol: Onecopy::new(2, Csn(0)), effects: Vec::new() };
+    rig.on(Event::ReplicaUp { replica: R0, applied: Csn(0) });
+    rig.on(Event::ReplicaUp { replica: R1, applied: Csn(0) });
+    rig.expect(&[]);
+    rig
+}
+
+impl Rig {
+    fn on(&mut self, event: Event) {
+        self.protocol.handle(Place::Scheduler(NodeId(0)), Instant(0), event, &mut self.effects);
+    }
+    #[track_caller]
+    fn expect(&mut self, effects: &[Effect]) {
+        assert_eq!(std::mem::take(&mut self.effects), effects);
+    }
+    fn begin(&mut self, txn: TxnId) {
+        self.on(Event::Begin(begin(txn)));
+    }
+    fn single(&mut self, txn: TxnId, statement: Statement) {
+        self.on(Event::Autocommit { begin: begin(txn), statement });
+    }
+    fn statement(&mut self, txn: TxnId, op: OpId, statement: Statement) {
+        self.on(Event::Statement { txn, op, statement });
+    }
+    fn done(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) {
+        let outcome = Outcome::Done { returned: AccessSet::new() };
+        self.on(Event::Executed { txn, op, replica, outcome, elapsed_ns: 1_000 });
+    }
+    fn commit(&mut self, txn: TxnId, op: OpId) {
+        self.on(Event::Commit { txn, op });
+    }
+    fn durable(&mut self, csn: u64) {
+        self.on(Event::Durable { csn: Csn(csn) });
+    }
+    fn applied(&mut self, replica: ReplicaId, csn: u64) {
+        self.on(Event::Applied { replica, csn: Csn(csn) });
+    }
+    /// Commits a single write of a row, executed at the given home, and applies it at that home only.
+    fn commit_row_at(&mut self, txn: TxnId, key: i64, home: ReplicaId, csn: u64) {
+        self.single(txn, write(key));
+        self.done(txn, OP0, home);
+        self.durable(csn);
+        self.applied(home, csn);
+        self.effects.clear();
+    }
+}
+
+fn begin(txn: TxnId) -> Begin {
+    Begin { txn, session: SessionId(txn.0), read_only: false, form: 0, declared: None }
+}
+fn row(key: i64, mode: Mode) -> Access {
+    Access::new(Item::rows(TableId(1), [(ColumnId(1), ValueHash::of_integer(key))]), mode)
+}
+fn read(key: i64) -> Statement {
+    let access = smallvec![row(key, Mode::Shared)];
+    Statement { class: ClassId(1), kind: StatementKind::Read, access }
+}
+fn write(key: i64) -> Statement {
+    let access = smallvec![row(key, Mode::NoKeyExclusive)];
+    Statement { class: ClassId(2), kind: StatementKind::Write, access }
+}
+fn schema_change() -> Statement {
+    let access = smallvec![Access::new(Item::table(TableId(1)), Mode::Exclusive)];
+    Statement { class: ClassId(3), kind: StatementKind::Schema, access }
+}
+fn execute(txn: TxnId, op: OpId, replica: ReplicaId, how: How) -> Effect {
+    Effect::Execute { txn, op, replica, how, hold: false }
+}
+fn execute_held(txn: TxnId, op: OpId, replica: ReplicaId, how: How) -> Effect {
+    Effect::Execute { txn, op, replica, how, hold: true }
+}
+fn append(txn: TxnId, csn: u64) -> Effect {
+    Effect::Append { csn: Csn(csn), decision: Decision::Commit(txn) }
+}
+fn apply(replica: ReplicaId, from: u64, to: u64) -> Effect {
+    Effect::Apply { replica, from: Csn(from), to: Csn(to) }
+}
+fn commit_at(txn: TxnId, replica: ReplicaId, csn: u64) -> Effect {
+    Effect::CommitAt { txn, replica, csn: Csn(csn) }
+}
+fn acknowledge(txn: TxnId, op: OpId, csn: u64) -> Effect {
+    Effect::Acknowledge { txn, op, csn: Csn(csn) }
+}
+const ALONE: How = How::Alone;
+const OPEN_SNAPSHOT: How = How::Snapshot { open: true };
+const SNAPSHOT: How = How::Snapshot { open: false };
+const OPEN_HOME: How = How::Home { open: true };
+const HOME: How = How::Home { open: false };
+
+#[test]
+fn a_single_write_is_executed_decided_made_durable_committed_and_only_then_acknowledged() {
+    let mut rig = rig();
+    rig.single(T1, write(1));
+    rig.expect(&[execute_held(T1, OP0, R0, OPEN_HOME)]);
+    rig.done(T1, OP0, R0);
+    rig.expect(&[append(T1, 1)]);
+    rig.durable(1);
+    rig.expect(&[commit_at(T1, R0, 1), apply(R1, 1, 1)]);
+    rig.applied(R1, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1)]);
+    rig.applied(R0, 1);
+    rig.expect(&[]);
+    assert_eq!(rig.protocol.txns.len(), 0);
+    assert!(rig.protocol.locks.is_empty());
+}
+
+#[test]
+fn a_read_goes_only_where_the_last_writer_of_its_items_is_applied() {
+    let mut rig = rig();
+    rig.commit_row_at(T1, 1, R0, 1);
+    rig.single(T2, read(1));
+    rig.expect(&[execute(T2, OP0, R0, ALONE)]);
+    rig.single(T3, read(2));
+    rig.expect(&[execute(T3, OP0, R1, ALONE)]);
+}
+
+#[test]
+fn a_read_of_something_told_but_applied_nowhere_waits_for_the_first_replica() {
+    let mut rig = rig();
+    rig.single(T1, write(1));
+    rig.done(T1, OP0, R0);
+    rig.durable(1);
+    rig.effects.clear();
+    rig.single(T2, read(1));
+    rig.expect(&[]);
+    rig.applied(R1, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1), execute(T2, OP0, R1, ALONE)]);
+}
+
+#[test]
+fn reads_are_spread_over_equally_loaded_replicas() {
+    let mut rig = rig();
+    for txn in 1..=4 {
+        rig.single(TxnId(txn), read(1));
+    }
+    rig.expect(&[
+        execute(TxnId(1), OP0, R0, ALONE),
+        execute(TxnId(2), OP0, R1, ALONE),
+        execute(TxnId(3), OP0, R0, ALONE),
+        execute(TxnId(4), OP0, R1, ALONE),
+    ]);
+}
+
+#[test]
+fn replicas_commit_in_order_one_run_at_a_time() {
+    let mut rig = rig();
+    for (txn, key) in [(T1, 1), (T2, 2), (T3, 3)] {
+        rig.single(txn, write(key));
+    }
+    rig.effects.clear();
+    // T1 and T3 have their home at R0, T2 at R1.
+    for (txn, home) in [(T1, R0), (T2, R1), (T3, R0)] {
+        rig.done(txn, OP0, home);
+    }
+    rig.effects.clear();
+    rig.durable(3);
+    rig.expect(&[commit_at(T1, R0, 1), apply(R1, 1, 1)]);
+    rig.applied(R0, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1), apply(R0, 2, 2)]);
+    rig.applied(R1, 1);
+    rig.expect(&[commit_at(T2, R1, 2)]);
+    rig.applied(R0, 2);
+    rig.expect(&[acknowledge(T2, OP0, 2), commit_at(T3, R0, 3)]);
+    rig.applied(R1, 2);
+    rig.expect(&[apply(R1, 3, 3)]);
+}
+
+#[test]
+fn writers_of_one_row_follow_each_other_and_the_second_runs_where_the_first_is_applied() {
+    let mut rig = rig();
+    rig.single(T1, write(1));
+    rig.single(T2, write(1));
+    rig.expect(&[execute_held(T1, OP0, R0, OPEN_HOME)]);
+    rig.done(T1, OP0, R0);
+    rig.durable(1);
+    rig.expect(&[append(T1, 1), commit_at(T1, R0, 1), apply(R1, 1, 1)]);
+    rig.applied(R1, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1), execute_held(T2, OP0, R1, OPEN_HOME)]);
+}
+
+#[test]
+fn a_read_phase_keeps_its_snapshot_and_a_transaction_that_never_writes_has_no_place_in_the_order() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.expect(&[execute(T1, OP0, R0, OPEN_SNAPSHOT)]);
+    rig.done(T1, OP0, R0);
+    rig.commit_row_at(T2, 2, R1, 1);
+    rig.statement(T1, OP1, read(2));
+    rig.expect(&[execute(T1, OP1, R0, SNAPSHOT)]);
+    rig.done(T1, OP1, R0);
+    rig.commit(T1, OP2);
+    rig.expect(&[Effect::Finish { txn: T1, op: OP2, replica: Some(R0) }]);
+    assert_eq!(rig.protocol.txns.len(), 0);
+}
+
+#[test]
+fn a_read_phase_starts_where_everything_told_is_applied() {
+    let mut rig = rig();
+    rig.commit_row_at(T1, 1, R1, 1);
+    rig.begin(T2);
+    rig.statement(T2, OP0, read(9));
+    rig.expect(&[execute(T2, OP0, R1, OPEN_SNAPSHOT)]);
+}
+
+#[test]
+fn the_first_write_leaves_an_unchanged_snapshot_for_the_home() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.done(T1, OP0, R0);
+    rig.effects.clear();
+    rig.statement(T1, OP1, write(2));
+    rig.expect(&[Effect::Leave { txn: T1, replica: R0 }, execute(T1, OP1, R1, OPEN_HOME)]);
+    assert_eq!(
+        rig.protocol.locks.held(T1),
+        [row(2, Mode::NoKeyExclusive), row(1, Mode::Shared)],
+        "what was read is held too"
+    );
+}
+
+#[test]
+fn reads_that_a_later_commit_may_have_changed_are_run_again_and_refused_if_they_differ() {
+    for same in [true, false] {
+        let mut rig = rig();
+        rig.begin(T1);
+        rig.statement(T1, OP0, read(1));
+        rig.done(T1, OP0, R0);
+        rig.commit_row_at(T2, 1, R1, 1);
+        rig.statement(T1, OP1, write(2));
+        rig.expect(&[Effect::Leave { txn: T1, replica: R0 }, Effect::Revalidate { txn: T1, replica: R1 }]);
+        rig.on(Event::Revalidated { txn: T1, replica: R1, same });
+        if same {
+            rig.expect(&[execute(T1, OP1, R1, HOME)]);
+        } else {
+            rig.expect(&[
+                Effect::Leave { txn: T1, replica: R1 },
+                Effect::Refuse { txn: T1, op: OP1, reason: Refusal::ReadsChanged },
+            ]);
+            assert!(rig.protocol.locks.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_read_known_to_be_followed_by_a_write_of_the_same_row_takes_it_at_once() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.done(T1, OP0, R0);
+    rig.statement(T1, OP1, write(1));
+    rig.done(T1, OP1, R1);
+    rig.commit(T1, OP2);
+    rig.durable(1);
+    rig.applied(R0, 1);
+    rig.applied(R1, 1);
+    rig.effects.clear();
+
+    rig.begin(T2);
+    rig.statement(T2, OP0, read(5));
+    rig.expect(&[execute(T2, OP0, R0, OPEN_HOME)]);
+    rig.begin(T3);
+    rig.statement(T3, OP0, read(5));
+    rig.expect(&[]);
+    rig.done(T2, OP0, R0);
+    rig.on(Event::Rollback { txn: T2 });
+    rig.expect(&[Effect::Leave { txn: T2, replica: R0 }, execute(T3, OP0, R1, OPEN_HOME)]);
+}
+
+#[test]
+fn a_cycle_refuses_its_youngest_member_and_the_other_goes_on() {
+    let mut rig = rig();
+    for (txn, key, home) in [(T1, 1, R0), (T2, 2, R1)] {
+        rig.begin(txn);
+        rig.statement(txn, OP0, write(key));
+        rig.done(txn, OP0, home);
+    }
+    rig.effects.clear();
+    rig.statement(T2, OP1, write(1));
+    rig.expect(&[]);
+    rig.statement(T1, OP1, write(2));
+    rig.expect(&[
+        Effect::Leave { txn: T2, replica: R1 },
+        Effect::Refuse { txn: T2, op: OP1, reason: Refusal::Deadlock },
+        execute(T1, OP1, R0, HOME),
+    ]);
+}
+
+#[test]
+fn a_decided_commit_whose_home_fails_is_applied_there_like_anywhere_else() {
+    let mut rig = rig();
+    rig.single(T1, write(1));
+    rig.done(T1, OP0, R0);
+    rig.durable(1);
+    rig.effects.clear();
+    rig.on(Event::HomeLost { txn: T1, replica: R0 });
+    rig.expect(&[apply(R0, 1, 1)]);
+    rig.applied(R0, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1)]);
+}
+
+#[test]
+fn a_replica_lost_between_decision_and_durability_still_lets_the_items_go() {
+    let mut rig = rig();
+    rig.single(T1, write(1));
+    rig.done(T1, OP0, R0);
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.effects.clear();
+    rig.durable(1);
+    rig.expect(&[apply(R1, 1, 1)]);
+    assert!(rig.protocol.locks.is_empty());
+    rig.applied(R1, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1)]);
+    rig.on(Event::ReplicaUp { replica: R0, applied: Csn(0) });
+    rig.expect(&[apply(R0, 1, 1)]);
+}
+
+#[test]
+fn a_read_lost_with_its_replica_runs_again_elsewhere_unless_rows_were_seen() {
+    let mut rig = rig();
+    rig.single(T1, read(1));
+    rig.expect(&[execute(T1, OP0, R0, ALONE)]);
+    rig.on(Event::ReplicaDown { replica: R0 });
+    let lost = |answer_begun| Event::Executed {
+        txn: T1,
+        op: OP0,
+        replica: R0,
+        outcome: Outcome::Lost { answer_begun },
+        elapsed_ns: 0,
+    };
+    rig.on(lost(false));
+    rig.expect(&[execute(T1, OP0, R1, ALONE)]);
+    rig.on(lost(true));
+    rig.expect(&[Effect::Refuse { txn: T1, op: OP0, reason: Refusal::AnswerCut }]);
+}
+
+#[test]
+fn with_no_replica_alive_statements_wait_and_can_be_cancelled() {
+    let mut rig = rig();
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.on(Event::ReplicaDown { replica: R1 });
+    rig.single(T1, read(1));
+    rig.single(T2, write(1));
+    rig.expect(&[]);
+    rig.on(Event::Cancel { txn: T1, op: OP0 });
+    rig.expect(&[Effect::Refuse { txn: T1, op: OP0, reason: Refusal::Cancelled }]);
+    rig.on(Event::ReplicaUp { replica: R1, applied: Csn(0) });
+    rig.expect(&[execute_held(T2, OP0, R1, OPEN_HOME)]);
+}
+
+#[test]
+fn a_change_of_definitions_waits_for_open_read_phases_and_new_ones_wait_for_it() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.done(T1, OP0, R0);
+    rig.effects.clear();
+    rig.single(T2, schema_change());
+    rig.expect(&[]);
+    rig.begin(T3);
+    rig.statement(T3, OP0, read(1));
+    rig.expect(&[]);
+    rig.commit(T1, OP1);
+    rig.expect(&[
+        Effect::Finish { txn: T1, op: OP1, replica: Some(R0) },
+        execute_held(T2, OP0, R1, OPEN_HOME),
+    ]);
+    rig.done(T2, OP0, R1);
+    rig.durable(1);
+    rig.expect(&[append(T2, 1), apply(R0, 1, 1), commit_at(T2, R1, 1)]);
+    rig.applied(R1, 1);
+    rig.expect(&[acknowledge(T2, OP0, 1), execute(T3, OP0, R1, OPEN_SNAPSHOT)]);
+}
+
+#[test]
+fn items_shown_only_by_the_answer_are_granted_before_the_decision() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(7));
+    rig.done(T1, OP0, R0);
+    rig.single(T2, write(1));
+    rig.effects.clear();
+    let outcome = Outcome::Done { returned: smallvec![row(7, Mode::Exclusive)] };
+    rig.on(Event::Executed { txn: T2, op: OP0, replica: R1, outcome, elapsed_ns: 1 });
+    rig.expect(&[]);
+    rig.on(Event::Rollback { txn: T1 });
+    rig.expect(&[Effect::Leave { txn: T1, replica: R0 }, append(T2, 1)]);
+}
+
+#[test]
+fn sequence_values_are_given_after_their_reservation_is_durable_and_every_replica_applies_it() {
+    let mut rig = rig();
+    let sequence = TableId(5);
+    let definition = SequenceDefinition { next: 1, increment: 1, min: 1, max: i64::MAX, cycle: false };
+    rig.on(Event::Sequence { sequence, definition });
+    rig.on(Event::NextValues { txn: T1, op: OP0, wants: smallvec![(sequence, 1)] });
+    rig.expect(&[Effect::Append { csn: Csn(1), decision: Decision::Reserve { sequence, last: 1_001 } }]);
+    rig.durable(1);
+    let values: SmallVec<[Option<i64>; 2]> = smallvec![Some(1)];
+    rig.expect(&[apply(R0, 1, 1), apply(R1, 1, 1), Effect::Values { txn: T1, op: OP0, values }]);
+}
+
+#[test]
+fn a_failed_single_write_lets_everything_go() {
+    let mut rig = rig();
+    rig.single(T1, write(1));
+    rig.effects.clear();
+    rig.on(Event::Executed { txn: T1, op: OP0, replica: R0, outcome: Outcome::Failed, elapsed_ns: 1 });
+    rig.expect(&[Effect::Leave { txn: T1, replica: R0 }]);
+    assert!(rig.protocol.locks.is_empty());
+    assert_eq!(rig.protocol.txns.len(), 0);
+}

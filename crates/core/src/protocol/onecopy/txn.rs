@@ -1,0 +1,220 @@
+//! One open transaction.
+
+use crate::event::{Begin, Statement, StatementKind};
+use crate::ids::{Csn, OpId, ReplicaId};
+use crate::item::{Access, AccessSet, Mode};
+use crate::prediction::{Predictor, Prefix};
+
+use super::{Item, in_update_mode};
+
+/// Reads noted one by one for prediction; what a longer transaction reads is not predicted.
+const NOTES_MAX: usize = 64;
+/// Items of a read phase kept one by one; beyond it whole tables are kept, which is safe and costs concurrency.
+const READS_MAX: usize = 1_000;
+
+/// What a transaction waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// The client's next step.
+    AwaitingClient,
+    /// Any replica that contains this commit.
+    AwaitingReplica(Csn),
+    /// Items.
+    AwaitingGrant,
+    /// Items that only answers showed, before the decision.
+    AwaitingOwed,
+    /// Open read phases to end, before it changes a definition.
+    AwaitingSnapshots,
+    /// Changes of definitions to end, before its read phase starts.
+    AwaitingSchema,
+    /// Its home to contain the last writers of its items.
+    AwaitingHome,
+    /// Its reads, run again at the home.
+    AwaitingRevalidation,
+    /// A replica's answer.
+    Executing,
+    /// Its decision to be durable.
+    AwaitingDurable,
+    /// Some replica to have committed it.
+    AwaitingCommit,
+    /// The client's next step, which will be refused: its replica died.
+    Doomed,
+}
+
+impl State {
+    pub(super) fn waits_in_core(self) -> bool {
+        matches!(
+            self,
+            State::AwaitingReplica(_)
+                | State::AwaitingGrant
+                | State::AwaitingOwed
+                | State::AwaitingSnapshots
+                | State::AwaitingSchema
+                | State::AwaitingHome
+        )
+    }
+}
+
+/// A statement that has not been answered.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) op: OpId,
+    pub(super) statement: Statement,
+    pub(super) predicted: bool,
+    /// Where it was sent, and the time that was expected of it.
+    pub(super) sent: Option<(ReplicaId, f64)>,
+}
+
+/// The snapshot of a read phase: it contains every commit up to `position`, and perhaps later ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Snapshot {
+    pub(super) replica: ReplicaId,
+    pub(super) position: Csn,
+}
+
+#[derive(Debug)]
+struct ReadNote {
+    prefix: Prefix,
+    access: AccessSet,
+    hit: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Txn {
+    pub(super) autocommit: bool,
+    pub(super) read_only: bool,
+    pub(super) prefix: Prefix,
+    pub(super) state: State,
+    pub(super) pending: Option<Pending>,
+    pub(super) snapshot: Option<Snapshot>,
+    /// What was told when the first statement of the read phase arrived.
+    pub(super) snapshot_floor: Option<Csn>,
+    /// The position of a snapshot that was left before the home was chosen.
+    pub(super) left_snapshot: Option<Csn>,
+    /// What the read phase has read: locked and validated at the first write.
+    pub(super) reads: AccessSet,
+    /// Whether it has asked for items, and so must let them go.
+    pub(super) wants_home: bool,
+    pub(super) home: Option<ReplicaId>,
+    pub(super) wrote: bool,
+    /// What the home contained when the last statement was sent there.
+    pub(super) position: Csn,
+    /// Items shown only by answers, and what the home contained when the first such statement ran.
+    pub(super) owed: AccessSet,
+    pub(super) owed_since: Csn,
+    pub(super) commit_op: OpId,
+    notes: Vec<ReadNote>,
+}
+
+impl Txn {
+    pub(super) fn new(begin: &Begin, autocommit: bool) -> Txn {
+        Txn {
+            autocommit,
+            read_only: begin.read_only,
+            prefix: Prefix::of_form(begin.form),
+            state: State::AwaitingClient,
+            pending: None,
+            snapshot: None,
+            snapshot_floor: None,
+            left_snapshot: None,
+            reads: AccessSet::new(),
+            wants_home: false,
+            home: None,
+            wrote: false,
+            position: Csn(0),
+            owed: AccessSet::new(),
+            owed_since: Csn(0),
+            commit_op: OpId(0),
+            notes: Vec::new(),
+        }
+    }
+
+    /// What is left of a transaction whose replica died between two statements.
+    pub(super) fn tombstone(&self) -> Txn {
+        let begin = Begin {
+            txn: crate::ids::TxnId(0),
+            session: crate::ids::SessionId(0),
+            read_only: self.read_only,
+            form: 0,
+            declared: None,
+        };
+        Txn { state: State::Doomed, ..Txn::new(&begin, self.autocommit) }
+    }
+
+    pub(super) fn note_read(&mut self, access: &AccessSet) {
+        if self.autocommit || access.is_empty() {
+            return;
+        }
+        if self.home.is_none() {
+            self.remember_reads(access);
+        }
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(ReadNote { prefix: self.prefix, access: access.clone(), hit: false });
+        }
+    }
+
+    fn remember_reads(&mut self, access: &AccessSet) {
+        for access in access {
+            let access = if self.reads.len() < READS_MAX {
+                access.clone()
+            } else {
+                Access::new(Item::table(access.item.table), access.mode)
+            };
+            if !self.reads.contains(&access) {
+                self.reads.push(access);
+            }
+        }
+    }
+
+    /// A write was asked for: the reads of the same items are the ones that should have been in update mode.
+    pub(super) fn note_write(&mut self, access: &AccessSet, predictor: &mut Predictor) {
+        for note in self.notes.iter_mut().filter(|note| !note.hit) {
+            let written = |read: &Access| {
+                access.iter().any(|write| {
+                    write.mode.writes() && write.mode != Mode::Insert && write.item.overlaps(&read.item)
+                })
+            };
+            if note.access.iter().any(written) {
+                note.hit = true;
+                predictor.hit(note.prefix);
+            }
+        }
+    }
+
+    pub(super) fn learn(&self, predictor: &mut Predictor) {
+        for note in self.notes.iter().filter(|note| !note.hit) {
+            predictor.miss(note.prefix);
+        }
+    }
+
+    /// What must be granted before the pending statement may run: its own items and, at the first of the home's
+    /// statements, everything that the read phase has read.
+    pub(super) fn next_request(&self) -> AccessSet {
+        let Some(pending) = &self.pending else { return AccessSet::new() };
+        let own = if pending.predicted {
+            in_update_mode(&pending.statement.access)
+        } else {
+            pending.statement.access.clone()
+        };
+        if self.home.is_some() {
+            return own;
+        }
+        let mut request = own;
+        request.extend(self.reads.iter().cloned());
+        request
+    }
+
+    /// Whether the loss of this replica takes only the pending statement with it.
+    pub(super) fn restartable(&self, replica: ReplicaId) -> bool {
+        let nothing_answered = self.pending.as_ref().is_some_and(|pending| pending.op == OpId(0));
+        let reads_only = self.pending.as_ref().is_some_and(|pending| {
+            matches!(pending.statement.kind, StatementKind::Read | StatementKind::LockingRead)
+        });
+        // A write whose answer was lost at home was not committed there: nothing commits before its decision.
+        nothing_answered && !self.wrote && self.uses(replica) && (reads_only || self.home.is_some())
+    }
+
+    pub(super) fn uses(&self, replica: ReplicaId) -> bool {
+        self.home == Some(replica) || self.snapshot.is_some_and(|snapshot| snapshot.replica == replica)
+    }
+}
