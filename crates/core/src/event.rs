@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::ids::{ClassId, Csn, NodeId, OpId, ReplicaId, SessionId, TxnId};
-use crate::item::{AccessSet, TableId};
+use crate::item::{Access, AccessSet, TableId};
 use crate::message::Message;
 
 /// Where a role of a protocol lives: what an event is addressed to.
@@ -21,6 +21,10 @@ pub enum Place {
 
 /// Something happened: the input of every protocol.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "events are handed over once; boxing would cost an allocation each"
+)]
 pub enum Event {
     /// A client's transaction starts; its statements follow.
     Begin(Begin),
@@ -187,7 +191,7 @@ pub enum Outcome {
     /// It ran. `returned` holds items that only its answer showed; they are granted before the decision.
     Done {
         /// Items not shown by the text.
-        returned: AccessSet,
+        returned: Vec<Access>,
     },
     /// The database refused it; the transaction can only be rolled back (or back to a savepoint).
     Failed,

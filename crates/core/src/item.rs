@@ -235,4 +235,4 @@ impl Access {
 }
 
 /// The items that a statement or transaction reads and writes, each with its mode.
-pub type AccessSet = SmallVec<[Access; 4]>;
+pub type AccessSet = SmallVec<[Access; 2]>;

@@ -37,6 +37,9 @@ pub struct Want {
 /// First values, one a want; `None` for a sequence that is unknown or used up.
 pub type Values = SmallVec<[Option<i64>; 2]>;
 
+/// Sequences, each with the last value to reserve.
+pub type Reservations = SmallVec<[(TableId, i64); 2]>;
+
 /// What came of a want.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Giving {
@@ -45,7 +48,7 @@ pub enum Giving {
     /// It waits in line; the reservations named here must be made durable (none if one is on its way).
     Waits {
         /// Sequence and last value to reserve.
-        reserve: SmallVec<[(TableId, i64); 2]>,
+        reserve: Reservations,
     },
 }
 

@@ -48,7 +48,7 @@ impl Rig {
         self.on(Event::Statement { txn, op, statement });
     }
     fn done(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) {
-        let outcome = Outcome::Done { returned: AccessSet::new() };
+        let outcome = Outcome::Done { returned: Vec::new() };
         self.on(Event::Executed { txn, op, replica, outcome, elapsed_ns: 1_000 });
     }
     fn commit(&mut self, txn: TxnId, op: OpId) {
@@ -405,7 +405,7 @@ fn items_shown_only_by_the_answer_are_granted_before_the_decision() {
     rig.done(T1, OP0, R0);
     rig.single(T2, write(1));
     rig.effects.clear();
-    let outcome = Outcome::Done { returned: smallvec![row(7, Mode::Exclusive)] };
+    let outcome = Outcome::Done { returned: vec![row(7, Mode::Exclusive)] };
     rig.on(Event::Executed { txn: T2, op: OP0, replica: R1, outcome, elapsed_ns: 1 });
     rig.expect(&[]);
     rig.on(Event::Rollback { txn: T1 });
