@@ -81,11 +81,7 @@ impl Sequences {
     }
 
     /// A reservation became durable. Returns whom this serves, and reservations that are needed in addition.
-    pub fn reserved(
-        &mut self,
-        id: TableId,
-        last: i64,
-    ) -> (Vec<(Want, Values)>, SmallVec<[(TableId, i64); 2]>) {
+    pub fn reserved(&mut self, id: TableId, last: i64) -> (Vec<(Want, Values)>, Reservations) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.reserved = Some(last);
             sequence.reserving = None;
