@@ -261,7 +261,7 @@ pub enum Authentication<'a> {
     Ok,
     /// The password itself.
     CleartextPassword,
-    /// The password, hashed with this salt; see [`crate::scram::md5_password`].
+    /// The password, hashed with this salt; see [`crate::password::md5`].
     Md5Password {
         /// Random bytes of the server.
         salt: [u8; 4],

@@ -14,18 +14,25 @@
 pub mod frame;
 pub mod startup;
 
-pub mod backend;
+pub mod channel_binding;
+pub mod password;
+pub mod scram;
+
 pub mod frontend;
+
+pub mod backend;
+
 pub mod relay;
 pub mod values;
 
-pub mod errors;
 pub mod sqlstate;
+
+pub mod errors;
 
 mod read;
 mod write;
 
-pub use errors::{FrameError, Malformed, StartupError, WireError};
+pub use errors::{BuildError, FrameError, Malformed, StartupError, WireError};
 pub use frame::{Frame, Frames, Head};
 pub use sqlstate::SqlState;
 pub use values::{Format, Formats, Oids, Values};
