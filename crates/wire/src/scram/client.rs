@@ -209,3 +209,28 @@ impl fmt::Debug for AwaitingServerFinal {
         f.debug_struct("AwaitingServerFinal").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The exchange of section 3 of RFC 7677, whose nonces are not of our form.
+    #[test]
+    fn the_example_of_the_rfc_is_followed_to_the_letter() {
+        let awaiting = AwaitingServerFirst {
+            credential: Credential::Password("pencil".to_owned()),
+            nonce: "rOprNGfwEbeRWgbNEkqO".to_owned(),
+            bare: "n=user,r=rOprNGfwEbeRWgbNEkqO".to_owned(),
+            binding: b"n,,".to_vec(),
+        };
+        let server_first =
+            b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+        let (awaiting, client_final) = awaiting.on_server_first(server_first).unwrap();
+        assert_eq!(
+            client_final,
+            "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+             p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+        );
+        awaiting.on_server_final(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=").unwrap();
+    }
+}
