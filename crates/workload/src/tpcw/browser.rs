@@ -581,8 +581,9 @@ mod tests {
     use crate::catalogue::StatementId;
     use crate::tpcw::{MixName, Shelf, catalogue};
 
+    /// With few items, so that customers meet one again.
     fn shop(mix: MixName) -> Shop {
-        Shop { mix: Mix::of(mix), scale: Scale::new(1_000, 1).unwrap() }
+        Shop { mix: Mix::of(mix), scale: Scale::new(100, 1).unwrap() }
     }
 
     fn shelf() -> Shelf {
