@@ -291,14 +291,14 @@ mod tests {
         let mut random = stream(1, 0);
         let mut counts = [0_u32; 14];
         let mut at = Interaction::Home;
-        const STEPS: u32 = 1_000_000;
+        const STEPS: u32 = 300_000;
         for _ in 0..STEPS {
             at = mix.next(at, &mut random);
             counts[at as usize] += 1;
         }
         for (share, count) in mix.stationary().iter().zip(counts) {
             let measured = f64::from(count) / f64::from(STEPS);
-            assert!((share - measured).abs() < 0.003, "{share} {measured}");
+            assert!((share - measured).abs() < 0.004, "{share} {measured}");
         }
     }
 
