@@ -1,2 +1,9 @@
 //! The `onecopy` binary.
-fn main() {}
+
+/// Faster than the system's for many small, short-lived buffers on several threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    onecopy_cli::main()
+}
