@@ -1,6 +1,7 @@
 //! An emulated browser: a customer who walks through the bookstore.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::mix::{Interaction, Mix};
 use super::population::{Population, Scale, spell, spell_padded};
@@ -73,12 +74,9 @@ impl Ids {
     }
 }
 
-/// A session that ended then is over.
-const LONG_AGO: Timestamp = Timestamp { micros: i64::MIN };
-
 /// One emulated browser.
 ///
-/// Its choices follow from its seed and number, from the answers it gets and from the times it is told.
+/// Its choices follow from its seed and number and from the answers it gets; the times it is told go into rows.
 #[derive(Clone, Debug)]
 pub struct Browser {
     shop: Shop,
@@ -98,7 +96,9 @@ pub struct Browser {
 /// What a customer's browser remembers from page to page.
 #[derive(Clone, Debug)]
 struct Session {
-    ends_at: Timestamp,
+    /// How much longer the customer stays; the session ends at HOME once nothing is left. Counted in pauses, unscaled
+    /// and without response times, so that it means the same at whatever speed a driver runs.
+    left: Duration,
     /// No page was shown yet.
     is_new: bool,
     customer: Option<i64>,
@@ -132,7 +132,7 @@ impl Browser {
     /// Browser `number` of `browsers`, counted from 0. `highest` is what is in the database before the first of them starts.
     pub fn new(shop: Shop, seed: u64, number: u32, browsers: u32, highest: Highest) -> Self {
         let session = Session {
-            ends_at: LONG_AGO,
+            left: Duration::ZERO,
             is_new: true,
             customer: None,
             cart: None,
@@ -159,14 +159,14 @@ impl Browser {
         self.at
     }
 
-    fn start_session(&mut self, now: Timestamp) {
+    fn start_session(&mut self) {
         let client = &rules().client;
         let random = &mut self.random;
         let length = exponential(random, client.session_mean(), client.session_max());
         let is_known = chance(random, client.known_customer_probability);
         let customer = self.draw_customer();
         self.session = Session {
-            ends_at: now.plus(length),
+            left: length,
             is_new: true,
             customer: is_known.then_some(customer),
             cart: None,
@@ -178,8 +178,8 @@ impl Browser {
     }
 
     fn start_interaction(&mut self, now: Timestamp) {
-        if self.at == Interaction::Home && now >= self.session.ends_at {
-            self.start_session(now);
+        if self.at == Interaction::Home && self.session.left.is_zero() {
+            self.start_session();
         }
         let plan = self.plan_of(self.at, now);
         self.session.shown.clear();
@@ -265,6 +265,7 @@ impl Browser {
     fn pause(&mut self) -> Action {
         let client = &rules().client;
         let pause = exponential(&mut self.random, client.think_time_mean(), client.think_time_max());
+        self.session.left = self.session.left.saturating_sub(pause);
         self.state = State::AwaitingPause;
         Action::Think { pause, next: self.at.into() }
     }
@@ -275,7 +276,7 @@ impl Browser {
         self.running = None;
         self.came_from = None;
         self.at = Interaction::Home;
-        self.session.ends_at = LONG_AGO;
+        self.session.left = Duration::ZERO;
         self.pause()
     }
 
@@ -298,7 +299,7 @@ impl Client for Browser {
             }
             (State::Idle, _) => {
                 self.state = State::AwaitingPause;
-                Action::Think { pause: std::time::Duration::ZERO, next: self.at.into() }
+                Action::Think { pause: Duration::ZERO, next: self.at.into() }
             }
             (_, Reply::Failed(Failure::Retry)) => match self.running.take() {
                 Some(running) => self.start(running.start),
@@ -575,7 +576,6 @@ fn price(rows: &Rows) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
     use super::*;
     use crate::catalogue::StatementId;
@@ -723,7 +723,7 @@ mod tests {
         assert!(matches!(left, Action::Think { next, .. } if next == Interaction::Home.into()));
         browser.next(now, Reply::Done);
         assert_eq!(browser.session.cart, None);
-        assert!(browser.session.ends_at > now);
+        assert!(browser.session.left > Duration::ZERO);
     }
 
     #[test]
@@ -748,24 +748,19 @@ mod tests {
         let (mut known, mut sessions) = (0, 0);
         let mut browser = browser(MixName::Shopping, 8);
         let mut shelf = shelf();
-        let mut now = Timestamp::from(Date::from_calendar(2026, 2, 1));
         let mut reply = Reply::Done;
-        let mut ends_at = LONG_AGO;
         while sessions < 800 {
-            let action = browser.next(now, reply);
-            if browser.session.ends_at != ends_at {
-                ends_at = browser.session.ends_at;
-                assert_eq!(browser.interaction(), Interaction::Home);
-                assert!(ends_at <= now.plus(rules().client.session_max()));
+            let over = browser.state == State::AwaitingPause
+                && browser.interaction() == Interaction::Home
+                && browser.session.left.is_zero();
+            let action = browser.next(Timestamp::default(), reply);
+            if over {
+                assert!(browser.session.left <= rules().client.session_max());
                 sessions += 1;
                 known += u32::from(browser.session.customer.is_some());
                 customers.extend(browser.session.customer);
             }
             reply = match action {
-                Action::Think { pause, .. } => {
-                    now = now.plus(pause);
-                    Reply::Done
-                }
                 Action::Execute(statement, params) => Reply::Rows(shelf.answer(statement, &params)),
                 _ => Reply::Done,
             };
