@@ -1,0 +1,60 @@
+# The commands of this repository. `make` lists them; CONTRIBUTING.md says which to run when.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+# rustup puts cargo here, and a login shell is not always around.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+CARGO ?= cargo
+ONECOPY = $(CARGO) run --quiet --release --locked --bin onecopy --
+
+# How long the fuzzer works on each target, and the soak test on all of it.
+FUZZ_SECONDS ?= 60
+SOAK_SECONDS ?= 600
+
+.PHONY: help setup build demo test check fix bench clients soak fuzz
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what is missing (Debian and kin; as root, or by sudo without a password)
+	@scripts/setup
+
+build: ## build the onecopy binary, optimised
+	@scripts/setup build
+	$(CARGO) build --release --locked --bin onecopy
+
+demo: ## three PostgreSQL servers behind onecopy and a bookstore on them (KEEP=1 leaves it running)
+	@scripts/setup demo
+	$(CARGO) build --release --locked --bin onecopy
+	$(ONECOPY) demo $(if $(KEEP),--keep)
+
+test: ## every test, those with real servers included (CHECK=1: the checks before them)
+	@scripts/test $(if $(CHECK),check)
+
+check: ## format, lints, documentation, architecture; changes nothing
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
+	$(CARGO) xtask architecture
+
+fix: ## format, repair what lints can, take over changed snapshots
+	$(CARGO) fmt --all
+	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+	SNAPSHOTS=overwrite $(CARGO) test --quiet -p onecopy-cli
+
+bench: ## PostgreSQL, PgBouncer, Pgpool-II and onecopy side by side; results in results/
+	@scripts/setup bench
+	$(CARGO) build --release --locked --bin onecopy
+	$(ONECOPY) bench compare --out results
+
+clients: ## drivers of several languages against a real cluster
+	@scripts/setup clients
+	@scripts/clients
+
+soak: ## the real-server checkers for SOAK_SECONDS (600)
+	@scripts/setup build
+	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --locked --workspace -- --ignored soak --nocapture
+
+fuzz: ## every fuzz target for FUZZ_SECONDS (60); needs a nightly compiler
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz

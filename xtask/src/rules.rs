@@ -1,0 +1,434 @@
+//! The rules: what each package may depend on and mention. ARCHITECTURE.md gives the reasons.
+
+use crate::dependencies::Dependencies;
+use crate::sources::{Mention, Source, read_folder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+/// What was looked at, and what was found.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) rules: usize,
+    pub(crate) files: usize,
+    pub(crate) violations: Vec<Violation>,
+}
+
+/// Something that breaks a rule.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    /// `file:line`, or the package.
+    place: String,
+    /// What is there.
+    what: String,
+    /// The rule that it breaks.
+    rule: &'static str,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({})", self.place, self.what, self.rule)
+    }
+}
+
+/// A package may not depend on these, directly or not.
+struct DependencyRule {
+    rule: &'static str,
+    packages: &'static [&'static str],
+    forbidden: &'static [&'static str],
+}
+
+/// Files may not mention these outside of tests.
+struct SourceRule {
+    rule: &'static str,
+    packages: &'static [&'static str],
+    /// Files, as seen from `src`, to which the rule does not apply.
+    except: &'static [&'static str],
+    /// Paths with all that is below them; or global state as [`Mention`] writes it.
+    forbidden: &'static [&'static str],
+}
+
+const ASYNC_AND_SOCKETS: &[&str] =
+    &["tokio", "mio", "socket2", "async-std", "async-io", "smol", "polling", "tokio-postgres"];
+const OS_RANDOMNESS: &[&str] = &["getrandom", "rand_os", "fastrand"];
+const SQL_PARSERS: &[&str] = &["pg_raw_parse", "pg_query", "sqlparser"];
+
+const DEPENDENCY_RULES: &[DependencyRule] = &[
+    DependencyRule {
+        rule: "core, wire, classify and log depend on no runtime and no sockets",
+        packages: &["core", "wire", "classify", "log"],
+        forbidden: ASYNC_AND_SOCKETS,
+    },
+    DependencyRule {
+        rule: "core, wire, classify and log depend on no randomness of the operating system",
+        packages: &["core", "wire", "classify", "log"],
+        forbidden: OS_RANDOMNESS,
+    },
+];
+
+const INPUT_OUTPUT: &[&str] = &[
+    "std::net",
+    "std::fs",
+    "std::process",
+    "std::env",
+    "std::os",
+    "tokio",
+    "mio",
+    "socket2",
+    "rustix",
+    "libc",
+];
+const CLOCK_AND_THREADS: &[&str] =
+    &["std::time::Instant", "std::time::SystemTime", "std::thread", "parking_lot"];
+const RANDOMNESS: &[&str] = &[
+    "rand::rng",
+    "rand::thread_rng",
+    "rand::random",
+    "rand::rngs::OsRng",
+    "rand::rngs::ThreadRng",
+    "getrandom",
+    "std::collections::hash_map::RandomState",
+    "std::hash::RandomState",
+];
+/// Maps whose order of iteration the operating system's randomness decides.
+const UNORDERED_MAPS: &[&str] = &[
+    "std::collections::HashMap",
+    "std::collections::HashSet",
+    "hashbrown::HashMap",
+    "hashbrown::HashSet",
+    "hashbrown::DefaultHashBuilder",
+];
+/// What changes behind a shared reference. `LazyLock` alone is a constant that is computed at its first use.
+const GLOBAL_STATE: &[&str] = &[
+    "static mut",
+    "static Mutex",
+    "static RwLock",
+    "static OnceLock",
+    "static OnceCell",
+    "static Once",
+    "static Cell",
+    "static RefCell",
+    "static UnsafeCell",
+    "static AtomicBool",
+    "static AtomicU8",
+    "static AtomicU16",
+    "static AtomicU32",
+    "static AtomicU64",
+    "static AtomicUsize",
+    "static AtomicI32",
+    "static AtomicI64",
+    "static AtomicPtr",
+    "thread_local!",
+    "lazy_static!",
+];
+
+/// The parts of the log that drive the pure engine on a real disk.
+const LOG_DRIVER: &[&str] = &["disk.rs", "gate.rs", "inspect.rs", "log.rs"];
+
+const SOURCE_RULES: &[SourceRule] = &[
+    SourceRule {
+        rule: "core, wire and classify do no input or output",
+        packages: &["core", "wire", "classify"],
+        except: &[],
+        forbidden: INPUT_OUTPUT,
+    },
+    SourceRule {
+        rule: "the log's engine does no input or output",
+        packages: &["log"],
+        except: LOG_DRIVER,
+        forbidden: INPUT_OUTPUT,
+    },
+    SourceRule {
+        rule: "core, wire and classify read no clock, start no thread and take no lock",
+        packages: &["core", "wire", "classify"],
+        except: &[],
+        forbidden: CLOCK_AND_THREADS,
+    },
+    SourceRule {
+        rule: "the log's engine reads no clock, starts no thread and takes no lock",
+        packages: &["log"],
+        except: LOG_DRIVER,
+        forbidden: CLOCK_AND_THREADS,
+    },
+    SourceRule {
+        rule: "what the simulator runs draws random numbers only from those that it is given",
+        packages: &["core", "wire", "classify", "log", "sim", "workload"],
+        except: &[],
+        forbidden: RANDOMNESS,
+    },
+    SourceRule {
+        rule: "what the simulator runs has no global state",
+        packages: &["core", "wire", "classify", "log", "sim", "workload"],
+        except: &[],
+        forbidden: GLOBAL_STATE,
+    },
+    SourceRule {
+        rule: "core's maps iterate in the same order in every run: map.rs gives them a fixed hasher",
+        packages: &["core"],
+        except: &["map.rs"],
+        forbidden: UNORDERED_MAPS,
+    },
+    SourceRule {
+        rule: "one place of the runtime reads the clock: clock.rs",
+        packages: &["runtime"],
+        except: &["clock.rs"],
+        forbidden: &["std::time::Instant", "std::time::SystemTime", "tokio::time::Instant"],
+    },
+    SourceRule {
+        rule: "the simulator and the workloads take their time from virtual clocks",
+        packages: &["sim", "workload"],
+        except: &[],
+        forbidden: &["std::time::Instant", "std::time::SystemTime", "std::thread", "std::net"],
+    },
+    SourceRule {
+        rule: "only classify parses SQL",
+        packages: &["core", "wire", "log", "runtime", "sim", "workload", "bench", "cluster", "cli"],
+        except: &[],
+        forbidden: SQL_PARSERS,
+    },
+];
+
+/// Checks every rule on the repository below `workspace`.
+pub(crate) fn check(workspace: &Path) -> Result<Report, String> {
+    let dependencies = Dependencies::read(workspace)?;
+    let page = workspace.join("ARCHITECTURE.md");
+    let page = fs::read_to_string(&page).map_err(|error| format!("read {}: {error}", page.display()))?;
+    let sources = read_sources(workspace, &dependencies)?;
+
+    let mut violations = directions(&dependencies, &allowed_directions(&page)?);
+    violations.extend(parsers(&dependencies));
+    for rule in DEPENDENCY_RULES {
+        violations.extend(dependency_rule(rule, &dependencies));
+    }
+    for rule in SOURCE_RULES {
+        violations
+            .extend(rule.packages.iter().flat_map(|package| source_rule(rule, package, workspace, &sources)));
+    }
+    violations.extend(protocols(workspace, &sources));
+    violations.sort_by(|a, b| (&a.place, &a.what).cmp(&(&b.place, &b.what)));
+    let files = sources.values().map(Vec::len).sum();
+    Ok(Report { rules: DEPENDENCY_RULES.len() + SOURCE_RULES.len() + 3, files, violations })
+}
+
+/// The sources of each package in `crates`, by the name of its folder.
+fn read_sources(
+    workspace: &Path,
+    dependencies: &Dependencies,
+) -> Result<BTreeMap<String, Vec<Source>>, String> {
+    let packages = dependencies.members().filter_map(short_name).filter(|package| *package != "xtask");
+    let read = |package: &str| {
+        let folder = workspace.join("crates").join(package).join("src");
+        Ok((package.to_owned(), read_folder(&folder)?))
+    };
+    packages.map(read).collect()
+}
+
+/// The rows `| core | nothing |` and `| classify | core |` of the table in ARCHITECTURE.md whose head is
+/// `| package | may use |`; names stand in backquotes.
+fn allowed_directions(page: &str) -> Result<BTreeMap<String, BTreeSet<String>>, String> {
+    let table = page.lines().skip_while(|line| !line.starts_with("| package | may use")).skip(2);
+    let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let mut allowed = BTreeMap::new();
+    for line in table.take_while(|line| line.starts_with('|')) {
+        let mut cells = line.trim_matches('|').split('|');
+        let package = cells.next().map(names).unwrap_or_default();
+        let used = cells.next().map(names).unwrap_or_default();
+        allowed.extend(package.into_iter().map(|package| (package, used.iter().cloned().collect())));
+    }
+    if allowed.is_empty() {
+        return Err("ARCHITECTURE.md has no table `| package | may use |`".to_owned());
+    }
+    Ok(allowed)
+}
+
+fn directions(dependencies: &Dependencies, allowed: &BTreeMap<String, BTreeSet<String>>) -> Vec<Violation> {
+    let rule = "packages depend on each other as ARCHITECTURE.md says";
+    let mut violations = Vec::new();
+    for member in dependencies.members() {
+        let Some(package) = short_name(member).filter(|package| *package != "xtask") else { continue };
+        let Some(may) = allowed.get(package) else {
+            let what = "is not in the table of ARCHITECTURE.md".to_owned();
+            violations.push(Violation { place: package.to_owned(), what, rule });
+            continue;
+        };
+        let direct = dependencies.direct(member);
+        for used in direct.iter().filter_map(|name| short_name(name)).filter(|used| !may.contains(*used)) {
+            violations.push(Violation {
+                place: package.to_owned(),
+                what: format!("depends on {used}"),
+                rule,
+            });
+        }
+    }
+    violations
+}
+
+fn parsers(dependencies: &Dependencies) -> Vec<Violation> {
+    let others = dependencies.members().filter(|member| *member != "onecopy-classify");
+    let uses = |member: &str| {
+        let direct = dependencies.direct(member);
+        let parsers = SQL_PARSERS.iter().filter(move |parser| direct.contains(**parser));
+        let place = member.to_owned();
+        parsers.map(move |parser| Violation {
+            place: place.clone(),
+            what: format!("depends on {parser}"),
+            rule: "only classify depends on an SQL parser",
+        })
+    };
+    others.flat_map(|member| uses(member).collect::<Vec<_>>()).collect()
+}
+
+fn dependency_rule(rule: &DependencyRule, dependencies: &Dependencies) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for package in rule.packages {
+        let all = dependencies.all(&format!("onecopy-{package}"));
+        for (_, way) in rule.forbidden.iter().filter_map(|forbidden| all.get_key_value(forbidden)) {
+            violations.push(Violation { place: (*package).to_owned(), what: way.clone(), rule: rule.rule });
+        }
+    }
+    violations
+}
+
+fn source_rule(
+    rule: &SourceRule,
+    package: &str,
+    workspace: &Path,
+    sources: &BTreeMap<String, Vec<Source>>,
+) -> Vec<Violation> {
+    let src = workspace.join("crates").join(package).join("src");
+    let exempt = |source: &Source| rule.except.iter().any(|file| source.file == src.join(file));
+    let files = sources.get(package).into_iter().flatten().filter(|source| !exempt(source));
+    files.flat_map(|source| mentions_of(source, rule.forbidden, rule.rule, workspace)).collect()
+}
+
+/// The first mention of each forbidden path; the others of a file go with it.
+fn mentions_of(source: &Source, forbidden: &[&str], rule: &'static str, workspace: &Path) -> Vec<Violation> {
+    let first = |path: &&str| source.mentions.iter().find(|mention| is_within(&mention.what, path));
+    let violation = |mention: &Mention| Violation {
+        place: place(source, mention, workspace),
+        what: mention.what.clone(),
+        rule,
+    };
+    forbidden.iter().filter_map(first).map(violation).collect()
+}
+
+/// Whether a mention is the path, something below it, or a `*` that brings in the path's last segment.
+fn is_within(mention: &str, path: &str) -> bool {
+    let below = |mention: &str, path: &str| {
+        mention.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    let parent = path.rsplit_once("::").map(|(parent, _)| parent);
+    below(mention, path) || parent.is_some() && mention.strip_suffix("::*") == parent
+}
+
+/// No file of one protocol names another: they share building blocks, which lie outside the folder.
+fn protocols(workspace: &Path, sources: &BTreeMap<String, Vec<Source>>) -> Vec<Violation> {
+    let folder = workspace.join("crates/core/src/protocol");
+    let core = || sources.get("core").into_iter().flatten();
+    let protocol_of = |source: &Source| {
+        let first = source.file.strip_prefix(&folder).ok()?.components().next()?;
+        let name = Path::new(first.as_os_str()).file_stem()?.to_str()?.to_owned();
+        (name != "mod").then_some(name)
+    };
+    let all: BTreeSet<String> = core().filter_map(protocol_of).collect();
+    let mut violations = Vec::new();
+    for (source, own) in core().filter_map(|source| Some((source, protocol_of(source)?))) {
+        let names_other = |mention: &&Mention| {
+            let segments: Vec<&str> = mention.what.split("::").collect();
+            segments.len() > 1 && segments.iter().any(|segment| *segment != own && all.contains(*segment))
+        };
+        violations.extend(source.mentions.iter().filter(names_other).map(|mention| Violation {
+            place: place(source, mention, workspace),
+            what: mention.what.clone(),
+            rule: "no protocol mentions another",
+        }));
+    }
+    violations
+}
+
+fn place(source: &Source, mention: &Mention, workspace: &Path) -> String {
+    let file = source.file.strip_prefix(workspace).unwrap_or(&source.file);
+    format!("{}:{}", file.display(), mention.line)
+}
+
+/// `onecopy-core` to `core`; `None` for packages that are not ours.
+fn short_name(package: &str) -> Option<&str> {
+    package.strip_prefix("onecopy-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// A repository with one file, which breaks or keeps a rule.
+    fn with_file(path: &str, mentions: &[&str]) -> BTreeMap<String, Vec<Source>> {
+        let package = path.split('/').nth(1).unwrap().to_owned();
+        let mentions = mentions.iter().map(|what| Mention { line: 1, what: (*what).to_owned() }).collect();
+        let source = Source { file: PathBuf::from("/w").join(path), mentions };
+        BTreeMap::from([(package, vec![source])])
+    }
+
+    fn broken(path: &str, mentions: &[&str]) -> Vec<String> {
+        let sources = with_file(path, mentions);
+        let package = path.split('/').nth(1).unwrap();
+        let rules = SOURCE_RULES.iter().filter(|rule| rule.packages.contains(&package));
+        let violations = rules.flat_map(|rule| source_rule(rule, package, Path::new("/w"), &sources));
+        violations.map(|violation| format!("{}: {}", violation.place, violation.what)).collect()
+    }
+
+    #[test]
+    fn repository_keeps_its_rules() {
+        let report = check(&crate::workspace()).unwrap();
+        let violations: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
+        assert!(violations.is_empty(), "\n{}", violations.join("\n"));
+    }
+
+    #[test]
+    fn planted_violations_are_found() {
+        assert_eq!(
+            broken("crates/core/src/a.rs", &["std::net::TcpStream"]),
+            ["crates/core/src/a.rs:1: std::net::TcpStream"]
+        );
+        assert_eq!(broken("crates/wire/src/a.rs", &["std::time::Instant::now"]).len(), 1);
+        assert_eq!(broken("crates/classify/src/a.rs", &["static OnceLock"]).len(), 1);
+        assert_eq!(broken("crates/core/src/a.rs", &["rand::rng"]).len(), 1);
+        assert_eq!(broken("crates/log/src/engine.rs", &["std::fs::File"]).len(), 1);
+        assert_eq!(broken("crates/sim/src/a.rs", &["std::time::SystemTime::now"]).len(), 1);
+        assert_eq!(broken("crates/runtime/src/a.rs", &["sqlparser::parse"]).len(), 1);
+        assert!(!broken("crates/core/src/a.rs", &["std::*"]).is_empty());
+    }
+
+    #[test]
+    fn what_is_allowed_is_left_alone() {
+        assert_eq!(
+            broken("crates/core/src/a.rs", &["std::time::Duration", "std::network", "netstd::net"]),
+            [""; 0]
+        );
+        assert_eq!(broken("crates/log/src/disk.rs", &["std::fs::File"]), [""; 0]);
+        assert_eq!(broken("crates/runtime/src/a.rs", &["std::net::TcpStream", "static AtomicU64"]), [""; 0]);
+        assert_eq!(broken("crates/core/src/a.rs", &["std::fmt::*", "crate::ids::*"]), [""; 0]);
+    }
+
+    #[test]
+    fn protocol_that_mentions_another_is_found() {
+        let mut sources =
+            with_file("crates/core/src/protocol/eager.rs", &["crate::protocol::chains::Chain", "chains"]);
+        let chains =
+            with_file("crates/core/src/protocol/chains/mod.rs", &["super::Role", "crate::item_locks"]);
+        sources.get_mut("core").unwrap().extend(chains.into_values().flatten());
+        let found = protocols(Path::new("/w"), &sources);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].what, "crate::protocol::chains::Chain");
+    }
+
+    #[test]
+    fn table_of_directions_is_read_from_the_page() {
+        let page = "text\n\n| package | may use |\n|---|---|\n| `core` | nothing of ours |\n| `sim` | `core`, `log` |\n\nmore";
+        let allowed = allowed_directions(page).unwrap();
+        assert_eq!(allowed["core"], BTreeSet::new());
+        assert_eq!(allowed["sim"], BTreeSet::from(["core".to_owned(), "log".to_owned()]));
+        assert!(allowed_directions("nothing").is_err());
+    }
+}
