@@ -1,1 +1,18 @@
-//! Drives a workload against any DSN; writes results, plots and reports.
+//! Drives workloads against any DSN, and compares what stands in front of PostgreSQL.
+//!
+//! * [`tpcw`]: loads the online bookstore and lets emulated customers walk through it.
+//! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
+//!
+//! Both are libraries with an options struct; the command line is somebody else's.
+
+mod connection;
+mod error;
+mod table;
+pub mod tpcw;
+mod wire_value;
+
+pub use connection::Protocol;
+pub use error::Error;
+
+/// What fallible functions of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;

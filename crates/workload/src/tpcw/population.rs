@@ -197,6 +197,11 @@ impl Population {
         self.scale
     }
 
+    /// When the bookstore opens: dates of orders lead up to it.
+    pub fn loaded_at(&self) -> Timestamp {
+        self.loaded_at
+    }
+
     /// The keys by which a table's rows are made: each stands for one row, but for [`Table::OrderLine`], where it is the
     /// order, with all its lines.
     pub fn keys(&self, table: Table) -> RangeInclusive<i64> {

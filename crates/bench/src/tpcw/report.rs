@@ -1,0 +1,462 @@
+//! What a run has shown.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hdrhistogram::Histogram;
+use onecopy_workload::tpcw::{Interaction, Scale, rules};
+use serde::Serialize;
+
+use super::{Options, load};
+use crate::table::{Table, millis, thousands};
+use crate::{Error, Result};
+
+/// What customers have met, as it comes in.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    pub(super) samples: Vec<Sample>,
+    /// Interactions completed outside of the time that counts.
+    pub(super) uncounted: u64,
+    pub(super) statements: u64,
+    pub(super) transactions: u64,
+    pub(super) errors: BTreeMap<String, u64>,
+    pub(super) retries: BTreeMap<String, u64>,
+}
+
+/// One interaction of one customer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When it ended, in milliseconds from the beginning of the time that counts.
+    pub at_ms: u32,
+    /// Its place in [`Interaction::ALL`].
+    pub interaction: u8,
+    /// Transactions of it that ran again.
+    pub retries: u16,
+    /// The customer left.
+    pub failed: bool,
+    /// From the click to the page, in microseconds.
+    pub latency_us: u32,
+}
+
+/// What a run has shown.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Host, port and database.
+    pub target: String,
+    /// What the target says its version is.
+    pub server_version: String,
+    /// The mix.
+    pub mix: String,
+    /// Books.
+    pub items: i64,
+    /// Emulated browsers that the bookstore's customers are counted for.
+    pub browsers: i64,
+    /// Customers at work.
+    pub clients: u32,
+    /// Connections that they shared.
+    pub connections: u32,
+    /// Factor on the pauses.
+    pub think_factor: f64,
+    /// How statements were sent.
+    pub protocol: super::Protocol,
+    /// Isolation level asked for, if any.
+    pub isolation: Option<String>,
+    /// Seed.
+    pub seed: u64,
+    /// Time that counts, in seconds.
+    pub seconds: f64,
+    /// Interactions completed per second: WIPS under the shopping mix, WIPSb and WIPSo under the others.
+    pub wips: f64,
+    /// Interactions completed.
+    pub completed: u64,
+    /// Statements sent, BEGIN and COMMIT not counted.
+    pub statements: u64,
+    /// Transactions committed.
+    pub transactions: u64,
+    /// Response times of all completed interactions.
+    pub latency: Latency,
+    /// Interaction by interaction.
+    pub pages: Vec<PageReport>,
+    /// Interactions that failed, by SQLSTATE (or `timeout`, `connection lost`, `rolled back`).
+    pub errors: Vec<Counted>,
+    /// Transactions that ran again, by SQLSTATE.
+    pub retries: Vec<Counted>,
+    /// Second by second.
+    pub series: Vec<Second>,
+    /// Every interaction, in order of completion.
+    #[serde(skip)]
+    pub samples: Vec<Sample>,
+}
+
+/// One kind of interaction.
+#[derive(Clone, Debug, Serialize)]
+pub struct PageReport {
+    /// Four letters.
+    pub interaction: String,
+    /// In words.
+    pub name: String,
+    /// Completed.
+    pub completed: u64,
+    /// Failed.
+    pub failed: u64,
+    /// Share of all completed.
+    pub share: f64,
+    /// Response times.
+    pub latency: Latency,
+    /// Within this 90 % should be answered.
+    pub limit_ms: f64,
+}
+
+/// Response times in milliseconds; zeros if there were none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// Mean.
+    pub mean_ms: f64,
+    /// Half are at most this.
+    pub p50_ms: f64,
+    /// 90 %.
+    pub p90_ms: f64,
+    /// 95 %.
+    pub p95_ms: f64,
+    /// 99 %.
+    pub p99_ms: f64,
+    /// The longest.
+    pub max_ms: f64,
+}
+
+/// How often something was met.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Counted {
+    /// SQLSTATE or words.
+    pub code: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// One second of the run.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Second {
+    /// From the beginning of the time that counts.
+    pub second: u32,
+    /// Interactions completed in it.
+    pub completed: u64,
+    /// Interactions failed in it.
+    pub failed: u64,
+    /// Mean response time of those completed.
+    pub mean_ms: f64,
+}
+
+impl Latency {
+    pub(crate) fn of(latencies_us: impl IntoIterator<Item = u64>) -> Self {
+        // Up to an hour, with three digits.
+        let mut histogram =
+            Histogram::<u64>::new_with_bounds(1, 3_600_000_000, 3).expect("these bounds are allowed");
+        for latency in latencies_us {
+            histogram.saturating_record(latency);
+        }
+        if histogram.is_empty() {
+            return Latency::default();
+        }
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1_000.0;
+        Latency {
+            mean_ms: histogram.mean() / 1_000.0,
+            p50_ms: at(0.5),
+            p90_ms: at(0.9),
+            p95_ms: at(0.95),
+            p99_ms: at(0.99),
+            max_ms: histogram.max() as f64 / 1_000.0,
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(
+        options: &Options,
+        target: String,
+        server_version: String,
+        scale: Scale,
+        collected: Collected,
+    ) -> Self {
+        let samples = collected.samples;
+        let seconds = options.duration.as_secs_f64();
+        let completed = samples.iter().filter(|sample| !sample.failed).count() as u64;
+        let pages =
+            Interaction::ALL.into_iter().map(|each| PageReport::new(each, &samples, completed)).collect();
+        Report {
+            target,
+            server_version,
+            mix: options.mix.to_string(),
+            items: scale.items(),
+            browsers: scale.browsers(),
+            clients: options.clients,
+            connections: options.connection_count(),
+            think_factor: options.think_factor,
+            protocol: options.protocol,
+            isolation: options.isolation.clone(),
+            seed: options.seed,
+            seconds,
+            wips: completed as f64 / seconds.max(1e-9),
+            completed,
+            statements: collected.statements,
+            transactions: collected.transactions,
+            latency: Latency::of(completed_latencies(&samples, |_| true)),
+            pages,
+            errors: counted(collected.errors),
+            retries: counted(collected.retries),
+            series: series(&samples, seconds.ceil() as usize),
+            samples,
+        }
+    }
+
+    /// Interactions that failed.
+    pub fn failed(&self) -> u64 {
+        self.errors.iter().map(|counted| counted.count).sum()
+    }
+
+    /// Transactions that ran again.
+    pub fn retried(&self) -> u64 {
+        self.retries.iter().map(|counted| counted.count).sum()
+    }
+
+    /// Writes `report.json`, `interactions.csv`, `seconds.csv` and `samples.csv` into a new folder of `folder`, whose
+    /// path is returned.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn save(&self, folder: &Path) -> Result<PathBuf> {
+        let stamp = load::now().to_string().replace([' ', ':'], "-");
+        let folder = folder.join(format!("tpcw-{}-{}", self.mix, &stamp[..19]));
+        fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
+        let write = |name: &str, text: String| {
+            let path = folder.join(name);
+            fs::write(&path, text).map_err(Error::file("write", &path))
+        };
+        let json = serde_json::to_string_pretty(self).map_err(|error| Error::Option(error.to_string()))?;
+        write("report.json", json + "\n")?;
+        write("interactions.csv", self.pages_csv())?;
+        write("seconds.csv", self.series_csv())?;
+        write("samples.csv", self.samples_csv())?;
+        Ok(folder)
+    }
+
+    fn pages_csv(&self) -> String {
+        let mut csv =
+            "interaction,completed,failed,share,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms,max_ms,limit_ms\n"
+                .to_owned();
+        for page in &self.pages {
+            let Latency { mean_ms, p50_ms, p90_ms, p95_ms, p99_ms, max_ms } = page.latency;
+            let _ = writeln!(
+                csv,
+                "{},{},{},{:.6},{mean_ms:.3},{p50_ms:.3},{p90_ms:.3},{p95_ms:.3},{p99_ms:.3},{max_ms:.3},{}",
+                page.interaction, page.completed, page.failed, page.share, page.limit_ms
+            );
+        }
+        csv
+    }
+
+    fn series_csv(&self) -> String {
+        let mut csv = "second,completed,failed,mean_ms\n".to_owned();
+        for Second { second, completed, failed, mean_ms } in &self.series {
+            let _ = writeln!(csv, "{second},{completed},{failed},{mean_ms:.3}");
+        }
+        csv
+    }
+
+    fn samples_csv(&self) -> String {
+        let mut csv = "at_ms,interaction,latency_us,retries,failed\n".to_owned();
+        for sample in &self.samples {
+            let interaction = Interaction::ALL[usize::from(sample.interaction)];
+            let Sample { at_ms, latency_us, retries, failed, .. } = sample;
+            let _ = writeln!(csv, "{at_ms},{interaction},{latency_us},{retries},{}", u8::from(*failed));
+        }
+        csv
+    }
+}
+
+impl PageReport {
+    fn new(interaction: Interaction, samples: &[Sample], all_completed: u64) -> Self {
+        let ours = |sample: &Sample| usize::from(sample.interaction) == interaction as usize;
+        let completed = samples.iter().filter(|sample| ours(sample) && !sample.failed).count() as u64;
+        let failed = samples.iter().filter(|sample| ours(sample) && sample.failed).count() as u64;
+        PageReport {
+            interaction: interaction.id().to_owned(),
+            name: interaction.name().to_owned(),
+            completed,
+            failed,
+            share: completed as f64 / all_completed.max(1) as f64,
+            latency: Latency::of(completed_latencies(samples, ours)),
+            limit_ms: rules().response_limit(interaction).as_secs_f64() * 1_000.0,
+        }
+    }
+}
+
+fn completed_latencies(samples: &[Sample], which: impl Fn(&Sample) -> bool) -> impl Iterator<Item = u64> {
+    samples
+        .iter()
+        .filter(move |sample| !sample.failed && which(sample))
+        .map(|sample| u64::from(sample.latency_us))
+}
+
+/// Most frequent first.
+fn counted(counts: BTreeMap<String, u64>) -> Vec<Counted> {
+    let mut counted: Vec<Counted> = counts.into_iter().map(|(code, count)| Counted { code, count }).collect();
+    counted.sort_by_key(|counted| std::cmp::Reverse(counted.count));
+    counted
+}
+
+fn series(samples: &[Sample], seconds: usize) -> Vec<Second> {
+    let mut series: Vec<Second> =
+        (0..seconds as u32).map(|second| Second { second, ..Second::default() }).collect();
+    for sample in samples {
+        let Some(second) = series.get_mut(sample.at_ms as usize / 1_000) else { continue };
+        if sample.failed {
+            second.failed += 1;
+            continue;
+        }
+        second.completed += 1;
+        let ms = f64::from(sample.latency_us) / 1_000.0;
+        second.mean_ms += (ms - second.mean_ms) / second.completed as f64;
+    }
+    series
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let metric = self.mix.parse().map_or("WIPS", |mix: onecopy_workload::tpcw::MixName| mix.metric());
+        writeln!(
+            f,
+            "TPC-W {} mix on {}: {} customers on {} connections, {:.0} s, pauses x {}",
+            self.mix, self.target, self.clients, self.connections, self.seconds, self.think_factor
+        )?;
+        let mut table = Table::new([
+            "interaction",
+            "completed",
+            "share",
+            "mean ms",
+            "p50",
+            "p90",
+            "p95",
+            "p99",
+            "limit",
+            "",
+        ]);
+        for page in &self.pages {
+            let verdict = match page {
+                page if page.completed == 0 => "",
+                page if page.latency.p90_ms <= page.limit_ms => "ok",
+                _ => "slow",
+            };
+            let title = format!("{} {}", page.interaction, page.name);
+            table.row(cells(
+                title,
+                page.completed,
+                page.share,
+                &page.latency,
+                &thousands(page.limit_ms),
+                verdict,
+            ));
+        }
+        table.rule();
+        table.row(cells("all".to_owned(), self.completed, 1.0, &self.latency, "", ""));
+        write!(f, "{}", table.terminal())?;
+        writeln!(
+            f,
+            "{metric} {:.1}   ({} transactions/s, {} statements/s)",
+            self.wips,
+            thousands(self.transactions as f64 / self.seconds),
+            thousands(self.statements as f64 / self.seconds)
+        )?;
+        writeln!(f, "errors: {}   retries: {}", list(&self.errors), list(&self.retries))
+    }
+}
+
+fn cells(
+    title: String,
+    completed: u64,
+    share: f64,
+    latency: &Latency,
+    limit: &str,
+    verdict: &str,
+) -> [String; 10] {
+    let times = [latency.mean_ms, latency.p50_ms, latency.p90_ms, latency.p95_ms, latency.p99_ms];
+    let [mean, p50, p90, p95, p99] = times.map(|ms| if completed == 0 { String::new() } else { millis(ms) });
+    let share = format!("{:.2} %", share * 100.0);
+    [
+        title,
+        thousands(completed as f64),
+        share,
+        mean,
+        p50,
+        p90,
+        p95,
+        p99,
+        limit.to_owned(),
+        verdict.to_owned(),
+    ]
+}
+
+fn list(counted: &[Counted]) -> String {
+    if counted.is_empty() {
+        return "none".to_owned();
+    }
+    let each: Vec<String> =
+        counted.iter().map(|Counted { code, count }| format!("{count} x {code}")).collect();
+    each.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let sample = |at_ms, interaction: Interaction, latency_us, failed| Sample {
+            at_ms,
+            interaction: interaction as u8,
+            retries: 0,
+            failed,
+            latency_us,
+        };
+        let collected = Collected {
+            samples: vec![
+                sample(10, Interaction::Home, 2_000, false),
+                sample(20, Interaction::Home, 4_000, false),
+                sample(1_500, Interaction::BuyConfirm, 9_000, false),
+                sample(1_600, Interaction::BuyConfirm, 9_000_000, true),
+            ],
+            errors: BTreeMap::from([("57P01".to_owned(), 1)]),
+            retries: BTreeMap::from([("40001".to_owned(), 3), ("40P01".to_owned(), 5)]),
+            ..Collected::default()
+        };
+        let options = Options { duration: std::time::Duration::from_secs(2), ..Options::default() };
+        Report::new(&options, "h:1/d".into(), "15".into(), Scale::new(1_000, 1).unwrap(), collected)
+    }
+
+    #[test]
+    fn failed_interactions_count_as_errors_and_not_as_completed() {
+        let report = report();
+        assert_eq!((report.completed, report.failed(), report.retried()), (3, 1, 8));
+        assert_eq!(report.wips, 1.5);
+        let buy = &report.pages[Interaction::BuyConfirm as usize];
+        assert_eq!((buy.completed, buy.failed), (1, 1));
+        assert!((buy.latency.p99_ms - 9.0).abs() < 0.02);
+        assert_eq!(report.retries[0], Counted { code: "40P01".into(), count: 5 });
+        assert_eq!((report.series[0].completed, report.series[0].mean_ms), (2, 3.0));
+        assert_eq!((report.series[1].completed, report.series[1].failed), (1, 1));
+    }
+
+    #[test]
+    fn a_report_is_saved_with_its_raw_results() {
+        let folder = tempfile::tempdir().unwrap();
+        let saved = report().save(folder.path()).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(saved.join("report.json")).unwrap()).unwrap();
+        assert_eq!(json["wips"], 1.5);
+        assert_eq!(json["pages"][0]["interaction"], "HOME");
+        let samples = fs::read_to_string(saved.join("samples.csv")).unwrap();
+        assert_eq!(samples.lines().nth(4), Some("1600,BUYC,9000000,0,1"));
+        assert_eq!(fs::read_to_string(saved.join("seconds.csv")).unwrap().lines().count(), 3);
+        assert!(report().to_string().contains("1 x 57P01"));
+    }
+}

@@ -1,0 +1,497 @@
+//! Lets emulated customers walk through the bookstore.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use onecopy_workload::client::{Action, Client, Failure, Reply};
+use onecopy_workload::random::{self, Random, uniform};
+use onecopy_workload::tpcw::{Browser, Interaction, Mix, Shop, catalogue};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinSet;
+use tokio_postgres::error::SqlState;
+
+use super::report::{Collected, Report, Sample};
+use super::{Options, bookstore, load};
+use crate::connection::{Connection, Target};
+use crate::table::{millis, thousands};
+use crate::{Error, Result};
+
+/// What stands in the place of a SQLSTATE when none came.
+const TIMED_OUT: &str = "timeout";
+const CONNECTION_LOST: &str = "connection lost";
+/// A customer whose statement failed for reasons that may pass comes back after this, so that a dead target is not hammered.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause before a transaction runs again.
+const RETRY_PAUSE_MAX: Duration = Duration::from_millis(64);
+/// Streams of random numbers from here on are not the browsers'.
+const JITTER_STREAMS: u64 = 1 << 40;
+
+/// Runs the customers for the time that the options say, and reports what they saw.
+///
+/// # Errors
+/// [`Error::NotLoaded`] if the target holds no bookstore, and whatever prevents the start. What customers meet on their
+/// way is counted in the report.
+pub async fn run(options: &Options) -> Result<Report> {
+    let target = Target::parse(&options.target)?;
+    let begin = options.begin()?;
+    if options.clients == 0 || !options.think_factor.is_finite() || options.think_factor < 0.0 {
+        return Err(Error::Option(
+            "there must be a client, and a think-time factor of at least 0".to_owned(),
+        ));
+    }
+    let client = target.connect().await?;
+    let (population, _) = bookstore::find(&client).await?.ok_or(Error::NotLoaded)?;
+    let highest = bookstore::highest(&client).await?;
+    let version = client.simple_query("SHOW server_version").await;
+    drop(client);
+
+    let shop = Shop { mix: Mix::of(options.mix), scale: population.scale() };
+    let pool = Arc::new(Pool::open(target.clone(), options).await?);
+    let collected = Arc::new(Mutex::new(Collected::default()));
+    let start = Instant::now();
+    let clock = Clock { start, ramp: options.ramp, end: start + options.ramp + options.duration };
+    let mut customers = JoinSet::new();
+    for number in 0..options.clients {
+        let customer = Customer {
+            browser: Browser::new(shop, options.seed, number, options.clients, highest),
+            jitter: random::stream(options.seed, JITTER_STREAMS + u64::from(number)),
+            pool: pool.clone(),
+            collected: collected.clone(),
+            clock,
+            begin: begin.clone(),
+            think_factor: options.think_factor,
+            retries_max: options.retries_max,
+            page_timeout: options.page_timeout,
+        };
+        let delay = options.ramp.mul_f64(f64::from(number) / f64::from(options.clients));
+        customers.spawn(async move {
+            tokio::time::sleep(delay).await;
+            customer.walk().await;
+        });
+    }
+    show_progress(options, clock, &collected, customers).await;
+
+    let collected = std::mem::take(&mut *collected.lock().expect("no customer panics with the lock"));
+    let version = version.ok().as_deref().and_then(first_cell);
+    let report =
+        Report::new(options, target.name(), version.unwrap_or_default(), population.scale(), collected);
+    if let Some(folder) = &options.results {
+        report.save(folder)?;
+    }
+    Ok(report)
+}
+
+fn first_cell(messages: &[tokio_postgres::SimpleQueryMessage]) -> Option<String> {
+    messages.iter().find_map(|message| match message {
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    })
+}
+
+/// When the run started, when it counts and when it ends.
+#[derive(Clone, Copy)]
+struct Clock {
+    start: Instant,
+    ramp: Duration,
+    end: Instant,
+}
+
+/// Connections that customers share, as behind an application server.
+struct Pool {
+    target: Target,
+    protocol: super::Protocol,
+    free: Semaphore,
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// A place among the pool's connections, and the connection if it is alive.
+struct Held<'a> {
+    connection: Option<Connection>,
+    _place: SemaphorePermit<'a>,
+}
+
+impl Pool {
+    async fn open(target: Target, options: &Options) -> Result<Self> {
+        let count = options.connection_count();
+        let mut idle = Vec::new();
+        for _ in 0..count {
+            idle.push(Connection::new(target.connect().await?, catalogue(), options.protocol));
+        }
+        let free = Semaphore::new(count as usize);
+        Ok(Pool { target, protocol: options.protocol, free, idle: Mutex::new(idle) })
+    }
+
+    async fn take(&self) -> Held<'_> {
+        let place = self.free.acquire().await.expect("the pool is never closed");
+        let connection = self.idle.lock().expect("nobody panics with the pool").pop();
+        Held { connection, _place: place }
+    }
+
+    fn give_back(&self, held: Held<'_>) {
+        if let Some(connection) = held.connection.filter(|connection| !connection.is_closed()) {
+            self.idle.lock().expect("nobody panics with the pool").push(connection);
+        }
+    }
+
+    /// The held connection; a new one if there was none.
+    async fn connection<'a>(&self, held: &'a mut Held<'_>) -> Result<&'a mut Connection> {
+        match held.connection.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => Ok(held.connection.insert(connection)),
+            None => {
+                let client = self.target.connect().await?;
+                Ok(held.connection.insert(Connection::new(client, catalogue(), self.protocol)))
+            }
+        }
+    }
+}
+
+/// One customer at work.
+struct Customer {
+    browser: Browser,
+    /// For pauses between attempts; not the browser's, whose course it must not change.
+    jitter: Random,
+    pool: Arc<Pool>,
+    collected: Arc<Mutex<Collected>>,
+    clock: Clock,
+    begin: String,
+    think_factor: f64,
+    retries_max: u32,
+    page_timeout: Duration,
+}
+
+/// A page on its way.
+struct Page<'a> {
+    held: Held<'a>,
+    /// When the customer asked for it; waiting for a connection counts.
+    asked: Instant,
+    deadline: tokio::time::Instant,
+    interaction: Interaction,
+    in_transaction: bool,
+    /// Attempts that failed of the transaction that runs.
+    attempts: u32,
+    outcome: Outcome,
+}
+
+/// What goes into the sample.
+#[derive(Default)]
+struct Outcome {
+    statements: u32,
+    transactions: u32,
+    retries: Vec<String>,
+    failed: Option<String>,
+}
+
+impl Customer {
+    async fn walk(mut self) {
+        let pool = self.pool.clone();
+        let mut action = self.browser.next(load::now(), Reply::Done);
+        loop {
+            let Action::Think { pause, .. } = action else {
+                unreachable!("pages begin and end with a pause")
+            };
+            let wake = Instant::now() + pause.mul_f64(self.think_factor);
+            if wake >= self.clock.end {
+                return;
+            }
+            tokio::time::sleep_until(wake.into()).await;
+            let asked = Instant::now();
+            if asked >= self.clock.end {
+                return;
+            }
+            let mut page = Page {
+                held: pool.take().await,
+                asked,
+                deadline: tokio::time::Instant::from_std(asked + self.page_timeout),
+                interaction: self.browser.interaction(),
+                in_transaction: false,
+                attempts: 0,
+                outcome: Outcome::default(),
+            };
+            action = self.visit(&pool, &mut page).await;
+            let was_cut = page.outcome.failed.as_deref() == Some(CONNECTION_LOST);
+            self.collect(&page);
+            pool.give_back(page.held);
+            if was_cut {
+                tokio::time::sleep(RECONNECT_PAUSE).await;
+            } else if self.think_factor == 0.0 {
+                // Without pauses nothing else would let the others come to their turn.
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Carries out actions up to the next pause.
+    async fn visit(&mut self, pool: &Pool, page: &mut Page<'_>) -> Action {
+        let mut action = self.browser.next(load::now(), Reply::Done);
+        while !matches!(action, Action::Think { .. }) {
+            let reply = self.carry_out(pool, page, &action).await;
+            action = self.browser.next(load::now(), reply);
+        }
+        action
+    }
+
+    async fn carry_out(&mut self, pool: &Pool, page: &mut Page<'_>, action: &Action) -> Reply {
+        let is_commit = matches!(action, Action::Commit);
+        let was_in_transaction = page.in_transaction;
+        match self.send(pool, page, action).await {
+            Ok(reply) => {
+                if is_commit || !page.in_transaction && !matches!(action, Action::Begin(_)) {
+                    page.attempts = 0;
+                    page.outcome.transactions += 1;
+                }
+                if matches!(action, Action::Rollback) {
+                    page.outcome.failed = Some("rolled back".to_owned());
+                }
+                reply
+            }
+            Err(code) => {
+                self.clean_up(page, was_in_transaction).await;
+                let again = matches!(code.as_str(), "40001" | "40P01") && page.attempts < self.retries_max;
+                if again {
+                    page.attempts += 1;
+                    page.outcome.retries.push(code);
+                    tokio::time::sleep(self.retry_pause(page.attempts)).await;
+                    return Reply::Failed(Failure::Retry);
+                }
+                page.outcome.failed = Some(code);
+                Reply::Failed(Failure::GiveUp)
+            }
+        }
+    }
+
+    /// A random part of a pause that doubles with each attempt, so that two customers in each other's way part. The first
+    /// attempt comes at once.
+    fn retry_pause(&mut self, attempts: u32) -> Duration {
+        let longest = Duration::from_millis((1 << attempts.min(16)) - 2).min(RETRY_PAUSE_MAX);
+        Duration::from_micros(uniform(&mut self.jitter, 0, longest.as_micros() as i64) as u64)
+    }
+
+    /// Sends one action; an error is its SQLSTATE, or what stands in its place.
+    async fn send(
+        &self,
+        pool: &Pool,
+        page: &mut Page<'_>,
+        action: &Action,
+    ) -> std::result::Result<Reply, String> {
+        let deadline = page.deadline;
+        let connecting = in_time(deadline, async {
+            pool.connection(&mut page.held).await.map_err(|error| code_of(error.sqlstate()))
+        });
+        let connection = connecting.await?;
+        let failed = |error: tokio_postgres::Error| code_of(error.code());
+        match action {
+            Action::Begin(_) => {
+                in_time(deadline, async { connection.command(&self.begin).await.map_err(failed) }).await?;
+                page.in_transaction = true;
+                Ok(Reply::Done)
+            }
+            Action::Commit | Action::Rollback => {
+                page.in_transaction = false;
+                let command = if *action == Action::Commit { "COMMIT" } else { "ROLLBACK" };
+                in_time(deadline, async { connection.command(command).await.map_err(failed) }).await?;
+                Ok(Reply::Done)
+            }
+            Action::Execute(statement, params) => {
+                page.outcome.statements += 1;
+                let executing = async { connection.execute(*statement, params).await.map_err(failed) };
+                in_time(deadline, executing).await.map(Reply::Rows)
+            }
+            Action::Think { .. } => Ok(Reply::Done),
+        }
+    }
+
+    /// Leaves the connection as it was found, or leaves it.
+    async fn clean_up(&self, page: &mut Page<'_>, was_in_transaction: bool) {
+        page.in_transaction = false;
+        let timed_out = page.deadline <= tokio::time::Instant::now();
+        let Some(connection) = &mut page.held.connection else { return };
+        let is_clean = match was_in_transaction {
+            // A statement may still run on it, so nothing more can be said on it in time.
+            _ if timed_out => false,
+            true => connection.command("ROLLBACK").await.is_ok(),
+            false => !connection.is_closed(),
+        };
+        if !is_clean {
+            page.held.connection = None;
+        }
+    }
+
+    fn collect(&self, page: &Page<'_>) {
+        let now = Instant::now();
+        let counted_from = self.clock.start + self.clock.ramp;
+        let mut collected = self.collected.lock().expect("no customer panics with the lock");
+        if now < counted_from || now >= self.clock.end {
+            collected.uncounted += 1;
+            return;
+        }
+        let outcome = &page.outcome;
+        collected.statements += u64::from(outcome.statements);
+        collected.transactions += u64::from(outcome.transactions);
+        for code in &outcome.retries {
+            count(&mut collected.retries, code);
+        }
+        if let Some(code) = &outcome.failed {
+            count(&mut collected.errors, code);
+        }
+        collected.samples.push(Sample {
+            at_ms: (now - counted_from).as_millis() as u32,
+            interaction: page.interaction as u8,
+            retries: outcome.retries.len() as u16,
+            failed: outcome.failed.is_some(),
+            latency_us: (now - page.asked).as_micros().min(u128::from(u32::MAX)) as u32,
+        });
+    }
+}
+
+fn count(counts: &mut BTreeMap<String, u64>, code: &str) {
+    *counts.entry(code.to_owned()).or_default() += 1;
+}
+
+fn code_of(code: Option<&SqlState>) -> String {
+    code.map_or(CONNECTION_LOST, SqlState::code).to_owned()
+}
+
+async fn in_time<T>(
+    deadline: tokio::time::Instant,
+    work: impl Future<Output = std::result::Result<T, String>>,
+) -> std::result::Result<T, String> {
+    tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| Err(TIMED_OUT.to_owned()))
+}
+
+/// Shows the last second every half second until all customers have left. On something that is no terminal, a line every
+/// five seconds.
+async fn show_progress(
+    options: &Options,
+    clock: Clock,
+    collected: &Mutex<Collected>,
+    mut customers: JoinSet<()>,
+) {
+    let target = if options.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let length = (options.ramp + options.duration).as_millis() as u64;
+    let bar = ProgressBar::with_draw_target(Some(length), target);
+    let style =
+        ProgressStyle::with_template("{bar:20} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style);
+    let plain = options.progress && bar.is_hidden();
+    let mut shown = 0;
+    let mut ticks = 0_u32;
+    let mut last = (Instant::now(), 0);
+    loop {
+        let pause = tokio::time::sleep(Duration::from_millis(500));
+        tokio::select! {
+            ended = customers.join_next() => if ended.is_none() { break },
+            () = pause => {
+                ticks += 1;
+                let elapsed = clock.start.elapsed();
+                let line = progress_line(options, clock, collected, &mut shown, &mut last);
+                bar.set_position(elapsed.as_millis() as u64);
+                bar.set_message(line.clone());
+                if plain && ticks.is_multiple_of(10) {
+                    eprintln!("{line}");
+                }
+            }
+        }
+    }
+    bar.finish_and_clear();
+}
+
+fn progress_line(
+    options: &Options,
+    clock: Clock,
+    collected: &Mutex<Collected>,
+    shown: &mut usize,
+    last: &mut (Instant, u64),
+) -> String {
+    let collected = collected.lock().expect("no customer panics with the lock");
+    let done = collected.samples.len() as u64 + collected.uncounted;
+    let now = Instant::now();
+    let rate = (done - last.1) as f64 / (now - last.0).as_secs_f64();
+    *last = (now, done);
+    let recent = &collected.samples[*shown..];
+    *shown = collected.samples.len();
+    let mean_us =
+        recent.iter().map(|sample| f64::from(sample.latency_us)).sum::<f64>() / recent.len().max(1) as f64;
+    let errors: u64 = collected.errors.values().sum();
+    let retries: u64 = collected.retries.values().sum();
+    let elapsed = clock.start.elapsed();
+    let phase = if elapsed < clock.ramp { "customers arrive" } else { options.mix.as_str() };
+    format!(
+        "{:>4.0} s  {phase}  {:>6} interactions/s  {:>7} ms  {} errors  {} retries",
+        elapsed.as_secs_f64(),
+        thousands(rate),
+        millis(mean_us / 1_000.0),
+        thousands(errors as f64),
+        thousands(retries as f64),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use onecopy_cluster::Server;
+    use onecopy_workload::catalogue::StatementId;
+    use onecopy_workload::tpcw::{Highest, MixName, Statement};
+
+    use super::*;
+    use crate::connection::Protocol;
+
+    /// Lets one browser walk until it has used every statement; the set of those that it never did is returned.
+    async fn walk(connection: &mut Connection, mut browser: Browser, interactions: usize) -> Vec<Statement> {
+        let mut unused: BTreeSet<StatementId> = Statement::ALL.iter().map(|each| (*each).into()).collect();
+        let mut reply = Reply::Done;
+        let mut pages = 0;
+        while pages < interactions && !unused.is_empty() {
+            let action = browser.next(load::now(), reply);
+            reply = match &action {
+                Action::Think { .. } => {
+                    pages += 1;
+                    Reply::Done
+                }
+                Action::Execute(statement, params) => {
+                    unused.remove(statement);
+                    let sql = &catalogue().statement(*statement).sql;
+                    let rows = connection.execute(*statement, params).await;
+                    Reply::Rows(rows.unwrap_or_else(|error| {
+                        panic!("{sql} {params:?}: {}", crate::error::describe(&error))
+                    }))
+                }
+                Action::Begin(_) => {
+                    connection.command("BEGIN").await.unwrap();
+                    Reply::Done
+                }
+                Action::Commit => {
+                    connection.command("COMMIT").await.unwrap();
+                    Reply::Done
+                }
+                Action::Rollback => panic!("a loaded bookstore has all that a page asks for"),
+            };
+        }
+        unused.into_iter().filter_map(Statement::from_id).collect()
+    }
+
+    #[tokio::test]
+    async fn every_statement_runs_in_both_protocols_and_leaves_the_rules_unbroken() {
+        let server = Server::temporary(&onecopy_cluster::Options::replica()).unwrap();
+        // With few items, so that the same one comes into a cart twice.
+        let options = Options { target: server.dsn(), items: 40, progress: false, ..Options::default() };
+        load::load(&options).await.unwrap();
+        let target = Target::parse(&options.target).unwrap();
+        let client = target.connect().await.unwrap();
+        let (population, _) = bookstore::find(&client).await.unwrap().unwrap();
+        let shop = Shop { mix: Mix::of(MixName::Shopping), scale: population.scale() };
+        for (seed, protocol) in [(1, Protocol::Prepared), (2, Protocol::Simple)] {
+            let highest = bookstore::highest(&client).await.unwrap();
+            assert!(seed > 1 || highest == Highest::loaded(population.scale()));
+            let browser = Browser::new(shop, seed, 0, 1, highest);
+            let mut connection = Connection::new(target.connect().await.unwrap(), catalogue(), protocol);
+            let unused = walk(&mut connection, browser, 60_000).await;
+            assert_eq!(unused, [], "{protocol}");
+        }
+        let report = super::super::check(&options).await.unwrap();
+        assert!(report.holds(), "{report}");
+    }
+}
