@@ -6,7 +6,7 @@
 use crate::settings::{
     Reader, Secret, Section, SettingsError, Step, choice, read, section, section_with_defaults,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -38,7 +38,7 @@ section! {
         limits: Limits = Limits::default();
         /// What onecopy says on standard error.
         messages: Messages = Messages::default();
-        /// A database that onecopy serves. Repeat this part for more of them.
+        /// The database that onecopy serves.
         databases: Vec<Database>;
     }
 }
@@ -116,13 +116,9 @@ choice! {
     pub enum ReplicaTlsMode {
         /// Never encrypted.
         Disable = "disable",
-        /// Encrypted if the replica offers it. Protects from nobody who can change what is sent.
-        Prefer = "prefer",
         /// Encrypted, but the replica's certificate is not checked.
         Require = "require",
-        /// Encrypted, and the certificate must come from the authority below.
-        VerifyCa = "verify-ca",
-        /// As before, and the certificate must name the replica's host.
+        /// Encrypted, and the certificate must come from one of the authorities and name the replica's host.
         VerifyFull = "verify-full",
     }
 }
@@ -131,7 +127,7 @@ section_with_defaults! {
     /// Encryption between onecopy and the replicas.
     pub struct ReplicaTls {
         /// Whether connections are encrypted, and what is checked.
-        mode: ReplicaTlsMode = ReplicaTlsMode::Prefer;
+        mode: ReplicaTlsMode = ReplicaTlsMode::Disable;
         /// The file with the certificates of the authorities to trust, PEM.
         authority: Option<PathBuf> = None, such as "\"authorities.crt\"";
     }
@@ -156,21 +152,15 @@ section_with_defaults! {
         durability: Durability = Durability::Disk;
         /// The size in bytes at which a new file of the log is begun.
         segment_bytes: u64 = 64 << 20, in 1 << 20..=4 << 30;
-        /// How many bytes of the log are kept for a replica that is away. One that has missed more is copied anew
-        /// when it returns.
-        retained_bytes_max: u64 = 4 << 30, in 1 << 20..=1 << 50;
     }
 }
 
 section_with_defaults! {
-    /// Connections to the replicas. Each replica's own max_connections must allow for the sum of the first two.
+    /// Connections to the replicas.
     pub struct Pool {
-        /// Connections to one replica that open transactions and reads may hold at once.
+        /// Connections to one replica that open transactions and reads may hold at once. The replica's own
+        /// max_connections must allow for them and for a few more, over which the log is applied.
         lanes_per_replica_max: u32 = 64, in 1..=10_000;
-        /// Connections to one replica over which the log is applied.
-        apply_lanes_per_replica: u32 = 4, in 1..=64;
-        /// Milliseconds after which an idle connection is closed; 0 keeps it.
-        lane_idle_timeout_ms: u64 = 600_000, in 0..=86_400_000;
         /// Milliseconds that opening a connection may take.
         connect_timeout_ms: u64 = 5_000, in 10..=600_000;
     }
@@ -187,26 +177,17 @@ section_with_defaults! {
         startup_timeout_ms: u64 = 15_000, in 100..=600_000;
         /// The size of one statement with its parameters in bytes; larger ones are refused with 54000.
         statement_bytes_max: u64 = 64 << 20, in 1 << 10..=1 << 30;
-        /// Prepared statements that one connection may keep; further ones are refused with 53200.
-        prepared_statements_max: u32 = 10_000, in 1..=1_000_000;
         /// The writes of one open transaction in bytes; beyond, it is rolled back with 54000.
-        transaction_bytes_max: u64 = 256 << 20, in 1 << 16..=64 << 30;
-        /// A result up to this many bytes is held back until it is complete, so that it can be asked for elsewhere
-        /// if the replica fails.
-        held_result_bytes_max: u64 = 64 << 10, in 0..=1 << 30;
-        /// What all results held back may take together in bytes; beyond, they are passed on as they come.
-        held_results_bytes_max: u64 = 256 << 20, in 0..=64 << 30;
-        /// Milliseconds that a statement may wait before it starts; then it fails with 57014. 0 waits for ever.
-        query_wait_timeout_ms: u64 = 120_000, in 0..=86_400_000;
-        /// Milliseconds after which a waiting client gets a notice that says what it waits for; 0 sends none.
-        wait_notice_ms: u64 = 5_000, in 0..=86_400_000;
+        transaction_bytes_max: u64 = 512 << 20, in 1 << 16..=64 << 30;
+        /// The size in bytes of a result that must be held back until its transaction is decided; beyond, the
+        /// statement fails with 54000.
+        held_result_bytes_max: u64 = 64 << 20, in 0..=64 << 30;
+        /// Milliseconds that a statement may wait for others' transactions, for freshness or for a connection; then
+        /// it fails with 57014. 0 waits for ever.
+        query_wait_timeout_ms: u64 = 60_000, in 0..=86_400_000;
         /// Milliseconds that a transaction may stay open without a statement. It keeps others waiting on all
         /// replicas, so it is then rolled back and its connection closed with 25P03. 0 waits for ever.
-        idle_in_transaction_timeout_ms: u64 = 300_000, in 0..=86_400_000;
-        /// Milliseconds after which a connection that does nothing is closed with 57P05; 0 keeps it.
-        idle_session_timeout_ms: u64 = 0, in 0..=2_592_000_000;
-        /// Milliseconds that a stop waits for open transactions before it ends them.
-        shutdown_timeout_ms: u64 = 30_000, in 0..=3_600_000;
+        idle_in_transaction_timeout_ms: u64 = 60_000, in 0..=86_400_000;
     }
 }
 
@@ -241,8 +222,6 @@ section_with_defaults! {
         level: Level = Level::Info;
         /// How it is written.
         format: MessageFormat = MessageFormat::Text;
-        /// Milliseconds after which a statement is reported as slow; 0 reports none.
-        slow_statement_ms: u64 = 0, in 0..=86_400_000;
     }
 }
 
@@ -265,8 +244,6 @@ section! {
         host: String, such as "\"10.0.0.1\"";
         /// Its port.
         port: u16 = 5432, in 1..=65_535;
-        /// The database's name on this server, if it is another than the one above.
-        dbname: Option<String> = None, such as "\"app\"";
         /// Encryption for this replica alone; the words of `mode` under `replica_tls`.
         tls: Option<ReplicaTlsMode> = None, such as "\"require\"";
     }
@@ -277,8 +254,6 @@ section! {
     pub struct Secrets {
         /// How onecopy itself logs in at the replicas: a superuser, or a role that may set every other role.
         replica_login: Login;
-        /// A login for the replicas of one database, NAME, in place of the one above.
-        replica_logins: BTreeMap<String, Login> = BTreeMap::new();
         /// Somebody who may connect. Repeat this part for each. The role must exist on the replicas.
         users: Vec<User> = Vec::new();
     }
@@ -328,7 +303,7 @@ pub fn load(path: &Path) -> Result<Loaded, SettingsError> {
     config.resolve_paths(path.parent().unwrap_or(Path::new("")));
     let mut warnings = check_permissions(&config.secrets)?;
     let text = read_file(&config.secrets)?;
-    let secrets = read(&config.secrets, &text, |secrets: &Secrets, reader| secrets.check(&config, reader))?;
+    let secrets = read(&config.secrets, &text, Secrets::check)?;
     if config.auth.method == AuthMethod::Scram && secrets.users.is_empty() {
         warnings.push(format!("{} names no users, so nobody can connect", config.secrets.display()));
     }
@@ -365,9 +340,13 @@ impl Config {
 
     /// Makes relative paths absolute, seen from a folder.
     fn resolve_paths(&mut self, folder: &Path) {
-        let optional =
-            [&mut self.client_tls.certificate, &mut self.client_tls.key, &mut self.replica_tls.authority];
-        let given = optional.into_iter().filter_map(Option::as_mut);
+        let given = [
+            &mut self.listen.socket_dir,
+            &mut self.client_tls.certificate,
+            &mut self.client_tls.key,
+            &mut self.replica_tls.authority,
+        ];
+        let given = given.into_iter().filter_map(Option::as_mut);
         for path in [&mut self.secrets, &mut self.log.dir].into_iter().chain(given) {
             *path = folder.join(&*path);
         }
@@ -383,6 +362,11 @@ impl Config {
                 "no database is given",
                 Some("add a part [[databases]]".into()),
             );
+        }
+        if self.databases.len() > 1 {
+            let help = "run one process for each, with a port and a log of its own";
+            let path = ["databases".into(), Step::Item(1)];
+            reader.report_at(&path, "one onecopy process serves one database", Some(help.into()));
         }
         let mut names = BTreeSet::new();
         for (index, database) in self.databases.iter().enumerate() {
@@ -413,6 +397,13 @@ impl Config {
         }
     }
 
+    /// Whether any replica's certificate is to be checked.
+    fn verifies_replicas(&self) -> bool {
+        let replicas = self.databases.iter().flat_map(|database| &database.replicas);
+        let mut modes = replicas.filter_map(|replica| replica.tls).chain([self.replica_tls.mode]);
+        modes.any(|mode| mode == ReplicaTlsMode::VerifyFull)
+    }
+
     fn check_tls(&self, reader: &mut Reader) {
         let client = &self.client_tls;
         if client.mode != ClientTlsMode::Disable && (client.certificate.is_none() || client.key.is_none()) {
@@ -422,8 +413,7 @@ impl Config {
                 None,
             );
         }
-        let verifies = matches!(self.replica_tls.mode, ReplicaTlsMode::VerifyCa | ReplicaTlsMode::VerifyFull);
-        if verifies && self.replica_tls.authority.is_none() {
+        if self.verifies_replicas() && self.replica_tls.authority.is_none() {
             reader.report_at(
                 &["replica_tls".into(), "mode".into()],
                 "checking the replicas' certificates needs `authority` in [replica_tls]",
@@ -445,10 +435,9 @@ impl Database {
             if !names.insert(&replica.name) {
                 reader.report_at(&at("name"), format!("the replica `{}` is given twice", replica.name), None);
             }
-            let dbname = replica.dbname.as_ref().unwrap_or(&self.name);
-            if !places.insert((&replica.host, replica.port, dbname)) {
+            if !places.insert((&replica.host, replica.port)) {
                 let message = format!(
-                    "the replica `{}` is the same database as another: {}:{}/{dbname}",
+                    "the replica `{}` is the same server as another: {}:{}",
                     replica.name, replica.host, replica.port
                 );
                 reader.report_at(&at("host"), message, Some("every copy needs a server of its own".into()));
@@ -458,13 +447,7 @@ impl Database {
 }
 
 impl Secrets {
-    fn check(&self, config: &Config, reader: &mut Reader) {
-        for name in self.replica_logins.keys() {
-            if !config.databases.iter().any(|database| database.name == *name) {
-                let message = format!("the configuration has no database `{name}`");
-                reader.report_at(&["replica_logins".into(), Step::Key(name.clone())], message, None);
-            }
-        }
+    fn check(&self, reader: &mut Reader) {
         let mut names = BTreeSet::new();
         for (index, user) in self.users.iter().enumerate() {
             let at = |key: &str| ["users".into(), Step::Item(index), key.into()];

@@ -9,7 +9,7 @@ pub fn example(schema: &Schema) -> String {
     let mut text = String::new();
     comment(&mut text, schema.docs);
     text.push('\n');
-    keys_of_example(&mut text, "", schema, false);
+    keys_of_example(&mut text, "", schema);
     text
 }
 
@@ -21,8 +21,7 @@ pub fn reference(schema: &Schema) -> String {
     text
 }
 
-/// `all_commented`: the table itself may be left out, so that not even its required keys are shown as given.
-fn keys_of_example(text: &mut String, path: &str, schema: &Schema, all_commented: bool) {
+fn keys_of_example(text: &mut String, path: &str, schema: &Schema) {
     for key in schema.keys.iter().filter(|key| table_of(key).is_none()) {
         comment(text, key.docs);
         choices(key, |word, docs| {
@@ -36,17 +35,15 @@ fn keys_of_example(text: &mut String, path: &str, schema: &Schema, all_commented
                 with_separators(*range.end())
             );
         }
-        let mark = if key.required && !all_commented { "" } else { "#" };
+        let mark = if key.required { "" } else { "#" };
         let value = key.sample.map(str::to_owned).or_else(key.default).unwrap_or_default();
         let _ = writeln!(text, "{mark}{} = {value}\n", key.name);
     }
     for (key, table) in schema.keys.iter().filter_map(|key| Some((key, table_of(key)?))) {
         let inner = join(path, key.name);
         comment(text, key.docs);
-        let named = matches!(table.written, Written::Named);
-        let mark = if named { "#" } else { "" };
-        let _ = writeln!(text, "{mark}{}", table.heading(&inner));
-        keys_of_example(text, &inner, table.schema, named);
+        let _ = writeln!(text, "{}", table.heading(&inner));
+        keys_of_example(text, &inner, table.schema);
     }
 }
 
@@ -82,33 +79,21 @@ fn keys_of_reference(text: &mut String, path: &str, schema: &Schema) {
 /// A key whose value is written as a table, or as several.
 struct Table {
     schema: &'static Schema,
-    written: Written,
-}
-
-enum Written {
-    Once,
-    Repeatedly,
-    Named,
+    repeated: bool,
 }
 
 impl Table {
     fn heading(&self, path: &str) -> String {
-        match self.written {
-            Written::Once => format!("[{path}]"),
-            Written::Repeatedly => format!("[[{path}]]"),
-            Written::Named => format!("[{path}.NAME]"),
-        }
+        if self.repeated { format!("[[{path}]]") } else { format!("[{path}]") }
     }
 }
 
 fn table_of(key: &Key) -> Option<Table> {
-    let (schema, written) = match key.shape {
-        Shape::Section(schema) => (schema, Written::Once),
-        Shape::List(Shape::Section(schema)) => (*schema, Written::Repeatedly),
-        Shape::Map(schema) => (schema, Written::Named),
-        Shape::Plain(_) | Shape::Choice(_) | Shape::List(_) => return None,
-    };
-    Some(Table { schema, written })
+    match key.shape {
+        Shape::Section(schema) => Some(Table { schema, repeated: false }),
+        Shape::List(Shape::Section(schema)) => Some(Table { schema, repeated: true }),
+        Shape::Plain(_) | Shape::Choice(_) | Shape::List(_) => None,
+    }
 }
 
 fn kind(shape: &Shape) -> String {
@@ -116,7 +101,7 @@ fn kind(shape: &Shape) -> String {
         Shape::Plain(kind) => (*kind).to_owned(),
         Shape::Choice(_) => "one of the words below".to_owned(),
         Shape::List(inner) => format!("an array, each {}", kind(inner)),
-        Shape::Section(_) | Shape::Map(_) => "a table".to_owned(),
+        Shape::Section(_) => "a table".to_owned(),
     }
 }
 

@@ -13,7 +13,6 @@ pub use example::{example, reference};
 pub use problem::{Problem, SettingsError};
 pub use reader::{Reader, Step, read};
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -90,8 +89,6 @@ pub enum Shape {
     Section(&'static Schema),
     /// An array.
     List(&'static Shape),
-    /// A table whose keys are names of the operator's choosing.
-    Map(&'static Schema),
 }
 
 /// Text that must not appear in messages and logs.
@@ -373,24 +370,6 @@ impl<T: Setting> Setting for Vec<T> {
     fn show(&self) -> Option<String> {
         let items: Option<Vec<String>> = self.iter().map(T::show).collect();
         Some(format!("[{}]", items?.join(", ")))
-    }
-}
-
-impl<T: Section> Setting for BTreeMap<String, T> {
-    const SHAPE: Shape = Shape::Map(T::SCHEMA);
-
-    fn read(value: &Spanned<DeValue<'_>>, reader: &mut Reader) -> Option<Self> {
-        let DeValue::Table(table) = value.get_ref() else { return reader.wrong_type(value, "a table") };
-        let read = table.iter().map(|(name, value)| {
-            let name = name.get_ref().clone().into_owned();
-            let section = reader.inside(Step::Key(name.clone()), |reader| reader.section::<T>(value))?;
-            Some((name, section))
-        });
-        read.collect::<Vec<_>>().into_iter().collect()
-    }
-
-    fn show(&self) -> Option<String> {
-        None
     }
 }
 

@@ -264,7 +264,6 @@ fn elsewhere(name: &str, root: &'static Schema) -> Option<String> {
 fn collect_sections(path: String, shape: &Shape, found: &mut Vec<(String, &'static Schema)>) {
     let (label, schema) = match shape {
         Shape::Section(schema) => (format!("[{path}]"), *schema),
-        Shape::Map(schema) => (format!("[{path}.NAME]"), *schema),
         Shape::List(Shape::Section(schema)) => (format!("[[{path}]]"), *schema),
         Shape::Plain(_) | Shape::Choice(_) | Shape::List(_) => return,
     };
