@@ -5,6 +5,8 @@ pub mod build;
 
 pub use bind::{Bind, rewrite_bind};
 
+use std::fmt;
+
 use crate::errors::{FrameError, Malformed, Side, WireError};
 use crate::frame::{self, HEAD_LEN, Head};
 use crate::read::Reader;
@@ -115,11 +117,21 @@ pub enum Frontend<'a> {
     CopyFail(&'a str),
     /// An answer to an authentication request; which, only the request tells: [`password`], [`SaslInitial`] or
     /// the bytes of a SASLResponse.
-    Password(&'a [u8]),
+    Password(Secret<'a>),
     /// Ends the connection.
     Terminate,
     /// The obsolete call of one function by its object id.
     FunctionCall(&'a [u8]),
+}
+
+/// Bytes that are not to be seen in a log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret<'a>(pub &'a [u8]);
+
+impl fmt::Debug for Secret<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} secret bytes", self.0.len())
+    }
 }
 
 /// The contents of a Parse message.
@@ -189,7 +201,7 @@ pub fn decode(tag: u8, body: &[u8]) -> Result<Frontend<'_>, WireError> {
         tag::COPY_DATA => Frontend::CopyData(body),
         tag::COPY_DONE => empty(body, "CopyDone", Frontend::CopyDone)?,
         tag::COPY_FAIL => Frontend::CopyFail(text_only(body, "CopyFail", "the reason")?),
-        tag::PASSWORD => Frontend::Password(body),
+        tag::PASSWORD => Frontend::Password(Secret(body)),
         tag::TERMINATE => empty(body, "Terminate", Frontend::Terminate)?,
         tag::FUNCTION_CALL => Frontend::FunctionCall(body),
         tag => return Err(Side::Client.blame(Malformed::UnknownTag { tag })),
@@ -211,6 +223,12 @@ pub struct SaslInitial<'a> {
     pub mechanism: &'a str,
     /// The mechanism's first message, if it begins with the client.
     pub data: Option<&'a [u8]>,
+}
+
+impl fmt::Debug for SaslInitial<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SaslInitial").field("mechanism", &self.mechanism).finish_non_exhaustive()
+    }
 }
 
 impl<'a> SaslInitial<'a> {

@@ -5,6 +5,8 @@
 //! [`STARTUP_LEN_MAX`] is read, whatever is said twice or left open is refused, and bytes that follow an
 //! encryption request in the clear are never carried over into the encrypted connection.
 
+use std::fmt;
+
 use bytes::BytesMut;
 
 use crate::errors::{BuildError, StartupError, WireError};
@@ -34,7 +36,7 @@ const SSL_CODE: u32 = 80_877_103;
 const GSSENC_CODE: u32 = 80_877_104;
 
 /// What a client sends first.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum StartupPacket<'a> {
     /// Asks for TLS; answered with one byte, `S` or `N`.
     SslRequest,
@@ -49,6 +51,19 @@ pub enum StartupPacket<'a> {
     },
     /// Asks for a session.
     Start(Start),
+}
+
+impl fmt::Debug for StartupPacket<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartupPacket::SslRequest => f.write_str("SslRequest"),
+            StartupPacket::GssEncRequest => f.write_str("GssEncRequest"),
+            StartupPacket::Cancel { pid, .. } => {
+                f.debug_struct("Cancel").field("pid", pid).finish_non_exhaustive()
+            }
+            StartupPacket::Start(start) => start.fmt(f),
+        }
+    }
 }
 
 /// What a client asks for in its startup packet.

@@ -84,6 +84,7 @@ fn messages_of_clients() {
 
     let frame = built(|out| send::password(out, "geheim").unwrap());
     assert_eq!(frontend::password(only(&frame).body), Ok("geheim"));
+    assert_eq!(format!("{:?}", from_client(&frame)), "Password(7 secret bytes)");
     let frame = built(|out| send::sasl_initial_response(out, "SCRAM-SHA-256", b"n,,").unwrap());
     let initial = frontend::SaslInitial::decode(only(&frame).body).unwrap();
     assert_eq!((initial.mechanism, initial.data), ("SCRAM-SHA-256", Some(&b"n,,"[..])));

@@ -47,3 +47,12 @@ fn what_is_not_a_certificate_has_no_binding() {
         assert_eq!(tls_server_end_point(bytes), None, "{bytes:02x?}");
     }
 }
+
+#[test]
+fn lengths_of_one_byte_more_than_seven_bits_are_read() {
+    let signed = [&[0x30, 0x81, 0x80][..], &[0; 0x80]].concat();
+    let algorithm = [0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
+    let certificate = [&[0x30, 0x81, 0x8f][..], &signed, &algorithm].concat();
+    let expected = <sha2::Sha256 as sha2::Digest>::digest(&certificate).to_vec();
+    assert_eq!(tls_server_end_point(&certificate), Some(expected));
+}

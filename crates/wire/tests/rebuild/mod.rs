@@ -29,7 +29,7 @@ pub fn client(message: &Frontend<'_>, out: &mut BytesMut) -> Result<bool, WireEr
         Frontend::CopyData(data) => build::copy_data(out, data)?,
         Frontend::CopyDone => build::copy_done(out),
         Frontend::CopyFail(reason) => build::copy_fail(out, reason),
-        Frontend::Password(body) => build::sasl_response(out, body)?,
+        Frontend::Password(body) => build::sasl_response(out, body.0)?,
         Frontend::Terminate => build::terminate(out),
         Frontend::FunctionCall(_) => return Ok(false),
     }
