@@ -1,0 +1,313 @@
+//! The simulated driver: the real core between simulated clients, databases and a log, in virtual time.
+//!
+//! Single-threaded and seeded: a run is a loop that takes what happens next from a queue, so the same scenario always
+//! gives the same trace. What a file here does is what a part of the real driver does: `node` keeps sessions and
+//! carries out what concerns clients and the log, `replicas` what concerns databases, `breakages` is the weather.
+//!
+//! While a run goes on, orders that make no sense and promises that are visibly broken are noted at once; the rest is
+//! judged at the end by `audit`.
+
+mod audit;
+mod breakages;
+mod clients;
+mod node;
+mod replicas;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use onecopy_core::effect::Effect;
+use onecopy_core::{Csn, Event, Instant, NodeId, Place, Protocol, ReplicaId, TxnId};
+
+use crate::check::History;
+use crate::clients::recorder::Recorder;
+use crate::clients::schema::initial_contents;
+use crate::clients::script::Scripts;
+use crate::clients::{Client, ClientWake, Connection, Request};
+use crate::clock::EventQueue;
+use crate::failure::Failure;
+use crate::log::Log;
+use crate::random::{Purpose, Random};
+use crate::scenario::{Breakage, Moment, Scenario};
+use crate::timing::{RandomTiming, Step, Timing};
+use crate::trace::Trace;
+use node::Node;
+use replicas::{Operation, Replica, Report};
+
+pub use audit::Statistics;
+
+/// Makes the protocol under test for so many replicas and a log that ends here; called again when the node restarts.
+pub type MakeProtocol<'a> = dyn Fn(usize, Csn) -> Box<dyn Protocol> + 'a;
+
+/// A run that does more than this does not end: what a client waits for takes some fifty steps.
+const STEPS_MAX: u64 = 2_000_000;
+/// Virtual time after which nobody may still wait: ten thousand times what a statement takes.
+const TIME_MAX: Instant = Instant(600_000_000_000);
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Promises that were not kept, in the order in which they were found.
+    pub failures: Vec<Failure>,
+    /// A hash of the trace: equal for equal scenarios.
+    pub trace_hash: u64,
+    /// The trace, if the scenario asked for it.
+    pub trace: Option<String>,
+    /// What happened, in numbers.
+    pub statistics: Statistics,
+    /// What clients asked and were answered.
+    pub history: History,
+}
+
+/// Runs a scenario to its end and judges it.
+#[must_use]
+pub fn run(scenario: &Scenario, make: &MakeProtocol<'_>) -> Outcome {
+    let mut simulation = Simulation::new(scenario, make);
+    simulation.start();
+    simulation.go_on();
+    simulation.probe();
+    simulation.judge()
+}
+
+/// Something that happens at an instant.
+#[derive(Debug)]
+enum Wake {
+    Client { client: usize, connection: Connection, wake: ClientWake },
+    Request { client: usize, connection: Connection, request: Request },
+    /// An event that does not come from a database, for the node of this epoch.
+    Core { epoch: u64, place: Place, event: Event },
+    /// A command arrives in a database, over a connection of this session.
+    Operation { replica: ReplicaId, session: u64, operation: Operation },
+    /// An answer from a database arrives at the node.
+    Report { replica: ReplicaId, session: u64, report: Report },
+    Flushed { epoch: u64 },
+    Break(Breakage),
+    Fence { replica: ReplicaId, session: u64 },
+    NodeUp,
+}
+
+/// A run.
+struct Simulation<'a> {
+    scenario: &'a Scenario,
+    make: &'a MakeProtocol<'a>,
+    protocol: Box<dyn Protocol>,
+    queue: EventQueue<Wake>,
+    timing: Box<dyn Timing>,
+    choices: Random,
+    trace: Trace,
+    /// Events for the core that wait until the effects of the one before are carried out.
+    feeds: VecDeque<(Place, Event)>,
+    feeding: bool,
+    effects: Vec<Effect>,
+    node: Node,
+    replicas: Vec<Replica>,
+    /// When the last message between two places arrives: messages do not overtake each other.
+    channels: BTreeMap<(u64, u64), Instant>,
+    log: Log,
+    clients: Vec<Client>,
+    scripts: Scripts,
+    recorder: Recorder,
+    breakages: Vec<(Moment, Breakage)>,
+    /// How often each moment's thing was done.
+    appends: u64,
+    commits_at: u64,
+    applies: u64,
+    revalidations: u64,
+    steps: u64,
+    next_lane: u64,
+    next_connection: u64,
+    acknowledged: Vec<(TxnId, Csn)>,
+    given_values: BTreeSet<i64>,
+    statistics: Statistics,
+    failures: Vec<Failure>,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(scenario: &'a Scenario, make: &'a MakeProtocol<'a>) -> Simulation<'a> {
+        let contents = initial_contents(scenario.keys);
+        let replicas = (0..scenario.replicas).map(|_| Replica::new(&contents, scenario.progress_guarded));
+        Simulation {
+            scenario,
+            make,
+            protocol: make(scenario.replicas, Csn(0)),
+            queue: EventQueue::default(),
+            timing: Box::new(RandomTiming::new(scenario.seed, scenario.replicas)),
+            choices: Random::new(scenario.seed, Purpose::Driver),
+            trace: Trace::new(scenario.keep_trace),
+            feeds: VecDeque::new(),
+            feeding: false,
+            effects: Vec::new(),
+            node: Node::default(),
+            replicas: replicas.collect(),
+            channels: BTreeMap::new(),
+            log: Log::default(),
+            clients: Vec::new(),
+            scripts: Scripts::new(
+                Random::new(scenario.seed, Purpose::Clients),
+                scenario.mix.clone(),
+                scenario.keys,
+            ),
+            recorder: Recorder::new(scenario.keys),
+            breakages: scenario.breakages.clone(),
+            appends: 0,
+            commits_at: 0,
+            applies: 0,
+            revalidations: 0,
+            steps: 0,
+            next_lane: 0,
+            next_connection: 0,
+            acknowledged: Vec::new(),
+            given_values: BTreeSet::new(),
+            statistics: Statistics::default(),
+            failures: Vec::new(),
+        }
+    }
+
+    fn start(&mut self) {
+        self.start_node();
+        for _ in 0..self.scenario.clients {
+            let client = self.add_client(self.scenario.transactions_per_client);
+            self.client_thinks(client);
+        }
+    }
+
+    /// Until nothing happens any more.
+    fn go_on(&mut self) {
+        while let Some(wake) = self.queue.pop() {
+            self.steps += 1;
+            if self.steps > STEPS_MAX || self.queue.now() > TIME_MAX {
+                return self.fail(Failure::Stuck { waiting: self.who_waits("still going on") });
+            }
+            self.wake(wake);
+            self.reached(Moment::Step(self.steps));
+        }
+        if self.clients.iter().any(|client| client.current.is_some() || client.remaining > 0) {
+            self.fail(Failure::Stuck { waiting: self.who_waits("nothing will happen") });
+        }
+    }
+
+    fn wake(&mut self, wake: Wake) {
+        match wake {
+            Wake::Client { client, connection, wake } => self.on_client(client, connection, wake),
+            Wake::Request { client, connection, request } => self.on_request(client, connection, request),
+            Wake::Core { epoch, place, event } if epoch == self.node.epoch => self.feed(place, event),
+            Wake::Operation { replica, session, operation } => {
+                if session >= self.replica(replica).accepts {
+                    self.on_operation(replica, session, operation);
+                }
+            }
+            Wake::Report { replica, session, report } if session == self.replica(replica).session => {
+                self.on_report(replica, report);
+            }
+            Wake::Flushed { epoch } if epoch == self.node.epoch => self.on_flushed(),
+            Wake::Break(breakage) => self.on_break(breakage),
+            Wake::Fence { replica, session } if session == self.replica(replica).session => {
+                self.on_fence(replica);
+            }
+            Wake::NodeUp => self.start_node(),
+            Wake::Core { .. } | Wake::Report { .. } | Wake::Flushed { .. } | Wake::Fence { .. } => {}
+        }
+    }
+
+    /// Hands an event to the core and carries out what comes of it, in order.
+    fn feed(&mut self, place: Place, event: Event) {
+        self.feeds.push_back((place, event));
+        if self.feeding {
+            return;
+        }
+        self.feeding = true;
+        while let Some((place, event)) = self.feeds.pop_front() {
+            let now = self.queue.now();
+            self.trace.line(now, "event", format_args!("{event:?}"));
+            let mut effects = std::mem::take(&mut self.effects);
+            self.protocol.handle(place, now, event, &mut effects);
+            for effect in effects.drain(..) {
+                self.trace.line(now, "  effect", format_args!("{effect:?}"));
+                self.carry_out(place, effect);
+            }
+            self.effects = effects;
+        }
+        self.feeding = false;
+    }
+
+    /// Carries out one order of the core, given at a place.
+    fn carry_out(&mut self, place: Place, effect: Effect) {
+        match effect {
+            Effect::Execute { txn, op, replica, how, hold } => {
+                self.on_execute(place, txn, op, replica, how, hold);
+            }
+            Effect::Release { txn, op, replica } => self.on_release(txn, op, replica),
+            Effect::Revalidate { txn, replica } => {
+                self.on_revalidate(place, txn, replica);
+                self.revalidations += 1;
+                self.reached(Moment::Revalidate(self.revalidations));
+            }
+            Effect::Leave { txn, replica } => self.on_leave(txn, replica),
+            Effect::Finish { txn, op, replica } => self.on_finish(txn, op, replica),
+            Effect::Refuse { txn, op, reason } => self.on_refuse(txn, op, reason),
+            Effect::Append { csn, decision } => {
+                self.on_append(csn, decision);
+                self.appends += 1;
+                self.reached(Moment::Append(self.appends));
+            }
+            Effect::CommitAt { txn, replica, csn } => {
+                self.on_commit_at(place, txn, replica, csn);
+                self.commits_at += 1;
+                self.reached(Moment::CommitAt(self.commits_at));
+            }
+            Effect::Apply { replica, from, to } => {
+                self.on_apply(place, replica, from, to);
+                self.applies += 1;
+                self.reached(Moment::Apply(self.applies));
+            }
+            Effect::Acknowledge { txn, op, csn } => self.on_acknowledge(txn, op, csn),
+            Effect::Values { txn, op, values } => self.on_values(txn, op, &values),
+            Effect::Send { to, message } => {
+                self.send(place, to, Event::Message { from: place, message });
+            }
+            Effect::SetTimer { timer, at } => {
+                let wake = Wake::Core { epoch: self.node.epoch, place, event: Event::Timer { timer } };
+                self.queue.schedule(at, wake);
+            }
+        }
+    }
+
+    /// Carries an event to another place; what is sent from one place to another arrives in order.
+    fn send(&mut self, from: Place, to: Place, event: Event) {
+        let channel = (place_number(from), place_number(to));
+        let earliest = self.channels.get(&channel).map_or(Instant(0), |last| last.plus_ns(1));
+        let at = self.in_a(Step::Message).max(earliest);
+        self.channels.insert(channel, at);
+        self.queue.schedule(at, Wake::Core { epoch: self.node.epoch, place: to, event });
+    }
+
+    /// When a step that starts now will be over.
+    fn in_a(&mut self, step: Step) -> Instant {
+        let now = self.queue.now();
+        now.plus_ns(self.timing.duration_ns(now, step))
+    }
+
+    fn replica(&mut self, replica: ReplicaId) -> &mut Replica {
+        &mut self.replicas[usize::from(replica.0)]
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.trace.line(self.queue.now(), "FAILURE", format_args!("{failure:?}"));
+        self.failures.push(failure);
+    }
+
+    fn note(&mut self, what: std::fmt::Arguments<'_>) {
+        self.trace.line(self.queue.now(), "note", what);
+    }
+}
+
+/// The place through which all clients' statements pass.
+const SCHEDULER: Place = Place::Scheduler(NodeId(0));
+
+fn place_number(place: Place) -> u64 {
+    match place {
+        Place::Sequencer => 0,
+        Place::Scheduler(NodeId(node)) => 1 << 32 | u64::from(node),
+        Place::Proxy(ReplicaId(replica)) => 2 << 32 | u64::from(replica),
+        Place::Peer(NodeId(node)) => 3 << 32 | u64::from(node),
+    }
+}

@@ -1,0 +1,424 @@
+//! The node between clients and the core: sessions, open transactions with what is kept for them, the log.
+
+use std::collections::BTreeMap;
+
+use onecopy_core::effect::{Decision, Refusal};
+use onecopy_core::{
+    Begin, Csn, Event, OpId, Place, Refusal as Reason, ReplicaId, SequenceDefinition, SessionId, StatementKind, TxnId,
+};
+use smallvec::smallvec;
+
+use super::replicas::Operation;
+use super::{SCHEDULER, Simulation, Wake};
+use crate::clients::schema::SEQUENCE;
+use crate::clients::script::Draft;
+use crate::clients::{ClientWake, Connection, Reply, Request};
+use crate::failure::Failure;
+use crate::log::{Kept, Record};
+use crate::plan::{Answer, Key, Plan};
+use crate::timing::Step;
+
+/// The node: one life of it an epoch.
+#[derive(Default, Debug)]
+pub(super) struct Node {
+    pub(super) epoch: u64,
+    pub(super) up: bool,
+    /// Connections before this one were made to an earlier life.
+    pub(super) first_connection: Connection,
+    sessions: BTreeMap<Connection, TxnId>,
+    pub(super) txns: BTreeMap<TxnId, OpenTxn>,
+    /// Never given twice, not even by different lives.
+    last_txn: u64,
+    /// The greatest CSN that each replica was reported to contain in this life.
+    pub(super) applied: BTreeMap<ReplicaId, Csn>,
+}
+
+/// What the driver keeps of a transaction that the core knows.
+#[derive(Debug)]
+pub(super) struct OpenTxn {
+    client: usize,
+    connection: Connection,
+    /// The client's request that is under way.
+    number: u64,
+    begin: Begin,
+    autocommit: bool,
+    /// Whether the core has heard of it.
+    begun: bool,
+    /// Whether it was decided: then it goes on whatever becomes of its client.
+    decided: bool,
+    /// Whether its client still wants to hear of it.
+    attended: bool,
+    next_op: u32,
+    /// The statement or commit whose answer the client awaits.
+    awaited: Option<OpId>,
+    /// A statement that waits for the value of a sequence.
+    unbound: Option<Draft>,
+    pub(super) plans: BTreeMap<OpId, Plan>,
+    /// Answers that came, by statement and replica.
+    answers: BTreeMap<(OpId, ReplicaId), Answer>,
+    released: Option<ReplicaId>,
+    /// Statements of the read phase with what the client was told.
+    pub(super) reads: Vec<(Plan, Answer)>,
+    writes: BTreeMap<OpId, Kept>,
+}
+
+impl Simulation<'_> {
+    /// The node starts, for the first time or after a crash, on what is durable in the log.
+    pub(super) fn start_node(&mut self) {
+        let decided = self.log.durable();
+        self.protocol = (self.make)(self.scenario.replicas, decided);
+        self.node.up = true;
+        self.node.applied.clear();
+        let reserved = self.log.iter().filter_map(|(_, record)| match record {
+            Record::Reserve { sequence, last } if *sequence == SEQUENCE => Some(*last),
+            _ => None,
+        });
+        let next = reserved.last().map_or(1, |last| last + 1);
+        let definition = SequenceDefinition { next, increment: 1, min: 1, max: i64::MAX, cycle: false };
+        self.feed(SCHEDULER, Event::Sequence { sequence: SEQUENCE, definition });
+        for replica in 0..self.replicas.len() {
+            let replica = ReplicaId(replica as u16);
+            let at = self.in_a(Step::Repair);
+            let session = self.replica(replica).session;
+            self.queue.schedule(at, Wake::Fence { replica, session });
+        }
+        self.node.first_connection = Connection(self.next_connection + 1);
+        for client in 0..self.clients.len() {
+            let at = self.in_a(Step::Reply);
+            self.wake_client(client, at, ClientWake::NodeLost);
+        }
+    }
+
+    /// The node dies with everything that only it knew.
+    pub(super) fn crash_node(&mut self) {
+        self.statistics.absorb(&self.protocol.status());
+        self.node.up = false;
+        self.node.epoch += 1;
+        self.node.sessions.clear();
+        self.node.txns.clear();
+        let undecided = self.log.end().0 - self.log.durable().0;
+        let survivors = self.choices.between(0, undecided);
+        self.log.crash(survivors);
+        self.note(format_args!("node lost; the log ends at {}", self.log.end()));
+        let at = self.in_a(Step::Repair);
+        self.queue.schedule(at, Wake::NodeUp);
+    }
+
+    pub(super) fn on_request(&mut self, client: usize, connection: Connection, request: Request) {
+        if !self.node.up || connection < self.node.first_connection {
+            return;
+        }
+        self.note(format_args!("{connection:?} {request:?}"));
+        let open = self.node.sessions.get(&connection).copied();
+        match (request, open) {
+            (Request::Single(draft, entry), None) => {
+                let txn = self.open_txn(client, connection, true, false, 0, None);
+                self.recorder.named(entry, txn);
+                self.on_statement(txn, draft);
+            }
+            (Request::Begin { read_only, form, declares, first, entry }, None) => {
+                let txn = self.open_txn(client, connection, false, read_only, form, declares);
+                self.recorder.named(entry, txn);
+                self.on_statement(txn, first);
+            }
+            (Request::Statement(draft), Some(txn)) => self.on_statement(txn, draft),
+            (Request::Commit, Some(txn)) => {
+                let op = self.next_op(txn);
+                self.feed(SCHEDULER, Event::Commit { txn, op });
+            }
+            (Request::Rollback, Some(txn)) => self.roll_back(txn),
+            (Request::Cancel, Some(txn)) => self.on_cancel(txn),
+            (Request::Disconnect, Some(txn)) => {
+                if let Some(open) = self.node.txns.get_mut(&txn) {
+                    open.attended = false;
+                }
+                self.roll_back(txn);
+                self.node.sessions.remove(&connection);
+            }
+            // The transaction had ended before the request came.
+            (Request::Rollback | Request::Cancel | Request::Disconnect, None) => {}
+            (_, open) => {
+                let txn = open.unwrap_or_default();
+                self.fail(Failure::OrderSenseless { txn, op: None, what: "an answer came too early or twice" });
+            }
+        }
+    }
+
+    fn open_txn(
+        &mut self,
+        client: usize,
+        connection: Connection,
+        autocommit: bool,
+        read_only: bool,
+        form: u64,
+        declared: Option<onecopy_core::AccessSet>,
+    ) -> TxnId {
+        self.node.last_txn += 1;
+        let txn = TxnId(self.node.last_txn);
+        let begin = Begin { txn, session: SessionId(connection.0), read_only, form, declared };
+        let open = OpenTxn {
+            client,
+            connection,
+            number: 0,
+            begin,
+            autocommit,
+            begun: false,
+            decided: false,
+            attended: true,
+            next_op: 0,
+            awaited: None,
+            unbound: None,
+            plans: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            released: None,
+            reads: Vec::new(),
+            writes: BTreeMap::new(),
+        };
+        self.node.txns.insert(txn, open);
+        self.node.sessions.insert(connection, txn);
+        txn
+    }
+
+    /// Numbers the request that a transaction's client has just sent.
+    fn next_op(&mut self, txn: TxnId) -> OpId {
+        let Some(open) = self.node.txns.get_mut(&txn) else { return OpId(0) };
+        let op = OpId(open.next_op);
+        open.next_op += 1;
+        open.awaited = Some(op);
+        open.number = self.clients[open.client].requests;
+        op
+    }
+
+    fn on_statement(&mut self, txn: TxnId, draft: Draft) {
+        let op = self.next_op(txn);
+        let Some(sequence) = draft.key_from else { return self.submit(txn, op, draft.plan) };
+        if let Some(open) = self.node.txns.get_mut(&txn) {
+            open.unbound = Some(draft);
+            self.feed(SCHEDULER, Event::NextValues { txn, op, wants: smallvec![(sequence, 1)] });
+        }
+    }
+
+    pub(super) fn on_values(&mut self, txn: TxnId, op: OpId, values: &[Option<i64>]) {
+        for value in values.iter().flatten() {
+            if !self.given_values.insert(*value) {
+                self.fail(Failure::ValueGivenTwice { value: *value });
+            }
+        }
+        let Some(open) = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else { return };
+        let Some(Draft { mut plan, .. }) = open.unbound.take() else { return };
+        match (&mut plan, values) {
+            (Plan::Insert { key, .. }, [Some(value)]) => *key = Key(*value as u64),
+            _ => {
+                let what = "the only sequence has no value";
+                return self.fail(Failure::OrderSenseless { txn, op: Some(op), what });
+            }
+        }
+        self.submit(txn, op, plan);
+    }
+
+    fn submit(&mut self, txn: TxnId, op: OpId, plan: Plan) {
+        let Some(open) = self.node.txns.get_mut(&txn) else { return };
+        let statement = plan.classify();
+        open.plans.insert(op, plan);
+        let begin = (!std::mem::replace(&mut open.begun, true)).then(|| open.begin.clone());
+        match (begin, open.autocommit) {
+            (Some(begin), true) => self.feed(SCHEDULER, Event::Autocommit { begin, statement }),
+            (Some(begin), false) => {
+                self.feed(SCHEDULER, Event::Begin(begin));
+                self.feed(SCHEDULER, Event::Statement { txn, op, statement });
+            }
+            (None, _) => self.feed(SCHEDULER, Event::Statement { txn, op, statement }),
+        }
+    }
+
+    fn roll_back(&mut self, txn: TxnId) {
+        let Some(open) = self.node.txns.get(&txn) else { return };
+        if open.begun {
+            self.feed(SCHEDULER, Event::Rollback { txn });
+        }
+        if self.node.txns.get(&txn).is_some_and(|open| !open.decided) {
+            self.close_txn(txn);
+        }
+    }
+
+    /// Gives up the wait in the core, and the one in a database if the statement has got so far.
+    fn on_cancel(&mut self, txn: TxnId) {
+        let Some(open) = self.node.txns.get(&txn).filter(|open| open.begun && open.unbound.is_none()) else {
+            return;
+        };
+        let Some(op) = open.awaited else { return };
+        self.feed(SCHEDULER, Event::Cancel { txn, op });
+        if self.node.txns.contains_key(&txn) {
+            self.cancel_in_databases(txn);
+        }
+    }
+
+    /// The client's transaction is over for the client and the core.
+    fn close_txn(&mut self, txn: TxnId) {
+        if let Some(open) = self.node.txns.remove(&txn)
+            && self.node.sessions.get(&open.connection) == Some(&txn)
+        {
+            self.node.sessions.remove(&open.connection);
+        }
+    }
+}
+
+/// Answers.
+impl Simulation<'_> {
+    /// A statement's answer came from a replica.
+    pub(super) fn on_answer(&mut self, txn: TxnId, op: OpId, replica: ReplicaId, in_snapshot: bool, answer: Answer) {
+        let captured = self.choices.chance(self.scenario.captured_per_mille);
+        let Some(open) = self.node.txns.get_mut(&txn) else { return };
+        let Some(plan) = open.plans.get(&op).cloned() else { return };
+        match plan.kind() {
+            _ if in_snapshot => open.reads.push((plan, answer.clone())),
+            StatementKind::Read | StatementKind::LockingRead => {}
+            // TRUNCATE is never shipped as rows.
+            kind => {
+                let captured = captured && kind == StatementKind::Write;
+                open.writes.entry(op).or_insert(Kept { plan, answer: answer.clone(), captured });
+            }
+        }
+        open.answers.insert((op, replica), answer);
+    }
+
+    /// The answer of a statement may go to its client.
+    pub(super) fn on_release(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) {
+        let Some(open) = self.node.txns.get_mut(&txn) else { return };
+        open.released = Some(replica);
+        if open.awaited != Some(op) {
+            let what = "released an answer that nobody awaits";
+            return self.fail(Failure::OrderSenseless { txn, op: Some(op), what });
+        }
+        if !open.autocommit {
+            self.answer(txn, op, replica);
+        }
+    }
+
+    /// Sends a statement's answer to its client.
+    pub(super) fn answer(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) {
+        let Some(open) = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else { return };
+        open.awaited = None;
+        let (Some(plan), Some(answer)) = (open.plans.get(&op), open.answers.get(&(op, replica))) else { return };
+        let (reply, autocommit) = (Reply::Answer(plan.clone(), answer.clone()), open.autocommit);
+        self.reply(txn, reply);
+        if autocommit {
+            self.close_txn(txn);
+        }
+    }
+
+    /// The database refused a statement.
+    pub(super) fn answer_failed(&mut self, txn: TxnId, op: OpId) {
+        let Some(open) = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else { return };
+        open.awaited = None;
+        let autocommit = open.autocommit;
+        self.statistics.failed_statements += 1;
+        self.reply(txn, Reply::Failed);
+        if autocommit {
+            self.close_txn(txn);
+        }
+    }
+
+    pub(super) fn on_refuse(&mut self, txn: TxnId, op: OpId, reason: Refusal) {
+        *self.statistics.refused.entry(reason_name(reason)).or_default() += 1;
+        let awaited = self.node.txns.get(&txn).map(|open| open.awaited);
+        if awaited.is_some_and(|awaited| awaited != Some(op)) {
+            let what = "refused what nobody awaits";
+            self.fail(Failure::OrderSenseless { txn, op: Some(op), what });
+        }
+        self.reply(txn, Reply::Refused(reason));
+        self.close_txn(txn);
+    }
+
+    pub(super) fn on_finish(&mut self, txn: TxnId, op: OpId, replica: Option<ReplicaId>) {
+        if let Some(replica) = replica {
+            self.end_lane(txn, replica, |lane| Operation::Finish { lane, txn });
+        }
+        self.answer_committed(txn, op);
+    }
+
+    pub(super) fn on_acknowledge(&mut self, txn: TxnId, op: OpId, csn: Csn) {
+        let contained = self.node.applied.values().any(|applied| *applied >= csn);
+        if csn > self.log.durable() || !contained {
+            self.fail(Failure::AcknowledgedEarly { txn, csn });
+        }
+        if self.node.txns.get(&txn).is_some_and(|open| open.attended) {
+            self.acknowledged.push((txn, csn));
+        }
+        self.answer_committed(txn, op);
+    }
+
+    fn answer_committed(&mut self, txn: TxnId, op: OpId) {
+        let Some(open) = self.node.txns.get(&txn) else { return };
+        if open.awaited != Some(op) && open.attended {
+            let what = "committed what its client had not asked to commit";
+            return self.fail(Failure::OrderSenseless { txn, op: Some(op), what });
+        }
+        let of_single = open.autocommit.then(|| {
+            let plan = open.plans.get(&op)?;
+            let mut answers = open.answers.iter().filter(|((of, _), _)| *of == op);
+            let released = open.released;
+            let (_, answer) = answers.find(|((_, at), _)| released.is_none_or(|released| released == *at))?;
+            Some((plan.clone(), answer.clone()))
+        });
+        self.reply(txn, Reply::Committed(of_single.flatten()));
+        self.close_txn(txn);
+    }
+
+    fn reply(&mut self, txn: TxnId, reply: Reply) {
+        let Some(open) = self.node.txns.get(&txn).filter(|open| open.attended) else { return };
+        let (client, connection, number) = (open.client, open.connection, open.number);
+        let at = self.in_a(Step::Reply);
+        self.queue.schedule(at, Wake::Client { client, connection, wake: ClientWake::Reply(number, reply) });
+    }
+}
+
+/// The log.
+impl Simulation<'_> {
+    pub(super) fn on_append(&mut self, csn: Csn, decision: Decision) {
+        let record = match decision {
+            Decision::Reserve { sequence, last } => Record::Reserve { sequence, last },
+            Decision::Commit(txn) => {
+                let Some(open) = self.node.txns.get_mut(&txn) else {
+                    let what = "decided a transaction that is over";
+                    return self.fail(Failure::OrderSenseless { txn, op: None, what });
+                };
+                open.decided = true;
+                Record::Commit { txn, writes: open.writes.values().cloned().collect() }
+            }
+        };
+        if self.log.append(record) != csn {
+            let what = "left a gap in the log";
+            self.fail(Failure::OrderSenseless { txn: TxnId(0), op: None, what });
+        }
+        self.flush();
+    }
+
+    pub(super) fn on_flushed(&mut self) {
+        let csn = self.log.finish_flush();
+        self.feed(SCHEDULER, Event::Durable { csn });
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        if self.log.start_flush() {
+            let at = self.in_a(Step::Flush);
+            self.queue.schedule(at, Wake::Flushed { epoch: self.node.epoch });
+        }
+    }
+}
+
+fn reason_name(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Deadlock => "deadlock",
+        Reason::ReadsChanged => "reads changed",
+        Reason::HomeLost => "home lost",
+        Reason::AnswerCut => "answer cut",
+        Reason::Cancelled => "cancelled",
+    }
+}
+
+/// To whom events about a replica go.
+pub(super) fn place_of(_replica: ReplicaId) -> Place {
+    SCHEDULER
+}

@@ -1,0 +1,149 @@
+//! What a run is like: everything follows from a seed, and tests change single fields.
+
+use onecopy_core::ReplicaId;
+
+use crate::clients::script::Mix;
+use crate::random::{Purpose, Random};
+
+/// Something that breaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Breakage {
+    /// The node loses its connections to a replica; commands already sent still run.
+    Connections(ReplicaId),
+    /// A replica's server dies and comes back, perhaps without its newest commits.
+    Server(ReplicaId),
+    /// A replica ends one open transaction; of a transaction that is being committed if there is one.
+    Lane(ReplicaId),
+    /// The node dies and another one takes over its log.
+    Node,
+}
+
+/// The instant at which something breaks: shortly after the run has done something for the n-th time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// Anything at all.
+    Step(u64),
+    /// A decision was appended to the log.
+    Append(u64),
+    /// A home was told to commit.
+    CommitAt(u64),
+    /// A replica was told to apply.
+    Apply(u64),
+    /// A home was told to run reads again.
+    Revalidate(u64),
+}
+
+/// One run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scenario {
+    /// Decides everything that is not fixed by the other fields.
+    pub seed: u64,
+    /// Databases, at least 1.
+    pub replicas: usize,
+    /// Clients.
+    pub clients: usize,
+    /// Transactions that each client runs.
+    pub transactions_per_client: u32,
+    /// Lists or registers in each table.
+    pub keys: u64,
+    /// What clients do.
+    pub mix: Mix,
+    /// The longest time between two statements of a client, in nanoseconds.
+    pub think_max_ns: u64,
+    /// What breaks, and when.
+    pub breakages: Vec<(Moment, Breakage)>,
+    /// A server that dies loses at most so many of its newest commits.
+    pub lost_commits_max: u64,
+    /// Of 1,000 writes so many are shipped as rows rather than as statements.
+    pub captured_per_mille: u64,
+    /// Decisions that are applied in one database transaction, at most.
+    pub apply_batch_max: u64,
+    /// Whether transactions declare their tables when they begin.
+    pub declared: bool,
+    /// Whether the databases' progress tables refuse a commit out of order; off only to plant a bug behind them.
+    pub progress_guarded: bool,
+    /// Whether the trace's text is kept.
+    pub keep_trace: bool,
+}
+
+impl Scenario {
+    /// The run of a seed in which nothing breaks but clients.
+    #[must_use]
+    pub fn calm(seed: u64) -> Scenario {
+        let random = &mut Random::new(seed, Purpose::Scenario);
+        Scenario {
+            seed,
+            replicas: random.pick(&[1, 2, 2, 3, 3, 3, 4, 5]),
+            clients: random.between(2, 8) as usize,
+            transactions_per_client: random.between(4, 24) as u32,
+            keys: random.between(1, 4),
+            mix: Mix::drawn(random),
+            think_max_ns: random.pick(&[100_000, 1_000_000, 5_000_000]),
+            breakages: Vec::new(),
+            lost_commits_max: 0,
+            captured_per_mille: random.pick(&[0, 300, 1_000]),
+            apply_batch_max: random.pick(&[1, 1, 3, 8]),
+            declared: false,
+            progress_guarded: true,
+            keep_trace: false,
+        }
+    }
+
+    /// The run of a seed in which replicas, connections, transactions and the node break too.
+    #[must_use]
+    pub fn stormy(seed: u64) -> Scenario {
+        let calm = Scenario::calm(seed);
+        let random = &mut Random::new(seed, Purpose::Faults);
+        let kinds = [random.below(4) as u32, random.below(4) as u32, random.below(6) as u32, random.below(3) as u32];
+        let breakages = (0..random.between(1, 8))
+            .map(|_| {
+                let replica = ReplicaId(random.below(calm.replicas as u64) as u16);
+                let kinds = [
+                    (kinds[0], Breakage::Connections(replica)),
+                    (kinds[1], Breakage::Server(replica)),
+                    (kinds[2], Breakage::Lane(replica)),
+                    (kinds[3], Breakage::Node),
+                ];
+                let breakage = random.weighted(&kinds).unwrap_or(Breakage::Lane(replica));
+                (calm.moment(random), breakage)
+            })
+            .collect();
+        let lost_commits_max = random.pick(&[0, 1, 5]);
+        Scenario { breakages, lost_commits_max, ..calm }
+    }
+
+    fn moment(&self, random: &mut Random) -> Moment {
+        let transactions = self.clients as u64 * u64::from(self.transactions_per_client);
+        match random.below(8) {
+            0..=2 => Moment::Step(random.below(40 * transactions)),
+            3 => Moment::Append(random.between(1, transactions / 2)),
+            4 | 5 => Moment::CommitAt(random.between(1, transactions / 2)),
+            6 => Moment::Apply(random.between(1, transactions)),
+            _ => Moment::Revalidate(random.between(1, 5)),
+        }
+    }
+}
+
+impl Mix {
+    /// A mix in which some kinds of transactions are frequent and others do not occur, so that runs differ.
+    fn drawn(random: &mut Random) -> Mix {
+        let mut weight = |often: u32| if random.chance(300) { 0 } else { random.below(u64::from(often)) as u32 };
+        Mix {
+            single_read: 5 + weight(30),
+            single_write: 1 + weight(30),
+            anything: weight(20),
+            read_then_update: weight(20),
+            skew: weight(20),
+            insert_after_scan: weight(20),
+            reads: weight(20),
+            locking: weight(10),
+            replace_unique: weight(8),
+            truncate: weight(3),
+            uniques: weight(10) > 2,
+            rollback_per_mille: u64::from(weight(100)),
+            vanish_per_mille: u64::from(weight(60)),
+            cancel_per_mille: u64::from(weight(60)),
+            stall_per_mille: u64::from(weight(60)),
+        }
+    }
+}
