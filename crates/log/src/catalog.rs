@@ -1,0 +1,300 @@
+//! What is where: the segments, a sparse index of commits, and the places of payloads. Kept in memory, rebuilt at start.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use onecopy_core::{Csn, Epoch};
+
+use crate::planted::{Bug, planted};
+use crate::record::{
+    FRAME_HEADER_LEN, FrameHeader, Kind, LogId, PayloadId, SEGMENT_HEADER_LEN, SegmentHeader, SegmentNo, Seq,
+    Stamp,
+};
+
+/// At most one entry of the index in this many bytes of a segment.
+const INDEX_STEP: u64 = 64 << 10;
+
+/// A place between two records: everything before it is in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// The segment that the next record goes to, unless that has to be another one.
+    pub segment: SegmentNo,
+    /// The next record's place in its file, in bytes.
+    pub offset: u64,
+    /// The next record.
+    pub seq: Seq,
+    /// The last commit before it.
+    pub csn: Csn,
+}
+
+/// Where a payload's first chunk is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PayloadPlace {
+    pub(crate) segment: SegmentNo,
+    pub(crate) offset: u64,
+    pub(crate) seq: Seq,
+    pub(crate) chunks: u32,
+}
+
+/// The durable records of one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub(crate) segment: SegmentNo,
+    /// The segment's first record, at the first byte behind the header.
+    pub(crate) first_seq: Seq,
+    /// The first record that is not in the span, and its offset.
+    pub(crate) end_seq: Seq,
+    pub(crate) end_offset: u64,
+}
+
+/// A payload whose transaction was not decided.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Undecided {
+    /// The epoch in which it was logged.
+    pub epoch: Epoch,
+    /// The payload.
+    pub id: PayloadId,
+    /// How many chunks are in the log.
+    pub chunks: u32,
+}
+
+struct IndexEntry {
+    csn: Csn,
+    seq: Seq,
+    offset: u64,
+}
+
+struct Segment {
+    number: SegmentNo,
+    first_seq: Seq,
+    first_csn: Csn,
+    end_seq: Seq,
+    end_offset: u64,
+    index: Vec<IndexEntry>,
+}
+
+/// The log's table of contents, up to the last durable record.
+pub(crate) struct Catalog {
+    log_id: LogId,
+    segments: VecDeque<Segment>,
+    /// The first commit that can be read whole.
+    first: Csn,
+    end: Position,
+    epoch: Epoch,
+    /// Payloads of `epoch` whose transaction may still decide. Those of earlier epochs cannot.
+    open: BTreeMap<PayloadId, PayloadPlace>,
+    decided: BTreeMap<Csn, PayloadPlace>,
+}
+
+impl Catalog {
+    /// The catalogue of a log whose oldest segment is `header`'s, and empty.
+    pub(crate) fn new(header: &SegmentHeader) -> Catalog {
+        let end = Position {
+            segment: header.number,
+            offset: SEGMENT_HEADER_LEN,
+            seq: header.first_seq,
+            csn: header.first_csn.previous(),
+        };
+        let mut catalog = Catalog {
+            log_id: header.log_id,
+            segments: VecDeque::new(),
+            first: header.first_csn,
+            end,
+            epoch: header.epoch,
+            open: BTreeMap::new(),
+            decided: BTreeMap::new(),
+        };
+        catalog.add_segment(header);
+        catalog
+    }
+
+    /// The next records go to a new segment.
+    pub(crate) fn add_segment(&mut self, header: &SegmentHeader) {
+        debug_assert_eq!((header.first_seq, header.first_csn.previous()), (self.end.seq, self.end.csn));
+        self.end.segment = header.number;
+        self.end.offset = SEGMENT_HEADER_LEN;
+        self.raise_epoch(header.epoch);
+        self.segments.push_back(Segment {
+            number: header.number,
+            first_seq: header.first_seq,
+            first_csn: header.first_csn,
+            end_seq: header.first_seq,
+            end_offset: SEGMENT_HEADER_LEN,
+            index: Vec::new(),
+        });
+    }
+
+    /// The next record is durable in the last segment.
+    pub(crate) fn add_record(&mut self, header: &FrameHeader) {
+        debug_assert_eq!(header.seq, self.end.seq);
+        self.raise_epoch(header.epoch);
+        let place =
+            PayloadPlace { segment: self.end.segment, offset: self.end.offset, seq: header.seq, chunks: 1 };
+        match (header.kind, header.payload) {
+            (Kind::PAYLOAD, Some(payload)) => {
+                self.open
+                    .entry(payload.id)
+                    // A transaction of a run before this one may have used the same name in the same epoch.
+                    .and_modify(|open| if payload.chunk == 0 { *open = place } else { open.chunks += 1 })
+                    .or_insert(place);
+            }
+            (Kind::ABANDON, Some(payload)) => {
+                self.open.remove(&payload.id);
+            }
+            (Kind::COMMIT, Some(payload)) => match self.open.remove(&payload.id) {
+                Some(place) if place.chunks == payload.chunk => {
+                    self.decided.insert(header.csn, place);
+                }
+                // Chunks were dropped with an earlier segment: the log can be read from the next commit on.
+                _ if payload.chunk > 0 => self.first = header.csn.next(),
+                _ => {}
+            },
+            _ => {}
+        }
+        let segment = self.segments.back_mut().expect("a catalogue always has a segment");
+        if header.kind == Kind::COMMIT {
+            let indexed_to = segment.index.last().map_or(SEGMENT_HEADER_LEN, |entry| entry.offset);
+            if self.end.offset >= indexed_to + INDEX_STEP {
+                segment.index.push(IndexEntry { csn: header.csn, seq: header.seq, offset: self.end.offset });
+            }
+            self.end.csn = header.csn;
+        }
+        self.end.seq = header.seq.next();
+        self.end.offset += header.frame_len();
+        (segment.end_seq, segment.end_offset) = (self.end.seq, self.end.offset);
+    }
+
+    pub(crate) fn log_id(&self) -> LogId {
+        self.log_id
+    }
+
+    pub(crate) fn stamp(&self, segment: SegmentNo) -> Stamp {
+        Stamp::new(self.log_id, segment)
+    }
+
+    /// The first commit that can be read; `last + 1` if there is none.
+    pub(crate) fn first(&self) -> Csn {
+        self.first
+    }
+
+    /// Behind the last durable record.
+    pub(crate) fn end(&self) -> Position {
+        self.end
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(crate) fn segments_len(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Bytes of all segments up to their last record.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.end_offset).sum()
+    }
+
+    /// The oldest record that is kept, whatever its kind.
+    pub(crate) fn first_seq(&self) -> Seq {
+        self.segments.front().map_or(self.end.seq, |segment| segment.first_seq)
+    }
+
+    /// Whether the last segment holds no record yet.
+    pub(crate) fn last_is_empty(&self) -> bool {
+        self.end.offset == SEGMENT_HEADER_LEN
+    }
+
+    pub(crate) fn undecided(&self) -> Vec<Undecided> {
+        let undecided = |(&id, place): (&PayloadId, &PayloadPlace)| Undecided {
+            epoch: self.epoch,
+            id,
+            chunks: place.chunks,
+        };
+        self.open.iter().map(undecided).collect()
+    }
+
+    /// No transaction that is open now will ever decide: its process has ended.
+    pub(crate) fn forget_undecided(&mut self) {
+        self.open.clear();
+    }
+
+    /// Where reading has to start to see everything behind commit `target`, which is in the log or precedes it.
+    pub(crate) fn place_before(&self, target: Csn) -> (SegmentNo, Seq, u64) {
+        let behind = self.segments.partition_point(|segment| segment.first_csn <= target);
+        let segment = &self.segments[behind.saturating_sub(1)];
+        let entry = match segment.index.partition_point(|entry| entry.csn <= target) {
+            0 => None,
+            entries => segment.index.get(entries - 1),
+        };
+        entry.map_or((segment.number, segment.first_seq, SEGMENT_HEADER_LEN), |entry| {
+            (segment.number, entry.seq, entry.offset)
+        })
+    }
+
+    /// The segment that holds `seq`, or the first one behind it if it was dropped; `None` at the end of the log.
+    pub(crate) fn span_from(&self, seq: Seq) -> Option<Span> {
+        let behind = self.segments.partition_point(|segment| segment.end_seq <= seq);
+        let segment = self.segments.get(behind)?;
+        Some(Span {
+            segment: segment.number,
+            first_seq: segment.first_seq,
+            end_seq: segment.end_seq,
+            end_offset: segment.end_offset,
+        })
+    }
+
+    /// Places, as near before `seq` as the index knows, from which each segment holds records at or behind `seq`;
+    /// with the offset behind its last one.
+    pub(crate) fn stretches_from(&self, seq: Seq) -> Vec<(SegmentNo, u64, u64)> {
+        let stretch = |segment: &Segment| {
+            let entries = segment.index.partition_point(|entry| entry.seq <= seq);
+            let from = if entries == 0 { SEGMENT_HEADER_LEN } else { segment.index[entries - 1].offset };
+            (segment.number, from, segment.end_offset)
+        };
+        self.segments.iter().filter(|segment| segment.end_seq > seq).map(stretch).collect()
+    }
+
+    pub(crate) fn payload_of(&self, csn: Csn) -> Option<PayloadPlace> {
+        self.decided.get(&csn).copied()
+    }
+
+    /// Where the oldest payload starts whose transaction may still decide.
+    pub(crate) fn oldest_open(&self) -> Option<SegmentNo> {
+        self.open.values().map(|place| place.segment).min()
+    }
+
+    /// Drops the segments that nobody needs who needs no commit before `keep`; oldest first.
+    ///
+    /// A segment goes only with all before it, never if it is the last, and never while a chunk in it belongs to a
+    /// commit from `keep` on or to an open transaction. A commit before `keep` may stay behind without its chunks; the
+    /// log can then be read from the one after it.
+    pub(crate) fn truncate_before(&mut self, keep: Csn) -> Vec<SegmentNo> {
+        let decided = self.decided.range(keep..).map(|(_, place)| place.segment).min();
+        let needed = decided.into_iter().chain(self.oldest_open()).min();
+        let needed = needed.filter(|_| !planted(Bug::ForgetPayload));
+        let behind = self.segments.partition_point(|segment| segment.first_csn <= keep);
+        let unneeded =
+            self.segments.partition_point(|segment| needed.is_none_or(|needed| segment.number <= needed));
+        let dropped_len = behind.min(unneeded).saturating_sub(1);
+        let dropped: Vec<SegmentNo> =
+            self.segments.drain(..dropped_len).map(|segment| segment.number).collect();
+        let kept = &self.segments[0];
+        let halved = self.decided.iter().rev().find(|(_, place)| place.segment < kept.number);
+        let readable = halved.map_or(kept.first_csn, |(csn, _)| csn.next().max(kept.first_csn));
+        self.first = self.first.max(readable);
+        self.decided = self.decided.split_off(&self.first);
+        dropped
+    }
+
+    fn raise_epoch(&mut self, epoch: Epoch) {
+        if epoch > self.epoch {
+            self.epoch = epoch;
+            self.open.clear();
+        }
+    }
+}
+
+/// The offset behind a frame without a body at `offset`.
+pub(crate) fn behind_own_frame(offset: u64) -> u64 {
+    offset + FRAME_HEADER_LEN as u64
+}

@@ -1,0 +1,629 @@
+//! The log's decisions, without I/O: records and events in, effects on a disk out.
+//!
+//! One group of records is under way at a time. What is appended meanwhile gathers and becomes the next group: one
+//! write and one sync, however many records. A record is durable when the sync behind it has answered; nothing that
+//! is not durable is ever shown to a reader.
+//!
+//! Invariants, checked by the simulation in `tests/simulation.rs`:
+//! - a frame is written only when every record before its group is durable (with [`Durability::Disk`]);
+//! - a segment gets its first frame only when its header and its name are on stable storage;
+//! - no byte of a durable record is ever written again, but by recovery and with the same contents;
+//! - after the first failure nothing more is written, and nothing more is acknowledged.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+use onecopy_core::{Csn, Epoch};
+use thiserror::Error;
+
+use crate::catalog::{Catalog, PayloadPlace, Position, Span};
+use crate::gate::{AppendError, Gate};
+use crate::planted::{Bug, planted};
+use crate::reader::ReadError;
+use crate::record::{
+    FRAME_HEADER_LEN, FrameHeader, Kind, LogId, Record, SegmentHeader, SegmentNo, Seq, encode_frame,
+};
+use crate::recover::Recovery;
+
+/// When a record counts as durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durability {
+    /// When the operating system has it: survives the end of the process, not that of the machine.
+    Memory,
+    /// When it is on stable storage.
+    Disk,
+}
+
+/// How the log is cut into files and writes. Lengths in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// When a record counts as durable.
+    pub durability: Durability,
+    /// A segment is full when the next group would make it longer. One group may exceed it.
+    pub segment_len: u64,
+    /// A group takes no further record when it would become longer. One record may exceed it.
+    pub group_len_max: u64,
+    /// How far a segment is filled with zeros ahead of the records, so that most syncs write no metadata; 0 for none.
+    pub zero_ahead_len: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            durability: Durability::Disk,
+            segment_len: 64 << 20,
+            group_len_max: 1 << 20,
+            zero_ahead_len: 512 << 10,
+        }
+    }
+}
+
+/// How a new log begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Genesis {
+    /// The new log's name: random, never used before.
+    pub log_id: LogId,
+    /// The epoch that it begins in.
+    pub epoch: Epoch,
+    /// The commit that its first one follows: 0, or what the replica holds that the log is begun from.
+    pub after: Csn,
+}
+
+/// What a disk has to do. Effects are carried out in the order given, each answered by its event before the next is
+/// begun; after a failure the rest is not carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Create the segment with this content, so that after a crash it either exists whole or not at all: write it
+    /// under another name, sync it, rename it, sync the folder. Answer: [`Event::Created`].
+    Create {
+        /// Which one.
+        segment: SegmentNo,
+        /// The file's first bytes.
+        header: Bytes,
+    },
+    /// Write at this place, extending the file if need be. Answer: [`Event::Written`].
+    Write {
+        /// To which segment.
+        segment: SegmentNo,
+        /// Where in its file, in bytes.
+        offset: u64,
+        /// What.
+        bytes: Bytes,
+    },
+    /// Bring everything written to the segment to stable storage. Answer: [`Event::Synced`].
+    Sync {
+        /// Which one.
+        segment: SegmentNo,
+    },
+    /// Read these bytes and write them again as they are. After a failed sync the operating system may show bytes
+    /// that it will never write; this makes the next sync write them. Answer: [`Event::Refreshed`].
+    Refresh {
+        /// Which one.
+        segment: SegmentNo,
+        /// First byte.
+        from: u64,
+        /// Behind the last byte.
+        to: u64,
+    },
+    /// Remove the segment's file and sync the folder. Answer: [`Event::Deleted`].
+    Delete {
+        /// Which one.
+        segment: SegmentNo,
+    },
+}
+
+impl Effect {
+    /// The segment that the effect is on, and what it does there.
+    #[must_use]
+    pub fn action(&self) -> (Action, SegmentNo) {
+        match *self {
+            Effect::Create { segment, .. } => (Action::Create, segment),
+            Effect::Write { segment, .. } => (Action::Write, segment),
+            Effect::Sync { segment } => (Action::Sync, segment),
+            Effect::Refresh { segment, .. } => (Action::Refresh, segment),
+            Effect::Delete { segment } => (Action::Delete, segment),
+        }
+    }
+}
+
+/// What a disk answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// To [`Effect::Create`].
+    Created(SegmentNo),
+    /// To [`Effect::Write`].
+    Written(SegmentNo),
+    /// To [`Effect::Sync`].
+    Synced(SegmentNo),
+    /// To [`Effect::Refresh`].
+    Refreshed(SegmentNo),
+    /// To [`Effect::Delete`].
+    Deleted(SegmentNo),
+    /// The effect could not be carried out, or not wholly.
+    Failed(Fault),
+}
+
+/// What a disk does for the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// [`Effect::Create`].
+    Create,
+    /// [`Effect::Write`].
+    Write,
+    /// [`Effect::Sync`].
+    Sync,
+    /// [`Effect::Refresh`].
+    Refresh,
+    /// [`Effect::Delete`].
+    Delete,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Action::Create => "create",
+            Action::Write => "write to",
+            Action::Sync => "sync",
+            Action::Refresh => "write again to",
+            Action::Delete => "delete",
+        })
+    }
+}
+
+/// Why a disk could not do something, as far as it matters for what to do about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// No room, or a quota is used up.
+    DiskFull,
+    /// Anything else: the device, the file system or its permissions.
+    Device,
+    /// The log's own thread ended unexpectedly: our bug.
+    Internal,
+}
+
+/// The failure that stopped a log.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "the commit log stopped: {action} segment {}: {detail}. {} Every acknowledged commit is in the log.",
+    .segment.file_name(), .cause.advice()
+)]
+pub struct Fault {
+    /// What was tried.
+    pub action: Action,
+    /// On which segment.
+    pub segment: SegmentNo,
+    /// Why it failed.
+    pub cause: Cause,
+    /// What the operating system said.
+    pub detail: String,
+}
+
+impl Cause {
+    fn advice(self) -> &'static str {
+        match self {
+            Cause::DiskFull => "Make room on the log's file system, then start again.",
+            Cause::Device => "Check the log's device and its file system before starting again.",
+            Cause::Internal => "This is a bug of ours: please report it. Start again to go on.",
+        }
+    }
+}
+
+enum Phase {
+    /// Nothing is under way.
+    Idle,
+    /// What recovery cannot prove to be on stable storage is written and synced once more.
+    AwaitingRepair {
+        syncs: usize,
+    },
+    /// A segment is being created; its predecessor, if it has one, is to be sealed at this offset.
+    AwaitingCreate {
+        header: SegmentHeader,
+        before: Option<(SegmentNo, u64)>,
+    },
+    AwaitingSeal,
+    /// These records are being written (and synced).
+    AwaitingGroup {
+        frames: Vec<FrameHeader>,
+        len: u64,
+    },
+    AwaitingMark,
+    AwaitingDelete,
+    AwaitingClose {
+        syncs: usize,
+    },
+    Closed,
+    Failed(Fault),
+}
+
+/// What a log is doing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum State {
+    /// It takes records.
+    Running,
+    /// It was told to close and finishes what it has.
+    Closing,
+    /// Everything is written and synced; it takes nothing more.
+    Closed,
+    /// It takes nothing more.
+    Failed(Fault),
+}
+
+/// The log's state machine.
+pub struct Engine {
+    settings: Settings,
+    gate: Gate,
+    catalog: Catalog,
+    phase: Phase,
+    pending: VecDeque<Record>,
+    pending_len: u64,
+    /// Every record before this one is on stable storage.
+    synced: Seq,
+    /// The highest `synced` that any frame or header in the files says.
+    claimed: Seq,
+    highest: SegmentNo,
+    /// The last segment's file is filled up to here, with records and then zeros.
+    filled_to: u64,
+    deletable: VecDeque<SegmentNo>,
+    /// Deletions take turns with groups, so that many of them do not hold up a commit.
+    deleted_last: bool,
+    closing: bool,
+    buffer: BytesMut,
+    spare_frames: Vec<FrameHeader>,
+}
+
+impl Engine {
+    /// A new log in an empty folder.
+    pub fn begin(genesis: Genesis, settings: Settings, effects: &mut Vec<Effect>) -> Engine {
+        let header = SegmentHeader {
+            log_id: genesis.log_id,
+            number: SegmentNo(1),
+            first_seq: Seq(1),
+            first_csn: genesis.after.next(),
+            epoch: genesis.epoch,
+            synced: Seq(1),
+        };
+        let mut engine = Engine::new(Catalog::new(&header), settings, Seq(1), SegmentNo(1));
+        engine.create(header, None, effects);
+        engine
+    }
+
+    /// A log that was there before. It goes on in a new segment: nothing is ever added to one of an earlier run, so
+    /// that what an earlier run left behind can never be taken for a record of this one.
+    pub fn resume(recovery: Recovery, settings: Settings, effects: &mut Vec<Effect>) -> Engine {
+        let Recovery { catalog, synced, highest, void, .. } = recovery;
+        let mut engine = Engine::new(catalog, settings, synced, highest);
+        engine.deletable.extend(void);
+        let unproven = engine.catalog.stretches_from(synced);
+        if settings.durability == Durability::Memory || unproven.is_empty() {
+            engine.rotate(effects);
+            return engine;
+        }
+        engine.phase = Phase::AwaitingRepair { syncs: unproven.len() };
+        for (segment, from, to) in unproven {
+            if !planted(Bug::NoRefresh) {
+                effects.push(Effect::Refresh { segment, from, to });
+            }
+            effects.push(Effect::Sync { segment });
+        }
+        engine
+    }
+
+    fn new(catalog: Catalog, settings: Settings, synced: Seq, highest: SegmentNo) -> Engine {
+        let end = catalog.end();
+        Engine {
+            settings,
+            gate: Gate::new(end.seq, end.csn, catalog.epoch()),
+            phase: Phase::Idle,
+            pending: VecDeque::new(),
+            pending_len: 0,
+            synced,
+            claimed: synced,
+            highest,
+            filled_to: 0,
+            deletable: VecDeque::new(),
+            deleted_last: false,
+            closing: false,
+            buffer: BytesMut::new(),
+            spare_frames: Vec::new(),
+            catalog,
+        }
+    }
+
+    /// Takes a record into the next group. Call [`Engine::flush`] when all that is at hand was appended.
+    ///
+    /// # Errors
+    /// Why the record was refused; then nothing has changed.
+    pub fn append(&mut self, mut record: Record) -> Result<Seq, AppendError> {
+        let seq = self.gate.admit(&mut record)?;
+        self.pending_len += record.frame_len();
+        self.pending.push_back(record);
+        Ok(seq)
+    }
+
+    /// Begins the next thing that is due, if nothing is under way. Without effects there is nothing to do.
+    pub fn flush(&mut self, effects: &mut Vec<Effect>) {
+        if !matches!(self.phase, Phase::Idle) {
+            return;
+        }
+        let may_delete = !self.deleted_last || self.pending.is_empty();
+        if may_delete && let Some(segment) = self.deletable.pop_front() {
+            self.deleted_last = true;
+            self.phase = Phase::AwaitingDelete;
+            effects.push(Effect::Delete { segment });
+        } else if let Some(first) = self.pending.front() {
+            self.deleted_last = false;
+            let full = self.catalog.end().offset + first.frame_len() > self.settings.segment_len;
+            if full && !self.catalog.last_is_empty() {
+                self.rotate(effects);
+            } else {
+                self.write_group(effects);
+            }
+        } else if self.closing {
+            self.finish(effects);
+        }
+    }
+
+    /// The disk has carried out the oldest effect that was not answered, or failed to.
+    ///
+    /// # Panics
+    /// If the event answers no effect that is under way: a bug of the driver.
+    pub fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
+        let disk = self.settings.durability == Durability::Disk && !planted(Bug::AcknowledgeBeforeSync);
+        let phase = std::mem::replace(&mut self.phase, Phase::Idle);
+        match (phase, event) {
+            (Phase::Failed(fault), _) => self.phase = Phase::Failed(fault),
+            (_, Event::Failed(fault)) => self.become_failed(fault),
+            (phase @ Phase::AwaitingRepair { .. }, Event::Refreshed(_)) => self.phase = phase,
+            (Phase::AwaitingRepair { syncs: 1 }, Event::Synced(_)) => {
+                self.synced = self.catalog.end().seq;
+                self.rotate(effects);
+            }
+            (Phase::AwaitingRepair { syncs }, Event::Synced(_)) => {
+                self.phase = Phase::AwaitingRepair { syncs: syncs - 1 };
+            }
+            (Phase::AwaitingCreate { header, before }, Event::Created(segment))
+                if header.number == segment =>
+            {
+                self.on_created(&header, before, effects);
+            }
+            (phase @ Phase::AwaitingGroup { .. }, Event::Written(_)) if disk => self.phase = phase,
+            (Phase::AwaitingGroup { frames, len }, Event::Written(_) | Event::Synced(_)) => {
+                self.on_durable(frames, len);
+            }
+            (Phase::AwaitingMark, Event::Written(_)) => self.claimed = self.synced,
+            (Phase::AwaitingSeal, Event::Written(_)) | (Phase::AwaitingDelete, Event::Deleted(_)) => {}
+            (phase @ Phase::AwaitingClose { .. }, Event::Written(_)) => self.phase = phase,
+            (Phase::AwaitingClose { syncs: 1 }, Event::Synced(_)) => self.phase = Phase::Closed,
+            (Phase::AwaitingClose { syncs }, Event::Synced(_)) => {
+                self.phase = Phase::AwaitingClose { syncs: syncs - 1 };
+            }
+            (_, event) => panic!("{event:?} answers nothing that is under way"),
+        }
+    }
+
+    /// Notes in the file, without a sync, that everything in it is safe, so that damage to the last records cannot be
+    /// taken for a torn end. Does nothing while anything else is due. Meant for when no record has come for a while.
+    pub fn mark(&mut self, effects: &mut Vec<Effect>) {
+        let idle = matches!(self.phase, Phase::Idle) && self.pending.is_empty() && !self.closing;
+        if idle && self.claimed < self.synced && self.synced == self.catalog.end().seq {
+            self.phase = Phase::AwaitingMark;
+            let end = self.catalog.end();
+            self.write_own(Kind::MARK, end.segment, end.offset, effects);
+        }
+    }
+
+    /// Whether [`Engine::mark`] would write something, were it called now.
+    #[must_use]
+    pub fn wants_mark(&self) -> bool {
+        self.claimed < self.synced
+    }
+
+    /// Nobody needs commits before `keep` any more, nor other records that stand before it. Whole segments go, when
+    /// [`Engine::flush`] has time for it; the last one stays.
+    pub fn truncate_before(&mut self, keep: Csn) {
+        self.deletable.extend(self.catalog.truncate_before(keep));
+    }
+
+    /// Takes no more records. [`Engine::flush`] finishes what is pending, then brings everything to stable storage,
+    /// whatever the durability; then the state is [`State::Closed`].
+    pub fn close(&mut self) {
+        self.gate.shut(AppendError::Closed);
+        self.closing = true;
+    }
+
+    /// What the log is doing.
+    #[must_use]
+    pub fn state(&self) -> State {
+        match &self.phase {
+            Phase::Failed(fault) => State::Failed(fault.clone()),
+            Phase::Closed => State::Closed,
+            _ if self.closing => State::Closing,
+            _ => State::Running,
+        }
+    }
+
+    /// Behind the last durable record.
+    #[must_use]
+    pub fn durable(&self) -> Position {
+        self.catalog.end()
+    }
+
+    /// The rules that the next record has to keep, for those who want to know before they hand it over.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// The log's name.
+    #[must_use]
+    pub fn log_id(&self) -> LogId {
+        self.catalog.log_id()
+    }
+
+    /// The first commit that can be read; `durable().csn.next()` if there is none.
+    #[must_use]
+    pub fn first(&self) -> Csn {
+        self.catalog.first()
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Segments that exist, bytes in them up to the last durable record, bytes that are not durable yet, and the
+    /// oldest segment that an undecided payload holds.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        Sizes {
+            segments: self.catalog.segments_len() + self.deletable.len(),
+            bytes: self.catalog.bytes(),
+            pending_bytes: self.pending_len,
+            oldest_undecided: self.catalog.oldest_open(),
+        }
+    }
+
+    /// Where reading has to start to see everything behind the commit before `csn`.
+    pub(crate) fn locate(&self, csn: Csn) -> Result<(SegmentNo, Seq, u64), ReadError> {
+        let (first, last) = (self.catalog.first(), self.catalog.end().csn);
+        if csn < first {
+            return Err(ReadError::Truncated { wanted: csn, first });
+        }
+        if csn > last.next() {
+            return Err(ReadError::Beyond { wanted: csn, last });
+        }
+        Ok(self.catalog.place_before(csn.previous()))
+    }
+
+    pub(crate) fn span_from(&self, seq: Seq) -> Option<Span> {
+        self.catalog.span_from(seq)
+    }
+
+    pub(crate) fn payload_of(&self, csn: Csn) -> Option<PayloadPlace> {
+        self.catalog.payload_of(csn)
+    }
+
+    fn create(&mut self, header: SegmentHeader, before: Option<(SegmentNo, u64)>, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Create { segment: header.number, header: header.encode() });
+        self.phase = Phase::AwaitingCreate { header, before };
+    }
+
+    fn rotate(&mut self, effects: &mut Vec<Effect>) {
+        let end = self.catalog.end();
+        self.highest = SegmentNo(self.highest.0 + 1);
+        let header = SegmentHeader {
+            log_id: self.catalog.log_id(),
+            number: self.highest,
+            first_seq: end.seq,
+            first_csn: end.csn.next(),
+            epoch: self.catalog.epoch(),
+            synced: self.synced,
+        };
+        self.create(header, Some((end.segment, end.offset)), effects);
+    }
+
+    fn on_created(
+        &mut self,
+        header: &SegmentHeader,
+        before: Option<(SegmentNo, u64)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.claimed = header.synced;
+        self.filled_to = 0;
+        let Some((segment, offset)) = before else { return };
+        self.catalog.add_segment(header);
+        // Not synced: it guards against a lost file, not against a crash, and the system writes it soon enough.
+        self.phase = Phase::AwaitingSeal;
+        self.write_own(Kind::SEAL, segment, offset, effects);
+    }
+
+    fn write_group(&mut self, effects: &mut Vec<Effect>) {
+        let at = self.catalog.end();
+        let room = self.settings.segment_len.saturating_sub(at.offset).min(self.settings.group_len_max);
+        let stamp = self.catalog.stamp(at.segment);
+        let mut frames = std::mem::take(&mut self.spare_frames);
+        let mut seq = at.seq;
+        self.claimed = self.synced;
+        while let Some(record) = self.pending.front() {
+            if !frames.is_empty() && self.buffer.len() as u64 + record.frame_len() > room {
+                break;
+            }
+            let header = FrameHeader::of(record, seq, self.synced);
+            encode_frame(&mut self.buffer, stamp, &header, &record.body);
+            frames.push(header);
+            seq = seq.next();
+            self.pending.pop_front();
+        }
+        let len = self.buffer.len() as u64;
+        self.fill_ahead(at.offset);
+        let bytes = self.buffer.split().freeze();
+        effects.push(Effect::Write { segment: at.segment, offset: at.offset, bytes });
+        if self.settings.durability == Durability::Disk && !planted(Bug::AcknowledgeBeforeSync) {
+            effects.push(Effect::Sync { segment: at.segment });
+        }
+        self.phase = Phase::AwaitingGroup { frames, len };
+    }
+
+    /// Lengthens the group with zeros when it reaches behind what is filled, up to the next multiple of the step.
+    fn fill_ahead(&mut self, offset: u64) {
+        let end = offset + self.buffer.len() as u64;
+        let step = self.settings.zero_ahead_len;
+        if self.settings.durability == Durability::Memory || step == 0 || end <= self.filled_to {
+            return;
+        }
+        self.filled_to = end.next_multiple_of(step).min(self.settings.segment_len).max(end);
+        self.buffer.resize((self.filled_to - offset) as usize, 0);
+    }
+
+    fn on_durable(&mut self, mut frames: Vec<FrameHeader>, len: u64) {
+        self.pending_len -= len;
+        for frame in frames.drain(..) {
+            self.catalog.add_record(&frame);
+        }
+        self.spare_frames = frames;
+        if self.settings.durability == Durability::Disk {
+            self.synced = self.catalog.end().seq;
+        }
+    }
+
+    fn finish(&mut self, effects: &mut Vec<Effect>) {
+        let end = self.catalog.end();
+        let unsynced = self.catalog.stretches_from(self.synced);
+        self.phase = Phase::AwaitingClose { syncs: unsynced.len() + 1 };
+        effects.extend(unsynced.into_iter().map(|(segment, ..)| Effect::Sync { segment }));
+        // The mark is carried out only if the syncs before it succeed.
+        self.synced = end.seq;
+        self.write_own(Kind::MARK, end.segment, end.offset, effects);
+        effects.push(Effect::Sync { segment: end.segment });
+    }
+
+    fn write_own(&mut self, kind: Kind, segment: SegmentNo, offset: u64, effects: &mut Vec<Effect>) {
+        let end = self.catalog.end();
+        let header = FrameHeader::own(kind, end.seq, self.synced, end.csn, self.catalog.epoch());
+        let mut bytes = BytesMut::with_capacity(FRAME_HEADER_LEN);
+        encode_frame(&mut bytes, self.catalog.stamp(segment), &header, &[]);
+        effects.push(Effect::Write { segment, offset, bytes: bytes.freeze() });
+    }
+
+    fn become_failed(&mut self, fault: Fault) {
+        self.gate.shut(AppendError::Failed);
+        self.pending.clear();
+        self.pending_len = 0;
+        self.phase = Phase::Failed(fault);
+    }
+}
+
+/// How much there is of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Files, those that are to be deleted included.
+    pub segments: usize,
+    /// Bytes up to the last durable record, of all segments that are kept.
+    pub bytes: u64,
+    /// Bytes appended that are not durable yet.
+    pub pending_bytes: u64,
+    /// The oldest segment that is kept because a payload in it was not decided.
+    pub oldest_undecided: Option<SegmentNo>,
+}

@@ -1,0 +1,5 @@
+//! The crate's own tests that need more than the public API: planted bugs, failing disks.
+
+mod effects;
+mod real_disk;
+mod simulation;
