@@ -10,6 +10,8 @@ use std::process::Command;
 pub(crate) struct Dependencies {
     /// Package id to name.
     names: BTreeMap<String, String>,
+    /// Package id to licence, in SPDX's words; empty if the package names none.
+    licences: BTreeMap<String, String>,
     /// Package id to the ids of what it depends on at run time; those of procedural macros run in the compiler and
     /// are left out.
     edges: BTreeMap<String, Vec<String>>,
@@ -36,6 +38,7 @@ impl Dependencies {
 
     fn of(metadata: &Value) -> Option<Dependencies> {
         let mut names = BTreeMap::new();
+        let mut licences = BTreeMap::new();
         let mut macros = BTreeSet::new();
         for package in metadata["packages"].as_array()? {
             let id = package["id"].as_str()?.to_owned();
@@ -43,6 +46,7 @@ impl Dependencies {
             if kinds.flatten().any(|kind| kind == "proc-macro") {
                 macros.insert(id.clone());
             }
+            licences.insert(id.clone(), package["license"].as_str().unwrap_or_default().to_owned());
             names.insert(id, package["name"].as_str()?.to_owned());
         }
         let mut edges = BTreeMap::new();
@@ -57,7 +61,7 @@ impl Dependencies {
         }
         let members = metadata["workspace_members"].as_array()?.iter();
         let members = members.map(|id| id.as_str().map(str::to_owned)).collect::<Option<_>>()?;
-        Some(Dependencies { names, edges, members })
+        Some(Dependencies { names, licences, edges, members })
     }
 
     /// The names of this repository's packages.
@@ -87,6 +91,18 @@ impl Dependencies {
             }
         }
         found
+    }
+
+    /// The licence of everything that our packages depend on at run time, by name.
+    pub(crate) fn licences(&self) -> BTreeMap<&str, &str> {
+        let mut open: Vec<&str> = self.members.iter().map(String::as_str).collect();
+        let mut found = BTreeSet::new();
+        while let Some(id) = open.pop() {
+            if found.insert(id) {
+                open.extend(self.edges.get(id).into_iter().flatten().map(String::as_str));
+            }
+        }
+        found.into_iter().map(|id| (self.names[id].as_str(), self.licences[id].as_str())).collect()
     }
 
     fn id(&self, package: &str) -> Option<&str> {

@@ -123,6 +123,24 @@ const GLOBAL_STATE: &[&str] = &[
     "lazy_static!",
 ];
 
+/// Licences whose conditions a binary under Apache-2.0 can meet.
+const LICENCES: &[&str] = &[
+    "0BSD",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "CC0-1.0",
+    "ISC",
+    "MIT",
+    "MIT-0",
+    "PostgreSQL",
+    "Unicode-3.0",
+    "Unlicense",
+    "Zlib",
+];
+
 /// The parts of the log that drive the pure engine on a real disk.
 const LOG_DRIVER: &[&str] = &["disk.rs", "gate.rs", "inspect.rs", "log.rs"];
 
@@ -198,6 +216,7 @@ pub(crate) fn check(workspace: &Path) -> Result<Report, String> {
 
     let mut violations = directions(&dependencies, &allowed_directions(&page)?);
     violations.extend(parsers(&dependencies));
+    violations.extend(licences(&dependencies));
     for rule in DEPENDENCY_RULES {
         violations.extend(dependency_rule(rule, &dependencies));
     }
@@ -208,7 +227,7 @@ pub(crate) fn check(workspace: &Path) -> Result<Report, String> {
     violations.extend(protocols(workspace, &sources));
     violations.sort_by(|a, b| (&a.place, &a.what).cmp(&(&b.place, &b.what)));
     let files = sources.values().map(Vec::len).sum();
-    Ok(Report { rules: DEPENDENCY_RULES.len() + SOURCE_RULES.len() + 3, files, violations })
+    Ok(Report { rules: DEPENDENCY_RULES.len() + SOURCE_RULES.len() + 4, files, violations })
 }
 
 /// The sources of each package in `crates`, by the name of its folder.
@@ -279,6 +298,24 @@ fn parsers(dependencies: &Dependencies) -> Vec<Violation> {
     others.flat_map(|member| uses(member).collect::<Vec<_>>()).collect()
 }
 
+fn licences(dependencies: &Dependencies) -> Vec<Violation> {
+    let others = dependencies.licences().into_iter().filter(|(_, licence)| !may_be_used(licence));
+    let violation = |(package, licence): (&str, &str)| Violation {
+        place: package.to_owned(),
+        what: if licence.is_empty() { "names no licence".to_owned() } else { format!("is under {licence}") },
+        rule: "what we ship is compatible with Apache-2.0",
+    };
+    others.map(violation).collect()
+}
+
+/// Whether an SPDX expression can be met: of what AND joins every part, of what OR joins (or, in old packages, a
+/// slash) any. Deeper nesting is refused, which is safe.
+fn may_be_used(licence: &str) -> bool {
+    let allowed = |one: &str| LICENCES.contains(&one.trim_matches(|c| " ()".contains(c)));
+    let any = |part: &str| part.replace('/', " OR ").split(" OR ").any(allowed);
+    licence.split(" AND ").all(any)
+}
+
 fn dependency_rule(rule: &DependencyRule, dependencies: &Dependencies) -> Vec<Violation> {
     let mut violations = Vec::new();
     for package in rule.packages {
@@ -322,6 +359,9 @@ fn is_within(mention: &str, path: &str) -> bool {
     below(mention, path) || parent.is_some() && mention.strip_suffix("::*") == parent
 }
 
+/// Files in the protocols' folder that are no protocol: the trait, and the list by which a driver finds one.
+const NO_PROTOCOLS: &[&str] = &["mod", "by_name"];
+
 /// No file of one protocol names another: they share building blocks, which lie outside the folder.
 fn protocols(workspace: &Path, sources: &BTreeMap<String, Vec<Source>>) -> Vec<Violation> {
     let folder = workspace.join("crates/core/src/protocol");
@@ -329,7 +369,7 @@ fn protocols(workspace: &Path, sources: &BTreeMap<String, Vec<Source>>) -> Vec<V
     let protocol_of = |source: &Source| {
         let first = source.file.strip_prefix(&folder).ok()?.components().next()?;
         let name = Path::new(first.as_os_str()).file_stem()?.to_str()?.to_owned();
-        (name != "mod").then_some(name)
+        (!NO_PROTOCOLS.contains(&name.as_str())).then_some(name)
     };
     let all: BTreeSet<String> = core().filter_map(protocol_of).collect();
     let mut violations = Vec::new();
@@ -412,12 +452,28 @@ mod tests {
     }
 
     #[test]
+    fn licences_are_judged_by_their_expression() {
+        assert!(may_be_used("MIT OR Apache-2.0"));
+        assert!(may_be_used("MIT/Apache-2.0"));
+        assert!(may_be_used("(MIT OR Apache-2.0) AND Unicode-3.0"));
+        assert!(may_be_used("GPL-3.0 OR MIT"));
+        assert!(!may_be_used("GPL-3.0"));
+        assert!(!may_be_used("MIT AND GPL-3.0"));
+        assert!(!may_be_used(""));
+    }
+
+    #[test]
     fn protocol_that_mentions_another_is_found() {
         let mut sources =
             with_file("crates/core/src/protocol/eager.rs", &["crate::protocol::chains::Chain", "chains"]);
         let chains =
             with_file("crates/core/src/protocol/chains/mod.rs", &["super::Role", "crate::item_locks"]);
         sources.get_mut("core").unwrap().extend(chains.into_values().flatten());
+        let list = with_file(
+            "crates/core/src/protocol/by_name.rs",
+            &["super::chains::Chains", "super::eager::Eager"],
+        );
+        sources.get_mut("core").unwrap().extend(list.into_values().flatten());
         let found = protocols(Path::new("/w"), &sources);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].what, "crate::protocol::chains::Chain");
