@@ -2,7 +2,13 @@
 
 pub mod commands;
 pub mod config;
+pub mod demo_report;
+pub mod local;
+pub mod messages;
+pub mod runtime_settings;
+pub mod serving;
 pub mod settings;
+pub mod signals;
 
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;

@@ -1,20 +1,24 @@
 //! The commands, one file each.
 
+mod bench;
 mod completions;
 mod config;
 mod man;
+mod serve;
+mod up;
 
 use crate::CommandError;
 use clap::Subcommand;
 
 /// What to do.
 #[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "the help of each command is the documentation of its arguments")]
 pub enum Command {
-    /// Show every setting, or check a configuration.
+    Serve(serve::Args),
+    Up(up::Args),
+    Bench(bench::Args),
     Config(config::Args),
-    /// Print completions for a shell.
     Completions(completions::Args),
-    /// Write the man pages.
     Man(man::Args),
 }
 
@@ -25,6 +29,9 @@ impl Command {
     /// Whatever kept it from its end, for the operator.
     pub fn run(self) -> Result<(), CommandError> {
         match self {
+            Command::Serve(args) => args.run(),
+            Command::Up(args) => args.run(),
+            Command::Bench(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Completions(args) => args.run(),
             Command::Man(args) => args.run(),

@@ -207,6 +207,17 @@ macro_rules! choice {
             }
         }
 
+        impl clap::ValueEnum for $name {
+            fn value_variants<'a>() -> &'a [Self] {
+                &[$($name::$variant),*]
+            }
+
+            fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+                let help = match self { $($name::$variant => concat!($($variant_doc),*).trim()),* };
+                Some(clap::builder::PossibleValue::new(self.word()).help(help))
+            }
+        }
+
         impl $crate::settings::Setting for $name {
             const SHAPE: $crate::settings::Shape =
                 $crate::settings::Shape::Choice(&[$(($word, &[$($variant_doc),*])),*]);

@@ -1,0 +1,40 @@
+//! `onecopy bench`: workloads against any PostgreSQL address.
+
+mod check;
+mod load;
+mod store;
+mod tpcw;
+
+use crate::CommandError;
+use clap::Subcommand;
+
+/// Run a workload against any PostgreSQL address: a server, a proxy, or onecopy.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Tpcw(tpcw::Args),
+    Load(load::Args),
+    Check(check::Args),
+}
+
+impl Args {
+    /// Runs the benchmark to its end.
+    ///
+    /// # Errors
+    /// What kept it from its end.
+    pub fn run(self) -> Result<(), CommandError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            match self.command {
+                Command::Tpcw(args) => args.run().await,
+                Command::Load(args) => args.run().await,
+                Command::Check(args) => args.run().await,
+            }
+        })
+    }
+}

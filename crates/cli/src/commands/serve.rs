@@ -1,0 +1,46 @@
+//! `onecopy serve -c FILE`.
+
+use crate::CommandError;
+use crate::config::load;
+use crate::messages;
+use crate::runtime_settings::runtime_settings;
+use crate::serving::serve_until_stopped;
+use std::path::PathBuf;
+
+/// Serve the databases of a configuration.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The configuration; `onecopy config --example` prints one.
+    #[arg(short, long, value_name = "FILE", default_value = "/etc/onecopy/onecopy.toml")]
+    config: PathBuf,
+}
+
+impl Args {
+    /// Serves until SIGINT or SIGTERM. Prints `ready` when clients can connect.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, or what kept it from serving.
+    pub fn run(self) -> Result<(), CommandError> {
+        let loaded = load(&self.config)?;
+        messages::init(&loaded.config.messages);
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
+        let ready = |handle: &onecopy_runtime::Handle| {
+            tracing::info!(addresses = handle.addresses().join(", "), "ready");
+            println!("ready");
+            Ok(())
+        };
+        serve_until_stopped(runtime_settings(&loaded), ready, || self.check_again())
+    }
+
+    /// SIGHUP: settings take effect at the next start; whether they would is said now.
+    fn check_again(&self) {
+        match load(&self.config) {
+            Ok(_) => tracing::info!("{} is right; it takes effect at the next start", self.config.display()),
+            Err(error) => {
+                tracing::error!("{} would be refused at the next start:\n{error}", self.config.display())
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! From the configuration files to what the runtime is started with.
+
+use crate::config::{AuthMethod, ClientTlsMode, Config, Durability, Loaded, ReplicaTlsMode, User};
+use onecopy_runtime::settings::{
+    Limits, LogSettings, ReplicaSettings, ReplicaTls, Settings, TlsSettings, UserSettings,
+};
+use std::net::SocketAddr;
+use std::thread::available_parallelism;
+
+/// What the runtime is started with. The configuration was checked, so it names exactly one database.
+#[must_use]
+pub fn runtime_settings(loaded: &Loaded) -> Settings {
+    let Loaded { config, secrets, warnings: _ } = loaded;
+    let database = config.databases.first();
+    let users = match config.auth.method {
+        AuthMethod::Scram => secrets.users.iter().map(user).collect(),
+        AuthMethod::Trust => Vec::new(),
+    };
+    Settings {
+        listen: addresses(config),
+        tls: client_tls(config),
+        users,
+        database: database.map(|database| database.name.clone()).unwrap_or_default(),
+        replicas: replicas(config),
+        agent_user: secrets.replica_login.user.clone(),
+        agent_password: secrets.replica_login.password.as_ref().map(|password| password.0.clone()),
+        protocol: config.protocol.word().to_owned(),
+        log: LogSettings {
+            dir: config.log.dir.clone(),
+            durable: config.log.durability == Durability::Disk,
+            segment_bytes: config.log.segment_bytes,
+        },
+        limits: limits(config),
+        workers: workers(config),
+    }
+}
+
+/// Threads that serve connections.
+fn workers(config: &Config) -> usize {
+    match config.workers {
+        0 => available_parallelism().map_or(1, usize::from),
+        given => count(given),
+    }
+}
+
+fn addresses(config: &Config) -> Vec<String> {
+    let port = config.listen.port;
+    let tcp = config.listen.addresses.iter().map(|address| SocketAddr::new(*address, port).to_string());
+    let unix = config.listen.socket_dir.iter().map(|dir| format!("{}:{port}", dir.display()));
+    tcp.chain(unix).collect()
+}
+
+fn client_tls(config: &Config) -> Option<TlsSettings> {
+    let tls = &config.client_tls;
+    let required = match tls.mode {
+        ClientTlsMode::Disable => return None,
+        ClientTlsMode::Allow => false,
+        ClientTlsMode::Require => true,
+    };
+    Some(TlsSettings { certificate: tls.certificate.clone()?, key: tls.key.clone()?, required })
+}
+
+fn user(user: &User) -> UserSettings {
+    UserSettings {
+        name: user.name.clone(),
+        password: user.password.0.clone(),
+        replica_password: user.replica_password.as_ref().map(|password| password.0.clone()),
+    }
+}
+
+fn replicas(config: &Config) -> Vec<ReplicaSettings> {
+    let given = config.databases.iter().flat_map(|database| &database.replicas);
+    let replica = |replica: &crate::config::Replica| ReplicaSettings {
+        name: replica.name.clone(),
+        host: replica.host.clone(),
+        port: replica.port,
+        tls: replica_tls(config, replica.tls.unwrap_or(config.replica_tls.mode)),
+    };
+    given.map(replica).collect()
+}
+
+fn replica_tls(config: &Config, mode: ReplicaTlsMode) -> ReplicaTls {
+    match (mode, &config.replica_tls.authority) {
+        (ReplicaTlsMode::Disable, _) => ReplicaTls::Disable,
+        (ReplicaTlsMode::VerifyFull, Some(root)) => ReplicaTls::VerifyFull { root: root.clone() },
+        // The configuration's check refuses verify-full without an authority.
+        (ReplicaTlsMode::Require | ReplicaTlsMode::VerifyFull, _) => ReplicaTls::Require,
+    }
+}
+
+fn limits(config: &Config) -> Limits {
+    let limits = &config.limits;
+    Limits {
+        connections_max: count(limits.connections_max),
+        lanes_per_replica_max: count(config.pool.lanes_per_replica_max),
+        message_bytes_max: bytes(limits.statement_bytes_max),
+        transaction_bytes_max: bytes(limits.transaction_bytes_max),
+        held_result_bytes_max: bytes(limits.held_result_bytes_max),
+        idle_in_transaction_timeout_ms: limits.idle_in_transaction_timeout_ms,
+        wait_timeout_ms: limits.query_wait_timeout_ms,
+        startup_timeout_ms: limits.startup_timeout_ms,
+        connect_timeout_ms: config.pool.connect_timeout_ms,
+    }
+}
+
+fn count(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+fn bytes(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
