@@ -1,0 +1,163 @@
+//! Lazy read-one, write-all replication with conservative table locks: what the protocols of the conflict-aware
+//! scheduling paper (CAS) have in common. They differ by their [`Policy`].
+//!
+//! Three roles, each a state machine at its own place, which speak to each other in [`Message`]s:
+//! - the *scheduler* takes what clients want, asks for a sequence number, sends lock requests, writes and commits to
+//!   all replicas and each read to one, and answers clients (CAS 4.2, 4.4 to 4.9);
+//! - the *sequencer* gives out sequence numbers (4.1);
+//! - the *database proxy* in front of each replica queues lock requests in the order of sequence numbers and lets an
+//!   operation through when its locks are granted and everything before it in its transaction has been done (4.3).
+//!
+//! Messages between two places arrive in the order in which they were sent, and none is lost. Lock requests may reach a
+//! proxy out of sequence, since they may come from different schedulers.
+//!
+//! What is beside the paper, for all protocols built on this:
+//! - *Commit order.* A commit takes a CSN when it is decided, and the log is written in that order before any replica is
+//!   told (5.3). Replicas commit in any order: two transactions in the wrong order do not conflict, since one that
+//!   conflicts with another executes nothing anywhere before the other was decided. So applying the log in CSN order is
+//!   always right, whatever a replica contains already.
+//! - *Position.* The paper's proxy remembers a sequence number a table. Ours is the set of CSNs that the replica contains
+//!   (one row each in `onecopy.progress`), which says the same more exactly: everything up to some CSN and some of what
+//!   follows. After a restart the gaps are filled from the log, passing over what is contained (5.3.1, last paragraph).
+//! - *A replica comes back* (5.3.3) by applying the log up to what is decided at that moment while its proxy holds
+//!   every table; behind that stand the transactions that are under way, in sequence order. They have executed elsewhere
+//!   only, so here they wait for their decision and are applied from the log, and later ones queue behind them.
+//! - *A statement that fails* answers for the transaction. A replica on which a statement fails that succeeded at the
+//!   first to answer lets go of its part and applies the transaction from the log.
+//! - *Not built*: several schedulers (their messages `replicate_start_transaction` and `replicate_end_transaction`, 5.2
+//!   and 5.3) and selective retransmission (5.3.2). One scheduler lives with one log, so the log is the only copy.
+
+pub(crate) mod contained;
+mod message;
+mod proxy;
+mod scheduler;
+mod sequencer;
+
+use crate::effect::Effect;
+use crate::event::{Event, Place};
+use crate::ids::{Csn, NodeId, ReplicaId};
+use crate::message::Message as AnyMessage;
+use crate::protocol::Status;
+
+pub use message::{Message, OpenTxn};
+
+use proxy::Proxy;
+use scheduler::Scheduler;
+use sequencer::Sequencer;
+
+/// When a lock request, a write or a commit is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AnswerAfter {
+    /// The first replica has done it (CAS 3.3).
+    First,
+    /// All replicas in service have done it (CAS 6.1).
+    All,
+}
+
+/// Where a read runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadAt {
+    /// The least loaded of those replicas where nothing that conflicts with it is outstanding (CAS 3.5).
+    ConflictFree,
+    /// The least loaded replica (CAS 6.1).
+    LeastLoaded,
+}
+
+/// In what one scheduling protocol differs from another (CAS 6).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// When the client is answered.
+    pub answer_after: AnswerAfter,
+    /// Where reads go.
+    pub read_at: ReadAt,
+}
+
+const SCHEDULER: Place = Place::Scheduler(NodeId(0));
+
+/// The roles of a scheduling protocol.
+#[derive(Debug)]
+pub struct Scheduling {
+    scheduler: Scheduler,
+    sequencer: Sequencer,
+    proxies: Vec<Proxy>,
+}
+
+impl Scheduling {
+    /// One scheduler, one sequencer and `replicas` proxies, all replicas down, with a log that ends at `decided`.
+    #[must_use]
+    pub fn new(policy: Policy, replicas: usize, decided: Csn) -> Scheduling {
+        let ids = (0..replicas as u16).map(ReplicaId);
+        Scheduling {
+            scheduler: Scheduler::new(policy, replicas, decided),
+            sequencer: Sequencer::default(),
+            proxies: ids.map(Proxy::new).collect(),
+        }
+    }
+
+    /// What a replica reports goes to its proxy, everything else to the scheduler.
+    #[must_use]
+    pub fn place_of(event: &Event) -> Place {
+        match event {
+            Event::Executed { replica, .. }
+            | Event::Applied { replica, .. }
+            | Event::HomeLost { replica, .. }
+            | Event::ReplicaUp { replica, .. }
+            | Event::ReplicaDown { replica } => Place::Proxy(*replica),
+            _ => SCHEDULER,
+        }
+    }
+
+    /// Hands an event to the role that it concerns; only messages are told apart by the place they are addressed to.
+    pub fn handle(&mut self, place: Place, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Message { message: AnyMessage::Scheduling(message), .. } => {
+                self.handle_message(place, message, effects);
+            }
+            event => match Scheduling::place_of(&event) {
+                Place::Proxy(replica) => {
+                    if let Some(proxy) = self.proxies.get_mut(usize::from(replica.0)) {
+                        proxy.handle(event, effects);
+                    }
+                }
+                _ => self.scheduler.handle(event, effects),
+            },
+        }
+    }
+
+    fn handle_message(&mut self, place: Place, message: Message, effects: &mut Vec<Effect>) {
+        match place {
+            Place::Scheduler(_) => self.scheduler.handle_message(message, effects),
+            Place::Sequencer => self.sequencer.handle_message(&message, effects),
+            Place::Proxy(replica) => {
+                if let Some(proxy) = self.proxies.get_mut(usize::from(replica.0)) {
+                    proxy.handle_message(message, effects);
+                }
+            }
+            // No role of this protocol lives there.
+            Place::Peer(_) => {}
+        }
+    }
+
+    /// Counters and positions, for people.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let mut status = self.scheduler.status();
+        for (proxy, replica) in self.proxies.iter().zip(&mut status.replicas) {
+            proxy.put_status(replica);
+            let (at_once, waited) = proxy.lock_counts();
+            status.grants_at_once += at_once;
+            status.grants_waited += waited;
+            status.waits_for.extend(proxy.waits());
+        }
+        status.waits_for.sort_unstable();
+        status.waits_for.dedup();
+        status
+    }
+}
+
+fn send(to: Place, message: Message, effects: &mut Vec<Effect>) {
+    effects.push(Effect::Send { to, message: AnyMessage::Scheduling(message) });
+}
+
+#[cfg(test)]
+pub(crate) mod rig;

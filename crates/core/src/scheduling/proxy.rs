@@ -1,0 +1,517 @@
+//! The database proxy: regulates access to one replica (CAS 4.3 to 4.8).
+//!
+//! Invariants:
+//! - lock requests enter the lock queues in the order of their sequence numbers, without a gap;
+//! - a transaction has at most one operation at the database, and none before all its locks are granted;
+//! - locks are let go only when the transaction has ended here.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hashbrown::HashMap;
+
+use crate::effect::{Effect, How};
+use crate::event::{Event, Outcome};
+use crate::ids::{Csn, OpId, ReplicaId, SequenceNumber, TxnId};
+use crate::protocol::ReplicaStatus;
+use crate::table_queues::{LockMode, TableLocks, TableQueues};
+
+use super::contained::Contained;
+use super::{Message, OpenTxn, SCHEDULER, send};
+
+/// Decisions that one `Apply` of a replica that catches up may name: enough to fill a pipeline, few enough to show
+/// progress.
+const RUN_MAX: u64 = 128;
+
+/// Who stands in the lock queues.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Holder {
+    /// The replica itself, while it applies what it has missed.
+    CatchUp,
+    Txn(TxnId),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Down,
+    /// The scheduler does not know yet that the replica is back; what arrives was meant for its past.
+    AwaitingJoin,
+    Serving,
+}
+
+/// What can stand in a transaction queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Operation {
+    Write(OpId),
+    Read(OpId),
+    SingleRead(OpId),
+    Commit(Csn),
+    Finish(OpId),
+}
+
+/// The transaction queue of one transaction, with its head-of-queue record (CAS 4.3).
+#[derive(Default, Debug)]
+struct TxnQueue {
+    number: Option<SequenceNumber>,
+    /// Whether all its locks are granted.
+    granted: bool,
+    /// Whether a block of it is open at the database.
+    open: bool,
+    executing: Option<Operation>,
+    waiting: VecDeque<Operation>,
+    /// It executes elsewhere only: once decided, it is applied here.
+    follows: bool,
+    /// A statement failed, and whether it failed elsewhere too is not known yet.
+    halted: bool,
+}
+
+/// Waits for lock requests with smaller numbers.
+#[derive(Debug)]
+enum OutOfOrder {
+    LockRequest(TxnId, TableLocks),
+    Void,
+}
+
+/// The decisions that a replica has missed: the next part of them is under way.
+#[derive(Debug)]
+struct CatchUp {
+    part_to: Csn,
+    to: Csn,
+}
+
+#[derive(Debug)]
+pub(super) struct Proxy {
+    replica: ReplicaId,
+    state: State,
+    incarnation: u32,
+    /// The number of the last lock request processed.
+    last: SequenceNumber,
+    out_of_order: BTreeMap<SequenceNumber, OutOfOrder>,
+    /// Single reads that must queue behind a lock request that has not arrived.
+    early_reads: BTreeMap<SequenceNumber, Vec<(TxnId, TableLocks)>>,
+    queues: TableQueues<Holder>,
+    txns: HashMap<TxnId, TxnQueue>,
+    committing: HashMap<Csn, TxnId>,
+    catch_up: Option<CatchUp>,
+    contained: Contained,
+    writes: u64,
+    applies: u64,
+    /// Locks granted at once and waited for in earlier incarnations.
+    earlier_locks: (u64, u64),
+}
+
+impl Proxy {
+    pub(super) fn new(replica: ReplicaId) -> Proxy {
+        Proxy {
+            replica,
+            state: State::Down,
+            incarnation: 0,
+            last: SequenceNumber(0),
+            out_of_order: BTreeMap::new(),
+            early_reads: BTreeMap::new(),
+            queues: TableQueues::default(),
+            txns: HashMap::new(),
+            committing: HashMap::new(),
+            catch_up: None,
+            contained: Contained::default(),
+            writes: 0,
+            applies: 0,
+            earlier_locks: (0, 0),
+        }
+    }
+
+    /// From the database.
+    pub(super) fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Executed { txn, op, outcome, elapsed_ns, .. } => {
+                self.on_executed(txn, op, outcome, elapsed_ns, effects);
+            }
+            Event::Applied { csn, .. } => self.on_applied(csn, effects),
+            Event::HomeLost { txn, .. } => self.on_lane_lost(txn, effects),
+            Event::ReplicaUp { applied, .. } => self.on_up(applied, effects),
+            Event::ReplicaDown { .. } => self.on_down(effects),
+            _ => {}
+        }
+    }
+
+    /// From the scheduler.
+    pub(super) fn handle_message(&mut self, message: Message, effects: &mut Vec<Effect>) {
+        if let Message::Join { incarnation, from, to, number, open } = message {
+            if self.state == State::AwaitingJoin && incarnation == self.incarnation {
+                self.on_join(from, to, number, open, effects);
+            }
+            return;
+        }
+        if self.state != State::Serving {
+            return;
+        }
+        match message {
+            Message::LockRequest { txn, number, locks } => {
+                self.on_lock_request(txn, number, locks, None, effects)
+            }
+            Message::SingleUpdate { txn, number, op, locks } => {
+                self.on_lock_request(txn, number, locks, Some(op), effects);
+            }
+            Message::Void { number } => self.on_number(number, OutOfOrder::Void, effects),
+            Message::SingleRead { txn, op, locks, after } => {
+                self.on_single_read(txn, op, locks, after, effects)
+            }
+            Message::Write { txn, op } => self.enqueue(txn, Operation::Write(op), effects),
+            Message::Read { txn, op } => self.enqueue(txn, Operation::Read(op), effects),
+            Message::Commit { txn, csn } => self.enqueue(txn, Operation::Commit(csn), effects),
+            Message::Finish { txn, op } => self.enqueue(txn, Operation::Finish(op), effects),
+            Message::Abort { txn } => self.on_abort(txn, effects),
+            Message::Apply { csn } => self.apply(csn, csn, effects),
+            Message::Resume { txn } => self.on_resume(txn, effects),
+            Message::Detach { txn } => self.on_detach(txn, effects),
+            _ => {}
+        }
+    }
+
+    pub(super) fn put_status(&self, status: &mut ReplicaStatus) {
+        status.applied = self.contained.prefix().0;
+        status.home_statements = self.writes;
+        status.applies = self.applies;
+    }
+
+    pub(super) fn lock_counts(&self) -> (u64, u64) {
+        let (at_once, waited) = self.queues.counts();
+        (self.earlier_locks.0 + at_once, self.earlier_locks.1 + waited)
+    }
+
+    /// Each transaction that waits for locks here, with those that it waits for.
+    pub(super) fn waits(&self) -> impl Iterator<Item = (u64, Vec<u64>)> {
+        let id = |holder| match holder {
+            Holder::Txn(txn) => Some(txn.0),
+            Holder::CatchUp => None,
+        };
+        self.queues.waits().filter_map(move |(who, blockers)| {
+            Some((id(who)?, blockers.into_iter().filter_map(id).collect()))
+        })
+    }
+}
+
+/// Lock requests (CAS 4.4, 4.8, 4.9).
+impl Proxy {
+    fn on_lock_request(
+        &mut self,
+        txn: TxnId,
+        number: SequenceNumber,
+        locks: TableLocks,
+        update: Option<OpId>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let queue = self.txns.entry(txn).or_default();
+        queue.number = Some(number);
+        queue.waiting.extend(update.map(Operation::Write));
+        self.on_number(number, OutOfOrder::LockRequest(txn, locks), effects);
+    }
+
+    /// Processes what is next in sequence, then what had arrived before its turn.
+    fn on_number(&mut self, number: SequenceNumber, request: OutOfOrder, effects: &mut Vec<Effect>) {
+        if number <= self.last || self.out_of_order.contains_key(&number) {
+            return;
+        }
+        self.out_of_order.insert(number, request);
+        while let Some(request) = self.out_of_order.remove(&self.last.next()) {
+            self.last = self.last.next();
+            if let OutOfOrder::LockRequest(txn, locks) = request {
+                self.request_locks(txn, locks, effects);
+            }
+            self.admit_early_reads(effects);
+        }
+    }
+
+    fn on_single_read(
+        &mut self,
+        txn: TxnId,
+        op: OpId,
+        locks: TableLocks,
+        after: SequenceNumber,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.txns.entry(txn).or_default().waiting.push_back(Operation::SingleRead(op));
+        if after <= self.last {
+            self.request_locks(txn, locks, effects);
+        } else {
+            self.early_reads.entry(after).or_default().push((txn, locks));
+        }
+    }
+
+    fn admit_early_reads(&mut self, effects: &mut Vec<Effect>) {
+        for (txn, locks) in self.early_reads.remove(&self.last).unwrap_or_default() {
+            self.request_locks(txn, locks, effects);
+        }
+    }
+
+    fn request_locks(&mut self, txn: TxnId, locks: TableLocks, effects: &mut Vec<Effect>) {
+        if self.queues.request(Holder::Txn(txn), locks) {
+            self.on_granted(txn, effects);
+        }
+    }
+
+    fn on_granted(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.txns.get_mut(&txn) else { return };
+        queue.granted = true;
+        send(SCHEDULER, Message::Granted { txn, replica: self.replica }, effects);
+        self.advance(txn, effects);
+    }
+
+    fn release(&mut self, holder: Holder, effects: &mut Vec<Effect>) {
+        for granted in self.queues.release(holder) {
+            match granted {
+                Holder::Txn(txn) => self.on_granted(txn, effects),
+                // Nobody is ahead of it.
+                Holder::CatchUp => {}
+            }
+        }
+    }
+}
+
+/// Operations, one after the other (CAS 4.5 to 4.7).
+impl Proxy {
+    fn enqueue(&mut self, txn: TxnId, operation: Operation, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.txns.get_mut(&txn) else { return };
+        match operation {
+            // The scheduler did not know yet that nothing is open here any more. It wrote nothing, so it may end so.
+            Operation::Finish(op) if queue.follows => {
+                effects.push(Effect::Finish { txn, op, replica: None });
+                self.end(txn, effects);
+            }
+            Operation::Write(_) | Operation::Read(_) if queue.follows => {}
+            operation => {
+                queue.waiting.push_back(operation);
+                self.advance(txn, effects);
+            }
+        }
+    }
+
+    /// Lets the next operation through, if nothing stands before it.
+    fn advance(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.txns.get_mut(&txn) else { return };
+        if !queue.granted || queue.halted || queue.executing.is_some() {
+            return;
+        }
+        let Some(operation) = queue.waiting.pop_front() else { return };
+        queue.executing = Some(operation);
+        let replica = self.replica;
+        match operation {
+            Operation::Write(op) | Operation::Read(op) => {
+                let how = How::Home { open: !std::mem::replace(&mut queue.open, true) };
+                // Of a write, one replica's answer goes to the client: which, the scheduler says.
+                let hold = matches!(operation, Operation::Write(_));
+                self.writes += u64::from(hold);
+                effects.push(Effect::Execute { txn, op, replica, how, hold });
+            }
+            Operation::SingleRead(op) => {
+                effects.push(Effect::Execute { txn, op, replica, how: How::Alone, hold: false });
+            }
+            Operation::Commit(csn) => {
+                let follows = queue.follows;
+                self.committing.insert(csn, txn);
+                if follows {
+                    self.apply(csn, csn, effects);
+                } else {
+                    effects.push(Effect::CommitAt { txn, replica, csn });
+                }
+            }
+            Operation::Finish(op) => {
+                effects.push(Effect::Finish { txn, op, replica: Some(replica) });
+                self.end(txn, effects);
+            }
+        }
+    }
+
+    fn on_executed(
+        &mut self,
+        txn: TxnId,
+        op: OpId,
+        outcome: Outcome,
+        elapsed_ns: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let lost = matches!(outcome, Outcome::Lost { .. });
+        let Some(queue) = self.txns.get_mut(&txn) else {
+            if lost {
+                // A read that was under way when the replica was lost: the scheduler still waits for it.
+                self.send_done(txn, op, outcome, elapsed_ns, effects);
+            }
+            return;
+        };
+        let Some(operation) = queue.executing.take_if(|executing| executing.op() == Some(op)) else { return };
+        if lost {
+            queue.follow();
+        }
+        queue.halted = matches!((operation, &outcome), (Operation::Write(_), Outcome::Failed));
+        self.send_done(txn, op, outcome, elapsed_ns, effects);
+        match operation {
+            Operation::SingleRead(_) => {
+                self.txns.remove(&txn);
+                self.release(Holder::Txn(txn), effects);
+            }
+            _ => self.advance(txn, effects),
+        }
+    }
+
+    fn send_done(&self, txn: TxnId, op: OpId, outcome: Outcome, elapsed_ns: u64, effects: &mut Vec<Effect>) {
+        send(SCHEDULER, Message::Done { txn, op, replica: self.replica, outcome, elapsed_ns }, effects);
+    }
+
+    fn on_resume(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        if let Some(queue) = self.txns.get_mut(&txn) {
+            queue.halted = false;
+            self.advance(txn, effects);
+        }
+    }
+
+    fn on_detach(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.txns.get_mut(&txn) else { return };
+        if queue.open {
+            effects.push(Effect::Leave { txn, replica: self.replica });
+        }
+        queue.follow();
+        self.advance(txn, effects);
+    }
+
+    /// Whatever will never run is dropped: an abort need not wait for its turn.
+    fn on_abort(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.txns.get(&txn) else { return };
+        if queue.open {
+            effects.push(Effect::Leave { txn, replica: self.replica });
+        }
+        if let Some(number) = queue.number.filter(|number| *number > self.last) {
+            // The request stands in the out-of-order queue; its number must not become a gap.
+            self.out_of_order.insert(number, OutOfOrder::Void);
+        }
+        for early in self.early_reads.values_mut() {
+            early.retain(|(reader, _)| *reader != txn);
+        }
+        self.end(txn, effects);
+    }
+
+    fn end(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        self.txns.remove(&txn);
+        send(SCHEDULER, Message::Ended { txn, replica: self.replica }, effects);
+        self.release(Holder::Txn(txn), effects);
+    }
+
+    fn apply(&mut self, from: Csn, to: Csn, effects: &mut Vec<Effect>) {
+        self.applies += to.0 + 1 - from.0;
+        effects.push(Effect::Apply { replica: self.replica, from, to });
+    }
+
+    fn on_applied(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
+        self.contained.insert(csn);
+        if let Some(txn) = self.committing.remove(&csn) {
+            self.end(txn, effects);
+        } else if self.catch_up.as_ref().is_some_and(|catch_up| catch_up.part_to == csn) {
+            self.contained.fill(csn);
+            self.catch_up_further(csn, effects);
+        }
+    }
+
+    /// The transaction's connection is gone and the replica is well. What is under way there is reported as lost.
+    fn on_lane_lost(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.txns.get_mut(&txn) else { return };
+        match queue.executing {
+            Some(Operation::Commit(csn)) => {
+                queue.follow();
+                queue.executing = Some(Operation::Commit(csn));
+                self.apply(csn, csn, effects);
+            }
+            Some(_) => {}
+            None => {
+                queue.follow();
+                send(SCHEDULER, Message::LaneLost { txn, replica: self.replica }, effects);
+                self.advance(txn, effects);
+            }
+        }
+    }
+}
+
+/// The replica comes and goes (CAS 5.3.3).
+impl Proxy {
+    fn on_up(&mut self, applied: Csn, effects: &mut Vec<Effect>) {
+        self.reset(State::AwaitingJoin);
+        self.incarnation += 1;
+        self.contained = Contained::up_to(applied);
+        let up = Message::Up { replica: self.replica, incarnation: self.incarnation, applied };
+        send(SCHEDULER, up, effects);
+    }
+
+    fn on_down(&mut self, effects: &mut Vec<Effect>) {
+        let waiting = self.txns.iter().flat_map(|(txn, queue)| queue.waiting.iter().map(|op| (*txn, *op)));
+        let mut unsent: Vec<(TxnId, OpId)> = waiting
+            .filter(|(_, operation)| matches!(operation, Operation::Read(_) | Operation::SingleRead(_)))
+            .filter_map(|(txn, operation)| Some((txn, operation.op()?)))
+            .collect();
+        unsent.sort_unstable();
+        self.reset(State::Down);
+        send(SCHEDULER, Message::Down { replica: self.replica, unsent }, effects);
+    }
+
+    /// Everything that was queued concerned connections that are gone.
+    fn reset(&mut self, state: State) {
+        *self = Proxy {
+            state,
+            incarnation: self.incarnation,
+            contained: std::mem::take(&mut self.contained),
+            writes: self.writes,
+            applies: self.applies,
+            earlier_locks: self.lock_counts(),
+            ..Proxy::new(self.replica)
+        };
+    }
+
+    fn on_join(
+        &mut self,
+        from: Csn,
+        to: Csn,
+        number: SequenceNumber,
+        open: Vec<OpenTxn>,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.state = State::Serving;
+        self.last = number;
+        self.queues.request(Holder::CatchUp, TableLocks::everything(LockMode::Write));
+        for OpenTxn { txn, locks } in open {
+            self.txns.insert(txn, TxnQueue { follows: true, ..TxnQueue::default() });
+            self.request_locks(txn, locks, effects);
+        }
+        self.catch_up = Some(CatchUp { part_to: from.previous(), to });
+        self.catch_up_further(from.previous(), effects);
+    }
+
+    fn catch_up_further(&mut self, through: Csn, effects: &mut Vec<Effect>) {
+        let Some(catch_up) = &mut self.catch_up else { return };
+        let complete = through >= catch_up.to;
+        let part_to = catch_up.to.min(Csn(through.0 + RUN_MAX));
+        catch_up.part_to = part_to;
+        send(SCHEDULER, Message::CaughtUp { replica: self.replica, through, complete }, effects);
+        if complete {
+            self.catch_up = None;
+            self.release(Holder::CatchUp, effects);
+        } else {
+            self.apply(through.next(), part_to, effects);
+        }
+    }
+}
+
+impl TxnQueue {
+    /// Nothing of it can execute here any more; only its decision counts.
+    fn follow(&mut self) {
+        self.follows = true;
+        self.open = false;
+        self.halted = false;
+        self.executing = None;
+        self.waiting.retain(|operation| matches!(operation, Operation::Commit(_)));
+    }
+}
+
+impl Operation {
+    fn op(self) -> Option<OpId> {
+        match self {
+            Operation::Write(op) | Operation::Read(op) | Operation::SingleRead(op) => Some(op),
+            Operation::Commit(_) | Operation::Finish(_) => None,
+        }
+    }
+}
