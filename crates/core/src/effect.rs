@@ -20,10 +20,12 @@ pub enum Effect {
         replica: ReplicaId,
         /// In which surroundings.
         how: How,
-        /// Hold the answer back until `Release`; otherwise it streams to the client.
+        /// Hold the answer (or the error) back until `Release`; otherwise it streams to the client. Of a protocol that
+        /// executes at one replica only, the driver may let a held error go at once.
         hold: bool,
     },
-    /// Let the held answer of this replica go to the client; the others' answers are compared and dropped.
+    /// Let the held answer (or error) of this replica go to the client; the others' answers are compared and dropped.
+    /// Of a transaction's only statement it comes just before `Acknowledge` or `Finish`, which complete the answer.
     Release {
         /// The transaction.
         txn: TxnId,
@@ -72,16 +74,22 @@ pub enum Effect {
         /// What is decided.
         decision: Decision,
     },
-    /// Commit the open transaction at the replica where it executed, as this CSN; report `Applied`, or `HomeLost`.
+    /// Commit the open transaction at a replica where it executed, as this CSN; report `Applied`, or `HomeLost`.
+    ///
+    /// Whether all earlier CSNs must be contained before is the protocol's
+    /// [`Protocol::position`](crate::protocol::Protocol::position).
     CommitAt {
         /// The transaction.
         txn: TxnId,
-        /// Its home.
+        /// Its home, or one of the replicas where it executed.
         replica: ReplicaId,
         /// Its place in the order.
         csn: Csn,
     },
-    /// Apply these decisions to a replica, in order; report `Applied` as they are committed.
+    /// Apply these decisions to a replica, in order; report `Applied` as they are committed, at least for the last.
+    ///
+    /// With [`Position::Set`](crate::protocol::Position::Set) those that the replica contains already are passed over,
+    /// and several runs and `CommitAt`s may be under way on a replica at once.
     Apply {
         /// The replica.
         replica: ReplicaId,
@@ -115,6 +123,39 @@ pub enum Effect {
         /// What it says.
         message: Message,
     },
+    /// Carry a message to another place together with the writes that the driver kept for a transaction.
+    Ship {
+        /// Whose writes.
+        txn: TxnId,
+        /// Who shall get them.
+        to: Place,
+        /// What is said with them.
+        message: Message,
+    },
+    /// Apply the writes that came with a shipped message to a replica, in a database transaction of their own; report
+    /// [`Event::ShippedApplied`](crate::event::Event::ShippedApplied).
+    ApplyShipped {
+        /// Where the transaction was executed.
+        origin: Place,
+        /// The transaction, by the origin's numbers.
+        txn: TxnId,
+        /// Where to apply it.
+        replica: ReplicaId,
+    },
+    /// Nothing will be asked any more for this transaction on any replica: what is kept for it may go. Given once for
+    /// every transaction by protocols that execute writes [everywhere](crate::protocol::Writes::Everywhere), since
+    /// there the client is answered while replicas still execute; others end with the client's answer.
+    Forget {
+        /// The transaction.
+        txn: TxnId,
+    },
+    /// Tell whoever looks after the application something about a transaction.
+    Notice {
+        /// The transaction.
+        txn: TxnId,
+        /// What.
+        notice: Notice,
+    },
     /// Report [`Event::Timer`](crate::event::Event::Timer) at a time.
     SetTimer {
         /// A number to know it by.
@@ -139,6 +180,13 @@ pub enum How {
         /// Start the block.
         open: bool,
     },
+}
+
+/// What is worth telling, though nothing failed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Notice {
+    /// The transaction declared no tables and none were learned for its like, so it holds every table until it ends.
+    EveryTableLocked,
 }
 
 /// What is made durable.
@@ -168,4 +216,10 @@ pub enum Refusal {
     AnswerCut,
     /// The driver cancelled the wait (57014 or a time-out's own code).
     Cancelled,
+    /// The statement touches a table that the transaction did not declare at its start; the application must declare
+    /// it (55000).
+    Undeclared,
+    /// The transaction declared no tables, and it touched one that its like had not touched before; it has been
+    /// learned, so the transaction may be tried again (40001).
+    Mispredicted,
 }

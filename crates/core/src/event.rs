@@ -90,7 +90,8 @@ pub enum Event {
         /// The last durable decision.
         csn: Csn,
     },
-    /// A replica contains every transaction up to this one.
+    /// A replica contains every transaction up to this one. With [`Position::Set`](crate::protocol::Position::Set): it
+    /// contains this one and, at the end of a run, everything in the run.
     Applied {
         /// The replica.
         replica: ReplicaId,
@@ -108,12 +109,22 @@ pub enum Event {
     ReplicaUp {
         /// The replica.
         replica: ReplicaId,
-        /// What it contains.
+        /// It contains everything up to this; with [`Position::Set`](crate::protocol::Position::Set) perhaps also some
+        /// of what follows.
         applied: Csn,
     },
     /// A replica must not be used until it is reported up again.
     ReplicaDown {
         /// The replica.
+        replica: ReplicaId,
+    },
+    /// Writes that were executed elsewhere and shipped are applied to a replica.
+    ShippedApplied {
+        /// Where they were executed.
+        origin: Place,
+        /// The transaction, by the origin's numbers.
+        txn: TxnId,
+        /// Where they were applied.
         replica: ReplicaId,
     },
     /// A transaction wants values of sequences before its statement is bound.

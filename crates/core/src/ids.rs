@@ -41,6 +41,10 @@ id!(
     TxnId(u64), "T"
 );
 id!(
+    /// A transaction's place in the order in which table locks are queued at every replica (CAS 3.4), from 1 on.
+    SequenceNumber(u64), "s"
+);
+id!(
     /// One statement of one transaction, counted from 0 within the transaction.
     OpId(u32), "o"
 );
@@ -52,6 +56,14 @@ id!(
     /// Statements that share one text but for their constants; a stable hash of that text.
     ClassId(u64), "k"
 );
+
+impl SequenceNumber {
+    /// The next number.
+    #[must_use]
+    pub fn next(self) -> SequenceNumber {
+        SequenceNumber(self.0 + 1)
+    }
+}
 
 impl Csn {
     /// The next place in the order.

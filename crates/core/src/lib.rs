@@ -7,10 +7,13 @@ pub mod event;
 pub mod ids;
 pub mod item;
 
+pub mod footprints;
 pub mod item_locks;
 pub mod load;
 pub mod prediction;
+pub mod scheduling;
 pub mod sequences;
+pub mod table_queues;
 pub mod version_table;
 
 pub mod protocol;
@@ -18,8 +21,9 @@ pub mod protocol;
 pub mod effect;
 pub mod message;
 
-pub use effect::{Decision, Effect, How, Refusal};
+pub use effect::{Decision, Effect, How, Notice, Refusal};
 pub use event::{Begin, Event, Outcome, Place, SequenceDefinition, Statement, StatementKind};
-pub use ids::{ClassId, Csn, Epoch, Instant, NodeId, OpId, ReplicaId, SessionId, TxnId};
+pub use ids::{ClassId, Csn, Epoch, Instant, NodeId, OpId, ReplicaId, SequenceNumber, SessionId, TxnId};
 pub use item::{Access, AccessSet, ColumnId, Equals, Item, KeyId, Mode, Space, TableId, ValueHash};
-pub use protocol::{Guarantee, Protocol, Status};
+pub use message::Message;
+pub use protocol::{Guarantee, Position, Protocol, Status, Writes};

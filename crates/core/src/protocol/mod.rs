@@ -5,9 +5,19 @@
 
 use crate::effect::Effect;
 use crate::event::{Event, Place};
-use crate::ids::Instant;
+use crate::ids::{Instant, NodeId};
 
+pub mod chains;
+pub mod conflict_aware;
+pub mod eager;
+pub mod invalidation;
 pub mod onecopy;
+
+mod by_name;
+mod in_process;
+
+pub use by_name::{SELECTABLE, UnknownProtocol, by_name};
+pub use in_process::InProcess;
 
 /// What the histories of a protocol satisfy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -20,6 +30,27 @@ pub enum Guarantee {
     ParallelSnapshotIsolation,
 }
 
+/// What the position of a replica is: which sets of decisions it may contain (design section 2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Position {
+    /// Everything up to some decision: replicas commit in the order of CSNs, and a commit whose predecessor is missing
+    /// is an error.
+    Prefix,
+    /// Any set: commits that do not conflict take place in any order. What is missing up to the newest can be filled in
+    /// from the log in the order of CSNs.
+    Set,
+}
+
+/// Where update transactions execute their statements.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Writes {
+    /// On one replica; the others apply what it did, replayed or captured.
+    AtHome,
+    /// On every replica, as they come, so each must have the same effect everywhere: a statement whose effect can only
+    /// be captured cannot be served.
+    Everywhere,
+}
+
 /// A replication protocol.
 pub trait Protocol: Send {
     /// Its name in the configuration.
@@ -27,6 +58,22 @@ pub trait Protocol: Send {
 
     /// What its histories satisfy.
     fn guarantee(&self) -> Guarantee;
+
+    /// What a replica of it contains.
+    fn position(&self) -> Position {
+        Position::Prefix
+    }
+
+    /// Where its updates execute.
+    fn writes(&self) -> Writes {
+        Writes::AtHome
+    }
+
+    /// At which place an event happens that does not say so itself, where every place has one home. (A message happens
+    /// where it is addressed to.)
+    fn place_of(&self, _event: &Event) -> Place {
+        Place::Scheduler(NodeId(0))
+    }
 
     /// Something happened at one of the protocol's places; its effects are pushed in the order in which they must be
     /// carried out.
@@ -63,6 +110,10 @@ pub struct Status {
     pub revalidations: u64,
     /// Reads that took their items in update mode because their class is known to write them.
     pub predicted: u64,
+    /// Transactions that held every table, because they had declared none and none were learned for their like.
+    pub every_table_locked: u64,
+    /// Transactions given up because they touched a table that had not been foreseen.
+    pub mispredicted: u64,
     /// Who waits for whom: each waiting transaction with those that it waits for.
     pub waits_for: Vec<(u64, Vec<u64>)>,
 }

@@ -132,8 +132,8 @@ impl Protocol for Onecopy {
             Event::ReplicaDown { replica } => self.on_replica_down(replica, effects),
             Event::NextValues { txn, op, wants } => self.on_next_values(Want { txn, op, wants }, effects),
             Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
-            Event::Message { message, .. } => match message {},
-            Event::Timer { .. } => {}
+            // It has one place, ships nothing and sets no timer.
+            Event::Message { .. } | Event::ShippedApplied { .. } | Event::Timer { .. } => {}
         }
     }
 
@@ -157,6 +157,7 @@ impl Protocol for Onecopy {
                 .waiters()
                 .map(|txn| (txn.0, self.locks.blockers_of(txn).map(|blocker| blocker.0).collect()))
                 .collect(),
+            ..Status::default()
         }
     }
 }

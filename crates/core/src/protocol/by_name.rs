@@ -1,0 +1,84 @@
+//! The protocols that a configuration may choose.
+
+use crate::ids::Csn;
+
+use super::conflict_aware::ConflictAware;
+use super::eager::Eager;
+use super::onecopy::Onecopy;
+use super::{InProcess, Protocol};
+
+/// Their names, the default first.
+pub const SELECTABLE: [&str; 3] = ["onecopy", "conflict_aware", "eager"];
+
+/// The configuration names a protocol that does not exist, or that is not complete.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown protocol `{name}`: choose one of {}{}", SELECTABLE.join(", "), hint(*.nearest))]
+pub struct UnknownProtocol {
+    /// What was asked for.
+    pub name: String,
+    /// The known name that looks most like it, if any does.
+    pub nearest: Option<&'static str>,
+}
+
+/// A protocol with all its places in one process, for `replicas` servers, all down, whose log ends at `decided`.
+///
+/// # Errors
+/// If no selectable protocol has this name.
+pub fn by_name(name: &str, replicas: usize, decided: Csn) -> Result<Box<dyn Protocol>, UnknownProtocol> {
+    match name {
+        "onecopy" => Ok(Box::new(Onecopy::new(replicas, decided))),
+        "conflict_aware" => Ok(in_process(ConflictAware::new(replicas, decided))),
+        "eager" => Ok(in_process(Eager::new(replicas, decided))),
+        _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
+    }
+}
+
+fn in_process(protocol: impl Protocol + 'static) -> Box<dyn Protocol> {
+    Box::new(InProcess::new(Box::new(protocol)))
+}
+
+fn hint(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+}
+
+/// The known name that fewest changes lead to, unless it would be another word altogether.
+fn nearest(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase().replace('-', "_");
+    let distance = |known: &&str| strsim::damerau_levenshtein(&name, known);
+    let nearest = SELECTABLE.into_iter().min_by_key(distance)?;
+    (distance(&nearest) * 2 < nearest.len()).then_some(nearest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_selectable_name_gives_the_protocol_of_that_name() {
+        for name in SELECTABLE {
+            let protocol = by_name(name, 3, Csn(0)).expect("it is selectable");
+            assert_eq!(protocol.name(), name);
+            assert_eq!(protocol.status().replicas.len(), 3);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_nearly_right_gets_a_suggestion() {
+        let unknown = |name| by_name(name, 1, Csn(0)).err().expect("it is unknown").to_string();
+        assert_eq!(
+            unknown("conflict-awar"),
+            "unknown protocol `conflict-awar`: choose one of onecopy, conflict_aware, eager; did you mean \
+             `conflict_aware`?"
+        );
+        assert_eq!(
+            unknown("paxos"),
+            "unknown protocol `paxos`: choose one of onecopy, conflict_aware, eager"
+        );
+    }
+
+    #[test]
+    fn a_sketch_cannot_be_selected() {
+        assert!(by_name("invalidation", 1, Csn(0)).is_err());
+        assert!(by_name("chains", 1, Csn(0)).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! Conflict-aware scheduling: every write goes to every replica, each read to a replica without conflicts.
+//!
+//! Idea. Every transaction names the tables that it will touch, and gets a sequence number at its start. Every replica
+//! queues the table locks of all transactions in the order of these numbers, so conflicting operations take place in
+//! one order everywhere, without any further agreement between replicas. They need not keep pace: the client hears from
+//! the first replica that has done its write, and the scheduler, which knows how far each replica has got, sends a read
+//! where everything that the read has to wait for is done already.
+//!
+//! Paper: C. Amza, A. L. Cox, W. Zwaenepoel: Conflict-Aware Scheduling for Dynamic Content Applications (USITS 2003),
+//! cited as CAS; sections 3 to 5. What it shares with the paper's other schedulers is in [`crate::scheduling`], and
+//! there it is told where we depart from the paper.
+//!
+//! Guarantee: 1-copy serializability. Transactions are ordered by their sequence numbers, since a lock request enters a
+//! replica's queues only after all with smaller numbers. A single read has no number: it stands, at its replica, behind
+//! the number processed last. (The order agrees with real time within a session, not always across sessions: another
+//! session's read may go to a replica that the lock request of a finished update has not reached. With all places in
+//! one process it has reached all, and the order is strict.)
+//!
+//! Invariants: those of the scheduler and the proxy, in their files.
+//!
+//! A restart. The log holds every decision in CSN order, each replica one row of `onecopy.progress` for each commit that it
+//! contains, and those may have gaps. The driver reports as `applied` the CSN before the first gap; the replica's proxy
+//! then applies from there to the end of the log, and the driver passes over what has its row. Sequence numbers start
+//! again with the process, since no transaction survives it (CAS 5.2).
+
+use crate::effect::Effect;
+use crate::event::{Event, Place};
+use crate::ids::{Csn, Instant};
+use crate::scheduling::{AnswerAfter, Policy, ReadAt, Scheduling};
+
+use super::{Guarantee, Position, Protocol, Status, Writes};
+
+/// The roles of conflict-aware scheduling.
+#[derive(Debug)]
+pub struct ConflictAware(Scheduling);
+
+impl ConflictAware {
+    /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
+    #[must_use]
+    pub fn new(replicas: usize, decided: Csn) -> ConflictAware {
+        let policy = Policy { answer_after: AnswerAfter::First, read_at: ReadAt::ConflictFree };
+        ConflictAware(Scheduling::new(policy, replicas, decided))
+    }
+}
+
+impl Protocol for ConflictAware {
+    fn name(&self) -> &'static str {
+        "conflict_aware"
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::OneCopySerializability
+    }
+
+    fn position(&self) -> Position {
+        Position::Set
+    }
+
+    fn writes(&self) -> Writes {
+        Writes::Everywhere
+    }
+
+    fn place_of(&self, event: &Event) -> Place {
+        Scheduling::place_of(event)
+    }
+
+    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        self.0.handle(place, event, effects);
+    }
+
+    fn status(&self) -> Status {
+        self.0.status()
+    }
+}
+
+#[cfg(test)]
+mod tests;
