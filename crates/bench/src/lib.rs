@@ -5,6 +5,7 @@
 //!
 //! Both are libraries with an options struct; the command line is somebody else's.
 
+pub mod compare;
 mod connection;
 mod error;
 mod table;

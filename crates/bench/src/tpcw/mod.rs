@@ -116,3 +116,8 @@ impl Options {
         }
     }
 }
+
+/// The time to the second, fit for a file's name.
+pub(crate) fn time_stamp() -> String {
+    load::now().to_string().replace([' ', ':'], "-").chars().take(19).collect()
+}

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use onecopy_workload::tpcw::{Interaction, Scale, rules};
 use serde::Serialize;
 
-use super::{Options, load};
+use super::Options;
 use crate::table::{Table, millis, thousands};
 use crate::{Error, Result};
 
@@ -226,8 +226,7 @@ impl Report {
     /// # Errors
     /// [`Error::File`].
     pub fn save(&self, folder: &Path) -> Result<PathBuf> {
-        let stamp = load::now().to_string().replace([' ', ':'], "-");
-        let folder = folder.join(format!("tpcw-{}-{}", self.mix, &stamp[..19]));
+        let folder = folder.join(format!("tpcw-{}-{}", self.mix, super::time_stamp()));
         fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
         let write = |name: &str, text: String| {
             let path = folder.join(name);
