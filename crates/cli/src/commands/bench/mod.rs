@@ -1,6 +1,7 @@
 //! `onecopy bench`: workloads against any PostgreSQL address.
 
 mod check;
+mod compare;
 mod load;
 mod store;
 mod tpcw;
@@ -20,6 +21,7 @@ enum Command {
     Tpcw(tpcw::Args),
     Load(load::Args),
     Check(check::Args),
+    Compare(compare::Args),
 }
 
 impl Args {
@@ -34,6 +36,7 @@ impl Args {
                 Command::Tpcw(args) => args.run().await,
                 Command::Load(args) => args.run().await,
                 Command::Check(args) => args.run().await,
+                Command::Compare(args) => args.run().await,
             }
         })
     }
