@@ -5,6 +5,7 @@ pub mod config;
 pub mod demo_report;
 pub mod local;
 pub mod messages;
+pub mod output;
 pub mod runtime_settings;
 pub mod serving;
 pub mod settings;

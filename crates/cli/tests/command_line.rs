@@ -79,3 +79,20 @@ fn wrong_configuration_fails_the_check_with_its_problems() {
     assert!(error.contains("unknown key `wrkers` at the top level\n  --> onecopy.toml:1:1"), "{error}");
     assert!(error.contains("did you mean `workers`?"), "{error}");
 }
+
+#[test]
+fn reader_that_leaves_early_is_no_error() {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+    let mut process = Command::new(env!("CARGO_BIN_EXE_onecopy"))
+        .args(["completions", "zsh"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(process.stdout.take());
+    let mut error = String::new();
+    process.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    assert!(process.wait().unwrap().success(), "{error}");
+    assert_eq!(error, "");
+}

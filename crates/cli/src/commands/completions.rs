@@ -1,8 +1,8 @@
 //! `onecopy completions SHELL`.
 
+use crate::output::print;
 use crate::{CommandError, command_line};
 use clap_complete::{Shell, generate};
-use std::io::{self, Write};
 
 /// Print completions for a shell.
 #[derive(Debug, clap::Args)]
@@ -20,6 +20,6 @@ impl Args {
         // Into memory first: `generate` panics when its output is a closed pipe.
         let mut text = Vec::new();
         generate(self.shell, &mut command_line(), "onecopy", &mut text);
-        Ok(io::stdout().write_all(&text)?)
+        Ok(print(String::from_utf8_lossy(&text))?)
     }
 }

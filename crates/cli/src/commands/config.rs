@@ -2,8 +2,8 @@
 
 use crate::CommandError;
 use crate::config::{config_schema, load, secrets_schema};
+use crate::output::print;
 use crate::settings::{example, reference};
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 /// Show every setting, or check a configuration.
@@ -43,7 +43,7 @@ impl Args {
         } else {
             example(config_schema())
         };
-        Ok(io::stdout().write_all(text.as_bytes())?)
+        Ok(print(text)?)
     }
 }
 

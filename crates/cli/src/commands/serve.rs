@@ -3,6 +3,7 @@
 use crate::CommandError;
 use crate::config::load;
 use crate::messages;
+use crate::output::print;
 use crate::runtime_settings::runtime_settings;
 use crate::serving::serve_until_stopped;
 use std::path::PathBuf;
@@ -28,8 +29,7 @@ impl Args {
         }
         let ready = |handle: &onecopy_runtime::Handle| {
             tracing::info!(addresses = handle.addresses().join(", "), "ready");
-            println!("ready");
-            Ok(())
+            Ok(print("ready")?)
         };
         serve_until_stopped(runtime_settings(&loaded), ready, || self.check_again())
     }

@@ -4,6 +4,7 @@ use crate::CommandError;
 use crate::config::{Messages, Protocol};
 use crate::local::{DATABASE, LocalCluster, LocalOptions, default_dir};
 use crate::messages;
+use crate::output::print;
 use crate::runtime_settings::runtime_settings;
 use crate::serving::serve_until_stopped;
 use onecopy_runtime::Handle;
@@ -60,8 +61,7 @@ fn announce(local: &LocalCluster, handle: &Handle) -> Result<(), CommandError> {
     let user = local.cluster().server(0).superuser();
     eprintln!("connect with: psql -h 127.0.0.1 -p {port} -U {user} {DATABASE}");
     eprintln!("folder:       {}", local.dir().display());
-    println!("ready");
-    Ok(())
+    Ok(print("ready")?)
 }
 
 /// The port on which clients connect.

@@ -2,6 +2,7 @@
 
 use super::store::Store;
 use crate::CommandError;
+use crate::output::print;
 use onecopy_bench::tpcw;
 
 /// Look for what customers may not have done to the bookstore: orders without lines, sums that do not add up.
@@ -13,7 +14,8 @@ pub(super) struct Args {
 
 impl Args {
     pub(super) async fn run(self) -> Result<(), CommandError> {
-        println!("{}", tpcw::check(&self.store.options()).await?);
-        Ok(())
+        let report = tpcw::check(&self.store.options()).await?;
+        print(&report)?;
+        if report.holds() { Ok(()) } else { Err("the bookstore breaks its rules".into()) }
     }
 }

@@ -1,6 +1,7 @@
 //! `onecopy bench compare`.
 
 use crate::CommandError;
+use crate::output::print;
 use onecopy_bench::compare::{self, Load, Options, Target};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,8 +60,7 @@ impl Args {
             results: self.out,
             progress: !self.quiet,
         };
-        println!("{}", compare::run(&options).await?);
-        Ok(())
+        Ok(print(compare::run(&options).await?)?)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::store::Store;
 use crate::CommandError;
+use crate::output::print;
 use onecopy_bench::tpcw::{self, Options};
 
 /// Fill a database with the TPC-W bookstore.
@@ -19,7 +20,6 @@ pub(super) struct Args {
 impl Args {
     pub(super) async fn run(self) -> Result<(), CommandError> {
         let options = Options { reload: self.reload, ..self.store.options() };
-        println!("{}", tpcw::load(&options).await?);
-        Ok(())
+        Ok(print(tpcw::load(&options).await?)?)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::store::Store;
 use crate::CommandError;
+use crate::output::print;
 use onecopy_bench::tpcw::{self, Options};
 use onecopy_workload::tpcw::MixName;
 use std::path::PathBuf;
@@ -67,7 +68,6 @@ impl Args {
             ..self.store.options()
         };
         tpcw::load(&options).await?;
-        println!("{}", tpcw::run(&options).await?);
-        Ok(())
+        Ok(print(tpcw::run(&options).await?)?)
     }
 }
