@@ -159,3 +159,163 @@ fn rows_of(messages: &[SimpleQueryMessage]) -> Rows {
     }
     result
 }
+
+#[cfg(test)]
+mod tests {
+    use onecopy_cluster::Server;
+    use onecopy_workload::client::{Action, Client as _, Reply, Script, Step};
+    use onecopy_workload::{Timestamp, bank, list_append, long_fork, pgbench, random};
+
+    use super::*;
+
+    async fn connect(
+        target: &Target,
+        catalogue: &'static Catalogue,
+        protocol: Protocol,
+        load: Vec<String>,
+    ) -> Connection {
+        let client = target.connect().await.unwrap();
+        for statement in load {
+            client.batch_execute(&statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+        }
+        Connection::new(client, catalogue, protocol)
+    }
+
+    /// Runs a transaction; false if it rolled itself back.
+    async fn run(connection: &mut Connection, script: &mut impl Script, is_bracketed: bool) -> bool {
+        let mut rows = None;
+        if is_bracketed {
+            connection.command("BEGIN").await.unwrap();
+        }
+        loop {
+            let end = match script.next(rows.take()) {
+                Step::Execute(id, params) => {
+                    let sql = &connection.catalogue.statement(id).sql;
+                    let result = connection.execute(id, &params).await;
+                    let failed = |error| panic!("{sql} {params:?}: {}", crate::error::describe(&error));
+                    rows = Some(result.unwrap_or_else(failed));
+                    continue;
+                }
+                end => end,
+            };
+            if is_bracketed {
+                connection.command(if end == Step::Commit { "COMMIT" } else { "ROLLBACK" }).await.unwrap();
+            }
+            return end == Step::Commit;
+        }
+    }
+
+    #[tokio::test]
+    async fn every_small_workload_runs_on_a_server_and_keeps_its_invariants() {
+        let server = Server::temporary(&onecopy_cluster::Options::replica()).unwrap();
+        let target = Target::parse(&server.dsn()).unwrap();
+        for protocol in [Protocol::Prepared, Protocol::Simple] {
+            let client = target.connect().await.unwrap();
+            client.batch_execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public").await.unwrap();
+            bank_keeps_its_total(&target, protocol).await;
+            lists_hold_what_was_appended(&target, protocol).await;
+            registers_are_seen_once_written(&target, protocol).await;
+            deposits_balance(&target, protocol).await;
+        }
+    }
+
+    async fn bank_keeps_its_total(target: &Target, protocol: Protocol) {
+        let bank = bank::Bank { accounts: 5, owners: 2, initial: 100 };
+        let mut connection = connect(target, bank::catalogue(), protocol, bank.load()).await;
+        let mut random = random::stream(1, 0);
+        let (mut audits, mut refused) = (0, 0);
+        for _ in 0..400 {
+            let mut transaction = bank.draw(&mut random);
+            let is_bracketed = transaction.is_bracketed();
+            let committed = run(&mut connection, &mut transaction, is_bracketed).await;
+            refused += u32::from(!committed);
+            if let bank::Request::Audit { .. } = transaction.request() {
+                assert_eq!(transaction.audited(), Some(bank.total()));
+                audits += 1;
+            }
+        }
+        assert!(audits > 50 && refused > 10, "{audits} {refused}");
+        let overdrawn = "SELECT owner FROM bank_pocket GROUP BY owner HAVING sum(balance) < 0";
+        assert!(connection.client.query(overdrawn, &[]).await.unwrap().is_empty());
+    }
+
+    async fn lists_hold_what_was_appended(target: &Target, protocol: Protocol) {
+        let catalogue = list_append::catalogue();
+        let load = [catalogue.create_tables(), catalogue.create_indexes()].concat();
+        let mut connection = connect(target, catalogue, protocol, load).await;
+        let mut generator = list_append::Generator::new(0, 1, 4, 30);
+        let mut random = random::stream(2, 0);
+        let mut lists: std::collections::BTreeMap<i64, Vec<i64>> = Default::default();
+        for _ in 0..400 {
+            let mut transaction = generator.draw(&mut random);
+            let is_bracketed = transaction.is_bracketed();
+            assert!(run(&mut connection, &mut transaction, is_bracketed).await);
+            for (operation, outcome) in transaction.operations().iter().zip(transaction.results()) {
+                match (operation, outcome) {
+                    (list_append::Operation::Read { key, .. }, list_append::Outcome::List(seen)) => {
+                        assert_eq!(lists.get(key).unwrap_or(&Vec::new()), seen);
+                    }
+                    (
+                        list_append::Operation::Append { key, value, by },
+                        list_append::Outcome::Appended(appended),
+                    ) => {
+                        let expected = *by == list_append::Path::Key || lists.contains_key(key);
+                        assert_eq!(*appended, expected, "{operation:?}");
+                        if expected {
+                            lists.entry(*key).or_default().push(*value);
+                        }
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(lists.len() > 10);
+    }
+
+    async fn registers_are_seen_once_written(target: &Target, protocol: Protocol) {
+        let catalogue = long_fork::catalogue();
+        let load = [catalogue.create_tables(), catalogue.create_indexes()].concat();
+        let mut connection = connect(target, catalogue, protocol, load).await;
+        let mut generator = long_fork::Generator::new(4);
+        let mut random = random::stream(3, 0);
+        let mut written = std::collections::BTreeSet::new();
+        for _ in 0..400 {
+            let mut transaction = generator.draw(&mut random);
+            let is_bracketed = transaction.is_bracketed();
+            assert!(run(&mut connection, &mut transaction, is_bracketed).await);
+            match transaction.operation() {
+                long_fork::Operation::Write { key, .. } => assert!(written.insert(*key)),
+                long_fork::Operation::Read { group, .. } => {
+                    let mut seen = transaction.seen().to_vec();
+                    seen.sort_unstable();
+                    let expected: Vec<i64> = written.range(generator.keys(*group)).copied().collect();
+                    assert_eq!(seen, expected);
+                }
+            }
+        }
+    }
+
+    async fn deposits_balance(target: &Target, protocol: Protocol) {
+        let mut connection = connect(target, pgbench::catalogue(), protocol, pgbench::load(1)).await;
+        for kind in [pgbench::Kind::SelectOnly, pgbench::Kind::TpcbLike] {
+            let mut bencher = pgbench::Bencher::new(kind, 1, random::stream(4, 0));
+            let mut reply = Reply::Done;
+            for _ in 0..400 {
+                reply = match bencher.next(Timestamp::default(), reply) {
+                    Action::Execute(id, params) => {
+                        Reply::Rows(connection.execute(id, &params).await.unwrap())
+                    }
+                    Action::Begin(_) => connection.command("BEGIN").await.map(|()| Reply::Done).unwrap(),
+                    Action::Commit => connection.command("COMMIT").await.map(|()| Reply::Done).unwrap(),
+                    Action::Think { .. } | Action::Rollback => Reply::Done,
+                };
+            }
+        }
+        connection.command("ROLLBACK").await.unwrap();
+        let sums = "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history), \
+                    (SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT sum(bbalance) FROM pgbench_branches), \
+                    (SELECT count(*) > 40 FROM pgbench_history)";
+        let row = connection.client.query_one(sums, &[]).await.unwrap();
+        assert!((0..3).all(|column| row.get::<_, bool>(column)));
+    }
+}

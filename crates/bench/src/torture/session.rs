@@ -9,7 +9,8 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, RowStream, Statement};
 
 use super::statement::{Answer, Cell, Param, Step};
-use super::{Isolation, Trouble};
+use super::Isolation;
+use super::trouble::Trouble;
 use crate::connection::Target;
 
 /// How one statement is sent.

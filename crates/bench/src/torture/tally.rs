@@ -44,7 +44,7 @@ impl ClassCount {
         (self.serialization_failures + self.deadlocks) as f64 / self.attempts().max(1) as f64
     }
 
-    fn add(&mut self, other: &ClassCount) {
+    pub(super) fn add(&mut self, other: &ClassCount) {
         self.committed += other.committed;
         self.rolled_back += other.rolled_back;
         self.serialization_failures += other.serialization_failures;

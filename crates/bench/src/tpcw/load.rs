@@ -271,7 +271,40 @@ fn spinner(visible: bool, message: &'static str) -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
+    use onecopy_cluster::Server;
+
     use super::*;
+
+    #[tokio::test]
+    async fn rows_that_go_in_by_insert_are_those_that_go_in_by_copy() {
+        let server = Server::temporary(&onecopy_cluster::Options::replica()).unwrap();
+        let target = Target::parse(&server.dsn()).unwrap();
+        let client = target.connect().await.unwrap();
+        let population = Population::new(Scale::new(1_000, 1).unwrap(), 1, now());
+        for schema in ["by_copy", "by_insert"] {
+            run_all(&client, &[format!("CREATE SCHEMA {schema}"), format!("SET search_path = {schema}")])
+                .await
+                .unwrap();
+            run_all(&client, &catalogue().create_tables()).await.unwrap();
+            for table in Table::ALL {
+                let mut text = String::new();
+                let last = (*population.keys(table).end()).min(200);
+                population.copy(table, 1..=last, &mut text);
+                match schema {
+                    _ if text.is_empty() => {}
+                    "by_copy" => assert!(copy(&client, table, &text).await.unwrap()),
+                    _ => insert(&client, table, &text).await.unwrap(),
+                }
+            }
+        }
+        for table in Table::ALL.map(Table::name) {
+            let query = format!(
+                "SELECT (SELECT count(*) FROM (TABLE by_copy.{table} EXCEPT TABLE by_insert.{table}) lost), \
+                 (SELECT count(*) FROM by_copy.{table}) - (SELECT count(*) FROM by_insert.{table})"
+            );
+            assert_eq!(bookstore::first_row(&client, &query).await.unwrap(), [0, 0], "{table}");
+        }
+    }
 
     #[test]
     fn batches_cover_every_key_once() {
