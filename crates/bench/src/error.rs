@@ -30,18 +30,20 @@ pub enum Error {
         source: tokio_postgres::Error,
     },
     /// The database holds no bookstore.
-    #[error("the target holds no bookstore: load one first (`onecopy bench tpcw --load`)")]
+    #[error("the target holds no bookstore: load one first (`onecopy bench load`)")]
     NotLoaded,
-    /// The database holds a bookstore of another scale.
+    /// The database holds a bookstore of another scale or seed.
     #[error(
-        "the target holds a bookstore of {items} items for {browsers} browsers: \
-         ask for that one, or have it replaced (`--reload`)"
+        "the target holds another bookstore, of {items} items for {browsers} browsers with seed {seed}: \
+         ask for that one, or have it replaced (`onecopy bench load --reload`)"
     )]
-    OtherScale {
+    OtherBookstore {
         /// Its items.
         items: i64,
         /// The emulated browsers that its customers are counted for.
         browsers: i64,
+        /// What its rows were drawn from.
+        seed: u64,
     },
     /// An option makes no sense.
     #[error("{0}")]

@@ -67,7 +67,7 @@ async fn loading_makes_the_rows_that_the_scale_says_and_a_second_load_finds_them
     assert!(tpcw::load(&options).await.unwrap().was_there);
     let larger = Options { items: 2_000, ..options.clone() };
     let refused = tpcw::load(&larger).await.unwrap_err();
-    assert!(matches!(refused, Error::OtherScale { items: 1_000, browsers: 1 }), "{refused}");
+    assert!(matches!(refused, Error::OtherBookstore { items: 1_000, browsers: 1, seed: 1 }), "{refused}");
     tpcw::load(&Options { reload: true, ..larger }).await.unwrap();
     assert_eq!(count(&server, "SELECT count(*) FROM item").await, 2_000);
 }

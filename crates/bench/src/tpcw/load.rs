@@ -86,7 +86,7 @@ impl fmt::Display for LoadReport {
 /// already is left alone.
 ///
 /// # Errors
-/// [`Error::OtherScale`] if another bookstore is there and [`Options::reload`] is not set; what the database refuses.
+/// [`Error::OtherBookstore`] if another bookstore is there and [`Options::reload`] is not set; what the database refuses.
 pub async fn load(options: &Options) -> Result<LoadReport> {
     let scale = options.scale()?;
     let target = Target::parse(&options.target)?;
@@ -97,7 +97,8 @@ pub async fn load(options: &Options) -> Result<LoadReport> {
             if loaded == scale && seed == options.seed {
                 return Ok(LoadReport::there(scale));
             }
-            return Err(Error::OtherScale { items: loaded.items(), browsers: loaded.browsers() });
+            let (items, browsers) = (loaded.items(), loaded.browsers());
+            return Err(Error::OtherBookstore { items, browsers, seed });
         }
         _ => {}
     }
