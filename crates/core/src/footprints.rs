@@ -3,7 +3,7 @@
 //!
 //! A class is known by a transaction's [`Prefix`]: the form of its BEGIN and its first statement.
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 
 use crate::prediction::Prefix;
 use crate::table_queues::TableLocks;

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use hashbrown::{HashMap, HashSet};
+use crate::map::{HashMap, HashSet};
 use smallvec::SmallVec;
 
 use crate::ids::TxnId;
@@ -203,7 +203,7 @@ impl ItemLocks {
 
     /// Who stands in the way of a request that has this place in the queue.
     fn blockers(&self, txn: TxnId, request: &[Access], ticket: Ticket) -> HashSet<TxnId> {
-        let mut blockers = HashSet::new();
+        let mut blockers = HashSet::default();
         for access in request {
             self.for_overlapping(&access.item, |entry| {
                 if entry.txn != txn
@@ -249,7 +249,7 @@ impl ItemLocks {
         let space = self.spaces.entry((item.table, item.space)).or_default();
         let (columns, values) = split(&item.equals);
         let at = space.groups.iter().position(|group| group.columns == columns).unwrap_or_else(|| {
-            space.groups.push(Group { columns, slots: HashMap::new() });
+            space.groups.push(Group { columns, slots: HashMap::default() });
             space.groups.len() - 1
         });
         space.groups[at].slots.entry(values).or_default().push(entry);
@@ -281,7 +281,7 @@ impl ItemLocks {
     #[must_use]
     pub fn youngest_of_cycle(&self, start: TxnId) -> Option<TxnId> {
         let mut path = vec![start];
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::default();
         self.find_cycle(start, start, &mut path, &mut seen).then(|| path.into_iter().max()).flatten()
     }
 

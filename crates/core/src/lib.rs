@@ -8,6 +8,8 @@ pub mod ids;
 pub mod item;
 
 pub mod footprints;
+pub mod map;
+
 pub mod item_locks;
 pub mod load;
 pub mod prediction;

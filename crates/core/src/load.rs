@@ -1,7 +1,7 @@
 //! SELF, shortest execution length first: a replica's load is the sum of the expected times of what is outstanding
 //! there (CAS 4.10, design section 5). Expected times are learned by class.
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 
 use crate::ids::ClassId;
 

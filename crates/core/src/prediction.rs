@@ -4,7 +4,7 @@
 //! ends in a read we keep a score: up when the transaction went on to write what it had read, down when it ended
 //! without doing so.
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 
 use crate::ids::ClassId;
 

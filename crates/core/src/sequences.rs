@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 use smallvec::SmallVec;
 
 use crate::event::SequenceDefinition;

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::hash::Hash;
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 use smallvec::SmallVec;
 
 use crate::item::{Access, TableId};
@@ -207,9 +207,9 @@ impl<K> Default for TableQueues<K> {
     fn default() -> Self {
         TableQueues {
             whole: Queue::default(),
-            tables: HashMap::new(),
+            tables: HashMap::default(),
             requests: BTreeMap::new(),
-            tickets: HashMap::new(),
+            tickets: HashMap::default(),
             last_ticket: 0,
             at_once: 0,
             waited: 0,

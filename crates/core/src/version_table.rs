@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 use smallvec::SmallVec;
 
 use crate::ids::Csn;
@@ -54,7 +54,7 @@ impl VersionTable {
             let groups = self.spaces.entry((item.table, item.space)).or_default();
             let columns: Columns = item.equals.iter().map(|(column, _)| *column).collect();
             let at = groups.iter().position(|group| group.columns == columns).unwrap_or_else(|| {
-                groups.push(Group { columns, newest: csn, writers: HashMap::new() });
+                groups.push(Group { columns, newest: csn, writers: HashMap::default() });
                 groups.len() - 1
             });
             groups[at].newest = csn;

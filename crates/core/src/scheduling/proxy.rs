@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 
 use crate::effect::{Effect, How};
 use crate::event::{Event, Outcome};
@@ -109,8 +109,8 @@ impl Proxy {
             out_of_order: BTreeMap::new(),
             early_reads: BTreeMap::new(),
             queues: TableQueues::default(),
-            txns: HashMap::new(),
-            committing: HashMap::new(),
+            txns: HashMap::default(),
+            committing: HashMap::default(),
             catch_up: None,
             contained: Contained::default(),
             writes: 0,

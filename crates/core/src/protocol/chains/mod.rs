@@ -29,7 +29,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hashbrown::HashSet;
+use crate::map::HashSet;
 
 use crate::effect::{Decision, Effect, How};
 use crate::event::{Event, Outcome, Place, Statement, StatementKind};
@@ -305,9 +305,9 @@ impl Worker {
             me,
             queue: VecDeque::new(),
             running: None,
-            reading: HashSet::new(),
+            reading: HashSet::default(),
             vector: vec![0; usize::from(workers)],
-            contained: HashSet::new(),
+            contained: HashSet::default(),
             arrived: Vec::new(),
             applying: None,
         }

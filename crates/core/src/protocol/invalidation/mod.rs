@@ -26,7 +26,7 @@
 //! Missing: transactions of several statements, nodes that fail or join, tables that only some nodes hold, and
 //! requests that cross with a withdrawal. Messages between two nodes must arrive in order.
 
-use hashbrown::{HashMap, HashSet};
+use crate::map::{HashMap, HashSet};
 use smallvec::SmallVec;
 
 use crate::effect::{Decision, Effect, How};
@@ -149,10 +149,10 @@ impl Invalidation {
         let peer = |me| Peer {
             me: NodeId(me),
             others: (0..nodes).filter(|other| *other != me).map(NodeId).collect(),
-            txns: HashMap::new(),
+            txns: HashMap::default(),
             line: Vec::new(),
-            invalid: HashMap::new(),
-            updates: HashMap::new(),
+            invalid: HashMap::default(),
+            updates: HashMap::default(),
             last_stamp: Instant(0),
             decided: Csn(0),
             undurable: Vec::new(),

@@ -26,7 +26,7 @@ mod txn;
 
 use std::collections::BTreeMap;
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 
 use crate::effect::{Decision, Effect, How, Refusal};
 use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
@@ -53,6 +53,9 @@ pub struct Onecopy {
     decisions: Decisions,
     locks: ItemLocks,
     versions: VersionTable,
+    /// The last commits that needed rows to go on existing: applied, their foreign keys are checked again, and the check
+    /// must not meet a later transaction's lock.
+    key_shares: VersionTable,
     costs: Costs,
     predictor: Predictor,
     sequences: Sequences,
@@ -63,6 +66,8 @@ pub struct Onecopy {
     snapshots: BTreeMap<Csn, u32>,
     /// Transactions that change definitions, in the order in which they were granted their items.
     schema_changers: Vec<TxnId>,
+    /// The last commit told that changed a definition: an older snapshot must not be opened any more, anywhere.
+    schema_changed: Csn,
     /// Read phases that may only start when no definition is about to change.
     awaiting_schema: Vec<TxnId>,
     counts: Counts,
@@ -87,13 +92,15 @@ impl Onecopy {
             decisions: Decisions::starting_at(decided),
             locks: ItemLocks::default(),
             versions: VersionTable::starting_at(decided),
+            key_shares: VersionTable::starting_at(decided),
             costs: Costs::default(),
             predictor: Predictor::default(),
             sequences: Sequences::default(),
-            txns: HashMap::new(),
+            txns: HashMap::default(),
             awaiting_any: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             schema_changers: Vec::new(),
+            schema_changed: Csn(0),
             awaiting_schema: Vec::new(),
             counts: Counts::default(),
         }
@@ -293,8 +300,9 @@ impl Onecopy {
             self.replicas.get_mut(snapshot.replica).reads += 1;
             return self.execute(id, snapshot.replica, How::Snapshot { open: false }, effects);
         }
-        // The floor stays what it was when the first statement arrived, however long the statement waits.
-        let floor = *txn.snapshot_floor.get_or_insert(told);
+        // The floor stays what it was when the first statement arrived, however long the statement waits; but a
+        // definition that changed meanwhile would be changed under an older snapshot where it is applied later.
+        let floor = (*txn.snapshot_floor.get_or_insert(told)).max(self.schema_changed);
         if !self.schema_changers.is_empty() {
             txn.state = State::AwaitingSchema;
             return self.awaiting_schema.push(id);
@@ -415,10 +423,7 @@ impl Onecopy {
         self.schema_changers.retain(|changer| *changer != id);
         if before > 0 && self.schema_changers.is_empty() {
             for id in std::mem::take(&mut self.awaiting_schema) {
-                let Some(txn) = self.txns.get_mut(&id) else { continue };
-                if txn.state == State::AwaitingSchema {
-                    // The snapshot must contain the change, or it would see an emptied table.
-                    txn.snapshot_floor = None;
+                if self.txns.get(&id).is_some_and(|txn| txn.state == State::AwaitingSchema) {
                     self.place_read_phase(id, effects);
                 }
             }
@@ -430,7 +435,7 @@ impl Onecopy {
         let Some(txn) = self.txns.get(&id) else { return };
         let Some(pending) = &txn.pending else { return };
         let Some(home) = txn.home else { return self.choose_home(id, effects) };
-        let floor = self.versions.floor(&pending.statement.access);
+        let floor = self.home_floor(&pending.statement.access);
         if self.replicas.get(home).applied < floor {
             self.counts.freshness_waits += 1;
             self.replicas.get_mut(home).awaiting.entry(floor).or_default().push(id);
@@ -442,8 +447,14 @@ impl Onecopy {
         self.execute_at_home(id, home, How::Home { open: false }, effects);
     }
 
+    /// The last commit told that conflicts with one of these.
+    fn home_floor(&self, accesses: &[Access]) -> Csn {
+        let exclusive = in_mode(accesses, Mode::Exclusive, Mode::Exclusive);
+        self.versions.floor(accesses).max(self.key_shares.floor(&exclusive))
+    }
+
     fn choose_home(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let floor = self.versions.floor(self.locks.held(id));
+        let floor = self.home_floor(self.locks.held(id));
         let Some(home) = self.replicas.least_loaded(floor, self.versions.forgotten()) else {
             return self.await_any(id, floor);
         };
@@ -575,7 +586,15 @@ impl Onecopy {
         while self.decisions.told() < csn.min(self.decisions.decided()) {
             let decision = self.decisions.tell_next();
             if let Some((txn, _)) = decision.home_at_decision {
-                self.versions.write(decision.csn, self.locks.held(txn));
+                let held = self.locks.held(txn);
+                self.versions.write(decision.csn, held);
+                let key_shares = in_mode(held, Mode::KeyShared, Mode::Exclusive);
+                if !key_shares.is_empty() {
+                    self.key_shares.write(decision.csn, &key_shares);
+                }
+                if self.schema_changers.contains(&txn) {
+                    self.schema_changed = decision.csn;
+                }
                 granted.extend(self.locks.release(txn));
                 changed.push(txn);
                 if let Some(txn) = self.txns.get_mut(&txn) {
@@ -660,8 +679,10 @@ impl Onecopy {
         let oldest_snapshot = self.snapshots.keys().next().copied();
         let needed = oldest_snapshot.map_or(everywhere, |snapshot| snapshot.min(everywhere));
         self.versions.forget(needed);
-        if self.versions.len() > VERSIONS_MAX {
+        self.key_shares.forget(needed);
+        if self.versions.len().max(self.key_shares.len()) > VERSIONS_MAX {
             self.versions.forget(everywhere);
+            self.key_shares.forget(everywhere);
         }
         self.decisions.forget(everywhere);
     }
@@ -740,8 +761,8 @@ impl Onecopy {
     }
 
     fn on_home_lost(&mut self, txn: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
-        if self.decisions.home_lost(txn, replica) {
-            self.replicas.get_mut(replica).on_home_lost();
+        if let Some(csn) = self.decisions.home_lost(txn, replica) {
+            self.replicas.get_mut(replica).on_home_lost(csn);
             return self.advance(replica, effects);
         }
         self.lose_lane(txn, replica, effects);
@@ -774,6 +795,12 @@ impl Onecopy {
         self.forget(id, effects);
         self.txns.insert(id, tombstone);
     }
+}
+
+/// Those taken in one mode, as if they were taken in another.
+fn in_mode(accesses: &[Access], taken: Mode, counted: Mode) -> AccessSet {
+    let those = accesses.iter().filter(|access| access.mode == taken);
+    those.map(|access| Access::new(access.item.clone(), counted)).collect()
 }
 
 /// The request of a read that is known to be followed by a write of the same items.

@@ -41,8 +41,11 @@ impl Replica {
         self.load = Load::default();
     }
 
-    pub(super) fn on_home_lost(&mut self) {
-        self.run_to = None;
+    /// The open transaction that was to be committed as `csn` cannot be; a run of others may well be under way.
+    pub(super) fn on_home_lost(&mut self, csn: Csn) {
+        if self.run_to == Some(csn) {
+            self.run_to = None;
+        }
     }
 
     pub(super) fn on_applied(&mut self, csn: Csn) {
@@ -231,10 +234,11 @@ impl Decisions {
         first.map_or(self.decided().next(), |decided| decided.csn)
     }
 
-    /// A transaction can no longer be committed at its home. Whether it was decided.
-    pub(super) fn home_lost(&mut self, txn: TxnId, replica: ReplicaId) -> bool {
-        let decided = self.recent.iter_mut().find(|decided| decided.home == Some((txn, replica)));
-        decided.map(|decided| decided.home = None).is_some()
+    /// A transaction can no longer be committed at its home. Its place in the order, if it was decided.
+    pub(super) fn home_lost(&mut self, txn: TxnId, replica: ReplicaId) -> Option<Csn> {
+        let decided = self.recent.iter_mut().find(|decided| decided.home == Some((txn, replica)))?;
+        decided.home = None;
+        Some(decided.csn)
     }
 
     pub(super) fn home_is_gone(&mut self, replica: ReplicaId) {

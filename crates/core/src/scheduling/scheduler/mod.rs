@@ -12,7 +12,7 @@ mod txn;
 
 use std::collections::VecDeque;
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 use smallvec::SmallVec;
 
 use crate::effect::{Decision, Effect, Notice, Refusal};
@@ -70,8 +70,8 @@ impl Scheduler {
         Scheduler {
             policy,
             replicas: Replicas::new(replicas),
-            txns: HashMap::new(),
-            sessions: HashMap::new(),
+            txns: HashMap::default(),
+            sessions: HashMap::default(),
             awaiting_replica: Vec::new(),
             dispatched: SequenceNumber(0),
             told: decided,

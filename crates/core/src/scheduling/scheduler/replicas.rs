@@ -1,6 +1,6 @@
 //! Replicas as the scheduler sees them: in service or not, how loaded, and where table locks stand in the way.
 
-use hashbrown::HashMap;
+use crate::map::HashMap;
 
 use crate::ids::ReplicaId;
 use crate::item::TableId;
@@ -80,7 +80,7 @@ impl Replicas {
             load: Load::default(),
             reads: 0,
             last_chosen: 0,
-            writers: HashMap::new(),
+            writers: HashMap::default(),
             writers_of_any: 0,
         };
         Replicas { replicas: (0..count).map(|_| down()).collect(), choices: 0 }
