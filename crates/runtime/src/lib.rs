@@ -1,1 +1,34 @@
 //! The real driver: sockets, backend connections, timers. Decides nothing.
+//!
+//! The files stand in the order in which a statement meets them: a client's bytes reach a session, which classifies
+//! them and asks the scheduler; the scheduler (the core behind a lock) answers with effects; statements run on lanes,
+//! and commits reach every replica through its agent.
+
+pub mod settings;
+
+mod server;
+
+mod session;
+
+mod classifier;
+
+mod scheduler;
+
+mod record;
+
+mod pool;
+
+mod lane;
+
+mod agent;
+
+mod postgres;
+
+mod admin;
+
+mod clock;
+mod errors;
+
+pub use errors::ServeError;
+pub use server::{Handle, serve};
+pub use settings::Settings;

@@ -1,0 +1,333 @@
+//! The admin console: a database of its own name that answers SHOW, VERIFY and EXPLAIN.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use onecopy_classify::Scratch;
+use onecopy_core::{Access, AccessSet, Begin, ClassId, Event, Item, Mode, OpId, SessionId, StatementKind};
+use onecopy_wire::backend::Status;
+use onecopy_wire::backend::build::{self, Severity};
+use onecopy_wire::frontend::{self, Frontend};
+use onecopy_wire::sqlstate::SqlState;
+
+use crate::clock::Deadline;
+use crate::errors::Failure;
+use crate::lane::LaneError;
+use crate::postgres::checks::{self, TableSum};
+use crate::postgres::connect::Credentials;
+use crate::scheduler::{Directive, Mail};
+use crate::server::Shared;
+use crate::session::client::{Client, ClientError};
+
+/// How long VERIFY waits for every replica to reach the last commit.
+const VERIFY_WAIT: Duration = Duration::from_secs(60);
+
+struct Table {
+    columns: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+    command: &'static str,
+}
+
+/// Serves one console.
+pub async fn serve(mut client: Client, who: Credentials, shared: Arc<Shared>) {
+    let admins = &shared.settings.users;
+    if !admins.is_empty() && who.user != shared.agent_user {
+        let message = format!("user \"{}\" may not use the admin console", who.user);
+        let hint = format!("Connect as \"{}\".", shared.agent_user);
+        Failure::new(SqlState::INSUFFICIENT_PRIVILEGE, message)
+            .hint(hint)
+            .put(&mut client.output, Severity::Fatal);
+        return client.close().await;
+    }
+    for (name, value) in [
+        ("server_version", "15.0 (onecopy)"),
+        ("server_encoding", "UTF8"),
+        ("client_encoding", "UTF8"),
+        ("DateStyle", "ISO, MDY"),
+        ("standard_conforming_strings", "on"),
+        ("integer_datetimes", "on"),
+    ] {
+        build::parameter_status(&mut client.output, name, value);
+    }
+    build::ready_for_query(&mut client.output, Status::Idle);
+    // The client is gone, or broke the protocol: either way there is nobody to tell.
+    let _ = converse(&mut client, &shared).await;
+    client.close().await;
+}
+
+async fn converse(client: &mut Client, shared: &Arc<Shared>) -> Result<(), ClientError> {
+    loop {
+        let (tag, body) = client.next().await?;
+        match frontend::decode(tag, &body)? {
+            Frontend::Query(sql) => {
+                answer(&mut client.output, execute(sql.trim().trim_end_matches(';').trim(), shared).await);
+                build::ready_for_query(&mut client.output, Status::Idle);
+            }
+            Frontend::Terminate => return Ok(()),
+            Frontend::Sync => build::ready_for_query(&mut client.output, Status::Idle),
+            _ => Failure::unsupported(
+                "the admin console speaks the simple protocol only",
+                "With psql that is the default.",
+            )
+            .put(&mut client.output, Severity::Error),
+        }
+        client.flush().await?;
+    }
+}
+
+fn answer(out: &mut BytesMut, result: Result<Table, Failure>) {
+    match result {
+        Ok(table) => {
+            // The console's own names and rows are short.
+            let _ = build::text_row_description(out, &table.columns);
+            for row in &table.rows {
+                let _ = build::text_row(out, row);
+            }
+            build::command_complete(out, table.command);
+        }
+        Err(failure) => failure.put(out, Severity::Error),
+    }
+}
+
+async fn execute(command: &str, shared: &Arc<Shared>) -> Result<Table, Failure> {
+    let upper = command.to_ascii_uppercase();
+    match upper.as_str() {
+        "SHOW STATUS" => Ok(show_status(shared)),
+        "SHOW REPLICAS" => Ok(show_replicas(shared)),
+        "SHOW WAITS" => Ok(show_waits(shared)),
+        "SHOW VERSION" => Ok(Table {
+            columns: vec!["version"],
+            rows: vec![vec![format!("onecopy {}", env!("CARGO_PKG_VERSION"))]],
+            command: "SHOW",
+        }),
+        "VERIFY" => verify(shared).await,
+        _ if upper.starts_with("EXPLAIN ") => Ok(explain(&command["EXPLAIN ".len()..], shared)),
+        "SHOW HELP" | "HELP" | "" => Ok(Table {
+            columns: vec!["command", "what"],
+            rows: HELP
+                .iter()
+                .map(|(command, what)| vec![(*command).to_owned(), (*what).to_owned()])
+                .collect(),
+            command: "SHOW",
+        }),
+        _ => Err(Failure::new(SqlState::SYNTAX_ERROR, format!("unknown console command: {command}"))
+            .hint("SHOW HELP lists the commands.")),
+    }
+}
+
+const HELP: &[(&str, &str)] = &[
+    ("SHOW STATUS", "positions and counters"),
+    ("SHOW REPLICAS", "each replica's state, position and load"),
+    ("SHOW WAITS", "which transactions wait for which"),
+    ("SHOW VERSION", "the version of onecopy"),
+    ("VERIFY", "compares the contents of all replicas at one commit"),
+    ("EXPLAIN statement", "class, items, determinism and rewrite of a statement"),
+];
+
+fn show_status(shared: &Shared) -> Table {
+    let status = shared.scheduler.status();
+    let log = shared.log.status();
+    let pairs: Vec<(&str, String)> = vec![
+        ("protocol", shared.settings.protocol.clone()),
+        ("uptime_s", shared.started.elapsed_s().to_string()),
+        ("epoch", shared.epoch.to_string()),
+        ("decided", status.decided.to_string()),
+        ("told", status.told.to_string()),
+        ("durable", log.durable.csn.0.to_string()),
+        ("connections", shared.connections.load(std::sync::atomic::Ordering::Relaxed).to_string()),
+        ("transactions", status.transactions.to_string()),
+        ("grants_at_once", status.grants_at_once.to_string()),
+        ("grants_waited", status.grants_waited.to_string()),
+        ("freshness_waits", status.freshness_waits.to_string()),
+        ("reads_placed", status.reads_placed.to_string()),
+        ("predicted", status.predicted.to_string()),
+        ("revalidations", status.revalidations.to_string()),
+        ("reads_changed", status.reads_changed.to_string()),
+        ("deadlocks", status.deadlocks.to_string()),
+        ("log_groups", log.written.groups.to_string()),
+        ("log_records", log.written.records.to_string()),
+        ("log_bytes", log.written.bytes.to_string()),
+        ("log_syncs", log.written.syncs.to_string()),
+    ];
+    Table {
+        columns: vec!["name", "value"],
+        rows: pairs.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect(),
+        command: "SHOW",
+    }
+}
+
+fn show_replicas(shared: &Shared) -> Table {
+    let status = shared.scheduler.status();
+    let rows = status
+        .replicas
+        .iter()
+        .zip(&shared.settings.replicas)
+        .zip(&shared.pools)
+        .map(|((replica, settings), pool)| {
+            vec![
+                settings.name.clone(),
+                format!("{}:{}", settings.host, settings.port),
+                if replica.up { "up" } else { "down" }.to_owned(),
+                replica.applied.to_string(),
+                replica.reads.to_string(),
+                replica.home_statements.to_string(),
+                replica.applies.to_string(),
+                format!("{:.3}", replica.outstanding_ns / 1e6),
+                pool.lent(shared.limits.lanes_per_replica_max).to_string(),
+                pool.idle().to_string(),
+            ]
+        })
+        .collect();
+    Table {
+        columns: vec![
+            "name",
+            "address",
+            "state",
+            "applied",
+            "reads",
+            "home_statements",
+            "applies",
+            "outstanding_ms",
+            "lanes_lent",
+            "lanes_idle",
+        ],
+        rows,
+        command: "SHOW",
+    }
+}
+
+fn show_waits(shared: &Shared) -> Table {
+    let status = shared.scheduler.status();
+    let rows = status
+        .waits_for
+        .iter()
+        .map(|(txn, blockers)| {
+            let blockers: Vec<String> = blockers.iter().map(u64::to_string).collect();
+            vec![txn.to_string(), blockers.join(" ")]
+        })
+        .collect();
+    Table { columns: vec!["transaction", "waits_for"], rows, command: "SHOW" }
+}
+
+fn explain(sql: &str, shared: &Shared) -> Table {
+    let mut scratch = Scratch::default();
+    let catalogue = shared.classifier.catalogue();
+    let path = crate::classifier::search_path("\"$user\", public", &shared.agent_user, &catalogue);
+    let (statement, _) = shared.classifier.classify(sql, &path, &mut scratch);
+    let mut rows: Vec<Vec<String>> =
+        statement.explain(&catalogue, &path).into_iter().map(|(what, value)| vec![what, value]).collect();
+    let status = shared.scheduler.status();
+    let up: Vec<&str> = status
+        .replicas
+        .iter()
+        .zip(&shared.settings.replicas)
+        .filter(|(replica, _)| replica.up)
+        .map(|(_, settings)| settings.name.as_str())
+        .collect();
+    let served_by = if statement.class.effects.catalogue_only {
+        format!(
+            "{}: catalogue queries show object ids, which differ between replicas",
+            up.first().unwrap_or(&"none")
+        )
+    } else if statement.class.effects.writes {
+        format!(
+            "home: the least loaded of {} that contains the last writers of its items; then all",
+            up.join(", ")
+        )
+    } else {
+        format!("the least loaded of {} that contains the last writers of its items", up.join(", "))
+    };
+    rows.push(vec!["served by".to_owned(), served_by]);
+    Table { columns: vec!["what", "value"], rows, command: "EXPLAIN" }
+}
+
+/// Compares the contents of all replicas at one commit: writers are held off until every replica has a snapshot of it.
+async fn verify(shared: &Arc<Shared>) -> Result<Table, Failure> {
+    let mail: Arc<Mail> = Arc::default();
+    let txn = shared.scheduler.new_txn(&mail);
+    let begin = Begin { txn, session: SessionId(0), read_only: false, form: 0, declared: None };
+    let access: AccessSet = [Access::new(Item::everything(), Mode::Shared)].into_iter().collect();
+    let statement = onecopy_core::Statement { class: ClassId(0), kind: StatementKind::LockingRead, access };
+    shared.scheduler.handle(Event::Begin(begin));
+    shared.scheduler.handle(Event::Statement { txn, op: OpId(0), statement });
+    let granted = tokio::time::timeout(VERIFY_WAIT, mail.next(txn)).await;
+    let result = match granted {
+        Ok(Directive::Execute { .. }) => snapshots(shared).await,
+        _ => Err(Failure::new(SqlState::LOCK_NOT_AVAILABLE, "writers did not finish in time; try again")),
+    };
+    shared.scheduler.handle(Event::Rollback { txn });
+    shared.scheduler.end_txn(txn);
+    let (csn, lanes) = result?;
+    let mut sums: Vec<(String, Vec<TableSum>)> = Vec::new();
+    let read = futures_join(lanes.into_iter().map(|(name, mut lent)| async move {
+        let sums = checks::contents(&mut lent.lane).await;
+        let ended = lent.lane.command("ROLLBACK").await;
+        (name, sums.and_then(|sums| ended.map(|()| sums)))
+    }))
+    .await;
+    for (name, result) in read {
+        sums.push((name, result.map_err(|error| Failure::of_lane(&error))?));
+    }
+    Ok(verdict(csn, &sums))
+}
+
+/// Runs futures side by side and returns their results in order.
+async fn futures_join<T: Send + 'static>(
+    futures: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let tasks: Vec<_> = futures.map(tokio::spawn).collect();
+    let mut results = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        if let Ok(result) = task.await {
+            results.push(result);
+        }
+    }
+    results
+}
+
+/// With all writers held off: a snapshot of the same commit on every replica in service.
+async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<(String, crate::pool::Lent)>), Failure> {
+    let csn = shared.scheduler.status().decided;
+    let deadline = Deadline::after(VERIFY_WAIT);
+    let mut lanes = Vec::new();
+    for (pool, settings) in shared.pools.iter().zip(&shared.settings.replicas) {
+        if !pool.is_up() {
+            continue;
+        }
+        while shared.scheduler.status().replicas[usize::from(pool.replica.0)].applied < csn {
+            if deadline.has_passed() || !pool.is_up() {
+                let message = format!("replica {} did not reach commit {csn} in time", settings.name);
+                return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message));
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let mut lent = pool.lend(&shared.agent).await.map_err(|error| Failure::of_lane(&error))?;
+        lent.lane.settings = u64::MAX;
+        open_snapshot(&mut lent).await.map_err(|error| Failure::of_lane(&error))?;
+        lanes.push((settings.name.clone(), lent));
+    }
+    Ok((csn, lanes))
+}
+
+async fn open_snapshot(lent: &mut crate::pool::Lent) -> Result<(), LaneError> {
+    lent.lane.command("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
+    lent.lane.command("SELECT 1").await
+}
+
+fn verdict(csn: u64, sums: &[(String, Vec<TableSum>)]) -> Table {
+    let mut rows = Vec::new();
+    if let Some((reference, first)) = sums.first() {
+        rows.push(vec![reference.clone(), csn.to_string(), first.len().to_string(), "reference".to_owned()]);
+        for (name, tables) in &sums[1..] {
+            let differences = checks::differences(first, tables);
+            let verdict = if differences.is_empty() {
+                "identical".to_owned()
+            } else {
+                format!("DIFFERS: {}", differences.join(", "))
+            };
+            rows.push(vec![name.clone(), csn.to_string(), tables.len().to_string(), verdict]);
+        }
+    }
+    Table { columns: vec!["replica", "csn", "tables", "verdict"], rows, command: "VERIFY" }
+}

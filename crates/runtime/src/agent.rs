@@ -1,0 +1,353 @@
+//! The agent of one replica: fences it, learns what it contains, and applies to it what was executed elsewhere.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes};
+use onecopy_core::{Csn, Event, ReplicaId};
+use onecopy_wire::WireError;
+use onecopy_wire::backend::{Backend, ErrorFields, row_count};
+use onecopy_wire::frontend::{build, tag};
+
+use crate::lane::{Lane, LaneError, StatementKey};
+use crate::pool::Pool;
+use crate::postgres::connect::Credentials;
+use crate::postgres::progress;
+use crate::record::{BadRecord, Record, What, Write};
+use crate::scheduler::{AgentCommand, Scheduler};
+
+/// Records that one database transaction may contain while the replica lags.
+const GROUP_MAX: usize = 16;
+/// Bytes of output after which a pipeline is sent on.
+const SEND_LEN: usize = 64 * 1024;
+const RECONNECT_MIN: Duration = Duration::from_millis(50);
+const RECONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// Where decisions are found that are no longer in memory.
+pub trait History: Send + Sync {
+    /// The body of a decision, `None` if the log does not contain it.
+    fn read(&self, csn: Csn) -> std::io::Result<Option<Bytes>>;
+}
+
+/// The agent of one replica.
+pub struct Agent {
+    pub replica: ReplicaId,
+    pub name: String,
+    pub pool: Arc<Pool>,
+    pub scheduler: Arc<Scheduler>,
+    pub history: Arc<dyn History>,
+    pub who: Credentials,
+    pub log_id: String,
+    pub epoch: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ApplyError {
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Record(#[from] BadRecord),
+    #[error("commit {0} is in neither memory nor log")]
+    Missing(Csn),
+    #[error("read the commit log: {0}")]
+    Log(#[from] std::io::Error),
+    #[error("commit {csn}: {}: {}", fields.code.as_str(), fields.message)]
+    Refused { csn: Csn, fields: Box<ErrorFields> },
+    #[error("commit {csn}: a write affected {found:?} rows here and {expected:?} at its home")]
+    Differs { csn: Csn, expected: Option<u64>, found: Option<u64> },
+    #[error("it follows log {found}, not {expected}")]
+    OtherLog { found: String, expected: String },
+    #[error("onecopy's schema is missing")]
+    NoSchema,
+    #[error("{0}")]
+    Suspected(String),
+}
+
+/// One database transaction of the pipeline.
+struct Unit {
+    to: Csn,
+    /// Expected rows of each command in it; the outer `None` is a command of ours that need not be compared.
+    expected: VecDeque<Option<Option<u64>>>,
+    commands: usize,
+    failure: Option<ApplyError>,
+}
+
+impl Agent {
+    /// Runs until the process ends.
+    pub async fn run(self) {
+        let mut pause = RECONNECT_MIN;
+        loop {
+            match self.serve(&mut pause).await {
+                Ok(never) => match never {},
+                Err(error) => {
+                    let was_up = self.pool.is_up();
+                    self.pool.close();
+                    if was_up {
+                        tracing::warn!(replica = %self.name, %error, "replica left service");
+                        self.scheduler.handle(Event::ReplicaDown { replica: self.replica });
+                    } else {
+                        tracing::debug!(replica = %self.name, %error, "replica is not available");
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RECONNECT_MAX);
+        }
+    }
+
+    async fn serve(&self, pause: &mut Duration) -> Result<std::convert::Infallible, ApplyError> {
+        let queue = &self.scheduler.agents[usize::from(self.replica.0)];
+        let mut lane = self.pool.connector.connect_marked(&self.who, 0).await?;
+        lane.command(
+            "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0",
+        )
+        .await?;
+        progress::fence(&mut lane).await?;
+        let position = progress::read(&mut lane).await?.ok_or(ApplyError::NoSchema)?;
+        if position.log_id != self.log_id {
+            return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });
+        }
+        queue.clear();
+        self.pool.open();
+        tracing::info!(replica = %self.name, applied = position.csn.0, "replica entered service");
+        self.scheduler.handle(Event::ReplicaUp { replica: self.replica, applied: position.csn });
+        *pause = RECONNECT_MIN;
+        let mut pruned = position.csn;
+        loop {
+            match queue.next().await {
+                AgentCommand::Suspect(reason) => return Err(ApplyError::Suspected(reason)),
+                AgentCommand::Apply { from, to } => {
+                    self.apply_run(&mut lane, from, to).await?;
+                    if to.0 >= pruned.0 + progress::KEEP_ROWS {
+                        progress::prune(&mut lane, to).await?;
+                        pruned = to;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Applies a run; what fails is tried once more from a clean transaction with everything prepared anew.
+    async fn apply_run(&self, lane: &mut Lane, from: Csn, to: Csn) -> Result<(), ApplyError> {
+        let mut next = from;
+        let mut retried = None;
+        while next <= to {
+            match self.apply_pipeline(lane, next, to).await {
+                Ok(()) => return Ok(()),
+                Err((applied, error @ (ApplyError::Refused { .. } | ApplyError::Differs { .. })))
+                    if retried != Some(applied) =>
+                {
+                    tracing::warn!(replica = %self.name, %error, "apply failed; trying again");
+                    retried = Some(applied);
+                    lane.unprepare_all();
+                    lane.command("DEALLOCATE ALL").await?;
+                    next = applied.next();
+                }
+                Err((_, error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends everything, then reads all answers. Returns with an error what was applied before it.
+    async fn apply_pipeline(&self, lane: &mut Lane, from: Csn, to: Csn) -> Result<(), (Csn, ApplyError)> {
+        let mut applied = from.previous();
+        self.pipeline(lane, from, to, &mut applied).await.map_err(|error| (applied, error))
+    }
+
+    async fn pipeline(
+        &self,
+        lane: &mut Lane,
+        from: Csn,
+        to: Csn,
+        applied: &mut Csn,
+    ) -> Result<(), ApplyError> {
+        let mut units = VecDeque::new();
+        let group_max = if to.0 - from.0 >= GROUP_MAX as u64 { GROUP_MAX } else { 1 };
+        let mut group: Vec<(Csn, Record)> = Vec::new();
+        for csn in from.0..=to.0 {
+            let record = self.record(Csn(csn))?;
+            let fits = group.len() < group_max
+                && group
+                    .last()
+                    .is_none_or(|(_, last)| last.user == record.user && last.settings == record.settings);
+            if !fits {
+                units.push_back(self.send_unit(lane, &group)?);
+                group.clear();
+            }
+            group.push((Csn(csn), record));
+            if lane.output.len() > SEND_LEN {
+                lane.flush().await?;
+            }
+        }
+        units.push_back(self.send_unit(lane, &group)?);
+        lane.flush().await?;
+        let mut failure = None;
+        while let Some(unit) = units.pop_front() {
+            let unit = read_unit(lane, unit).await?;
+            match (unit.failure, &failure) {
+                (None, None) => {
+                    *applied = unit.to;
+                    self.scheduler.handle(Event::Applied { replica: self.replica, csn: unit.to });
+                }
+                (Some(error), None) => failure = Some(error),
+                (_, Some(_)) => {}
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn record(&self, csn: Csn) -> Result<Record, ApplyError> {
+        let body = match self.scheduler.recent(csn) {
+            Some(body) => body,
+            None => self.history.read(csn)?.ok_or(ApplyError::Missing(csn))?,
+        };
+        Ok(Record::decode(body)?)
+    }
+
+    /// Appends one database transaction, explicit and up to one Sync, so that commands already sent cannot be applied
+    /// one by one after a broken connection.
+    fn send_unit(&self, lane: &mut Lane, group: &[(Csn, Record)]) -> Result<Unit, ApplyError> {
+        let to = group.last().map_or(Csn(0), |(csn, _)| *csn);
+        let mut unit = Unit { to, expected: VecDeque::new(), commands: 0, failure: None };
+        let Some((_, first)) = group.first() else { return Ok(unit) };
+        self.send_own(lane, &mut unit, "BEGIN")?;
+        for (name, value) in &first.settings {
+            let sql = format!("SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value));
+            self.send_own(lane, &mut unit, &sql)?;
+        }
+        let as_role = (!first.user.is_empty() && first.user != self.who.user).then_some(&first.user);
+        for (csn, record) in group {
+            if let Some(role) = as_role {
+                self.send_own(lane, &mut unit, &format!("SET LOCAL ROLE {}", quote_identifier(role)))?;
+            }
+            for write in &record.writes {
+                self.send_write(lane, &mut unit, write)?;
+            }
+            if as_role.is_some() {
+                self.send_own(lane, &mut unit, "SET LOCAL ROLE NONE")?;
+            }
+            self.send_advance(lane, &mut unit, *csn)?;
+        }
+        self.send_own(lane, &mut unit, "COMMIT")?;
+        build::sync(&mut lane.output);
+        Ok(unit)
+    }
+
+    fn send_write(&self, lane: &mut Lane, unit: &mut Unit, write: &Write) -> Result<(), ApplyError> {
+        if write.captured {
+            self.send_own(lane, unit, "SET LOCAL session_replication_role = replica")?;
+        }
+        match &write.what {
+            What::Text(sql) => {
+                build::parse(&mut lane.output, "", sql, [])?;
+                build::bind(&mut lane.output, "", "", [], [], [])?;
+            }
+            What::Prepared { sql, types, bind } => {
+                let (name, _) = lane.prepare(StatementKey::of(sql, types), sql, types)?;
+                put_bind(lane, &name, bind);
+            }
+            What::Copy { sql, .. } => {
+                build::parse(&mut lane.output, "", sql, [])?;
+                build::bind(&mut lane.output, "", "", [], [], [])?;
+            }
+        }
+        build::execute(&mut lane.output, "", 0)?;
+        if let What::Copy { data, .. } = &write.what {
+            for chunk in data {
+                build::copy_data(&mut lane.output, chunk)?;
+            }
+            build::copy_done(&mut lane.output);
+        }
+        unit.expected.push_back(Some(write.rows));
+        if write.captured {
+            self.send_own(lane, unit, "SET LOCAL session_replication_role = origin")?;
+        }
+        Ok(())
+    }
+
+    fn send_advance(&self, lane: &mut Lane, unit: &mut Unit, csn: Csn) -> Result<(), ApplyError> {
+        let key = StatementKey::of(progress::ADVANCE, &progress::ADVANCE_TYPES);
+        let (name, _) = lane.prepare(key, progress::ADVANCE, &progress::ADVANCE_TYPES)?;
+        let (csn, epoch) = (csn.0.to_string(), self.epoch.to_string());
+        build::bind(&mut lane.output, "", &name, [], [Some(csn.as_bytes()), Some(epoch.as_bytes())], [])?;
+        build::execute(&mut lane.output, "", 0)?;
+        unit.expected.push_back(Some(Some(1)));
+        Ok(())
+    }
+
+    /// A command of ours, whose row count says nothing.
+    fn send_own(&self, lane: &mut Lane, unit: &mut Unit, sql: &str) -> Result<(), ApplyError> {
+        let (name, _) = lane.prepare(StatementKey::of(sql, &[]), sql, &[])?;
+        build::bind(&mut lane.output, "", &name, [], [], [])?;
+        build::execute(&mut lane.output, "", 0)?;
+        unit.expected.push_back(None);
+        Ok(())
+    }
+}
+
+/// Reads the answers of one unit up to its ReadyForQuery.
+async fn read_unit(lane: &mut Lane, mut unit: Unit) -> Result<Unit, ApplyError> {
+    if unit.expected.is_empty() {
+        return Ok(unit);
+    }
+    let mut expected = std::mem::take(&mut unit.expected);
+    loop {
+        let head = lane.next_frame().await?;
+        let decoded = onecopy_wire::backend::decode(head.tag, lane.body(head)).map_err(LaneError::from)?;
+        match decoded {
+            Backend::CommandComplete(tag) => {
+                let found = row_count(tag);
+                if let Some(Some(rows)) = expected.pop_front()
+                    && rows.is_some()
+                    && rows != found
+                    && unit.failure.is_none()
+                {
+                    unit.failure = Some(ApplyError::Differs { csn: unit.to, expected: rows, found });
+                }
+                unit.commands += 1;
+            }
+            Backend::Error(fields) => {
+                let fields = Box::new(fields.to_owned());
+                if crate::lane::is_going_away(fields.code) {
+                    return Err(LaneError::Database(fields).into());
+                }
+                unit.failure.get_or_insert(ApplyError::Refused { csn: unit.to, fields });
+            }
+            Backend::ReadyForQuery(_) => {
+                lane.consume(head);
+                return Ok(unit);
+            }
+            _ => {}
+        }
+        lane.consume(head);
+    }
+}
+
+/// A Bind message from a statement's name and the kept rest of the client's.
+fn put_bind(lane: &mut Lane, name: &str, rest: &[u8]) {
+    let out = &mut lane.output;
+    out.put_u8(tag::BIND);
+    out.put_u32((4 + 1 + name.len() + 1 + rest.len()) as u32);
+    out.put_u8(0);
+    out.put_slice(name.as_bytes());
+    out.put_u8(0);
+    out.put_slice(rest);
+}
+
+/// A string literal.
+pub fn quote(text: &str) -> String {
+    if text.contains('\\') {
+        format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
+    } else {
+        format!("'{}'", text.replace('\'', "''"))
+    }
+}
+
+/// A quoted identifier.
+pub fn quote_identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}

@@ -1,0 +1,204 @@
+//! Classification as sessions use it: the definitions in force, one parse a class, and what to do while they change.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use onecopy_classify::{
+    CapturePlan, Catalogue, Class, ClassCache, Context, OwnedLayout, Piece, Rewrite, Scratch, Splice,
+    context_key,
+};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+/// A statement that has been classified.
+#[derive(Clone)]
+pub struct Statement {
+    /// Its text: one statement, as the client wrote it.
+    pub sql: Arc<str>,
+    pub class: Arc<Class>,
+    pub layout: OwnedLayout,
+    /// The definitions under which it was classified.
+    pub generation: u64,
+}
+
+impl Statement {
+    /// What the analysis found, for people.
+    pub fn explain(&self, catalogue: &Catalogue, search_path: &[String]) -> Vec<(String, String)> {
+        let context = Context { catalogue, search_path, temporary: &[] };
+        let found = onecopy_classify::explain(&self.sql, &context);
+        let mut rows = vec![
+            ("class".to_owned(), found.class.text.clone()),
+            ("kind".to_owned(), format!("{:?}", found.class.kind)),
+        ];
+        rows.extend(found.items.into_iter().map(|item| ("item".to_owned(), item)));
+        rows.push(("changes".to_owned(), found.determinism));
+        rows.extend(found.rewritten.map(|text| ("rewritten".to_owned(), text)));
+        rows.extend(found.replay_form.map(|text| ("replayed as".to_owned(), text)));
+        rows.extend(found.captured.map(|text| ("applied as".to_owned(), text)));
+        rows
+    }
+}
+
+/// Classes kept; beyond it those not used for longest are made anew.
+const CLASSES_MAX: usize = 20_000;
+
+/// The definitions in force and the classes found under them.
+pub struct Classifier {
+    catalogue: RwLock<Arc<Catalogue>>,
+    cache: Mutex<ClassCache>,
+    generation: AtomicU64,
+    /// Changes of definitions that are decided or about to be, and not yet read.
+    changing: Mutex<u32>,
+    settled: Notify,
+}
+
+impl Classifier {
+    pub fn new(catalogue: Catalogue) -> Classifier {
+        Classifier {
+            catalogue: RwLock::new(Arc::new(catalogue)),
+            cache: Mutex::new(ClassCache::new(CLASSES_MAX)),
+            generation: AtomicU64::new(1),
+            changing: Mutex::new(0),
+            settled: Notify::new(),
+        }
+    }
+
+    pub fn catalogue(&self) -> Arc<Catalogue> {
+        self.catalogue.read().clone()
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Classifies the first statement of `sql`; also the offset of the next one.
+    pub fn classify(
+        &self,
+        sql: &str,
+        search_path: &[String],
+        scratch: &mut Scratch,
+    ) -> (Statement, Option<usize>) {
+        self.classify_under(&self.catalogue(), self.generation(), sql, search_path, scratch)
+    }
+
+    /// The same under definitions that only one transaction sees so far (generation 0: not kept).
+    pub fn classify_under(
+        &self,
+        catalogue: &Catalogue,
+        generation: u64,
+        sql: &str,
+        search_path: &[String],
+        scratch: &mut Scratch,
+    ) -> (Statement, Option<usize>) {
+        let normalised = onecopy_classify::normalise(sql, scratch);
+        let context = Context { catalogue, search_path, temporary: &[] };
+        let class = if generation == 0 {
+            Arc::new(onecopy_classify::classify(sql, &normalised, &context))
+        } else {
+            let key = context_key(&context);
+            self.cache.lock().get(sql, &normalised, &context, key)
+        };
+        let layout = normalised.layout.to_owned();
+        let next = normalised.next.map(|next| next as usize);
+        let text = sql.get(..normalised.layout.end as usize).unwrap_or(sql);
+        (Statement { sql: text.into(), class, layout, generation }, next)
+    }
+
+    /// Whether any constraint may be checked later than its statement.
+    pub fn has_deferrable(&self) -> bool {
+        self.catalogue.read().tables.iter().any(|table| {
+            table.foreign_keys.iter().any(|key| key.deferrable)
+                || table.unique.iter().any(|key| !key.immediate)
+        })
+    }
+
+    /// A transaction that changes definitions is about to be decided: nobody classifies until they are read again.
+    pub fn begin_change(&self) {
+        *self.changing.lock() += 1;
+    }
+
+    /// The new definitions were read, or the change did not happen (`None`).
+    pub fn end_change(&self, catalogue: Option<Catalogue>) {
+        if let Some(catalogue) = catalogue {
+            *self.catalogue.write() = Arc::new(catalogue);
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        }
+        let mut changing = self.changing.lock();
+        *changing -= 1;
+        if *changing == 0 {
+            self.settled.notify_waiters();
+        }
+    }
+
+    pub fn is_changing(&self) -> bool {
+        *self.changing.lock() > 0
+    }
+
+    /// Waits until no definitions are changing.
+    pub async fn settled(&self) {
+        loop {
+            let notified = self.settled.notified();
+            if !self.is_changing() {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+/// The rewrite with the text that returns captured columns.
+pub fn with_capture(rewrite: &Rewrite, capture: Option<&CapturePlan>) -> Rewrite {
+    let mut rewrite = rewrite.clone();
+    if let Some(plan) = capture {
+        let after = rewrite.splices.partition_point(|splice| splice.from <= plan.at);
+        let insert = vec![Piece::Text(plan.returning.clone())];
+        rewrite.splices.insert(after, Splice { from: plan.at, to: plan.at, insert });
+    }
+    rewrite
+}
+
+/// The schemas that a `search_path` setting names, as classification wants them.
+pub fn search_path(setting: &str, user: &str, catalogue: &Catalogue) -> Vec<String> {
+    let mut schemas = Vec::new();
+    let mut rest = setting.trim();
+    while !rest.is_empty() {
+        let (name, after) = match rest.strip_prefix('"') {
+            Some(quoted) => {
+                // A doubled quote stands for one.
+                let mut end = 0;
+                let bytes = quoted.as_bytes();
+                while end < bytes.len() && (bytes[end] != b'"' || bytes.get(end + 1) == Some(&b'"')) {
+                    end += if bytes[end] == b'"' { 2 } else { 1 };
+                }
+                let end = end.min(bytes.len());
+                (quoted[..end].replace("\"\"", "\""), quoted.get(end + 1..).unwrap_or(""))
+            }
+            None => {
+                let end = rest.find(',').unwrap_or(rest.len());
+                (rest[..end].trim().to_ascii_lowercase(), &rest[end..])
+            }
+        };
+        let name = if name == "$user" { user.to_owned() } else { name };
+        if catalogue.schemas.contains(&name) {
+            schemas.push(name);
+        }
+        rest = after.trim_start().strip_prefix(',').unwrap_or("").trim_start();
+    }
+    schemas
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_path_is_read_as_the_server_reads_it() {
+        let schemas = ["public", "shop", "a b", "Q\"x"].map(str::to_owned).to_vec();
+        let catalogue = Catalogue { schemas, ..Catalogue::default() };
+        let read = |setting| search_path(setting, "shop", &catalogue);
+        assert_eq!(read("\"$user\", public"), ["shop", "public"]);
+        assert_eq!(read("PUBLIC,missing"), ["public"]);
+        assert_eq!(read("\"a b\", \"Q\"\"x\""), ["a b", "Q\"x"]);
+        assert!(read("").is_empty());
+    }
+}

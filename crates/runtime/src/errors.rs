@@ -1,0 +1,135 @@
+//! The one place that turns errors into SQLSTATEs and words for the client.
+
+use bytes::BytesMut;
+use onecopy_core::Refusal;
+use onecopy_wire::backend::build::{self, Report, Severity};
+use onecopy_wire::sqlstate::SqlState;
+
+use crate::lane::LaneError;
+
+/// Why serving could not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A socket could not be opened.
+    #[error("listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The commit log could not be opened or is damaged.
+    #[error("open the commit log: {0}")]
+    Log(String),
+    /// A setting cannot be used.
+    #[error("{0}")]
+    Settings(String),
+    /// The replicas cannot be used together.
+    #[error("{0}")]
+    Replicas(String),
+    /// TLS could not be set up.
+    #[error("set up TLS: {0}")]
+    Tls(String),
+}
+
+/// An answer of onecopy's own to a statement that could not be executed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    pub code: SqlState,
+    pub message: String,
+    pub detail: Option<String>,
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    pub fn new(code: SqlState, message: impl Into<String>) -> Failure {
+        Failure { code, message: message.into(), detail: None, hint: None }
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// What is not supported, with what to do instead.
+    pub fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> Failure {
+        Failure::new(SqlState::FEATURE_NOT_SUPPORTED, what).hint(hint)
+    }
+
+    pub fn of_refusal(refusal: Refusal, cancelled: Cancelled) -> Failure {
+        match refusal {
+            Refusal::Deadlock => Failure::new(
+                SqlState::DEADLOCK_DETECTED,
+                "this transaction and others were waiting for each other; this one was given up",
+            )
+            .hint("Run the transaction again. Touching tables and rows in the same order everywhere avoids this."),
+            Refusal::ReadsChanged => Failure::new(
+                SqlState::SERIALIZATION_FAILURE,
+                "what this transaction has read was changed by another before it wrote",
+            )
+            .hint("Run the transaction again. SELECT ... FOR UPDATE keeps others from changing what is read."),
+            Refusal::HomeLost => Failure::new(
+                SqlState::SERIALIZATION_FAILURE,
+                "the replica on which this transaction was executing went out of service",
+            )
+            .hint("Nothing of it was committed. Run the transaction again."),
+            Refusal::AnswerCut => Failure::new(
+                SqlState::SERIALIZATION_FAILURE,
+                "the replica went out of service after a part of the result had been sent",
+            )
+            .hint("Run the statement again."),
+            Refusal::Undeclared => Failure::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "the statement touches a table that the transaction did not declare at its start",
+            )
+            .hint("Declare all tables of the transaction, or none."),
+            Refusal::Mispredicted => Failure::new(
+                SqlState::SERIALIZATION_FAILURE,
+                "the transaction touches a table that transactions like it had not touched before",
+            )
+            .hint("It has been learned. Run the transaction again."),
+            Refusal::Cancelled => match cancelled {
+                Cancelled::ByClient => {
+                    Failure::new(SqlState::QUERY_CANCELED, "canceling statement due to user request")
+                }
+                Cancelled::ByTimeout => Failure::new(
+                    SqlState::LOCK_NOT_AVAILABLE,
+                    "the statement waited too long for other transactions or for a replica",
+                )
+                .hint("SHOW WAITS on the admin console tells who blocks whom; limits.wait_timeout_ms is the limit."),
+            },
+        }
+    }
+
+    pub fn of_lane(error: &LaneError) -> Failure {
+        match error {
+            LaneError::Database(fields) => Failure {
+                code: fields.code,
+                message: fields.message.clone(),
+                detail: fields.detail.clone(),
+                hint: fields.hint.clone(),
+            },
+            other => Failure::new(SqlState::CONNECTION_FAILURE, other.to_string())
+                .hint("Nothing was committed. Run the transaction again."),
+        }
+    }
+
+    pub fn put(&self, out: &mut BytesMut, severity: Severity) {
+        let report = Report {
+            severity,
+            code: self.code,
+            message: &self.message,
+            detail: self.detail.as_deref(),
+            hint: self.hint.as_deref(),
+            position: None,
+        };
+        build::error(out, &report);
+    }
+}
+
+/// Who gave up the waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cancelled {
+    ByClient,
+    ByTimeout,
+}

@@ -1,0 +1,305 @@
+//! A lane: one backend connection, with what is prepared and set on it.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BytesMut};
+use hashbrown::HashMap;
+use onecopy_wire::backend::{self, Backend, ErrorFields, Status};
+use onecopy_wire::frame::HEAD_LEN;
+use onecopy_wire::frontend::build;
+use onecopy_wire::{FrameError, Head, SqlState, WireError, frame};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+/// Bytes asked for in one read.
+const READ_LEN: usize = 64 * 1024;
+/// The longest frame of a server's that is kept whole: errors, notices, descriptions, rows that must be read.
+pub const DECODE_LEN_MAX: usize = 256 * 1024 * 1024;
+/// Statements prepared on one lane; the oldest are closed beyond it.
+const PREPARED_MAX: usize = 1_000;
+
+/// A byte stream to a server.
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Why a lane cannot be used any more, or a command of ours failed on it.
+#[derive(Debug, thiserror::Error)]
+pub enum LaneError {
+    #[error("the connection to the replica was lost: {0}")]
+    Lost(#[from] io::Error),
+    #[error("the replica closed the connection")]
+    Closed,
+    #[error("the replica broke the protocol: {0}")]
+    Protocol(#[from] WireError),
+    #[error("the replica sent an impossible message: {0}")]
+    Frame(#[from] FrameError),
+    #[error("{}: {}", .0.code.as_str(), .0.message)]
+    Database(Box<ErrorFields>),
+}
+
+impl LaneError {
+    /// The database refused a command; the lane itself is well.
+    pub fn is_database(&self) -> bool {
+        matches!(self, LaneError::Database(_))
+    }
+}
+
+/// What is known about a statement prepared on a lane.
+#[derive(Clone, Copy, Debug)]
+struct Prepared {
+    number: u32,
+    used: u64,
+}
+
+/// One backend connection.
+pub struct Lane {
+    stream: Stream,
+    /// Received and not consumed.
+    pub input: BytesMut,
+    /// To be sent by the next [`Lane::flush`].
+    pub output: BytesMut,
+    /// For cancel requests.
+    pub pid: u32,
+    pub key: Vec<u8>,
+    /// The replica's incarnation: a lane of an earlier one must not be used.
+    pub incarnation: u64,
+    /// Hash of the session settings in force.
+    pub settings: u64,
+    /// Generation of definitions under which the statements were prepared.
+    pub generation: u64,
+    prepared: HashMap<StatementKey, Prepared>,
+    prepared_count: u32,
+    uses: u64,
+    /// Settings as the server reported them.
+    pub params: HashMap<String, String>,
+}
+
+/// What a prepared statement is known by: a hash of its text and parameter types.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StatementKey(pub u128);
+
+impl StatementKey {
+    pub fn of(sql: &str, types: &[u32]) -> StatementKey {
+        let mut low = std::hash::DefaultHasher::new();
+        let mut high = std::hash::DefaultHasher::new();
+        use std::hash::{Hash, Hasher};
+        sql.hash(&mut low);
+        types.hash(&mut low);
+        (sql.len(), types, sql).hash(&mut high);
+        StatementKey(u128::from(low.finish()) << 64 | u128::from(high.finish()))
+    }
+}
+
+impl Lane {
+    pub fn new(stream: Stream) -> Lane {
+        Lane {
+            stream,
+            input: BytesMut::with_capacity(READ_LEN),
+            output: BytesMut::with_capacity(4096),
+            pid: 0,
+            key: Vec::new(),
+            incarnation: 0,
+            settings: 0,
+            generation: 0,
+            prepared: HashMap::new(),
+            prepared_count: 0,
+            uses: 0,
+            params: HashMap::new(),
+        }
+    }
+
+    /// Sends what was appended to `output`.
+    pub async fn flush(&mut self) -> Result<(), LaneError> {
+        if !self.output.is_empty() {
+            self.stream.write_all_buf(&mut self.output).await?;
+            if self.output.capacity() > 4 * READ_LEN {
+                self.output = BytesMut::with_capacity(4096);
+            }
+        }
+        if matches!(self.stream, Stream::Tls(_)) {
+            self.stream.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Receives more into `input`.
+    pub async fn fill(&mut self) -> Result<(), LaneError> {
+        self.input.reserve(READ_LEN / 8);
+        match self.stream.read_buf(&mut self.input).await? {
+            0 => Err(LaneError::Closed),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next complete frame, which stays in `input` until [`Lane::consume`].
+    pub async fn next_frame(&mut self) -> Result<Head, LaneError> {
+        loop {
+            if let Some(head) = frame::peek(&self.input, DECODE_LEN_MAX)?
+                && self.input.len() >= head.len
+            {
+                return Ok(head);
+            }
+            self.fill().await?;
+        }
+    }
+
+    pub fn body(&self, head: Head) -> &[u8] {
+        &self.input[HEAD_LEN..head.len]
+    }
+
+    pub fn consume(&mut self, head: Head) {
+        self.input.advance(head.len);
+    }
+
+    /// The name of a statement on this lane, preparing it if it is new: then its Parse is appended to the output and
+    /// one ParseComplete has to be expected (the second value).
+    pub fn prepare(
+        &mut self,
+        key: StatementKey,
+        sql: &str,
+        types: &[u32],
+    ) -> Result<(String, bool), WireError> {
+        self.uses += 1;
+        if let Some(prepared) = self.prepared.get_mut(&key) {
+            prepared.used = self.uses;
+            return Ok((statement_name(prepared.number), false));
+        }
+        self.prepared_count += 1;
+        let name = statement_name(self.prepared_count);
+        build::parse(&mut self.output, &name, sql, types.iter().copied())?;
+        self.prepared.insert(key, Prepared { number: self.prepared_count, used: self.uses });
+        Ok((name, true))
+    }
+
+    pub fn is_prepared(&self, key: StatementKey) -> bool {
+        self.prepared.contains_key(&key)
+    }
+
+    /// A Parse failed or may not have been reached: the name is not to be relied on.
+    pub fn unprepare(&mut self, key: StatementKey) {
+        self.prepared.remove(&key);
+    }
+
+    /// Forgets everything prepared; the caller has sent DEALLOCATE ALL or will.
+    pub fn unprepare_all(&mut self) {
+        self.prepared.clear();
+    }
+
+    pub fn has_prepared(&self) -> bool {
+        !self.prepared.is_empty()
+    }
+
+    pub fn has_too_many_prepared(&self) -> bool {
+        self.prepared.len() > PREPARED_MAX
+    }
+
+    /// Runs commands of our own by the simple protocol and drops their results.
+    pub async fn command(&mut self, sql: &str) -> Result<(), LaneError> {
+        self.query(sql).await.map(drop)
+    }
+
+    /// Runs a command of our own by the simple protocol and returns its rows as text.
+    pub async fn query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, LaneError> {
+        build::query(&mut self.output, sql)?;
+        self.flush().await?;
+        self.collect(1).await
+    }
+
+    /// Collects rows until `ready` ReadyForQuery have come; the first error is returned then.
+    pub async fn collect(&mut self, mut ready: u32) -> Result<Vec<Vec<Option<String>>>, LaneError> {
+        let (mut rows, mut failure, mut reported) = (Vec::new(), None, Vec::new());
+        while ready > 0 {
+            let head = self.next_frame().await?;
+            match backend::decode(head.tag, self.body(head))? {
+                Backend::ParameterStatus(status) => {
+                    reported.push((status.name.to_owned(), status.value.to_string()));
+                }
+                Backend::DataRow(values) => rows.push(
+                    values
+                        .iter()
+                        .map(|value| value.map(|v| String::from_utf8_lossy(v).into_owned()))
+                        .collect(),
+                ),
+                Backend::Error(fields) => {
+                    failure.get_or_insert_with(|| Box::new(fields.to_owned()));
+                }
+                Backend::ReadyForQuery(_) => ready -= 1,
+                _ => {}
+            }
+            self.consume(head);
+        }
+        self.params.extend(reported);
+        match failure {
+            Some(fields) => Err(LaneError::Database(fields)),
+            None => Ok(rows),
+        }
+    }
+
+    /// Waits for a ReadyForQuery and says in which state it left the session; errors on the way are returned.
+    pub async fn ready(&mut self) -> Result<(Status, Option<Box<ErrorFields>>), LaneError> {
+        let mut failure = None;
+        loop {
+            let head = self.next_frame().await?;
+            let decoded = backend::decode(head.tag, self.body(head))?;
+            match decoded {
+                Backend::Error(fields) => {
+                    failure.get_or_insert_with(|| Box::new(fields.to_owned()));
+                }
+                Backend::ReadyForQuery(status) => {
+                    self.consume(head);
+                    return Ok((status, failure));
+                }
+                _ => {}
+            }
+            self.consume(head);
+        }
+    }
+}
+
+fn statement_name(number: u32) -> String {
+    format!("oc{number}")
+}
+
+/// Whether an error means that the server as a whole, and not only a statement, is going away.
+pub fn is_going_away(code: SqlState) -> bool {
+    matches!(code.as_str(), "57P01" | "57P02" | "57P03" | "57P05")
+}

@@ -1,0 +1,202 @@
+//! What would make replicas differ, and whether they do.
+
+use std::process::Stdio;
+
+use crate::agent::quote_identifier;
+use crate::lane::{Lane, LaneError};
+use crate::settings::{ReplicaSettings, Settings};
+
+/// What a server says of itself that its answers may depend on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// Names and values that must be equal on all replicas.
+    pub settings: Vec<(String, String)>,
+    /// How many tables, views, sequences and functions of users it holds.
+    pub objects: u64,
+    /// Whether the agent's role is a superuser.
+    pub superuser: bool,
+}
+
+/// Settings that change what a statement computes. Others, such as memory sizes, may differ.
+const SETTINGS: &[&str] = &[
+    "server_version_num",
+    "server_encoding",
+    "integer_datetimes",
+    "block_size",
+    "TimeZone",
+    "DateStyle",
+    "IntervalStyle",
+    "lc_monetary",
+    "lc_numeric",
+    "lc_time",
+    "default_text_search_config",
+    "standard_conforming_strings",
+    "extra_float_digits",
+    "bytea_output",
+    "search_path",
+    "backslash_quote",
+    "escape_string_warning",
+    "array_nulls",
+    "transform_null_equals",
+    "xmlbinary",
+    "xmloption",
+    "default_with_oids",
+    "row_security",
+    "max_identifier_length",
+    "timezone_abbreviations",
+    "default_transaction_isolation",
+];
+
+/// Reads what must be equal.
+pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
+    let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
+    let sql = format!(
+        "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({names}) \
+         UNION ALL SELECT 'collation', datcollate || ' ' || datctype || ' ' || coalesce(to_jsonb(d)->>'daticulocale', '') \
+             || ' ' || coalesce(to_jsonb(d)->>'datcollversion', '') FROM pg_catalog.pg_database d WHERE datname = current_database() \
+         UNION ALL SELECT 'extension ' || extname, extversion FROM pg_catalog.pg_extension \
+         ORDER BY 1",
+        names = names.join(", ")
+    );
+    let pair = |row: Vec<Option<String>>| {
+        let mut row = row.into_iter();
+        (row.next().flatten().unwrap_or_default(), row.next().flatten().unwrap_or_default())
+    };
+    let settings = lane.query(&sql).await?.into_iter().map(pair).collect();
+    let counts = lane
+        .query(
+            "SELECT (SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'onecopy')) \
+             + (SELECT count(*) FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
+             WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'onecopy')), \
+             (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)",
+        )
+        .await?;
+    let first = counts.into_iter().next().unwrap_or_default();
+    let text = |i: usize| first.get(i).cloned().flatten().unwrap_or_default();
+    Ok(Facts { settings, objects: text(0).parse().unwrap_or(0), superuser: text(1) == "t" })
+}
+
+/// Compares replicas; the error says what differs and what to do.
+pub fn compare(replicas: &[(&str, &Facts)]) -> Result<(), String> {
+    let Some((first_name, first)) = replicas.first() else { return Ok(()) };
+    if let Some((name, _)) = replicas.iter().find(|(_, facts)| !facts.superuser) {
+        return Err(format!(
+            "the agent's role is no superuser on {name}; onecopy needs one to apply writes of all roles"
+        ));
+    }
+    for (name, facts) in &replicas[1..] {
+        for (key, value) in &first.settings {
+            let other = facts.settings.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+            if other != Some(value.as_str()) {
+                return Err(format!(
+                    "{key} is \"{value}\" on {first_name} and {} on {name}; replicas must agree in it, since the same statement would have different results. Make it equal and start again",
+                    other.map_or_else(|| "missing".to_owned(), |v| format!("\"{v}\""))
+                ));
+            }
+        }
+        if let Some((key, _)) =
+            facts.settings.iter().find(|(k, _)| !first.settings.iter().any(|(o, _)| o == k))
+        {
+            return Err(format!("{key} is on {name} but not on {first_name}; make it equal and start again"));
+        }
+    }
+    Ok(())
+}
+
+/// One table's name, number of rows, and a sum of hashes of its rows that does not depend on their order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TableSum {
+    /// Qualified name.
+    pub table: String,
+    /// Rows.
+    pub rows: String,
+    /// Sum of hashes.
+    pub sum: String,
+}
+
+/// Sums up every table and sequence of users, in the lane's current snapshot.
+pub async fn contents(lane: &mut Lane) -> Result<Vec<TableSum>, LaneError> {
+    let tables = lane
+        .query(
+            "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.relkind IN ('r', 'm') AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'onecopy') \
+             ORDER BY 1, 2",
+        )
+        .await?;
+    let mut sums = Vec::with_capacity(tables.len());
+    for row in tables {
+        let mut row = row.into_iter().map(Option::unwrap_or_default);
+        let (schema, table) = (row.next().unwrap_or_default(), row.next().unwrap_or_default());
+        let name = format!("{}.{}", quote_identifier(&schema), quote_identifier(&table));
+        let sql = format!(
+            "SELECT count(*), coalesce(sum(pg_catalog.hashtextextended(t::text, 0)::numeric), 0) FROM {name} t"
+        );
+        let found = lane.query(&sql).await?.into_iter().next().unwrap_or_default();
+        let text = |i: usize| found.get(i).cloned().flatten().unwrap_or_default();
+        sums.push(TableSum { table: format!("{schema}.{table}"), rows: text(0), sum: text(1) });
+    }
+    Ok(sums)
+}
+
+/// Names of tables that differ, with how.
+pub fn differences(a: &[TableSum], b: &[TableSum]) -> Vec<String> {
+    let mut found = Vec::new();
+    for one in a {
+        match b.iter().find(|other| other.table == one.table) {
+            None => found.push(format!("{} (missing)", one.table)),
+            Some(other) if other.rows != one.rows => {
+                found.push(format!("{} ({} rows and {})", one.table, one.rows, other.rows));
+            }
+            Some(other) if other.sum != one.sum => found.push(format!("{} (contents)", one.table)),
+            Some(_) => {}
+        }
+    }
+    found.extend(
+        b.iter().filter(|o| !a.iter().any(|t| t.table == o.table)).map(|o| format!("{} (missing)", o.table)),
+    );
+    found
+}
+
+/// Copies a whole database from one replica to another, empty one, with pg_dump and psql.
+pub async fn copy(settings: &Settings, from: usize, to: usize) -> Result<(), String> {
+    let dsn = |replica: &ReplicaSettings| {
+        format!(
+            "host={} port={} user={} dbname={}",
+            replica.host, replica.port, settings.agent_user, settings.database
+        )
+    };
+    let mut dump = tokio::process::Command::new("pg_dump");
+    dump.arg("--no-sync")
+        .arg("-d")
+        .arg(dsn(&settings.replicas[from]))
+        .stdout(Stdio::piped())
+        .stdin(Stdio::null());
+    let mut restore = tokio::process::Command::new("psql");
+    restore
+        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d"])
+        .arg(dsn(&settings.replicas[to]))
+        .stdout(Stdio::null());
+    for command in [&mut dump, &mut restore] {
+        if let Some(password) = &settings.agent_password {
+            command.env("PGPASSWORD", password);
+        }
+    }
+    let missing = |what: &str, error: std::io::Error| {
+        format!(
+            "start {what}: {error}; install the PostgreSQL client programs (Debian: apt-get install postgresql-client)"
+        )
+    };
+    let mut dump = dump.spawn().map_err(|error| missing("pg_dump", error))?;
+    let output: Stdio = match dump.stdout.take().map(TryInto::try_into) {
+        Some(Ok(output)) => output,
+        _ => return Err("pg_dump has no output".to_owned()),
+    };
+    let status = restore.stdin(output).status().await.map_err(|error| missing("psql", error))?;
+    let dumped = dump.wait().await.map_err(|error| missing("pg_dump", error))?;
+    if dumped.success() && status.success() {
+        Ok(())
+    } else {
+        Err(format!("pg_dump ended with {dumped}, psql with {status}; their messages are above"))
+    }
+}

@@ -1,0 +1,169 @@
+//! Opening a backend connection: TLS, startup, authentication.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onecopy_wire::backend::{Authentication, Backend, decode};
+use onecopy_wire::frontend::build;
+use onecopy_wire::startup::{self, SslReply, VERSION_3_0};
+use onecopy_wire::{password, scram};
+use rand::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::lane::{Lane, LaneError, Stream};
+use crate::settings::{ReplicaSettings, ReplicaTls};
+
+/// First key of the advisory locks by which the sessions of onecopy are known on a replica ("oc2p").
+pub const SESSION_MARK: i32 = 0x6f63_3270;
+
+/// Who connects to a replica.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    pub user: String,
+    pub password: Option<String>,
+}
+
+/// Opens connections to one replica.
+#[derive(Clone)]
+pub struct Connector {
+    pub address: Arc<ReplicaSettings>,
+    pub database: Arc<str>,
+    pub timeout: Duration,
+}
+
+impl Connector {
+    /// A connection that a later fencing will find and end.
+    pub async fn connect_marked(&self, who: &Credentials, incarnation: u64) -> Result<Lane, LaneError> {
+        let mut lane = self.connect(who).await?;
+        let mark = (incarnation & 0x7fff_ffff) as i32;
+        lane.command(&format!("SELECT pg_catalog.pg_advisory_lock_shared({SESSION_MARK}, {mark})")).await?;
+        Ok(lane)
+    }
+
+    /// A connection that is ready for statements.
+    async fn connect(&self, who: &Credentials) -> Result<Lane, LaneError> {
+        match tokio::time::timeout(self.timeout, self.connect_unbounded(who)).await {
+            Ok(result) => result,
+            Err(_) => Err(LaneError::Lost(std::io::Error::from(std::io::ErrorKind::TimedOut))),
+        }
+    }
+
+    async fn connect_unbounded(&self, who: &Credentials) -> Result<Lane, LaneError> {
+        let stream = self.open_stream().await?;
+        let mut lane = Lane::new(stream);
+        let params = [
+            ("user", who.user.as_str()),
+            ("database", &self.database),
+            ("client_encoding", "UTF8"),
+            ("synchronous_commit", "off"),
+        ];
+        startup::startup(&mut lane.output, VERSION_3_0, &params)?;
+        lane.flush().await?;
+        self.authenticate(&mut lane, who).await?;
+        Ok(lane)
+    }
+
+    pub async fn open_stream(&self) -> Result<Stream, LaneError> {
+        if self.address.host.starts_with('/') {
+            let path = format!("{}/.s.PGSQL.{}", self.address.host, self.address.port);
+            return Ok(Stream::Unix(UnixStream::connect(path).await?));
+        }
+        let mut stream = TcpStream::connect((self.address.host.as_str(), self.address.port)).await?;
+        stream.set_nodelay(true)?;
+        if self.address.tls == ReplicaTls::Disable {
+            return Ok(Stream::Tcp(stream));
+        }
+        let mut request = bytes::BytesMut::new();
+        startup::ssl_request(&mut request);
+        stream.write_all(&request).await?;
+        let mut reply = [0_u8; 1];
+        stream.read_exact(&mut reply).await?;
+        match startup::decode_ssl_reply(&reply)? {
+            Some(SslReply::Accepted) => {
+                crate::server::tls::connect(stream, &self.address).await.map_err(LaneError::Lost)
+            }
+            _ => Err(LaneError::Lost(std::io::Error::other(
+                "the replica does not offer TLS; set its tls to \"disable\" or enable ssl on it",
+            ))),
+        }
+    }
+
+    async fn authenticate(&self, lane: &mut Lane, who: &Credentials) -> Result<(), LaneError> {
+        let password = who.password.as_deref().unwrap_or_default();
+        let mut exchange = Exchange::None;
+        loop {
+            let head = lane.next_frame().await?;
+            let mut answer = bytes::BytesMut::new();
+            match decode(head.tag, lane.body(head))? {
+                Backend::Authentication(Authentication::Ok) => {}
+                Backend::Authentication(Authentication::CleartextPassword) => {
+                    build::password(&mut answer, password)?
+                }
+                Backend::Authentication(Authentication::Md5Password { salt }) => {
+                    build::password(&mut answer, &password::md5(&who.user, password, salt))?;
+                }
+                Backend::Authentication(Authentication::Sasl(mechanisms)) => {
+                    let nonce: [u8; scram::NONCE_LEN] = rand::rng().random();
+                    let credential = scram::Credential::Password(password.to_owned());
+                    let client = scram::Client::new(credential, nonce, scram::Binding::Unavailable);
+                    let (waiting, hello) =
+                        client.hello(mechanisms.iter()).map_err(|e| unexpected(&e.to_string()))?;
+                    build::sasl_initial_response(&mut answer, hello.mechanism, hello.message.as_bytes())?;
+                    exchange = Exchange::First(waiting);
+                }
+                Backend::Authentication(Authentication::SaslContinue(data)) => {
+                    let Exchange::First(waiting) = std::mem::take(&mut exchange) else {
+                        return Err(unexpected("SASLContinue out of order"));
+                    };
+                    let (waiting, message) =
+                        waiting.on_server_first(data).map_err(|error| unexpected(&error.to_string()))?;
+                    build::sasl_response(&mut answer, message.as_bytes())?;
+                    exchange = Exchange::Final(waiting);
+                }
+                Backend::Authentication(Authentication::SaslFinal(data)) => {
+                    let Exchange::Final(waiting) = std::mem::take(&mut exchange) else {
+                        return Err(unexpected("SASLFinal out of order"));
+                    };
+                    waiting.on_server_final(data).map_err(|error| unexpected(&error.to_string()))?;
+                }
+                Backend::Authentication(_) => {
+                    return Err(unexpected(
+                        "an authentication method that onecopy does not speak; use scram-sha-256",
+                    ));
+                }
+                Backend::BackendKeyData(key) => {
+                    let (pid, key) = (key.pid, key.key.to_vec());
+                    (lane.pid, lane.key) = (pid, key);
+                }
+                Backend::ParameterStatus(status) => {
+                    lane.params.insert(status.name.to_owned(), status.value.to_string());
+                }
+                Backend::Error(fields) => return Err(LaneError::Database(Box::new(fields.to_owned()))),
+                Backend::ReadyForQuery(_) => {
+                    lane.consume(head);
+                    return Ok(());
+                }
+                _ => {}
+            }
+            lane.consume(head);
+            if !answer.is_empty() {
+                lane.output.extend_from_slice(&answer);
+                lane.flush().await?;
+            }
+        }
+    }
+}
+
+/// Where a SCRAM exchange stands.
+#[derive(Default)]
+enum Exchange {
+    #[default]
+    None,
+    First(scram::AwaitingServerFirst),
+    Final(scram::AwaitingServerFinal),
+}
+
+fn unexpected(what: &str) -> LaneError {
+    LaneError::Lost(std::io::Error::other(format!("authentication on the replica: {what}")))
+}

@@ -1,0 +1,94 @@
+//! Definitions and sequences as a replica has them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use onecopy_classify::catalogue::Sequence;
+use onecopy_classify::catalogue_queries::catalogue_query;
+use onecopy_classify::{Catalogue, table_id};
+use onecopy_core::{SequenceDefinition, TableId};
+use parking_lot::Mutex;
+
+use crate::agent::quote;
+use crate::lane::{Lane, LaneError};
+use crate::record::{Record, What, Write};
+
+/// Reads the catalogue snapshot that classification works with; also inside an open transaction, whose own changes it
+/// shows.
+pub async fn read(lane: &mut Lane) -> Result<Catalogue, LaneError> {
+    let version = lane.query("SHOW server_version_num").await?;
+    let version =
+        version.into_iter().flatten().flatten().next().and_then(|text| text.parse().ok()).unwrap_or(0);
+    // Names are written out in full only while the search path does not find them without.
+    let path = lane.query("SELECT pg_catalog.current_setting('search_path')").await?;
+    let path = path.into_iter().flatten().flatten().next().unwrap_or_default();
+    lane.command("SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)").await?;
+    let rows = lane.query(&catalogue_query(version)).await;
+    lane.command(&format!("SELECT pg_catalog.set_config('search_path', {}, false)", quote(&path))).await?;
+    let json = rows?.into_iter().flatten().flatten().next().unwrap_or_default();
+    Catalogue::from_json(&json).map_err(|error| LaneError::Lost(std::io::Error::other(error.to_string())))
+}
+
+/// The state of every sequence: identity, rules with the next free value, and qualified name.
+pub async fn sequences<'a>(
+    lane: &mut Lane,
+    catalogue: &'a Catalogue,
+) -> Result<Vec<(TableId, SequenceDefinition, &'a Sequence)>, LaneError> {
+    let rows = lane
+        .query("SELECT schemaname, sequencename, last_value FROM pg_catalog.pg_sequences WHERE schemaname <> 'onecopy'")
+        .await?;
+    let mut last: HashMap<(String, String), Option<i64>> = HashMap::new();
+    for row in rows {
+        let mut values = row.into_iter();
+        let mut next = || values.next().flatten();
+        let (schema, name) = (next().unwrap_or_default(), next().unwrap_or_default());
+        last.insert((schema, name), next().and_then(|value| value.parse().ok()));
+    }
+    let definition = |sequence: &Sequence| {
+        let last = last.get(&(sequence.schema.clone(), sequence.name.clone())).copied().flatten();
+        SequenceDefinition {
+            next: last.map_or(sequence.start, |last| last.saturating_add(sequence.increment)),
+            increment: sequence.increment,
+            min: sequence.min,
+            max: sequence.max,
+            cycle: sequence.cycle,
+        }
+    };
+    Ok(catalogue
+        .sequences
+        .iter()
+        .map(|sequence| (table_id(&sequence.schema, &sequence.name), definition(sequence), sequence))
+        .collect())
+}
+
+/// Whether a sequence has the same rules.
+pub fn same(a: &Sequence, b: &Sequence) -> bool {
+    (a.start, a.increment, a.min, a.max, a.cycle) == (b.start, b.increment, b.min, b.max, b.cycle)
+}
+
+/// Qualified, quoted names of sequences by identity.
+pub type SequenceNames = Arc<Mutex<HashMap<TableId, String>>>;
+
+/// Renders a reservation: every replica's own sequence moves past what may be handed out.
+pub fn reservation(names: SequenceNames) -> Box<dyn Fn(TableId, i64) -> Bytes + Send + Sync> {
+    Box::new(move |sequence, last| {
+        let names = names.lock();
+        let Some(name) = names.get(&sequence) else { return Bytes::new() };
+        let sql = format!("SELECT pg_catalog.setval({}, {last}, true)", quote(name));
+        let write = Write { what: What::Text(sql), captured: false, rows: None };
+        Record { writes: vec![write], ..Record::default() }.encode()
+    })
+}
+
+/// The names that [`reservation`] needs.
+pub fn names(catalogue: &Catalogue) -> HashMap<TableId, String> {
+    catalogue
+        .sequences
+        .iter()
+        .map(|s| {
+            let quoted = |name: &str| crate::agent::quote_identifier(name);
+            (table_id(&s.schema, &s.name), format!("{}.{}", quoted(&s.schema), quoted(&s.name)))
+        })
+        .collect()
+}

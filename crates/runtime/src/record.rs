@@ -1,0 +1,212 @@
+//! The body of a decision in the log: what the other replicas execute, in which surroundings.
+//!
+//! Format (all integers little-endian, strings and byte strings with a 32-bit length): version byte; user; number of
+//! settings and each one's name and value; number of writes and each write. A write is a kind byte, flags, the
+//! expected number of rows (`u64::MAX` if unknown), and by kind: the text; or the text, the parameter types and the
+//! end of a Bind message (formats, parameters, result formats); or the text of a COPY and its data.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+const VERSION: u8 = 1;
+const KIND_TEXT: u8 = 1;
+const KIND_PREPARED: u8 = 2;
+const KIND_COPY: u8 = 3;
+const FLAG_CAPTURED: u8 = 1;
+const ROWS_UNKNOWN: u64 = u64::MAX;
+
+/// What one transaction wrote.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Record {
+    /// The role that wrote; empty for onecopy itself.
+    pub user: String,
+    /// Session settings that may change what a statement means.
+    pub settings: Vec<(String, String)>,
+    /// In the order of execution.
+    pub writes: Vec<Write>,
+}
+
+/// One statement, or the rows that one changed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Write {
+    /// How to do it again.
+    pub what: What,
+    /// Rows that were captured: applied with triggers off.
+    pub captured: bool,
+    /// Rows that it must affect.
+    pub rows: Option<u64>,
+}
+
+/// How a write is done again.
+#[derive(Clone, PartialEq, Debug)]
+pub enum What {
+    /// A text for the simple protocol.
+    Text(String),
+    /// A statement to prepare, and the part of Bind that follows the names.
+    Prepared { sql: String, types: Vec<u32>, bind: Bytes },
+    /// A COPY FROM STDIN and its data, as CopyData bodies.
+    Copy { sql: String, data: Vec<Bytes> },
+}
+
+/// A body that is not one of this format: the log was written by another version, or is damaged.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("a record of the commit log cannot be read: {0}; it was written by another version, or is damaged")]
+pub struct BadRecord(&'static str);
+
+impl Record {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(256);
+        out.put_u8(VERSION);
+        put_str(&mut out, &self.user);
+        out.put_u32_le(self.settings.len() as u32);
+        for (name, value) in &self.settings {
+            put_str(&mut out, name);
+            put_str(&mut out, value);
+        }
+        out.put_u32_le(self.writes.len() as u32);
+        for write in &self.writes {
+            write.encode(&mut out);
+        }
+        out.freeze()
+    }
+
+    pub fn decode(mut body: Bytes) -> Result<Record, BadRecord> {
+        if body.is_empty() {
+            return Ok(Record::default());
+        }
+        if take_u8(&mut body)? != VERSION {
+            return Err(BadRecord("unknown version"));
+        }
+        let user = take_str(&mut body)?;
+        let settings = take_many(&mut body, |body| Ok((take_str(body)?, take_str(body)?)))?;
+        let writes = take_many(&mut body, Write::decode)?;
+        if body.has_remaining() {
+            Err(BadRecord("bytes after the end"))
+        } else {
+            Ok(Record { user, settings, writes })
+        }
+    }
+}
+
+impl Write {
+    /// Bytes that this takes in memory and in the log, about.
+    pub fn len(&self) -> usize {
+        32 + match &self.what {
+            What::Text(sql) => sql.len(),
+            What::Prepared { sql, types, bind } => sql.len() + 4 * types.len() + bind.len(),
+            What::Copy { sql, data } => sql.len() + data.iter().map(|chunk| chunk.len() + 4).sum::<usize>(),
+        }
+    }
+
+    fn encode(&self, out: &mut BytesMut) {
+        let kind = match &self.what {
+            What::Text(_) => KIND_TEXT,
+            What::Prepared { .. } => KIND_PREPARED,
+            What::Copy { .. } => KIND_COPY,
+        };
+        out.put_u8(kind);
+        out.put_u8(if self.captured { FLAG_CAPTURED } else { 0 });
+        out.put_u64_le(self.rows.unwrap_or(ROWS_UNKNOWN));
+        match &self.what {
+            What::Text(sql) => put_str(out, sql),
+            What::Prepared { sql, types, bind } => {
+                put_str(out, sql);
+                out.put_u32_le(types.len() as u32);
+                types.iter().for_each(|oid| out.put_u32_le(*oid));
+                put_bytes(out, bind);
+            }
+            What::Copy { sql, data } => {
+                put_str(out, sql);
+                out.put_u32_le(data.len() as u32);
+                data.iter().for_each(|chunk| put_bytes(out, chunk));
+            }
+        }
+    }
+
+    fn decode(body: &mut Bytes) -> Result<Write, BadRecord> {
+        let kind = take_u8(body)?;
+        let flags = take_u8(body)?;
+        let rows = body.try_get_u64_le().map_err(|_| SHORT)?;
+        let what = match kind {
+            KIND_TEXT => What::Text(take_str(body)?),
+            KIND_PREPARED => What::Prepared {
+                sql: take_str(body)?,
+                types: take_many(body, take_u32)?,
+                bind: take_bytes(body)?,
+            },
+            KIND_COPY => What::Copy { sql: take_str(body)?, data: take_many(body, take_bytes)? },
+            _ => return Err(BadRecord("unknown kind of write")),
+        };
+        let rows = (rows != ROWS_UNKNOWN).then_some(rows);
+        Ok(Write { what, captured: flags & FLAG_CAPTURED != 0, rows })
+    }
+}
+
+const SHORT: BadRecord = BadRecord("it ends too early");
+
+fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
+    out.put_u32_le(bytes.len() as u32);
+    out.put_slice(bytes);
+}
+
+fn put_str(out: &mut BytesMut, text: &str) {
+    put_bytes(out, text.as_bytes());
+}
+
+fn take_u8(body: &mut Bytes) -> Result<u8, BadRecord> {
+    body.try_get_u8().map_err(|_| SHORT)
+}
+
+fn take_u32(body: &mut Bytes) -> Result<u32, BadRecord> {
+    body.try_get_u32_le().map_err(|_| SHORT)
+}
+
+fn take_bytes(body: &mut Bytes) -> Result<Bytes, BadRecord> {
+    let len = take_u32(body)? as usize;
+    if body.remaining() < len { Err(SHORT) } else { Ok(body.split_to(len)) }
+}
+
+fn take_str(body: &mut Bytes) -> Result<String, BadRecord> {
+    String::from_utf8(take_bytes(body)?.to_vec()).map_err(|_| BadRecord("a text is not UTF-8"))
+}
+
+fn take_many<T>(
+    body: &mut Bytes,
+    mut take: impl FnMut(&mut Bytes) -> Result<T, BadRecord>,
+) -> Result<Vec<T>, BadRecord> {
+    (0..take_u32(body)?).map(|_| take(body)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let write = |what| Write { what, captured: true, rows: Some(3) };
+        Record {
+            user: "shop".into(),
+            settings: vec![("TimeZone".into(), "UTC".into())],
+            writes: vec![
+                Write { what: What::Text("UPDATE t SET a = 1".into()), captured: false, rows: None },
+                write(What::Prepared {
+                    sql: "DELETE FROM t WHERE a = $1".into(),
+                    types: vec![23],
+                    bind: Bytes::from_static(&[0, 0, 0, 1]),
+                }),
+                write(What::Copy { sql: "COPY t FROM STDIN".into(), data: vec![Bytes::from_static(b"1\n")] }),
+            ],
+        }
+    }
+
+    #[test]
+    fn what_was_encoded_is_decoded() {
+        assert_eq!(Record::decode(record().encode()), Ok(record()));
+    }
+
+    #[test]
+    fn a_record_cut_anywhere_is_an_error() {
+        let whole = record().encode();
+        for len in 1..whole.len() {
+            assert!(Record::decode(whole.slice(..len)).is_err(), "cut at {len}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The core behind a lock, and the carrying of its effects to those who act: sessions, agents, the log.
+//!
+//! Effects are routed while the lock is held, so that everyone receives them in the order in which they were given;
+//! routing only appends to queues and never waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use onecopy_core::{
+    Csn, Decision, Effect, Event, How, NodeId, OpId, Place, Protocol, Refusal, ReplicaId, Status, TableId,
+    TxnId,
+};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::clock::Clock;
+
+/// What the core wants of the session that carries a transaction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Directive {
+    Execute { op: OpId, replica: ReplicaId, how: How, hold: bool },
+    Release { op: OpId, replica: ReplicaId },
+    Revalidate { replica: ReplicaId },
+    Leave { replica: ReplicaId },
+    Finish { op: OpId, replica: Option<ReplicaId> },
+    Refuse { op: OpId, reason: Refusal },
+    CommitAt { replica: ReplicaId, csn: Csn },
+    Acknowledge { op: OpId, csn: Csn },
+    Values { op: OpId, values: SmallVec<[Option<i64>; 2]> },
+}
+
+/// Where a session finds its directives.
+#[derive(Default)]
+pub struct Mail {
+    inbox: Mutex<Inbox>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    directives: VecDeque<(TxnId, Directive)>,
+    waker: Option<Waker>,
+}
+
+impl Mail {
+    fn post(&self, txn: TxnId, directive: Directive) {
+        let mut inbox = self.inbox.lock();
+        inbox.directives.push_back((txn, directive));
+        if let Some(waker) = inbox.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// The next directive for this transaction; those for earlier ones are dropped: their sessions have gone on.
+    pub fn take(&self, txn: TxnId) -> Option<Directive> {
+        let mut inbox = self.inbox.lock();
+        while let Some((to, directive)) = inbox.directives.pop_front() {
+            if to == txn {
+                return Some(directive);
+            }
+        }
+        None
+    }
+
+    pub async fn next(&self, txn: TxnId) -> Directive {
+        poll_fn(|cx| {
+            if let Some(directive) = self.take(txn) {
+                return Poll::Ready(directive);
+            }
+            let mut inbox = self.inbox.lock();
+            if inbox.directives.is_empty() {
+                inbox.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            drop(inbox);
+            self.take(txn).map_or_else(
+                || {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                },
+                Poll::Ready,
+            )
+        })
+        .await
+    }
+}
+
+/// Decisions that an agent shall apply, in order and without overlap.
+#[derive(Default)]
+pub struct AgentQueue {
+    inbox: Mutex<AgentInbox>,
+}
+
+#[derive(Default)]
+struct AgentInbox {
+    runs: VecDeque<(Csn, Csn)>,
+    suspected: Option<String>,
+    waker: Option<Waker>,
+}
+
+/// What an agent is woken by.
+#[derive(Debug)]
+pub enum AgentCommand {
+    Apply {
+        from: Csn,
+        to: Csn,
+    },
+    /// Somebody lost a connection to the replica, for this reason.
+    Suspect(String),
+}
+
+impl AgentQueue {
+    fn apply(&self, from: Csn, to: Csn) {
+        self.post(|inbox| inbox.runs.push_back((from, to)));
+    }
+
+    /// A connection to the replica was lost: it is to be fenced before it serves again (design 3.4).
+    pub fn suspect(&self, reason: &str) {
+        self.post(|inbox| {
+            inbox.suspected.get_or_insert_with(|| reason.to_owned());
+        });
+    }
+
+    fn post(&self, put: impl FnOnce(&mut AgentInbox)) {
+        let mut inbox = self.inbox.lock();
+        put(&mut inbox);
+        if let Some(waker) = inbox.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Forgets what was asked of an earlier incarnation.
+    pub fn clear(&self) {
+        let mut inbox = self.inbox.lock();
+        inbox.runs.clear();
+        inbox.suspected = None;
+    }
+
+    pub async fn next(&self) -> AgentCommand {
+        poll_fn(|cx| {
+            let mut inbox = self.inbox.lock();
+            if let Some(reason) = inbox.suspected.take() {
+                return Poll::Ready(AgentCommand::Suspect(reason));
+            }
+            if let Some((from, to)) = inbox.runs.pop_front() {
+                return Poll::Ready(AgentCommand::Apply { from, to });
+            }
+            inbox.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// How the scheduler makes decisions durable.
+pub trait Decisions: Send + Sync {
+    /// Appends without waiting; durability is reported by [`Scheduler::handle`] with `Event::Durable`.
+    fn append(&self, csn: Csn, body: Bytes);
+}
+
+struct State {
+    protocol: Box<dyn Protocol>,
+    effects: Vec<Effect>,
+    mails: HashMap<TxnId, Arc<Mail>>,
+    /// Writes of transactions that may be decided at any moment.
+    writes: HashMap<TxnId, Bytes>,
+    /// Decisions that some replica may still have to apply.
+    recent: BTreeMap<Csn, Bytes>,
+    next_txn: u64,
+}
+
+/// One served database.
+pub struct Scheduler {
+    state: Mutex<State>,
+    decisions: Box<dyn Decisions>,
+    pub agents: Vec<Arc<AgentQueue>>,
+    pub clock: Clock,
+    /// Renders a reservation of sequence values as a record.
+    reserve: Box<dyn Fn(TableId, i64) -> Bytes + Send + Sync>,
+}
+
+const HERE: Place = Place::Scheduler(NodeId(0));
+
+impl Scheduler {
+    pub fn new(
+        protocol: Box<dyn Protocol>,
+        replicas: usize,
+        decisions: Box<dyn Decisions>,
+        reserve: Box<dyn Fn(TableId, i64) -> Bytes + Send + Sync>,
+    ) -> Scheduler {
+        let state = State {
+            protocol,
+            effects: Vec::new(),
+            mails: HashMap::new(),
+            writes: HashMap::new(),
+            recent: BTreeMap::new(),
+            next_txn: 1,
+        };
+        Scheduler {
+            state: Mutex::new(state),
+            decisions,
+            agents: (0..replicas).map(|_| Arc::default()).collect(),
+            clock: Clock::start(),
+            reserve,
+        }
+    }
+
+    /// A number for a new transaction, whose directives shall go to this mail.
+    pub fn new_txn(&self, mail: &Arc<Mail>) -> TxnId {
+        let mut state = self.state.lock();
+        let txn = TxnId(state.next_txn);
+        state.next_txn += 1;
+        state.mails.insert(txn, mail.clone());
+        txn
+    }
+
+    /// Sends the transaction's directives, those that wait included, to another mail from now on.
+    pub fn redirect(&self, txn: TxnId, from: &Mail, to: &Arc<Mail>) {
+        let mut state = self.state.lock();
+        state.mails.insert(txn, to.clone());
+        let waiting: Vec<_> = {
+            let mut inbox = from.inbox.lock();
+            inbox.directives.drain(..).collect()
+        };
+        for (of, directive) in waiting {
+            if of == txn { to.post(of, directive) } else { from.post(of, directive) }
+        }
+    }
+
+    /// The transaction is over for its session.
+    pub fn end_txn(&self, txn: TxnId) {
+        let mut state = self.state.lock();
+        state.mails.remove(&txn);
+        state.writes.remove(&txn);
+    }
+
+    /// Tells the core what happened, and carries out what follows.
+    pub fn handle(&self, event: Event) {
+        let mut state = self.state.lock();
+        self.handle_locked(&mut state, event);
+    }
+
+    /// Like [`Scheduler::handle`], with the writes that are to be logged if this leads to a decision.
+    pub fn handle_with_writes(&self, txn: TxnId, writes: Bytes, event: Event) {
+        let mut state = self.state.lock();
+        state.writes.insert(txn, writes);
+        self.handle_locked(&mut state, event);
+    }
+
+    fn handle_locked(&self, state: &mut State, event: Event) {
+        let mut effects = std::mem::take(&mut state.effects);
+        state.protocol.handle(HERE, self.clock.now(), event, &mut effects);
+        for effect in effects.drain(..) {
+            self.carry_out(state, effect);
+        }
+        state.effects = effects;
+    }
+
+    fn carry_out(&self, state: &mut State, effect: Effect) {
+        match effect {
+            Effect::Execute { txn, op, replica, how, hold } => {
+                post(state, txn, Directive::Execute { op, replica, how, hold });
+            }
+            Effect::Release { txn, op, replica } => post(state, txn, Directive::Release { op, replica }),
+            Effect::Revalidate { txn, replica } => post(state, txn, Directive::Revalidate { replica }),
+            Effect::Leave { txn, replica } => post(state, txn, Directive::Leave { replica }),
+            Effect::Finish { txn, op, replica } => post(state, txn, Directive::Finish { op, replica }),
+            Effect::Refuse { txn, op, reason } => post(state, txn, Directive::Refuse { op, reason }),
+            Effect::CommitAt { txn, replica, csn } => post(state, txn, Directive::CommitAt { replica, csn }),
+            Effect::Acknowledge { txn, op, csn } => post(state, txn, Directive::Acknowledge { op, csn }),
+            Effect::Values { txn, op, values } => post(state, txn, Directive::Values { op, values }),
+            Effect::Append { csn, decision } => {
+                let body = match decision {
+                    Decision::Commit(txn) => state.writes.remove(&txn).unwrap_or_default(),
+                    Decision::Reserve { sequence, last } => (self.reserve)(sequence, last),
+                };
+                state.recent.insert(csn, body.clone());
+                self.decisions.append(csn, body);
+            }
+            Effect::Apply { replica, from, to } => {
+                if let Some(agent) = self.agents.get(usize::from(replica.0)) {
+                    agent.apply(from, to);
+                }
+            }
+            other => tracing::error!(?other, "the protocol asked for something that this driver cannot do"),
+        }
+    }
+
+    /// The body of a recent decision.
+    pub fn recent(&self, csn: Csn) -> Option<Bytes> {
+        self.state.lock().recent.get(&csn).cloned()
+    }
+
+    /// Drops bodies that every replica contains; an absent replica reads them from the log.
+    pub fn forget_recent(&self, up_to: Csn) {
+        let mut state = self.state.lock();
+        let keep = state.recent.split_off(&up_to.next());
+        state.recent = keep;
+    }
+
+    pub fn status(&self) -> Status {
+        self.state.lock().protocol.status()
+    }
+}
+
+fn post(state: &State, txn: TxnId, directive: Directive) {
+    match state.mails.get(&txn) {
+        Some(mail) => mail.post(txn, directive),
+        // The client vanished; its lanes were closed with it.
+        None => tracing::debug!(?txn, ?directive, "no session: ignoring"),
+    }
+}

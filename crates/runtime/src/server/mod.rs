@@ -1,0 +1,377 @@
+//! Serving: replicas checked and brought into service, the log opened, clients accepted.
+
+pub mod cancel;
+mod preparation;
+mod startup;
+pub mod tls;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use onecopy_core::{Csn, Epoch, Event, ReplicaId};
+use onecopy_log::{AppendError, Log, PayloadId, Record as LogRecord};
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::agent::{Agent, History};
+use crate::classifier::Classifier;
+use crate::clock::Stopwatch;
+use crate::errors::ServeError;
+use crate::pool::Pool;
+use crate::postgres::connect::{Connector, Credentials};
+use crate::postgres::definitions;
+use crate::scheduler::{Decisions, Scheduler};
+use crate::session::client::Stream;
+use crate::settings::{Limits, Settings};
+use cancel::Cancels;
+
+/// What all sessions of a served database share.
+pub struct Shared {
+    pub scheduler: Arc<Scheduler>,
+    pub classifier: Classifier,
+    pub pools: Vec<Arc<Pool>>,
+    pub limits: Limits,
+    pub settings: Settings,
+    pub cancels: Cancels,
+    pub epoch: u64,
+    /// Proves to the replicas that a commit is onecopy's.
+    pub secret: String,
+    pub agent_user: String,
+    pub agent: Credentials,
+    pub connections: AtomicUsize,
+    pub sessions: AtomicU64,
+    pub log: Arc<Log>,
+    pub tls: Option<tls::Acceptor>,
+    pub users: startup::Users,
+    pub started: Stopwatch,
+    pub sequence_names: definitions::SequenceNames,
+}
+
+impl Shared {
+    /// Waits until a replica contains a commit, or is out of service.
+    pub async fn await_applied(&self, replica: ReplicaId, csn: u64) {
+        loop {
+            let status = self.scheduler.status();
+            match status.replicas.get(usize::from(replica.0)) {
+                Some(status) if status.up && status.applied < csn => {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// After a transaction that changed definitions: reads them anew from a replica that contains it.
+    pub async fn read_definitions_after(&self, committed: bool) {
+        let catalogue = if committed { Some(self.read_definitions().await) } else { None };
+        self.classifier.end_change(catalogue);
+    }
+
+    /// Reads the definitions and the state of new sequences from a replica that contains everything told.
+    async fn read_definitions(&self) -> onecopy_classify::Catalogue {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let told = self.scheduler.status().told;
+            for pool in self.pools.iter().filter(|pool| pool.is_up()) {
+                let applied = self.scheduler.status().replicas[usize::from(pool.replica.0)].applied;
+                if applied < told {
+                    continue;
+                }
+                let Ok(mut lent) = pool.lend(&self.agent).await else { continue };
+                match self.read_definitions_on(&mut lent.lane).await {
+                    Ok(catalogue) => {
+                        pool.give_back(&self.agent, lent);
+                        return catalogue;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "read definitions");
+                        pool.suspect(lent.lane.incarnation, &error);
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(200));
+        }
+    }
+
+    async fn read_definitions_on(
+        &self,
+        lane: &mut crate::lane::Lane,
+    ) -> Result<onecopy_classify::Catalogue, crate::lane::LaneError> {
+        let catalogue = definitions::read(lane).await?;
+        *self.sequence_names.lock() = definitions::names(&catalogue);
+        let known = self.classifier.catalogue();
+        for (sequence, definition, name) in definitions::sequences(lane, &catalogue).await? {
+            let unchanged = known.sequences.iter().any(|s| {
+                onecopy_classify::table_id(&s.schema, &s.name) == sequence && definitions::same(s, name)
+            });
+            if !unchanged {
+                self.scheduler.handle(Event::Sequence { sequence, definition });
+            }
+        }
+        Ok(catalogue)
+    }
+}
+
+/// A running server.
+pub struct Handle {
+    shared: Arc<Shared>,
+    addresses: Vec<String>,
+}
+
+impl Handle {
+    /// The addresses that are listened on, ports resolved.
+    #[must_use]
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// Counters and positions.
+    #[must_use]
+    pub fn status(&self) -> onecopy_core::Status {
+        self.shared.scheduler.status()
+    }
+}
+
+struct LogDecisions {
+    log: Arc<Log>,
+    epoch: Epoch,
+}
+
+/// Bytes of one record of the log; a longer body goes ahead of its decision in chunks.
+const CHUNK_LEN: usize = 8 * 1024 * 1024;
+
+impl LogDecisions {
+    fn append_whole(&self, csn: Csn, mut body: Bytes) -> Result<(), AppendError> {
+        if body.len() <= CHUNK_LEN {
+            return self.log.append(LogRecord::commit(self.epoch, csn, body)).map(drop);
+        }
+        let payload = PayloadId(csn.0);
+        let mut chunks = 0;
+        while body.len() > CHUNK_LEN {
+            let chunk = body.split_to(CHUNK_LEN);
+            self.log.append(LogRecord::payload(self.epoch, payload, chunks, chunk))?;
+            chunks += 1;
+        }
+        self.log.append(LogRecord::commit_with_payload(self.epoch, csn, payload, chunks, body)).map(drop)
+    }
+}
+
+impl Decisions for LogDecisions {
+    fn append(&self, csn: Csn, body: Bytes) {
+        if let Err(error) = self.append_whole(csn, body) {
+            // Nothing is acknowledged that is not durable: the transaction waits, and so does everything after it.
+            tracing::error!(%error, %csn, "append to the commit log");
+        }
+    }
+}
+
+struct LogHistory {
+    log: Arc<Log>,
+    /// Catching up reads in order: the reader is kept.
+    reader: Mutex<Option<(Csn, onecopy_log::Reader)>>,
+}
+
+impl History for LogHistory {
+    fn read(&self, csn: Csn) -> std::io::Result<Option<Bytes>> {
+        let mut kept = self.reader.lock();
+        let mut reader = match kept.take() {
+            Some((next, reader)) if next == csn => reader,
+            _ => self.log.read_from(csn).map_err(std::io::Error::other)?,
+        };
+        while let Some(entry) = reader.try_next().map_err(std::io::Error::other)? {
+            if entry.record.csn == csn && entry.record.kind == onecopy_log::Kind::COMMIT {
+                let mut body = BytesMut::new();
+                if entry.record.payload.is_some() {
+                    for chunk in reader.payload_of(&entry.record).map_err(std::io::Error::other)? {
+                        body.extend_from_slice(&chunk.map_err(std::io::Error::other)?);
+                    }
+                }
+                *kept = Some((csn.next(), reader));
+                if body.is_empty() {
+                    return Ok(Some(entry.record.body));
+                }
+                body.extend_from_slice(&entry.record.body);
+                return Ok(Some(body.freeze()));
+            }
+            if entry.record.csn > csn {
+                break;
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Serves until `shutdown` is ready: brings the replicas to the log's end, calls `ready`, accepts clients.
+///
+/// # Errors
+/// [`ServeError`] if serving cannot start.
+pub async fn serve(
+    settings: Settings,
+    ready: impl FnOnce(&Handle),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let prepared = preparation::prepare(&settings).await?;
+    let listeners = listen(&settings).await?;
+    let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
+    let shared = start(settings, prepared, tls).await?;
+    let mut tasks = tokio::task::JoinSet::new();
+    let addresses = listeners.iter().map(|(address, _)| address.clone()).collect();
+    for (_, listener) in listeners {
+        tasks.spawn(accept(listener, shared.clone()));
+    }
+    let housekeeping = tokio::spawn(keep_house(shared.clone()));
+    ready(&Handle { shared: shared.clone(), addresses });
+    shutdown.await;
+    tasks.abort_all();
+    housekeeping.abort();
+    shared.log.close().map_err(|fault| ServeError::Log(fault.to_string()))
+}
+
+async fn start(
+    settings: Settings,
+    prepared: preparation::Prepared,
+    tls: Option<tls::Acceptor>,
+) -> Result<Arc<Shared>, ServeError> {
+    let decisions = LogDecisions { log: prepared.log.clone(), epoch: Epoch(prepared.epoch) };
+    let count = settings.replicas.len();
+    let protocol = onecopy_core::protocol::by_name(&settings.protocol, count, prepared.end)
+        .map_err(|error| ServeError::Settings(error.to_string()))?;
+    let reserve = definitions::reservation(prepared.sequence_names.clone());
+    let scheduler = Arc::new(Scheduler::new(protocol, count, Box::new(decisions), reserve));
+    prepared.durable.connect(&scheduler);
+    for (sequence, definition) in &prepared.sequences {
+        scheduler.handle(Event::Sequence { sequence: *sequence, definition: *definition });
+    }
+    let agent = Credentials { user: settings.agent_user.clone(), password: settings.agent_password.clone() };
+    let history = Arc::new(LogHistory { log: prepared.log.clone(), reader: Mutex::new(None) });
+    let timeout = Duration::from_millis(settings.limits.connect_timeout_ms);
+    let pools: Vec<Arc<Pool>> = settings
+        .replicas
+        .iter()
+        .enumerate()
+        .map(|(i, replica)| {
+            let connector = Connector {
+                address: Arc::new(replica.clone()),
+                database: settings.database.as_str().into(),
+                timeout,
+            };
+            let id = ReplicaId(i as u16);
+            let lanes_max = settings.limits.lanes_per_replica_max;
+            Arc::new(Pool::new(id, connector, lanes_max, scheduler.agents[i].clone()))
+        })
+        .collect();
+    for pool in &pools {
+        let agent = Agent {
+            replica: pool.replica,
+            name: settings.replicas[usize::from(pool.replica.0)].name.clone(),
+            pool: pool.clone(),
+            scheduler: scheduler.clone(),
+            history: history.clone(),
+            who: agent.clone(),
+            log_id: prepared.log_id.clone(),
+            epoch: prepared.epoch,
+        };
+        tokio::spawn(agent.run());
+    }
+    let users = startup::Users::new(&settings.users);
+    let shared = Arc::new(Shared {
+        scheduler,
+        classifier: Classifier::new(prepared.catalogue),
+        pools,
+        limits: settings.limits.clone(),
+        cancels: Cancels::default(),
+        epoch: prepared.epoch,
+        secret: prepared.secret,
+        agent_user: settings.agent_user.clone(),
+        agent,
+        connections: AtomicUsize::new(0),
+        sessions: AtomicU64::new(1),
+        log: prepared.log,
+        tls,
+        users,
+        settings,
+        started: Stopwatch::start(),
+        sequence_names: prepared.sequence_names,
+    });
+    preparation::await_service(&shared).await?;
+    Ok(shared)
+}
+
+/// Drops what every replica contains from memory.
+async fn keep_house(shared: Arc<Shared>) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let status = shared.scheduler.status();
+        if let Some(everywhere) = status.replicas.iter().filter(|r| r.up).map(|r| r.applied).min() {
+            shared.scheduler.forget_recent(Csn(everywhere));
+        }
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+async fn listen(settings: &Settings) -> Result<Vec<(String, Listener)>, ServeError> {
+    let mut listeners = Vec::new();
+    for address in &settings.listen {
+        let failed = |source| ServeError::Listen { address: address.clone(), source };
+        if let Some((dir, port)) = address.strip_prefix('/').and_then(|rest| rest.rsplit_once(':')) {
+            let path = format!("/{dir}/.s.PGSQL.{port}");
+            // A socket that was left by a process that is gone refuses connections.
+            if std::os::unix::net::UnixStream::connect(&path).is_err() {
+                let _ = std::fs::remove_file(&path);
+            }
+            listeners.push((path.clone(), Listener::Unix(UnixListener::bind(&path).map_err(failed)?)));
+        } else {
+            let listener = TcpListener::bind(address).await.map_err(failed)?;
+            let bound = listener.local_addr().map_or_else(|_| address.clone(), |bound| bound.to_string());
+            listeners.push((bound, Listener::Tcp(listener)));
+        }
+    }
+    Ok(listeners)
+}
+
+async fn accept(listener: Listener, shared: Arc<Shared>) {
+    loop {
+        let accepted = match &listener {
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                // Answers are whole messages: waiting for more bytes only delays them.
+                let _ = stream.set_nodelay(true);
+                Stream::Tcp(stream)
+            }),
+            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+        };
+        match accepted {
+            Ok(stream) => {
+                tokio::spawn(startup::handle(stream, shared.clone()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accept a client");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// Counts a connection for as long as it lives.
+pub struct Counted(Arc<Shared>);
+
+impl Counted {
+    fn new(shared: &Arc<Shared>) -> Option<Counted> {
+        let before = shared.connections.fetch_add(1, Ordering::AcqRel);
+        let counted = Counted(shared.clone());
+        (before < shared.limits.connections_max).then_some(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,257 @@
+//! What happens before the first client: replicas are compared, the log is opened, and all are brought to its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onecopy_classify::Catalogue;
+use onecopy_core::{Csn, Epoch, Event, SequenceDefinition, TableId};
+use onecopy_log::{Durability, Genesis, Hooks, Log, LogId, Options};
+use parking_lot::Mutex;
+use rand::Rng;
+
+use crate::clock::Deadline;
+use crate::errors::ServeError;
+use crate::lane::{Lane, LaneError};
+use crate::postgres::checks::{self, Facts};
+use crate::postgres::connect::{Connector, Credentials};
+use crate::postgres::definitions::{self, SequenceNames};
+use crate::postgres::progress::{self, Position};
+use crate::scheduler::Scheduler;
+use crate::server::Shared;
+use crate::settings::Settings;
+
+/// How long one replica may take to come into service before the others go ahead without it.
+const SERVICE_WAIT: Duration = Duration::from_secs(30);
+
+/// What was learned before serving.
+pub struct Prepared {
+    pub log: Arc<Log>,
+    pub log_id: String,
+    pub epoch: u64,
+    pub secret: String,
+    pub end: Csn,
+    pub catalogue: Catalogue,
+    pub sequences: Vec<(TableId, SequenceDefinition)>,
+    pub sequence_names: SequenceNames,
+    pub durable: DurableTo,
+}
+
+/// Carries the log's reports to the scheduler, which exists only later.
+#[derive(Clone, Default)]
+pub struct DurableTo(Arc<Mutex<Option<std::sync::Weak<Scheduler>>>>);
+
+impl DurableTo {
+    pub fn connect(&self, scheduler: &Arc<Scheduler>) {
+        *self.0.lock() = Some(Arc::downgrade(scheduler));
+    }
+
+    fn report(&self, csn: Csn) {
+        let scheduler = self.0.lock().as_ref().and_then(std::sync::Weak::upgrade);
+        if let Some(scheduler) = scheduler {
+            scheduler.handle(Event::Durable { csn });
+        }
+    }
+}
+
+struct Found {
+    lane: Lane,
+    name: String,
+    facts: Facts,
+    position: Option<Position>,
+}
+
+/// Compares the replicas that can be reached, adopts an existing database, opens the log.
+pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
+    if settings.replicas.is_empty() {
+        return Err(ServeError::Settings("no replicas are configured; add at least one [[replica]]".into()));
+    }
+    let agent = Credentials { user: settings.agent_user.clone(), password: settings.agent_password.clone() };
+    let mut found = Vec::new();
+    let mut missing = Vec::new();
+    for replica in &settings.replicas {
+        let connector = Connector {
+            address: Arc::new(replica.clone()),
+            database: settings.database.as_str().into(),
+            timeout: Duration::from_millis(settings.limits.connect_timeout_ms),
+        };
+        match look_at(&connector, &agent).await {
+            Ok((lane, facts, position)) => {
+                found.push(Found { lane, name: replica.name.clone(), facts, position });
+            }
+            Err(error) => missing.push(format!("{}: {error}", replica.name)),
+        }
+    }
+    if found.is_empty() {
+        return Err(ServeError::Replicas(format!("no replica can be used: {}", missing.join("; "))));
+    }
+    for problem in &missing {
+        tracing::warn!("{problem}; starting without it");
+    }
+    let facts: Vec<(&str, &Facts)> = found.iter().map(|f| (f.name.as_str(), &f.facts)).collect();
+    checks::compare(&facts).map_err(ServeError::Replicas)?;
+    let durable = DurableTo::default();
+    let (log, recovered) = open_log(settings, &durable, &found)?;
+    let log_id = recovered.log_id.to_string();
+    let secret = bring_together(settings, &mut found, &log_id, recovered.last, &missing).await?;
+    let newest = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.csn).max().unwrap_or(Csn(0));
+    if newest > recovered.last {
+        return Err(ServeError::Log(format!(
+            "the log in {} ends at commit {}, but a replica contains commit {newest}: the log is older than the replicas, and what it lacks cannot be brought to the others. Restore the log's folder; or, if it is lost, move what is left of it away, and start with the most advanced replica alone (drop the schema \"onecopy\" on it) and the others empty",
+            settings.log.dir.display(),
+            recovered.last
+        )));
+    }
+    let epoch = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.epoch).max().unwrap_or(0);
+    let epoch = epoch.max(recovered.epoch.0) + 1;
+    let most = found.iter_mut().max_by_key(|f| f.position.as_ref().map(|p| p.csn));
+    let Some(most) = most else { return Err(ServeError::Replicas("no replica can be used".into())) };
+    let read_failed = |error: LaneError| ServeError::Replicas(format!("read definitions: {error}"));
+    let catalogue = definitions::read(&mut most.lane).await.map_err(read_failed)?;
+    let sequences = definitions::sequences(&mut most.lane, &catalogue).await.map_err(read_failed)?;
+    let sequences = sequences.into_iter().map(|(id, definition, _)| (id, definition)).collect();
+    let sequence_names = Arc::new(Mutex::new(definitions::names(&catalogue)));
+    Ok(Prepared {
+        log: Arc::new(log),
+        log_id,
+        epoch,
+        secret,
+        end: recovered.last,
+        catalogue,
+        sequences,
+        sequence_names,
+        durable,
+    })
+}
+
+async fn look_at(
+    connector: &Connector,
+    agent: &Credentials,
+) -> Result<(Lane, Facts, Option<Position>), LaneError> {
+    let mut lane = connector.connect_marked(agent, 0).await?;
+    // Earlier sessions of ours may still be committing: the position is only final when they are gone.
+    progress::fence(&mut lane).await?;
+    let facts = checks::facts(&mut lane).await?;
+    let position = progress::read(&mut lane).await?;
+    Ok((lane, facts, position))
+}
+
+fn open_log(
+    settings: &Settings,
+    durable: &DurableTo,
+    found: &[Found],
+) -> Result<(Log, onecopy_log::Recovered), ServeError> {
+    let has_position = found.iter().any(|f| f.position.is_some());
+    let genesis = Genesis { log_id: LogId(rand::rng().random()), epoch: Epoch(1), after: Csn(0) };
+    let mut options = Options { genesis: (!has_position).then_some(genesis), ..Options::default() };
+    options.settings.durability = if settings.log.durable { Durability::Disk } else { Durability::Memory };
+    options.settings.segment_len = settings.log.segment_bytes;
+    std::fs::create_dir_all(&settings.log.dir)
+        .map_err(|error| ServeError::Log(format!("create {}: {error}", settings.log.dir.display())))?;
+    let report = durable.clone();
+    let hooks = Hooks::new(
+        move |durable| report.report(durable.csn),
+        |fault| tracing::error!(%fault, "the commit log has failed; nothing can be committed until a restart"),
+    );
+    Log::open(&settings.log.dir, options, hooks).map_err(|error| ServeError::Log(error.to_string()))
+}
+
+/// Makes every replica follow this log: new ones get onecopy's schema, empty ones the contents of the one that has any.
+async fn bring_together(
+    settings: &Settings,
+    found: &mut [Found],
+    log_id: &str,
+    end: Csn,
+    missing: &[String],
+) -> Result<String, ServeError> {
+    if let Some(position) = found.iter().find_map(|f| f.position.clone()) {
+        for one in found.iter() {
+            match &one.position {
+                Some(position) if position.log_id != log_id => {
+                    return Err(ServeError::Replicas(format!(
+                        "replica {} follows log {}, but the log in {} is {log_id}",
+                        one.name,
+                        position.log_id,
+                        settings.log.dir.display()
+                    )));
+                }
+                Some(_) => {}
+                None => {
+                    return Err(ServeError::Replicas(format!(
+                        "replica {} has never been used by onecopy, while others follow log {log_id}; it must be copied from one of them first",
+                        one.name
+                    )));
+                }
+            }
+        }
+        return Ok(position.secret);
+    }
+    if !missing.is_empty() {
+        return Err(ServeError::Replicas(format!(
+            "at the first start every replica must be there: {}",
+            missing.join("; ")
+        )));
+    }
+    adopt(settings, found).await?;
+    let secret: [u8; 32] = rand::rng().random();
+    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    for one in found.iter_mut() {
+        progress::create(&mut one.lane, log_id, &secret, end)
+            .await
+            .map_err(|error| ServeError::Replicas(format!("prepare replica {}: {error}", one.name)))?;
+        one.position =
+            Some(Position { log_id: log_id.to_owned(), epoch: 0, csn: end, secret: secret.clone() });
+    }
+    Ok(secret)
+}
+
+/// Copies an existing database to replicas that are empty; replicas that all hold something must hold the same.
+async fn adopt(settings: &Settings, found: &mut [Found]) -> Result<(), ServeError> {
+    let full: Vec<usize> = (0..found.len()).filter(|i| found[*i].facts.objects > 0).collect();
+    let Some(&source) = full.first() else { return Ok(()) };
+    for target in (0..found.len()).filter(|i| !full.contains(i)) {
+        tracing::info!(from = %found[source].name, to = %found[target].name, "copying the existing database");
+        checks::copy(settings, source, target).await.map_err(|error| {
+            ServeError::Replicas(format!("copy the database to {}: {error}", found[target].name))
+        })?;
+    }
+    let mut first: Option<(String, Vec<checks::TableSum>)> = None;
+    for one in found.iter_mut() {
+        let sums = checks::contents(&mut one.lane)
+            .await
+            .map_err(|error| ServeError::Replicas(format!("read the contents of {}: {error}", one.name)))?;
+        match &first {
+            None => first = Some((one.name.clone(), sums)),
+            Some((name, reference)) => {
+                let differences = checks::differences(reference, &sums);
+                if !differences.is_empty() {
+                    return Err(ServeError::Replicas(format!(
+                        "{name} and {} differ in {}; onecopy serves copies of one database. Empty all but one of them and start again: the contents are copied",
+                        one.name,
+                        differences.join(", ")
+                    )));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits until every replica has been brought to the log's end; one that takes too long is left to catch up.
+pub async fn await_service(shared: &Shared) -> Result<(), ServeError> {
+    let deadline = Deadline::after(SERVICE_WAIT);
+    loop {
+        let status = shared.scheduler.status();
+        let ready = status.replicas.iter().filter(|r| r.up && r.applied >= status.told).count();
+        if ready == status.replicas.len() {
+            return Ok(());
+        }
+        if deadline.has_passed() {
+            if ready == 0 {
+                return Err(ServeError::Replicas("no replica came into service; see the log".into()));
+            }
+            tracing::warn!("{} of {} replicas are in service", ready, status.replicas.len());
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

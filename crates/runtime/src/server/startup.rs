@@ -1,0 +1,359 @@
+//! From an accepted connection to a session: encryption, startup packet, authentication.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use hashbrown::HashMap;
+use onecopy_core::SessionId;
+use onecopy_wire::backend::Status;
+use onecopy_wire::backend::build::{self, Report, Severity};
+use onecopy_wire::frontend::{self, SaslInitial};
+use onecopy_wire::scram;
+use onecopy_wire::sqlstate::SqlState;
+use onecopy_wire::startup::{self, Start, StartupPacket};
+use rand::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::clock::Deadline;
+use crate::errors::Failure;
+use crate::lane::LaneError;
+use crate::pool::Lent;
+use crate::postgres::connect::Credentials;
+use crate::server::{Counted, Shared, cancel};
+use crate::session::Session;
+use crate::session::client::{Client, ClientError, Stream};
+use crate::session::environment::Environment;
+use crate::settings::UserSettings;
+
+/// The database name under which the admin console answers.
+pub const ADMIN_DATABASE: &str = "onecopy";
+
+/// Who may connect.
+pub struct Users {
+    verifiers: HashMap<String, (scram::Verifier, Option<String>)>,
+    /// Makes an unknown user look like a known one.
+    mock_secret: [u8; 32],
+}
+
+impl Users {
+    pub fn new(users: &[UserSettings]) -> Users {
+        let mut random = rand::rng();
+        let verifiers = users
+            .iter()
+            .map(|user| {
+                let verifier = scram::Verifier::parse(&user.password).unwrap_or_else(|_| {
+                    let salt: [u8; scram::SALT_LEN] = random.random();
+                    scram::Verifier::from_password(&user.password, &salt, scram::ITERATIONS_DEFAULT)
+                });
+                let is_secret = scram::Verifier::parse(&user.password).is_ok();
+                let plain = (!is_secret).then(|| user.password.clone());
+                (user.name.clone(), (verifier, user.replica_password.clone().or(plain)))
+            })
+            .collect();
+        Users { verifiers, mock_secret: random.random() }
+    }
+
+    /// Without users everybody is let in; the configuration allows that on loopback only.
+    fn trusts_everybody(&self) -> bool {
+        self.verifiers.is_empty()
+    }
+}
+
+/// Serves one connection from its first byte to its last.
+pub async fn handle(stream: Stream, shared: Arc<Shared>) {
+    let limit = Duration::from_millis(shared.limits.startup_timeout_ms);
+    let opened = tokio::time::timeout(limit, open(stream, &shared)).await;
+    let Ok(Ok(Some((mut client, start)))) = opened else { return };
+    let Some(counted) = Counted::new(&shared) else {
+        let failure = Failure::new(SqlState::TOO_MANY_CONNECTIONS, "sorry, too many clients already")
+            .hint("limits.connections_max is the limit.");
+        return refuse(client, &failure).await;
+    };
+    match tokio::time::timeout(limit, authenticate(&mut client, &start, &shared)).await {
+        Ok(Ok(Ok(who))) => begin(client, start, who, shared.clone()).await,
+        Ok(Ok(Err(failure))) => refuse(client, &failure).await,
+        Ok(Err(ClientError::Protocol(what))) => {
+            refuse(client, &Failure::new(SqlState::PROTOCOL_VIOLATION, what)).await;
+        }
+        Ok(Err(_)) | Err(_) => {}
+    }
+    drop(counted);
+}
+
+async fn refuse(mut client: Client, failure: &Failure) {
+    failure.put(&mut client.output, Severity::Fatal);
+    client.close().await;
+}
+
+/// Encryption and startup packet; `None` when there is nothing to serve.
+async fn open(mut stream: Stream, shared: &Arc<Shared>) -> Result<Option<(Client, Start)>, ClientError> {
+    let mut input = BytesMut::with_capacity(1024);
+    let mut asked_for_tls = false;
+    loop {
+        while !input.is_empty() && startup::is_direct_tls(&input) && !asked_for_tls {
+            // Negotiating by ALPN is not offered, and a plain packet never begins so.
+            return Ok(None);
+        }
+        let Some((packet, len)) = (match startup::decode(&input) {
+            Ok(found) => found,
+            Err(error) => {
+                let mut out = BytesMut::new();
+                let message = error.to_string();
+                build::error(&mut out, &Report::new(Severity::Fatal, SqlState::PROTOCOL_VIOLATION, &message));
+                let _ = stream.write_all(&out).await;
+                let _ = stream.shutdown().await;
+                return Ok(None);
+            }
+        }) else {
+            if stream.read_buf(&mut input).await? == 0 {
+                return Ok(None);
+            }
+            continue;
+        };
+        match packet {
+            StartupPacket::GssEncRequest => {
+                input.advance(len);
+                stream.write_all(b"N").await?;
+            }
+            StartupPacket::SslRequest => {
+                input.advance(len);
+                match (&shared.tls, stream) {
+                    (Some(acceptor), Stream::Tcp(tcp)) if !asked_for_tls => {
+                        // Bytes that came before the handshake could be anybody's.
+                        if !input.is_empty() {
+                            return Ok(None);
+                        }
+                        let mut tcp = tcp;
+                        tcp.write_all(b"S").await?;
+                        stream = Stream::Tls(acceptor.accept(tcp).await?);
+                        asked_for_tls = true;
+                    }
+                    (_, other) => {
+                        stream = other;
+                        stream.write_all(b"N").await?;
+                    }
+                }
+            }
+            StartupPacket::Cancel { pid, key } => {
+                cancel::cancel(shared, pid, key).await;
+                let _ = stream.shutdown().await;
+                return Ok(None);
+            }
+            StartupPacket::Start(start) => {
+                input.advance(len);
+                let in_the_clear = matches!(stream, Stream::Tcp(_));
+                let client = Client::new(stream, input, shared.limits.message_bytes_max);
+                if in_the_clear && shared.tls.as_ref().is_some_and(|tls| tls.required) {
+                    let failure = Failure::new(
+                        SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+                        "this server requires TLS",
+                    )
+                    .hint("Connect with sslmode=require.");
+                    refuse(client, &failure).await;
+                    return Ok(None);
+                }
+                return Ok(Some((client, start)));
+            }
+        }
+    }
+}
+
+/// Finds out whether the client is who it says; the inner error is to be told to it.
+async fn authenticate(
+    client: &mut Client,
+    start: &Start,
+    shared: &Arc<Shared>,
+) -> Result<Result<Credentials, Failure>, ClientError> {
+    let negotiation = start.negotiate();
+    if negotiation.must_tell {
+        build::negotiate_protocol_version(&mut client.output, negotiation.version, &start.extensions);
+    }
+    let user = start.user().to_owned();
+    if shared.users.trusts_everybody() {
+        build::authentication_ok(&mut client.output);
+        let is_agent = user == shared.agent_user;
+        let password = if is_agent { shared.agent.password.clone() } else { None };
+        return Ok(Ok(Credentials { user, password }));
+    }
+    let known = shared.users.verifiers.get(&user).cloned();
+    let verifier = known.as_ref().map_or_else(
+        || scram::Verifier::mock(&shared.users.mock_secret, &user, scram::ITERATIONS_DEFAULT),
+        |(verifier, _)| verifier.clone(),
+    );
+    let nonce: [u8; scram::NONCE_LEN] = rand::rng().random();
+    let end_point =
+        client.is_tls().then(|| shared.tls.as_ref().and_then(|tls| tls.end_point.clone())).flatten();
+    let server = scram::Server::new(verifier, nonce, end_point);
+    build::authentication_sasl(&mut client.output, server.mechanisms());
+    let wrong = || {
+        Failure::new(
+            SqlState::INVALID_PASSWORD,
+            format!("password authentication failed for user \"{user}\""),
+        )
+    };
+    let message = client.next_auth().await?;
+    let initial = SaslInitial::decode(&message)?;
+    let Some(first) = initial.data else {
+        return Err(ClientError::Protocol(
+            "the SASL exchange must begin with the client's first message".into(),
+        ));
+    };
+    let (waiting, answer) = match server.on_client_first(initial.mechanism, first) {
+        Ok(next) => next,
+        Err(error) => return Ok(Err(Failure::new(SqlState::PROTOCOL_VIOLATION, error.to_string()))),
+    };
+    build::authentication_sasl_continue(&mut client.output, answer.as_bytes())?;
+    let message = client.next_auth().await?;
+    let (authenticated, last) = match waiting.on_client_final(&message) {
+        Ok(done) => done,
+        Err(_) => return Ok(Err(wrong())),
+    };
+    let Some((_, replica_password)) = known else { return Ok(Err(wrong())) };
+    build::authentication_sasl_final(&mut client.output, last.as_bytes())?;
+    build::authentication_ok(&mut client.output);
+    let _ = authenticated;
+    Ok(Ok(Credentials { user, password: replica_password }))
+}
+
+/// Tells the client the server's settings and serves it.
+async fn begin(mut client: Client, start: Start, who: Credentials, shared: Arc<Shared>) {
+    let database = start.database().to_owned();
+    if database == ADMIN_DATABASE {
+        return crate::admin::serve(client, who, shared).await;
+    }
+    if database != shared.settings.database {
+        let message = format!("database \"{database}\" does not exist");
+        let failure = Failure::new(SqlState::INVALID_CATALOG_NAME, message).hint(format!(
+            "This server serves \"{}\", and its console as \"{ADMIN_DATABASE}\".",
+            shared.settings.database
+        ));
+        return refuse(client, &failure).await;
+    }
+    let environment = match startup_environment(&start) {
+        Ok(environment) => environment,
+        Err(failure) => return refuse(client, &failure).await,
+    };
+    let reported = match reported_settings(&shared, &who, &environment).await {
+        Ok(reported) => reported,
+        Err(failure) => return refuse(client, &failure).await,
+    };
+    for (name, value) in &reported {
+        build::parameter_status(&mut client.output, name, value);
+    }
+    let id = SessionId(shared.sessions.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    let pid = (id.0 & 0x7fff_ffff) as u32;
+    let key_len = if start.negotiate().cancel_key_len_max() > startup::CANCEL_KEY_LEN_MIN {
+        32
+    } else {
+        startup::CANCEL_KEY_LEN_MIN
+    };
+    let key: Vec<u8> = (0..key_len).map(|_| rand::rng().random()).collect();
+    if build::backend_key_data(&mut client.output, pid, &key).is_err() {
+        return;
+    }
+    build::ready_for_query(&mut client.output, Status::Idle);
+    if client.flush().await.is_err() {
+        return;
+    }
+    let cancellable = shared.cancels.register(pid, &key);
+    Session::new(shared.clone(), id, client, who, cancellable, environment, reported).run().await;
+    shared.cancels.forget(pid, &key);
+}
+
+/// Settings that the startup packet asks for.
+fn startup_environment(start: &Start) -> Result<Environment, Failure> {
+    let mut settings = Vec::new();
+    for (name, value) in &start.params {
+        match name.as_str() {
+            "user" | "database" | "options" => {}
+            "replication" if !matches!(value.as_str(), "false" | "off" | "no" | "0") => {
+                return Err(Failure::unsupported(
+                    "replication connections are not supported",
+                    "Connect to one of the replicas directly.",
+                ));
+            }
+            "replication" => {}
+            "client_encoding" => {
+                if !matches!(
+                    value.to_ascii_lowercase().replace('-', "").trim_matches('\''),
+                    "utf8" | "unicode"
+                ) {
+                    return Err(Failure::unsupported(
+                        format!("client encoding {value} is not supported"),
+                        "Set client_encoding to UTF8.",
+                    ));
+                }
+            }
+            _ => settings.push((name.clone(), value.clone())),
+        }
+    }
+    match start.options() {
+        Ok(options) => settings.extend(options),
+        Err(error) => return Err(Failure::new(SqlState::INVALID_PARAMETER_VALUE, error.to_string())),
+    }
+    Ok(Environment::of_startup(&settings))
+}
+
+/// What a server reports to a session of this user with these settings. Asks a replica, so that a role that may not
+/// connect hears so now.
+async fn reported_settings(
+    shared: &Shared,
+    who: &Credentials,
+    environment: &Environment,
+) -> Result<HashMap<String, String>, Failure> {
+    let limit = Duration::from_millis(shared.limits.wait_timeout_ms.max(1));
+    let deadline = Deadline::after(limit);
+    loop {
+        for pool in shared.pools.iter().filter(|pool| pool.is_up()) {
+            match pool.lend(who).await {
+                Ok(mut lent) => match dress(&mut lent, environment).await {
+                    Ok(()) => {
+                        let reported = lent.lane.params.clone();
+                        pool.give_back(who, lent);
+                        return Ok(reported);
+                    }
+                    Err(error) if error.is_database() => return Err(Failure::of_lane(&error)),
+                    Err(error) => pool.suspect_now(&error),
+                },
+                Err(error) if error.is_database() => return Err(Failure::of_lane(&error)),
+                Err(error) => pool.suspect_now(&error),
+            }
+        }
+        if deadline.has_passed() {
+            return Err(Failure::new(SqlState::CANNOT_CONNECT_NOW, "no replica is in service")
+                .hint("Try again when one is back; `onecopy status` shows them."));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn dress(lent: &mut Lent, environment: &Environment) -> Result<(), LaneError> {
+    if lent.lane.settings == environment.hash() {
+        return Ok(());
+    }
+    lent.lane.settings = u64::MAX;
+    lent.lane.command(&environment.command()).await?;
+    lent.lane.settings = environment.hash();
+    Ok(())
+}
+
+impl Client {
+    /// An answer to an authentication request.
+    async fn next_auth(&mut self) -> Result<BytesMut, ClientError> {
+        self.flush().await?;
+        loop {
+            if let Some(head) = frontend::peek_auth(&self.input)?
+                && self.input.len() >= head.len
+            {
+                if head.tag == frontend::tag::TERMINATE {
+                    return Err(ClientError::Gone);
+                }
+                let mut frame = self.input.split_to(head.len);
+                frame.advance(onecopy_wire::frame::HEAD_LEN);
+                return Ok(frame);
+            }
+            self.fill().await?;
+        }
+    }
+}

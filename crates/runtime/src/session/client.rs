@@ -1,0 +1,150 @@
+//! The client's connection: bytes in, bytes out, bounded.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BytesMut};
+use onecopy_wire::{FrameError, Head, frontend};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+/// Bytes asked for in one read.
+const READ_LEN: usize = 16 * 1024;
+/// Bytes of answers that are sent on before the statement is complete.
+pub const SEND_LEN: usize = 64 * 1024;
+
+/// A byte stream from a client.
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Why a client is not talked to any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("the client closed the connection")]
+    Gone,
+    #[error("the connection to the client was lost: {0}")]
+    Lost(#[from] io::Error),
+    #[error("the client broke the protocol: {0}")]
+    Protocol(String),
+}
+
+impl From<FrameError> for ClientError {
+    fn from(error: FrameError) -> ClientError {
+        ClientError::Protocol(error.to_string())
+    }
+}
+
+impl From<onecopy_wire::WireError> for ClientError {
+    fn from(error: onecopy_wire::WireError) -> ClientError {
+        ClientError::Protocol(error.to_string())
+    }
+}
+
+/// A client's connection after startup.
+pub struct Client {
+    stream: Stream,
+    pub input: BytesMut,
+    pub output: BytesMut,
+    message_len_max: usize,
+}
+
+impl Client {
+    pub fn new(stream: Stream, input: BytesMut, message_len_max: usize) -> Client {
+        Client { stream, input, output: BytesMut::with_capacity(READ_LEN), message_len_max }
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_tls(&self) -> bool {
+        matches!(self.stream, Stream::Tls(_))
+    }
+
+    /// Sends all answers so far.
+    pub async fn flush(&mut self) -> Result<(), ClientError> {
+        if !self.output.is_empty() {
+            self.stream.write_all_buf(&mut self.output).await?;
+            if self.output.capacity() > 4 * SEND_LEN {
+                self.output = BytesMut::with_capacity(READ_LEN);
+            }
+        }
+        if matches!(self.stream, Stream::Tls(_)) {
+            self.stream.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Receives more.
+    pub async fn fill(&mut self) -> Result<(), ClientError> {
+        self.input.reserve(READ_LEN / 4);
+        match self.stream.read_buf(&mut self.input).await? {
+            0 => Err(ClientError::Gone),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether reading ahead while a statement is under way is still within bounds.
+    pub fn may_read_ahead(&self) -> bool {
+        self.input.len() < self.message_len_max
+    }
+
+    /// The head of the next message if all of it is there.
+    pub fn peek(&self) -> Result<Option<Head>, ClientError> {
+        Ok(frontend::peek(&self.input, self.message_len_max)?.filter(|head| self.input.len() >= head.len))
+    }
+
+    /// The next complete message, cut out of the input.
+    pub async fn next(&mut self) -> Result<(u8, BytesMut), ClientError> {
+        loop {
+            if let Some(head) = self.peek()? {
+                let mut frame = self.input.split_to(head.len);
+                frame.advance(onecopy_wire::frame::HEAD_LEN);
+                return Ok((head.tag, frame));
+            }
+            self.flush().await?;
+            self.fill().await?;
+        }
+    }
+
+    /// Ends the connection after sending what is left.
+    pub async fn close(mut self) {
+        let _ = self.flush().await;
+        let _ = self.stream.shutdown().await;
+    }
+}

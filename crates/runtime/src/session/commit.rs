@@ -1,0 +1,366 @@
+//! Beginning and ending transactions, and committing at the home.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use onecopy_core::{Csn, Event, ReplicaId, TxnId};
+use onecopy_wire::frontend::build;
+use onecopy_wire::sqlstate::SqlState;
+
+use super::client::ClientError;
+use super::run::Ran;
+use super::txn::{Lane, Txn};
+use super::{Done, Session};
+use crate::errors::{Cancelled, Failure};
+use crate::lane::{LaneError, StatementKey};
+use crate::pool::Pool;
+use crate::postgres::connect::Credentials;
+use crate::postgres::progress;
+use crate::record::Record;
+use crate::scheduler::{Directive, Mail, Scheduler};
+use crate::server::Shared;
+
+impl Session {
+    /// What transactions that begin alike have in common, for prediction.
+    pub(super) fn form(&self) -> u64 {
+        use std::hash::{Hash, Hasher};
+        let mut hasher = std::hash::DefaultHasher::new();
+        self.who.user.hash(&mut hasher);
+        self.environment.value("application_name").hash(&mut hasher);
+        hasher.finish()
+    }
+
+    pub(super) fn begin_txn(&mut self, explicit: bool, read_only: bool) {
+        let id = self.shared.scheduler.new_txn(&self.mail);
+        let form = self.form() ^ u64::from(explicit) << 1 ^ u64::from(read_only);
+        let mut txn = Txn::new(id, explicit, form, &self.environment);
+        txn.read_only = read_only;
+        self.txn = Some(txn);
+    }
+
+    /// Several statements in one message, or before one Sync, are one transaction.
+    pub(super) fn begin_implicit(&mut self) {
+        self.begin_txn(false, false);
+    }
+
+    /// Commits (or, after an error, ends) an implicit transaction.
+    pub(super) async fn end_implicit(&mut self) -> Result<(), ClientError> {
+        match &self.txn {
+            Some(txn) if !txn.explicit && txn.failed => self.rollback().await,
+            Some(txn) if !txn.explicit => {
+                self.commit().await?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Commits the open transaction; on failure an error has been answered and the transaction is over.
+    pub(super) async fn commit(&mut self) -> Result<Done, ClientError> {
+        let Some(txn) = self.txn.as_mut() else { return Ok(Done::Answered) };
+        let (id, op) = (txn.id, txn.take_op());
+        if !txn.begun || txn.over {
+            self.close_txn();
+            return Ok(Done::Answered);
+        }
+        if !txn.writes.is_empty()
+            && self.shared.classifier.has_deferrable()
+            && let Err(failure) = self.settle_constraints().await
+        {
+            self.rollback().await;
+            failure.put(&mut self.client.output, onecopy_wire::backend::build::Severity::Error);
+            return Ok(Done::Failed);
+        }
+        let schema_changed = self.txn.as_ref().is_some_and(|txn| txn.schema_changed);
+        if schema_changed {
+            self.shared.classifier.begin_change();
+        }
+        let writes = self.record_of_writes();
+        self.shared.scheduler.handle_with_writes(id, writes, Event::Commit { txn: id, op });
+        let done = self.carry_out_commit(id).await;
+        if schema_changed {
+            let committed = matches!(done, Ok(Done::Answered));
+            self.shared.read_definitions_after(committed).await;
+        }
+        self.close_txn();
+        done
+    }
+
+    /// Deferred constraints are made immediate before the decision: what fails must fail here (design 3.4).
+    async fn settle_constraints(&mut self) -> Result<(), Failure> {
+        let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return Ok(()) };
+        let result = lane.lent.lane.command("SET CONSTRAINTS ALL IMMEDIATE").await;
+        match result {
+            Ok(()) => {
+                if let Some(txn) = self.txn.as_mut() {
+                    txn.home = Some(lane);
+                }
+                Ok(())
+            }
+            Err(error) if error.is_database() => {
+                self.roll_back_lane(lane).await;
+                Err(Failure::of_lane(&error))
+            }
+            Err(error) => {
+                self.lose_lane(lane, &error);
+                Err(Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::ByTimeout))
+            }
+        }
+    }
+
+    async fn carry_out_commit(&mut self, id: TxnId) -> Result<Done, ClientError> {
+        loop {
+            let directive = match self.mail.take(id) {
+                Some(directive) => directive,
+                // From here on the decision may have been made: the client is not listened to until it is known.
+                None => self.mail.clone().next(id).await,
+            };
+            match directive {
+                Directive::CommitAt { replica, csn } => self.commit_at(id, replica, csn).await,
+                Directive::Acknowledge { .. } => {
+                    self.detach_home(id);
+                    return Ok(Done::Answered);
+                }
+                Directive::Finish { replica, .. } => {
+                    self.finish(replica).await;
+                    return Ok(Done::Answered);
+                }
+                Directive::Leave { replica } => self.leave(replica).await,
+                Directive::Refuse { reason, .. } => {
+                    let failure = Failure::of_refusal(reason, Cancelled::ByTimeout);
+                    if let Some(txn) = self.txn.as_mut() {
+                        txn.over = true;
+                    }
+                    self.environment_rolled_back();
+                    failure.put(&mut self.client.output, onecopy_wire::backend::build::Severity::Error);
+                    return Ok(Done::Failed);
+                }
+                other => tracing::debug!(?other, "while committing: ignoring"),
+            }
+        }
+    }
+
+    /// Rolls the open transaction back.
+    pub(super) async fn rollback(&mut self) {
+        let Some(txn) = self.txn.as_mut() else { return };
+        let (id, tell) = (txn.id, txn.begun && !txn.over);
+        txn.over = true;
+        // The lanes first: items must not be let go while the database still holds its own locks on them.
+        let lanes: Vec<Lane> = txn.snapshot.take().into_iter().chain(txn.home.take()).collect();
+        for lane in lanes {
+            self.roll_back_lane(lane).await;
+        }
+        if tell {
+            self.shared.scheduler.handle(Event::Rollback { txn: id });
+        }
+        self.environment_rolled_back();
+        self.close_txn();
+    }
+
+    pub(super) fn environment_rolled_back(&mut self) {
+        if let Some(txn) = &self.txn {
+            self.environment = txn.environment_before.clone();
+        }
+    }
+
+    /// The transaction is over, however it ended.
+    pub(super) fn close_txn(&mut self) {
+        let Some(txn) = self.txn.take() else { return };
+        self.shared.scheduler.end_txn(txn.id);
+        for lane in txn.snapshot.into_iter().chain(txn.home) {
+            // Nothing should be left open; what is, is closed with its connection.
+            tracing::debug!(replica = lane.replica.0, "closing a lane that was left open");
+        }
+    }
+
+    /// An error was answered inside a transaction.
+    pub(super) fn fail_transaction(&mut self) {
+        if let Some(txn) = self.txn.as_mut() {
+            txn.failed = true;
+        }
+    }
+
+    /// A replica answered a statement with an error.
+    pub(super) fn on_statement_failed(&mut self) {
+        self.skipping = true;
+        self.steps.clear();
+        self.fail_transaction();
+    }
+
+    /// Without a savepoint to go back to, a failed transaction holds nothing any more.
+    pub(super) async fn end_if_failed(&mut self, id: TxnId) {
+        let Some(txn) = self.txn.as_mut() else { return };
+        if !txn.savepoints.is_empty() || txn.over {
+            return;
+        }
+        let tell = !txn.autocommit;
+        txn.over = true;
+        let lanes: Vec<Lane> = txn.snapshot.take().into_iter().chain(txn.home.take()).collect();
+        for lane in lanes {
+            self.roll_back_lane(lane).await;
+        }
+        // The core knows of the end of a transaction of one statement by that statement's failure.
+        if tell {
+            self.shared.scheduler.handle(Event::Rollback { txn: id });
+        }
+    }
+
+    /// The client is gone: nothing of it stays open.
+    pub(super) fn abandon(&mut self) {
+        let Some(mut txn) = self.txn.take() else { return };
+        if txn.begun && !txn.over {
+            self.shared.scheduler.handle(Event::Rollback { txn: txn.id });
+        }
+        let shared = self.shared.clone();
+        let who = self.who.clone();
+        let lanes: Vec<Lane> = txn.snapshot.take().into_iter().chain(txn.home.take()).collect();
+        if !lanes.is_empty() {
+            tokio::spawn(async move {
+                for mut lane in lanes {
+                    if lane.lent.lane.command("ROLLBACK").await.is_ok() {
+                        shared.pools[usize::from(lane.replica.0)].give_back(&who, lane.lent);
+                    }
+                }
+            });
+        }
+        self.shared.scheduler.end_txn(txn.id);
+    }
+
+    /// What the transaction has written, as it goes to the log.
+    pub(super) fn record_of_writes(&mut self) -> Bytes {
+        let Some(txn) = self.txn.as_mut() else { return Bytes::new() };
+        if txn.writes.is_empty() {
+            return Bytes::new();
+        }
+        let mut settings = self.environment.meaningful(onecopy_classify::ENVIRONMENT_SETTINGS);
+        for (name, value) in txn.local_settings.drain(..) {
+            settings.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
+            settings.push((name, value));
+        }
+        Record { user: self.who.user.clone(), settings, writes: std::mem::take(&mut txn.writes) }.encode()
+    }
+
+    /// Commits the home's open transaction at its turn.
+    pub(super) async fn commit_at(&mut self, id: TxnId, replica: ReplicaId, csn: Csn) {
+        let lane = self.txn.as_mut().and_then(|txn| txn.lane_at(replica));
+        commit_home(&self.shared, &self.who, id, replica, csn, lane).await;
+    }
+
+    /// If another replica was the first to commit, the home's own turn is awaited in the background.
+    pub(super) fn detach_home(&mut self, id: TxnId) {
+        let Some(lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return };
+        let mail: Arc<Mail> = Arc::default();
+        self.shared.scheduler.redirect(id, &self.mail, &mail);
+        // The session forgets the transaction; the scheduler must go on knowing where its mail goes.
+        if let Some(txn) = self.txn.as_mut() {
+            txn.id = TxnId(0);
+        }
+        let (shared, who) = (self.shared.clone(), self.who.clone());
+        tokio::spawn(async move {
+            let mut lane = Some(lane);
+            loop {
+                match mail.next(id).await {
+                    Directive::CommitAt { replica, csn } => {
+                        commit_home(&shared, &who, id, replica, csn, lane.take()).await;
+                        break;
+                    }
+                    Directive::Leave { .. } | Directive::Refuse { .. } => break,
+                    _ => {}
+                }
+            }
+            shared.scheduler.end_txn(id);
+        });
+    }
+
+    /// Ends a transaction that wrote nothing.
+    pub(super) async fn finish(&mut self, replica: Option<ReplicaId>) {
+        let Some(lane) = replica.and_then(|replica| self.txn.as_mut().and_then(|txn| txn.lane_at(replica)))
+        else {
+            return;
+        };
+        let mut lane = lane;
+        match lane.lent.lane.command("COMMIT").await {
+            Ok(()) => self.give_back(lane),
+            Err(error) if error.is_database() => self.roll_back_lane(lane).await,
+            Err(error) => self.lose_lane(lane, &error),
+        }
+    }
+
+    pub(super) fn answer_or_fail(&mut self, ran: &Ran) -> Done {
+        match ran {
+            Ran::Answered(answer) if answer.error.is_none() => Done::Answered,
+            _ => Done::Failed,
+        }
+    }
+
+    pub(super) fn no_transaction(&self) -> Failure {
+        Failure::new(
+            SqlState::NO_ACTIVE_SQL_TRANSACTION,
+            "this command can only be used in transaction blocks",
+        )
+    }
+}
+
+/// Marks and commits an open transaction, and says what came of it.
+async fn commit_home(
+    shared: &Shared,
+    who: &Credentials,
+    txn: TxnId,
+    replica: ReplicaId,
+    csn: Csn,
+    lane: Option<Lane>,
+) {
+    let scheduler: &Scheduler = &shared.scheduler;
+    let Some(mut lane) = lane else {
+        return scheduler.handle(Event::HomeLost { txn, replica });
+    };
+    let pool: &Pool = &shared.pools[usize::from(replica.0)];
+    match send_commit(shared, who, &mut lane, csn).await {
+        Ok(()) => {
+            scheduler.handle(Event::Applied { replica, csn });
+            pool.give_back(who, lane.lent);
+        }
+        Err(error) if error.is_database() => {
+            tracing::warn!(%error, %csn, replica = replica.0, "commit at the home was refused; it will be applied");
+            if lane.lent.lane.command("ROLLBACK").await.is_ok() {
+                pool.give_back(who, lane.lent);
+            }
+            scheduler.handle(Event::HomeLost { txn, replica });
+        }
+        Err(error) => pool.suspect(lane.lent.lane.incarnation, &error),
+    }
+}
+
+async fn send_commit(shared: &Shared, who: &Credentials, lane: &mut Lane, csn: Csn) -> Result<(), LaneError> {
+    let lane = &mut lane.lent.lane;
+    let (number, epoch) = (csn.0.to_string(), shared.epoch.to_string());
+    if who.user == shared.agent_user {
+        let key = StatementKey::of(progress::ADVANCE, &progress::ADVANCE_TYPES);
+        let (name, _) = lane.prepare(key, progress::ADVANCE, &progress::ADVANCE_TYPES)?;
+        let params = [Some(number.as_bytes()), Some(epoch.as_bytes())];
+        build::bind(&mut lane.output, "", &name, [], params, [])?;
+    } else {
+        let proof = progress::proof(&shared.secret, csn, shared.epoch);
+        let key = StatementKey::of(progress::ADVANCE_AS_CLIENT, &progress::ADVANCE_AS_CLIENT_TYPES);
+        let (name, _) = lane.prepare(key, progress::ADVANCE_AS_CLIENT, &progress::ADVANCE_AS_CLIENT_TYPES)?;
+        let params = [Some(number.as_bytes()), Some(epoch.as_bytes()), Some(proof.as_bytes())];
+        build::bind(&mut lane.output, "", &name, [], params, [])?;
+    }
+    build::execute(&mut lane.output, "", 0)?;
+    let key = StatementKey::of("COMMIT", &[]);
+    let (name, _) = lane.prepare(key, "COMMIT", &[])?;
+    build::bind(&mut lane.output, "", &name, [], [], [])?;
+    build::execute(&mut lane.output, "", 0)?;
+    build::sync(&mut lane.output);
+    lane.flush().await?;
+    match lane.ready().await? {
+        (_, None) => Ok(()),
+        (_, Some(fields)) => {
+            // What was to be prepared after the error is not.
+            lane.unprepare_all();
+            lane.settings = u64::MAX;
+            let _ = lane.command("DEALLOCATE ALL").await;
+            Err(LaneError::Database(fields))
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a session has set, so that it can be set again on every lane that it borrows, and recorded with its writes.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::agent::{quote, quote_identifier};
+
+/// The settings of a session.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    settings: Vec<Setting>,
+    hash: u64,
+}
+
+#[derive(Clone, Debug, Hash)]
+struct Setting {
+    name: String,
+    /// The command that sets it.
+    command: String,
+    /// Its value for `set_config`, if the text showed it.
+    value: Option<String>,
+}
+
+impl Environment {
+    /// Of a new session: what its startup packet asked for.
+    pub fn of_startup(settings: &[(String, String)]) -> Environment {
+        let mut environment = Environment::default();
+        for (name, value) in settings {
+            let command = format!("SELECT pg_catalog.set_config({}, {}, false)", quote(name), quote(value));
+            environment.set(name, command, Some(value.clone()));
+        }
+        environment
+    }
+
+    /// Identifies the settings; 0 for none.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub fn set(&mut self, name: &str, command: String, value: Option<String>) {
+        self.settings.retain(|setting| setting.name != name);
+        self.settings.push(Setting { name: name.to_owned(), command, value });
+        self.rehash();
+    }
+
+    pub fn reset(&mut self, name: &str) {
+        self.settings.retain(|setting| setting.name != name);
+        self.rehash();
+    }
+
+    pub fn reset_all(&mut self) {
+        *self = Environment::default();
+    }
+
+    /// Names and values of those that may change what a statement means (`names`), for a record.
+    pub fn meaningful(&self, names: &[&str]) -> Vec<(String, String)> {
+        let meaningful =
+            |setting: &&Setting| names.iter().any(|name| name.eq_ignore_ascii_case(&setting.name));
+        self.settings
+            .iter()
+            .filter(meaningful)
+            .filter_map(|setting| Some((setting.name.clone(), setting.value.clone()?)))
+            .collect()
+    }
+
+    /// The value of a setting, if the session has set it.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.settings
+            .iter()
+            .find(|setting| setting.name.eq_ignore_ascii_case(name))
+            .and_then(|setting| setting.value.as_deref())
+    }
+
+    /// The command that makes a lane's settings these, whatever they were.
+    pub fn command(&self) -> String {
+        let mut command = String::from("RESET ALL");
+        for setting in &self.settings {
+            command.push_str("; ");
+            command.push_str(&setting.command);
+        }
+        command
+    }
+
+    fn rehash(&mut self) {
+        if self.settings.is_empty() {
+            self.hash = 0;
+            return;
+        }
+        let mut hasher = DefaultHasher::new();
+        self.settings.hash(&mut hasher);
+        self.hash = hasher.finish().max(1);
+    }
+}
+
+/// A list of values as `set_config` takes it.
+pub fn list_value(name: &str, values: &[String]) -> String {
+    let is_list = matches!(name.to_ascii_lowercase().as_str(), "search_path" | "temp_tablespaces");
+    if is_list {
+        let quoted: Vec<String> = values.iter().map(|value| quote_identifier(value)).collect();
+        quoted.join(", ")
+    } else {
+        values.join(", ")
+    }
+}

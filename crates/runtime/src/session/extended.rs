@@ -1,0 +1,269 @@
+//! The extended protocol: messages are collected until an Execute or Sync sends them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use onecopy_classify::{Determinism, FrozenValue, Kind, ParamValue};
+use onecopy_wire::Format;
+use onecopy_wire::frontend::{Bind, Named, Parse, Target};
+use onecopy_wire::sqlstate::SqlState;
+
+use super::client::ClientError;
+use super::run::rendered;
+use super::simple::is_transaction_control;
+use super::unit::{Preparation, Request, Sink, Step, Watch};
+use super::{Done, Session};
+use crate::classifier::Statement;
+use crate::errors::Failure;
+
+/// A statement that the client has prepared.
+pub struct PreparedStatement {
+    pub sql: Arc<str>,
+    pub types: Arc<[u32]>,
+    pub preparation: Preparation,
+    /// As classified last, and under which search path; classified anew when definitions have changed.
+    classified: parking_lot::Mutex<Option<(u64, Statement)>>,
+}
+
+/// A portal: a statement with its parameters.
+#[derive(Clone)]
+pub struct Portal {
+    pub prepared: Arc<PreparedStatement>,
+    pub statement: Statement,
+    pub body: Bytes,
+    /// Values frozen for this execution.
+    pub frozen: Vec<FrozenValue>,
+}
+
+impl Portal {
+    /// The parameters as classification reads them.
+    pub fn with_params<R>(&self, read: impl FnOnce(&[ParamValue<'_>]) -> R) -> R {
+        let Ok(bind) = Bind::decode(&self.body) else { return read(&[]) };
+        let params: Vec<ParamValue<'_>> = bind
+            .params
+            .iter()
+            .enumerate()
+            .map(|(i, bytes)| ParamValue {
+                type_oid: self.prepared.types.get(i).copied().unwrap_or(0),
+                binary: bind.param_formats.of(i) == Format::Binary,
+                bytes,
+            })
+            .collect();
+        read(&params)
+    }
+}
+
+impl Session {
+    pub(super) async fn on_parse(&mut self, parse: &Parse<'_>) -> Result<(), ClientError> {
+        if !parse.name.is_empty() && self.statements.contains_key(parse.name) {
+            let message = format!("prepared statement \"{}\" already exists", parse.name);
+            self.fail(&Failure::new(SqlState::DUPLICATE_PREPARED_STATEMENT, message));
+            return Ok(());
+        }
+        let types: Vec<u32> = parse.types.iter().collect();
+        let preparation = Preparation::new(parse.sql, &types);
+        let prepared = PreparedStatement {
+            sql: parse.sql.into(),
+            types: types.into(),
+            preparation: preparation.clone(),
+            classified: parking_lot::Mutex::new(None),
+        };
+        self.statements.insert(parse.name.to_owned(), Arc::new(prepared));
+        self.steps.push(Step::Parse(preparation));
+        Ok(())
+    }
+
+    pub(super) async fn on_bind(&mut self, bind: &Bind<'_>, body: Bytes) -> Result<(), ClientError> {
+        let Some(prepared) = self.statements.get(bind.statement).cloned() else {
+            let message = format!("prepared statement \"{}\" does not exist", bind.statement);
+            self.fail(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message));
+            return Ok(());
+        };
+        let Some(statement) = self.classify_prepared(&prepared).await else {
+            self.fail(&Failure::new(
+                SqlState::SYNTAX_ERROR,
+                "cannot insert multiple commands into a prepared statement",
+            ));
+            return Ok(());
+        };
+        let frozen = match self.freeze(&statement).await? {
+            Ok(frozen) => frozen,
+            Err(failure) => {
+                self.fail(&failure);
+                return Ok(());
+            }
+        };
+        let extra = frozen.iter().map(|value| value.0.clone()).collect();
+        let portal = Portal { prepared, statement, body: body.clone(), frozen };
+        let rewritten = match self.determinism(&portal.statement, Some(&portal)) {
+            Determinism::Capture(plan) => rendered(&portal.statement, &portal.prepared, Some(&plan)),
+            _ => rendered(&portal.statement, &portal.prepared, None),
+        };
+        self.portals.insert(bind.portal.to_owned(), portal);
+        self.steps.push(Step::Bind { statement: rewritten, body, extra });
+        Ok(())
+    }
+
+    /// A prepared statement as classified under the definitions in force; `None` if it is more than one statement.
+    async fn classify_prepared(&mut self, prepared: &PreparedStatement) -> Option<Statement> {
+        let own_definitions =
+            self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some() || !txn.local_settings.is_empty());
+        if !own_definitions && self.shared.classifier.is_changing() {
+            self.shared.classifier.settled().await;
+        }
+        let surroundings = self.environment.hash();
+        if let Some((under, statement)) = prepared.classified.lock().as_ref()
+            && !own_definitions
+            && *under == surroundings
+            && statement.generation == self.shared.classifier.generation()
+        {
+            return Some(statement.clone());
+        }
+        let (statement, next) = self.classify(&prepared.sql).await;
+        if next.is_some() {
+            return None;
+        }
+        if !own_definitions {
+            *prepared.classified.lock() = Some((surroundings, statement.clone()));
+        }
+        Some(statement)
+    }
+
+    pub(super) fn on_describe(&mut self, named: Named<'_>) -> Result<(), ClientError> {
+        let step = match named.target {
+            Target::Statement => match self.statements.get(named.name) {
+                Some(prepared) => Step::DescribeStatement(prepared.preparation.clone()),
+                None => {
+                    let message = format!("prepared statement \"{}\" does not exist", named.name);
+                    self.fail(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message));
+                    return Ok(());
+                }
+            },
+            Target::Portal if self.portals.contains_key(named.name) => {
+                Step::DescribePortal(named.name.to_owned())
+            }
+            Target::Portal => {
+                let message = format!("portal \"{}\" does not exist", named.name);
+                self.fail(&Failure::new(SqlState::INVALID_CURSOR_NAME, message));
+                return Ok(());
+            }
+        };
+        self.steps.push(step);
+        Ok(())
+    }
+
+    pub(super) fn on_close(&mut self, named: Named<'_>) {
+        match named.target {
+            Target::Statement => {
+                self.statements.remove(named.name);
+                self.steps.push(Step::CloseStatement);
+            }
+            Target::Portal => {
+                self.portals.remove(named.name);
+                self.steps.push(Step::ClosePortal(named.name.to_owned()));
+            }
+        }
+    }
+
+    pub(super) async fn on_execute(&mut self, portal_name: &str, max_rows: u32) -> Result<(), ClientError> {
+        let Some(portal) = self.portals.get(portal_name).cloned() else {
+            let message = format!("portal \"{portal_name}\" does not exist");
+            self.fail(&Failure::new(SqlState::INVALID_CURSOR_NAME, message));
+            return Ok(());
+        };
+        self.steps.push(Step::Execute { portal: portal_name.to_owned(), max_rows });
+        if self.txn.is_none() && !is_transaction_control(&portal.statement.class.kind) {
+            // Whether this is a transaction of its own is only known when the next message is: without a Sync, more
+            // statements may follow in the same implicit transaction.
+            if !self.sync_follows().await? {
+                self.begin_implicit();
+            }
+        }
+        if self.execute(&portal.statement, Some(&portal)).await? == Done::Failed {
+            self.skipping = true;
+        }
+        Ok(())
+    }
+
+    /// Whether the next message is a Sync; waits for it.
+    async fn sync_follows(&mut self) -> Result<bool, ClientError> {
+        loop {
+            if let Some(head) = self.client.peek()? {
+                return Ok(head.tag == onecopy_wire::frontend::tag::SYNC);
+            }
+            self.client.flush().await?;
+            self.client.fill().await?;
+        }
+    }
+
+    pub(super) async fn on_sync(&mut self) -> Result<(), ClientError> {
+        if !self.skipping {
+            self.run_steps().await?;
+        }
+        self.end_implicit().await?;
+        self.skipping = false;
+        self.steps.clear();
+        if self.txn.is_none() {
+            self.portals.clear();
+        }
+        self.ready();
+        if self.client.peek()?.is_none() {
+            self.client.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Runs collected messages that no Execute has sent: the client wants to know shapes, or errors, now.
+    pub(super) async fn run_steps(&mut self) -> Result<(), ClientError> {
+        if self.steps.is_empty() {
+            return Ok(());
+        }
+        if self.answers_alone() {
+            self.answer_alone();
+            return Ok(());
+        }
+        let steps = std::mem::take(&mut self.steps);
+        let request = Request::Extended(steps);
+        if let Some(lane) = self.open_lane() {
+            let mut lane = lane;
+            let result = super::unit::run(
+                &mut lane.lent.lane,
+                0,
+                &request,
+                Sink::Client(&mut self.client),
+                &mut Watch::default(),
+                None,
+            )
+            .await;
+            return self.after_describe(Some(lane), result).await;
+        }
+        self.describe_anywhere(&request).await
+    }
+
+    /// Whether the collected messages concern only commands that never reach a replica.
+    fn answers_alone(&mut self) -> bool {
+        let path = self.search_path();
+        let is_own_command = |sql: &str| {
+            let mut scratch = onecopy_classify::Scratch::default();
+            let (statement, _) = self.shared.classifier.classify(sql, &path, &mut scratch);
+            is_own(&statement.class.kind)
+        };
+        self.steps.iter().all(|step| match step {
+            Step::Parse(preparation) | Step::DescribeStatement(preparation) => {
+                is_own_command(&preparation.sql)
+            }
+            Step::Bind { statement, .. } => is_own_command(&statement.sql),
+            Step::CloseStatement => true,
+            Step::DescribePortal(name) => {
+                self.portals.get(name).is_some_and(|portal| is_own(&portal.statement.class.kind))
+            }
+            Step::ClosePortal(_) => self.txn.is_none(),
+            Step::Execute { .. } => false,
+        })
+    }
+}
+
+/// Commands that the session carries out itself and that return no rows.
+fn is_own(kind: &Kind) -> bool {
+    matches!(kind, Kind::Begin(_) | Kind::Commit { .. } | Kind::Rollback { .. } | Kind::Empty)
+}

@@ -1,0 +1,201 @@
+//! One client's session: reads its messages, executes them in the order in which they come, and answers.
+//!
+//! The session decides nothing about order or place: it classifies a statement, tells the scheduler, and carries out
+//! the directives that come back on lanes that it borrows.
+
+pub mod client;
+pub mod unit;
+
+mod answers;
+mod commit;
+pub mod environment;
+mod extended;
+mod run;
+mod simple;
+mod special;
+mod txn;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use hashbrown::HashMap;
+use onecopy_classify::Scratch;
+use onecopy_core::SessionId;
+use onecopy_wire::backend::{Status, build, build::Severity};
+use onecopy_wire::frontend::{self, Frontend};
+use onecopy_wire::sqlstate::SqlState;
+
+use crate::errors::Failure;
+use crate::postgres::connect::Credentials;
+use crate::scheduler::Mail;
+use crate::server::Shared;
+use crate::server::cancel::Cancellable;
+use client::{Client, ClientError};
+use environment::Environment;
+use extended::{Portal, PreparedStatement};
+use txn::Txn;
+use unit::Step;
+
+/// One client's session.
+pub struct Session {
+    shared: Arc<Shared>,
+    id: SessionId,
+    client: Client,
+    who: Credentials,
+    mail: Arc<Mail>,
+    cancel: Arc<Cancellable>,
+    environment: Environment,
+    statements: HashMap<String, Arc<PreparedStatement>>,
+    portals: HashMap<String, Portal>,
+    /// Messages of the extended protocol that wait for the Execute or Sync that sends them.
+    steps: Vec<Step>,
+    /// An error was answered: everything up to the next Sync is skipped.
+    skipping: bool,
+    txn: Option<Txn>,
+    /// What the client has been told of the server's settings.
+    reported: HashMap<String, String>,
+    scratch: Scratch,
+    held: BytesMut,
+    /// Values that this session last drew from sequences, by schema and name.
+    sequences: HashMap<(String, String), i64>,
+    last_sequence: Option<i64>,
+    default_read_only: bool,
+    /// The schemas in which names are looked up, and the settings under which that was found out.
+    path: (u64, Arc<Vec<String>>),
+}
+
+/// What came of a statement for the session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Done {
+    /// It was answered; go on.
+    Answered,
+    /// An error was answered: skip the rest of the message, or everything up to Sync.
+    Failed,
+}
+
+impl Session {
+    pub fn new(
+        shared: Arc<Shared>,
+        id: SessionId,
+        client: Client,
+        who: Credentials,
+        cancel: Arc<Cancellable>,
+        environment: Environment,
+        reported: HashMap<String, String>,
+    ) -> Session {
+        Session {
+            shared,
+            id,
+            client,
+            who,
+            mail: Arc::default(),
+            cancel,
+            environment,
+            statements: HashMap::new(),
+            portals: HashMap::new(),
+            steps: Vec::new(),
+            skipping: false,
+            txn: None,
+            reported,
+            scratch: Scratch::default(),
+            held: BytesMut::new(),
+            sequences: HashMap::new(),
+            last_sequence: None,
+            default_read_only: false,
+            path: (0, Arc::default()),
+        }
+    }
+
+    /// Serves until the client leaves or breaks the protocol.
+    pub async fn run(mut self) {
+        let end = self.serve().await;
+        self.abandon();
+        match end {
+            Ok(()) | Err(ClientError::Gone | ClientError::Lost(_)) => {}
+            Err(ClientError::Protocol(what)) => {
+                let failure = Failure::new(SqlState::PROTOCOL_VIOLATION, what);
+                failure.put(&mut self.client.output, Severity::Fatal);
+                self.client.close().await;
+            }
+        }
+    }
+
+    async fn serve(&mut self) -> Result<(), ClientError> {
+        loop {
+            let Some((tag, body)) = self.next_message().await? else { return Ok(()) };
+            match frontend::decode(tag, &body)? {
+                Frontend::Query(sql) if !self.skipping => self.on_query(sql).await?,
+                Frontend::Parse(parse) if !self.skipping => self.on_parse(&parse).await?,
+                Frontend::Bind(bind) if !self.skipping => {
+                    let body = body.clone().freeze();
+                    self.on_bind(&bind, body).await?;
+                }
+                Frontend::Describe(named) if !self.skipping => self.on_describe(named)?,
+                Frontend::Execute(execute) if !self.skipping => {
+                    self.on_execute(execute.portal, execute.max_rows).await?;
+                }
+                Frontend::Close(named) if !self.skipping => self.on_close(named),
+                Frontend::Flush if !self.skipping => {
+                    self.run_steps().await?;
+                    self.client.flush().await?;
+                }
+                Frontend::Sync => self.on_sync().await?,
+                Frontend::Terminate => return Ok(()),
+                Frontend::FunctionCall(_) if !self.skipping => {
+                    let failure = Failure::unsupported(
+                        "the function call message is not supported",
+                        "Call the function by SELECT; libpq's large object functions need a direct connection.",
+                    );
+                    self.fail(&failure);
+                    self.ready();
+                    self.skipping = false;
+                }
+                // What is left of a COPY that the server gave up, and what is skipped.
+                _ => {}
+            }
+        }
+    }
+
+    /// The next message; `None` when the client stayed idle inside a transaction for too long.
+    async fn next_message(&mut self) -> Result<Option<(u8, BytesMut)>, ClientError> {
+        let limit_ms = self.shared.limits.idle_in_transaction_timeout_ms;
+        if limit_ms == 0 || self.txn.is_none() || self.client.peek()?.is_some() {
+            return self.client.next().await.map(Some);
+        }
+        match tokio::time::timeout(Duration::from_millis(limit_ms), self.client.next()).await {
+            Ok(message) => message.map(Some),
+            Err(_) => {
+                let failure = Failure::new(
+                    SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+                    "terminating connection due to idle-in-transaction timeout",
+                )
+                .hint("An idle open transaction blocks others on every replica; limits.idle_in_transaction_timeout_ms is the limit.");
+                failure.put(&mut self.client.output, Severity::Fatal);
+                self.client.flush().await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Answers an error of our own. The transaction, if one is open, has failed.
+    fn fail(&mut self, failure: &Failure) {
+        failure.put(&mut self.client.output, Severity::Error);
+        self.steps.clear();
+        self.skipping = true;
+        self.fail_transaction();
+    }
+
+    fn status(&self) -> Status {
+        match &self.txn {
+            None => Status::Idle,
+            Some(txn) if txn.failed => Status::Failed,
+            Some(_) => Status::InTransaction,
+        }
+    }
+
+    fn ready(&mut self) {
+        let status = self.status();
+        build::ready_for_query(&mut self.client.output, status);
+    }
+}

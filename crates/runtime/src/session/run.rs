@@ -1,0 +1,844 @@
+//! Executing a statement: classify, tell the core, carry out its directives on lanes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use onecopy_classify::{CapturePlan, Determinism, FrozenValue, Kind, NoParams};
+use onecopy_core::{Access, AccessSet, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
+use onecopy_wire::backend::{Status, build};
+use onecopy_wire::frontend::Bind;
+use onecopy_wire::sqlstate::SqlState;
+
+use super::client::ClientError;
+use super::extended::{Portal, PreparedStatement};
+use super::txn::{Lane, Txn};
+use super::unit::{self, Answer, AnswerHash, Captured, Preparation, Request, Sink, Step, UnitError, Watch};
+use super::{Done, Session};
+use crate::classifier::{Statement, search_path, with_capture};
+use crate::clock::{Deadline, Stopwatch};
+use crate::errors::{Cancelled, Failure};
+use crate::lane::LaneError;
+use crate::pool::Lent;
+use crate::record::{What, Write};
+use crate::scheduler::Directive;
+use crate::server::cancel::Whereabouts;
+
+/// PostgreSQL's own default.
+const DEFAULT_SEARCH_PATH: &str = "\"$user\", public";
+
+/// A statement ready for the core and for a lane.
+pub(super) struct Job {
+    pub request: Request,
+    pub kind: StatementKind,
+    pub access: AccessSet,
+    pub class: onecopy_core::ClassId,
+    /// How it is done again on the other replicas, if it writes.
+    pub write: Option<What>,
+    pub capture: Option<Box<CapturePlan>>,
+    /// Definitions under which it was classified.
+    pub generation: u64,
+    /// To be repeated on the home's lane, should the transaction move there (a setting, a savepoint).
+    pub repeat: Option<String>,
+    pub schema_changed: bool,
+}
+
+/// What came of a job.
+pub(super) enum Ran {
+    /// It was answered by a replica; the answer has been passed on.
+    Answered(Answer),
+    /// It failed, and the client has been told.
+    Failed,
+}
+
+impl Session {
+    /// Classifies the first statement of a text, and says where the next one begins.
+    pub(super) async fn classify(&mut self, sql: &str) -> (Statement, Option<usize>) {
+        let path = self.search_path();
+        if let Some(txn) = &self.txn
+            && let Some(catalogue) = txn.catalogue.clone()
+        {
+            return self.shared.classifier.classify_under(&catalogue, 0, sql, &path, &mut self.scratch);
+        }
+        if self.shared.classifier.is_changing() {
+            self.shared.classifier.settled().await;
+        }
+        self.shared.classifier.classify(sql, &path, &mut self.scratch)
+    }
+
+    /// The schemas in which unqualified names are looked up.
+    pub(super) fn search_path(&mut self) -> Arc<Vec<String>> {
+        let local = self.txn.as_ref().and_then(|txn| {
+            txn.local_settings.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case("search_path"))
+        });
+        if let Some((_, value)) = local {
+            let catalogue = self.shared.classifier.catalogue();
+            return Arc::new(search_path(value, &self.who.user, &catalogue));
+        }
+        let surroundings = self.environment.hash() ^ self.shared.classifier.generation().rotate_left(32);
+        if self.path.0 != surroundings || self.path.1.is_empty() {
+            let value = self.environment.value("search_path").unwrap_or(DEFAULT_SEARCH_PATH);
+            let catalogue = self.shared.classifier.catalogue();
+            self.path = (surroundings, Arc::new(search_path(value, &self.who.user, &catalogue)));
+        }
+        self.path.1.clone()
+    }
+
+    /// Executes a classified statement of either protocol and answers it.
+    pub(super) async fn execute(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+    ) -> Result<Done, ClientError> {
+        if let Some(done) = self.execute_control(statement, portal.is_some()).await? {
+            return Ok(done);
+        }
+        if self.txn.as_ref().is_some_and(|txn| txn.failed) {
+            self.fail(&Failure::new(
+                SqlState::IN_FAILED_SQL_TRANSACTION,
+                "current transaction is aborted, commands ignored until end of transaction block",
+            ));
+            return Ok(Done::Failed);
+        }
+        if let Some(done) = self.execute_special(statement, portal).await? {
+            return Ok(done);
+        }
+        let job = match self.prepare_job(statement, portal).await? {
+            Ok(job) => job,
+            Err(failure) => {
+                self.fail(&failure);
+                if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
+                    self.end_if_failed(id).await;
+                }
+                return Ok(Done::Failed);
+            }
+        };
+        let schema_changed = job.schema_changed;
+        match self.run_job(job).await? {
+            Ran::Answered(answer) if answer.error.is_none() => {
+                if schema_changed && self.txn.is_some() {
+                    self.read_own_definitions().await;
+                }
+                Ok(Done::Answered)
+            }
+            _ => Ok(Done::Failed),
+        }
+    }
+
+    /// What the core and the lane must know of a statement that reads or writes.
+    pub(super) async fn prepare_job(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+    ) -> Result<Result<Job, Failure>, ClientError> {
+        let class = statement.class.clone();
+        let determinism = self.determinism(statement, portal);
+        if let Determinism::Refuse(refusal) = &determinism {
+            return Ok(Err(Failure::unsupported(refusal.reason.clone(), refusal.hint.clone())));
+        }
+        let frozen = match portal {
+            Some(portal) => portal.frozen.clone(),
+            None => match self.freeze(statement).await? {
+                Ok(frozen) => frozen,
+                Err(failure) => return Ok(Err(failure)),
+            },
+        };
+        let access = match portal {
+            None => class.bind(&statement.sql, statement.layout.layout(), &NoParams, &frozen),
+            Some(portal) => portal
+                .with_params(|params| class.bind(&statement.sql, statement.layout.layout(), params, &frozen)),
+        };
+        let capture = match determinism {
+            Determinism::Capture(plan) => Some(plan),
+            _ => None,
+        };
+        let kind = kind_of(&class.kind, class.effects.writes, class.effects.locks_rows, capture.is_some());
+        let request = match portal {
+            None => {
+                let rewrite = with_capture(&class.rewrite, capture.as_deref());
+                Request::Simple(match rewrite.is_empty() {
+                    true => statement.sql.to_string(),
+                    false => rewrite.render_simple(&statement.sql, statement.layout.layout(), &frozen),
+                })
+            }
+            Some(_) => Request::Extended(self.steps_with_capture(capture.as_deref())?),
+        };
+        let writes = matches!(kind, StatementKind::Write | StatementKind::Schema);
+        let write = (writes && capture.is_none()).then(|| what_of(statement, &request, portal, &frozen));
+        let schema_changed = matches!(class.kind, Kind::Ddl { .. })
+            || class.effects.sequences && class.effects.writes && class.kind == Kind::Select;
+        Ok(Ok(Job {
+            request,
+            kind,
+            access,
+            class: class.id,
+            write,
+            capture,
+            generation: statement.generation,
+            repeat: None,
+            schema_changed,
+        }))
+    }
+
+    /// How an execution's changes reach the other replicas.
+    pub(super) fn determinism(&self, statement: &Statement, portal: Option<&Portal>) -> Determinism {
+        let layout = statement.layout.layout();
+        match portal {
+            None => statement.class.determinism_of(&statement.sql, layout, &NoParams).clone(),
+            Some(portal) => portal
+                .with_params(|params| statement.class.determinism_of(&statement.sql, layout, params).clone()),
+        }
+    }
+
+    /// The collected messages; with a capture, the formats of our columns are settled.
+    fn steps_with_capture(&mut self, capture: Option<&CapturePlan>) -> Result<Vec<Step>, ClientError> {
+        let mut steps = std::mem::take(&mut self.steps);
+        let Some(plan) = capture else { return Ok(steps) };
+        for step in &mut steps {
+            if let Step::Bind { body, .. } = step {
+                *body = with_result_formats(body, plan.columns.len())?;
+            }
+        }
+        Ok(steps)
+    }
+
+    /// Tells the core of a job and carries out what it says until the job is answered.
+    pub(super) async fn run_job(&mut self, job: Job) -> Result<Ran, ClientError> {
+        let autocommit = self.txn.is_none();
+        if autocommit {
+            let id = self.shared.scheduler.new_txn(&self.mail);
+            let form = self.form();
+            let mut txn = Txn::new(id, false, form, &self.environment);
+            txn.autocommit = true;
+            self.txn = Some(txn);
+        }
+        let session = self.id;
+        let Some(txn) = self.txn.as_mut() else { return Ok(Ran::Failed) };
+        let (id, op) = (txn.id, txn.take_op());
+        let statement =
+            onecopy_core::Statement { class: job.class, kind: job.kind, access: job.access.clone() };
+        let begin = onecopy_core::Begin {
+            txn: id,
+            session,
+            read_only: txn.read_only,
+            form: txn.form,
+            declared: None,
+        };
+        if autocommit {
+            self.shared.scheduler.handle(Event::Autocommit { begin, statement });
+        } else {
+            if !txn.begun {
+                self.shared.scheduler.handle(Event::Begin(begin));
+            }
+            self.shared.scheduler.handle(Event::Statement { txn: id, op, statement });
+        }
+        txn.begun = true;
+        let ran = self.carry_out(id, op, &job, autocommit).await;
+        if autocommit {
+            if self.txn.as_ref().is_some_and(|txn| txn.changing) {
+                let committed = matches!(&ran, Ok(Ran::Answered(answer)) if answer.error.is_none());
+                self.shared.read_definitions_after(committed).await;
+            }
+            self.close_txn();
+        }
+        ran
+    }
+
+    /// Carries out directives until the statement (of its own transaction: its commit) is answered.
+    async fn carry_out(
+        &mut self,
+        id: TxnId,
+        op: OpId,
+        job: &Job,
+        autocommit: bool,
+    ) -> Result<Ran, ClientError> {
+        let mut answered = None;
+        loop {
+            let directive = match self.mail.take(id) {
+                Some(directive) => directive,
+                None => self.await_directive(id, op).await?,
+            };
+            match directive {
+                Directive::Execute { op: _, replica, how, hold } => {
+                    if job.generation != 0
+                        && job.generation != self.shared.classifier.generation()
+                        && job.kind != StatementKind::Read
+                    {
+                        return Ok(self.refuse_changed(id, op, replica));
+                    }
+                    match self.execute_on_lane(id, op, replica, how, hold, job).await? {
+                        Executed::Answered(answer) if !autocommit || answer.error.is_some() => {
+                            return Ok(Ran::Answered(answer));
+                        }
+                        Executed::Answered(answer) if job.kind == StatementKind::Read => {
+                            return Ok(Ran::Answered(answer));
+                        }
+                        Executed::Answered(answer) => answered = Some(answer),
+                        Executed::Lost => {}
+                        Executed::Refused => return Ok(Ran::Failed),
+                    }
+                }
+                Directive::Revalidate { replica } => self.revalidate(id, replica).await?,
+                Directive::Leave { replica } => self.leave(replica).await,
+                Directive::Refuse { reason, .. } => {
+                    let cancelled = self.cancel.take_cause().unwrap_or(Cancelled::ByTimeout);
+                    self.drop_held();
+                    if let Some(txn) = self.txn.as_mut() {
+                        txn.over = true;
+                    }
+                    self.fail(&Failure::of_refusal(reason, cancelled));
+                    return Ok(Ran::Failed);
+                }
+                Directive::CommitAt { replica, csn } => self.commit_at(id, replica, csn).await,
+                Directive::Acknowledge { .. } => {
+                    self.release_held();
+                    self.detach_home(id);
+                    return Ok(Ran::Answered(answered.unwrap_or_default()));
+                }
+                Directive::Finish { replica, .. } => {
+                    self.finish(replica).await;
+                    self.release_held();
+                    return Ok(Ran::Answered(answered.unwrap_or_default()));
+                }
+                Directive::Release { .. } | Directive::Values { .. } => {}
+            }
+        }
+    }
+
+    fn refuse_changed(&mut self, id: TxnId, _op: OpId, _replica: ReplicaId) -> Ran {
+        self.shared.scheduler.handle(Event::Rollback { txn: id });
+        if let Some(txn) = self.txn.as_mut() {
+            txn.over = true;
+        }
+        self.fail(
+            &Failure::new(
+                SqlState::SERIALIZATION_FAILURE,
+                "definitions of tables changed while the statement was waiting",
+            )
+            .hint("Run the transaction again."),
+        );
+        Ran::Failed
+    }
+
+    /// Waits for the core, for a limited time, while watching the client: one that vanishes must not be waited for.
+    async fn await_directive(&mut self, id: TxnId, op: OpId) -> Result<Directive, ClientError> {
+        self.cancel.set(Whereabouts::Waiting { txn: id, op });
+        let limit_ms = self.shared.limits.wait_timeout_ms;
+        let limit = Duration::from_millis(if limit_ms == 0 { u64::MAX / 2_000_000 } else { limit_ms });
+        let mail = self.mail.clone();
+        let deadline = Deadline::after(limit);
+        let mut timed_out = false;
+        let result = loop {
+            let may_read = self.client.may_read_ahead();
+            tokio::select! {
+                biased;
+                directive = mail.next(id) => break Ok(directive),
+                received = self.client.fill(), if may_read => {
+                    if let Err(error) = received {
+                        break Err(error);
+                    }
+                }
+                () = deadline.reached(), if !timed_out => {
+                    timed_out = true;
+                    self.cancel.note_cause(Cancelled::ByTimeout);
+                    self.shared.scheduler.handle(Event::Cancel { txn: id, op });
+                }
+            }
+        };
+        self.cancel.set(Whereabouts::Idle);
+        result
+    }
+
+    /// Runs a job's request where the core said, and reports what came of it.
+    async fn execute_on_lane(
+        &mut self,
+        id: TxnId,
+        op: OpId,
+        replica: ReplicaId,
+        how: How,
+        hold: bool,
+        job: &Job,
+    ) -> Result<Executed, ClientError> {
+        let started = Stopwatch::start();
+        let mut commands = Vec::new();
+        let lane = self.lane_for(replica, how, &mut commands).await;
+        let mut lane = match lane {
+            Ok(lane) => lane,
+            Err(error) => return Ok(self.lane_unavailable(id, op, replica, error)),
+        };
+        let in_read_phase = matches!(how, How::Snapshot { .. });
+        let mut watch = Watch {
+            hash: in_read_phase.then(AnswerHash::default),
+            capture: job.capture.as_ref().map(|plan| Captured {
+                columns: plan.columns.len(),
+                client_returns: plan.client_returns,
+                ..Captured::default()
+            }),
+        };
+        let begun_at = self.client.output.len();
+        let result = {
+            let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+            self.cancel.set(Whereabouts::OnLane {
+                replica,
+                pid: lane.lent.lane.pid,
+                key: lane.lent.lane.key.clone(),
+            });
+            let prelude = unit::put_prelude(&mut lane.lent.lane, &commands);
+            match prelude {
+                Err(error) => Err(UnitError::from(error)),
+                Ok(prelude) if hold => {
+                    let held_max = self.shared.limits.held_result_bytes_max;
+                    let sink = Sink::Hold(&mut self.held, held_max);
+                    unit::run(
+                        &mut lane.lent.lane,
+                        prelude,
+                        &job.request,
+                        sink,
+                        &mut watch,
+                        Some(&mut self.client),
+                    )
+                    .await
+                }
+                Ok(prelude) => {
+                    let sink = Sink::Client(&mut self.client);
+                    unit::run(&mut lane.lent.lane, prelude, &job.request, sink, &mut watch, None).await
+                }
+            }
+        };
+        self.cancel.set(Whereabouts::Idle);
+        let elapsed_ns = started.elapsed_ns();
+        let mut answer = match result {
+            Ok(answer) => answer,
+            Err(UnitError::Client(error)) => {
+                // The lane is in the middle of something: it is closed, which rolls back what is open on it.
+                drop(lane);
+                return Err(error);
+            }
+            Err(UnitError::Lane(error)) => {
+                let answer_begun = self.client.output.len() < begun_at;
+                self.client.output.truncate(begun_at);
+                self.drop_held();
+                self.lose_lane(lane, &error);
+                let outcome = Outcome::Lost { answer_begun };
+                self.report(id, op, replica, outcome, elapsed_ns);
+                return Ok(Executed::Lost);
+            }
+        };
+        self.pass_on_reports(&answer);
+        let outcome = self.keep(job, &mut answer, &mut watch, in_read_phase);
+        let outcome = match outcome {
+            Ok(returned) => Outcome::Done { returned },
+            Err(Some(failure)) => {
+                self.drop_held();
+                self.client.output.truncate(begun_at.min(self.client.output.len()));
+                self.return_lane(lane, how, Status::Failed).await;
+                self.fail(&failure);
+                self.report(id, op, replica, Outcome::Failed, elapsed_ns);
+                return Ok(Executed::Refused);
+            }
+            Err(None) => Outcome::Failed,
+        };
+        let failed = outcome == Outcome::Failed;
+        if job.repeat.is_some() {
+            // It may have changed a setting: the lane is dressed anew for whoever borrows it next.
+            lane.lent.lane.settings = u64::MAX;
+        }
+        self.return_lane(lane, how, answer.status.unwrap_or(Status::Failed)).await;
+        if failed {
+            self.release_held();
+            self.on_statement_failed();
+        }
+        // With its writes, since for a transaction of its own this is the request to commit.
+        if hold && !failed {
+            if job.schema_changed {
+                self.shared.classifier.begin_change();
+                if let Some(txn) = self.txn.as_mut() {
+                    txn.changing = true;
+                }
+            }
+            let writes = self.record_of_writes();
+            let event = Event::Executed { txn: id, op, replica, outcome, elapsed_ns };
+            self.shared.scheduler.handle_with_writes(id, writes, event);
+        } else {
+            self.report(id, op, replica, outcome, elapsed_ns);
+            if failed {
+                self.end_if_failed(id).await;
+            }
+        }
+        Ok(Executed::Answered(answer))
+    }
+
+    fn report(&self, txn: TxnId, op: OpId, replica: ReplicaId, outcome: Outcome, elapsed_ns: u64) {
+        self.shared.scheduler.handle(Event::Executed { txn, op, replica, outcome, elapsed_ns });
+    }
+
+    fn lane_unavailable(&mut self, id: TxnId, op: OpId, replica: ReplicaId, error: LaneError) -> Executed {
+        if error.is_database() {
+            // The role may not connect, or the server has no connection left: the client's business.
+            self.report(id, op, replica, Outcome::Failed, 0);
+            self.fail(&Failure::of_lane(&error));
+            return Executed::Refused;
+        }
+        self.shared.pools[usize::from(replica.0)].suspect_now(&error);
+        self.report(id, op, replica, Outcome::Lost { answer_begun: false }, 0);
+        Executed::Lost
+    }
+
+    /// Keeps what the statement did: its write for the record, its read for validation. An error of the inner kind
+    /// must be answered; `Err(None)` was answered by the replica.
+    fn keep(
+        &mut self,
+        job: &Job,
+        answer: &mut Answer,
+        watch: &mut Watch,
+        in_read_phase: bool,
+    ) -> Result<Vec<Access>, Option<Failure>> {
+        if answer.error.is_some() {
+            return Err(None);
+        }
+        if answer.overflow {
+            let max = self.shared.limits.held_result_bytes_max;
+            return Err(Some(
+                Failure::new(
+                    SqlState::PROGRAM_LIMIT_EXCEEDED,
+                    format!("the result that must be held until the commit is decided exceeds {max} bytes"),
+                )
+                .hint("Run the statement inside BEGIN and COMMIT, where results stream, or raise limits.held_result_bytes_max."),
+            ));
+        }
+        let bytes_max = self.shared.limits.transaction_bytes_max;
+        let Some(txn) = self.txn.as_mut() else { return Ok(Vec::new()) };
+        if in_read_phase {
+            if let Some(command) = &job.repeat {
+                txn.repeat.push(command.clone());
+            } else if let Some(hash) = watch.hash.take() {
+                txn.note_read(job.request.clone(), hash.value());
+            }
+        }
+        txn.schema_changed |= job.schema_changed;
+        let mut writes = Vec::new();
+        if let (Some(plan), Some(captured)) = (&job.capture, watch.capture.take()) {
+            let formats = captured_format(&job.request);
+            for row in &captured.rows {
+                writes.push(captured_write(plan, row, formats));
+            }
+        } else if let Some(what) = &job.write {
+            let what = match what {
+                What::Copy { sql, .. } => {
+                    What::Copy { sql: sql.clone(), data: std::mem::take(&mut answer.copy) }
+                }
+                other => other.clone(),
+            };
+            writes.push(Write { what, captured: false, rows: answer.rows });
+        }
+        txn.writes_bytes += writes.iter().map(Write::len).sum::<usize>();
+        txn.writes.extend(writes);
+        if txn.writes_bytes > bytes_max {
+            return Err(Some(
+                Failure::new(
+                    SqlState::PROGRAM_LIMIT_EXCEEDED,
+                    format!("the transaction's writes exceed {bytes_max} bytes"),
+                )
+                .hint("Write in smaller transactions, or raise limits.transaction_bytes_max."),
+            ));
+        }
+        Ok(Vec::new())
+    }
+
+    /// A lane in the state that the core asked for; commands that must go ahead are appended.
+    async fn lane_for(
+        &mut self,
+        replica: ReplicaId,
+        how: How,
+        commands: &mut Vec<String>,
+    ) -> Result<Lane, LaneError> {
+        let open = match how {
+            How::Alone => None,
+            How::Snapshot { open: false } | How::Home { open: false } => {
+                let lane = self.txn.as_mut().and_then(|txn| txn.lane_at(replica));
+                return lane.ok_or(LaneError::Closed);
+            }
+            How::Snapshot { open: true } => Some("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"),
+            How::Home { open: true } => Some("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"),
+        };
+        let lent = self.shared.pools[usize::from(replica.0)].lend(&self.who).await?;
+        let mut lane = Lane { lent, replica };
+        self.dress(&mut lane.lent, commands);
+        commands.extend(open.map(str::to_owned));
+        if let (How::Home { open: true }, Some(txn)) = (how, self.txn.as_mut()) {
+            txn.at_home = true;
+            commands.extend(txn.repeat.iter().cloned());
+        }
+        Ok(lane)
+    }
+
+    /// Makes a lane's settings the session's, and forgets what was prepared under other definitions.
+    pub(super) fn dress(&self, lent: &mut Lent, commands: &mut Vec<String>) {
+        let generation = self.shared.classifier.generation();
+        if lent.lane.generation != generation || lent.lane.has_too_many_prepared() {
+            if lent.lane.has_prepared() {
+                lent.lane.unprepare_all();
+                commands.push("DEALLOCATE ALL".to_owned());
+            }
+            lent.lane.generation = generation;
+        }
+        if lent.lane.settings != self.environment.hash() {
+            commands.push(self.environment.command());
+            lent.lane.settings = self.environment.hash();
+        }
+    }
+
+    /// Puts a lane where the transaction keeps it, or gives it back.
+    async fn return_lane(&mut self, lane: Lane, how: How, status: Status) {
+        match (how, self.txn.as_mut()) {
+            (How::Snapshot { .. }, Some(txn)) if status != Status::Idle => txn.snapshot = Some(lane),
+            (How::Home { .. }, Some(txn)) if status != Status::Idle => txn.home = Some(lane),
+            _ if status == Status::Idle => self.give_back(lane),
+            // It is inside a transaction block that nobody wants.
+            _ => self.roll_back_lane(lane).await,
+        }
+    }
+
+    pub(super) fn give_back(&self, lane: Lane) {
+        self.shared.pools[usize::from(lane.replica.0)].give_back(&self.who, lane.lent);
+    }
+
+    pub(super) fn lose_lane(&self, lane: Lane, error: &LaneError) {
+        let pool = &self.shared.pools[usize::from(lane.replica.0)];
+        pool.suspect(lane.lent.lane.incarnation, error);
+    }
+
+    pub(super) async fn roll_back_lane(&mut self, mut lane: Lane) {
+        match lane.lent.lane.command("ROLLBACK").await {
+            Ok(()) => self.give_back(lane),
+            Err(error) => self.lose_lane(lane, &error),
+        }
+    }
+
+    /// Ends what the transaction has open on a replica.
+    pub(super) async fn leave(&mut self, replica: ReplicaId) {
+        if let Some(lane) = self.txn.as_mut().and_then(|txn| txn.lane_at(replica)) {
+            self.roll_back_lane(lane).await;
+        }
+    }
+
+    /// Opens the transaction at its home, runs the reads of its read phase again and compares.
+    async fn revalidate(&mut self, id: TxnId, replica: ReplicaId) -> Result<(), ClientError> {
+        let mut commands = Vec::new();
+        let lane = self.lane_for(replica, How::Home { open: true }, &mut commands).await;
+        let reads = self.txn.as_mut().map(|txn| std::mem::take(&mut txn.reads)).unwrap_or_default();
+        let mut lane = match lane {
+            Ok(lane) => lane,
+            Err(error) => {
+                self.shared.pools[usize::from(replica.0)].suspect_now(&error);
+                self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
+                return Ok(());
+            }
+        };
+        let mut same = !self.txn.as_ref().is_some_and(|txn| txn.reads_lost);
+        for command in &commands {
+            if let Err(error) = lane.lent.lane.command(command).await {
+                self.lose_lane(lane, &error);
+                self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
+                return Ok(());
+            }
+        }
+        for (request, hash) in &reads {
+            let mut watch = Watch { hash: Some(AnswerHash::default()), capture: None };
+            match unit::run(&mut lane.lent.lane, 0, request, Sink::Drop, &mut watch, None).await {
+                Ok(answer) => {
+                    let again = watch.hash.map(|hash| hash.value());
+                    same &= answer.error.is_none() && again == Some(*hash);
+                }
+                Err(UnitError::Client(error)) => return Err(error),
+                Err(UnitError::Lane(error)) => {
+                    self.lose_lane(lane, &error);
+                    self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
+                    return Ok(());
+                }
+            }
+            if !same {
+                break;
+            }
+        }
+        if let Some(txn) = self.txn.as_mut() {
+            txn.home = Some(lane);
+        }
+        self.shared.scheduler.handle(Event::Revalidated { txn: id, replica, same });
+        Ok(())
+    }
+
+    /// Tells the client of settings that a statement of its own has changed.
+    pub(super) fn pass_on_reports(&mut self, answer: &Answer) {
+        for (name, value) in &answer.reported {
+            if self.reported.get(name) != Some(value) {
+                build::parameter_status(&mut self.client.output, name, value);
+                self.reported.insert(name.clone(), value.clone());
+            }
+        }
+    }
+
+    pub(super) fn release_held(&mut self) {
+        self.client.output.extend_from_slice(&self.held);
+        self.held.clear();
+    }
+
+    pub(super) fn drop_held(&mut self) {
+        self.held.clear();
+        if self.held.capacity() > 1024 * 1024 {
+            self.held = BytesMut::new();
+        }
+    }
+
+    /// The lane of the open transaction, taken out.
+    pub(super) fn open_lane(&mut self) -> Option<Lane> {
+        let txn = self.txn.as_mut()?;
+        txn.home.take().or_else(|| txn.snapshot.take())
+    }
+}
+
+enum Executed {
+    Answered(Answer),
+    Lost,
+    Refused,
+}
+
+/// How the core must treat a statement.
+fn kind_of(kind: &Kind, writes: bool, locks: bool, captured: bool) -> StatementKind {
+    match kind {
+        Kind::Ddl { tables, .. } if !tables.is_empty() => StatementKind::Schema,
+        Kind::Truncate { .. } => StatementKind::Schema,
+        Kind::Ddl { .. } => StatementKind::Write,
+        Kind::Insert | Kind::Update | Kind::Delete | Kind::Merge | Kind::WriteCte | Kind::CopyIn { .. } => {
+            StatementKind::Write
+        }
+        Kind::SelectLocking { .. } | Kind::LockTable { .. } if !writes => StatementKind::LockingRead,
+        _ if writes || captured => StatementKind::Write,
+        _ if locks => StatementKind::LockingRead,
+        _ => StatementKind::Read,
+    }
+}
+
+/// How a statement is done again elsewhere.
+fn what_of(
+    statement: &Statement,
+    request: &Request,
+    portal: Option<&Portal>,
+    frozen: &[FrozenValue],
+) -> What {
+    match (request, portal) {
+        (Request::Simple(sql), _) if matches!(statement.class.kind, Kind::CopyIn { .. }) => {
+            What::Copy { sql: sql.clone(), data: Vec::new() }
+        }
+        (Request::Simple(sql), _) => {
+            parameterised(statement, frozen).unwrap_or_else(|| What::Text(sql.clone()))
+        }
+        (Request::Extended(steps), Some(portal)) => {
+            let copies = matches!(statement.class.kind, Kind::CopyIn { .. });
+            if copies {
+                return What::Copy { sql: statement.sql.to_string(), data: Vec::new() };
+            }
+            let bound = steps.iter().rev().find_map(|step| match step {
+                Step::Bind { statement, body, extra } => {
+                    Some((statement.clone(), body.clone(), extra.clone()))
+                }
+                _ => None,
+            });
+            let (preparation, body, extra) = bound.unwrap_or_else(|| {
+                let extra = frozen.iter().map(|value| value.0.clone()).collect();
+                (rendered(statement, &portal.prepared, None), portal.body.clone(), extra)
+            });
+            What::Prepared {
+                sql: preparation.sql.to_string(),
+                types: preparation.types.to_vec(),
+                bind: bind_rest(&body, &extra),
+            }
+        }
+        (Request::Extended(_), None) => What::Text(statement.sql.to_string()),
+    }
+}
+
+/// The statement of a portal as lanes prepare it.
+pub(super) fn rendered(
+    statement: &Statement,
+    prepared: &PreparedStatement,
+    capture: Option<&CapturePlan>,
+) -> Preparation {
+    let rewrite = with_capture(&statement.class.rewrite, capture);
+    if rewrite.is_empty() {
+        return prepared.preparation.clone();
+    }
+    let sql = rewrite.render_extended(&statement.sql, statement.layout.layout(), statement.class.params_max);
+    Preparation::new(&sql, &prepared.types)
+}
+
+/// The statement with its constants as parameters, so that the other replicas need not parse each one anew.
+fn parameterised(statement: &Statement, frozen: &[FrozenValue]) -> Option<What> {
+    let replay = statement.class.parameterised.as_ref()?;
+    let values = replay.values(&statement.sql, statement.layout.layout(), frozen)?;
+    let mut bind = BytesMut::new();
+    let values = values.iter().map(|value| Some(value.as_bytes()));
+    onecopy_wire::frontend::build::bind(&mut bind, "", "", [], values, []).ok()?;
+    let (sql, types) = (replay.sql.clone(), replay.types.clone());
+    Some(What::Prepared { sql, types, bind: after_names(&bind.freeze()) })
+}
+
+/// Formats, parameters and result formats of a Bind, with further text parameters.
+fn bind_rest(body: &Bytes, extra: &[String]) -> Bytes {
+    let extra: Vec<&[u8]> = extra.iter().map(String::as_bytes).collect();
+    let mut out = BytesMut::new();
+    match onecopy_wire::frontend::rewrite_bind(body, "", "", &extra, &mut out) {
+        Ok(()) => after_names(&out.freeze()),
+        // It was decoded before; this cannot happen, and an empty rest is refused by the replicas.
+        Err(_) => Bytes::new(),
+    }
+}
+
+/// A Bind frame without its head and its two empty names.
+fn after_names(frame: &Bytes) -> Bytes {
+    frame.slice(onecopy_wire::frame::HEAD_LEN + 2..)
+}
+
+/// The client's Bind with text formats for the columns that we append, where its list of formats ends before them.
+fn with_result_formats(body: &Bytes, columns: usize) -> Result<Bytes, ClientError> {
+    let bind = Bind::decode(body)?;
+    if bind.result_formats.len() < 2 {
+        return Ok(body.clone());
+    }
+    let formats = bind.result_formats.iter().chain(std::iter::repeat_n(onecopy_wire::Format::Text, columns));
+    let mut out = BytesMut::new();
+    onecopy_wire::frontend::build::bind(
+        &mut out,
+        bind.portal,
+        bind.statement,
+        bind.param_formats.iter(),
+        bind.params.iter(),
+        formats,
+    )?;
+    Ok(out.freeze().slice(onecopy_wire::frame::HEAD_LEN..))
+}
+
+/// The format in which captured columns came.
+fn captured_format(request: &Request) -> onecopy_wire::Format {
+    if let Request::Extended(steps) = request {
+        for step in steps {
+            if let Step::Bind { body, .. } = step
+                && let Ok(bind) = Bind::decode(body)
+                && bind.result_formats.len() == 1
+            {
+                return bind.result_formats.of(0);
+            }
+        }
+    }
+    onecopy_wire::Format::Text
+}
+
+fn captured_write(plan: &CapturePlan, row: &[Option<Bytes>], format: onecopy_wire::Format) -> Write {
+    let sql = onecopy_classify::captured_sql(plan).sql;
+    let mut bind = BytesMut::new();
+    let values = row.iter().map(|value| value.as_deref());
+    // A row of at most 1600 columns always fits.
+    let _ = onecopy_wire::frontend::build::bind(&mut bind, "", "", [format], values, []);
+    let bind = after_names(&bind.freeze());
+    Write { what: What::Prepared { sql, types: Vec::new(), bind }, captured: true, rows: Some(1) }
+}

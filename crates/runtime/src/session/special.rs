@@ -1,0 +1,856 @@
+//! Commands that concern the session or the transaction itself, and statements with a way of their own.
+
+use bytes::BytesMut;
+use onecopy_classify::{Discard, FrozenKind, FrozenValue, Kind};
+use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind, TableId};
+use onecopy_wire::backend::{Status, build};
+use onecopy_wire::sqlstate::SqlState;
+
+use super::client::ClientError;
+use super::environment::list_value;
+use super::extended::Portal;
+use super::run::Job;
+use super::txn::{Lane, Savepoint};
+use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
+use super::{Done, Session};
+use crate::classifier::Statement;
+use crate::errors::Failure;
+use crate::scheduler::Directive;
+
+impl Session {
+    /// Transaction control: answered here, also inside a failed transaction.
+    pub(super) async fn execute_control(
+        &mut self,
+        statement: &Statement,
+        extended: bool,
+    ) -> Result<Option<Done>, ClientError> {
+        let done = match &statement.class.kind {
+            Kind::Begin(modes) => {
+                match self.txn.as_mut() {
+                    Some(txn) if txn.explicit => {
+                        self.warn(
+                            SqlState::ACTIVE_SQL_TRANSACTION,
+                            "there is already a transaction in progress",
+                        );
+                    }
+                    // Inside a message of several statements, BEGIN makes their transaction an explicit one.
+                    Some(txn) => {
+                        txn.explicit = true;
+                        txn.read_only |= modes.read_only.unwrap_or(false);
+                    }
+                    None => self.begin_txn(true, modes.read_only.unwrap_or_else(|| self.default_read_only())),
+                }
+                self.answer_command(extended, "BEGIN");
+                Done::Answered
+            }
+            Kind::Commit { chain } => self.on_commit(extended, *chain).await?,
+            Kind::Rollback { chain } => {
+                let read_only = self.txn.as_ref().is_some_and(|txn| txn.read_only);
+                if self.txn.is_none() {
+                    self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
+                }
+                self.rollback().await;
+                self.answer_command(extended, "ROLLBACK");
+                if *chain {
+                    self.begin_txn(true, read_only);
+                }
+                Done::Answered
+            }
+            Kind::RollbackTo(name) => self.on_rollback_to(statement, name, extended).await?,
+            _ => return Ok(None),
+        };
+        Ok(Some(done))
+    }
+
+    async fn on_commit(&mut self, extended: bool, chain: bool) -> Result<Done, ClientError> {
+        let (failed, read_only) = self.txn.as_ref().map_or((false, false), |txn| (txn.failed, txn.read_only));
+        if self.txn.is_none() {
+            self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
+        }
+        if failed {
+            self.rollback().await;
+            self.answer_command(extended, "ROLLBACK");
+        } else {
+            if self.commit().await? == Done::Failed {
+                self.steps.clear();
+                self.skipping = true;
+                return Ok(Done::Failed);
+            }
+            self.answer_command(extended, "COMMIT");
+        }
+        if chain {
+            self.begin_txn(true, read_only);
+        }
+        Ok(Done::Answered)
+    }
+
+    /// ROLLBACK TO: what was written since the savepoint is not replayed anywhere.
+    async fn on_rollback_to(
+        &mut self,
+        statement: &Statement,
+        name: &str,
+        extended: bool,
+    ) -> Result<Done, ClientError> {
+        let Some(txn) = self.txn.as_mut() else {
+            let failure = self.no_transaction();
+            self.fail(&failure);
+            return Ok(Done::Failed);
+        };
+        let Some(at) = txn.savepoints.iter().rposition(|savepoint| savepoint.name == name) else {
+            self.fail(&Failure::new(
+                SqlState::INVALID_SAVEPOINT_SPECIFICATION,
+                format!("savepoint \"{name}\" does not exist"),
+            ));
+            return Ok(Done::Failed);
+        };
+        let (writes, repeat) = (txn.savepoints[at].writes, txn.savepoints[at].repeat);
+        txn.savepoints.truncate(at + 1);
+        txn.writes.truncate(writes);
+        txn.repeat.truncate(repeat);
+        // The lane is told directly: the transaction goes on where it was, with the items that it holds.
+        let Some(mut lane) = self.open_lane() else {
+            if let Some(txn) = self.txn.as_mut() {
+                txn.failed = false;
+            }
+            self.answer_command(extended, "ROLLBACK");
+            return Ok(Done::Answered);
+        };
+        let result = lane.lent.lane.command(&statement.sql).await;
+        match result {
+            Ok(()) => {
+                self.keep_lane(lane);
+                if let Some(txn) = self.txn.as_mut() {
+                    txn.failed = false;
+                }
+                self.answer_command(extended, "ROLLBACK");
+                Ok(Done::Answered)
+            }
+            Err(error) => {
+                let failure = Failure::of_lane(&error);
+                if error.is_database() {
+                    self.keep_lane(lane)
+                } else {
+                    self.lose_lane(lane, &error)
+                }
+                self.fail(&failure);
+                Ok(Done::Failed)
+            }
+        }
+    }
+
+    /// Puts the lane of the open transaction back.
+    fn keep_lane(&mut self, lane: Lane) {
+        if let Some(txn) = self.txn.as_mut() {
+            // A transaction that has written, or holds items, is at its home; only a read phase has a snapshot.
+            if txn.at_home { txn.home = Some(lane) } else { txn.snapshot = Some(lane) }
+        }
+    }
+
+    /// Statements that do not simply read or write rows.
+    pub(super) async fn execute_special(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+    ) -> Result<Option<Done>, ClientError> {
+        let class = statement.class.clone();
+        let extended = portal.is_some();
+        let done = match &class.kind {
+            Kind::Savepoint(name) => {
+                if self.txn.as_ref().is_none_or(|txn| !txn.explicit) {
+                    let failure = Failure::new(
+                        SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                        "SAVEPOINT can only be used in transaction blocks",
+                    );
+                    self.fail(&failure);
+                    return Ok(Some(Done::Failed));
+                }
+                let done = self.run_in_place(statement, extended, true).await?;
+                if done == Done::Answered
+                    && let Some(txn) = self.txn.as_mut()
+                {
+                    let savepoint =
+                        Savepoint { name: name.clone(), writes: txn.writes.len(), repeat: txn.repeat.len() };
+                    txn.savepoints.push(savepoint);
+                }
+                done
+            }
+            Kind::Release(name) => {
+                let done = self.run_in_place(statement, extended, true).await?;
+                if done == Done::Answered
+                    && let Some(txn) = self.txn.as_mut()
+                    && let Some(at) = txn.savepoints.iter().rposition(|savepoint| savepoint.name == *name)
+                {
+                    txn.savepoints.truncate(at);
+                }
+                done
+            }
+            Kind::Set { name, values, local } => {
+                let value = values.as_ref().map(|values| list_value(name, values));
+                self.on_set(statement, extended, name, value, *local).await?
+            }
+            Kind::Reset(name) => {
+                let done = self.run_in_place(statement, extended, true).await?;
+                if done == Done::Answered {
+                    match name {
+                        Some(name) => self.environment.reset(name),
+                        None => self.environment.reset_all(),
+                    }
+                    self.undress();
+                }
+                done
+            }
+            Kind::SetTransaction { modes, session: false } => {
+                let has_run = self.txn.as_ref().is_some_and(|txn| txn.begun);
+                match self.txn.as_mut() {
+                    Some(txn) => {
+                        if let Some(read_only) = modes.read_only
+                            && !(has_run && !read_only)
+                        {
+                            txn.read_only = read_only;
+                        }
+                    }
+                    None => self.warn(
+                        SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                        "SET TRANSACTION can only be used in transaction blocks",
+                    ),
+                }
+                self.answer_command(extended, "SET");
+                Done::Answered
+            }
+            Kind::SetTransaction { modes, session: true } => {
+                if let Some(read_only) = modes.read_only {
+                    self.default_read_only = read_only;
+                }
+                self.answer_command(extended, "SET");
+                Done::Answered
+            }
+            Kind::Show(name) if name == "transaction_isolation" => {
+                self.answer_show(extended, "transaction_isolation", "serializable");
+                Done::Answered
+            }
+            Kind::Show(_) => self.run_in_place(statement, extended, false).await?,
+            Kind::Discard(what) => self.on_discard(*what, extended).await?,
+            Kind::Deallocate(name) => {
+                match name {
+                    Some(name) => drop(self.statements.remove(name)),
+                    None => self.statements.clear(),
+                }
+                self.answer_command(extended, if name.is_some() { "DEALLOCATE" } else { "DEALLOCATE ALL" });
+                Done::Answered
+            }
+            Kind::SetConstraints { .. } => {
+                // Constraints are settled before the decision in any case; at home this takes effect as usual.
+                self.run_in_place(statement, extended, false).await?
+            }
+            Kind::SetRole { .. } | Kind::SetSessionAuthorization { .. } => {
+                return self.refuse(
+                    "SET ROLE and SET SESSION AUTHORIZATION are not supported",
+                    "Connect as the role that is to be used.",
+                );
+            }
+            Kind::Listen(_) | Kind::Unlisten(_) | Kind::Notify(_) => {
+                return self.refuse(
+                    "LISTEN, UNLISTEN and NOTIFY are not supported",
+                    "Connect to one of the replicas directly for notifications.",
+                );
+            }
+            Kind::Prepare { .. } | Kind::Execute { .. } => {
+                return self.refuse(
+                    "PREPARE and EXECUTE as SQL commands are not supported",
+                    "Use the protocol's prepared statements, as every client library does.",
+                );
+            }
+            Kind::DeclareCursor { hold: true, .. } => {
+                return self.refuse(
+                    "cursors WITH HOLD are not supported",
+                    "Declare the cursor without WITH HOLD inside a transaction.",
+                );
+            }
+            Kind::Fetch(_) | Kind::Move(_) | Kind::CloseCursor(_) => {
+                self.run_in_place(statement, extended, false).await?
+            }
+            Kind::Ddl { temporary: true, .. } => {
+                return self.refuse(
+                    "temporary objects are not supported",
+                    "Use an ordinary table with a column for the session, or WITH queries.",
+                );
+            }
+            Kind::Maintenance { command, .. } => self.on_maintenance(statement, extended, command).await?,
+            Kind::SyntaxError { .. } => self.on_syntax_error(statement, portal).await?,
+            Kind::Select if class.effects.advisory_locks => {
+                return self.refuse(
+                    "advisory locks are not supported",
+                    "Lock a row of a table by SELECT ... FOR UPDATE instead.",
+                );
+            }
+            Kind::Select if class.effects.sets_config => {
+                let done = self.run_in_place(statement, extended, true).await?;
+                if done == Done::Answered && self.txn.is_none() {
+                    let key = format!("set_config:{}", class.text);
+                    self.environment.set(&key, statement.sql.to_string(), None);
+                    self.undress();
+                }
+                done
+            }
+            Kind::Select | Kind::Explain { analyze: false, .. }
+                if class.effects.catalogue_only && self.txn.is_none() =>
+            {
+                self.on_catalogue_query(statement, portal).await?
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(done))
+    }
+
+    fn refuse(&mut self, what: &str, hint: &str) -> Result<Option<Done>, ClientError> {
+        self.fail(&Failure::unsupported(what, hint));
+        Ok(Some(Done::Failed))
+    }
+
+    fn warn(&mut self, code: SqlState, message: &str) {
+        build::notice(&mut self.client.output, &build::Report::new(build::Severity::Warning, code, message));
+    }
+
+    fn default_read_only(&self) -> bool {
+        self.default_read_only
+            || self
+                .environment
+                .value("default_transaction_read_only")
+                .is_some_and(|value| matches!(value, "on" | "true" | "yes" | "1"))
+    }
+
+    fn answer_show(&mut self, extended: bool, name: &str, value: &str) {
+        if extended {
+            // Shapes were asked of nobody: a row of text is what SHOW always returns.
+            self.answer_rows_steps(name);
+        } else {
+            let _ = build::text_row_description(&mut self.client.output, &[name]);
+        }
+        let _ = build::text_row(&mut self.client.output, &[value]);
+        build::command_complete(&mut self.client.output, "SHOW");
+    }
+
+    /// Runs a statement that touches no item wherever the transaction is; outside, on any replica.
+    async fn run_in_place(
+        &mut self,
+        statement: &Statement,
+        extended: bool,
+        repeat: bool,
+    ) -> Result<Done, ClientError> {
+        let request = if extended {
+            Request::Extended(std::mem::take(&mut self.steps))
+        } else {
+            Request::Simple(statement.sql.to_string())
+        };
+        let job = Job {
+            request,
+            kind: StatementKind::Read,
+            access: AccessSet::new(),
+            class: statement.class.id,
+            write: None,
+            capture: None,
+            generation: 0,
+            repeat: repeat.then(|| statement.sql.to_string()),
+            schema_changed: false,
+        };
+        let ran = self.run_job(job).await?;
+        Ok(self.answer_or_fail(&ran))
+    }
+
+    async fn on_set(
+        &mut self,
+        statement: &Statement,
+        extended: bool,
+        name: &str,
+        value: Option<String>,
+        local: bool,
+    ) -> Result<Done, ClientError> {
+        if let Some((what, hint)) = forbidden_setting(name, value.as_deref()) {
+            self.fail(&Failure::unsupported(what, hint));
+            return Ok(Done::Failed);
+        }
+        let done = self.run_in_place(statement, extended, true).await?;
+        if done == Done::Failed {
+            return Ok(done);
+        }
+        match self.txn.as_mut() {
+            Some(txn) if local => {
+                if let Some(value) = value {
+                    txn.local_settings.push((name.to_owned(), value));
+                }
+            }
+            None if local => {}
+            _ => match value {
+                Some(value) => self.environment.set(name, statement.sql.to_string(), Some(value)),
+                None => self.environment.reset(name),
+            },
+        }
+        self.undress();
+        Ok(done)
+    }
+
+    /// The lanes of the open transaction carry settings of their own from now on.
+    fn undress(&mut self) {
+        if let Some(txn) = self.txn.as_mut() {
+            for lane in txn.home.iter_mut().chain(txn.snapshot.iter_mut()) {
+                lane.lent.lane.settings = u64::MAX;
+            }
+        }
+    }
+
+    async fn on_discard(&mut self, what: Discard, extended: bool) -> Result<Done, ClientError> {
+        let tag = match what {
+            Discard::All => {
+                if self.txn.is_some() {
+                    self.fail(&Failure::new(
+                        SqlState::ACTIVE_SQL_TRANSACTION,
+                        "DISCARD ALL cannot run inside a transaction block",
+                    ));
+                    return Ok(Done::Failed);
+                }
+                self.environment.reset_all();
+                self.statements.clear();
+                self.sequences.clear();
+                "DISCARD ALL"
+            }
+            Discard::Plans => "DISCARD PLANS",
+            Discard::Sequences => {
+                self.sequences.clear();
+                "DISCARD SEQUENCES"
+            }
+            Discard::Temp => "DISCARD TEMP",
+        };
+        self.answer_command(extended, tag);
+        Ok(Done::Answered)
+    }
+
+    /// Values that every replica must use alike, found before the statement is sent anywhere.
+    pub(super) async fn freeze(
+        &mut self,
+        statement: &Statement,
+    ) -> Result<Result<Vec<FrozenValue>, Failure>, ClientError> {
+        let frozen = &statement.class.rewrite.frozen;
+        if frozen.is_empty() {
+            return Ok(Ok(Vec::new()));
+        }
+        let mut values = Vec::with_capacity(frozen.len());
+        let mut drawn = self.draw(statement).await?.into_iter();
+        for item in frozen {
+            let value = match &item.kind {
+                FrozenKind::TransactionTimestamp => self.transaction_timestamp(),
+                FrozenKind::StatementTimestamp => timestamp(crate::clock::unix_micros()),
+                FrozenKind::NextVal { schema, name } => match drawn.next().flatten() {
+                    Some(value) => {
+                        self.sequences.insert((schema.clone(), name.clone()), value);
+                        self.last_sequence = Some(value);
+                        value.to_string()
+                    }
+                    None => {
+                        return Ok(Err(Failure::new(
+                            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                            format!("nextval: sequence \"{name}\" is used up or does not exist"),
+                        )));
+                    }
+                },
+                FrozenKind::CurrVal { schema, name } => {
+                    match self.sequences.get(&(schema.clone(), name.clone())) {
+                        Some(value) => value.to_string(),
+                        None => {
+                            return Ok(Err(Failure::new(
+                                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                                format!("currval of sequence \"{name}\" is not yet defined in this session"),
+                            )));
+                        }
+                    }
+                }
+                FrozenKind::LastVal => match self.last_sequence {
+                    Some(value) => value.to_string(),
+                    None => {
+                        return Ok(Err(Failure::new(
+                            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                            "lastval is not yet defined in this session",
+                        )));
+                    }
+                },
+            };
+            values.push(FrozenValue(value));
+        }
+        Ok(Ok(values))
+    }
+
+    /// `now()`: one value for a transaction.
+    fn transaction_timestamp(&mut self) -> String {
+        let now = crate::clock::unix_micros();
+        match self.txn.as_mut() {
+            Some(txn) => timestamp(*txn.started_micros.get_or_insert(now)),
+            None => timestamp(now),
+        }
+    }
+
+    /// Draws the sequence values that a statement needs, one each.
+    async fn draw(&mut self, statement: &Statement) -> Result<Vec<Option<i64>>, ClientError> {
+        let wants: Vec<TableId> = statement
+            .class
+            .rewrite
+            .frozen
+            .iter()
+            .filter_map(|frozen| match &frozen.kind {
+                FrozenKind::NextVal { schema, name } => Some(onecopy_classify::table_id(schema, name)),
+                _ => None,
+            })
+            .collect();
+        if wants.is_empty() {
+            return Ok(Vec::new());
+        }
+        let id = match &self.txn {
+            Some(txn) => txn.id,
+            None => self.shared.scheduler.new_txn(&self.mail),
+        };
+        let op = onecopy_core::OpId(u32::MAX);
+        let wants = wants.into_iter().map(|sequence| (sequence, 1)).collect();
+        self.shared.scheduler.handle(Event::NextValues { txn: id, op, wants });
+        let values = loop {
+            match self.mail.clone().next(id).await {
+                Directive::Values { values, .. } => break values.into_vec(),
+                other => tracing::debug!(?other, "while drawing sequence values: ignoring"),
+            }
+        };
+        if self.txn.is_none() {
+            self.shared.scheduler.end_txn(id);
+        }
+        Ok(values)
+    }
+
+    /// The replica whose object ids clients see: the first that is up.
+    fn reference_replica(&self) -> Option<ReplicaId> {
+        self.shared.pools.iter().find(|pool| pool.is_up()).map(|pool| pool.replica)
+    }
+
+    /// A lane outside any transaction, with this session's settings.
+    async fn plain_lane(&mut self, replica: ReplicaId) -> Result<Lane, Failure> {
+        let pool = self.shared.pools[usize::from(replica.0)].clone();
+        let lent = match pool.lend(&self.who).await {
+            Ok(lent) => lent,
+            Err(error) => {
+                if !error.is_database() {
+                    pool.suspect_now(&error);
+                }
+                return Err(Failure::of_lane(&error));
+            }
+        };
+        let mut lane = Lane { lent, replica };
+        let mut commands = Vec::new();
+        self.dress(&mut lane.lent, &mut commands);
+        for command in commands {
+            if let Err(error) = lane.lent.lane.command(&command).await {
+                let failure = Failure::of_lane(&error);
+                self.lose_lane(lane, &error);
+                return Err(failure);
+            }
+        }
+        Ok(lane)
+    }
+
+    /// Catalogue queries show object ids, which differ between replicas: all run on one of them.
+    async fn on_catalogue_query(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+    ) -> Result<Done, ClientError> {
+        let request = match portal {
+            Some(_) => Request::Extended(std::mem::take(&mut self.steps)),
+            None => Request::Simple(statement.sql.to_string()),
+        };
+        self.run_on_reference(&request).await
+    }
+
+    async fn run_on_reference(&mut self, request: &Request) -> Result<Done, ClientError> {
+        let Some(replica) = self.reference_replica() else {
+            self.fail(&no_replica());
+            return Ok(Done::Failed);
+        };
+        let told = self.shared.scheduler.status().told;
+        self.shared.await_applied(replica, told).await;
+        let mut lane = match self.plain_lane(replica).await {
+            Ok(lane) => lane,
+            Err(failure) => {
+                self.fail(&failure);
+                return Ok(Done::Failed);
+            }
+        };
+        let sink = Sink::Client(&mut self.client);
+        let result = unit::run(&mut lane.lent.lane, 0, request, sink, &mut Watch::default(), None).await;
+        self.after_lone_unit(lane, result).await
+    }
+
+    /// What has to happen after a unit outside the core's order.
+    async fn after_lone_unit(
+        &mut self,
+        lane: Lane,
+        result: Result<Answer, UnitError>,
+    ) -> Result<Done, ClientError> {
+        match result {
+            Ok(answer) => {
+                self.pass_on_reports(&answer);
+                if answer.status == Some(Status::Idle) {
+                    self.give_back(lane)
+                } else {
+                    self.roll_back_lane(lane).await
+                }
+                if answer.error.is_some() {
+                    self.on_statement_failed();
+                    return Ok(Done::Failed);
+                }
+                Ok(Done::Answered)
+            }
+            Err(UnitError::Client(error)) => Err(error),
+            Err(UnitError::Lane(error)) => {
+                let failure = Failure::of_lane(&error);
+                self.lose_lane(lane, &error);
+                self.fail(&failure);
+                Ok(Done::Failed)
+            }
+        }
+    }
+
+    /// The server's own words about a text that does not parse.
+    async fn on_syntax_error(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+    ) -> Result<Done, ClientError> {
+        if self.txn.is_some() {
+            let message = match &statement.class.kind {
+                Kind::SyntaxError { message } => message.clone(),
+                _ => "syntax error".to_owned(),
+            };
+            self.fail(&Failure::new(SqlState::SYNTAX_ERROR, message));
+            if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
+                self.end_if_failed(id).await;
+            }
+            return Ok(Done::Failed);
+        }
+        // Only parsed, never executed: a server of another version might find it valid.
+        let request = match portal {
+            Some(portal) => {
+                Request::Extended(vec![unit::Step::DescribeStatement(portal.prepared.preparation.clone())])
+            }
+            None => Request::Extended(vec![unit::Step::DescribeStatement(unit::Preparation::new(
+                &statement.sql,
+                &[],
+            ))]),
+        };
+        self.steps.clear();
+        let mut answer = BytesMut::new();
+        let Some(replica) = self.reference_replica() else {
+            self.fail(&no_replica());
+            return Ok(Done::Failed);
+        };
+        let mut lane = match self.plain_lane(replica).await {
+            Ok(lane) => lane,
+            Err(failure) => {
+                self.fail(&failure);
+                return Ok(Done::Failed);
+            }
+        };
+        let sink = Sink::Hold(&mut answer, 1024 * 1024);
+        let result = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await;
+        if let Ok(Answer { error: Some(_), .. }) = &result {
+            self.client.output.extend_from_slice(&answer);
+            return self.after_lone_unit(lane, result).await;
+        }
+        self.after_lone_unit(lane, result).await?;
+        self.fail(&Failure::unsupported(
+            "the replica understands this statement, but onecopy does not",
+            "onecopy knows the grammar of PostgreSQL 17; use the statement's older form.",
+        ));
+        Ok(Done::Failed)
+    }
+
+    /// VACUUM and the like have no place in the order: each replica runs them for itself.
+    async fn on_maintenance(
+        &mut self,
+        statement: &Statement,
+        extended: bool,
+        command: &str,
+    ) -> Result<Done, ClientError> {
+        if self.txn.is_some() {
+            self.fail(&Failure::new(
+                SqlState::ACTIVE_SQL_TRANSACTION,
+                format!("{command} cannot run inside a transaction block"),
+            ));
+            return Ok(Done::Failed);
+        }
+        if !matches!(command.split(' ').next(), Some("VACUUM" | "ANALYZE" | "CHECKPOINT")) {
+            self.fail(&Failure::unsupported(
+                format!("{command} is not supported"),
+                "It cannot be part of the one order of commits. Use the form that runs in a transaction, if there is one.",
+            ));
+            return Ok(Done::Failed);
+        }
+        let request = if extended {
+            Request::Extended(std::mem::take(&mut self.steps))
+        } else {
+            Request::Simple(statement.sql.to_string())
+        };
+        let told = self.shared.scheduler.status().told;
+        let mut first = true;
+        for replica in 0..self.shared.pools.len() {
+            let replica = ReplicaId(replica as u16);
+            if !self.shared.pools[usize::from(replica.0)].is_up() {
+                continue;
+            }
+            self.shared.await_applied(replica, told).await;
+            let mut lane = match self.plain_lane(replica).await {
+                Ok(lane) => lane,
+                Err(failure) => {
+                    self.fail(&failure);
+                    return Ok(Done::Failed);
+                }
+            };
+            let sink = if first { Sink::Client(&mut self.client) } else { Sink::Drop };
+            let result = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await;
+            let failed_later = !first && matches!(&result, Ok(answer) if answer.error.is_some());
+            let done = self.after_lone_unit(lane, result).await?;
+            if done == Done::Failed {
+                if failed_later {
+                    self.fail(&Failure::new(
+                        SqlState::INTERNAL_ERROR,
+                        format!("{command} succeeded on one replica and failed on replica {}", replica.0),
+                    ));
+                }
+                return Ok(Done::Failed);
+            }
+            first = false;
+        }
+        if first {
+            self.fail(&no_replica());
+            return Ok(Done::Failed);
+        }
+        Ok(Done::Answered)
+    }
+
+    /// Parse and Describe outside a transaction: on the reference replica, where every told definition is applied.
+    pub(super) async fn describe_anywhere(&mut self, request: &Request) -> Result<(), ClientError> {
+        self.run_on_reference(request).await.map(drop)
+    }
+
+    /// Parse and Describe inside a transaction, on its own lane.
+    pub(super) async fn after_describe(
+        &mut self,
+        lane: Option<Lane>,
+        result: Result<Answer, UnitError>,
+    ) -> Result<(), ClientError> {
+        let Some(lane) = lane else { return Ok(()) };
+        match result {
+            Ok(answer) => {
+                self.keep_lane(lane);
+                if answer.error.is_some() {
+                    self.on_statement_failed();
+                    if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
+                        self.end_if_failed(id).await;
+                    }
+                }
+                Ok(())
+            }
+            Err(UnitError::Client(error)) => Err(error),
+            Err(UnitError::Lane(error)) => {
+                let failure = Failure::of_lane(&error);
+                let (replica, id) = (lane.replica, self.txn.as_ref().map(|txn| txn.id));
+                self.lose_lane(lane, &error);
+                if let Some(txn) = id {
+                    self.shared.scheduler.handle(Event::HomeLost { txn, replica });
+                }
+                self.fail(&failure);
+                Ok(())
+            }
+        }
+    }
+
+    /// Definitions as the open transaction sees them after a change of its own.
+    pub(super) async fn read_own_definitions(&mut self) {
+        let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return };
+        match crate::postgres::definitions::read(&mut lane.lent.lane).await {
+            Ok(catalogue) => {
+                if let Some(txn) = self.txn.as_mut() {
+                    txn.catalogue = Some(std::sync::Arc::new(catalogue));
+                    txn.home = Some(lane);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "read definitions inside a transaction");
+                if error.is_database() { self.keep_lane(lane) } else { self.lose_lane(lane, &error) }
+            }
+        }
+    }
+}
+
+fn no_replica() -> Failure {
+    Failure::new(SqlState::CANNOT_CONNECT_NOW, "no replica is in service")
+        .hint("Statements run again as soon as one replica is back; `onecopy status` shows them.")
+}
+
+/// Settings that would undo what onecopy relies on.
+fn forbidden_setting(name: &str, value: Option<&str>) -> Option<(String, &'static str)> {
+    match name.to_ascii_lowercase().as_str() {
+        "session_replication_role" | "session_authorization" | "role" => Some((
+            format!("setting {name} is not supported"),
+            "It would make the replicas differ. Connect as another role instead.",
+        )),
+        "client_encoding"
+            if !value.is_none_or(|v| {
+                v.eq_ignore_ascii_case("utf8")
+                    || v.eq_ignore_ascii_case("utf-8")
+                    || v.eq_ignore_ascii_case("unicode")
+            }) =>
+        {
+            Some((
+                "client encodings other than UTF8 are not supported".to_owned(),
+                "Set client_encoding to UTF8.",
+            ))
+        }
+        "standard_conforming_strings" if value.is_some_and(|v| matches!(v, "off" | "false" | "no" | "0")) => {
+            Some((
+                "standard_conforming_strings = off is not supported".to_owned(),
+                "Write strings with backslash escapes as E'...'.",
+            ))
+        }
+        _ => None,
+    }
+}
+
+/// Microseconds since 1970 as the text of a timestamptz.
+fn timestamp(micros: i64) -> String {
+    let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
+    let (days, second_of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let (year, month, day) = civil_from_days(days);
+    let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{fraction:06}+00")
+}
+
+/// Year, month and day of the proleptic Gregorian calendar from days since 1970-01-01, by counting in eras of 400
+/// years that begin in March.
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::timestamp;
+
+    #[test]
+    fn timestamps_are_written_as_postgresql_reads_them() {
+        assert_eq!(timestamp(0), "1970-01-01 00:00:00.000000+00");
+        assert_eq!(timestamp(1_790_000_000_123_456), "2026-09-21 13:33:20.123456+00");
+        assert_eq!(timestamp(951_782_400_000_000), "2000-02-29 00:00:00.000000+00");
+    }
+}

@@ -1,0 +1,515 @@
+//! A unit: what is executed on a lane in one exchange, up to one ReadyForQuery, and the relaying of its answer.
+//!
+//! A simple statement is a unit; of the extended protocol, everything up to an Execute (or to a Sync without one).
+
+use std::hash::Hasher;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onecopy_wire::backend::{Backend, ErrorFields, Status, row_count, strip_columns, tag};
+use onecopy_wire::frontend::{self, Frontend, Target, build};
+use onecopy_wire::relay::{Next, RelayState, TagSet, scan};
+use onecopy_wire::{WireError, backend};
+
+use crate::lane::{DECODE_LEN_MAX, Lane, LaneError, StatementKey};
+use crate::session::client::{Client, ClientError, SEND_LEN};
+
+/// A statement as the client prepared it, and as it is prepared on lanes.
+#[derive(Clone, Debug)]
+pub struct Preparation {
+    pub key: StatementKey,
+    pub sql: std::sync::Arc<str>,
+    pub types: std::sync::Arc<[u32]>,
+}
+
+impl Preparation {
+    pub fn new(sql: &str, types: &[u32]) -> Preparation {
+        Preparation { key: StatementKey::of(sql, types), sql: sql.into(), types: types.into() }
+    }
+}
+
+/// One message of the extended protocol, resolved.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// A client's Parse; it has to be answered.
+    Parse(Preparation),
+    /// A client's Bind, with the values that were frozen for it.
+    Bind { statement: Preparation, body: Bytes, extra: Vec<String> },
+    /// Describe of a statement.
+    DescribeStatement(Preparation),
+    /// Describe of a portal.
+    DescribePortal(String),
+    /// Execute.
+    Execute { portal: String, max_rows: u32 },
+    /// Close of a portal on the server.
+    ClosePortal(String),
+    /// Close of a statement: ours stay prepared, but it has to be answered.
+    CloseStatement,
+}
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// A text for the simple protocol.
+    Simple(String),
+    /// Messages of the extended protocol.
+    Extended(Vec<Step>),
+}
+
+/// Where the answer goes.
+pub enum Sink<'a> {
+    /// To the client, as it comes.
+    Client(&'a mut Client),
+    /// Into a buffer of at most so many bytes.
+    Hold(&'a mut BytesMut, usize),
+    /// Nowhere.
+    Drop,
+}
+
+/// What has to be done with the rows beside passing them on.
+#[derive(Default)]
+pub struct Watch {
+    /// Hash the answer, so that it can be compared with one given again.
+    pub hash: Option<AnswerHash>,
+    /// Keep the last columns of every row and take them out of what the client sees.
+    pub capture: Option<Captured>,
+}
+
+/// A hash of an answer's frames.
+#[derive(Clone, Default)]
+pub struct AnswerHash(std::hash::DefaultHasher);
+
+impl AnswerHash {
+    fn add(&mut self, bytes: &[u8]) {
+        self.0.write(bytes);
+    }
+
+    pub fn value(&self) -> u64 {
+        self.0.finish()
+    }
+}
+
+/// Rows that a statement changed, as text.
+#[derive(Clone, Debug, Default)]
+pub struct Captured {
+    /// How many columns at the end are ours.
+    pub columns: usize,
+    /// Whether the client asked for rows at all.
+    pub client_returns: bool,
+    pub rows: Vec<Vec<Option<Bytes>>>,
+    pub bytes: usize,
+}
+
+/// What came of a unit.
+#[derive(Debug, Default)]
+pub struct Answer {
+    pub error: Option<Box<ErrorFields>>,
+    /// Rows affected, by the last command tag.
+    pub rows: Option<u64>,
+    pub status: Option<Status>,
+    /// Bytes of the answer that have left for the client before it was complete.
+    pub begun: bool,
+    /// The held answer grew too large and was dropped.
+    pub overflow: bool,
+    /// Settings that the server reported.
+    pub reported: Vec<(String, String)>,
+    /// COPY data that the client sent.
+    pub copy: Vec<Bytes>,
+    pub copy_bytes: usize,
+}
+
+/// Why a unit could not be carried to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum UnitError {
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+impl From<WireError> for UnitError {
+    fn from(error: WireError) -> UnitError {
+        UnitError::Lane(LaneError::Protocol(error))
+    }
+}
+
+/// Appends commands of our own that go ahead of a unit; each is answered by one ReadyForQuery.
+pub fn put_prelude(lane: &mut Lane, commands: &[&str]) -> Result<u32, WireError> {
+    for sql in commands {
+        build::query(&mut lane.output, sql)?;
+    }
+    Ok(commands.len() as u32)
+}
+
+/// What the answers of the steps mean, in order.
+#[derive(Default)]
+struct Expectations {
+    /// For every Parse on its way: whose it is, and whether the client asked for it.
+    parses: std::collections::VecDeque<(Option<StatementKey>, bool)>,
+}
+
+/// Sends a unit; `synthesised` receives what can be answered without the server.
+fn put_request(
+    lane: &mut Lane,
+    request: &Request,
+    synthesised: &mut BytesMut,
+) -> Result<Expectations, WireError> {
+    let mut expectations = Expectations::default();
+    match request {
+        Request::Simple(sql) => build::query(&mut lane.output, sql)?,
+        Request::Extended(steps) => {
+            let mut leading = true;
+            for step in steps {
+                leading &= matches!(step, Step::Parse(_) | Step::CloseStatement);
+                put_step(lane, step, leading, synthesised, &mut expectations)?;
+            }
+            build::sync(&mut lane.output);
+        }
+    }
+    Ok(expectations)
+}
+
+fn put_step(
+    lane: &mut Lane,
+    step: &Step,
+    leading: bool,
+    synthesised: &mut BytesMut,
+    expectations: &mut Expectations,
+) -> Result<(), WireError> {
+    match step {
+        Step::Parse(statement) if lane.is_prepared(statement.key) => {
+            if leading && expectations.parses.is_empty() {
+                backend::build::parse_complete(synthesised);
+            } else {
+                // An answer in the middle of others can only come from the server.
+                build::parse(&mut lane.output, "", &statement.sql, statement.types.iter().copied())?;
+                expectations.parses.push_back((None, true));
+            }
+        }
+        Step::Parse(statement) => {
+            lane.prepare(statement.key, &statement.sql, &statement.types)?;
+            expectations.parses.push_back((Some(statement.key), true));
+        }
+        Step::Bind { statement, body, extra } => {
+            let name = prepared(lane, statement, expectations)?;
+            let bind = frontend::Bind::decode(body)?;
+            let extra: Vec<&[u8]> = extra.iter().map(String::as_bytes).collect();
+            bind.rewrite(bind.portal, &name, &extra, &mut lane.output)?;
+        }
+        Step::DescribeStatement(statement) => {
+            let name = prepared(lane, statement, expectations)?;
+            build::describe(&mut lane.output, Target::Statement, &name)?;
+        }
+        Step::DescribePortal(portal) => build::describe(&mut lane.output, Target::Portal, portal)?,
+        Step::Execute { portal, max_rows } => build::execute(&mut lane.output, portal, *max_rows)?,
+        Step::ClosePortal(portal) => build::close(&mut lane.output, Target::Portal, portal)?,
+        Step::CloseStatement if leading && expectations.parses.is_empty() => {
+            backend::build::close_complete(synthesised);
+        }
+        Step::CloseStatement => build::close(&mut lane.output, Target::Statement, "oc_none")?,
+    }
+    Ok(())
+}
+
+fn prepared(
+    lane: &mut Lane,
+    statement: &Preparation,
+    expectations: &mut Expectations,
+) -> Result<String, WireError> {
+    let (name, is_new) = lane.prepare(statement.key, &statement.sql, &statement.types)?;
+    if is_new {
+        expectations.parses.push_back((Some(statement.key), false));
+    }
+    Ok(name)
+}
+
+/// Runs a unit on a lane: `prelude` ReadyForQuery of our own commands come first; an error of theirs is the answer.
+pub async fn run(
+    lane: &mut Lane,
+    prelude: u32,
+    request: &Request,
+    sink: Sink<'_>,
+    watch: &mut Watch,
+    client_copy: Option<&mut Client>,
+) -> Result<Answer, UnitError> {
+    let mut relay = Relay { sink, watch, answer: Answer::default(), copy_client: client_copy };
+    let mut synthesised = BytesMut::new();
+    let mut expectations = put_request(lane, request, &mut synthesised)?;
+    lane.flush().await?;
+    if !synthesised.is_empty() {
+        relay.emit(&synthesised).await?;
+    }
+    if prelude > 0 {
+        match lane.collect(prelude).await {
+            Ok(_) => {}
+            Err(LaneError::Database(fields)) => {
+                // The statement ran without what should have gone before: its answer is of no use to anybody.
+                let (status, _) = lane.ready().await?;
+                fields.put_error(&mut synthesised);
+                relay.answer.error = Some(fields);
+                relay.answer.status = Some(status);
+                forget_unparsed(lane, &mut expectations);
+                return Ok(relay.answer);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    relay.relay(lane, &mut expectations).await?;
+    forget_unparsed(lane, &mut expectations);
+    Ok(relay.answer)
+}
+
+/// After an error the server skips to Sync: what it was to prepare may not be there.
+fn forget_unparsed(lane: &mut Lane, expectations: &mut Expectations) {
+    for (key, _) in expectations.parses.drain(..) {
+        if let Some(key) = key {
+            lane.unprepare(key);
+        }
+    }
+}
+
+struct Relay<'a, 'b> {
+    sink: Sink<'a>,
+    watch: &'b mut Watch,
+    answer: Answer,
+    /// Who sends COPY data, when the sink is not the client.
+    copy_client: Option<&'a mut Client>,
+}
+
+impl Relay<'_, '_> {
+    async fn relay(&mut self, lane: &mut Lane, expectations: &mut Expectations) -> Result<(), UnitError> {
+        let boring = if self.watch.capture.is_some() {
+            TagSet::BORING.without(&[tag::PARSE_COMPLETE, tag::DATA_ROW, tag::ROW_DESCRIPTION])
+        } else {
+            TagSet::BORING.without(&[tag::PARSE_COMPLETE])
+        };
+        let mut state = RelayState::new(boring, DECODE_LEN_MAX);
+        loop {
+            let found = scan(&lane.input, &mut state);
+            if found.pass > 0 {
+                self.pass(lane, found.pass, state.mid_frame() > 0).await?;
+            }
+            match found.next {
+                Next::Read(_) => lane.fill().await?,
+                Next::Fail(error) => return Err(LaneError::Frame(error).into()),
+                Next::Decode(head) => {
+                    if self.on_frame(lane, head, expectations).await? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forwards bytes that nobody needs to read.
+    async fn pass(&mut self, lane: &mut Lane, len: usize, mid_frame: bool) -> Result<(), UnitError> {
+        if let Some(hash) = &mut self.watch.hash {
+            hash.add(&lane.input[..len]);
+        }
+        self.put(&lane.input[..len]);
+        lane.input.advance(len);
+        if let Sink::Client(client) = &mut self.sink
+            && (client.output.len() >= SEND_LEN || mid_frame)
+        {
+            self.answer.begun = true;
+            client.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Reads one frame; true when it was the unit's end.
+    async fn on_frame(
+        &mut self,
+        lane: &mut Lane,
+        head: onecopy_wire::Head,
+        expectations: &mut Expectations,
+    ) -> Result<bool, UnitError> {
+        let frame = &lane.input[..head.len];
+        match backend::decode(head.tag, &frame[onecopy_wire::frame::HEAD_LEN..])? {
+            Backend::ParseComplete => {
+                if expectations.parses.pop_front().is_none_or(|(_, visible)| visible) {
+                    put(&mut self.sink, &mut self.answer, frame);
+                }
+            }
+            Backend::CommandComplete(command) => {
+                self.answer.rows = row_count(command);
+                put(&mut self.sink, &mut self.answer, frame);
+            }
+            Backend::ReadyForQuery(status) => {
+                self.answer.status = Some(status);
+                lane.consume(head);
+                return Ok(true);
+            }
+            Backend::Error(fields) => {
+                self.answer.error = Some(Box::new(fields.to_owned()));
+                put(&mut self.sink, &mut self.answer, frame);
+            }
+            Backend::ParameterStatus(status) => {
+                self.answer.reported.push((status.name.to_owned(), status.value.to_string()));
+                lane.params.insert(status.name.to_owned(), status.value.to_string());
+            }
+            Backend::RowDescription(_) | Backend::DataRow(_) => {
+                let (tag, body) = (head.tag, lane.input.split_to(head.len).freeze());
+                self.on_captured(tag, body.slice(onecopy_wire::frame::HEAD_LEN..))?;
+                return Ok(false);
+            }
+            Backend::CopyIn(_) => {
+                put(&mut self.sink, &mut self.answer, frame);
+                lane.consume(head);
+                self.copy_in(lane).await?;
+                return Ok(false);
+            }
+            Backend::CopyBoth(_) => return Err(LaneError::Closed.into()),
+            Backend::Notification(_) => {}
+            _ => put(&mut self.sink, &mut self.answer, frame),
+        }
+        if let Some(hash) = &mut self.watch.hash
+            && head.tag != tag::NOTICE_RESPONSE
+            && head.tag != tag::PARAMETER_STATUS
+            && head.tag != tag::PARSE_COMPLETE
+        {
+            hash.add(&lane.input[..head.len]);
+        }
+        lane.consume(head);
+        Ok(false)
+    }
+
+    /// Takes our columns out of a row (or of its description) and keeps them.
+    fn on_captured(&mut self, tag: u8, body: Bytes) -> Result<(), UnitError> {
+        let Some(capture) = &mut self.watch.capture else { return Ok(()) };
+        if tag == tag::DATA_ROW {
+            let values = backend::data_row(&body)?;
+            let first = values.len().saturating_sub(capture.columns);
+            let row: Vec<Option<Bytes>> =
+                values.iter().skip(first).map(|value| value.map(|value| body.slice_ref(value))).collect();
+            capture.bytes += body.len();
+            capture.rows.push(row);
+        }
+        if capture.client_returns {
+            let mut stripped = BytesMut::new();
+            strip_columns(tag, &body, capture.columns, &mut stripped)?;
+            self.put(&stripped);
+        }
+        Ok(())
+    }
+
+    /// Carries the client's COPY data to the server and keeps it, until either ends it.
+    async fn copy_in(&mut self, lane: &mut Lane) -> Result<(), UnitError> {
+        let Relay { sink, copy_client, answer, .. } = self;
+        let client: &mut Client = match (sink, copy_client) {
+            (Sink::Client(client), _) => client,
+            (Sink::Hold(held, _), Some(client)) => {
+                // The client sends nothing before it has seen CopyInResponse.
+                client.output.extend_from_slice(held);
+                held.clear();
+                client
+            }
+            _ => {
+                return Err(ClientError::Protocol("COPY FROM STDIN has nobody to ask for data".into()).into());
+            }
+        };
+        answer.begun = true;
+        client.flush().await?;
+        loop {
+            while let Some(head) = client.peek()? {
+                let frame = client.input.split_to(head.len).freeze();
+                let body = frame.slice(onecopy_wire::frame::HEAD_LEN..);
+                match frontend::decode(head.tag, &body)? {
+                    Frontend::CopyData(_) => {
+                        lane.output.put_slice(&frame);
+                        answer.copy_bytes += body.len();
+                        answer.copy.push(body);
+                    }
+                    Frontend::CopyDone => {
+                        build::copy_done(&mut lane.output);
+                        lane.flush().await?;
+                        return Ok(());
+                    }
+                    Frontend::CopyFail(reason) => {
+                        build::copy_fail(&mut lane.output, reason);
+                        lane.flush().await?;
+                        return Ok(());
+                    }
+                    // The protocol says that these have no meaning here.
+                    Frontend::Flush | Frontend::Sync => {}
+                    _ => {
+                        build::copy_fail(&mut lane.output, "the client sent something other than COPY data");
+                        lane.flush().await?;
+                        return Err(ClientError::Protocol(
+                            "unexpected message during COPY FROM STDIN".into(),
+                        )
+                        .into());
+                    }
+                }
+                if lane.output.len() > SEND_LEN {
+                    lane.flush().await?;
+                }
+            }
+            lane.flush().await?;
+            tokio::select! {
+                biased;
+                // The server says something only if it has given up: what the client still sends is dropped.
+                received = lane.fill() => {
+                    received?;
+                    return discard_copy(client).await.map_err(UnitError::from);
+                }
+                received = client.fill() => received?,
+            }
+        }
+    }
+
+    async fn emit(&mut self, bytes: &[u8]) -> Result<(), UnitError> {
+        self.put(bytes);
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        put(&mut self.sink, &mut self.answer, bytes);
+    }
+}
+
+fn put(sink: &mut Sink<'_>, answer: &mut Answer, bytes: &[u8]) {
+    match sink {
+        Sink::Client(client) => client.output.extend_from_slice(bytes),
+        Sink::Hold(held, max) => {
+            if answer.overflow || held.len() + bytes.len() > *max {
+                answer.overflow = true;
+                held.clear();
+            } else {
+                held.extend_from_slice(bytes);
+            }
+        }
+        Sink::Drop => {}
+    }
+}
+
+/// After the server has given up a COPY, the client may go on sending until it hears of it.
+async fn discard_copy(client: &mut Client) -> Result<(), ClientError> {
+    client.flush().await?;
+    while let Some(head) = client.peek()? {
+        match head.tag {
+            frontend::tag::COPY_DATA => client.input.advance(head.len),
+            frontend::tag::COPY_DONE | frontend::tag::COPY_FAIL => {
+                client.input.advance(head.len);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+impl Request {
+    /// Bytes that this takes in memory, about.
+    pub fn len(&self) -> usize {
+        match self {
+            Request::Simple(sql) => sql.len(),
+            Request::Extended(steps) => steps
+                .iter()
+                .map(|step| match step {
+                    Step::Bind { body, .. } => 64 + body.len(),
+                    _ => 64,
+                })
+                .sum(),
+        }
+    }
+}

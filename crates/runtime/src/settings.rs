@@ -1,0 +1,130 @@
+//! What a server is started with. The configuration file of the binary converts to this.
+
+use std::path::PathBuf;
+
+/// Everything that `serve` needs.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Addresses to listen on, as `host:port`; a path is a folder for a Unix socket of the port's name.
+    pub listen: Vec<String>,
+    /// TLS towards clients; without it they connect in the clear.
+    pub tls: Option<TlsSettings>,
+    /// Who may connect. Empty: anybody who may on the replicas, without a password (trust), from loopback only.
+    pub users: Vec<UserSettings>,
+    /// The database that is served, as the replicas call it.
+    pub database: String,
+    /// The servers behind.
+    pub replicas: Vec<ReplicaSettings>,
+    /// The role that fences, applies and reads definitions on the replicas; a superuser.
+    pub agent_user: String,
+    /// Its password.
+    pub agent_password: Option<String>,
+    /// `onecopy`, `conflict_aware` or `eager`.
+    pub protocol: String,
+    /// The commit log.
+    pub log: LogSettings,
+    /// Every limit.
+    pub limits: Limits,
+    /// Threads that carry sessions.
+    pub workers: usize,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    /// PEM file with the certificate chain.
+    pub certificate: PathBuf,
+    /// PEM file with the private key.
+    pub key: PathBuf,
+    /// Whether clients must use TLS.
+    pub required: bool,
+}
+
+/// Somebody who may connect.
+#[derive(Clone, Debug)]
+pub struct UserSettings {
+    /// The role, on onecopy and on the replicas.
+    pub name: String,
+    /// What the client must prove: a password, or a `SCRAM-SHA-256$...` secret.
+    pub password: String,
+    /// What onecopy proves to the replicas; `password` if absent and not a SCRAM secret.
+    pub replica_password: Option<String>,
+}
+
+/// One server behind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplicaSettings {
+    /// Its name in status and messages.
+    pub name: String,
+    /// Host name, address, or the folder of its Unix socket.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// TLS towards it.
+    pub tls: ReplicaTls,
+}
+
+/// TLS towards a replica, as libpq's `sslmode` of the same names.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum ReplicaTls {
+    /// In the clear.
+    #[default]
+    Disable,
+    /// Encrypted, whoever the server is.
+    Require,
+    /// Encrypted, and the certificate must be signed by one of this PEM file and name the host.
+    VerifyFull {
+        /// PEM file of trusted certificates.
+        root: PathBuf,
+    },
+}
+
+/// The commit log.
+#[derive(Clone, Debug)]
+pub struct LogSettings {
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Whether a decision must be on disk before any replica commits it; otherwise in memory.
+    pub durable: bool,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+}
+
+/// Every limit, in one place.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Client connections; one more is refused with 53300.
+    pub connections_max: usize,
+    /// Backend connections for client statements on one replica; statements queue beyond it.
+    pub lanes_per_replica_max: usize,
+    /// Bytes of one message of a client, and so of a statement.
+    pub message_bytes_max: usize,
+    /// Bytes of a transaction's kept writes; more is refused with 54000.
+    pub transaction_bytes_max: usize,
+    /// Bytes of a result that must be held until a commit is decided; more is refused with 54000.
+    pub held_result_bytes_max: usize,
+    /// Milliseconds that an open transaction may wait for its client; 0 for ever.
+    pub idle_in_transaction_timeout_ms: u64,
+    /// Milliseconds that a statement may wait for items, freshness or a lane; 0 for ever.
+    pub wait_timeout_ms: u64,
+    /// Milliseconds from connecting to being authenticated.
+    pub startup_timeout_ms: u64,
+    /// Milliseconds to connect to a replica.
+    pub connect_timeout_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections_max: 1_000,
+            lanes_per_replica_max: 64,
+            message_bytes_max: 64 * 1024 * 1024,
+            transaction_bytes_max: 512 * 1024 * 1024,
+            held_result_bytes_max: 64 * 1024 * 1024,
+            idle_in_transaction_timeout_ms: 60_000,
+            wait_timeout_ms: 60_000,
+            startup_timeout_ms: 15_000,
+            connect_timeout_ms: 5_000,
+        }
+    }
+}
