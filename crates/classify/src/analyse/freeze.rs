@@ -1,0 +1,395 @@
+//! Values that are frozen into the text: the time, and what sequences hand out.
+
+use super::Analyser;
+use super::expr::At;
+use crate::ast::{Call, ClockKind, Expr, Literal, Target};
+use crate::lexer::{Layout, Token, TokenKind, tokens};
+use crate::rewrite::{Frozen, FrozenKind, Piece, Rewrite, Splice, quoted};
+
+/// What a clock expression yields.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Clock {
+    Transaction,
+    Statement,
+    Value { kind: ClockKind, precision: Option<i32> },
+}
+
+/// Replacements of text, by offsets in the text under analysis.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Edits {
+    list: Vec<Edit>,
+    frozen: Vec<Frozen>,
+}
+
+#[derive(Clone, Debug)]
+struct Edit {
+    from: u32,
+    to: u32,
+    insert: Vec<Piece>,
+    /// Needed only if the statement changes something.
+    for_writes: bool,
+}
+
+impl Edits {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(super) fn add_frozen(&mut self, kind: FrozenKind, type_name: &str) -> u32 {
+        // The time is one value however often it is asked for; each draw from a sequence is its own.
+        let shared = matches!(kind, FrozenKind::TransactionTimestamp | FrozenKind::StatementTimestamp);
+        if let Some(i) = self.frozen.iter().position(|f| shared && f.kind == kind) {
+            return i as u32;
+        }
+        self.frozen.push(Frozen { kind, type_name: type_name.to_owned() });
+        (self.frozen.len() - 1) as u32
+    }
+
+    pub(super) fn replace(&mut self, from: u32, to: u32, insert: Vec<Piece>, for_writes: bool) {
+        self.list.push(Edit { from, to, insert, for_writes });
+    }
+
+    pub(super) fn insert(&mut self, at: u32, insert: Vec<Piece>) {
+        self.list.push(Edit { from: at, to: at, insert, for_writes: true });
+    }
+
+    /// The number of the frozen value that replaces all of what begins at an offset.
+    pub(super) fn frozen_at(&self, from: u32) -> Option<u32> {
+        self.list.iter().find(|e| e.from == from && e.to > e.from).and_then(|e| match e.insert.first() {
+            Some(Piece::Frozen(index)) => Some(*index),
+            _ => None,
+        })
+    }
+
+    /// Whether a frozen value is drawn from a sequence.
+    pub(super) fn draws(&self, index: u32) -> bool {
+        self.frozen.get(index as usize).is_some_and(|f| matches!(f.kind, FrozenKind::NextVal { .. }))
+    }
+
+    pub(super) fn has_text_at(&self, at: u32, text: &str) -> bool {
+        self.list
+            .iter()
+            .any(|e| e.from == at && e.insert.iter().any(|p| matches!(p, Piece::Text(t) if t == text)))
+    }
+
+    fn covers(&self, from: u32) -> bool {
+        self.list.iter().any(|e| e.from == from && e.to > e.from)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The splices, and for each number that was given out the final one; None if edits overlap.
+    pub(super) fn finish(mut self, layout: Layout<'_>, writes: bool) -> Option<(Rewrite, Vec<Option<u32>>)> {
+        self.list.retain(|e| writes || !e.for_writes);
+        self.list.sort_by_key(|e| e.from);
+        let overlap = self.list.windows(2).any(|pair| pair[0].to > pair[1].from);
+        if overlap {
+            return None;
+        }
+        let mut numbers: Vec<Option<u32>> = vec![None; self.frozen.len()];
+        let mut frozen = Vec::new();
+        let mut splices = Vec::with_capacity(self.list.len());
+        for edit in self.list {
+            let insert = edit
+                .insert
+                .into_iter()
+                .map(|piece| match piece {
+                    Piece::Frozen(index) => {
+                        let slot = &mut numbers[index as usize];
+                        let number = *slot.get_or_insert_with(|| {
+                            frozen.push(self.frozen[index as usize].clone());
+                            (frozen.len() - 1) as u32
+                        });
+                        Piece::Frozen(number)
+                    }
+                    text => text,
+                })
+                .collect();
+            splices.push(Splice { from: layout.position(edit.from), to: layout.position(edit.to), insert });
+        }
+        Some((Rewrite { splices, frozen }, numbers))
+    }
+
+    /// A text (from an offset on) with the edits applied, as pieces whose frozen values are added to `into`.
+    pub(super) fn apply(&self, text: &str, start: usize, into: &mut Edits) -> Vec<Piece> {
+        let mut edits: Vec<&Edit> = self.list.iter().collect();
+        edits.sort_by_key(|e| e.from);
+        let numbers: Vec<u32> =
+            self.frozen.iter().map(|f| into.add_frozen(f.kind.clone(), &f.type_name)).collect();
+        let mut pieces = Vec::new();
+        let mut at = start;
+        for edit in edits {
+            pieces.push(Piece::Text(text.get(at..edit.from as usize).unwrap_or("").to_owned()));
+            pieces.extend(edit.insert.iter().map(|piece| match piece {
+                Piece::Frozen(index) => Piece::Frozen(numbers[*index as usize]),
+                Piece::Text(text) => Piece::Text(text.clone()),
+            }));
+            at = edit.to as usize;
+        }
+        pieces.push(Piece::Text(text.get(at..).unwrap_or("").to_owned()));
+        pieces.retain(|p| !matches!(p, Piece::Text(t) if t.is_empty()));
+        pieces
+    }
+}
+
+impl<'a> Analyser<'a> {
+    /// Freezes a clock expression that begins at `place`.
+    pub(super) fn freeze_clock(&mut self, clock: Clock, place: u32, at: At) {
+        if self.scope_is_body(at.scope) {
+            self.unreplayable("a view or function reads the clock");
+            return;
+        }
+        if self.edits.covers(place) {
+            return;
+        }
+        let Some(end) = self.call_end(place) else {
+            self.unreplayable("it reads the clock at a place that could not be located");
+            return;
+        };
+        let kind = match clock {
+            Clock::Statement => FrozenKind::StatementTimestamp,
+            _ => FrozenKind::TransactionTimestamp,
+        };
+        let index = self.edits.add_frozen(kind, "timestamptz");
+        let mut insert = vec![Piece::Frozen(index)];
+        if let Clock::Value { kind, precision } = clock {
+            let modifier = precision.map_or(String::new(), |p| format!("({p})"));
+            let cast = match kind {
+                ClockKind::Date => "::date".to_owned(),
+                ClockKind::Time => format!("::timetz{modifier}"),
+                ClockKind::Timestamp if modifier.is_empty() => String::new(),
+                ClockKind::Timestamp => format!("::timestamptz{modifier}"),
+                ClockKind::LocalTime => format!("::time{modifier}"),
+                ClockKind::LocalTimestamp => format!("::timestamp{modifier}"),
+            };
+            insert.push(Piece::Text(cast));
+        }
+        self.frozen_places.insert(place);
+        self.edits.replace(place, end, insert, true);
+    }
+
+    /// `nextval('sequence')`.
+    pub(super) fn next_value(&mut self, call: &'a Call, at: At) {
+        let Some(sequence) = self.sequence_argument(call, at) else {
+            self.effects.writes = true;
+            self.refuse("nextval() of a sequence that is not named by a constant", "name the sequence");
+            return;
+        };
+        if self.scope_is_body(at.scope) {
+            self.effects.writes = true;
+            self.refuse(
+                "nextval() is called inside a function, trigger or view",
+                "draw the value in the statement and pass it on",
+            );
+            return;
+        }
+        if !at.once {
+            self.effects.writes = true;
+            self.refuse(
+                "nextval() may be evaluated more than once here",
+                "draw each value by a statement of its own, or insert rows by VALUES",
+            );
+            return;
+        }
+        self.freeze_sequence(FrozenOf::Next(sequence), call.at);
+    }
+
+    /// `currval('sequence')` and `lastval()`.
+    pub(super) fn current_value(&mut self, call: &'a Call, last: bool, at: At) {
+        if self.scope_is_body(at.scope) {
+            self.unreplayable("currval() or lastval() is called inside a function, trigger or view");
+            self.effects.pins_session = true;
+            return;
+        }
+        if last {
+            self.freeze_sequence(FrozenOf::Last, call.at);
+            return;
+        }
+        match self.sequence_argument(call, at) {
+            Some(sequence) => self.freeze_sequence(FrozenOf::Current(sequence), call.at),
+            None => {
+                self.refuse("currval() of a sequence that is not named by a constant", "name the sequence")
+            }
+        }
+    }
+
+    fn freeze_sequence(&mut self, of: FrozenOf, place: u32) {
+        if self.edits.covers(place) {
+            return;
+        }
+        let Some(end) = self.call_end(place) else {
+            self.effects.writes = true;
+            self.refuse("a call of a sequence function could not be located", "simplify the statement");
+            return;
+        };
+        let name = |index: usize| {
+            let s = &self.context.catalogue.sequences[index];
+            (s.schema.clone(), s.name.clone())
+        };
+        let kind = match of {
+            FrozenOf::Next(index) => {
+                let (schema, name) = name(index);
+                FrozenKind::NextVal { schema, name }
+            }
+            FrozenOf::Current(index) => {
+                let (schema, name) = name(index);
+                FrozenKind::CurrVal { schema, name }
+            }
+            FrozenOf::Last => FrozenKind::LastVal,
+        };
+        let index = self.edits.add_frozen(kind, "bigint");
+        self.frozen_places.insert(place);
+        self.edits.replace(place, end, vec![Piece::Frozen(index)], false);
+    }
+
+    /// The sequence that a call's only argument names by a literal.
+    pub(super) fn sequence_argument(&mut self, call: &'a Call, at: At) -> Option<usize> {
+        let literal = match call.arguments.first()? {
+            Expr::Cast { value, .. } => value,
+            other => other,
+        };
+        let literal = match literal {
+            // pg_get_expr() shows 'name'::text::regclass for late binding.
+            Expr::Cast { value, .. } => value,
+            other => other,
+        };
+        let Expr::Literal { value: Literal::Text(text), at: place } = literal else { return None };
+        if !self.scope_is_body(at.scope) {
+            let (index, _) = self.const_at(*place)?;
+            self.pinned.insert(index);
+        }
+        self.sequence_named(text)
+    }
+
+    /// Keeps the names of result columns that frozen values would change.
+    pub(super) fn keep_name(&mut self, target: &'a Target, edits_before: usize, at: At) {
+        if target.name.is_some() || self.edits.len() == edits_before || self.scope_is_body(at.scope) {
+            return;
+        }
+        let Some((name, place)) = column_name(&target.value) else { return };
+        if let Some(end) = self.target_end(place) {
+            let text = format!(" AS {}", quoted(&name));
+            // Named only when values are frozen: the same condition as that of the first new edit.
+            let for_writes = self.edits.list.get(edits_before).is_some_and(|e| e.for_writes);
+            self.edits.replace(end, end, vec![Piece::Text(text)], for_writes);
+        }
+    }
+
+    /// The tokens of the text under analysis.
+    pub(super) fn tokens(&self) -> Vec<Token> {
+        tokens(self.sql, self.layout)
+    }
+
+    pub(super) fn word(&self, token: &Token) -> String {
+        self.sql.get(token.start..token.end).unwrap_or("").to_ascii_lowercase()
+    }
+
+    /// The end of a call, or of a keyword with an optional precision, that begins at an offset.
+    fn call_end(&self, place: u32) -> Option<u32> {
+        let tokens = self.tokens();
+        let mut i = tokens.iter().position(|t| t.start == place as usize)?;
+        if !matches!(tokens[i].kind, TokenKind::Word | TokenKind::QuotedWord) {
+            return None;
+        }
+        // A qualified name.
+        while tokens.get(i + 1).is_some_and(|t| t.kind == TokenKind::Byte(b'.')) {
+            i += 2;
+        }
+        let mut end = tokens.get(i)?.end;
+        if tokens.get(i + 1).is_some_and(|t| t.kind == TokenKind::Byte(b'(')) {
+            end = tokens[closing(&tokens, i + 1)?].end;
+        }
+        u32::try_from(end).ok()
+    }
+
+    /// Where the item of a target list ends that contains an offset outside its parentheses.
+    fn target_end(&self, place: u32) -> Option<u32> {
+        let tokens = self.tokens();
+        let mut i = tokens.iter().position(|t| t.start == place as usize)?;
+        let mut end = tokens[i].end;
+        let mut previous = String::new();
+        while let Some(token) = tokens.get(i) {
+            match token.kind {
+                TokenKind::Byte(b'(' | b'[') => i = closing(&tokens, i)?,
+                TokenKind::Byte(b',' | b')' | b']') => break,
+                TokenKind::Word => {
+                    let word = self.word(token);
+                    let of_expression = word == "from" && previous == "distinct";
+                    if ENDS_TARGET.contains(&word.as_str()) && !of_expression {
+                        break;
+                    }
+                    previous = word;
+                }
+                _ => {}
+            }
+            end = tokens[i].end;
+            i += 1;
+        }
+        u32::try_from(end).ok()
+    }
+}
+
+enum FrozenOf {
+    Next(usize),
+    Current(usize),
+    Last,
+}
+
+const ENDS_TARGET: &[&str] = &[
+    "from",
+    "where",
+    "group",
+    "having",
+    "order",
+    "limit",
+    "offset",
+    "fetch",
+    "for",
+    "union",
+    "intersect",
+    "except",
+    "window",
+    "into",
+    "returning",
+    "on",
+];
+
+/// The index of the token that closes the parenthesis or bracket at `open`.
+pub(super) fn closing(tokens: &[Token], open: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (i, token) in tokens.iter().enumerate().skip(open) {
+        match token.kind {
+            TokenKind::Byte(b'(' | b'[') => depth += 1,
+            TokenKind::Byte(b')' | b']') => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some(i);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The name that PostgreSQL gives to a result column after the call or clock expression in it, with its offset.
+fn column_name(expr: &Expr) -> Option<(String, u32)> {
+    match expr {
+        Expr::Call(call) => Some((call.name.last().to_owned(), call.at)),
+        Expr::Cast { value, .. } => column_name(value),
+        Expr::Collate { value } => column_name(value),
+        Expr::Clock { kind, at, .. } => {
+            let name = match kind {
+                ClockKind::Date => "current_date",
+                ClockKind::Time => "current_time",
+                ClockKind::Timestamp => "current_timestamp",
+                ClockKind::LocalTime => "localtime",
+                ClockKind::LocalTimestamp => "localtimestamp",
+            };
+            Some((name.to_owned(), *at))
+        }
+        _ => None,
+    }
+}

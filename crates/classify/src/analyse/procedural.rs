@@ -1,0 +1,207 @@
+//! Functions, procedures and triggers: what their bodies touch and depend on.
+
+use super::Analyser;
+use super::block::{QueryUse, ScopeId};
+use super::expr::At;
+use super::write::Event;
+use crate::ast::{Call, Name, Statement};
+use crate::catalogue::{Column, Function, Volatility};
+use onecopy_core::Mode;
+
+/// The deepest nesting of functions that is followed.
+const NESTING_MAX: u32 = 8;
+
+/// The text of an SQL function's body as statements: a standard body stands between BEGIN ATOMIC and END, or
+/// after RETURN.
+pub(super) fn sql_body(body: &str) -> String {
+    let trimmed = body.trim();
+    let lower = trimmed.to_ascii_lowercase();
+    if let Some(rest) = lower.strip_prefix("begin atomic") {
+        let start = trimmed.len() - rest.len();
+        let inner = trimmed.get(start..).unwrap_or("").trim_end().trim_end_matches(';').trim_end();
+        let end = inner.len().saturating_sub("end".len());
+        return inner.get(..end).unwrap_or("").to_owned();
+    }
+    if let Some(rest) = lower.strip_prefix("return ") {
+        let start = trimmed.len() - rest.len();
+        return format!("SELECT {}", trimmed.get(start..).unwrap_or(""));
+    }
+    body.to_owned()
+}
+
+impl<'a> Analyser<'a> {
+    /// A stable or volatile function of a user that is called.
+    pub(super) fn function_body(&mut self, index: usize, function: &'a Function) {
+        let key = (u64::MAX - 1, index as u64);
+        if self.active.contains(&key) {
+            return;
+        }
+        let analysed = function.language == "sql"
+            && function.settings.is_empty()
+            && self.nesting < NESTING_MAX
+            && self.spend()
+            && {
+                self.active.push(key);
+                let analysed = self.sql_statements(&function.body);
+                self.active.pop();
+                analysed
+            };
+        if analysed {
+            return;
+        }
+        match function.volatility {
+            Volatility::Volatile => {
+                self.touch_everything(Mode::Exclusive);
+                self.effects.writes = true;
+                self.refuse(
+                    format!(
+                        "function {}.{}() is volatile and written in {}: what it changes is not known",
+                        function.schema, function.name, function.language
+                    ),
+                    "declare it STABLE or IMMUTABLE if it changes nothing, or write it in SQL",
+                );
+            }
+            _ => {
+                self.touch_everything(Mode::Shared);
+                self.unreplayable(format!(
+                    "function {}.{}() is written in {}: what it reads is not known",
+                    function.schema, function.name, function.language
+                ));
+            }
+        }
+    }
+
+    /// Analyses the statements of an SQL function; false if it holds any but queries and changes of rows.
+    fn sql_statements(&mut self, body: &'a str) -> bool {
+        let library = self.library;
+        let text: &'a str = library.texts.alloc(sql_body(body));
+        let Some(statements) = library.statements(text) else { return false };
+        if statements.iter().any(|s| matches!(s, Statement::Utility(_))) {
+            return false;
+        }
+        self.nesting += 1;
+        let returns_rows = self.effects.returns_rows;
+        let locking = self.locking;
+        let wrote = std::mem::replace(&mut self.effects.writes, false);
+        for statement in statements {
+            match statement {
+                Statement::Query(query) => {
+                    if query.into.is_some() {
+                        self.touch_everything(Mode::Exclusive);
+                    }
+                    let usage = QueryUse { lock: None, ordered: true, once: false, body: true };
+                    self.query(query, None, None, usage);
+                }
+                Statement::Insert(insert) => self.insert(insert, None, false),
+                Statement::Update(update) => self.update(update, None),
+                Statement::Delete(delete) => self.delete(delete, None),
+                Statement::Merge(merge) => self.merge(merge, None),
+                Statement::Utility(_) => {}
+            }
+        }
+        self.effects.returns_rows = returns_rows;
+        self.locking = locking;
+        self.writes_through_functions |= self.effects.writes;
+        self.effects.writes |= wrote;
+        self.nesting -= 1;
+        true
+    }
+
+    /// A block of code that is not analysed.
+    pub(super) fn procedural_block(&mut self, what: &str) {
+        self.touch_everything(Mode::Exclusive);
+        self.effects.writes = true;
+        self.refuse(
+            format!("{what} runs code whose changes are not known"),
+            "send its statements one by one, or write it as a function in SQL",
+        );
+    }
+
+    /// CALL.
+    pub(super) fn call_procedure(&mut self, call: &'a Call, scope: ScopeId) {
+        let at = At { scope, once: true };
+        call.arguments.iter().for_each(|e| self.expr(e, at));
+        let found: Vec<(usize, &'a Function)> =
+            self.catalogue().functions_named(&call.name, self.context.search_path).collect();
+        if found.is_empty() {
+            self.procedural_block("CALL of an unknown procedure");
+        }
+        for (index, function) in found {
+            if function.language == "sql" {
+                self.function_body(index, function);
+            } else {
+                self.procedural_block(&format!("procedure {}.{}()", function.schema, function.name));
+            }
+        }
+    }
+
+    /// The triggers that a change fires. Returns the columns of new rows that they may set, None for any.
+    pub(super) fn fire_triggers(&mut self, table: usize, event: Event) -> Option<Vec<String>> {
+        let mut tables = vec![table];
+        tables.extend(self.catalogue().partitions(table));
+        let mut set = Some(Vec::new());
+        for table in tables {
+            for trigger in &self.table(table).triggers {
+                let fires = match event {
+                    Event::Insert => trigger.on_insert,
+                    Event::Update => trigger.on_update,
+                    Event::Delete => trigger.on_delete,
+                    Event::Truncate => trigger.on_truncate,
+                };
+                if !fires || trigger.enabled == 'D' || trigger.enabled == 'R' {
+                    continue;
+                }
+                self.has_triggers = true;
+                match self.trigger_function(&trigger.function_schema, &trigger.function) {
+                    Some(columns) => {
+                        if let Some(set) = &mut set {
+                            set.extend(columns);
+                        }
+                    }
+                    None => set = None,
+                }
+            }
+        }
+        set
+    }
+
+    /// What a trigger's function does; returns the columns of the new row that it sets, None for any.
+    fn trigger_function(&mut self, schema: &str, name: &str) -> Option<Vec<String>> {
+        if schema == "pg_catalog" && name == "suppress_redundant_updates_trigger" {
+            return Some(Vec::new());
+        }
+        if schema == "pg_catalog" && name.starts_with("tsvector_update_trigger") {
+            return None;
+        }
+        let qualified = Name::new(vec![schema.to_owned(), name.to_owned()]);
+        let found: Vec<(usize, &'a Function)> =
+            self.catalogue().functions_named(&qualified, self.context.search_path).collect();
+        let harmless = !found.is_empty() && found.iter().all(|(_, f)| f.volatility == Volatility::Immutable);
+        if !harmless {
+            self.touch_everything(Mode::Exclusive);
+            self.refuse(
+                format!("a trigger calls {schema}.{name}(), whose effects are not known"),
+                "declare the function IMMUTABLE if it only looks at the row, or drop the trigger",
+            );
+        }
+        None
+    }
+
+    /// Triggers of a table whose rows change by a foreign key's action.
+    pub(super) fn cascade_triggers(&mut self, table: usize, deletes: bool) {
+        self.fire_triggers(table, if deletes { Event::Delete } else { Event::Update });
+    }
+
+    /// A column that COPY leaves out.
+    pub(super) fn left_out_by_copy(&mut self, column: &'a Column) {
+        if column.generated.is_some() {
+            return;
+        }
+        if self.default_assigned(column).is_none() && self.unreplayable.is_some() {
+            self.refuse(
+                format!("COPY leaves out column {}, whose default differs from call to call", column.name),
+                "name the column in COPY and send its values",
+            );
+        }
+    }
+}

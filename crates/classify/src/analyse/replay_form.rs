@@ -1,0 +1,255 @@
+//! Which constants of a statement may become parameters: see [`crate::parameterise`].
+
+use super::Analyser;
+use crate::ast::{Body, Expr, Literal, Statement};
+use crate::catalogue::{Column, Table};
+use crate::lexer::ConstKind;
+use crate::parameterise::{Parameterised, ReplayParam};
+use crate::rewrite::{Piece, Rewrite};
+use crate::value::oid;
+use std::collections::BTreeMap;
+
+impl<'a> Analyser<'a> {
+    /// The statement with all its constants as parameters, or None if some constant must stay in the text.
+    pub(super) fn replay_form(
+        &mut self,
+        statement: &'a Statement,
+        rewrite: &Rewrite,
+    ) -> Option<Parameterised> {
+        if self.params.keys().next().is_some() || self.pin_all {
+            return None;
+        }
+        let mut form = Form { params: BTreeMap::new() };
+        match statement {
+            Statement::Insert(insert) => {
+                let table = self.plain_table(&insert.table)?;
+                let plain =
+                    insert.with.is_none() && insert.on_conflict.is_none() && insert.returning.is_none();
+                let query = insert.source.as_deref()?;
+                let Body::Values(rows) = &query.body else { return None };
+                if !plain || rows.len() != 1 || query.limit.is_some() || query.offset.is_some() {
+                    return None;
+                }
+                let named: Option<Vec<&Column>> =
+                    insert.columns.iter().map(|c| table.column(c.name.as_deref()?)).collect();
+                let named = named?;
+                let columns: Vec<&Column> =
+                    if named.is_empty() { table.columns.iter().collect() } else { named };
+                if insert.columns.iter().any(|c| c.partial) {
+                    return None;
+                }
+                for (value, column) in rows[0].iter().zip(&columns) {
+                    self.assigned_value(value, column, &mut form)?;
+                }
+            }
+            Statement::Update(update) => {
+                let table = self.plain_table(&update.table)?;
+                if update.with.is_some() || !update.from.is_empty() || update.returning.is_some() {
+                    return None;
+                }
+                for target in &update.set {
+                    let column = table.column(target.name.as_deref()?).filter(|_| !target.partial)?;
+                    self.assigned_value(&target.value, column, &mut form)?;
+                }
+                if let Some(filter) = &update.filter {
+                    self.condition(filter, table, &mut form)?;
+                }
+            }
+            Statement::Delete(delete) => {
+                let table = self.plain_table(&delete.table)?;
+                if delete.with.is_some() || !delete.using.is_empty() || delete.returning.is_some() {
+                    return None;
+                }
+                if let Some(filter) = &delete.filter {
+                    self.condition(filter, table, &mut form)?;
+                }
+            }
+            _ => return None,
+        }
+        self.render_form(&form, rewrite)
+    }
+
+    fn plain_table(&mut self, name: &crate::ast::Name) -> Option<&'a Table> {
+        match self.resolve(name) {
+            super::Resolved::Table(index) => Some(self.table(index)),
+            _ => None,
+        }
+    }
+
+    /// A value that is assigned to a column.
+    fn assigned_value(&self, value: &Expr, column: &Column, form: &mut Form) -> Option<()> {
+        match value {
+            Expr::Literal { value: Literal::Text(_), at } => self.string_constant(*at, form),
+            Expr::Default { .. } => Some(()),
+            other => self.scalar(other, Some(column), form),
+        }
+    }
+
+    /// A condition: comparisons of columns, joined by AND, OR and NOT.
+    fn condition(&self, expr: &Expr, table: &Table, form: &mut Form) -> Option<()> {
+        match expr {
+            Expr::And(parts) | Expr::Or(parts) => {
+                parts.iter().try_for_each(|p| self.condition(p, table, form))
+            }
+            Expr::Not(inner) => self.condition(inner, table, form),
+            Expr::Operator { name, left: Some(left), right: Some(right) }
+                if matches!(name.last(), "=" | "<>" | "<" | ">" | "<=" | ">=") && name.parts.len() == 1 =>
+            {
+                let column = own_column(left, table).or_else(|| own_column(right, table));
+                for side in [left, right] {
+                    match (&**side, column) {
+                        // Beside a column a string has the column's type, and so has a parameter.
+                        (Expr::Literal { value: Literal::Text(_), at }, Some(column))
+                            if is_builtin(column) =>
+                        {
+                            self.string_constant(*at, form)?;
+                        }
+                        (other, _) => self.scalar(other, None, form)?,
+                    }
+                }
+                Some(())
+            }
+            Expr::In { left, list, .. } => {
+                let column = own_column(left, table).filter(|c| is_builtin(c))?;
+                for element in list {
+                    match element {
+                        Expr::Literal { value: Literal::Text(_), at } => self.string_constant(*at, form)?,
+                        // Lists of several types are resolved together.
+                        Expr::Literal { value: Literal::Int(_), .. }
+                            if matches!(column.type_oid, oid::INT2 | oid::INT4 | oid::INT8) =>
+                        {
+                            self.scalar(element, None, form)?;
+                        }
+                        _ => return None,
+                    }
+                }
+                Some(())
+            }
+            other => self.scalar(other, None, form),
+        }
+    }
+
+    /// An expression of columns, numbers and arithmetic, or one without constants.
+    fn scalar(&self, expr: &Expr, assigned: Option<&Column>, form: &mut Form) -> Option<()> {
+        match expr {
+            Expr::Column { .. } | Expr::Clock { .. } | Expr::Session(_) => Some(()),
+            Expr::Literal { value, at } => match value {
+                Literal::Null | Literal::Bool(_) => Some(()),
+                Literal::Int(_) | Literal::Number(_) => self.number(*at, form),
+                Literal::Text(_) | Literal::Bits(_) => None,
+            },
+            Expr::Operator { name, left, right } if name.parts.len() == 1 => {
+                let _ = assigned;
+                left.iter().chain(right).try_for_each(|e| self.scalar(e, None, form))
+            }
+            Expr::Chain { operands, .. } => operands.iter().try_for_each(|e| self.scalar(e, None, form)),
+            Expr::Call(call) if call.arguments.is_empty() => Some(()),
+            // What nextval() names is pinned and gone once its value is frozen.
+            Expr::Call(call) if self.edits_cover(call.at) => Some(()),
+            Expr::Form(parts) => parts.iter().try_for_each(|e| match e {
+                Expr::Column { .. } => Some(()),
+                _ => None,
+            }),
+            _ => None,
+        }
+    }
+
+    fn edits_cover(&self, at: u32) -> bool {
+        self.frozen_places.contains(&at)
+    }
+
+    fn number(&self, at: u32, form: &mut Form) -> Option<()> {
+        let (index, negated) = self.const_at(at)?;
+        let constant = self.layout.consts.get(index as usize)?;
+        let type_oid = match constant.kind {
+            ConstKind::Int4 => oid::INT4,
+            // The grammar folds the sign: -2147483648 is an int4 though its digits are none.
+            ConstKind::Int8 if !negated => oid::INT8,
+            ConstKind::Numeric => oid::NUMERIC,
+            _ => return None,
+        };
+        form.params.insert(index, type_oid);
+        Some(())
+    }
+
+    fn string_constant(&self, at: u32, form: &mut Form) -> Option<()> {
+        let (index, negated) = self.const_at(at)?;
+        let constant = self.layout.consts.get(index as usize)?;
+        if negated || !constant.kind.is_string() {
+            return None;
+        }
+        form.params.insert(index, 0);
+        Some(())
+    }
+
+    /// Puts the text together: constants and frozen values become `$1` ... in their order.
+    fn render_form(&self, form: &Form, rewrite: &Rewrite) -> Option<Parameterised> {
+        let mut sql = String::with_capacity(self.sql.len());
+        let mut params: Vec<ReplayParam> = Vec::new();
+        let mut types = Vec::new();
+        let mut frozen: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut at = 0;
+        let mut splices = rewrite.splices.iter().peekable();
+        let consts = self.layout.consts;
+        let mut next = 0;
+        loop {
+            let splice_at = splices.peek().map(|s| self.layout.offset(s.from));
+            let const_at = consts.get(next).map(|c| c.start as usize);
+            match (splice_at, const_at) {
+                (Some(from), constant) if constant.is_none_or(|c| from <= c) => {
+                    let splice = splices.next()?;
+                    sql.push_str(self.sql.get(at..from)?);
+                    for piece in &splice.insert {
+                        match piece {
+                            Piece::Text(text) => sql.push_str(text),
+                            Piece::Frozen(index) => {
+                                let number = *frozen.entry(*index).or_insert_with(|| {
+                                    params.push(ReplayParam::Frozen(*index));
+                                    types.push(0);
+                                    params.len()
+                                });
+                                let type_name = &rewrite.frozen.get(*index as usize)?.type_name;
+                                sql.push_str(&format!("${number}::{type_name}"));
+                            }
+                        }
+                    }
+                    at = self.layout.offset(splice.to);
+                    // Constants inside the replaced text are gone.
+                    while consts.get(next).is_some_and(|c| (c.start as usize) < at) {
+                        next += 1;
+                    }
+                }
+                (_, Some(start)) => {
+                    let type_oid = *form.params.get(&(next as u32))?;
+                    sql.push_str(self.sql.get(at..start)?);
+                    params.push(ReplayParam::Const(next as u32));
+                    types.push(type_oid);
+                    sql.push_str(&format!("${}", params.len()));
+                    at = consts[next].end as usize;
+                    next += 1;
+                }
+                (_, None) => break,
+            }
+        }
+        sql.push_str(self.sql.get(at..)?);
+        // The protocol counts parameters in 16 bits.
+        (params.len() <= i16::MAX as usize).then_some(Parameterised { sql, params, types })
+    }
+}
+
+struct Form {
+    /// The constants that may become parameters, with their types.
+    params: BTreeMap<u32, u32>,
+}
+
+fn own_column<'t>(expr: &Expr, table: &'t Table) -> Option<&'t Column> {
+    match expr {
+        Expr::Column { path, star: false, .. } => table.column(path.last()?),
+        _ => None,
+    }
+}
+
+/// Whether a column has a type of `pg_catalog`, whose operators are known.
+fn is_builtin(column: &Column) -> bool {
+    column.type_oid != 0 && column.type_oid < crate::value::FIRST_USER_OID && !column.domain
+}

@@ -1,0 +1,637 @@
+//! Statements other than queries and changes of rows.
+
+use super::block::QueryUse;
+use super::expr::At;
+use super::locks::Known;
+use super::write::Event;
+use super::{Analyser, Resolved};
+use crate::ast::{
+    AlterEffect, Body, Call, Copy, CreateTable, Expr, Literal, Name, Query, RelationKind, SetValue,
+    Statement, Transaction, TypeRef, Utility,
+};
+use crate::catalogue::table_id;
+use crate::class::{ExecuteArgument, Kind};
+use crate::functions::{Behaviour, builtin};
+use crate::lexer::TokenKind;
+use crate::template::{ItemTemplate, NullRule};
+use onecopy_core::{Mode, Space, TableId};
+
+impl<'a> Analyser<'a> {
+    pub(super) fn utility(&mut self, utility: &'a Utility) -> Kind {
+        // Their constants are read while they are analysed.
+        self.pin_all = true;
+        match utility {
+            Utility::Transaction(transaction) => self.transaction(transaction),
+            Utility::Set { name, values, local, is_default } => self.set(name, values, *local, *is_default),
+            Utility::SetTransaction { snapshot: Some(_), .. } => {
+                self.effects.pins_session = true;
+                self.refuse(
+                    "a snapshot of another session cannot be imported",
+                    "run the queries in one transaction",
+                );
+                Kind::Unsupported
+            }
+            Utility::SetTransaction { modes, session, .. } => {
+                Kind::SetTransaction { modes: *modes, session: *session }
+            }
+            Utility::Reset { name } => reset(name.as_deref()),
+            Utility::Show { name } => {
+                self.effects.returns_rows = true;
+                self.effects.reads_session = true;
+                Kind::Show(name.clone())
+            }
+            Utility::SetConstraints { deferred, .. } => Kind::SetConstraints { deferred: *deferred },
+            Utility::Discard(what) => Kind::Discard(*what),
+            Utility::Prepare { name, types, statement } => self.prepare(name, types, statement),
+            Utility::Execute { name, arguments } => {
+                self.effects.returns_rows = true;
+                Kind::Execute { name: name.clone(), arguments: arguments.iter().map(argument).collect() }
+            }
+            Utility::Deallocate { name } => Kind::Deallocate(name.clone()),
+            Utility::Declare { name, hold, query, .. } => {
+                let inner = Box::new(self.data_statement(query));
+                self.effects.returns_rows = false;
+                Kind::DeclareCursor { name: name.clone(), hold: *hold, inner }
+            }
+            Utility::Fetch { name, is_move } => {
+                self.effects.returns_rows = !is_move;
+                if *is_move { Kind::Move(name.clone()) } else { Kind::Fetch(name.clone()) }
+            }
+            Utility::Close { name } => Kind::CloseCursor(name.clone()),
+            Utility::Explain { analyze, statement } => self.explain(*analyze, statement),
+            Utility::Copy(copy) => self.copy(copy),
+            Utility::CreateTable(create) => self.create_table(create),
+            Utility::CreateTableAs { name, temporary, unlogged, query, materialised, .. } => match &**query {
+                Statement::Query(query) => {
+                    let command = if *materialised { "CREATE MATERIALIZED VIEW" } else { "CREATE TABLE AS" };
+                    self.create_table_as(name, *temporary, *unlogged, query, command)
+                }
+                _ => {
+                    self.refuse(
+                        "CREATE TABLE AS EXECUTE is not supported",
+                        "write the query in place of EXECUTE",
+                    );
+                    Kind::Unsupported
+                }
+            },
+            Utility::CreateIndex { table, concurrently, parts } => {
+                if *concurrently {
+                    return self.maintenance("CREATE INDEX CONCURRENTLY", std::slice::from_ref(table));
+                }
+                let scope = self.opaque_scope();
+                parts.iter().for_each(|e| self.expr(e, At { scope, once: false }));
+                self.ddl("CREATE INDEX", std::slice::from_ref(table), false)
+            }
+            Utility::CreateView { name, temporary, query } => {
+                if *temporary {
+                    return self.temporary_object("CREATE TEMPORARY VIEW");
+                }
+                // The query is not run, only kept.
+                let _ = query;
+                self.new_relation_ddl("CREATE VIEW", name, &[])
+            }
+            Utility::AlterTable { table, kind, commands } => {
+                let effect = commands.iter().map(|c| c.effect).max().unwrap_or(AlterEffect::CatalogueOnly);
+                if effect == AlterEffect::Evaluates {
+                    self.refuse(
+                        "ALTER TABLE would compute a value for each row that may differ between replicas",
+                        "add the column without a default, fill it by UPDATE, then set the default",
+                    );
+                }
+                let mut tables = vec![table.clone()];
+                tables.extend(commands.iter().flat_map(|c| c.tables.iter().cloned()));
+                match kind {
+                    RelationKind::Table | RelationKind::MaterialisedView => {
+                        self.ddl("ALTER TABLE", &tables, effect >= AlterEffect::Rewrites)
+                    }
+                    _ => self.catalogue_ddl("ALTER"),
+                }
+            }
+            Utility::Drop { kind, names, concurrently, tag } => self.drop(*kind, names, *concurrently, tag),
+            Utility::Truncate { tables, cascade, restart } => self.truncate(tables, *cascade, *restart),
+            Utility::Lock { tables, mode, no_wait } => self.lock(tables, *mode, *no_wait),
+            Utility::Rename { table } => self.ddl("ALTER ... RENAME", std::slice::from_ref(table), false),
+            Utility::RefreshView { name, concurrently } => self.refresh(name, *concurrently),
+            Utility::CreateSequence { temporary: true } => self.temporary_object("CREATE TEMPORARY SEQUENCE"),
+            Utility::CreateSequence { .. } => {
+                self.effects.sequences = true;
+                self.catalogue_ddl("CREATE SEQUENCE")
+            }
+            Utility::AlterSequence { .. } => {
+                self.effects.sequences = true;
+                self.catalogue_ddl("ALTER SEQUENCE")
+            }
+            Utility::CreateTrigger { table } => {
+                self.ddl("CREATE TRIGGER", std::slice::from_ref(table), false)
+            }
+            Utility::OtherDdl { tag, tables } if !tables.is_empty() => self.ddl(tag, tables, false),
+            Utility::OtherDdl { tag, .. } => self.catalogue_ddl(tag),
+            Utility::Maintenance { tag, tables } => self.maintenance(tag, tables),
+            Utility::Checkpoint => self.maintenance("CHECKPOINT", &[]),
+            Utility::Listen { channel } => {
+                self.effects.pins_session = true;
+                Kind::Listen(channel.clone())
+            }
+            Utility::Unlisten { channel } => Kind::Unlisten(channel.clone()),
+            Utility::Notify { channel } => {
+                self.effects.notifies = true;
+                Kind::Notify(channel.clone())
+            }
+            Utility::Do => {
+                self.procedural_block("DO");
+                Kind::Do
+            }
+            Utility::Call(call) => {
+                self.effects.returns_rows = true;
+                let scope = self.opaque_scope();
+                self.call_procedure(call, scope);
+                Kind::Call
+            }
+            Utility::Load => {
+                self.refuse("LOAD belongs to one server", "set session_preload_libraries on every replica");
+                Kind::Unsupported
+            }
+            Utility::Unknown => self.unsupported("onecopy does not know this kind of statement"),
+        }
+    }
+
+    fn transaction(&mut self, transaction: &Transaction) -> Kind {
+        match transaction {
+            Transaction::Begin { modes } => Kind::Begin(*modes),
+            Transaction::Commit { chain } => Kind::Commit { chain: *chain },
+            Transaction::Rollback { chain } => Kind::Rollback { chain: *chain },
+            Transaction::Savepoint(name) => Kind::Savepoint(name.clone()),
+            Transaction::Release(name) => Kind::Release(name.clone()),
+            Transaction::RollbackTo(name) => Kind::RollbackTo(name.clone()),
+            Transaction::PrepareTwoPhase | Transaction::CommitTwoPhase | Transaction::RollbackTwoPhase => {
+                self.refuse(
+                    "two-phase commit (PREPARE TRANSACTION) is not supported",
+                    "onecopy commits on all replicas by itself: use COMMIT",
+                );
+                Kind::Unsupported
+            }
+        }
+    }
+
+    fn set(&mut self, name: &str, values: &[SetValue], local: bool, is_default: bool) -> Kind {
+        let texts: Option<Vec<String>> = values
+            .iter()
+            .map(|v| match v {
+                SetValue::Text(text) => Some(text.clone()),
+                SetValue::Other => None,
+            })
+            .collect();
+        let texts = texts.filter(|t| !is_default && !t.is_empty());
+        let only = texts.as_ref().and_then(|t| t.first().cloned());
+        match name {
+            "role" => Kind::SetRole { role: only.filter(|r| r != "none"), local },
+            "session_authorization" => Kind::SetSessionAuthorization { user: only, local },
+            _ => Kind::Set { name: name.to_owned(), values: texts, local },
+        }
+    }
+
+    fn prepare(&mut self, name: &str, types: &[TypeRef], statement: &'a Statement) -> Kind {
+        let inner = match statement {
+            Statement::Query(_) => Kind::Select,
+            Statement::Insert(_) => Kind::Insert,
+            Statement::Update(_) => Kind::Update,
+            Statement::Delete(_) => Kind::Delete,
+            Statement::Merge(_) => Kind::Merge,
+            Statement::Utility(_) => return self.unsupported("only queries can be prepared"),
+        };
+        // PREPARE name [(types)] AS body
+        let tokens = self.tokens();
+        let mut depth = 0_usize;
+        let found = tokens.iter().position(|t| match t.kind {
+            TokenKind::Byte(b'(') => {
+                depth += 1;
+                false
+            }
+            TokenKind::Byte(b')') => {
+                depth = depth.saturating_sub(1);
+                false
+            }
+            TokenKind::Word => depth == 0 && t.start > 0 && self.word(t) == "as",
+            _ => false,
+        });
+        let body = found.and_then(|i| tokens.get(i + 1)).and_then(|t| u32::try_from(t.start).ok());
+        match body {
+            Some(body) => Kind::Prepare {
+                name: name.to_owned(),
+                inner: Box::new(inner),
+                body: self.layout.position(body),
+                types: types.iter().map(|t| t.name.to_string()).collect(),
+            },
+            None => self.unsupported("the prepared statement could not be located"),
+        }
+    }
+
+    fn explain(&mut self, analyze: bool, statement: &'a Statement) -> Kind {
+        let inner = Box::new(self.data_statement(statement));
+        self.effects.returns_rows = true;
+        if !analyze {
+            // Nothing runs: the plan depends on statistics, which belong to a replica.
+            self.items.clear();
+            self.everything = None;
+            self.effects.writes = false;
+            self.effects.locks_rows = false;
+            self.edits = Default::default();
+            self.refusal = None;
+            self.unreplayable = None;
+        }
+        Kind::Explain { analyze, inner }
+    }
+
+    fn copy(&mut self, copy: &'a Copy) -> Kind {
+        if copy.server_side {
+            self.refuse(
+                "COPY from or to a file or program of the server is not supported",
+                "use COPY FROM STDIN or TO STDOUT (psql: \\copy)",
+            );
+            return Kind::Unsupported;
+        }
+        if let Some(query) = &copy.query {
+            self.data_statement(query);
+            self.effects.returns_rows = true;
+            return Kind::CopyOut;
+        }
+        let Some(name) = &copy.table else { return self.unsupported("COPY without a table") };
+        if !copy.from {
+            self.effects.returns_rows = true;
+            match self.resolve(name) {
+                Resolved::Table(table) => {
+                    self.note_table(table, false);
+                    self.effects.reads = true;
+                    self.read_rows(table, true, &Known::new(), Mode::Shared);
+                }
+                Resolved::System | Resolved::Temporary => {}
+                _ => self.touch_everything(Mode::Shared),
+            }
+            return Kind::CopyOut;
+        }
+        let Some(table) = self.target_table(name) else {
+            return Kind::CopyIn { table: TableId::ALL };
+        };
+        let t = self.table(table);
+        let left_out =
+            t.columns.iter().filter(|c| !copy.columns.is_empty() && !copy.columns.contains(&c.name));
+        for column in left_out {
+            self.left_out_by_copy(column);
+        }
+        let scope = self.opaque_scope();
+        copy.filter.iter().for_each(|e| self.expr(e, At { scope, once: false }));
+        self.fire_triggers(table, Event::Insert);
+        self.checks(table);
+        self.insert_row(table, &Known::new());
+        Kind::CopyIn { table: self.item_id(table) }
+    }
+
+    // DDL.
+
+    fn create_table(&mut self, create: &'a CreateTable) -> Kind {
+        if create.temporary {
+            return self.temporary_object("CREATE TEMPORARY TABLE");
+        }
+        let kind = self.new_relation_ddl("CREATE TABLE", &create.name, &create.others);
+        match kind {
+            Kind::Ddl { command, tables, rewrites, temporary, .. } => {
+                Kind::Ddl { command, tables, rewrites, temporary, unlogged: create.unlogged }
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn create_table_as(
+        &mut self,
+        name: &'a Name,
+        temporary: bool,
+        unlogged: bool,
+        query: &'a Query,
+        command: &'static str,
+    ) -> Kind {
+        self.pin_all = true;
+        let usage = QueryUse { ordered: true, ..QueryUse::top() };
+        self.query(query, None, None, usage);
+        self.effects.returns_rows = false;
+        if temporary {
+            return self.temporary_object(command);
+        }
+        match self.new_relation_ddl(command, name, &[]) {
+            Kind::Ddl { command, tables, rewrites, temporary, .. } => {
+                Kind::Ddl { command, tables, rewrites, temporary, unlogged }
+            }
+            other => other,
+        }
+    }
+
+    /// DDL that makes a relation which did not exist.
+    fn new_relation_ddl(&mut self, command: &'static str, name: &Name, others: &[Name]) -> Kind {
+        self.effects.writes = true;
+        let schema = name.schema().map(str::to_owned).or_else(|| self.context.search_path.first().cloned());
+        match schema {
+            Some(schema) => self.take_definition(table_id(&schema, name.last())),
+            None => self.touch_everything(Mode::Exclusive),
+        }
+        self.ddl(command, others, false)
+    }
+
+    fn ddl(&mut self, command: &'static str, names: &[Name], rewrites: bool) -> Kind {
+        self.effects.writes = true;
+        let mut tables = Vec::new();
+        for name in names {
+            match self.resolve(name) {
+                Resolved::Table(table) => self.add_with_inheritors(table, &mut tables),
+                Resolved::Temporary => {
+                    self.effects.writes = false;
+                    return self.temporary_object(command);
+                }
+                Resolved::View(_) | Resolved::Sequence(_) => self.touch_everything(Mode::Exclusive),
+                // An index is known by its table only; an unknown name is an error or a new object.
+                Resolved::Unknown | Resolved::System => self.touch_everything(Mode::Exclusive),
+            }
+        }
+        for table in &tables {
+            self.take_definition(*table);
+        }
+        if !self.catalogue().event_triggers.is_empty() {
+            self.touch_everything(Mode::Exclusive);
+        }
+        Kind::Ddl { command, tables, rewrites, temporary: false, unlogged: false }
+    }
+
+    /// DDL whose reach is the whole catalogue: functions, types, roles, schemas ...
+    fn catalogue_ddl(&mut self, command: &'static str) -> Kind {
+        self.effects.writes = true;
+        self.touch_everything(Mode::Exclusive);
+        Kind::Ddl { command, tables: Vec::new(), rewrites: false, temporary: false, unlogged: false }
+    }
+
+    fn temporary_object(&mut self, command: &'static str) -> Kind {
+        self.effects.pins_session = true;
+        Kind::Ddl { command, tables: Vec::new(), rewrites: false, temporary: true, unlogged: false }
+    }
+
+    fn drop(&mut self, kind: RelationKind, names: &[Name], concurrently: bool, tag: &'static str) -> Kind {
+        if concurrently {
+            return self.maintenance("DROP INDEX CONCURRENTLY", &[]);
+        }
+        match kind {
+            RelationKind::Table => {
+                let known = names.iter().filter(|n| !matches!(self.peek(n), Resolved::Unknown));
+                let known: Vec<Name> = known.cloned().collect();
+                // DROP TABLE IF EXISTS of what is not there touches nothing.
+                self.ddl(tag, &known, true)
+            }
+            _ => self.catalogue_ddl(tag),
+        }
+    }
+
+    fn peek(&self, name: &Name) -> Resolved {
+        match name.schema() {
+            Some(schema) => self.relation_in(schema, name.last()).unwrap_or(Resolved::Unknown),
+            None => {
+                if self.context.temporary.iter().any(|t| t == name.last()) {
+                    return Resolved::Temporary;
+                }
+                let path = self.context.search_path;
+                path.iter().find_map(|s| self.relation_in(s, name.last())).unwrap_or(Resolved::Unknown)
+            }
+        }
+    }
+
+    fn truncate(&mut self, names: &[Name], cascade: bool, restart: bool) -> Kind {
+        self.effects.writes = true;
+        self.effects.sequences |= restart;
+        let mut tables = Vec::new();
+        for name in names {
+            match self.resolve(name) {
+                Resolved::Table(table) => {
+                    self.note_table(table, true);
+                    self.add_with_inheritors(table, &mut tables);
+                    self.fire_triggers(table, Event::Truncate);
+                    if cascade {
+                        self.add_referencing(table, &mut tables);
+                    }
+                }
+                Resolved::Temporary => {
+                    self.effects.writes = false;
+                    return Kind::Truncate { tables: Vec::new() };
+                }
+                _ => {
+                    self.touch_everything(Mode::Exclusive);
+                    self.refuse(
+                        format!("table {name} is not in the catalogue"),
+                        "check its name and the search_path; onecopy reads the catalogue anew after DDL",
+                    );
+                }
+            }
+        }
+        for table in &tables {
+            self.take_definition(*table);
+        }
+        Kind::Truncate { tables }
+    }
+
+    fn add_with_inheritors(&self, table: usize, tables: &mut Vec<TableId>) {
+        let id = self.item_id(table);
+        if tables.contains(&id) {
+            return;
+        }
+        tables.push(id);
+        for child in self.catalogue().children(table) {
+            if !self.table(*child).is_partition {
+                self.add_with_inheritors(*child, tables);
+            }
+        }
+    }
+
+    /// The tables that TRUNCATE ... CASCADE empties as well.
+    fn add_referencing(&mut self, table: usize, tables: &mut Vec<TableId>) {
+        for (child, _) in self.catalogue().references(table) {
+            if !tables.contains(&self.item_id(*child)) {
+                self.add_with_inheritors(*child, tables);
+                self.fire_triggers(*child, Event::Truncate);
+                self.add_referencing(*child, tables);
+            }
+        }
+    }
+
+    /// Takes a table with its definition for itself.
+    fn take_definition(&mut self, table: TableId) {
+        self.push_whole_table(table, Mode::Exclusive);
+        self.push_item(ItemTemplate {
+            table,
+            space: Space::Schema,
+            mode: Mode::Exclusive,
+            columns: Vec::new(),
+            null: NullRule::Skip,
+        });
+    }
+
+    fn lock(&mut self, names: &[Name], mode: i32, no_wait: bool) -> Kind {
+        // ACCESS SHARE ... ACCESS EXCLUSIVE. Weak modes keep out what their conflicts in PostgreSQL keep out;
+        // where item modes are coarser, the stronger is taken.
+        let taken = match mode {
+            1 | 2 => Mode::KeyShared,
+            3 => Mode::Insert,
+            4 => Mode::Update,
+            5 => Mode::Shared,
+            6 => Mode::NoKeyExclusive,
+            _ => Mode::Exclusive,
+        };
+        self.effects.locks_rows = true;
+        for name in names {
+            match self.resolve(name) {
+                Resolved::Table(table) => {
+                    let mut tables = Vec::new();
+                    self.add_with_inheritors(table, &mut tables);
+                    for table in tables {
+                        self.push_whole_table(table, taken);
+                        if mode == 8 {
+                            self.take_definition(table);
+                        }
+                    }
+                }
+                Resolved::Temporary | Resolved::System => {}
+                _ => self.touch_everything(taken),
+            }
+        }
+        Kind::LockTable { mode: u8::try_from(mode).unwrap_or(8), no_wait }
+    }
+
+    fn refresh(&mut self, name: &Name, concurrently: bool) -> Kind {
+        self.effects.writes = true;
+        let Resolved::View(index) = self.resolve(name) else {
+            self.touch_everything(Mode::Exclusive);
+            return Kind::Ddl {
+                command: "REFRESH MATERIALIZED VIEW",
+                tables: Vec::new(),
+                rewrites: true,
+                temporary: false,
+                unlogged: false,
+            };
+        };
+        let view = &self.catalogue().views[index];
+        let library = self.library;
+        match library.query(&view.definition) {
+            Some(query) => {
+                let usage = QueryUse { body: true, ..QueryUse::top() };
+                self.query(query, None, None, usage);
+            }
+            None => {
+                self.touch_everything(Mode::Shared);
+                self.unreplayable("the view's definition could not be read");
+            }
+        }
+        let id = table_id(&view.schema, &view.name);
+        self.take_definition(id);
+        Kind::Ddl {
+            command: "REFRESH MATERIALIZED VIEW",
+            tables: vec![id],
+            rewrites: !concurrently,
+            temporary: false,
+            unlogged: false,
+        }
+    }
+
+    fn maintenance(&mut self, command: &'static str, names: &[Name]) -> Kind {
+        let mut tables = Vec::new();
+        for name in names {
+            if let Resolved::Table(table) = self.resolve(name) {
+                self.add_with_inheritors(table, &mut tables);
+            }
+        }
+        Kind::Maintenance { command, tables }
+    }
+
+    /// `SELECT setval('sequence', value [, called])`.
+    pub(super) fn set_value_call(&mut self, query: &'a Query) -> Option<Kind> {
+        let Body::Select(select) = &query.body else { return None };
+        let [target] = select.targets.as_slice() else { return None };
+        let Expr::Call(call) = &target.value else { return None };
+        let plain = select.from.is_empty()
+            && select.filter.is_none()
+            && query.with.is_none()
+            && matches!(call.name.schema(), None | Some("pg_catalog"))
+            && builtin(call.name.last(), call.arguments.len()) == Some(Behaviour::SetVal);
+        if !plain {
+            return None;
+        }
+        self.pin_all = true;
+        let scope = self.opaque_scope();
+        let at = At { scope, once: true };
+        let sequence = self.sequence_argument(call, at)?;
+        let arguments = self.argument_texts(call)?;
+        let value = arguments.get(1)?.clone();
+        // The value may come from a query: what that reads belongs to the statement.
+        call.arguments.iter().skip(1).for_each(|e| self.expr(e, at));
+        self.effects.sequences = true;
+        self.effects.returns_rows = true;
+        let sequence = &self.catalogue().sequences[sequence];
+        Some(Kind::SetVal {
+            schema: sequence.schema.clone(),
+            name: sequence.name.clone(),
+            value,
+            called: arguments.get(2).cloned(),
+        })
+    }
+
+    /// The texts of a call's arguments.
+    fn argument_texts(&self, call: &Call) -> Option<Vec<String>> {
+        let tokens = self.tokens();
+        let mut i = tokens.iter().position(|t| t.start == call.at as usize)?;
+        while tokens.get(i)?.kind != TokenKind::Byte(b'(') {
+            i += 1;
+        }
+        let close = super::freeze::closing(&tokens, i)?;
+        let mut texts = Vec::new();
+        let mut start = tokens.get(i + 1)?.start;
+        let mut at = i + 1;
+        while at < close {
+            match tokens[at].kind {
+                TokenKind::Byte(b'(' | b'[') => at = super::freeze::closing(&tokens, at)?,
+                TokenKind::Byte(b',') => {
+                    texts.push(self.sql.get(start..tokens[at].start)?.trim().to_owned());
+                    start = tokens.get(at + 1)?.start;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        texts.push(self.sql.get(start..tokens[close].start)?.trim().to_owned());
+        Some(texts)
+    }
+
+    fn opaque_scope(&mut self) -> usize {
+        let body = self.nesting > 0;
+        let scope = self.new_scope(None, None, body);
+        let entry = super::block::Entry { name: String::new(), columns: super::block::EntryColumns::Opaque };
+        self.scopes[scope].entries.push(entry);
+        scope
+    }
+}
+
+fn reset(name: Option<&str>) -> Kind {
+    match name {
+        Some("role") => Kind::SetRole { role: None, local: false },
+        Some("session_authorization") => Kind::SetSessionAuthorization { user: None, local: false },
+        name => Kind::Reset(name.map(str::to_owned)),
+    }
+}
+
+fn argument(expr: &Expr) -> Option<ExecuteArgument> {
+    match expr {
+        Expr::Literal { value, .. } => Some(match value {
+            Literal::Null => ExecuteArgument::Null,
+            Literal::Bool(b) => ExecuteArgument::Text(b.to_string()),
+            Literal::Int(i) => ExecuteArgument::Text(i.to_string()),
+            Literal::Number(text) | Literal::Text(text) => ExecuteArgument::Text(text.clone()),
+            Literal::Bits(_) => return None,
+        }),
+        Expr::Cast { value, to } if !to.modifiers => match &**value {
+            Expr::Literal { value: Literal::Text(text), .. } => Some(ExecuteArgument::Text(text.clone())),
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,257 @@
+//! The conclusion: what is known of a statement as a class.
+
+use super::Analyser;
+use crate::ast::{Insert, Statement};
+use crate::capture::{CaptureColumn, CaptureOp, CapturePlan};
+use crate::catalogue::Table;
+use crate::class::{Class, Determinism, Kind, Pinned, Refusal, all_constants};
+use crate::lexer::{Normalised, hash_bytes};
+use crate::rewrite::{Rewrite, qualified, quoted};
+use crate::template::{AccessTemplate, ItemTemplate, NullRule, Operand, Source, Values};
+use onecopy_core::{ClassId, Mode, Space, TableId};
+
+impl<'a> Analyser<'a> {
+    pub(super) fn conclude(
+        mut self,
+        normalised: &Normalised<'_>,
+        statement: Option<&'a Statement>,
+        kind: Kind,
+    ) -> Class {
+        let writes = self.effects.writes;
+        let reason = self.unreplayable.clone();
+        let determinism = self.determinism(reason, statement, &kind);
+        // The rows may be shipped even where the text would do: used when a string names a moment.
+        let fallback = match &determinism {
+            Determinism::Replay
+                if !self.clock_words.consts.is_empty() || !self.clock_words.params.is_empty() =>
+            {
+                let reason = "a string may name a moment by the clock ('now', 'today' ...)".to_owned();
+                Some(Box::new(self.determinism(Some(reason), statement, &kind)))
+            }
+            _ => None,
+        };
+        let edits = std::mem::take(&mut self.edits);
+        let (rewrite, numbers, determinism) = match edits.finish(self.layout, writes) {
+            Some((rewrite, numbers)) => (rewrite, numbers, determinism),
+            None => {
+                let refusal = Refusal::new(
+                    "values to be frozen overlap in the statement's text",
+                    "compute them by statements of their own",
+                );
+                (Rewrite::default(), Vec::new(), Determinism::Refuse(refusal))
+            }
+        };
+        let access = self.access(&numbers);
+        let parameterised = match determinism {
+            Determinism::Replay => statement.and_then(|s| self.replay_form(s, &rewrite)),
+            _ => None,
+        };
+        if !writes {
+            self.clock_words = Default::default();
+        }
+        self.effects.catalogue_only =
+            self.effects.reads_catalogue && self.items.is_empty() && self.everything.is_none() && !writes;
+        let mut tables = std::mem::take(&mut self.tables);
+        if self.everything.is_some() {
+            tables = vec![TableId::ALL];
+        }
+        Class {
+            id: ClassId(hash_bytes(normalised.text)),
+            text: super::shown(normalised.text),
+            kind,
+            effects: self.effects,
+            determinism,
+            rewrite,
+            parameterised,
+            tables,
+            params_max: self.params.keys().next_back().copied().unwrap_or(0),
+            access,
+            pinned: self.pinned(normalised),
+            key: normalised.text.into(),
+            clock_words: self.clock_words,
+            fallback,
+        }
+    }
+
+    fn pinned(&self, normalised: &Normalised<'_>) -> Pinned {
+        if self.pin_all {
+            return Pinned::All(all_constants(self.sql, normalised.layout));
+        }
+        let hash = |index: &u32| {
+            let constant = normalised.layout.consts.get(*index as usize)?;
+            Some((*index, hash_bytes(constant.text(self.sql).as_bytes())))
+        };
+        Pinned::Some(self.pinned.iter().filter_map(hash).collect())
+    }
+
+    /// The access set; `numbers` are the final numbers of frozen values.
+    fn access(&mut self, numbers: &[Option<u32>]) -> AccessTemplate {
+        let mut items = std::mem::take(&mut self.items);
+        if let Some(mode) = self.everything {
+            items.retain(|item| !mode.covers(item.mode));
+            items.insert(
+                0,
+                ItemTemplate {
+                    table: TableId::ALL,
+                    space: Space::Rows,
+                    mode,
+                    columns: Vec::new(),
+                    null: NullRule::Skip,
+                },
+            );
+        }
+        let renumber = |operand: &mut Operand| {
+            if let Source::Frozen(index) = operand.source {
+                // A value that was not frozen after all is not shown.
+                let number = numbers.get(index as usize).copied().flatten().unwrap_or(u32::MAX);
+                operand.source = Source::Frozen(number);
+            }
+        };
+        for item in &mut items {
+            for column in &mut item.columns {
+                match &mut column.values {
+                    Values::One(operand) | Values::Array(operand) => renumber(operand),
+                    Values::Any(operands) => operands.iter_mut().for_each(renumber),
+                }
+            }
+        }
+        let whole: Vec<(TableId, Mode)> = items
+            .iter()
+            .filter(|i| i.space == Space::Rows && i.columns.is_empty())
+            .map(|i| (i.table, i.mode))
+            .collect();
+        items.retain(|item| {
+            let covered = whole.iter().any(|(table, mode)| {
+                *table == item.table
+                    && mode.covers(item.mode)
+                    && !(item.columns.is_empty() && *mode == item.mode)
+            });
+            item.space != Space::Rows || !covered
+        });
+        AccessTemplate { items, param_types: self.param_types() }
+    }
+
+    fn determinism(
+        &mut self,
+        unreplayable: Option<String>,
+        statement: Option<&'a Statement>,
+        kind: &Kind,
+    ) -> Determinism {
+        if let Some(refusal) = &self.refusal {
+            return Determinism::Refuse(refusal.clone());
+        }
+        if !self.effects.writes {
+            return Determinism::Read;
+        }
+        let Some(reason) = unreplayable else { return Determinism::Replay };
+        let plan = match statement {
+            Some(statement) => self.capture(&reason, statement, kind),
+            None => Err("it is no change of rows".to_owned()),
+        };
+        match plan {
+            Ok(plan) => Determinism::Capture(Box::new(plan)),
+            Err(obstacle) => Determinism::Refuse(Refusal::new(
+                format!("the statement's effect may differ between replicas: {reason}"),
+                format!("its rows cannot be shipped instead, since {obstacle}"),
+            )),
+        }
+    }
+
+    /// The plan to ship the rows that a statement changes, or what stands in its way.
+    fn capture(
+        &mut self,
+        reason: &str,
+        statement: &'a Statement,
+        _kind: &Kind,
+    ) -> Result<CapturePlan, String> {
+        let (name, alias, with, returning, mut op) = match statement {
+            Statement::Insert(s) => (&s.table, &s.alias, &s.with, &s.returning, insert_op(s)),
+            Statement::Update(s) => (&s.table, &s.alias, &s.with, &s.returning, CaptureOp::Update),
+            Statement::Delete(s) => (&s.table, &s.alias, &s.with, &s.returning, CaptureOp::Delete),
+            _ => return Err("it is no single INSERT, UPDATE or DELETE".to_owned()),
+        };
+        let is_query = |t: &crate::ast::CommonTable| matches!(t.statement, Statement::Query(_));
+        if with.as_ref().is_some_and(|w| !w.tables.iter().all(is_query)) {
+            return Err("its WITH clause changes rows as well".to_owned());
+        }
+        let index = match self.resolve(name) {
+            super::Resolved::Table(index) => index,
+            _ => return Err("its target is no table".to_owned()),
+        };
+        let t = self.table(index);
+        if self.catalogue().children(index).iter().any(|c| !self.table(*c).is_partition) {
+            return Err(format!("table {} has inheritors", t.name));
+        }
+        if self.has_triggers {
+            return Err(format!("table {} has triggers", t.name));
+        }
+        if self.writes_through_functions {
+            return Err("it calls functions that change rows".to_owned());
+        }
+        let key = capture_key(t);
+        if key.is_empty() && op != CaptureOp::Insert {
+            return Err(format!("table {} has no primary key", t.name));
+        }
+        if let Statement::Update(update) = statement {
+            let sets_key =
+                update.set.iter().any(|s| s.name.as_ref().is_some_and(|n| key.iter().any(|k| k.name == *n)));
+            if sets_key {
+                return Err(format!("it changes the primary key of {}", t.name));
+            }
+        }
+        if let Statement::Insert(insert) = statement
+            && let Some(conflict) = &insert.on_conflict
+        {
+            let sets_key = conflict
+                .update
+                .iter()
+                .flat_map(|(set, _)| set)
+                .any(|s| s.name.as_ref().is_some_and(|n| key.iter().any(|k| k.name == *n)));
+            if sets_key {
+                return Err(format!("it changes the primary key of {}", t.name));
+            }
+            if conflict.update.is_none() {
+                op = CaptureOp::Insert;
+            }
+        }
+        let all: Vec<CaptureColumn> = t
+            .columns
+            .iter()
+            .filter(|c| c.generated.is_none())
+            .map(|c| CaptureColumn { name: c.name.clone(), type_name: c.type_name.clone() })
+            .collect();
+        let columns = if op == CaptureOp::Delete { key.clone() } else { all };
+        let target = alias.clone().unwrap_or_else(|| name.last().to_owned());
+        let list: Vec<String> =
+            columns.iter().map(|c| format!("{}.{}", quoted(&target), quoted(&c.name))).collect();
+        let lead = if returning.is_some() { ", " } else { " RETURNING " };
+        let end = self.tokens().last().map_or(0, |t| t.end);
+        Ok(CapturePlan {
+            reason: reason.to_owned(),
+            table: self.item_id(index),
+            table_sql: qualified(&t.schema, &t.name),
+            op,
+            key,
+            columns,
+            at: self.layout.position(u32::try_from(end).unwrap_or(self.layout.end)),
+            returning: format!("{lead}{}", list.join(", ")),
+            client_returns: returning.is_some(),
+        })
+    }
+}
+
+fn insert_op(insert: &Insert) -> CaptureOp {
+    match &insert.on_conflict {
+        Some(conflict) if conflict.update.is_some() => CaptureOp::Upsert,
+        _ => CaptureOp::Insert,
+    }
+}
+
+fn capture_key(table: &Table) -> Vec<CaptureColumn> {
+    let columns = table.primary_key().map(|k| k.columns.as_slice()).unwrap_or_default();
+    columns
+        .iter()
+        .filter_map(|number| table.column_by_number(*number))
+        .map(|c| CaptureColumn { name: c.name.clone(), type_name: c.type_name.clone() })
+        .collect()
+}

@@ -1,0 +1,690 @@
+//! The syntax tree that the analyses read: what matters of a statement, in types of our own, so that the
+//! grammar behind it can be replaced. Offsets (`at`) count bytes from the start of the parsed string.
+//!
+//! Whatever the grammar knows and this tree does not is `Unknown`, which every analysis must take for anything.
+
+/// A possibly qualified name, outermost part first (`schema`, `table`).
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Name {
+    pub parts: Vec<String>,
+}
+
+impl Name {
+    pub(crate) fn new(parts: Vec<String>) -> Name {
+        Name { parts }
+    }
+
+    /// The last part.
+    pub(crate) fn last(&self) -> &str {
+        self.parts.last().map_or("", String::as_str)
+    }
+
+    /// The schema, if one is written.
+    pub(crate) fn schema(&self) -> Option<&str> {
+        let n = self.parts.len();
+        (n >= 2).then(|| self.parts[n - 2].as_str())
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.parts.join("."))
+    }
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Statement {
+    Query(Box<Query>),
+    Insert(Box<Insert>),
+    Update(Box<Update>),
+    Delete(Box<Delete>),
+    Merge(Box<Merge>),
+    Utility(Utility),
+}
+
+/// SELECT, VALUES, TABLE and set operations, with everything that may surround them.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Query {
+    pub with: Option<With>,
+    pub body: Body,
+    pub order_by: Vec<Expr>,
+    pub limit: Option<Expr>,
+    pub offset: Option<Expr>,
+    pub with_ties: bool,
+    pub locking: Vec<Locking>,
+    /// SELECT INTO.
+    pub into: Option<(Name, bool)>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Body {
+    Select(Box<Select>),
+    Values(Vec<Vec<Expr>>),
+    /// UNION, INTERSECT and EXCEPT in any mixture; a chain of them is one list.
+    Set {
+        arms: Vec<Query>,
+        union_all: bool,
+    },
+}
+
+impl Default for Body {
+    fn default() -> Body {
+        Body::Values(Vec::new())
+    }
+}
+
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Select {
+    pub distinct: Distinct,
+    pub targets: Vec<Target>,
+    pub from: Vec<From>,
+    pub filter: Option<Expr>,
+    pub group_by: Vec<Expr>,
+    /// ROLLUP, CUBE or GROUPING SETS.
+    pub grouping_sets: bool,
+    pub having: Option<Expr>,
+    pub windows: Vec<Window>,
+}
+
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) enum Distinct {
+    #[default]
+    None,
+    All,
+    On(Vec<Expr>),
+}
+
+/// A result column, an assignment, or an element of a column list.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Target {
+    pub name: Option<String>,
+    /// The assignment is to a field or element of the column.
+    pub partial: bool,
+    pub value: Expr,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum From {
+    Table {
+        name: Name,
+        only: bool,
+        alias: Option<Alias>,
+    },
+    Query {
+        query: Box<Statement>,
+        lateral: bool,
+        alias: Option<Alias>,
+    },
+    Function {
+        calls: Vec<Expr>,
+        alias: Option<Alias>,
+        ordinality: bool,
+    },
+    Join {
+        kind: JoinKind,
+        left: Box<From>,
+        right: Box<From>,
+        on: Option<Expr>,
+        using: Vec<String>,
+        natural: bool,
+        alias: Option<Alias>,
+    },
+    Sample {
+        table: Box<From>,
+        arguments: Vec<Expr>,
+        repeatable: bool,
+    },
+    Other {
+        parts: Vec<Expr>,
+        alias: Option<Alias>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum JoinKind {
+    Inner,
+    Left,
+    Right,
+    Full,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Alias {
+    pub name: String,
+    pub columns: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct With {
+    pub recursive: bool,
+    pub tables: Vec<CommonTable>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct CommonTable {
+    pub name: String,
+    pub columns: Vec<String>,
+    pub statement: Statement,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Locking {
+    pub strength: LockStrength,
+    pub wait: LockWait,
+    /// Tables or aliases named by OF; empty means all of the query.
+    pub of: Vec<String>,
+}
+
+/// The row lock that a SELECT asks for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum LockStrength {
+    /// FOR KEY SHARE.
+    KeyShare,
+    /// FOR SHARE.
+    Share,
+    /// FOR NO KEY UPDATE.
+    NoKeyUpdate,
+    /// FOR UPDATE.
+    Update,
+}
+
+/// What a SELECT does about rows that others have locked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum LockWait {
+    /// It waits.
+    Block,
+    /// NOWAIT: it fails.
+    NoWait,
+    /// SKIP LOCKED: it leaves them out.
+    SkipLocked,
+}
+
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Window {
+    pub partition_by: Vec<Expr>,
+    pub order_by: Vec<Expr>,
+    pub frame: Vec<Expr>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Insert {
+    pub with: Option<With>,
+    pub table: Name,
+    pub alias: Option<String>,
+    pub columns: Vec<Target>,
+    /// None for DEFAULT VALUES.
+    pub source: Option<Box<Query>>,
+    pub overriding: Overriding,
+    pub on_conflict: Option<OnConflict>,
+    pub returning: Option<Vec<Target>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overriding {
+    None,
+    User,
+    System,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct OnConflict {
+    /// Columns of the inferred index; None when expressions, a predicate or no target at all are given.
+    pub columns: Option<Vec<String>>,
+    pub constraint: Option<String>,
+    pub infer_parts: Vec<Expr>,
+    /// None for DO NOTHING.
+    pub update: Option<(Vec<Target>, Option<Expr>)>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Update {
+    pub with: Option<With>,
+    pub table: Name,
+    pub only: bool,
+    pub alias: Option<String>,
+    pub set: Vec<Target>,
+    pub from: Vec<From>,
+    pub filter: Option<Expr>,
+    pub returning: Option<Vec<Target>>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Delete {
+    pub with: Option<With>,
+    pub table: Name,
+    pub only: bool,
+    pub alias: Option<String>,
+    pub using: Vec<From>,
+    pub filter: Option<Expr>,
+    pub returning: Option<Vec<Target>>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Merge {
+    pub with: Option<With>,
+    pub table: Name,
+    pub only: bool,
+    pub alias: Option<String>,
+    pub source: From,
+    pub on: Expr,
+    pub arms: Vec<MergeArm>,
+    pub returning: Option<Vec<Target>>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct MergeArm {
+    pub condition: Option<Expr>,
+    pub matched: MergeMatch,
+    pub action: MergeAction,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MergeMatch {
+    Matched,
+    NotMatchedBySource,
+    NotMatchedByTarget,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum MergeAction {
+    Nothing,
+    Delete,
+    Update(Vec<Target>),
+    Insert { columns: Vec<Target>, values: Vec<Expr>, overriding: Overriding },
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Expr {
+    /// `a`, `t.a`, `s.t.a`, and with `star` `t.*` or `*`.
+    Column {
+        path: Vec<String>,
+        star: bool,
+        at: u32,
+    },
+    Literal {
+        value: Literal,
+        at: u32,
+    },
+    Param {
+        number: u32,
+        at: u32,
+    },
+    Call(Box<Call>),
+    /// A binary or unary operator.
+    Operator {
+        name: Name,
+        left: Option<Box<Expr>>,
+        right: Option<Box<Expr>>,
+    },
+    /// `a + b || c`: operands with the operators between them. Keeps long chains from nesting deeply.
+    Chain {
+        operators: Vec<Name>,
+        operands: Vec<Expr>,
+    },
+    /// `x op ANY (array)` or `x op ALL (array)`.
+    OfArray {
+        name: Name,
+        all: bool,
+        left: Box<Expr>,
+        right: Box<Expr>,
+    },
+    /// `x IN (a, b)` (`negated`: NOT IN).
+    In {
+        left: Box<Expr>,
+        list: Vec<Expr>,
+        negated: bool,
+    },
+    And(Vec<Expr>),
+    Or(Vec<Expr>),
+    Not(Box<Expr>),
+    Cast {
+        value: Box<Expr>,
+        to: TypeRef,
+    },
+    Subquery {
+        kind: SubqueryKind,
+        test: Option<Box<Expr>>,
+        operator: Option<Name>,
+        query: Box<Query>,
+    },
+    /// CURRENT_TIMESTAMP and kin; `precision` is None when none is written.
+    Clock {
+        kind: ClockKind,
+        precision: Option<i32>,
+        at: u32,
+    },
+    /// CURRENT_USER and kin.
+    Session(SessionValue),
+    Row(Vec<Expr>),
+    Array(Vec<Expr>),
+    Collate {
+        value: Box<Expr>,
+    },
+    /// DEFAULT in VALUES or SET.
+    Default {
+        at: u32,
+    },
+    CurrentOf,
+    /// The n-th (from 1) column of `(a, b) = source`.
+    MultiAssign {
+        source: Box<Expr>,
+        column: u32,
+        of: u32,
+    },
+    /// A built-in form without effects of its own: CASE, COALESCE, GREATEST, tests, subscripts, BETWEEN ...
+    Form(Vec<Expr>),
+    /// Something that this tree does not know.
+    Unknown,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SubqueryKind {
+    Exists,
+    Any,
+    All,
+    Scalar,
+    Array,
+    Row,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SessionValue {
+    /// CURRENT_USER, CURRENT_ROLE, USER: the role, which records carry.
+    Role,
+    /// CURRENT_SCHEMA: the search_path, which records carry.
+    Schema,
+    /// SESSION_USER, CURRENT_CATALOG.
+    Other,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub(crate) enum ClockKind {
+    Date,
+    Time,
+    Timestamp,
+    LocalTime,
+    LocalTimestamp,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Literal {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Digits that fit no int4, fractions, exponents; as written by the grammar.
+    Number(String),
+    Text(String),
+    Bits(String),
+}
+
+/// A function call.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Call {
+    pub name: Name,
+    pub arguments: Vec<Expr>,
+    /// Argument names are used, or VARIADIC.
+    pub named: bool,
+    pub star: bool,
+    pub distinct: bool,
+    pub order_by: Vec<Expr>,
+    pub within_group: bool,
+    pub filter: Option<Expr>,
+    pub over: Option<Window>,
+    pub at: u32,
+}
+
+/// A type's name as written.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct TypeRef {
+    pub name: Name,
+    pub modifiers: bool,
+    pub array: bool,
+    pub set_of: bool,
+}
+
+/// Statements other than the five that read and write rows.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Utility {
+    Transaction(Transaction),
+    Set {
+        name: String,
+        values: Vec<SetValue>,
+        local: bool,
+        is_default: bool,
+    },
+    SetTransaction {
+        modes: Modes,
+        session: bool,
+        snapshot: Option<String>,
+    },
+    Reset {
+        name: Option<String>,
+    },
+    Show {
+        name: String,
+    },
+    SetConstraints {
+        names: Vec<Name>,
+        deferred: bool,
+    },
+    Discard(Discard),
+    Prepare {
+        name: String,
+        types: Vec<TypeRef>,
+        statement: Box<Statement>,
+    },
+    Execute {
+        name: String,
+        arguments: Vec<Expr>,
+    },
+    Deallocate {
+        name: Option<String>,
+    },
+    Declare {
+        name: String,
+        hold: bool,
+        scroll: bool,
+        query: Box<Statement>,
+    },
+    Fetch {
+        name: String,
+        is_move: bool,
+    },
+    Close {
+        name: Option<String>,
+    },
+    Explain {
+        analyze: bool,
+        statement: Box<Statement>,
+    },
+    Copy(Copy),
+    CreateTable(CreateTable),
+    CreateTableAs {
+        name: Name,
+        temporary: bool,
+        unlogged: bool,
+        query: Box<Statement>,
+        materialised: bool,
+        if_not_exists: bool,
+    },
+    CreateIndex {
+        table: Name,
+        concurrently: bool,
+        parts: Vec<Expr>,
+    },
+    CreateView {
+        name: Name,
+        temporary: bool,
+        query: Box<Statement>,
+    },
+    AlterTable {
+        table: Name,
+        kind: RelationKind,
+        commands: Vec<AlterCommand>,
+    },
+    Drop {
+        kind: RelationKind,
+        names: Vec<Name>,
+        concurrently: bool,
+        tag: &'static str,
+    },
+    Truncate {
+        tables: Vec<Name>,
+        cascade: bool,
+        restart: bool,
+    },
+    Lock {
+        tables: Vec<Name>,
+        mode: i32,
+        no_wait: bool,
+    },
+    Rename {
+        table: Name,
+    },
+    RefreshView {
+        name: Name,
+        concurrently: bool,
+    },
+    CreateSequence {
+        temporary: bool,
+    },
+    AlterSequence {
+        name: Name,
+    },
+    CreateTrigger {
+        table: Name,
+    },
+    /// DDL that touches no table's rows or columns but the catalogue.
+    OtherDdl {
+        tag: &'static str,
+        tables: Vec<Name>,
+    },
+    Maintenance {
+        tag: &'static str,
+        tables: Vec<Name>,
+    },
+    Listen {
+        channel: String,
+    },
+    Unlisten {
+        channel: Option<String>,
+    },
+    Notify {
+        channel: String,
+    },
+    Do,
+    Call(Box<Call>),
+    Load,
+    Checkpoint,
+    /// A statement of a kind that this tree does not know.
+    Unknown,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RelationKind {
+    Table,
+    Index,
+    View,
+    MaterialisedView,
+    Sequence,
+    Other,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Transaction {
+    Begin { modes: Modes },
+    Commit { chain: bool },
+    Rollback { chain: bool },
+    Savepoint(String),
+    Release(String),
+    RollbackTo(String),
+    PrepareTwoPhase,
+    CommitTwoPhase,
+    RollbackTwoPhase,
+}
+
+/// Transaction modes, None where not written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct Modes {
+    /// ISOLATION LEVEL.
+    pub isolation: Option<Isolation>,
+    /// READ ONLY (true) or READ WRITE (false).
+    pub read_only: Option<bool>,
+    /// DEFERRABLE (true) or NOT DEFERRABLE (false).
+    pub deferrable: Option<bool>,
+}
+
+/// The isolation levels of SQL.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Isolation {
+    /// READ UNCOMMITTED.
+    ReadUncommitted,
+    /// READ COMMITTED.
+    ReadCommitted,
+    /// REPEATABLE READ.
+    RepeatableRead,
+    /// SERIALIZABLE.
+    Serializable,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum SetValue {
+    Text(String),
+    Other,
+}
+
+/// What DISCARD forgets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Discard {
+    /// ALL.
+    All,
+    /// PLANS.
+    Plans,
+    /// SEQUENCES.
+    Sequences,
+    /// TEMP.
+    Temp,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Copy {
+    pub table: Option<Name>,
+    pub columns: Vec<String>,
+    pub query: Option<Box<Statement>>,
+    pub from: bool,
+    /// The server's own file or program instead of the client's connection.
+    pub server_side: bool,
+    pub freeze: bool,
+    pub filter: Option<Expr>,
+    /// FORMAT, lower case.
+    pub format: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct CreateTable {
+    pub name: Name,
+    pub temporary: bool,
+    pub unlogged: bool,
+    pub if_not_exists: bool,
+    /// Parents, partitioned table, tables of LIKE and REFERENCES.
+    pub others: Vec<Name>,
+    pub expressions: Vec<Expr>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct AlterCommand {
+    pub effect: AlterEffect,
+    pub tables: Vec<Name>,
+}
+
+/// What an ALTER TABLE command may do to rows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum AlterEffect {
+    CatalogueOnly,
+    /// It reads all rows (validates), without changing any.
+    Scans,
+    /// It may write the table anew, or change which rows belong to it.
+    Rewrites,
+    /// It evaluates a default that is not immutable for every row.
+    Evaluates,
+}

@@ -1,0 +1,222 @@
+//! The queries that fetch a [`crate::Catalogue`] as one JSON document, for PostgreSQL 12 and later.
+
+/// To be executed before the query, in the same transaction: it makes the server qualify every name that it
+/// prints, whatever the session's search_path is.
+pub const CATALOGUE_SETUP: &str = "SET LOCAL search_path = pg_catalog";
+
+/// The query for a server of a version (`server_version_num`): one row with one column of type text.
+#[must_use]
+pub fn catalogue_query(server_version: u32) -> String {
+    let nulls_equal = if server_version >= 150_000 { "i.indnullsnotdistinct" } else { "false" };
+    // Until version 14 a function's body is always text.
+    let body = if server_version >= 140_000 {
+        "coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)"
+    } else {
+        "p.prosrc"
+    };
+    QUERY.replace("{nulls_equal}", nulls_equal).replace("{body}", body)
+}
+
+const QUERY: &str = r"
+WITH RECURSIVE
+schemas AS (
+    SELECT oid, nspname FROM pg_namespace
+    WHERE nspname NOT IN ('pg_catalog', 'information_schema') AND nspname !~ '^pg_(toast|temp)'
+),
+domains (oid, at, modifier, default_text) AS (
+    SELECT t.oid, t.typbasetype, t.typtypmod, t.typdefault FROM pg_type t WHERE t.typtype = 'd'
+    UNION ALL
+    SELECT d.oid, t.typbasetype, CASE WHEN d.modifier >= 0 THEN d.modifier ELSE t.typtypmod END,
+           coalesce(d.default_text, t.typdefault)
+    FROM domains d JOIN pg_type t ON t.oid = d.at WHERE t.typtype = 'd'
+),
+bases AS (
+    SELECT d.oid, d.at AS base, d.modifier, d.default_text
+    FROM domains d JOIN pg_type t ON t.oid = d.at WHERE t.typtype <> 'd'
+),
+owned AS (
+    SELECT d.refobjid AS table_oid, d.refobjsubid AS attnum, n.nspname, c.relname, c.oid
+    FROM pg_depend d
+    JOIN pg_class c ON c.oid = d.objid AND c.relkind = 'S'
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
+      AND d.deptype IN ('a', 'i') AND d.refobjsubid > 0
+),
+columns AS (
+    SELECT a.attrelid, json_agg(json_build_object(
+        'number', a.attnum,
+        'name', a.attname,
+        'type_name', format_type(a.atttypid, a.atttypmod),
+        'type_oid', CASE WHEN bn.nspname = 'pg_catalog' THEN bt.oid::bigint ELSE 0 END,
+        'modifier', CASE WHEN b.oid IS NULL THEN a.atttypmod ELSE coalesce(b.modifier, -1) END,
+        'type_kind', bt.typtype,
+        'category', bt.typcategory,
+        'domain', b.oid IS NOT NULL,
+        'not_null', a.attnotnull,
+        'default', coalesce(pg_get_expr(ad.adbin, ad.adrelid), CASE WHEN a.attgenerated = '' THEN b.default_text END),
+        'identity', nullif(a.attidentity, ''),
+        'generated', nullif(a.attgenerated, ''),
+        'deterministic', coalesce(co.collisdeterministic, true),
+        'sequence', (SELECT json_build_array(o.nspname, o.relname) FROM owned o
+                     WHERE o.table_oid = a.attrelid AND o.attnum = a.attnum ORDER BY o.oid LIMIT 1)
+    ) ORDER BY a.attnum) AS list
+    FROM pg_attribute a
+    JOIN pg_type t ON t.oid = a.atttypid
+    LEFT JOIN bases b ON b.oid = t.oid
+    JOIN pg_type bt ON bt.oid = coalesce(b.base, t.oid)
+    JOIN pg_namespace bn ON bn.oid = bt.typnamespace
+    LEFT JOIN pg_attrdef ad ON ad.adrelid = a.attrelid AND ad.adnum = a.attnum
+    LEFT JOIN pg_collation co ON co.oid = a.attcollation
+    WHERE a.attnum > 0 AND NOT a.attisdropped
+    GROUP BY a.attrelid
+),
+indexes AS (
+    SELECT i.indrelid, i.indisunique, i.indisprimary, ic.relname,
+           (SELECT coalesce(json_agg(k.attnum ORDER BY k.ord), '[]'::json)
+            FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, ord) WHERE k.ord <= i.indnkeyatts) AS key_columns,
+           (SELECT coalesce(json_agg(DISTINCT d.refobjsubid), '[]'::json) FROM pg_depend d
+            WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+              AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid > 0) AS depends,
+           i.indpred IS NOT NULL AS partial, {nulls_equal} AS nulls_equal,
+           i.indimmediate AND i.indisvalid AS immediate
+    FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
+    WHERE (i.indisready OR i.indisvalid) AND NOT ic.relispartition AND NOT i.indisexclusion
+)
+SELECT json_build_object(
+    'server_version', current_setting('server_version_num')::int,
+    'database', current_database(),
+    'schemas', (SELECT json_agg(nspname ORDER BY nspname) FROM pg_namespace),
+    'tables', (
+        SELECT coalesce(json_agg(json_build_object(
+            'schema', s.nspname,
+            'name', c.relname,
+            'kind', c.relkind,
+            'persistence', c.relpersistence,
+            'columns', coalesce(cols.list, '[]'::json),
+            'unique', (SELECT coalesce(json_agg(json_build_object(
+                    'name', i.relname, 'columns', i.key_columns, 'depends', i.depends, 'primary', i.indisprimary,
+                    'partial', i.partial, 'nulls_equal', i.nulls_equal, 'immediate', i.immediate
+                ) ORDER BY i.indisprimary DESC, i.relname), '[]'::json)
+                FROM indexes i WHERE i.indrelid = c.oid AND i.indisunique),
+            'indexes', (SELECT coalesce(json_agg(i.key_columns ORDER BY i.relname), '[]'::json)
+                FROM indexes i WHERE i.indrelid = c.oid AND NOT i.indisunique),
+            'foreign_keys', (SELECT coalesce(json_agg(json_build_object(
+                    'name', k.conname, 'columns', k.conkey, 'parent_schema', pn.nspname, 'parent', pc.relname,
+                    'parent_columns', k.confkey, 'on_delete', k.confdeltype, 'on_update', k.confupdtype,
+                    'deferrable', k.condeferrable
+                ) ORDER BY k.conname), '[]'::json)
+                FROM pg_constraint k JOIN pg_class pc ON pc.oid = k.confrelid
+                JOIN pg_namespace pn ON pn.oid = pc.relnamespace
+                WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.conparentid = 0),
+            'exclusion', EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'x'),
+            'checks', (SELECT coalesce(json_agg(x.text ORDER BY x.text), '[]'::json) FROM (
+                    SELECT pg_get_expr(k.conbin, k.conrelid) AS text FROM pg_constraint k
+                    WHERE k.conrelid = c.oid AND k.contype = 'c'
+                    UNION
+                    SELECT pg_get_expr(k.conbin, 0) FROM pg_attribute a
+                    JOIN domains d ON d.oid = a.atttypid
+                    JOIN pg_constraint k ON k.contypid IN (d.oid, d.at) AND k.contype = 'c'
+                    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                ) x WHERE x.text IS NOT NULL),
+            'triggers', (SELECT coalesce(json_agg(json_build_object(
+                    'name', g.tgname, 'function_schema', fn.nspname, 'function', f.proname, 'enabled', g.tgenabled,
+                    'row', g.tgtype & 1 <> 0, 'before', g.tgtype & 66 <> 0, 'on_insert', g.tgtype & 4 <> 0,
+                    'on_delete', g.tgtype & 8 <> 0, 'on_update', g.tgtype & 16 <> 0,
+                    'on_truncate', g.tgtype & 32 <> 0,
+                    'condition', CASE WHEN g.tgqual IS NOT NULL THEN pg_get_triggerdef(g.oid) END
+                ) ORDER BY g.tgname), '[]'::json)
+                FROM pg_trigger g JOIN pg_proc f ON f.oid = g.tgfoid JOIN pg_namespace fn ON fn.oid = f.pronamespace
+                WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'),
+            'rules', EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_enabled <> 'D'),
+            'row_security', c.relrowsecurity,
+            'policies', (SELECT coalesce(json_agg(x.text ORDER BY x.text), '[]'::json) FROM (
+                    SELECT pg_get_expr(y.polqual, y.polrelid) AS text FROM pg_policy y WHERE y.polrelid = c.oid
+                    UNION
+                    SELECT pg_get_expr(y.polwithcheck, y.polrelid) FROM pg_policy y WHERE y.polrelid = c.oid
+                ) x WHERE x.text IS NOT NULL),
+            'parents', (SELECT coalesce(json_agg(json_build_array(pn.nspname, pc.relname) ORDER BY h.inhseqno), '[]'::json)
+                FROM pg_inherits h JOIN pg_class pc ON pc.oid = h.inhparent
+                JOIN pg_namespace pn ON pn.oid = pc.relnamespace WHERE h.inhrelid = c.oid),
+            'is_partition', c.relispartition
+        ) ORDER BY s.nspname, c.relname), '[]'::json)
+        FROM pg_class c JOIN schemas s ON s.oid = c.relnamespace
+        LEFT JOIN columns cols ON cols.attrelid = c.oid
+        WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'),
+    'views', (
+        SELECT coalesce(json_agg(json_build_object(
+            'schema', s.nspname,
+            'name', c.relname,
+            'columns', (SELECT coalesce(json_agg(a.attname ORDER BY a.attnum), '[]'::json) FROM pg_attribute a
+                        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+            'definition', pg_get_viewdef(c.oid),
+            'materialised', c.relkind = 'm',
+            'rules', EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.rulename <> '_RETURN')
+                     OR EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal)
+        ) ORDER BY s.nspname, c.relname), '[]'::json)
+        FROM pg_class c JOIN schemas s ON s.oid = c.relnamespace
+        WHERE c.relkind IN ('v', 'm') AND c.relpersistence <> 't'),
+    'sequences', (
+        SELECT coalesce(json_agg(json_build_object(
+            'schema', s.nspname, 'name', c.relname, 'type_name', format_type(q.seqtypid, NULL),
+            'start', q.seqstart, 'increment', q.seqincrement, 'min', q.seqmin, 'max', q.seqmax,
+            'cache', q.seqcache, 'cycle', q.seqcycle,
+            'owner', (SELECT json_build_array(tn.nspname, tc.relname, a.attname)
+                      FROM owned o JOIN pg_class tc ON tc.oid = o.table_oid
+                      JOIN pg_namespace tn ON tn.oid = tc.relnamespace
+                      JOIN pg_attribute a ON a.attrelid = o.table_oid AND a.attnum = o.attnum
+                      WHERE o.oid = c.oid LIMIT 1)
+        ) ORDER BY s.nspname, c.relname), '[]'::json)
+        FROM pg_sequence q JOIN pg_class c ON c.oid = q.seqrelid JOIN schemas s ON s.oid = c.relnamespace
+        WHERE c.relpersistence <> 't'),
+    'functions', (
+        SELECT coalesce(json_agg(json_build_object(
+            'schema', s.nspname, 'name', p.proname, 'kind', p.prokind, 'arguments', p.pronargs,
+            'defaults', p.pronargdefaults, 'variadic', p.provariadic <> 0,
+            'argument_names', coalesce(CASE WHEN p.proargmodes IS NULL THEN array_to_json(p.proargnames) ELSE (
+                SELECT json_agg(n.name ORDER BY n.ord)
+                FROM unnest(p.proargnames, p.proargmodes) WITH ORDINALITY AS n (name, mode, ord)
+                WHERE n.mode IN ('i', 'b', 'v')) END, '[]'::json),
+            'volatility', p.provolatile, 'language', l.lanname,
+            'body', CASE WHEN l.lanname IN ('c', 'internal') THEN '' ELSE {body} END,
+            'settings', coalesce(array_to_json(p.proconfig), '[]'::json),
+            'extension', (SELECT e.extname FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+                          WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e' LIMIT 1)
+        ) ORDER BY s.nspname, p.proname, p.oid), '[]'::json)
+        FROM pg_proc p JOIN schemas s ON s.oid = p.pronamespace JOIN pg_language l ON l.oid = p.prolang),
+    'builtins', (
+        SELECT coalesce(json_agg(json_build_object(
+            'name', x.proname, 'arguments', json_build_array(x.least, x.greatest),
+            'volatility', x.volatility, 'kind', x.prokind
+        ) ORDER BY x.proname, x.least, x.greatest, x.prokind), '[]'::json)
+        FROM (
+            SELECT p.proname, p.prokind, p.pronargs - p.pronargdefaults AS least,
+                   CASE WHEN p.provariadic <> 0 THEN 255 ELSE p.pronargs END AS greatest,
+                   CASE max(CASE p.provolatile WHEN 'i' THEN 0 WHEN 's' THEN 1 ELSE 2 END)
+                        WHEN 0 THEN 'i' WHEN 1 THEN 's' ELSE 'v' END AS volatility
+            FROM pg_proc p WHERE p.pronamespace = 'pg_catalog'::regnamespace GROUP BY 1, 2, 3, 4
+        ) x),
+    'operators', (
+        SELECT coalesce(json_agg(json_build_object(
+            'schema', s.nspname, 'name', o.oprname, 'volatility', p.provolatile,
+            'of_builtin_types', NOT EXISTS (
+                SELECT FROM pg_type t WHERE t.oid IN (o.oprleft, o.oprright)
+                AND t.typnamespace <> 'pg_catalog'::regnamespace)
+        ) ORDER BY s.nspname, o.oprname, o.oid), '[]'::json)
+        FROM pg_operator o JOIN schemas s ON s.oid = o.oprnamespace JOIN pg_proc p ON p.oid = o.oprcode),
+    'types', (
+        SELECT coalesce(json_agg(json_build_object(
+            'schema', s.nspname, 'name', t.typname, 'kind', t.typtype,
+            'base_oid', coalesce((SELECT CASE WHEN bt.typnamespace = 'pg_catalog'::regnamespace THEN bt.oid::bigint END
+                                  FROM bases b JOIN pg_type bt ON bt.oid = b.base WHERE b.oid = t.oid), 0),
+            'check', (SELECT string_agg(pg_get_expr(k.conbin, 0), ' AND ') FROM pg_constraint k
+                      WHERE k.contypid = t.oid AND k.contype = 'c')
+        ) ORDER BY s.nspname, t.typname), '[]'::json)
+        FROM pg_type t JOIN schemas s ON s.oid = t.typnamespace
+        LEFT JOIN pg_class rc ON rc.oid = t.typrelid
+        WHERE (rc.relkind IS NULL OR rc.relkind = 'c') AND t.typcategory <> 'A'),
+    'extensions', (
+        SELECT coalesce(json_agg(json_build_object('name', extname, 'version', extversion) ORDER BY extname), '[]'::json)
+        FROM pg_extension),
+    'event_triggers', (
+        SELECT coalesce(json_agg(evtname ORDER BY evtname), '[]'::json) FROM pg_event_trigger WHERE evtenabled <> 'D')
+)::text";

@@ -1,0 +1,420 @@
+//! A class: everything that is known of the statements that share one text but for their constants.
+
+use crate::ast::{Discard, LockStrength, LockWait, Modes};
+use crate::capture::CapturePlan;
+use crate::lexer::{Layout, Normalised, hash_bytes};
+use crate::parameterise::Parameterised;
+use crate::rewrite::{FrozenValue, Rewrite};
+use crate::template::AccessTemplate;
+use crate::value::{Params, has_clock_word, string_value};
+use onecopy_core::{AccessSet, ClassId, TableId};
+
+/// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// A stable hash of `text`, equal on every node.
+    pub id: ClassId,
+    /// The normalised text, with `?` for constants: to show, and to learn costs by.
+    pub text: String,
+    /// What kind of statement it is.
+    pub kind: Kind,
+    /// What it does beside reading and writing the items of its access set.
+    pub effects: Effects,
+    /// How its changes reach the other replicas. Ask [`Class::determinism_of`] for a given execution.
+    pub determinism: Determinism,
+    /// Where values must be frozen before it is executed anywhere, home included.
+    pub rewrite: Rewrite,
+    /// The statement with its constants as parameters, where that surely means the same.
+    pub parameterised: Option<Parameterised>,
+    /// The tables that it touches, views expanded, partitions as their roots, without repetition; `TableId::ALL`
+    /// if that could not be bounded.
+    pub tables: Vec<TableId>,
+    /// Number of the highest parameter `$n` in the text, 0 if there is none.
+    pub params_max: u32,
+    pub(crate) access: AccessTemplate,
+    /// Constants whose values this analysis depended on: the class holds only for equal ones.
+    pub(crate) pinned: Pinned,
+    /// The placeholder text, byte for byte, against which a cache compares.
+    pub(crate) key: Box<[u8]>,
+    /// Used instead of `determinism` when a string names a moment by the clock (`'now'`).
+    pub(crate) clock_words: ClockWords,
+    pub(crate) fallback: Option<Box<Determinism>>,
+}
+
+/// What kind of statement it is: everything that a driver must tell apart.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Kind {
+    /// A query without row locks: SELECT, VALUES, TABLE. It may still write through functions: see
+    /// [`Effects::writes`].
+    Select,
+    /// SELECT ... FOR UPDATE and kin.
+    SelectLocking {
+        /// The strongest lock asked for.
+        strength: LockStrength,
+        /// What to do about rows that others hold.
+        wait: LockWait,
+    },
+    /// INSERT.
+    Insert,
+    /// UPDATE.
+    Update,
+    /// DELETE.
+    Delete,
+    /// MERGE.
+    Merge,
+    /// A query with INSERT, UPDATE, DELETE or MERGE in its WITH clause.
+    WriteCte,
+    /// COPY table FROM STDIN.
+    CopyIn {
+        /// The table copied into.
+        table: TableId,
+    },
+    /// COPY ... TO STDOUT.
+    CopyOut,
+    /// BEGIN and START TRANSACTION.
+    Begin(Modes),
+    /// COMMIT and END.
+    Commit {
+        /// AND CHAIN.
+        chain: bool,
+    },
+    /// ROLLBACK and ABORT.
+    Rollback {
+        /// AND CHAIN.
+        chain: bool,
+    },
+    /// SAVEPOINT name.
+    Savepoint(String),
+    /// RELEASE name.
+    Release(String),
+    /// ROLLBACK TO name.
+    RollbackTo(String),
+    /// SET of a setting. Settings of transactions and roles have kinds of their own.
+    Set {
+        /// The setting's name, as the server folds it.
+        name: String,
+        /// The values as written, without quotes; None for DEFAULT, or a value that is no constant.
+        values: Option<Vec<String>>,
+        /// SET LOCAL.
+        local: bool,
+    },
+    /// RESET name, or RESET ALL (None).
+    Reset(Option<String>),
+    /// SHOW name (`all` for SHOW ALL).
+    Show(String),
+    /// SET TRANSACTION, or with `session` SET SESSION CHARACTERISTICS.
+    SetTransaction {
+        /// The modes set.
+        modes: Modes,
+        /// For all later transactions instead of this one.
+        session: bool,
+    },
+    /// SET CONSTRAINTS.
+    SetConstraints {
+        /// DEFERRED instead of IMMEDIATE.
+        deferred: bool,
+    },
+    /// SET ROLE, RESET ROLE (None).
+    SetRole {
+        /// The role, None for NONE, DEFAULT and RESET.
+        role: Option<String>,
+        /// SET LOCAL.
+        local: bool,
+    },
+    /// SET SESSION AUTHORIZATION, RESET SESSION AUTHORIZATION (None).
+    SetSessionAuthorization {
+        /// The user, None for DEFAULT and RESET.
+        user: Option<String>,
+        /// SET LOCAL.
+        local: bool,
+    },
+    /// DISCARD.
+    Discard(Discard),
+    /// PREPARE name AS statement.
+    Prepare {
+        /// The statement's name.
+        name: String,
+        /// What would be executed.
+        inner: Box<Kind>,
+        /// Where the inner statement's text begins in the string.
+        body: crate::lexer::Position,
+        /// The parameter types as written, in order.
+        types: Vec<String>,
+    },
+    /// EXECUTE name (...). Its items and determinism are those of the prepared statement.
+    Execute {
+        /// The statement's name.
+        name: String,
+        /// The arguments as expressions in SQL, in order; None if one is no constant.
+        arguments: Option<Vec<ExecuteArgument>>,
+    },
+    /// DEALLOCATE name, or ALL (None).
+    Deallocate(Option<String>),
+    /// DECLARE name CURSOR FOR query.
+    DeclareCursor {
+        /// The cursor's name.
+        name: String,
+        /// WITH HOLD: it outlives the transaction.
+        hold: bool,
+        /// The query's kind.
+        inner: Box<Kind>,
+    },
+    /// FETCH.
+    Fetch(String),
+    /// MOVE.
+    Move(String),
+    /// CLOSE name, or ALL (None).
+    CloseCursor(Option<String>),
+    /// EXPLAIN.
+    Explain {
+        /// The statement is executed, too.
+        analyze: bool,
+        /// The explained statement's kind.
+        inner: Box<Kind>,
+    },
+    /// A change of the schema.
+    Ddl {
+        /// The command's tag or its first words.
+        command: &'static str,
+        /// Existing tables whose definition or rows it may change.
+        tables: Vec<TableId>,
+        /// It may write a table anew: older snapshots must not read it any more (design 3.10).
+        rewrites: bool,
+        /// It creates a temporary object, which belongs to one session on one replica.
+        temporary: bool,
+        /// It creates an unlogged table.
+        unlogged: bool,
+    },
+    /// TRUNCATE.
+    Truncate {
+        /// The tables, those reached by CASCADE and inheritance included.
+        tables: Vec<TableId>,
+    },
+    /// LOCK TABLE.
+    LockTable {
+        /// PostgreSQL's number of the mode: 1 ACCESS SHARE ... 8 ACCESS EXCLUSIVE.
+        mode: u8,
+        /// NOWAIT.
+        no_wait: bool,
+    },
+    /// Cannot run in a transaction, or has no place in the order: VACUUM, CREATE INDEX CONCURRENTLY ...
+    Maintenance {
+        /// The command's first words.
+        command: &'static str,
+        /// The tables that it names.
+        tables: Vec<TableId>,
+    },
+    /// LISTEN channel.
+    Listen(String),
+    /// UNLISTEN channel, or * (None).
+    Unlisten(Option<String>),
+    /// NOTIFY channel.
+    Notify(String),
+    /// SELECT setval(sequence, value): the scheduler's sequence is set.
+    SetVal {
+        /// The sequence's schema.
+        schema: String,
+        /// The sequence's name.
+        name: String,
+        /// The new value as an SQL expression, to be evaluated at home (it may contain a query).
+        value: String,
+        /// `is_called` as an SQL expression, if given; it is true otherwise.
+        called: Option<String>,
+    },
+    /// DO: a block of procedural code.
+    Do,
+    /// CALL of a procedure.
+    Call,
+    /// onecopy cannot serve it without risk; the reason is in `determinism` as well.
+    Unsupported,
+    /// The grammar refuses it. A server of another version might not; none may execute it unseen.
+    SyntaxError {
+        /// The grammar's message.
+        message: String,
+    },
+    /// Nothing but white space and comments.
+    Empty,
+}
+
+/// An argument of EXECUTE.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ExecuteArgument {
+    /// NULL.
+    Null,
+    /// Text that the parameter's type reads.
+    Text(String),
+}
+
+/// What a statement does or depends on beside the items of its access set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Effects {
+    /// It returns rows.
+    pub returns_rows: bool,
+    /// It reads rows of users' tables.
+    pub reads: bool,
+    /// It may change rows, sequences or other durable state of the database.
+    pub writes: bool,
+    /// It locks rows.
+    pub locks_rows: bool,
+    /// It reads `pg_catalog` or `information_schema`: run it on the reference replica, since OIDs differ.
+    pub reads_catalogue: bool,
+    /// It reads nothing but the catalogue: no user item.
+    pub catalogue_only: bool,
+    /// Its result depends on the time (`now()` and kin).
+    pub reads_clock: bool,
+    /// Its result depends on where rows lie: ctid, xmin, tableoid and other system columns.
+    pub reads_physical: bool,
+    /// Its result depends on the session or server: `pg_backend_pid()`, `inet_server_addr()`, settings.
+    pub reads_session: bool,
+    /// Its result changes from call to call: `random()`, `gen_random_uuid()`, `clock_timestamp()`.
+    pub reads_random: bool,
+    /// It calls nextval, currval, lastval or setval.
+    pub sequences: bool,
+    /// It calls a function of the advisory locks.
+    pub advisory_locks: bool,
+    /// It calls pg_notify.
+    pub notifies: bool,
+    /// It changes a setting by set_config.
+    pub sets_config: bool,
+    /// It calls pg_sleep and kin.
+    pub sleeps: bool,
+    /// It uses a snapshot or state of one server that others cannot import: pg_export_snapshot, cursors by name.
+    pub pins_session: bool,
+    /// It names tables that the catalogue does not hold: temporary ones, or an error.
+    pub unknown_tables: bool,
+    /// Strings with a backslash: its meaning depends on `standard_conforming_strings`.
+    pub backslash: bool,
+}
+
+/// How a statement's changes reach the other replicas.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Determinism {
+    /// It changes nothing that others hold.
+    Read,
+    /// Its text with frozen values may be executed again, in the same environment
+    /// ([`crate::ENVIRONMENT_SETTINGS`]).
+    Replay,
+    /// The rows that it changes at home must be shipped.
+    Capture(Box<CapturePlan>),
+    /// Neither is safe: answer with SQLSTATE 0A000.
+    Refuse(Refusal),
+}
+
+/// Why a statement is refused, and what to do instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The error message.
+    pub reason: String,
+    /// The error's hint.
+    pub hint: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(reason: impl Into<String>, hint: impl Into<String>) -> Refusal {
+        Refusal { reason: reason.into(), hint: hint.into() }
+    }
+}
+
+/// The constants that an analysis looked at.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Pinned {
+    /// Hashes of the texts of these constants.
+    Some(Vec<(u32, u64)>),
+    /// A hash of the texts of all.
+    All(u64),
+}
+
+/// Where a string may be read as a date or time.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct ClockWords {
+    pub consts: Vec<u32>,
+    pub params: Vec<u32>,
+}
+
+impl Class {
+    /// The items of one execution, each with its mode.
+    ///
+    /// `params` are those of the execution (none for a simple Query) and `frozen` the values of
+    /// `rewrite.frozen`, in order, or empty while they are not known, which widens items.
+    pub fn bind<P: Params + ?Sized>(
+        &self,
+        sql: &str,
+        layout: Layout<'_>,
+        params: &P,
+        frozen: &[FrozenValue],
+    ) -> AccessSet {
+        self.access.bind(sql, layout, params, frozen)
+    }
+
+    /// How the changes of one execution reach the other replicas: `determinism`, unless a constant or parameter
+    /// is a word such as `now` where a date or time may be read.
+    pub fn determinism_of<P: Params + ?Sized>(
+        &self,
+        sql: &str,
+        layout: Layout<'_>,
+        params: &P,
+    ) -> &Determinism {
+        match &self.fallback {
+            Some(fallback) if self.names_clock(sql, layout, params) => fallback,
+            _ => &self.determinism,
+        }
+    }
+
+    /// Whether the class holds for a statement of its text: the constants that the analysis read are the same.
+    #[must_use]
+    pub fn holds_for(&self, sql: &str, normalised: &Normalised<'_>) -> bool {
+        if *self.key != *normalised.text {
+            return false;
+        }
+        match &self.pinned {
+            Pinned::Some(pinned) => pinned.iter().all(|(index, hash)| {
+                let constant = normalised.layout.consts.get(*index as usize);
+                constant.is_some_and(|c| hash_bytes(c.text(sql).as_bytes()) == *hash)
+            }),
+            Pinned::All(hash) => all_constants(sql, normalised.layout) == *hash,
+        }
+    }
+
+    fn names_clock<P: Params + ?Sized>(&self, sql: &str, layout: Layout<'_>, params: &P) -> bool {
+        let in_const = |index: &u32| match layout.consts.get(*index as usize) {
+            Some(constant) => match string_value(sql, *constant) {
+                Some(text) => has_clock_word(&text),
+                // Text that is not read here may say anything.
+                None => constant.kind.is_string(),
+            },
+            None => true,
+        };
+        let in_param = |number: &u32| match params.param(*number) {
+            Some(param) if !param.binary => match param.bytes.map(std::str::from_utf8) {
+                Some(Ok(text)) => has_clock_word(text),
+                Some(Err(_)) => true,
+                None => false,
+            },
+            _ => false,
+        };
+        self.clock_words.consts.iter().any(in_const) || self.clock_words.params.iter().any(in_param)
+    }
+}
+
+pub(crate) fn all_constants(sql: &str, layout: Layout<'_>) -> u64 {
+    layout.consts.iter().fold(0, |hash, c| {
+        (hash ^ hash_bytes(c.text(sql).as_bytes())).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+    })
+}
+
+impl Kind {
+    /// Whether it is a query or changes rows: what may run inside EXPLAIN, PREPARE and DECLARE.
+    #[must_use]
+    pub fn is_data(&self) -> bool {
+        matches!(
+            self,
+            Kind::Select
+                | Kind::SelectLocking { .. }
+                | Kind::Insert
+                | Kind::Update
+                | Kind::Delete
+                | Kind::Merge
+                | Kind::WriteCte
+        )
+    }
+}

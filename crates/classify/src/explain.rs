@@ -1,0 +1,197 @@
+//! What a statement would do and why, for people: the data behind `onecopy explain`.
+
+use crate::analyse::{Context, classify};
+use crate::capture::captured_sql;
+use crate::catalogue::Catalogue;
+use crate::class::{Class, Determinism};
+use crate::lexer::{Scratch, normalise};
+use crate::rewrite::FrozenKind;
+use crate::template::{ColumnTemplate, Source, Values};
+use crate::value::{NoParams, string_value};
+use onecopy_core::{Access, AccessSet, ColumnId, Space, TableId};
+use std::fmt;
+
+/// An explanation of one statement.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The class.
+    pub class: Class,
+    /// Its items, bound without parameters.
+    pub access: AccessSet,
+    /// The items as text, one line each: mode, table, columns with values.
+    pub items: Vec<String>,
+    /// How its changes reach the other replicas, with the reason.
+    pub determinism: String,
+    /// The text with frozen values shown as `<now>`, `<nextval of s>`, if it is rewritten.
+    pub rewritten: Option<String>,
+    /// The prepared form in which other replicas execute it, if there is one.
+    pub replay_form: Option<String>,
+    /// The statement that applies a captured row, if rows are captured.
+    pub captured: Option<String>,
+}
+
+/// Explains the first statement of a string.
+#[must_use]
+pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
+    let mut scratch = Scratch::default();
+    let normalised = normalise(sql, &mut scratch);
+    let class = classify(sql, &normalised, context);
+    let layout = normalised.layout;
+    let access = class.bind(sql, layout, &NoParams, &[]);
+    let items = class.access.items.iter().map(|item| {
+        let table = table_name(context.catalogue, item.table);
+        let space = match item.space {
+            Space::Rows => String::new(),
+            Space::Schema => " definition".to_owned(),
+            Space::Key(key) => format!(" key {}", key_name(context.catalogue, item.table, key)),
+        };
+        let columns: Vec<String> = item
+            .columns
+            .iter()
+            .map(|c| {
+                let name = column_name(context.catalogue, item.table, c.column);
+                format!("{name} = {}", values_text(c, sql, &normalised, &class))
+            })
+            .collect();
+        let columns = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
+        format!("{:?} {table}{space}{columns}", item.mode)
+    });
+    let items = items.collect();
+    let rewritten = (!class.rewrite.is_empty()).then(|| {
+        let values: Vec<_> = class
+            .rewrite
+            .frozen
+            .iter()
+            .map(|f| crate::rewrite::FrozenValue(format!("<{}>", frozen_text(&f.kind))))
+            .collect();
+        class.rewrite.render_simple(sql, layout, &values)
+    });
+    Explanation {
+        items,
+        determinism: determinism_text(&class.determinism),
+        rewritten,
+        replay_form: class.parameterised.as_ref().map(|p| p.sql.clone()),
+        captured: match &class.determinism {
+            Determinism::Capture(plan) => Some(captured_sql(plan).sql),
+            _ => None,
+        },
+        access,
+        class,
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "class        {}", self.class.text)?;
+        writeln!(f, "kind         {:?}", self.class.kind)?;
+        if self.items.is_empty() {
+            writeln!(f, "items        none")?;
+        }
+        for (i, item) in self.items.iter().enumerate() {
+            writeln!(f, "{}{item}", if i == 0 { "items        " } else { "             " })?;
+        }
+        writeln!(f, "changes      {}", self.determinism)?;
+        if let Some(text) = &self.rewritten {
+            writeln!(f, "rewritten    {text}")?;
+        }
+        if let Some(text) = &self.replay_form {
+            writeln!(f, "replayed as  {text}")?;
+        }
+        if let Some(text) = &self.captured {
+            writeln!(f, "applied as   {text}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One access as text: mode, table, columns with the hashes of their values.
+#[must_use]
+pub fn access_text(catalogue: &Catalogue, access: &Access) -> String {
+    let item = &access.item;
+    let space = match item.space {
+        Space::Rows => String::new(),
+        Space::Schema => " definition".to_owned(),
+        Space::Key(key) => format!(" key {}", key_name(catalogue, item.table, key)),
+    };
+    let columns: Vec<String> = item
+        .equals
+        .iter()
+        .map(|(c, v)| format!("{} = #{:08x}", column_name(catalogue, item.table, *c), v.0 >> 32))
+        .collect();
+    let columns = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
+    format!("{:?} {}{space}{columns}", access.mode, table_name(catalogue, item.table))
+}
+
+fn table_name(catalogue: &Catalogue, id: TableId) -> String {
+    if id == TableId::ALL {
+        return "whole database".to_owned();
+    }
+    let view = || catalogue.views.iter().find(|v| crate::catalogue::table_id(&v.schema, &v.name) == id);
+    match (catalogue.table_by_id(id), view()) {
+        (Some(t), _) if t.schema == "public" => t.name.clone(),
+        (Some(t), _) => format!("{}.{}", t.schema, t.name),
+        (None, Some(v)) => v.name.clone(),
+        (None, None) => format!("new table #{:08x}", id.0 >> 32),
+    }
+}
+
+fn column_name(catalogue: &Catalogue, table: TableId, column: ColumnId) -> String {
+    let found = catalogue.table_by_id(table).and_then(|t| t.column_by_number(column.0));
+    found.map_or_else(|| format!("column {}", column.0), |c| c.name.clone())
+}
+
+fn key_name(catalogue: &Catalogue, table: TableId, key: onecopy_core::KeyId) -> String {
+    let found = catalogue.table_by_id(table).and_then(|t| t.unique.iter().find(|k| k.id() == key));
+    found.map_or_else(|| format!("#{:08x}", key.0), |k| k.name.clone())
+}
+
+fn values_text(
+    column: &ColumnTemplate,
+    sql: &str,
+    normalised: &crate::lexer::Normalised<'_>,
+    class: &Class,
+) -> String {
+    let one = |source: &Source| match source {
+        Source::Const { index, negated } => {
+            let text =
+                normalised.layout.consts.get(*index as usize).map(|c| {
+                    string_value(sql, *c).map_or_else(|| c.text(sql).to_owned(), |t| format!("'{t}'"))
+                });
+            format!("{}{}", if *negated { "-" } else { "" }, text.unwrap_or_default())
+        }
+        Source::Param { number } => format!("${number}"),
+        Source::Fixed(_) => "<constant>".to_owned(),
+        Source::Null => "NULL".to_owned(),
+        Source::Frozen(index) => match class.rewrite.frozen.get(*index as usize) {
+            Some(frozen) => format!("<{}>", frozen_text(&frozen.kind)),
+            None => "<unknown>".to_owned(),
+        },
+    };
+    match &column.values {
+        Values::One(operand) => one(&operand.source),
+        Values::Any(operands) => {
+            let all: Vec<String> = operands.iter().map(|o| one(&o.source)).collect();
+            format!("any of {}", all.join(", "))
+        }
+        Values::Array(operand) => format!("any of {}", one(&operand.source)),
+    }
+}
+
+fn frozen_text(kind: &FrozenKind) -> String {
+    match kind {
+        FrozenKind::TransactionTimestamp => "now".to_owned(),
+        FrozenKind::StatementTimestamp => "time of the statement".to_owned(),
+        FrozenKind::NextVal { name, .. } => format!("nextval of {name}"),
+        FrozenKind::CurrVal { name, .. } => format!("currval of {name}"),
+        FrozenKind::LastVal => "lastval".to_owned(),
+    }
+}
+
+fn determinism_text(determinism: &Determinism) -> String {
+    match determinism {
+        Determinism::Read => "nothing".to_owned(),
+        Determinism::Replay => "the statement is executed on every replica".to_owned(),
+        Determinism::Capture(plan) => format!("its rows are shipped: {}", plan.reason),
+        Determinism::Refuse(refusal) => format!("refused: {} ({})", refusal.reason, refusal.hint),
+    }
+}

@@ -1,0 +1,205 @@
+//! Access sets with holes: items whose values come from a statement's constants, parameters and frozen values.
+
+use crate::lexer::Layout;
+use crate::rewrite::FrozenValue;
+use crate::value::{self, Canon, Found, Params, Use, string_value};
+use onecopy_core::{Access, AccessSet, ColumnId, Item, Mode, Space, TableId, ValueHash};
+use smallvec::SmallVec;
+
+/// The most items that one list (`IN (...)`, an array, the rows of VALUES) makes before it counts as one wider item.
+pub(crate) const ITEMS_MAX: usize = 64;
+
+/// The access set of a class.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct AccessTemplate {
+    pub items: Vec<ItemTemplate>,
+    /// The type that the server gives to each parameter whose type the client leaves open (0: not certain),
+    /// from `$1`.
+    pub param_types: Vec<u32>,
+}
+
+/// One item, or several that differ in one column's value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ItemTemplate {
+    pub table: TableId,
+    pub space: Space,
+    pub mode: Mode,
+    /// Sorted by column, each at most once.
+    pub columns: Vec<ColumnTemplate>,
+    pub null: NullRule,
+}
+
+/// What a NULL among an item's values means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NullRule {
+    /// The item is empty: nothing equals NULL.
+    Skip,
+    /// The row holds NULL there.
+    Value,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ColumnTemplate {
+    pub column: ColumnId,
+    pub canon: Canon,
+    pub values: Values,
+}
+
+/// The values that a column may have.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Values {
+    One(Operand),
+    Any(Vec<Operand>),
+    /// The elements of an array.
+    Array(Operand),
+}
+
+/// A value and what it is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Operand {
+    pub source: Source,
+    pub usage: Use,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Source {
+    Const {
+        index: u32,
+        negated: bool,
+    },
+    Param {
+        number: u32,
+    },
+    /// Known from the catalogue or the fixed text.
+    Fixed(ValueHash),
+    Null,
+    /// `rewrite.frozen[index]`.
+    Frozen(u32),
+}
+
+impl AccessTemplate {
+    pub(crate) fn bind<P: Params + ?Sized>(
+        &self,
+        sql: &str,
+        layout: Layout<'_>,
+        params: &P,
+        frozen: &[FrozenValue],
+    ) -> AccessSet {
+        let binder = Binder { sql, layout, params, frozen, types: &self.param_types };
+        let mut set = AccessSet::new();
+        for item in &self.items {
+            binder.item(item, &mut set);
+        }
+        set
+    }
+}
+
+struct Binder<'a, P: ?Sized> {
+    sql: &'a str,
+    layout: Layout<'a>,
+    params: &'a P,
+    frozen: &'a [FrozenValue],
+    types: &'a [u32],
+}
+
+type Bound = SmallVec<[(ColumnId, ValueHash); 2]>;
+
+impl<P: Params + ?Sized> Binder<'_, P> {
+    fn item(&self, template: &ItemTemplate, set: &mut AccessSet) {
+        let mut single = Bound::new();
+        let mut lists: SmallVec<[(ColumnId, Vec<ValueHash>); 1]> = SmallVec::new();
+        for column in &template.columns {
+            match &column.values {
+                Values::One(operand) => match self.value(*operand, column.canon) {
+                    Found::Value(value) => single.push((column.column, value)),
+                    Found::Null if template.null == NullRule::Skip => return,
+                    Found::Null => single.push((column.column, value::null_hash())),
+                    Found::Open => {}
+                },
+                Values::Any(operands) => {
+                    let mut values = Vec::with_capacity(operands.len());
+                    let certain = operands.iter().all(|operand| match self.value(*operand, column.canon) {
+                        Found::Value(value) => {
+                            values.push(value);
+                            true
+                        }
+                        Found::Null => true,
+                        Found::Open => false,
+                    });
+                    if certain {
+                        lists.push((column.column, values));
+                    }
+                }
+                Values::Array(operand) => {
+                    if let Some(values) = self.array(*operand, column.canon) {
+                        lists.push((column.column, values));
+                    }
+                }
+            }
+        }
+        let mut push = |equals: Bound| {
+            let access = Access::new(
+                Item { table: template.table, space: template.space, equals: sorted(equals) },
+                template.mode,
+            );
+            if !set.contains(&access) {
+                set.push(access);
+            }
+        };
+        // Of several lists one is enough to narrow the item; a list that is too long widens it.
+        lists.sort_by_key(|(_, values)| values.len());
+        match lists.first() {
+            Some((_, values)) if values.is_empty() => {}
+            Some((column, values)) if values.len() <= ITEMS_MAX => {
+                for value in values {
+                    let mut equals = single.clone();
+                    equals.push((*column, *value));
+                    push(equals);
+                }
+            }
+            _ => push(single),
+        }
+    }
+
+    fn value(&self, operand: Operand, canon: Canon) -> Found {
+        match operand.source {
+            Source::Fixed(value) => Found::Value(value),
+            Source::Null => Found::Null,
+            Source::Const { index, negated } => match self.layout.consts.get(index as usize) {
+                Some(constant) => value::of_const(self.sql, *constant, negated, canon, operand.usage),
+                None => Found::Open,
+            },
+            Source::Param { number } => match self.params.param(number) {
+                Some(param) => value::of_param(param, self.inferred(number), canon, operand.usage),
+                None => Found::Open,
+            },
+            Source::Frozen(index) => match self.frozen.get(index as usize) {
+                Some(frozen) => value::of_text(&frozen.0, canon, operand.usage),
+                None => Found::Open,
+            },
+        }
+    }
+
+    fn array(&self, operand: Operand, canon: Canon) -> Option<Vec<ValueHash>> {
+        match operand.source {
+            Source::Param { number } => {
+                let param = self.params.param(number)?;
+                value::array_elements(param, self.inferred(number), canon, ITEMS_MAX)
+            }
+            Source::Const { index, negated: false } => {
+                let constant = self.layout.consts.get(index as usize)?;
+                value::const_array(&string_value(self.sql, *constant)?, canon, ITEMS_MAX)
+            }
+            _ => None,
+        }
+    }
+
+    fn inferred(&self, number: u32) -> u32 {
+        self.types.get((number as usize).wrapping_sub(1)).copied().unwrap_or(0)
+    }
+}
+
+fn sorted(mut equals: Bound) -> Bound {
+    equals.sort_unstable_by_key(|(column, _)| *column);
+    equals
+}
