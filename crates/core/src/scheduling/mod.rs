@@ -160,4 +160,8 @@ fn send(to: Place, message: Message, effects: &mut Vec<Effect>) {
 }
 
 #[cfg(test)]
+mod proxy_tests;
+#[cfg(test)]
+mod random_tests;
+#[cfg(test)]
 pub(crate) mod rig;

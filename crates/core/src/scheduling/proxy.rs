@@ -142,7 +142,7 @@ impl Proxy {
             return;
         }
         if self.state != State::Serving {
-            return;
+            return self.bounce(&message, effects);
         }
         match message {
             Message::LockRequest { txn, number, locks } => {
@@ -164,6 +164,13 @@ impl Proxy {
             Message::Resume { txn } => self.on_resume(txn, effects),
             Message::Detach { txn } => self.on_detach(txn, effects),
             _ => {}
+        }
+    }
+
+    /// What was sent to a replica that was lost meanwhile is dropped; only a read is waited for.
+    fn bounce(&self, message: &Message, effects: &mut Vec<Effect>) {
+        if let Message::Read { txn, op } | Message::SingleRead { txn, op, .. } = *message {
+            self.send_done(txn, op, Outcome::Lost { answer_begun: false }, 0, effects);
         }
     }
 
