@@ -4,7 +4,6 @@
 //! A class is known by a transaction's [`Prefix`]: the form of its BEGIN and its first statement.
 
 use crate::map::HashMap;
-
 use crate::prediction::Prefix;
 use crate::table_queues::TableLocks;
 

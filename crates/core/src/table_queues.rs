@@ -11,10 +11,10 @@
 use std::collections::BTreeMap;
 use std::hash::Hash;
 
-use crate::map::HashMap;
 use smallvec::SmallVec;
 
 use crate::item::{Access, TableId};
+use crate::map::HashMap;
 
 /// How a table is locked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

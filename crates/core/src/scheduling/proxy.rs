@@ -7,11 +7,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::map::HashMap;
-
 use crate::effect::{Effect, How};
 use crate::event::{Event, Outcome};
 use crate::ids::{Csn, OpId, ReplicaId, SequenceNumber, TxnId};
+use crate::map::HashMap;
 use crate::protocol::ReplicaStatus;
 use crate::table_queues::{LockMode, TableLocks, TableQueues};
 

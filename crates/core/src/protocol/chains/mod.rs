@@ -29,12 +29,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::map::HashSet;
-
 use crate::effect::{Decision, Effect, How};
 use crate::event::{Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, Instant, NodeId, OpId, ReplicaId, TxnId};
 use crate::item::{Access, AccessSet};
+use crate::map::HashSet;
 use crate::message::Message as AnyMessage;
 
 use super::{Guarantee, Protocol, ReplicaStatus, Status};

@@ -26,13 +26,13 @@
 //! Missing: transactions of several statements, nodes that fail or join, tables that only some nodes hold, and
 //! requests that cross with a withdrawal. Messages between two nodes must arrive in order.
 
-use crate::map::{HashMap, HashSet};
 use smallvec::SmallVec;
 
 use crate::effect::{Decision, Effect, How};
 use crate::event::{Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, Instant, NodeId, OpId, ReplicaId, TxnId};
 use crate::item::TableId;
+use crate::map::{HashMap, HashSet};
 use crate::message::Message as AnyMessage;
 use crate::table_queues::{LockMode, TableLocks};
 

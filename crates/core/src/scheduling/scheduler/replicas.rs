@@ -1,10 +1,9 @@
 //! Replicas as the scheduler sees them: in service or not, how loaded, and where table locks stand in the way.
 
-use crate::map::HashMap;
-
 use crate::ids::ReplicaId;
 use crate::item::TableId;
 use crate::load::Load;
+use crate::map::HashMap;
 use crate::protocol::ReplicaStatus;
 use crate::table_queues::{LockMode, TableLocks};
 

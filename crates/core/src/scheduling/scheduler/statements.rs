@@ -1,0 +1,307 @@
+//! Statements: reads placed, writes sent everywhere and their answers compared (CAS 4.5, 4.6, 4.8).
+
+use smallvec::SmallVec;
+
+use crate::effect::{Effect, Refusal};
+use crate::event::{Outcome, StatementKind};
+use crate::ids::{OpId, ReplicaId, SequenceNumber, TxnId};
+use crate::scheduling::{Message, ReadAt};
+
+use super::txn::{At, Part, Sent, State, Txn, Write};
+use super::{Scheduler, executed, to_proxy};
+
+impl Scheduler {
+    pub(super) fn dispatch(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(pending) = self.txns.get(&id).and_then(|txn| txn.pending.as_ref()) else { return };
+        if pending.statement.kind == StatementKind::Read {
+            return self.place_read(id, effects);
+        }
+        let op = pending.op;
+        self.record_write(id);
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.state = State::Executing;
+        for replica in txn.replicas(|at| at.part == Part::Executes).collect::<Vec<_>>() {
+            to_proxy(replica, Message::Write { txn: id, op }, effects);
+        }
+    }
+
+    /// The pending statement is sent to every replica that executes the transaction.
+    pub(super) fn record_write(&mut self, id: TxnId) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(pending) = &mut txn.pending else { return };
+        let class = pending.statement.class;
+        let expected_ns = self.costs.expected_ns(class);
+        pending.sent = Sent::Everywhere;
+        let authority = txn.failed_at;
+        txn.writes.push(Write { op: pending.op, class, expected_ns, authority, answer: None });
+        for (at, replica) in txn.at.iter_mut().zip(0..).filter(|(at, _)| at.part == Part::Executes) {
+            at.open = true;
+            self.replicas.get_mut(ReplicaId(replica)).load.add(expected_ns);
+        }
+    }
+
+    /// A read of a longer transaction: where its locks are granted and its writes are done, or, conflicts ignored, at
+    /// the least loaded replica (CAS 4.5, 6.1).
+    pub(super) fn place_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let candidates: Vec<ReplicaId> = match (txn.failed_at, self.policy.read_at) {
+            (Some(replica), _) => vec![replica],
+            (None, ReadAt::ConflictFree) => txn.replicas(|at| txn.is_complete_at(at)).collect(),
+            (None, ReadAt::LeastLoaded) => {
+                let up = self.replicas.best();
+                let executes = txn.replicas(|at| at.part == Part::Executes);
+                executes.filter(|replica| up.contains(replica)).collect()
+            }
+        };
+        let Some(replica) = self.replicas.choose(candidates) else {
+            self.counts.places_awaited += u64::from(txn.state != State::AwaitingPlace);
+            txn.state = State::AwaitingPlace;
+            return;
+        };
+        self.send_read(id, replica, effects, |txn, op| Message::Read { txn, op });
+    }
+
+    /// A transaction that is one read holds its locks at one replica only (CAS 4.8).
+    pub(super) fn place_single_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some((replica, after)) = self.choose_for_single_read(id) else { return self.await_replica(id) };
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.at = vec![At::ABSENT; self.replicas.len()];
+        txn.at[usize::from(replica.0)] = At::with_part(Part::Executes);
+        let locks = txn.locks.clone();
+        self.send_read(id, replica, effects, |txn, op| Message::SingleRead { txn, op, locks, after });
+        if let Some(txn) = self.txns.get_mut(&id) {
+            txn.state = State::AwaitingGrant;
+        }
+    }
+
+    /// Of the replicas where its session's updates are committed, the least loaded of those where no lock stands in its
+    /// way, or else of all (CAS 4.8). With it, the number behind which it must queue to see those updates anyway.
+    fn choose_for_single_read(&mut self, id: TxnId) -> Option<(ReplicaId, SequenceNumber)> {
+        let txn = self.txns.get(&id)?;
+        let updates: &[TxnId] = self.sessions.get(&txn.session).map_or(&[], |updates| updates);
+        let updates: SmallVec<[&Txn; 2]> =
+            updates.iter().filter_map(|update| self.txns.get(update)).collect();
+        let after = updates.iter().filter_map(|update| update.number).max().unwrap_or_default();
+        let mut candidates = self.replicas.best();
+        if self.policy.read_at == ReadAt::ConflictFree {
+            let contains_updates =
+                |replica: &ReplicaId| updates.iter().all(|update| !update.at(*replica).takes_part());
+            narrow(&mut candidates, contains_updates);
+            narrow(&mut candidates, |replica| !self.replicas.get(*replica).conflicts_with_reader(&txn.locks));
+        }
+        Some((self.replicas.choose(candidates)?, after))
+    }
+
+    fn send_read(
+        &mut self,
+        id: TxnId,
+        replica: ReplicaId,
+        effects: &mut Vec<Effect>,
+        message: impl FnOnce(TxnId, OpId) -> Message,
+    ) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(pending) = &mut txn.pending else { return };
+        let expected_ns = self.costs.expected_ns(pending.statement.class);
+        pending.sent = Sent::Read(replica, expected_ns);
+        let op = pending.op;
+        txn.state = State::Executing;
+        if let Some(at) = txn.at_mut(replica) {
+            at.open = true;
+        }
+        self.replicas.get_mut(replica).load.add(expected_ns);
+        self.counts.reads_placed += 1;
+        to_proxy(replica, message(id, op), effects);
+    }
+
+    pub(super) fn on_done(
+        &mut self,
+        id: TxnId,
+        op: OpId,
+        replica: ReplicaId,
+        outcome: Outcome,
+        elapsed_ns: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        let reads_there = txn.pending.as_ref().is_some_and(|pending| {
+            pending.op == op && matches!(pending.sent, Sent::Read(at, _) if at == replica)
+        });
+        if reads_there {
+            self.on_read_done(id, replica, outcome, elapsed_ns, effects);
+        } else if txn.autocommit && txn.number.is_none() && txn.at(replica).takes_part() {
+            // A single read that was given up while its answer was on the way; it is over at its proxy.
+            self.on_ended(id, replica, effects);
+        } else {
+            self.on_write_done(id, op, replica, outcome, elapsed_ns, effects);
+        }
+    }
+
+    fn on_read_done(
+        &mut self,
+        id: TxnId,
+        replica: ReplicaId,
+        outcome: Outcome,
+        elapsed_ns: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(mut pending) = txn.pending.take() else { return };
+        if let Sent::Read(_, expected_ns) = pending.sent {
+            self.replicas.get_mut(replica).load.remove(expected_ns);
+        }
+        if txn.autocommit {
+            // Its proxy has let it go.
+            txn.at.clear();
+        }
+        match outcome {
+            Outcome::Lost { answer_begun: true } => {
+                txn.follow(replica);
+                self.refuse(id, pending.op, Refusal::AnswerCut, effects);
+            }
+            Outcome::Lost { answer_begun: false } => {
+                pending.sent = Sent::Nowhere;
+                txn.pending = Some(pending);
+                self.read_elsewhere(id, replica, effects);
+            }
+            Outcome::Done { returned } => {
+                self.costs.learn(pending.statement.class, elapsed_ns);
+                txn.answered = true;
+                txn.note_returned(&returned);
+                self.after_answer(id, None, effects);
+            }
+            Outcome::Failed => {
+                txn.answered = true;
+                self.after_answer(id, Some(replica), effects);
+            }
+        }
+    }
+
+    /// A read was lost with its replica, or with its connection, before anybody saw a part of its answer.
+    pub(super) fn read_elsewhere(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if txn.autocommit {
+            return self.place_single_read(id, effects);
+        }
+        txn.state = State::AwaitingPlace;
+        self.lose_part(id, replica, effects);
+    }
+
+    fn after_answer(&mut self, id: TxnId, failed_at: Option<ReplicaId>, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if txn.autocommit {
+            return self.abort(id, effects);
+        }
+        txn.failed_at = failed_at;
+        txn.state = State::AwaitingClient;
+    }
+
+    fn on_write_done(
+        &mut self,
+        id: TxnId,
+        op: OpId,
+        replica: ReplicaId,
+        outcome: Outcome,
+        elapsed_ns: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let at = txn.at(replica);
+        let index = at.writes_done;
+        let expected = txn.writes.get(index).filter(|write| write.op == op && at.part == Part::Executes);
+        let Some(Write { class, expected_ns, .. }) = expected else { return };
+        let (class, expected_ns) = (*class, *expected_ns);
+        let failed = match &outcome {
+            Outcome::Lost { .. } => return self.on_lane_lost(id, replica, effects),
+            Outcome::Failed => true,
+            Outcome::Done { returned } => {
+                self.costs.learn(class, elapsed_ns);
+                txn.note_returned(returned);
+                false
+            }
+        };
+        self.replicas.get_mut(replica).load.remove(expected_ns);
+        if let Some(at) = txn.at_mut(replica) {
+            at.writes_done += 1;
+            at.halted = failed;
+        }
+        self.compare(id, index, replica, failed, effects);
+        self.progress(id, effects);
+    }
+
+    /// The first answer is the client's; a replica that differs from it must not go on.
+    fn compare(
+        &mut self,
+        id: TxnId,
+        index: usize,
+        replica: ReplicaId,
+        failed: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(write) = txn.writes.get_mut(index) else { return };
+        if write.answer.is_some() {
+            return self.settle(id, index, replica, effects);
+        }
+        if write.authority.is_none_or(|authority| authority == replica) {
+            write.answer = Some((replica, failed));
+            let done = txn.replicas(|at| at.part == Part::Executes && at.writes_done == index + 1);
+            for replica in done.collect::<Vec<_>>() {
+                self.settle(id, index, replica, effects);
+            }
+        }
+    }
+
+    fn settle(&mut self, id: TxnId, index: usize, replica: ReplicaId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some((_, failed)) = txn.writes.get(index).and_then(|write| write.answer) else { return };
+        let Some(at) = txn.at_mut(replica).filter(|at| at.halted) else { return };
+        at.halted = false;
+        if failed {
+            to_proxy(replica, Message::Resume { txn: id }, effects);
+        } else {
+            to_proxy(replica, Message::Detach { txn: id }, effects);
+            self.lose_part(id, replica, effects);
+        }
+    }
+
+    /// Whether the pending write may be answered, and what follows.
+    pub(super) fn progress_write(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if txn.pending.as_ref().is_none_or(|pending| pending.sent != Sent::Everywhere) {
+            return;
+        }
+        let count = txn.writes.len();
+        let Some((replica, failed)) = txn.writes.last().and_then(|write| write.answer) else { return };
+        if !self.policy.is_answered(&self.replicas, txn, |at| executed(at, at.writes_done == count)) {
+            return;
+        }
+        if txn.autocommit && txn.strayed && !failed {
+            txn.state = State::AwaitingQuiet;
+            return self.progress(id, effects);
+        }
+        let Some(pending) = txn.pending.take() else { return };
+        let writes = matches!(pending.statement.kind, StatementKind::Write | StatementKind::Schema);
+        if !txn.autocommit {
+            txn.answered = true;
+            txn.wrote |= writes && !failed && !txn.read_only;
+            effects.push(Effect::Release { txn: id, op: pending.op, replica });
+            return self.after_answer(id, failed.then_some(replica), effects);
+        }
+        if failed {
+            effects.push(Effect::Release { txn: id, op: pending.op, replica });
+            return self.abort(id, effects);
+        }
+        if writes {
+            return self.decide(id, pending.op, effects);
+        }
+        effects.push(Effect::Release { txn: id, op: pending.op, replica });
+        self.finish(id, pending.op, effects);
+    }
+}
+
+/// Leaves out those that do not satisfy a condition, unless none does.
+fn narrow(candidates: &mut Vec<ReplicaId>, condition: impl Fn(&ReplicaId) -> bool) {
+    if candidates.iter().any(&condition) {
+        candidates.retain(condition);
+    }
+}
