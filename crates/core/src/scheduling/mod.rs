@@ -24,6 +24,8 @@
 //!   only, so here they wait for their decision and are applied from the log, and later ones queue behind them.
 //! - *A statement that fails* answers for the transaction. A replica on which a statement fails that succeeded at the
 //!   first to answer lets go of its part and applies the transaction from the log.
+//! - *A statement's whole answer* shows items that its text did not (foreign-key parents): a single update starts again
+//!   with their tables; a longer transaction cannot commit. Either way its class has learned.
 //! - *Not built*: several schedulers (their messages `replicate_start_transaction` and `replicate_end_transaction`, 5.2
 //!   and 5.3) and selective retransmission (5.3.2). One scheduler lives with one log, so the log is the only copy.
 
