@@ -2,13 +2,16 @@
 //!
 //! * [`tpcw`]: loads the online bookstore and lets emulated customers walk through it.
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
+//! * [`torture`]: many small transactions on few rows, checked for strict serializability; bad clients; and a direct
+//!   comparison of replicas.
 //!
-//! Both are libraries with an options struct; the command line is somebody else's.
+//! All are libraries with an options struct; the command line is somebody else's.
 
 pub mod compare;
 mod connection;
 mod error;
 mod table;
+pub mod torture;
 pub mod tpcw;
 mod wire_value;
 

@@ -8,12 +8,12 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::Isolation;
 use super::session::{Session, Shape};
 use super::statement::{Answer, Step};
 use super::tally::{End, Tally};
 use super::trouble::Trouble;
 use super::world::World;
-use super::Isolation;
 
 /// Which of a client's connections is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,26 +82,55 @@ pub(super) struct Open {
 
 impl Client {
     pub(super) fn new(
-        world: Arc<World>, process: Process, random: ChaCha8Rng, isolation: Isolation, clock: Instant,
+        world: Arc<World>,
+        process: Process,
+        random: ChaCha8Rng,
+        isolation: Isolation,
+        clock: Instant,
         [main, other]: [Session; 2],
     ) -> Client {
-        Client { world, random, tally: Tally::default(), history: Vec::new(), process, isolation, clock, main, other }
+        Client {
+            world,
+            random,
+            tally: Tally::default(),
+            history: Vec::new(),
+            process,
+            isolation,
+            clock,
+            main,
+            other,
+        }
     }
 
-    /// Runs statements as one transaction, sent in a way chosen at random.
+    /// Runs statements as one transaction, sent in a way chosen at random. Any of them may be taken back to a
+    /// savepoint.
     pub(super) async fn batch(&mut self, workload: &str, steps: Vec<Step>) -> End {
-        let ways = match steps.len() {
+        let how = self.way(steps.len());
+        self.batch_as(workload, On::Main, steps, how).await
+    }
+
+    /// Runs statements that only make sense together.
+    pub(super) async fn batch_whole(&mut self, workload: &str, steps: Vec<Step>) -> End {
+        match self.way(steps.len()) {
+            How::Interactive => {
+                self.interactive(workload, On::Main, steps, 0.0).await.map_or(End::Aborted, |end| end)
+            }
+            how => self.batch_as(workload, On::Main, steps, how).await,
+        }
+    }
+
+    fn way(&mut self, steps: usize) -> How {
+        let ways = match steps {
             1 => &[How::Autocommit, How::Autocommit, How::Autocommit, How::Interactive, How::OneString][..],
             _ => &[How::Interactive, How::Interactive, How::OneString, How::Implicit, How::Pipelined],
         };
-        let how = *ways.choose(&mut self.random).unwrap_or(&How::Interactive);
-        self.batch_as(workload, On::Main, steps, how).await
+        *ways.choose(&mut self.random).unwrap_or(&How::Interactive)
     }
 
     /// Runs statements as one transaction.
     pub(super) async fn batch_as(&mut self, workload: &str, on: On, steps: Vec<Step>, how: How) -> End {
         if how == How::Interactive {
-            return self.interactive(workload, on, steps).await.map_or(End::Aborted, |end| end);
+            return self.interactive(workload, on, steps, 0.15).await.map_or(End::Aborted, |end| end);
         }
         let class = format!("{workload}, {}", how.name());
         let shape = self.shape();
@@ -110,7 +139,9 @@ impl Client {
         // What connects and prepares is no part of the transaction.
         let ready = match session.connect().await {
             Ok(()) if how == How::Pipelined => session.prepare_all(&steps).await,
-            Ok(()) if how == How::Autocommit && shape == Shape::Prepared => session.prepare(steps[0].sql).await,
+            Ok(()) if how == How::Autocommit && shape == Shape::Prepared => {
+                session.prepare(steps[0].sql).await
+            }
             other => other,
         };
         let mut open = Open::new(on, class, self.now());
@@ -122,14 +153,20 @@ impl Client {
         self.ended(open, end, trouble).await
     }
 
-    /// Runs a transaction statement by statement; savepoints and rollbacks come in at random.
-    async fn interactive(&mut self, workload: &str, on: On, steps: Vec<Step>) -> Result<End, Over> {
+    /// Runs a transaction statement by statement; some are rolled back, or a statement of them to a savepoint.
+    async fn interactive(
+        &mut self,
+        workload: &str,
+        on: On,
+        steps: Vec<Step>,
+        taken_back: f64,
+    ) -> Result<End, Over> {
         let class = format!("{workload}, {}", How::Interactive.name());
         let only_reads = steps.iter().all(|step| step.writes.is_empty());
         let mut open = self.begin(class, on, only_reads).await?;
-        let doomed = if self.random.random_bool(0.15) { self.random.random_range(0..steps.len()) } else { usize::MAX };
+        let doomed = self.random.random_bool(taken_back).then(|| self.random.random_range(0..steps.len()));
         for (place, step) in steps.iter().enumerate() {
-            if place == doomed {
+            if doomed == Some(place) {
                 self.savepoint(&mut open).await?;
                 self.step(&mut open, step).await?;
                 self.rollback_to_savepoint(&mut open).await?;
@@ -137,7 +174,11 @@ impl Client {
                 self.step(&mut open, step).await?;
             }
         }
-        if self.random.random_bool(0.05) { Ok(self.rollback(open).await) } else { Ok(self.commit(open).await) }
+        if self.random.random_bool(0.05) {
+            Ok(self.rollback(open).await)
+        } else {
+            Ok(self.commit(open).await)
+        }
     }
 
     /// Begins a transaction.
@@ -283,7 +324,9 @@ impl Client {
             let understood = match answers.next() {
                 Some(Ok(answer)) => step.meaning(&answer).map_err(|why| Trouble::Nonsense { why }),
                 Some(Err(refusal)) => Err(refusal),
-                None if sent.ended.is_ok() => Err(Trouble::Nonsense { why: format!("no answer to {}", step.sql) }),
+                None if sent.ended.is_ok() => {
+                    Err(Trouble::Nonsense { why: format!("no answer to {}", step.sql) })
+                }
                 None => Ok(step.writes.clone()),
             };
             match understood {
@@ -324,7 +367,9 @@ impl Client {
         let session = self.session(open.on);
         let broken = match &trouble {
             None => false,
-            Some(Trouble::Refused { .. } | Trouble::Nonsense { .. }) => session.simple("ROLLBACK").await.is_err(),
+            Some(Trouble::Refused { .. } | Trouble::Nonsense { .. }) => {
+                session.simple("ROLLBACK").await.is_err()
+            }
             Some(Trouble::Lost { .. } | Trouble::Stalled { .. }) => true,
         };
         if broken {

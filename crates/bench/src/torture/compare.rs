@@ -161,8 +161,10 @@ pub async fn compare_replicas(dsns: &[String]) -> Result<Comparison> {
 /// If a server cannot be reached or read.
 pub async fn compare_replicas_with(dsns: &[String], options: &CompareOptions) -> Result<Comparison> {
     let servers = try_join_all(dsns.iter().map(|dsn| Server::open(dsn))).await?;
-    let mut comparison =
-        Comparison { servers: servers.iter().map(|server| server.name.clone()).collect(), ..Comparison::default() };
+    let mut comparison = Comparison {
+        servers: servers.iter().map(|server| server.name.clone()).collect(),
+        ..Comparison::default()
+    };
     let definitions = try_join_all(servers.iter().map(|server| server.definitions(options))).await?;
     comparison.definitions = definitions.iter().map(BTreeMap::len).max().unwrap_or_default();
     for (what, definitions) in side_by_side(&servers, &definitions) {
@@ -170,8 +172,12 @@ pub async fn compare_replicas_with(dsns: &[String], options: &CompareOptions) ->
     }
     let tables = try_join_all(servers.iter().map(|server| server.tables(options))).await?;
     for table in tables.iter().flatten().collect::<BTreeSet<_>>() {
-        let having: Vec<&Server> =
-            servers.iter().zip(&tables).filter(|(_, tables)| tables.contains(table)).map(|(server, _)| server).collect();
+        let having: Vec<&Server> = servers
+            .iter()
+            .zip(&tables)
+            .filter(|(_, tables)| tables.contains(table))
+            .map(|(server, _)| server)
+            .collect();
         let (digest, difference) = compare_table(&having, table, options).await?;
         comparison.tables.push(digest);
         comparison.differences.extend(difference);
@@ -190,7 +196,9 @@ pub async fn compare_replicas_with(dsns: &[String], options: &CompareOptions) ->
 /// # Errors
 /// If a server cannot be reached or read.
 pub async fn compare_until_identical(
-    dsns: &[String], options: &CompareOptions, patience: Duration,
+    dsns: &[String],
+    options: &CompareOptions,
+    patience: Duration,
 ) -> Result<Comparison> {
     let began = Instant::now();
     loop {
@@ -202,22 +210,30 @@ pub async fn compare_until_identical(
     }
 }
 
+/// What each server has, `None` if nothing.
+type ByServer<T> = Vec<(String, Option<T>)>;
+
 /// What is not the same on all servers, by name.
 fn side_by_side<T: Clone + PartialEq>(
-    servers: &[Server], found: &[BTreeMap<String, T>],
-) -> Vec<(String, Vec<(String, Option<T>)>)> {
+    servers: &[Server],
+    found: &[BTreeMap<String, T>],
+) -> Vec<(String, ByServer<T>)> {
     let names: BTreeSet<&String> = found.iter().flat_map(BTreeMap::keys).collect();
     let of_all = |name: &String| found.iter().map(|found| found.get(name).cloned()).collect::<Vec<_>>();
     names
         .into_iter()
         .map(|name| (name, of_all(name)))
         .filter(|(_, values)| values.windows(2).any(|pair| pair[0] != pair[1]))
-        .map(|(name, values)| (name.clone(), servers.iter().map(|server| server.name.clone()).zip(values).collect()))
+        .map(|(name, values)| {
+            (name.clone(), servers.iter().map(|server| server.name.clone()).zip(values).collect())
+        })
         .collect()
 }
 
 async fn compare_table(
-    servers: &[&Server], table: &str, options: &CompareOptions,
+    servers: &[&Server],
+    table: &str,
+    options: &CompareOptions,
 ) -> Result<(TableDigest, Option<Difference>)> {
     let digests = try_join_all(servers.iter().map(|server| server.digest(table))).await?;
     let first = digests[0].clone();
@@ -230,12 +246,16 @@ async fn compare_table(
             examples.extend(rows_that_differ(servers[0], server, table, options.rows_shown).await?);
         }
     }
-    let counts = servers.iter().zip(&digests).map(|(server, digest)| (server.name.clone(), digest.rows)).collect();
+    let counts =
+        servers.iter().zip(&digests).map(|(server, digest)| (server.name.clone(), digest.rows)).collect();
     Ok((first, Some(Difference::Rows { table: table.to_owned(), counts, examples })))
 }
 
 async fn rows_that_differ(
-    one: &Server, other: &Server, table: &str, shown: usize,
+    one: &Server,
+    other: &Server,
+    table: &str,
+    shown: usize,
 ) -> Result<Vec<(String, i64, String)>> {
     let (of_one, of_other) = (one.parts(table).await?, other.parts(table).await?);
     let parts: BTreeSet<&String> = of_one.keys().chain(of_other.keys()).collect();
@@ -289,7 +309,12 @@ impl Server {
         Error::database(format!("{doing} on {}", self.name))
     }
 
-    async fn pairs(&self, sql: &str, options: &CompareOptions, doing: &str) -> Result<BTreeMap<String, String>> {
+    async fn pairs(
+        &self,
+        sql: &str,
+        options: &CompareOptions,
+        doing: &str,
+    ) -> Result<BTreeMap<String, String>> {
         let sql = sql.replace("{users}", USERS);
         let rows = self.client.query(&sql, &[&options.skip_schemas]).await.map_err(self.error(doing))?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
@@ -308,7 +333,7 @@ impl Server {
             SELECT 'column ' || c.oid::regclass || '.' || quote_ident(a.attname), \
                    concat_ws(' ', row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), \
                              format_type(a.atttypid, a.atttypmod), CASE WHEN a.attnotnull THEN 'NOT NULL' END, \
-                             a.attidentity, a.attgenerated, pg_get_expr(d.adbin, d.adrelid)) \
+                             a.attidentity::text, a.attgenerated::text, pg_get_expr(d.adbin, d.adrelid)) \
             FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
             LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum \
             WHERE c.relkind IN ('r', 'p', 'f') AND a.attnum > 0 AND NOT a.attisdropped AND {users} \
@@ -322,7 +347,7 @@ impl Server {
             WHERE {users} \
             UNION ALL \
             SELECT 'trigger ' || t.tgrelid::regclass || '.' || quote_ident(t.tgname), \
-                   pg_get_triggerdef(t.oid) || ' ' || t.tgenabled \
+                   pg_get_triggerdef(t.oid) || ' ' || t.tgenabled::text \
             FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
             WHERE NOT t.tgisinternal AND {users} \
             UNION ALL \
@@ -363,7 +388,8 @@ impl Server {
 
     /// A hash for each part of a table, by the first two digits of its rows' hashes.
     async fn parts(&self, table: &str) -> Result<BTreeMap<String, String>> {
-        let rows = self.client.query(&parts_of(table), &[]).await.map_err(self.error(&format!("read {table}")))?;
+        let rows =
+            self.client.query(&parts_of(table), &[]).await.map_err(self.error(&format!("read {table}")))?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(2))).collect())
     }
 

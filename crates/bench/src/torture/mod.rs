@@ -46,7 +46,6 @@ pub use workloads::Workload;
 use self::client::Client;
 use self::session::Session;
 use self::tally::Tally;
-use self::trouble::Trouble;
 use self::world::{SCHEMA, World};
 use crate::connection::Target;
 use crate::{Error, Result};
@@ -361,7 +360,9 @@ impl Round<'_> {
         report.add_check(&checked);
         if let Some(folder) = self.options.keep_in.as_ref().filter(|_| !checked.is_valid()) {
             let path = folder.join(format!("seed-{}-round-{}.history", self.options.seed, self.number));
-            tokio::fs::write(&path, check::text::write(&history)).await.map_err(Error::file("write", &path))?;
+            tokio::fs::write(&path, check::text::write(&history))
+                .await
+                .map_err(Error::file("write", &path))?;
         }
         Ok(())
     }

@@ -8,8 +8,8 @@ use futures_util::future::{join_all, join3, try_join_all};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, RowStream, Statement};
 
-use super::statement::{Answer, Cell, Param, Step};
 use super::Isolation;
+use super::statement::{Answer, Cell, Param, Step};
 use super::trouble::Trouble;
 use crate::connection::Target;
 
@@ -54,7 +54,8 @@ impl Session {
         };
         self.client = Some(client);
         if let Some(level) = self.isolation.name() {
-            self.simple(&format!("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")).await?;
+            self.simple(&format!("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}"))
+                .await?;
         }
         Ok(())
     }
@@ -97,7 +98,10 @@ impl Session {
     /// Sends several statements before the first answer has come, each with a Sync of its own, between two commands
     /// in the simple protocol. Statements must be prepared.
     pub(super) async fn pipeline(
-        &self, before: &str, steps: &[Step], after: &str,
+        &self,
+        before: &str,
+        steps: &[Step],
+        after: &str,
     ) -> Result<(Vec<Result<Answer, Trouble>>, Result<(), Trouble>), Trouble> {
         let client = self.client()?;
         let steps = steps.iter().map(|step| execute(client, &self.prepared[step.sql], &step.params));
@@ -141,7 +145,9 @@ impl Session {
     }
 
     async fn within<T>(
-        &self, doing: &str, sending: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        &self,
+        doing: &str,
+        sending: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Trouble> {
         match tokio::time::timeout(self.answer_within, sending).await {
             Ok(Ok(answer)) => Ok(answer),
@@ -152,7 +158,9 @@ impl Session {
 }
 
 async fn execute(
-    client: &Client, statement: &Statement, params: &[Param],
+    client: &Client,
+    statement: &Statement,
+    params: &[Param],
 ) -> Result<Answer, tokio_postgres::Error> {
     let params = params.iter().map(|param| param as &(dyn ToSql + Sync));
     answer(client.query_raw(statement, params).await?).await

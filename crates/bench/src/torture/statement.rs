@@ -23,7 +23,9 @@ type Meaning = Box<dyn Fn(&Answer) -> Result<Vec<Operation>, String> + Send + Sy
 
 impl Step {
     pub(super) fn new(
-        sql: &'static str, params: &[i64], writes: Vec<Operation>,
+        sql: &'static str,
+        params: &[i64],
+        writes: Vec<Operation>,
         meaning: impl Fn(&Answer) -> Result<Vec<Operation>, String> + Send + Sync + 'static,
     ) -> Step {
         let params = params.iter().map(|&int| Param(int.to_string())).collect();
@@ -54,7 +56,9 @@ pub(super) struct Param(pub(super) String);
 
 impl ToSql for Param {
     fn to_sql(
-        &self, _: &Type, out: &mut BytesMut,
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
     ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
         out.extend_from_slice(self.0.as_bytes());
         Ok(IsNull::No)
@@ -123,7 +127,11 @@ impl Answer {
     }
 
     pub(super) fn must_change(&self, count: u64) -> Result<(), String> {
-        if self.count == count { Ok(()) } else { Err(format!("{count} rows expected, {} changed", self.count)) }
+        if self.count == count {
+            Ok(())
+        } else {
+            Err(format!("{count} rows expected, {} changed", self.count))
+        }
     }
 
     /// The integer in a cell; NULL is an error.
@@ -160,9 +168,7 @@ impl Answer {
 pub(super) struct Cell(pub(super) Option<String>);
 
 impl<'a> FromSql<'a> for Cell {
-    fn from_sql(
-        column: &Type, raw: &'a [u8],
-    ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+    fn from_sql(column: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
         let text = match *column {
             Type::INT2 => i16::from_sql(column, raw)?.to_string(),
             Type::INT4 => i32::from_sql(column, raw)?.to_string(),

@@ -140,6 +140,7 @@ impl Tally {
     }
 }
 
-fn note(faults: &mut BTreeMap<String, Fault>, kind: String, said: String) {
+/// Counts a fault, and keeps what was said of the first.
+pub(super) fn note(faults: &mut BTreeMap<String, Fault>, kind: String, said: String) {
     faults.entry(kind).or_insert(Fault { count: 0, first: said }).count += 1;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onecopy_cluster::{Options as ServerOptions, Server};
+use onecopy_cluster::{Auth, Options as ServerOptions, Server};
 use onecopy_sim::check::Level;
 
 use super::*;
@@ -32,8 +32,7 @@ async fn one_server_at_serializable_is_one_copy() {
 async fn one_server_at_read_committed_loses_updates_and_skews_writes() {
     let server = server();
     let workloads = vec![Workload::LostUpdate, Workload::WriteSkew, Workload::Predicate];
-    let options =
-        Options { isolation: Isolation::ReadCommitted, workloads, go_on: true, ..short(&server) };
+    let options = Options { isolation: Isolation::ReadCommitted, workloads, go_on: true, ..short(&server) };
     let report = run(&options).await.unwrap();
     println!("{report}");
     for anomaly in ["lost update", "write skew (G2-item)"] {
@@ -63,4 +62,171 @@ async fn target_that_is_not_there_is_an_error() {
         ..Options::new(format!("host=127.0.0.1 port={port} user=postgres connect_timeout=1"))
     };
     assert!(matches!(run(&options).await, Err(Error::Connect { .. })));
+}
+
+#[tokio::test]
+async fn one_server_gives_clients_what_it_stores() {
+    let server = server();
+    let options = nondeterminism::Options { actions: 2_000, ..nondeterminism::Options::new(server.dsn()) };
+    let report = nondeterminism::run(&options).await.unwrap();
+    println!("{report}");
+    assert!(report.passed(), "{report}");
+    assert!(report.refused.is_empty(), "{report}");
+    assert_eq!(report.done.len(), 15, "{report}");
+    for property in [
+        "the row returned is the row stored",
+        "the row returned is stored at the end",
+        "what is handed out is handed out once",
+        "numbers ascend within a session",
+        "currval and lastval are this session's",
+        "now() is one moment in a transaction",
+        "a row is taken once",
+    ] {
+        assert!(report.held.get(property).is_some_and(|count| *count > 30), "{property}\n{report}");
+    }
+}
+
+/// What a PostgreSQL server holds for clients other than the one that asks.
+async fn held_by(watcher: &tokio_postgres::Client) -> std::result::Result<bad_input::Held, String> {
+    let sql = "SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity \
+               WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    let row = watcher.query_one(sql, &[]).await.map_err(|error| error.to_string())?;
+    let count = |column| u64::try_from(row.get::<_, i64>(column)).unwrap_or(0);
+    Ok(bad_input::Held { sessions: count(0), lanes: count(1) })
+}
+
+async fn stands_bad_clients(server: &Server) -> bad_input::Report {
+    let watcher = Target::parse(&server.dsn()).unwrap().connect().await.unwrap();
+    let options = bad_input::Options::new(server.dsn());
+    let report = bad_input::run_with(&options, async || held_by(&watcher).await).await.unwrap();
+    println!("{report}");
+    assert!(report.passed(), "{report}");
+    report
+}
+
+#[tokio::test]
+async fn one_server_stands_bad_clients() {
+    stands_bad_clients(&server()).await;
+}
+
+#[tokio::test]
+async fn one_server_that_asks_for_passwords_stands_bad_clients() {
+    let options = ServerOptions { auth: Auth::Scram { password: None }, ..ServerOptions::default() };
+    let report = stands_bad_clients(&Server::temporary(&options).unwrap()).await;
+    let tried = |part: &str| {
+        let named = report.cases.iter().filter(|case| case.name.contains(part));
+        named.filter(|case| matches!(case.verdict, bad_input::Verdict::Right(_))).count()
+    };
+    assert!(tried("password") >= 4 && tried("SCRAM") == 1, "{report}");
+}
+
+#[tokio::test]
+async fn leak_is_noticed() {
+    let server = server();
+    let options = bad_input::Options {
+        patience: Duration::from_secs(1),
+        only: Some("HTTP".to_owned()),
+        ..bad_input::Options::new(server.dsn())
+    };
+    let asked = AtomicU64::new(0);
+    let leaking = async || Ok(bad_input::Held { sessions: 1, lanes: asked.fetch_add(1, Ordering::Relaxed) });
+    let report = bad_input::run_with(&options, leaking).await.unwrap();
+    assert!(!report.passed(), "{report}");
+}
+
+#[tokio::test]
+async fn rows_that_change_behind_the_clients_backs_are_noticed() {
+    let server = server();
+    let options = nondeterminism::Options { actions: 1_500, ..nondeterminism::Options::new(server.dsn()) };
+    let saboteur = Target::parse(&server.dsn()).unwrap().connect().await.unwrap();
+    let sabotage = async {
+        for _ in 0..400 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            // Fails until the tables are there.
+            let sql = "UPDATE nd_row SET rnd = random() WHERE id = (SELECT max(id) FROM nd_row); SELECT setval('nd_seq', 1)";
+            let _ = saboteur.batch_execute(sql).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let report = tokio::select! {
+        report = nondeterminism::run(&options) => report.unwrap(),
+        () = sabotage => unreachable!("sabotage never ends"),
+    };
+    for property in [
+        "the row returned is the row stored",
+        "the row returned is stored at the end",
+        "what is handed out is handed out once",
+        "numbers ascend within a session",
+    ] {
+        assert!(report.wrong.contains_key(property), "{property}\n{report}");
+    }
+}
+
+#[tokio::test]
+async fn differences_between_servers_are_listed() {
+    let servers = [server(), server()];
+    let dsns: Vec<String> = servers.iter().map(Server::dsn).collect();
+    let schema = "CREATE TABLE t (id int PRIMARY KEY, x text); CREATE TABLE bag (x double precision); \
+                  CREATE SEQUENCE s; CREATE VIEW v AS SELECT x FROM t; \
+                  CREATE TABLE parts (id int) PARTITION BY RANGE (id); \
+                  CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (10); \
+                  CREATE SCHEMA onecopy; CREATE TABLE onecopy.progress (csn bigint); \
+                  INSERT INTO t SELECT i, 'row ' || i FROM generate_series(1, 1000) i; \
+                  INSERT INTO bag VALUES (1), (1), (0.1); INSERT INTO parts VALUES (1)";
+    let mut clients = Vec::new();
+    for dsn in &dsns {
+        let client = Target::parse(dsn).unwrap().connect().await.unwrap();
+        client.batch_execute(schema).await.unwrap();
+        clients.push(client);
+    }
+    // Order and physical place of rows are no difference, nor is onecopy's own bookkeeping.
+    clients[1].batch_execute("UPDATE t SET x = x; INSERT INTO onecopy.progress VALUES (1)").await.unwrap();
+    let comparison = compare_replicas(&dsns).await.unwrap();
+    assert!(comparison.identical(), "{comparison}");
+    assert_eq!(comparison.tables.len(), 3, "{comparison:?}");
+
+    let changes = "UPDATE t SET x = 'another' WHERE id = 500; INSERT INTO bag VALUES (0.1); SELECT nextval('s'); \
+                   ALTER TABLE t ALTER x SET DEFAULT 'd'; CREATE INDEX i ON t (x); CREATE TABLE more (id int)";
+    clients[1].batch_execute(changes).await.unwrap();
+    let comparison = compare_replicas(&dsns).await.unwrap();
+    println!("{comparison}");
+    let found: Vec<String> = comparison
+        .differences
+        .iter()
+        .map(|difference| match difference {
+            Difference::Definition { what, .. } => what.clone(),
+            Difference::Rows { table, examples, .. } => {
+                let rows: Vec<String> =
+                    examples.iter().map(|(_, count, row)| format!("{count} x {row}")).collect();
+                format!("{table}: {}", rows.join(", "))
+            }
+            Difference::Sequence { sequence, .. } => sequence.clone(),
+        })
+        .collect();
+    let mut expected = [
+        "column public.more.id",
+        "column public.t.x",
+        "index public.i",
+        "table public.more",
+        "public.bag: 1 x (0.1)",
+        "public.t: 1 x (500,another), 1 x (500,\"row 500\")",
+        "public.s",
+    ];
+    let mut sorted = found.clone();
+    sorted.sort_unstable();
+    expected.sort_unstable();
+    let without_order = |found: &[String]| {
+        found
+            .iter()
+            .map(|one| {
+                one.replace(
+                    "1 x (500,\"row 500\"), 1 x (500,another)",
+                    "1 x (500,another), 1 x (500,\"row 500\")",
+                )
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(without_order(&sorted), expected);
+    let short = Duration::from_millis(300);
+    assert!(!compare_until_identical(&dsns, &CompareOptions::default(), short).await.unwrap().identical());
 }

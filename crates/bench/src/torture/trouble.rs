@@ -39,7 +39,9 @@ impl Trouble {
             }
             Some(_) => Trouble::Lost { why: describe(error) },
             // A reply that the driver cannot decode is the server's mistake.
-            None if error.is_closed() || std::error::Error::source(error).is_some_and(|e| e.is::<std::io::Error>()) => {
+            None if error.is_closed()
+                || std::error::Error::source(error).is_some_and(|e| e.is::<std::io::Error>()) =>
+            {
                 Trouble::Lost { why: describe(error) }
             }
             None => Trouble::Nonsense { why: describe(error) },

@@ -65,7 +65,9 @@ pub(super) fn append(client: &mut Client, list: i64) -> Step {
         (true, true, true) => {
             "UPDATE torture_list SET items = items || $2::bigint WHERE id = $1 RETURNING id, items"
         }
-        (true, true, false) => "UPDATE torture_list SET items = array_append(items, $2::bigint) WHERE id = $1",
+        (true, true, false) => {
+            "UPDATE torture_list SET items = array_append(items, $2::bigint) WHERE id = $1"
+        }
         (true, false, true) => {
             "INSERT INTO torture_list (id, items) VALUES ($1, ARRAY[$2::bigint]) \
              ON CONFLICT (id) DO UPDATE SET items = torture_list.items || excluded.items RETURNING id, items"

@@ -17,9 +17,15 @@ async fn read_then_update(client: &mut Client) -> Result<(), Over> {
     let counter = client.random.random_range(client.world.counters());
     let lock = client.random.random_bool(0.2);
     let (class, read) = if lock {
-        ("lost update, FOR UPDATE", "SELECT id, version, total FROM torture_counter WHERE id IN ($1, $2) FOR UPDATE")
+        (
+            "lost update, FOR UPDATE",
+            "SELECT id, version, total FROM torture_counter WHERE id IN ($1, $2) FOR UPDATE",
+        )
     } else {
-        ("lost update, read then update", "SELECT id, version, total FROM torture_counter WHERE id IN ($1, $2)")
+        (
+            "lost update, read then update",
+            "SELECT id, version, total FROM torture_counter WHERE id IN ($1, $2)",
+        )
     };
     let read = register_step(read, [counter, counter], [counter], world::counter);
     let mut open = client.begin(class.to_owned(), On::Main, false).await?;

@@ -81,7 +81,10 @@ pub(super) fn setup(world: &World) -> Vec<String> {
 }
 
 fn insert(
-    statements: &mut Vec<String>, into: &str, ids: impl IntoIterator<Item = i64>, row: impl Fn(i64) -> String,
+    statements: &mut Vec<String>,
+    into: &str,
+    ids: impl IntoIterator<Item = i64>,
+    row: impl Fn(i64) -> String,
 ) {
     const ROWS_A_STATEMENT: usize = 100;
     let rows: Vec<String> = ids.into_iter().map(row).collect();
@@ -108,7 +111,8 @@ pub(super) async fn read_all(client: &mut Client) {
 /// Reads of registers from rows (id, version), of ids that the statement asked for; a row that is missing was never
 /// written.
 fn registers(
-    answer: &super::statement::Answer, ids: impl IntoIterator<Item = i64>,
+    answer: &super::statement::Answer,
+    ids: impl IntoIterator<Item = i64>,
     register: impl Fn(i64) -> onecopy_sim::check::Register,
 ) -> Result<Vec<Operation>, String> {
     let mut found = std::collections::BTreeMap::new();
@@ -130,7 +134,9 @@ fn registers(
 
 /// A read of rows (id, version, ...) by the two ids or bounds that are the statement's parameters.
 fn register_step(
-    sql: &'static str, params: [i64; 2], ids: impl IntoIterator<Item = i64> + Clone + Send + Sync + 'static,
+    sql: &'static str,
+    params: [i64; 2],
+    ids: impl IntoIterator<Item = i64> + Clone + Send + Sync + 'static,
     register: fn(i64) -> onecopy_sim::check::Register,
 ) -> Step {
     Step::new(sql, &params, Vec::new(), move |answer| registers(answer, ids.clone(), register))

@@ -24,7 +24,9 @@ pub(super) async fn run(client: &mut Client) {
                        WHERE (SELECT count(*) FROM torture_row WHERE grp = $1) < $3";
             let limit = i64::try_from(GROUP_MAX).unwrap_or(i64::MAX);
             let insert = Operation::Insert { table: world::group(group), row: world::row(row) };
-            let step = Step::new(sql, &[group, row, limit], vec![insert.clone()], move |answer| match answer.count {
+            let step = Step::new(sql, &[group, row, limit], vec![insert.clone()], move |answer| match answer
+                .count
+            {
                 0 => Ok(Vec::new()),
                 _ => Ok(vec![insert.clone()]),
             });
@@ -44,12 +46,16 @@ pub(super) fn scan(group: i64) -> Step {
         if rows.len() > GROUP_MAX {
             return Err(format!("{} rows in a group that has room for {GROUP_MAX}", rows.len()));
         }
-        Ok(vec![Operation::Scan { table: world::group(group), rows: rows.into_iter().map(world::row).collect() }])
+        Ok(vec![Operation::Scan {
+            table: world::group(group),
+            rows: rows.into_iter().map(world::row).collect(),
+        }])
     })
 }
 
 fn rows(answer: &Answer) -> Result<Vec<i64>, String> {
-    let mut rows = (0..answer.rows.len()).map(|row| answer.int(row, 0)).collect::<Result<Vec<i64>, String>>()?;
+    let mut rows =
+        (0..answer.rows.len()).map(|row| answer.int(row, 0)).collect::<Result<Vec<i64>, String>>()?;
     rows.sort_unstable();
     let count = rows.len();
     rows.dedup();

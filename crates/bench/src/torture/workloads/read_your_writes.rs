@@ -33,7 +33,8 @@ pub(super) async fn run(client: &mut Client) {
     if let (Some(value), Some(values)) = (written, seen)
         && !values.contains(&value)
     {
-        let missing = format!("list {list} was read as {values:?}, although the append of {value} had been answered");
+        let missing =
+            format!("list {list} was read as {values:?}, although the append of {value} had been answered");
         client.tally.broken("read your writes across connections", missing);
     }
 }

@@ -13,7 +13,7 @@ const NAME: &str = "transfer";
 
 pub(super) async fn run(client: &mut Client) {
     let accounts = client.world.accounts();
-    match client.random.random_range(0..8) {
+    match client.random.random_range(0..9) {
         0 => {
             client.batch(NAME, vec![read_range(accounts.clone()), sum(accounts)]).await;
         }
@@ -28,6 +28,9 @@ pub(super) async fn run(client: &mut Client) {
             let _: Result<(), Over> = compute_at_client(client).await;
         }
         5 => {
+            let _: Result<(), Over> = change_ones_mind(client).await;
+        }
+        6 => {
             let (from, to, amount) = pick(client);
             let versions = [client.world.fresh(), client.world.fresh()];
             client.batch(NAME, vec![in_one_statement(from, to, amount, versions)]).await;
@@ -35,7 +38,7 @@ pub(super) async fn run(client: &mut Client) {
         _ => {
             let (from, to, amount) = pick(client);
             let steps = vec![add(client, from, -amount), add(client, to, amount)];
-            client.batch(NAME, steps).await;
+            client.batch_whole(NAME, steps).await;
         }
     }
 }
@@ -105,7 +108,10 @@ fn add(client: &mut Client, account: i64, amount: i64) -> Step {
 }
 
 fn register_read(
-    register: onecopy_sim::check::Register, answer: &Answer, row: usize, column: usize,
+    register: onecopy_sim::check::Register,
+    answer: &Answer,
+    row: usize,
+    column: usize,
 ) -> Result<Operation, String> {
     Ok(Operation::Read { register, value: answer.int_or_null(row, column)?.map(world::value) })
 }
@@ -116,7 +122,10 @@ fn in_one_statement(from: i64, to: i64, amount: i64, versions: [i64; 2]) -> Step
                SET balance = balance + CASE id WHEN $1 THEN -$3::bigint ELSE $3::bigint END, previous = version, \
                version = CASE id WHEN $1 THEN $4::bigint ELSE $5::bigint END \
                WHERE id IN ($1, $2) RETURNING id, previous";
-    let write = |account, version| Operation::Write { register: world::account(account), value: world::value(version) };
+    let write = |account, version| Operation::Write {
+        register: world::account(account),
+        value: world::value(version),
+    };
     let writes = vec![write(from, versions[0]), write(to, versions[1])];
     Step::new(sql, &[from, to, amount, versions[0], versions[1]], writes.clone(), move |answer| {
         answer.must_change(2)?;
@@ -124,6 +133,25 @@ fn in_one_statement(from: i64, to: i64, amount: i64, versions: [i64; 2]) -> Step
         operations.extend(writes.iter().cloned());
         Ok(operations)
     })
+}
+
+/// Gives to one, takes it back to a savepoint, and gives to another.
+async fn change_ones_mind(client: &mut Client) -> Result<(), Over> {
+    let (from, to, amount) = pick(client);
+    let other = client.random.random_range(client.world.accounts());
+    let mut open = client.begin(format!("{NAME}, savepoint"), On::Main, false).await?;
+    for (account, change, keep) in [(from, -amount, true), (to, amount, false), (other, amount, true)] {
+        if !keep {
+            client.savepoint(&mut open).await?;
+        }
+        let step = add(client, account, change);
+        client.step(&mut open, &step).await?;
+        if !keep {
+            client.rollback_to_savepoint(&mut open).await?;
+        }
+    }
+    client.commit(open).await;
+    Ok(())
 }
 
 /// The client reads both balances, computes, and writes them back.
