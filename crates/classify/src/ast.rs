@@ -470,7 +470,6 @@ pub(crate) enum Utility {
     Discard(Discard),
     Prepare {
         name: String,
-        types: Vec<TypeRef>,
         statement: Box<Statement>,
     },
     Execute {

@@ -4,8 +4,7 @@
 //! The statement at home returns the columns of the plan as the *last* columns of its RETURNING list. The client
 //! gets the columns before them, or only the command tag if it asked for none.
 
-use crate::lexer::Position;
-use crate::rewrite::quoted;
+use crate::rewrite::{Rewrite, quoted};
 use onecopy_core::TableId;
 use std::fmt::Write as _;
 
@@ -24,9 +23,9 @@ pub struct CapturePlan {
     pub key: Vec<CaptureColumn>,
     /// The columns that are returned and shipped, in order: the key's for a DELETE, else all but generated ones.
     pub columns: Vec<CaptureColumn>,
-    /// Where `returning` is inserted into the statement (after splices of the rewrite at the same place).
-    pub at: Position,
-    /// What is inserted there: ` RETURNING ...`, or `, ...` after the client's own list.
+    /// The class's rewrite with the columns added to the RETURNING list: to be rendered instead of it at home.
+    pub rewrite: Rewrite,
+    /// What was added at the end: ` RETURNING ...`, or `, ...` after the client's own list.
     pub returning: String,
     /// The client asked for rows itself.
     pub client_returns: bool,
@@ -52,6 +51,8 @@ pub struct CaptureColumn {
     pub name: String,
     /// Its type as SQL writes it.
     pub type_name: String,
+    /// GENERATED ALWAYS AS IDENTITY: given when a row is inserted, and never changed afterwards.
+    pub fixed: bool,
 }
 
 /// A statement that applies one captured row: `$1` ... take the plan's columns in order, in text format.
@@ -71,10 +72,11 @@ pub fn captured_sql(plan: &CapturePlan) -> CapturedSql {
     let slot = |i: usize| format!("${}::{}", i + 1, plan.columns[i].type_name);
     let slots: Vec<String> = (0..columns.len()).map(slot).collect();
     let is_key = |i: usize| plan.key.iter().any(|k| k.name == plan.columns[i].name);
+    let changes = |i: usize| !is_key(i) && !plan.columns[i].fixed;
     let key: Vec<String> =
         (0..columns.len()).filter(|i| is_key(*i)).map(|i| format!("{} = {}", columns[i], slots[i])).collect();
     let assigned: Vec<String> = (0..columns.len())
-        .filter(|i| !is_key(*i))
+        .filter(|i| changes(*i))
         .map(|i| format!("{} = {}", columns[i], slots[i]))
         .collect();
     let insert = || {
@@ -102,7 +104,7 @@ pub fn captured_sql(plan: &CapturePlan) -> CapturedSql {
             let mut sql = insert();
             let conflict: Vec<String> = plan.key.iter().map(|k| quoted(&k.name)).collect();
             let set: Vec<String> = (0..columns.len())
-                .filter(|i| !is_key(*i))
+                .filter(|i| changes(*i))
                 .map(|i| format!("{0} = EXCLUDED.{0}", columns[i]))
                 .collect();
             // Writing to a String cannot fail.

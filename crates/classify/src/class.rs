@@ -280,7 +280,9 @@ pub struct Effects {
     pub sleeps: bool,
     /// It uses a snapshot or state of one server that others cannot import: pg_export_snapshot, cursors by name.
     pub pins_session: bool,
-    /// It names tables that the catalogue does not hold: temporary ones, or an error.
+    /// It names temporary relations of the session.
+    pub temporary_tables: bool,
+    /// It names relations that the catalogue does not hold: an error, unless the snapshot is too old.
     pub unknown_tables: bool,
     /// Strings with a backslash: its meaning depends on `standard_conforming_strings`.
     pub backslash: bool,

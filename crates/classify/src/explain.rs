@@ -22,7 +22,7 @@ pub struct Explanation {
     pub items: Vec<String>,
     /// How its changes reach the other replicas, with the reason.
     pub determinism: String,
-    /// The text with frozen values shown as `<now>`, `<nextval of s>`, if it is rewritten.
+    /// The text that is executed at home, if it is rewritten: frozen values are shown as `<now>`, `<nextval of s>`.
     pub rewritten: Option<String>,
     /// The prepared form in which other replicas execute it, if there is one.
     pub replay_form: Option<String>,
@@ -57,14 +57,17 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
         format!("{:?} {table}{space}{columns}", item.mode)
     });
     let items = items.collect();
-    let rewritten = (!class.rewrite.is_empty()).then(|| {
-        let values: Vec<_> = class
-            .rewrite
+    let rewrite = match &class.determinism {
+        Determinism::Capture(plan) => &plan.rewrite,
+        _ => &class.rewrite,
+    };
+    let rewritten = (!rewrite.is_empty()).then(|| {
+        let values: Vec<_> = rewrite
             .frozen
             .iter()
             .map(|f| crate::rewrite::FrozenValue(format!("<{}>", frozen_text(&f.kind))))
             .collect();
-        class.rewrite.render_simple(sql, layout, &values)
+        rewrite.render_simple(sql, layout, &values)
     });
     Explanation {
         items,

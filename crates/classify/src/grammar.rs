@@ -748,11 +748,9 @@ impl Reader {
                 raw::DiscardMode::DISCARD_SEQUENCES => Discard::Sequences,
                 _ => Discard::Temp,
             }),
-            Node::PrepareStmt(s) => Utility::Prepare {
-                name: owned(s.name()),
-                types: s.argtypes().iter().map(|t| type_ref(Some(t))).collect(),
-                statement: Box::new(self.statement(s.query())?),
-            },
+            Node::PrepareStmt(s) => {
+                Utility::Prepare { name: owned(s.name()), statement: Box::new(self.statement(s.query())?) }
+            }
             Node::ExecuteStmt(s) => {
                 Utility::Execute { name: owned(s.name()), arguments: self.list(s.params())? }
             }

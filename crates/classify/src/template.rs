@@ -127,12 +127,12 @@ impl<P: Params + ?Sized> Binder<'_, P> {
                         Found::Open => false,
                     });
                     if certain {
-                        lists.push((column.column, values));
+                        lists.push((column.column, distinct(values)));
                     }
                 }
                 Values::Array(operand) => {
                     if let Some(values) = self.array(*operand, column.canon) {
-                        lists.push((column.column, values));
+                        lists.push((column.column, distinct(values)));
                     }
                 }
             }
@@ -146,19 +146,32 @@ impl<P: Params + ?Sized> Binder<'_, P> {
                 set.push(access);
             }
         };
-        // Of several lists one is enough to narrow the item; a list that is too long widens it.
-        lists.sort_by_key(|(_, values)| values.len());
-        match lists.first() {
-            Some((_, values)) if values.is_empty() => {}
-            Some((column, values)) if values.len() <= ITEMS_MAX => {
-                for value in values {
-                    let mut equals = single.clone();
-                    equals.push((*column, *value));
-                    push(equals);
-                }
-            }
-            _ => push(single),
+        if lists.is_empty() {
+            push(single);
+            return;
         }
+        let mut found = vec![single];
+        // Short lists first: what would make too many items widens them instead.
+        lists.sort_by_key(|(_, values)| values.len());
+        for (column, values) in lists {
+            if values.is_empty() {
+                return;
+            }
+            if found.len() * values.len() > ITEMS_MAX {
+                break;
+            }
+            found = found
+                .iter()
+                .flat_map(|equals| {
+                    values.iter().map(move |value| {
+                        let mut equals = equals.clone();
+                        equals.push((column, *value));
+                        equals
+                    })
+                })
+                .collect();
+        }
+        found.into_iter().for_each(&mut push);
     }
 
     fn value(&self, operand: Operand, canon: Canon) -> Found {
@@ -197,6 +210,12 @@ impl<P: Params + ?Sized> Binder<'_, P> {
     fn inferred(&self, number: u32) -> u32 {
         self.types.get((number as usize).wrapping_sub(1)).copied().unwrap_or(0)
     }
+}
+
+fn distinct(mut values: Vec<ValueHash>) -> Vec<ValueHash> {
+    values.sort_unstable();
+    values.dedup();
+    values
 }
 
 fn sorted(mut equals: Bound) -> Bound {

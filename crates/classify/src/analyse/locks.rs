@@ -8,6 +8,9 @@ use crate::value::Canon;
 use onecopy_core::{ColumnId, Mode, Space};
 use std::collections::{BTreeMap, HashMap};
 
+/// The most columns that the item of an inserted row names.
+const INSERT_COLUMNS_MAX: usize = 8;
+
 /// The values of columns that every affected row has.
 pub(super) type Known = HashMap<u16, Values>;
 
@@ -27,7 +30,18 @@ impl<'a> Analyser<'a> {
     /// A new row.
     pub(super) fn insert_row(&mut self, table: usize, row: &Known) {
         // An item for a row names every indexed column that is shown: readers by any of them are told apart.
-        let columns = self.columns(table, row, |t, c| t.is_indexed(c));
+        let mut columns = self.columns(table, row, |t, c| t.is_indexed(c));
+        let t = self.table(table);
+        if columns.len() > INSERT_COLUMNS_MAX {
+            // Readers ask for keys and for values rather than for NULL.
+            let in_key =
+                |c: &ColumnTemplate| t.primary_key().is_some_and(|k| k.columns.contains(&c.column.0));
+            let is_null =
+                |c: &ColumnTemplate| matches!(&c.values, Values::One(o) if o.source == Source::Null);
+            columns.sort_by_key(|c| (!in_key(c), is_null(c), c.column));
+            columns.truncate(INSERT_COLUMNS_MAX);
+            columns.sort_by_key(|c| c.column);
+        }
         let id = self.item_id(table);
         self.push_item(ItemTemplate {
             table: id,

@@ -24,7 +24,7 @@ use crate::catalogue::{Catalogue, Relation, Table};
 use crate::class::{Class, ClockWords, Effects, Kind, Refusal};
 use crate::grammar::{self, ParseError};
 use crate::lexer::{Layout, Normalised, OwnedLayout};
-use crate::template::{ItemTemplate, NullRule};
+use crate::template::{ColumnTemplate, ItemTemplate, NullRule, Source, Values};
 use block::{CteEnv, CteId, QueryUse, Scope, ScopeId};
 use freeze::Edits;
 use onecopy_core::{Mode, Space, TableId};
@@ -229,6 +229,11 @@ impl<'a> Analyser<'a> {
     }
 
     fn push_item(&mut self, item: ItemTemplate) {
+        let is_null = |c: &ColumnTemplate| matches!(&c.values, Values::One(o) if o.source == Source::Null);
+        if item.null == NullRule::Skip && item.columns.iter().any(is_null) {
+            // Nothing equals NULL.
+            return;
+        }
         if !self.tables.contains(&item.table) {
             self.tables.push(item.table);
         }
@@ -269,7 +274,8 @@ impl<'a> Analyser<'a> {
         };
         match found {
             Resolved::System => self.effects.reads_catalogue = true,
-            Resolved::Temporary | Resolved::Unknown => self.effects.unknown_tables = true,
+            Resolved::Temporary => self.effects.temporary_tables = true,
+            Resolved::Unknown => self.effects.unknown_tables = true,
             _ => {}
         }
         found

@@ -7,12 +7,12 @@ use super::write::Event;
 use super::{Analyser, Resolved};
 use crate::ast::{
     AlterEffect, Body, Call, Copy, CreateTable, Expr, Literal, Name, Query, RelationKind, SetValue,
-    Statement, Transaction, TypeRef, Utility,
+    Statement, Transaction, Utility,
 };
 use crate::catalogue::table_id;
 use crate::class::{ExecuteArgument, Kind};
 use crate::functions::{Behaviour, builtin};
-use crate::lexer::TokenKind;
+use crate::lexer::{Token, TokenKind};
 use crate::template::{ItemTemplate, NullRule};
 use onecopy_core::{Mode, Space, TableId};
 
@@ -42,7 +42,7 @@ impl<'a> Analyser<'a> {
             }
             Utility::SetConstraints { deferred, .. } => Kind::SetConstraints { deferred: *deferred },
             Utility::Discard(what) => Kind::Discard(*what),
-            Utility::Prepare { name, types, statement } => self.prepare(name, types, statement),
+            Utility::Prepare { name, statement } => self.prepare(name, statement),
             Utility::Execute { name, arguments } => {
                 self.effects.returns_rows = true;
                 Kind::Execute { name: name.clone(), arguments: arguments.iter().map(argument).collect() }
@@ -190,7 +190,7 @@ impl<'a> Analyser<'a> {
         }
     }
 
-    fn prepare(&mut self, name: &str, types: &[TypeRef], statement: &'a Statement) -> Kind {
+    fn prepare(&mut self, name: &str, statement: &'a Statement) -> Kind {
         let inner = match statement {
             Statement::Query(_) => Kind::Select,
             Statement::Insert(_) => Kind::Insert,
@@ -215,12 +215,18 @@ impl<'a> Analyser<'a> {
             _ => false,
         });
         let body = found.and_then(|i| tokens.get(i + 1)).and_then(|t| u32::try_from(t.start).ok());
+        let types = match tokens.get(2) {
+            Some(open) if open.kind == TokenKind::Byte(b'(') => {
+                self.list_texts(&tokens, 2).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        };
         match body {
             Some(body) => Kind::Prepare {
                 name: name.to_owned(),
                 inner: Box::new(inner),
                 body: self.layout.position(body),
-                types: types.iter().map(|t| t.name.to_string()).collect(),
+                types,
             },
             None => self.unsupported("the prepared statement could not be located"),
         }
@@ -380,9 +386,34 @@ impl<'a> Analyser<'a> {
                 let known = names.iter().filter(|n| !matches!(self.peek(n), Resolved::Unknown));
                 let known: Vec<Name> = known.cloned().collect();
                 // DROP TABLE IF EXISTS of what is not there touches nothing.
-                self.ddl(tag, &known, true)
+                let kind = self.ddl(tag, &known, true);
+                self.take_tied(&known);
+                kind
             }
             _ => self.catalogue_ddl(tag),
+        }
+    }
+
+    /// The definitions of tables that foreign keys tie to tables that go.
+    fn take_tied(&mut self, names: &[Name]) {
+        for name in names {
+            let Resolved::Table(table) = self.peek(name) else { continue };
+            let children: Vec<TableId> =
+                self.catalogue().references(table).iter().map(|(child, _)| self.item_id(*child)).collect();
+            let parents = self.table(table).foreign_keys.iter();
+            let parents: Vec<TableId> = parents
+                .filter_map(|fk| self.catalogue().table(&fk.parent_schema, &fk.parent))
+                .map(|parent| self.catalogue().item_table(parent))
+                .collect();
+            for table in children.into_iter().chain(parents) {
+                self.push_item(ItemTemplate {
+                    table,
+                    space: Space::Schema,
+                    mode: Mode::Exclusive,
+                    columns: Vec::new(),
+                    null: NullRule::Skip,
+                });
+            }
         }
     }
 
@@ -583,13 +614,19 @@ impl<'a> Analyser<'a> {
         while tokens.get(i)?.kind != TokenKind::Byte(b'(') {
             i += 1;
         }
-        let close = super::freeze::closing(&tokens, i)?;
+        self.list_texts(&tokens, i)
+    }
+
+    /// The texts between the commas of a list that begins with the parenthesis at `open`.
+    fn list_texts(&self, tokens: &[Token], open: usize) -> Option<Vec<String>> {
+        let i = open;
+        let close = super::freeze::closing(tokens, i)?;
         let mut texts = Vec::new();
         let mut start = tokens.get(i + 1)?.start;
         let mut at = i + 1;
         while at < close {
             match tokens[at].kind {
-                TokenKind::Byte(b'(' | b'[') => at = super::freeze::closing(&tokens, at)?,
+                TokenKind::Byte(b'(' | b'[') => at = super::freeze::closing(tokens, at)?,
                 TokenKind::Byte(b',') => {
                     texts.push(self.sql.get(start..tokens[at].start)?.trim().to_owned());
                     start = tokens.get(at + 1)?.start;

@@ -6,7 +6,7 @@ use crate::capture::{CaptureColumn, CaptureOp, CapturePlan};
 use crate::catalogue::Table;
 use crate::class::{Class, Determinism, Kind, Pinned, Refusal, all_constants};
 use crate::lexer::{Normalised, hash_bytes};
-use crate::rewrite::{Rewrite, qualified, quoted};
+use crate::rewrite::{Piece, Rewrite, Splice, qualified, quoted};
 use crate::template::{AccessTemplate, ItemTemplate, NullRule, Operand, Source, Values};
 use onecopy_core::{ClassId, Mode, Space, TableId};
 
@@ -21,7 +21,7 @@ impl<'a> Analyser<'a> {
         let reason = self.unreplayable.clone();
         let determinism = self.determinism(reason, statement, &kind);
         // The rows may be shipped even where the text would do: used when a string names a moment.
-        let fallback = match &determinism {
+        let mut fallback = match &determinism {
             Determinism::Replay
                 if !self.clock_words.consts.is_empty() || !self.clock_words.params.is_empty() =>
             {
@@ -31,7 +31,7 @@ impl<'a> Analyser<'a> {
             _ => None,
         };
         let edits = std::mem::take(&mut self.edits);
-        let (rewrite, numbers, determinism) = match edits.finish(self.layout, writes) {
+        let (rewrite, numbers, mut determinism) = match edits.finish(self.layout, writes) {
             Some((rewrite, numbers)) => (rewrite, numbers, determinism),
             None => {
                 let refusal = Refusal::new(
@@ -41,6 +41,14 @@ impl<'a> Analyser<'a> {
                 (Rewrite::default(), Vec::new(), Determinism::Refuse(refusal))
             }
         };
+        for determinism in [Some(&mut determinism), fallback.as_deref_mut()].into_iter().flatten() {
+            if let Determinism::Capture(plan) = determinism {
+                // The columns come last of all that is put at the statement's end.
+                let returning = std::mem::take(&mut plan.rewrite.splices);
+                plan.rewrite = rewrite.clone();
+                plan.rewrite.splices.extend(returning);
+            }
+        }
         let access = self.access(&numbers);
         let parameterised = match determinism {
             Determinism::Replay => statement.and_then(|s| self.replay_form(s, &rewrite)),
@@ -218,14 +226,21 @@ impl<'a> Analyser<'a> {
             .columns
             .iter()
             .filter(|c| c.generated.is_none())
-            .map(|c| CaptureColumn { name: c.name.clone(), type_name: c.type_name.clone() })
+            .map(|c| CaptureColumn {
+                name: c.name.clone(),
+                type_name: c.type_name.clone(),
+                fixed: c.identity == Some('a'),
+            })
             .collect();
         let columns = if op == CaptureOp::Delete { key.clone() } else { all };
         let target = alias.clone().unwrap_or_else(|| name.last().to_owned());
         let list: Vec<String> =
             columns.iter().map(|c| format!("{}.{}", quoted(&target), quoted(&c.name))).collect();
-        let lead = if returning.is_some() { ", " } else { " RETURNING " };
+        let client_returns = returning.is_some();
+        let lead = if client_returns { ", " } else { " RETURNING " };
         let end = self.tokens().last().map_or(0, |t| t.end);
+        let at = self.layout.position(u32::try_from(end).unwrap_or(self.layout.end));
+        let returning = format!("{lead}{}", list.join(", "));
         Ok(CapturePlan {
             reason: reason.to_owned(),
             table: self.item_id(index),
@@ -233,9 +248,12 @@ impl<'a> Analyser<'a> {
             op,
             key,
             columns,
-            at: self.layout.position(u32::try_from(end).unwrap_or(self.layout.end)),
-            returning: format!("{lead}{}", list.join(", ")),
-            client_returns: returning.is_some(),
+            rewrite: Rewrite {
+                splices: vec![Splice { from: at, to: at, insert: vec![Piece::Text(returning.clone())] }],
+                frozen: Vec::new(),
+            },
+            returning,
+            client_returns,
         })
     }
 }
@@ -252,6 +270,10 @@ fn capture_key(table: &Table) -> Vec<CaptureColumn> {
     columns
         .iter()
         .filter_map(|number| table.column_by_number(*number))
-        .map(|c| CaptureColumn { name: c.name.clone(), type_name: c.type_name.clone() })
+        .map(|c| CaptureColumn {
+            name: c.name.clone(),
+            type_name: c.type_name.clone(),
+            fixed: c.identity == Some('a'),
+        })
         .collect()
 }

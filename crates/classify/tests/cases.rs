@@ -1,0 +1,82 @@
+//! Tables of statements with what they must be found to touch and depend on, in `tests/cases/*.txt`.
+//!
+//! A file names its catalogue, then lists cases: a title, the statement, a line of dashes, the explanation. Run with
+//! `UPDATE_CASES=1` to write the explanations anew, and read the difference.
+
+use onecopy_classify::{Catalogue, Context, explain};
+use std::fs;
+use std::path::Path;
+
+fn catalogue(name: &str) -> Catalogue {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/catalogues");
+    let read = |file: &str| fs::read_to_string(dir.join(file)).expect("catalogue file");
+    let mut catalogue = Catalogue::from_json(&read(&format!("{name}.json"))).expect("catalogue document");
+    catalogue.builtins = serde_json::from_str(&read("builtins15.json")).expect("list of functions");
+    catalogue.rebuild();
+    catalogue
+}
+
+#[test]
+fn every_case_is_explained_as_written() {
+    let update = std::env::var_os("UPDATE_CASES").is_some();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let mut files: Vec<_> = fs::read_dir(dir).expect("cases").map(|f| f.expect("case file").path()).collect();
+    files.sort();
+    let mut failures = String::new();
+    let mut count = 0;
+    for file in files {
+        let text = fs::read_to_string(&file).expect("case file");
+        let (found, cases) = run(&text);
+        count += cases;
+        if update {
+            fs::write(&file, &found).expect("write case file");
+        } else if found != text {
+            failures.push_str(&difference(&file, &text, &found));
+        }
+    }
+    assert!(count > 100, "only {count} cases were found");
+    assert!(failures.is_empty(), "{failures}");
+}
+
+/// The file as it would be if every explanation were right, and the number of its cases.
+fn run(text: &str) -> (String, usize) {
+    let mut out = String::new();
+    let mut current: Option<Catalogue> = None;
+    let mut path = vec!["public".to_owned()];
+    let mut count = 0;
+    for block in text.split("\ncase: ") {
+        if count == 0 && !block.contains("\n----") {
+            for line in block.lines() {
+                if let Some(name) = line.strip_prefix("catalogue: ") {
+                    current = Some(catalogue(name));
+                }
+                if let Some(schemas) = line.strip_prefix("search_path: ") {
+                    path = schemas.split(", ").map(str::to_owned).collect();
+                }
+            }
+            out.push_str(block);
+            continue;
+        }
+        count += 1;
+        let (head, _) = block.split_once("\n----").unwrap_or((block, ""));
+        let (title, sql) = head.split_once('\n').unwrap_or((head, ""));
+        let catalogue = current.as_ref().expect("the file begins with `catalogue: name`");
+        let temporary = ["scratch".to_owned()];
+        let context = Context { catalogue, search_path: &path, temporary: &temporary };
+        let explanation = explain(sql.trim(), &context).to_string();
+        let shown: Vec<&str> = explanation.lines().filter(|l| !l.starts_with("class ")).collect();
+        out.push_str(&format!("\ncase: {title}\n{sql}\n----\n{}\n", shown.join("\n")));
+    }
+    (out, count)
+}
+
+fn difference(file: &Path, expected: &str, found: &str) -> String {
+    let mut out = format!("\n{}:\n", file.display());
+    let blocks = |text: &str| -> Vec<String> { text.split("\ncase: ").map(str::to_owned).collect() };
+    for (old, new) in blocks(expected).iter().zip(&blocks(found)) {
+        if old.trim_end() != new.trim_end() {
+            out.push_str(&format!("--- expected\n{}\n+++ found\n{}\n", old.trim_end(), new.trim_end()));
+        }
+    }
+    out
+}
