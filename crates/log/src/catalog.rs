@@ -194,6 +194,18 @@ impl Catalog {
         self.segments.iter().map(|segment| segment.end_offset).sum()
     }
 
+    /// The first commit of the oldest segment that takes, with all later ones, at most `bytes_max`. At least the last
+    /// segment counts.
+    pub(crate) fn oldest_within(&self, bytes_max: u64) -> Csn {
+        let mut bytes = 0;
+        let fitting = self.segments.iter().rev().take_while(|segment| {
+            bytes += segment.end_offset;
+            bytes <= bytes_max
+        });
+        let last = &self.segments[self.segments.len() - 1];
+        fitting.last().unwrap_or(last).first_csn.max(self.first)
+    }
+
     /// The oldest record that is kept, whatever its kind.
     pub(crate) fn first_seq(&self) -> Seq {
         self.segments.front().map_or(self.end.seq, |segment| segment.first_seq)

@@ -425,6 +425,13 @@ impl Engine {
         self.deletable.extend(self.catalog.truncate_before(keep));
     }
 
+    /// The argument to [`Engine::truncate_before`] that leaves at most `bytes_max` bytes, but never less than the last
+    /// segment: for a bound on what is kept for replicas that are away.
+    #[must_use]
+    pub fn oldest_within(&self, bytes_max: u64) -> Csn {
+        self.catalog.oldest_within(bytes_max)
+    }
+
     /// Takes no more records. [`Engine::flush`] finishes what is pending, then brings everything to stable storage,
     /// whatever the durability; then the state is [`State::Closed`].
     pub fn close(&mut self) {

@@ -219,6 +219,10 @@ mod tests {
         let decide = Record::commit_with_payload(E, Csn(6), P, 1, Bytes::new());
         check(vec![chunk(0), later(decide.clone())], AppendError::Payload { id: P, logged: 0, found: 1 });
         let new_epoch = Record::other(Kind::EPOCH, Epoch(4), Bytes::new());
+        check(
+            vec![chunk(0), new_epoch.clone(), later(decide.clone())],
+            AppendError::Payload { id: P, logged: 0, found: 1 },
+        );
         check(vec![chunk(0), new_epoch, decide], AppendError::OldEpoch { current: Epoch(4), found: E });
     }
 }

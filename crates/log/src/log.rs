@@ -269,6 +269,13 @@ impl Log {
         }
     }
 
+    /// The argument to [`Log::truncate_before`] that leaves at most `bytes_max` bytes, but never less than the last
+    /// segment: for a bound on what is kept for replicas that are away.
+    #[must_use]
+    pub fn oldest_within(&self, bytes_max: u64) -> Csn {
+        self.shared.engine.lock().oldest_within(bytes_max)
+    }
+
     /// Bytes appended that are not durable yet, and so held in memory.
     #[must_use]
     pub fn backlog_bytes(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
-use onecopy_core::{Csn, Epoch};
+use onecopy_core::Csn;
 use thiserror::Error;
 
 use crate::catalog::{PayloadPlace, Span};
@@ -116,7 +116,6 @@ impl<M: Medium> Records<M> {
 pub struct Payload<M> {
     walk: Walk<M>,
     id: PayloadId,
-    epoch: Epoch,
     next: u32,
     chunks: u32,
 }
@@ -132,18 +131,12 @@ impl<M: Medium> Payload<M> {
             return Err(missing);
         };
         let place = engine.payload_of(commit.csn).ok_or(missing)?;
-        Ok(Payload::at(place, payload, commit.epoch, engine.log_id(), medium))
+        Ok(Payload::at(place, payload, engine.log_id(), medium))
     }
 
-    pub(crate) fn at(
-        place: PayloadPlace,
-        payload: PayloadRef,
-        epoch: Epoch,
-        log_id: LogId,
-        medium: M,
-    ) -> Payload<M> {
+    pub(crate) fn at(place: PayloadPlace, payload: PayloadRef, log_id: LogId, medium: M) -> Payload<M> {
         let walk = Walk::new(log_id, medium, place.segment, place.seq, place.offset);
-        Payload { walk, id: payload.id, epoch, next: 0, chunks: place.chunks }
+        Payload { walk, id: payload.id, next: 0, chunks: place.chunks }
     }
 
     /// The next chunk's body; `None` behind the last.
@@ -164,7 +157,8 @@ impl<M: Medium> Payload<M> {
         let wanted = Some(PayloadRef { id: self.id, chunk: self.next });
         while let Some(frame) = self.walk.next(&spans)? {
             let header = frame.header;
-            if header.kind == Kind::PAYLOAD && header.payload == wanted && header.epoch == self.epoch {
+            // Epochs never fall, so a chunk of that name behind the first one is of the same epoch.
+            if header.kind == Kind::PAYLOAD && header.payload == wanted {
                 self.next += 1;
                 return Ok(Some(Bytes::copy_from_slice(frame.body)));
             }

@@ -240,7 +240,7 @@ fn read_headers<M: Medium>(
 fn live_segments(headers: &[SegmentHeader]) -> Vec<SegmentHeader> {
     let mut live: Vec<SegmentHeader> = Vec::with_capacity(headers.len());
     for header in headers.iter().rev() {
-        if live.last().is_none_or(|later| header.first_seq <= later.first_seq) {
+        if live.last().is_none_or(|later| header.first_seq < later.first_seq) {
             live.push(*header);
         }
     }

@@ -122,7 +122,9 @@ fn a_reader_follows_the_log_across_segments_while_it_grows() {
             }
         });
         let mut next = 1;
+        let started = std::time::Instant::now();
         while next <= 3_000 {
+            assert!(started.elapsed() < Duration::from_secs(60), "{:?}", log.status());
             match reader.try_next().expect("whole") {
                 Some(entry) => {
                     assert_eq!((entry.seq, entry.record), (Seq(next), commit(next)));
@@ -316,6 +318,47 @@ fn a_process_killed_at_any_moment_loses_nothing_that_it_acknowledged() {
         expect_commits(&log, recovered.first.0, recovered.last.0);
         assert!(acknowledged > 1_000);
     }
+}
+
+/// Needs a file system of a few megabytes of its own: `ONECOPY_LOG_SMALL_FOLDER` names a folder there.
+#[test]
+fn a_file_system_that_fills_up_stops_the_log_and_room_lets_it_go_on() {
+    let Ok(folder) = std::env::var("ONECOPY_LOG_SMALL_FOLDER") else { return };
+    let path = Path::new(&folder).join("log");
+    let (tell, heard) = channel();
+    let tell_failed = tell.clone();
+    let hooks = Hooks::new(
+        move |durable| tell.send(Ok(durable)).unwrap_or_default(),
+        move |fault| tell_failed.send(Err(fault.clone())).unwrap_or_default(),
+    );
+    let options = Options { settings: Settings { segment_len: 1 << 20, ..Settings::default() }, ..options() };
+    let (log, recovered) = Log::open(&path, options, hooks).expect("open");
+    assert!(recovered.begun);
+    let mut last = 0;
+    while log.append(commit(last + 1)).is_ok() {
+        last += 1;
+    }
+    let mut acknowledged = Csn(0);
+    let fault = loop {
+        match heard.recv_timeout(Duration::from_secs(30)).expect("the log says that it failed") {
+            Ok(durable) => acknowledged = durable.csn,
+            Err(fault) => break fault,
+        }
+    };
+    println!("{acknowledged} of {last} acknowledged, then: {fault}");
+    assert_eq!(fault.cause, onecopy_log::Cause::DiskFull);
+    expect_commits(&log, 1, acknowledged.0);
+    drop(log);
+    let hooks = || Hooks::new(|_| {}, |_| {});
+    let refused = Log::open(&path, options, hooks()).err().expect("still no room");
+    println!("opened again: {refused}");
+    std::fs::remove_file(Path::new(&folder).join("ballast"))
+        .expect("ballast was put there to make room with");
+    let (log, recovered, heard) = open(&path, options);
+    assert!(recovered.last >= acknowledged);
+    log.append(commit(recovered.last.0 + 1)).expect("admitted");
+    wait_for(&heard, recovered.last.0 + 1);
+    expect_commits(&log, 1, recovered.last.0 + 1);
 }
 
 #[test]

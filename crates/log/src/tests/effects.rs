@@ -305,6 +305,11 @@ fn whole_segments_behind_the_needed_commit_are_deleted_oldest_first_between_grou
     rig.append((1..=17).map(large));
     rig.run();
     assert_eq!(rig.engine.sizes().segments, 4);
+    let last_two = 2 * HEADER + 1000 + 400;
+    assert_eq!(rig.engine.oldest_within(last_two), Csn(11));
+    assert_eq!(rig.engine.oldest_within(last_two - 1), Csn(16));
+    assert_eq!(rig.engine.oldest_within(0), Csn(16));
+    assert_eq!(rig.engine.oldest_within(u64::MAX), Csn(1));
     rig.engine.truncate_before(Csn(10));
     assert_eq!(rig.engine.first(), Csn(6), "commit 10 is the last of segment 2");
     rig.engine.truncate_before(Csn(16));
@@ -443,6 +448,70 @@ fn damage_to_what_was_safe_is_named_with_its_place() {
     assert_eq!(found, Corruption { segment: SegmentNo(1), offset: HEADER, seq: Seq(1), csn: Csn(0), damage });
     let words = found.to_string();
     assert!(words.contains("0000000000000001.seg, byte 4096, record 1, behind CSN 0"), "{words}");
+}
+
+#[test]
+fn the_header_of_an_empty_segment_proves_that_those_before_it_were_safe() {
+    let mut rig = Rig::begin(settings());
+    rig.append((1..=5).map(large));
+    rig.run();
+    rig.append([large(6)]);
+    let effects = rig.flush();
+    assert_eq!(effects, [header(2, 6, 6, 6)]);
+    let _unsealed = rig.perform(effects);
+    rig.disk.flip(SegmentNo(1), (HEADER + 1000 - 1) * 8);
+    let found = corruption(&mut rig.disk);
+    let damage = Damage::Record { defect: crate::record::Defect::Body, proof: Seq(6) };
+    assert_eq!((found.seq, found.damage), (Seq(5), damage));
+}
+
+#[test]
+fn a_whole_record_in_a_wrong_place_is_damage() {
+    let mut rig = Rig::begin(settings());
+    rig.append([commit(1)]);
+    rig.run();
+    let offset = HEADER + commit(1).frame_len();
+    let misplaced = write(1, offset, frames(1, 3, 3, &[Record { csn: Csn(2), ..commit(3) }]));
+    rig.disk.start(misplaced);
+    while rig.disk.is_busy() {
+        rig.disk.step();
+    }
+    let found = corruption(&mut rig.disk);
+    let defect = crate::record::Defect::Place { expected: Seq(2), found: Seq(3) };
+    assert_eq!((found.offset, found.damage), (offset, Damage::Record { defect, proof: Seq(3) }));
+}
+
+#[test]
+fn a_frame_of_another_log_or_segment_is_no_record() {
+    for stamp in [Stamp::new(LogId(9), SegmentNo(1)), Stamp::new(ID, SegmentNo(2))] {
+        let mut rig = Rig::begin(settings());
+        let record = commit(1);
+        let mut foreign = BytesMut::new();
+        let header = FrameHeader::of(&record, Seq(1), Seq(1));
+        encode_frame(&mut foreign, stamp, &header, &record.body);
+        rig.disk.start(write(1, HEADER, foreign.freeze()));
+        while rig.disk.is_busy() {
+            rig.disk.step();
+        }
+        let recovery = recover(&mut rig.disk).expect("an unfinished end").expect("there is a log");
+        assert_eq!((recovery.records(), recovery.tail.map(|tail| tail.headers)), (0, Some(0)));
+    }
+}
+
+#[test]
+fn segments_that_stayed_empty_are_removed_at_the_next_start() {
+    let mut disk = Rig::begin(settings()).disk;
+    for number in 2..5 {
+        let (mut rig, mut effects) = Rig::resume(disk, settings());
+        assert_eq!(effects, [header(number, 1, 1, 1)]);
+        while !effects.is_empty() {
+            effects = rig.perform(effects);
+        }
+        rig.run();
+        disk = rig.disk;
+        let left = crate::Medium::segments(&mut disk).expect("readable");
+        assert!(left.len() <= 2, "{left:?}");
+    }
 }
 
 #[test]
