@@ -11,9 +11,12 @@
 //! Invariants:
 //! - `applied <= told <= decided` for every replica's `applied`;
 //! - two open transactions never hold conflicting items;
-//! - a statement at a home runs only when the home contains the last told writer of every item it was granted;
+//! - a statement at a home runs only when the home contains the last told commit that conflicts with what it was granted:
+//!   the last writer of each item, and of what it takes exclusively the last one that refers to it by a foreign key;
 //! - a read runs only where `applied >=` the last told writer of its items, a read phase only where `applied >=` what
-//!   was told when its first statement arrived;
+//!   was told when its first statement arrived and the last told change of a definition;
+//! - items that only an answer shows are held from that answer on, or else before the decision, and then no commit on them
+//!   was missed;
 //! - a replica has at most one run of commits under way, and it starts at `applied + 1`;
 //! - no read phase is open while a definition changes: an older snapshot would see an emptied table (3.10);
 //! - a client hears of its commit after the decision is durable and some replica contains it.
@@ -21,6 +24,7 @@
 //! There is one place, the scheduler; it sends no messages. Sources: design sections 3.1 to 3.6 and 5; the load estimate
 //! is SELF of the CAS paper (4.10).
 
+mod deadlocks;
 mod replicas;
 mod txn;
 
@@ -55,7 +59,7 @@ pub struct Onecopy {
     versions: VersionTable,
     /// The last commits that needed rows to go on existing: applied, their foreign keys are checked again, and the check
     /// must not meet a later transaction's lock.
-    key_shares: VersionTable,
+    references: VersionTable,
     costs: Costs,
     predictor: Predictor,
     sequences: Sequences,
@@ -64,6 +68,10 @@ pub struct Onecopy {
     awaiting_any: BTreeMap<Csn, Vec<TxnId>>,
     /// Positions of the snapshots of open read phases.
     snapshots: BTreeMap<Csn, u32>,
+    /// Positions at which statements ran, or run, whose answers may still show items that they should have held.
+    pins: BTreeMap<Csn, u32>,
+    /// Transactions whose answers have shown items that somebody else held, oldest first.
+    owing: Vec<TxnId>,
     /// Transactions that change definitions, in the order in which they were granted their items.
     schema_changers: Vec<TxnId>,
     /// The last commit told that changed a definition: an older snapshot must not be opened any more, anywhere.
@@ -92,13 +100,15 @@ impl Onecopy {
             decisions: Decisions::starting_at(decided),
             locks: ItemLocks::default(),
             versions: VersionTable::starting_at(decided),
-            key_shares: VersionTable::starting_at(decided),
+            references: VersionTable::starting_at(decided),
             costs: Costs::default(),
             predictor: Predictor::default(),
             sequences: Sequences::default(),
             txns: HashMap::default(),
             awaiting_any: BTreeMap::new(),
             snapshots: BTreeMap::new(),
+            pins: BTreeMap::new(),
+            owing: Vec::new(),
             schema_changers: Vec::new(),
             schema_changed: Csn(0),
             awaiting_schema: Vec::new(),
@@ -192,6 +202,7 @@ impl Onecopy {
             txn.note_read(&statement.access);
         } else {
             txn.note_write(&statement.access, &mut self.predictor);
+            txn.note_references(&statement.access);
         }
         let in_read_phase = txn.home.is_none() && ((reads_only && !predicted) || txn.read_only);
         txn.pending = Some(Pending { op, statement, predicted, sent: None });
@@ -216,10 +227,45 @@ impl Onecopy {
         self.grant_owed(id, effects);
     }
 
-    /// Items that only answers showed are taken before the decision. A commit on one of them that the home did not
-    /// contain when the statement ran means that the statement may have missed it.
+    /// An answer showed items that the text does not. They are taken at once if nobody else holds them, so that whoever
+    /// wants them later waits here rather than in the database, where nobody would see a cycle; else before the decision.
+    fn on_returned(&mut self, id: TxnId, returned: Vec<Access>, effects: &mut Vec<Effect>) {
+        let granting = self.locks.request(id, &returned);
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.note_references(&returned);
+        match granting {
+            Granting::Granted => {
+                let position = txn.position;
+                let outdated = self.written_since(position, &returned);
+                if let Some(txn) = self.txns.get_mut(&id) {
+                    txn.outdated |= outdated;
+                }
+            }
+            Granting::Waits => {
+                if txn.owed.is_empty() {
+                    txn.owed_since = txn.position;
+                    self.owing.push(id);
+                }
+                txn.owed.extend(returned);
+                let granted = self.locks.withdraw(id);
+                self.on_granted(granted, effects);
+            }
+        }
+    }
+
+    /// Whether a commit wrote one of these after this position, or may have: a statement that ran there has missed it.
+    fn written_since(&self, position: Csn, accesses: &[Access]) -> bool {
+        position < self.versions.forgotten() || self.versions.floor(accesses) > position
+    }
+
+    /// Items that only answers showed are taken before the decision.
     fn grant_owed(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
+        if txn.outdated {
+            self.counts.reads_changed += 1;
+            let op = txn.commit_op;
+            return self.refuse(id, op, Refusal::ReadsChanged, effects);
+        }
         if txn.owed.is_empty() {
             return self.decide(id, effects);
         }
@@ -233,7 +279,8 @@ impl Onecopy {
 
     fn on_owed_granted(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get(&id) else { return };
-        if self.versions.floor(&txn.owed) > txn.owed_since {
+        if self.written_since(txn.owed_since, &txn.owed) {
+            self.counts.reads_changed += 1;
             return self.refuse(id, txn.commit_op, Refusal::ReadsChanged, effects);
         }
         self.decide(id, effects);
@@ -379,20 +426,6 @@ impl Onecopy {
         }
     }
 
-    /// Gives up the youngest member of every cycle that this transaction's waiting has closed.
-    fn break_cycles(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        while self.locks.waits(id) {
-            let Some(victim) = self.locks.youngest_of_cycle(id) else { return };
-            self.counts.deadlocks += 1;
-            let Some(txn) = self.txns.get(&victim) else { return };
-            let op = match (&txn.state, &txn.pending) {
-                (State::AwaitingOwed, _) | (_, None) => txn.commit_op,
-                (_, Some(pending)) => pending.op,
-            };
-            self.refuse(victim, op, Refusal::Deadlock, effects);
-        }
-    }
-
     fn on_items_granted(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
         let changes_schema = txn.pending.as_ref().is_some_and(|p| p.statement.kind == StatementKind::Schema);
@@ -442,15 +475,16 @@ impl Onecopy {
             if let Some(txn) = self.txns.get_mut(&id) {
                 txn.state = State::AwaitingHome;
             }
-            return;
+            return self.break_cycles(id, effects);
         }
         self.execute_at_home(id, home, How::Home { open: false }, effects);
     }
 
     /// The last commit told that conflicts with one of these.
     fn home_floor(&self, accesses: &[Access]) -> Csn {
-        let exclusive = in_mode(accesses, Mode::Exclusive, Mode::Exclusive);
-        self.versions.floor(accesses).max(self.key_shares.floor(&exclusive))
+        let exclusive = accesses.iter().filter(|access| access.mode.conflicts(Mode::KeyShared));
+        let referenced = exclusive.map(|access| self.references.last_writer(&access.item)).max();
+        self.versions.floor(accesses).max(referenced.unwrap_or_default())
     }
 
     fn choose_home(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
@@ -491,8 +525,25 @@ impl Onecopy {
         replica.home_statements += 1;
         if let Some(txn) = self.txns.get_mut(&id) {
             txn.position = replica.applied;
+            let writes = txn.pending.as_ref().is_some_and(Pending::writes);
+            if writes && txn.pinned.is_none() {
+                txn.pinned = Some(txn.position);
+                *self.pins.entry(txn.position).or_insert(0) += 1;
+            }
         }
         self.execute(id, home, how, effects);
+        self.break_cycles(id, effects);
+    }
+
+    fn unpin_unless_owing(&mut self, id: TxnId) {
+        if self.txns.get(&id).is_some_and(|txn| txn.owed.is_empty()) {
+            self.unpin(id);
+        }
+    }
+
+    fn unpin(&mut self, id: TxnId) {
+        let pinned = self.txns.get_mut(&id).and_then(|txn| txn.pinned.take());
+        pinned.into_iter().for_each(|position| uncount(&mut self.pins, position));
     }
 
     fn execute(&mut self, id: TxnId, replica: ReplicaId, how: How, effects: &mut Vec<Effect>) {
@@ -526,14 +577,13 @@ impl Onecopy {
         match outcome {
             Outcome::Done { returned } => {
                 self.costs.learn(pending.statement.class, elapsed_ns);
+                txn.wrote |= !txn.read_only && pending.writes();
+                let autocommit = txn.autocommit;
                 if !returned.is_empty() {
-                    txn.owed_since =
-                        if txn.owed.is_empty() { txn.position } else { txn.owed_since.min(txn.position) };
-                    txn.owed.extend(returned);
+                    self.on_returned(id, returned, effects);
                 }
-                txn.wrote |= !txn.read_only
-                    && matches!(pending.statement.kind, StatementKind::Write | StatementKind::Schema);
-                match (txn.autocommit, reads_only) {
+                self.unpin_unless_owing(id);
+                match (autocommit, reads_only) {
                     (true, true) => self.forget(id, effects),
                     (true, false) => self.on_commit(id, op, effects),
                     (false, _) => {}
@@ -543,7 +593,7 @@ impl Onecopy {
                 self.leave_lanes(id, effects);
                 self.forget(id, effects);
             }
-            Outcome::Failed => {}
+            Outcome::Failed => self.unpin_unless_owing(id),
             Outcome::Lost { answer_begun: true } => self.refuse(id, op, Refusal::AnswerCut, effects),
             Outcome::Lost { answer_begun: false } if txn.autocommit && reads_only => {
                 txn.pending = Some(Pending { sent: None, ..pending });
@@ -559,6 +609,7 @@ impl Onecopy {
 
     /// Nothing but the pending statement was lost with the replica: it may run on another.
     fn restart(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        self.unpin(id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.home = None;
         if let Some(snapshot) = txn.snapshot.take() {
@@ -572,6 +623,8 @@ impl Onecopy {
 /// Decisions and what follows from them (design 3.4).
 impl Onecopy {
     fn decide(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        self.unpin(id);
+        self.owing.retain(|owing| *owing != id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.state = State::AwaitingDurable;
         let home = txn.home.map(|home| (id, home));
@@ -588,9 +641,9 @@ impl Onecopy {
             if let Some((txn, _)) = decision.home_at_decision {
                 let held = self.locks.held(txn);
                 self.versions.write(decision.csn, held);
-                let key_shares = in_mode(held, Mode::KeyShared, Mode::Exclusive);
-                if !key_shares.is_empty() {
-                    self.key_shares.write(decision.csn, &key_shares);
+                let referenced = self.txns.get(&txn).map_or(&[][..], |txn| &txn.referenced);
+                if !referenced.is_empty() {
+                    self.references.write(decision.csn, referenced);
                 }
                 if self.schema_changers.contains(&txn) {
                     self.schema_changed = decision.csn;
@@ -675,14 +728,15 @@ impl Onecopy {
 
     /// Forgets what no position that will still be asked about can need.
     fn forget_old(&mut self) {
-        let Some(everywhere) = self.replicas.least_advanced(self.versions.forgotten()) else { return };
-        let oldest_snapshot = self.snapshots.keys().next().copied();
-        let needed = oldest_snapshot.map_or(everywhere, |snapshot| snapshot.min(everywhere));
+        let least_advanced = self.replicas.least_advanced(self.versions.forgotten(), self.decisions.told());
+        let Some(everywhere) = least_advanced else { return };
+        let oldest = self.snapshots.keys().next().into_iter().chain(self.pins.keys().next()).min();
+        let needed = oldest.map_or(everywhere, |oldest| everywhere.min(*oldest));
         self.versions.forget(needed);
-        self.key_shares.forget(needed);
-        if self.versions.len().max(self.key_shares.len()) > VERSIONS_MAX {
+        self.references.forget(needed);
+        if self.versions.len().max(self.references.len()) > VERSIONS_MAX {
             self.versions.forget(everywhere);
-            self.key_shares.forget(everywhere);
+            self.references.forget(everywhere);
         }
         self.decisions.forget(everywhere);
     }
@@ -706,6 +760,8 @@ impl Onecopy {
 
     /// The transaction is over and has no decision: everything it holds goes to those who wait.
     fn forget(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        self.unpin(id);
+        self.owing.retain(|owing| *owing != id);
         let Some(txn) = self.txns.remove(&id) else { return };
         if let Some((replica, expected_ns)) = txn.pending.as_ref().and_then(|pending| pending.sent) {
             self.replicas.get_mut(replica).load.remove(expected_ns);
@@ -722,12 +778,7 @@ impl Onecopy {
     }
 
     fn close_snapshot(&mut self, position: Csn, effects: &mut Vec<Effect>) {
-        if let Some(count) = self.snapshots.get_mut(&position) {
-            *count -= 1;
-            if *count == 0 {
-                self.snapshots.remove(&position);
-            }
-        }
+        uncount(&mut self.snapshots, position);
         if self.snapshots.is_empty() {
             for id in self.schema_changers.clone() {
                 if self.txns.get(&id).is_some_and(|txn| txn.state == State::AwaitingSnapshots) {
@@ -797,10 +848,13 @@ impl Onecopy {
     }
 }
 
-/// Those taken in one mode, as if they were taken in another.
-fn in_mode(accesses: &[Access], taken: Mode, counted: Mode) -> AccessSet {
-    let those = accesses.iter().filter(|access| access.mode == taken);
-    those.map(|access| Access::new(access.item.clone(), counted)).collect()
+fn uncount(counts: &mut BTreeMap<Csn, u32>, position: Csn) {
+    if let Some(count) = counts.get_mut(&position) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&position);
+        }
+    }
 }
 
 /// The request of a read that is known to be followed by a write of the same items.

@@ -11,6 +11,10 @@ use crate::protocol::ReplicaStatus;
 /// Decisions that one `Apply` may name: enough to fill a pipeline, few enough to let others in between.
 const RUN_MAX: u64 = 128;
 
+/// A replica that is at most so many commits behind is waited for with forgetting, or under load it might always be one
+/// commit behind what is remembered and never serve.
+const NEAR: u64 = 10_000;
+
 /// One replica.
 #[derive(Default, Debug)]
 pub(super) struct Replica {
@@ -129,9 +133,10 @@ impl Replicas {
         self.serving(forgotten).map(|r| r.applied).max()
     }
 
-    /// The smallest position of a replica that may serve.
-    pub(super) fn least_advanced(&self, forgotten: Csn) -> Option<Csn> {
-        self.serving(forgotten).map(|r| r.applied).min()
+    /// The smallest position of a replica that may serve, or soon will.
+    pub(super) fn least_advanced(&self, forgotten: Csn, told: Csn) -> Option<Csn> {
+        let near = Csn(told.0.saturating_sub(NEAR)).min(forgotten);
+        self.serving(near).map(|r| r.applied).min()
     }
 
     /// A replica that is behind what has been forgotten cannot be judged, so it only catches up.

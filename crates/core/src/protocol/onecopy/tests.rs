@@ -435,3 +435,166 @@ fn a_failed_single_write_lets_everything_go() {
     assert!(rig.protocol.locks.is_empty());
     assert_eq!(rig.protocol.txns.len(), 0);
 }
+
+/// An insert of a child row of its own table that refers to a row.
+fn insert_child(child: i64, parent: i64) -> Statement {
+    let equals = [(ColumnId(1), ValueHash::of_integer(child))];
+    let access =
+        smallvec![Access::new(Item::rows(TableId(2), equals), Mode::Insert), row(parent, Mode::KeyShared),];
+    Statement { class: ClassId(4), kind: StatementKind::Write, access }
+}
+fn statement(kind: StatementKind, access: &[Access]) -> Statement {
+    Statement { class: ClassId(5), kind, access: access.iter().cloned().collect() }
+}
+fn unique(value: i64) -> Access {
+    let item = Item::key(TableId(1), crate::item::KeyId(2), [(ColumnId(3), ValueHash::of_integer(value))]);
+    Access::new(item, Mode::Exclusive)
+}
+impl Rig {
+    /// The answer shows a unique value that the statement freed.
+    fn done_freeing(&mut self, txn: TxnId, op: OpId, replica: ReplicaId, freed: i64) {
+        let outcome = Outcome::Done { returned: vec![unique(freed)] };
+        self.on(Event::Executed { txn, op, replica, outcome, elapsed_ns: 1_000 });
+    }
+    fn insert_unique(&mut self, txn: TxnId, value: i64) {
+        self.single(txn, statement(StatementKind::Write, &[unique(value)]));
+    }
+}
+
+#[test]
+fn a_read_phase_that_waits_for_a_replica_is_not_opened_before_a_definition_that_changed_meanwhile() {
+    let mut rig = rig();
+    rig.single(T1, write(1));
+    rig.done(T1, OP0, R0);
+    rig.durable(1);
+    rig.begin(T2);
+    rig.statement(T2, OP0, read(5));
+    rig.effects.clear();
+    // Nothing contains commit 1, so the read phase waits, and holds up nobody.
+    let change = Access::new(Item::schema(TableId(9)), Mode::Exclusive);
+    rig.single(T3, statement(StatementKind::Schema, &[change]));
+    rig.expect(&[execute_held(T3, OP0, R1, OPEN_HOME)]);
+    rig.done(T3, OP0, R1);
+    rig.durable(2);
+    rig.applied(R0, 1);
+    rig.expect(&[append(T3, 2), acknowledge(T1, OP0, 1), apply(R0, 2, 2)]);
+    rig.applied(R0, 2);
+    rig.expect(&[acknowledge(T3, OP0, 2), execute(T2, OP0, R0, OPEN_SNAPSHOT)]);
+}
+
+#[test]
+fn whoever_takes_a_row_exclusively_runs_where_the_last_commit_that_refers_to_it_is_applied() {
+    for held_before in [false, true] {
+        let mut rig = rig();
+        rig.begin(T1);
+        if held_before {
+            let locked = statement(StatementKind::LockingRead, &[row(1, Mode::Shared)]);
+            rig.statement(T1, OP0, locked);
+            rig.done(T1, OP0, R0);
+        }
+        rig.statement(T1, OP1, insert_child(7, 1));
+        rig.done(T1, OP1, R0);
+        rig.commit(T1, OP2);
+        rig.durable(1);
+        rig.applied(R0, 1);
+        rig.effects.clear();
+        rig.single(T2, write(1));
+        rig.expect(&[execute_held(T2, OP0, R1, OPEN_HOME)]);
+        rig.on(Event::Rollback { txn: T2 });
+        rig.effects.clear();
+        rig.single(TxnId(9), read(9));
+        rig.expect(&[execute(TxnId(9), OP0, R0, ALONE)]);
+        rig.done(TxnId(9), OP0, R0);
+        // Applied to R1, the child's foreign key is checked there, and would meet this lock.
+        rig.single(T3, statement(StatementKind::Write, &[row(1, Mode::Exclusive)]));
+        rig.expect(&[execute_held(T3, OP0, R0, OPEN_HOME)]);
+    }
+}
+
+#[test]
+fn a_decided_commit_whose_home_fails_leaves_the_run_that_is_under_way_there_alone() {
+    let mut rig = rig();
+    for (txn, key) in [(T1, 1), (T2, 2)] {
+        rig.single(txn, write(key));
+    }
+    rig.done(T2, OP0, R1);
+    rig.done(T1, OP0, R0);
+    rig.durable(2);
+    rig.effects.clear();
+    // R0 applies T2, which is commit 1; its own T1 is commit 2.
+    rig.on(Event::HomeLost { txn: T1, replica: R0 });
+    rig.expect(&[]);
+    rig.applied(R0, 1);
+    rig.expect(&[acknowledge(T2, OP0, 1), apply(R0, 2, 2)]);
+}
+
+#[test]
+fn items_shown_only_by_an_answer_are_held_from_then_on_if_nobody_else_holds_them() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(7));
+    rig.done_freeing(T1, OP0, R0, 5);
+    rig.effects.clear();
+    rig.insert_unique(T2, 5);
+    rig.expect(&[]);
+    rig.on(Event::Rollback { txn: T1 });
+    rig.expect(&[Effect::Leave { txn: T1, replica: R0 }, execute_held(T2, OP0, R1, OPEN_HOME)]);
+}
+
+#[test]
+fn a_statement_that_waits_in_the_database_for_whoever_waits_for_its_items_is_part_of_a_cycle() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(7));
+    rig.single(T2, write(8));
+    rig.effects.clear();
+    // T3 holds the value and runs at R0, where it waits for T1, whose answer shows only now that it frees the value.
+    rig.insert_unique(T3, 5);
+    rig.expect(&[execute_held(T3, OP0, R0, OPEN_HOME)]);
+    rig.done_freeing(T1, OP0, R0, 5);
+    rig.expect(&[]);
+    rig.commit(T1, OP1);
+    rig.expect(&[
+        Effect::Leave { txn: T3, replica: R0 },
+        Effect::Refuse { txn: T3, op: OP0, reason: Refusal::Deadlock },
+        append(T1, 1),
+    ]);
+}
+
+#[test]
+fn a_commit_missed_on_an_item_that_only_the_answer_showed_is_found_though_every_replica_contains_it() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(7));
+    rig.insert_unique(T2, 5);
+    rig.done(T2, OP0, R1);
+    rig.done_freeing(T1, OP0, R0, 5);
+    rig.durable(1);
+    rig.applied(R0, 1);
+    rig.applied(R1, 1);
+    rig.commit_row_at(T3, 9, R1, 2);
+    rig.applied(R0, 2);
+    rig.effects.clear();
+    rig.commit(T1, OP1);
+    rig.expect(&[
+        Effect::Leave { txn: T1, replica: R0 },
+        Effect::Refuse { txn: T1, op: OP1, reason: Refusal::ReadsChanged },
+    ]);
+}
+
+#[test]
+fn a_replica_that_came_back_serves_as_soon_as_it_contains_what_was_forgotten_though_others_go_on() {
+    let mut rig = rig();
+    rig.on(Event::ReplicaDown { replica: R1 });
+    for csn in 1..=3 {
+        rig.commit_row_at(TxnId(csn), csn as i64, R0, csn);
+    }
+    rig.on(Event::ReplicaUp { replica: R1, applied: Csn(0) });
+    rig.expect(&[apply(R1, 1, 3)]);
+    rig.commit_row_at(TxnId(4), 4, R0, 4);
+    rig.applied(R1, 3);
+    rig.effects.clear();
+    rig.single(TxnId(5), read(1));
+    rig.single(TxnId(6), read(1));
+    rig.expect(&[execute(TxnId(5), OP0, R1, ALONE), execute(TxnId(6), OP0, R0, ALONE)]);
+}

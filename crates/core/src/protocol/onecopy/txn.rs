@@ -9,8 +9,9 @@ use super::{Item, in_update_mode};
 
 /// Reads noted one by one for prediction; what a longer transaction reads is not predicted.
 const NOTES_MAX: usize = 64;
-/// Items of a read phase kept one by one; beyond it whole tables are kept, which is safe and costs concurrency.
-const READS_MAX: usize = 1_000;
+/// Items of a read phase, and rows referred to, kept one by one; beyond it whole tables are kept, which is safe and costs
+/// concurrency.
+const ITEMS_MAX: usize = 1_000;
 
 /// What a transaction waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +66,12 @@ pub(super) struct Pending {
     pub(super) sent: Option<(ReplicaId, f64)>,
 }
 
+impl Pending {
+    pub(super) fn writes(&self) -> bool {
+        matches!(self.statement.kind, StatementKind::Write | StatementKind::Schema)
+    }
+}
+
 /// The snapshot of a read phase: it contains every commit up to `position`, and perhaps later ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Snapshot {
@@ -93,15 +100,21 @@ pub(super) struct Txn {
     pub(super) left_snapshot: Option<Csn>,
     /// What the read phase has read: locked and validated at the first write.
     pub(super) reads: AccessSet,
+    /// The rows that must go on existing for what it wrote, in a mode that counts as writing.
+    pub(super) referenced: AccessSet,
     /// Whether it has asked for items, and so must let them go.
     pub(super) wants_home: bool,
     pub(super) home: Option<ReplicaId>,
     pub(super) wrote: bool,
     /// What the home contained when the last statement was sent there.
     pub(super) position: Csn,
-    /// Items shown only by answers, and what the home contained when the first such statement ran.
+    /// The position that it keeps from being forgotten: of its last write, or of the first that owes.
+    pub(super) pinned: Option<Csn>,
+    /// Items shown only by answers that others held then, and what the home contained when the first such statement ran.
     pub(super) owed: AccessSet,
     pub(super) owed_since: Csn,
+    /// A statement has missed a commit on an item that only its answer showed.
+    pub(super) outdated: bool,
     pub(super) commit_op: OpId,
     notes: Vec<ReadNote>,
 }
@@ -118,12 +131,15 @@ impl Txn {
             snapshot_floor: None,
             left_snapshot: None,
             reads: AccessSet::new(),
+            referenced: AccessSet::new(),
             wants_home: false,
             home: None,
             wrote: false,
             position: Csn(0),
+            pinned: None,
             owed: AccessSet::new(),
             owed_since: Csn(0),
+            outdated: false,
             commit_op: OpId(0),
             notes: Vec::new(),
         }
@@ -155,14 +171,7 @@ impl Txn {
 
     fn remember_reads(&mut self, access: &AccessSet) {
         for access in access {
-            let access = if self.reads.len() < READS_MAX {
-                access.clone()
-            } else {
-                Access::new(Item::table(access.item.table), access.mode)
-            };
-            if !self.reads.contains(&access) {
-                self.reads.push(access);
-            }
+            add_bounded(&mut self.reads, access.clone());
         }
     }
 
@@ -178,6 +187,13 @@ impl Txn {
                 note.hit = true;
                 predictor.hit(note.prefix);
             }
+        }
+    }
+
+    /// What a foreign key refers to is held key-shared, which a stronger mode held before may cover; so it is kept apart.
+    pub(super) fn note_references(&mut self, accesses: &[Access]) {
+        for access in accesses.iter().filter(|access| access.mode == Mode::KeyShared) {
+            add_bounded(&mut self.referenced, Access::new(access.item.clone(), Mode::Exclusive));
         }
     }
 
@@ -216,5 +232,17 @@ impl Txn {
 
     pub(super) fn uses(&self, replica: ReplicaId) -> bool {
         self.home == Some(replica) || self.snapshot.is_some_and(|snapshot| snapshot.replica == replica)
+    }
+}
+
+/// Adds an item, or its table when there are many already.
+fn add_bounded(items: &mut AccessSet, access: Access) {
+    let access = if items.len() < ITEMS_MAX {
+        access
+    } else {
+        Access::new(Item::table(access.item.table), access.mode)
+    };
+    if !items.contains(&access) {
+        items.push(access);
     }
 }

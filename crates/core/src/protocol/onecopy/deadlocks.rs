@@ -1,0 +1,82 @@
+//! Cycles of waiting, found the moment they close (design 3.2).
+//!
+//! Most waiting is for items, and `ItemLocks` knows it. One kind is hidden: a statement that runs at a home may wait
+//! within the database for another transaction there whose answer has shown items (unique values that it freed) that
+//! the statement's transaction held already. Only both kinds together show such a cycle, which would else last for ever.
+
+use hashbrown::HashSet;
+
+use crate::effect::{Effect, Refusal};
+use crate::ids::TxnId;
+
+use super::Onecopy;
+use super::txn::State;
+
+impl Onecopy {
+    /// Gives up the youngest member of every cycle that this transaction's waiting has closed.
+    pub(super) fn break_cycles(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        while self.locks.waits(id) || !self.owing.is_empty() {
+            let Some(victim) = self.youngest_of_cycle(id) else { return };
+            self.counts.deadlocks += 1;
+            let Some(txn) = self.txns.get(&victim) else { return };
+            let op = match (&txn.state, &txn.pending) {
+                (State::AwaitingOwed, _) | (_, None) => txn.commit_op,
+                (_, Some(pending)) => pending.op,
+            };
+            self.refuse(victim, op, Refusal::Deadlock, effects);
+        }
+    }
+
+    fn youngest_of_cycle(&self, start: TxnId) -> Option<TxnId> {
+        if self.owing.is_empty() {
+            return self.locks.youngest_of_cycle(start);
+        }
+        let mut path = vec![start];
+        let mut seen = HashSet::new();
+        let mut levels = vec![self.waits_for(start)];
+        while let Some(level) = levels.last_mut() {
+            match level.pop() {
+                Some(next) if next == start => return path.into_iter().max(),
+                Some(next) if seen.insert(next) => {
+                    path.push(next);
+                    levels.push(self.waits_for(next));
+                }
+                Some(_) => {}
+                None => {
+                    levels.pop();
+                    path.pop();
+                }
+            }
+        }
+        None
+    }
+
+    /// For whom a transaction waits, or may wait within a database; sorted, so that the same history always gives the
+    /// same victim.
+    fn waits_for(&self, id: TxnId) -> Vec<TxnId> {
+        let mut blockers: Vec<TxnId> = self.locks.blockers_of(id).chain(self.hidden_blockers(id)).collect();
+        blockers.sort_unstable();
+        blockers
+    }
+
+    /// Those at the same home who owe an item that this transaction's statement there takes.
+    fn hidden_blockers(&self, id: TxnId) -> impl Iterator<Item = TxnId> {
+        let runs = |state| matches!(state, State::Executing | State::AwaitingHome);
+        let txn = self.txns.get(&id).filter(|txn| runs(txn.state) && txn.home.is_some());
+        let statement = txn.and_then(|txn| Some((txn.home, &txn.pending.as_ref()?.statement)));
+        statement.into_iter().flat_map(move |(home, statement)| {
+            let in_the_way = move |owing: &&TxnId| {
+                self.txns.get(*owing).is_some_and(|other| {
+                    let overlaps = || {
+                        other
+                            .owed
+                            .iter()
+                            .any(|owed| statement.access.iter().any(|access| access.conflicts(owed)))
+                    };
+                    **owing != id && other.home == home && overlaps()
+                })
+            };
+            self.owing.iter().filter(in_the_way).copied()
+        })
+    }
+}
