@@ -142,6 +142,8 @@ impl Agent {
                 {
                     tracing::warn!(replica = %self.name, %error, "apply failed; trying again");
                     retried = Some(applied);
+                    // What failed left its transaction open and aborted.
+                    lane.command("ROLLBACK").await?;
                     lane.unprepare_all();
                     lane.command("DEALLOCATE ALL").await?;
                     next = applied.next();
