@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -13,6 +13,8 @@ use crate::record::{LogId, SegmentNo};
 
 const LOCK_NAME: &str = "lock";
 const TEMPORARY_SUFFIX: &str = ".tmp";
+/// What is in the log is as secret as what is in the databases.
+const FILE_MODE: u32 = 0o600;
 /// Bytes read and written again at once.
 const REFRESH_LEN: u64 = 1 << 20;
 
@@ -210,7 +212,9 @@ impl Folder {
     fn create(&mut self, segment: SegmentNo, header: &[u8]) -> io::Result<()> {
         let path = self.files.path.join(segment.file_name());
         let temporary = self.files.path.join(segment.file_name() + TEMPORARY_SUFFIX);
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(FILE_MODE);
+        let mut file = options.open(&temporary)?;
         file.write_all(header)?;
         file.sync_all()?;
         fs::rename(&temporary, &path)?;
@@ -262,7 +266,8 @@ fn create_folder(path: &Path) -> io::Result<()> {
 fn lock(path: &Path) -> Result<File, FolderError> {
     let lock_path = path.join(LOCK_NAME);
     let failed = |error| FolderError::Io { action: "lock", path: lock_path.clone(), error };
-    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
     let mut file = options.open(&lock_path).map_err(failed)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}

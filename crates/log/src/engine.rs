@@ -45,6 +45,8 @@ pub struct Settings {
     /// A group takes no further record when it would become longer. One record may exceed it.
     pub group_len_max: u64,
     /// How far a segment is filled with zeros ahead of the records, so that most syncs write no metadata; 0 for none.
+    /// On ext4 this took a fifth to two fifths off a lone commit's latency against a file that grows (`measure_log`).
+    /// Reserving space without writing it (`fallocate`) helps less: the first write to a block is metadata again.
     pub zero_ahead_len: u64,
 }
 

@@ -188,6 +188,17 @@ fn a_folder_belongs_to_one_log_at_a_time() {
 }
 
 #[test]
+fn only_the_owner_may_read_the_files() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    drop(open(folder.path(), options()));
+    for entry in std::fs::read_dir(folder.path()).expect("readable") {
+        let metadata = entry.expect("readable").metadata().expect("readable");
+        assert_eq!(metadata.permissions().mode() & 0o077, 0);
+    }
+}
+
+#[test]
 fn an_empty_folder_is_no_log_unless_one_is_to_begin() {
     let folder = tempfile::tempdir().expect("a folder");
     let hooks = Hooks::new(|_| {}, |_| {});
