@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::engine::{Cause, Effect, Event, Fault};
-use crate::medium::Medium;
-use crate::record::{LogId, SegmentNo};
+use crate::medium::{Medium, read_header};
+use crate::record::{SegmentHeader, SegmentNo};
 
 const LOCK_NAME: &str = "lock";
 const TEMPORARY_SUFFIX: &str = ".tmp";
@@ -156,9 +156,9 @@ impl Folder {
         }
     }
 
-    /// Puts all segments aside into a new folder inside this one, oldest first, so that whatever is left is a log at
-    /// every moment. Returns the new folder.
-    pub(crate) fn retire(&mut self, log_id: LogId) -> Result<PathBuf, FolderError> {
+    /// Puts all segments aside into a folder inside this one, oldest first, so that whatever is left is a log at every
+    /// moment. Returns that folder; `None` if there was nothing to put there.
+    pub(crate) fn retire(&mut self) -> Result<Option<PathBuf>, FolderError> {
         let path = self.files.path.clone();
         let failed = |action| {
             let path = path.clone();
@@ -166,7 +166,10 @@ impl Folder {
         };
         let mut segments = self.files.segments().map_err(failed("list folder"))?;
         segments.sort_unstable();
-        let aside = path.join(format!("retired-{log_id}"));
+        if segments.is_empty() {
+            return Ok(None);
+        }
+        let aside = self.retired_path(&segments);
         create_folder(&aside).map_err(failed("create folder for retired segments in"))?;
         let aside_folder = File::open(&aside).map_err(failed("open folder for retired segments in"))?;
         for segment in segments {
@@ -175,7 +178,25 @@ impl Folder {
             aside_folder.sync_all().map_err(failed("sync the retired segments of"))?;
             self.folder.sync_all().map_err(failed("sync folder"))?;
         }
-        Ok(aside)
+        Ok(Some(aside))
+    }
+
+    /// A folder named after the log that holds none of these segments yet: nothing is overwritten, and an interrupted
+    /// retirement goes on where it was.
+    fn retired_path(&mut self, segments: &[SegmentNo]) -> PathBuf {
+        let headers = segments.iter().filter_map(|&segment| {
+            let bytes = read_header(&mut self.files, segment).ok()?;
+            SegmentHeader::decode(&bytes, segment).ok()
+        });
+        let log = headers.map(|header| header.log_id.to_string()).next();
+        let name = format!("retired-{}", log.as_deref().unwrap_or("unknown"));
+        let candidates = (1..).map(|nth| match nth {
+            1 => self.files.path.join(&name),
+            _ => self.files.path.join(format!("{name}-{nth}")),
+        });
+        let is_free =
+            |folder: &PathBuf| segments.iter().all(|segment| !folder.join(segment.file_name()).exists());
+        candidates.into_iter().find(is_free).unwrap_or_else(|| self.files.path.join(&name))
     }
 
     fn try_perform(&mut self, effect: &Effect) -> io::Result<Event> {

@@ -3,7 +3,7 @@
 //! - [`record`]: what is stored, byte for byte (`docs/log-format.md`).
 //! - [`Engine`]: groups records, rotates and drops segments; no I/O. [`recover()`] reads and judges what a crash left.
 //! - [`Log`]: the engine on a real disk, with one thread that writes.
-//! - [`simulated`]: a disk that loses, tears and garbles what was not synced, for simulators.
+//! - `simulated` (with the feature of that name): a disk that loses, tears and garbles what was not synced, for simulators.
 //! - [`inspect`]: lists and verifies the log of a folder without touching it.
 
 #![forbid(unsafe_code)]

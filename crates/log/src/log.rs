@@ -19,7 +19,7 @@ use crate::engine::{Action, Cause, Effect, Engine, Event, Fault, Genesis, Settin
 use crate::gate::{AppendError, Gate};
 use crate::reader::{Payload, ReadError, Records};
 use crate::record::{Entry, LogId, Record, Seq};
-use crate::recover::{Corruption, RecoverError, Tail, recover};
+use crate::recover::{RecoverError, Tail, recover};
 
 /// How a log is opened.
 #[derive(Clone, Copy, Debug)]
@@ -390,20 +390,12 @@ impl Iterator for PayloadReader {
 }
 
 /// Puts the log in folder `path` aside, so that the next [`Log::open`] begins a new one there. For when the log is
-/// shorter than the most advanced replica. Returns the folder that the segments were moved to.
+/// shorter than the most advanced replica, or damaged. Returns the folder that the segments were moved to.
 ///
 /// # Errors
 /// The folder cannot be used, or holds no log. Interrupted or failed half-way, it can be called again.
 pub fn retire(path: &Path) -> Result<PathBuf, OpenError> {
-    let mut folder = Folder::open(path)?;
-    let log_id = match recover(folder.files()) {
-        Ok(Some(recovery)) => recovery.log_id(),
-        Ok(None) => return Err(OpenError::Missing(path.to_owned())),
-        // What cannot be recovered can still be put aside; the name is only for people.
-        Err(RecoverError::Corrupt(Corruption { .. })) => LogId(0),
-        Err(error) => return Err(error.into()),
-    };
-    Ok(folder.retire(log_id)?)
+    Folder::open(path)?.retire()?.ok_or_else(|| OpenError::Missing(path.to_owned()))
 }
 
 struct Shared {

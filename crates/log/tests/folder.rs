@@ -230,6 +230,11 @@ fn a_retired_log_makes_room_for_a_new_one_and_stays_readable() {
     let (log, recovered, _) = open(folder.path(), Options { genesis: Some(genesis), ..options() });
     assert_eq!((recovered.begun, recovered.log_id, recovered.last), (true, LogId(2), Csn(510)));
     drop(log);
+    let (first, first_again) = (retire(folder.path()), retire(folder.path()));
+    assert!(matches!(first_again, Err(OpenError::Missing(_))));
+    drop(open(folder.path(), Options { genesis: Some(genesis), ..options() }));
+    let second = retire(folder.path()).expect("put aside");
+    assert_ne!(first.expect("put aside"), second, "nothing that was put aside is overwritten");
 }
 
 #[test]
