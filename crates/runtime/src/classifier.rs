@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use onecopy_classify::{
-    CapturePlan, Catalogue, Class, ClassCache, Context, OwnedLayout, Piece, Rewrite, Scratch, Splice,
-    context_key,
+    CapturePlan, Catalogue, Class, ClassCache, Context, OwnedLayout, Rewrite, Scratch, context_key,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -146,15 +145,9 @@ impl Classifier {
     }
 }
 
-/// The rewrite with the text that returns captured columns.
-pub fn with_capture(rewrite: &Rewrite, capture: Option<&CapturePlan>) -> Rewrite {
-    let mut rewrite = rewrite.clone();
-    if let Some(plan) = capture {
-        let after = rewrite.splices.partition_point(|splice| splice.from <= plan.at);
-        let insert = vec![Piece::Text(plan.returning.clone())];
-        rewrite.splices.insert(after, Splice { from: plan.at, to: plan.at, insert });
-    }
-    rewrite
+/// The rewrite of an execution: with the columns that are captured, if there are any.
+pub fn rewrite_of<'a>(class: &'a Class, capture: Option<&'a CapturePlan>) -> &'a Rewrite {
+    capture.map_or(&class.rewrite, |plan| &plan.rewrite)
 }
 
 /// The schemas that a `search_path` setting names, as classification wants them.

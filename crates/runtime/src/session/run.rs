@@ -15,7 +15,7 @@ use super::extended::{Portal, PreparedStatement};
 use super::txn::{Lane, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Preparation, Request, Sink, Step, UnitError, Watch};
 use super::{Done, Session};
-use crate::classifier::{Statement, search_path, with_capture};
+use crate::classifier::{Statement, rewrite_of, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
 use crate::lane::LaneError;
@@ -155,7 +155,7 @@ impl Session {
         let kind = kind_of(&class.kind, class.effects.writes, class.effects.locks_rows, capture.is_some());
         let request = match portal {
             None => {
-                let rewrite = with_capture(&class.rewrite, capture.as_deref());
+                let rewrite = rewrite_of(&class, capture.as_deref());
                 Request::Simple(match rewrite.is_empty() {
                     true => statement.sql.to_string(),
                     false => rewrite.render_simple(&statement.sql, statement.layout.layout(), &frozen),
@@ -372,6 +372,8 @@ impl Session {
             capture: job.capture.as_ref().map(|plan| Captured {
                 columns: plan.columns.len(),
                 client_returns: plan.client_returns,
+                plain_descriptions: job.request.statement_descriptions(plan.client_returns),
+                must_describe: matches!(job.request, Request::Extended(_)),
                 ..Captured::default()
             }),
         };
@@ -764,7 +766,7 @@ pub(super) fn rendered(
     prepared: &PreparedStatement,
     capture: Option<&CapturePlan>,
 ) -> Preparation {
-    let rewrite = with_capture(&statement.class.rewrite, capture);
+    let rewrite = rewrite_of(&statement.class, capture);
     if rewrite.is_empty() {
         return prepared.preparation.clone();
     }

@@ -95,6 +95,10 @@ pub struct Captured {
     pub columns: usize,
     /// Whether the client asked for rows at all.
     pub client_returns: bool,
+    /// Descriptions of the client's own statement that come first, without our columns.
+    pub plain_descriptions: usize,
+    /// Whether a description must be answered even where the client asked for no rows (the extended protocol).
+    pub must_describe: bool,
     pub rows: Vec<Vec<Option<Bytes>>>,
     pub bytes: usize,
 }
@@ -384,7 +388,18 @@ impl Relay<'_, '_> {
             capture.bytes += body.len();
             capture.rows.push(row);
         }
-        if capture.client_returns {
+        if tag == tag::ROW_DESCRIPTION && capture.plain_descriptions > 0 {
+            capture.plain_descriptions -= 1;
+            let mut frame = BytesMut::with_capacity(body.len() + onecopy_wire::frame::HEAD_LEN);
+            frame.put_u8(tag);
+            frame.put_u32(body.len() as u32 + 4);
+            frame.put_slice(&body);
+            self.put(&frame);
+        } else if tag == tag::ROW_DESCRIPTION && !capture.client_returns && capture.must_describe {
+            let mut frame = BytesMut::new();
+            backend::build::no_data(&mut frame);
+            self.put(&frame);
+        } else if capture.client_returns {
             let mut stripped = BytesMut::new();
             strip_columns(tag, &body, capture.columns, &mut stripped)?;
             self.put(&stripped);
@@ -510,6 +525,16 @@ impl Request {
                     _ => 64,
                 })
                 .sum(),
+        }
+    }
+
+    /// How many row descriptions of the client's own statement will be answered: none if it returns no rows.
+    pub fn statement_descriptions(&self, returns: bool) -> usize {
+        match self {
+            Request::Extended(steps) if returns => {
+                steps.iter().filter(|step| matches!(step, Step::DescribeStatement(_))).count()
+            }
+            _ => 0,
         }
     }
 }
