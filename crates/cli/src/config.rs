@@ -171,8 +171,6 @@ section_with_defaults! {
     pub struct Limits {
         /// Client connections; further ones are refused with SQLSTATE 53300.
         connections_max: u32 = 2_000, in 1..=1_000_000;
-        /// Statements that wait for a connection or for others' transactions; further ones are refused with 53300.
-        queue_len_max: u32 = 10_000, in 1..=10_000_000;
         /// Milliseconds from a connection's arrival until its login is complete; then it is closed.
         startup_timeout_ms: u64 = 15_000, in 100..=600_000;
         /// The size of one statement with its parameters in bytes; larger ones are refused with 54000.

@@ -9,7 +9,7 @@ use std::fmt;
 pub struct DemoReport<'a> {
     /// The bookstore through onecopy.
     pub through: &'a Report,
-    /// The same customers on one of the servers, asked directly.
+    /// The same customers on one plain server, asked directly.
     pub direct: Option<&'a Report>,
     /// The servers' names, in the order of the statuses.
     pub names: &'a [String],
@@ -29,14 +29,17 @@ pub enum Copies {
         /// The last commit, which all of them contain.
         csn: u64,
         /// Tables compared.
-        tables: usize,
-        /// Rows compared on each server.
-        rows: u64,
+        tables: u64,
     },
     /// Some do not.
     Differ {
-        /// The tables, and on which servers.
-        tables: Vec<String>,
+        /// The servers, and what differs there.
+        replicas: Vec<String>,
+    },
+    /// Servers out of service could not be compared.
+    Incomplete {
+        /// Their names.
+        missing: Vec<String>,
     },
 }
 
@@ -46,16 +49,15 @@ impl fmt::Display for DemoReport<'_> {
         self.servers(f)?;
         self.waiting(f)?;
         match &self.copies {
-            Copies::Identical { csn, tables, rows } => {
-                let (csn, rows) = (grouped(*csn), grouped(*rows));
-                let servers = self.names.len();
-                writeln!(
-                    f,
-                    "Copies\n  identical on all {servers} servers at commit {csn}: {tables} tables, {rows} rows"
-                )
+            Copies::Identical { csn, tables } => {
+                let (csn, servers) = (grouped(*csn), self.names.len());
+                writeln!(f, "Copies\n  all {servers} servers are identical at commit {csn}: {tables} tables, all rows")
             }
-            Copies::Differ { tables } => {
-                writeln!(f, "Copies\n  THEY DIFFER, which is a bug of onecopy: {}", tables.join("; "))
+            Copies::Differ { replicas } => {
+                writeln!(f, "Copies\n  THEY DIFFER, which is a bug of onecopy: {}", replicas.join("; "))
+            }
+            Copies::Incomplete { missing } => {
+                writeln!(f, "Copies\n  not all could be compared: {} out of service", missing.join(", "))
             }
         }
     }
@@ -222,7 +224,7 @@ mod tests {
             names: &names,
             before: &status(1),
             after: &status(3),
-            copies: Copies::Identical { csn: 1236, tables: 10, rows: 123_456 },
+            copies: Copies::Identical { csn: 1236, tables: 10 },
         };
         assert_data_eq!(
             report.to_string(),
@@ -247,7 +249,7 @@ Conflicts
           2  transactions were given up for a conflict
 
 Copies
-  identical on all 3 servers at commit 1,236: 10 tables, 123,456 rows
+  all 3 servers are identical at commit 1,236: 10 tables, all rows
 
 "#]]
         );
@@ -263,10 +265,10 @@ Copies
             names: &names,
             before: &Status::default(),
             after: &Status::default(),
-            copies: Copies::Differ { tables: vec!["orders on r2".into()] },
+            copies: Copies::Differ { replicas: vec!["r2 DIFFERS: orders (contents)".into()] },
         };
         let text = report.to_string();
         assert!(text.contains("THEY DIFFER"), "{text}");
-        assert!(text.ends_with("orders on r2\n"), "{text}");
+        assert!(text.ends_with("r2 DIFFERS: orders (contents)\n"), "{text}");
     }
 }

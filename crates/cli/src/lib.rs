@@ -2,6 +2,7 @@
 
 pub mod commands;
 pub mod config;
+pub mod console;
 pub mod demo_report;
 pub mod local;
 pub mod messages;

@@ -104,7 +104,7 @@ method = \"trus\"
 [limits]
 conections_max = 5
 statement_bytes_max = \"big\"
-queue_len_max = -1
+startup_timeout_ms = -1
 colour = 3
 
 [[databases]]
@@ -166,7 +166,7 @@ unknown key `conections_max` in [limits]
 `limits.queue_len_max` must be from 0 to 4294967295, this is -1
    --> onecopy.toml:14:17
    |
-14 | queue_len_max = -1
+14 | startup_timeout_ms = -1
    |                 ^^
 
 unknown key `colour` in [limits]

@@ -3,9 +3,13 @@
 mod bench;
 mod completions;
 mod config;
+mod demo;
+mod explain;
 mod man;
 mod serve;
+mod status;
 mod up;
+mod verify;
 
 use crate::CommandError;
 use clap::Subcommand;
@@ -16,6 +20,10 @@ use clap::Subcommand;
 pub enum Command {
     Serve(serve::Args),
     Up(up::Args),
+    Demo(demo::Args),
+    Explain(explain::Args),
+    Status(status::Args),
+    Verify(verify::Args),
     Bench(bench::Args),
     Config(config::Args),
     Completions(completions::Args),
@@ -31,6 +39,10 @@ impl Command {
         match self {
             Command::Serve(args) => args.run(),
             Command::Up(args) => args.run(),
+            Command::Demo(args) => args.run(),
+            Command::Explain(args) => args.run(),
+            Command::Status(args) => args.run(),
+            Command::Verify(args) => args.run(),
             Command::Bench(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Completions(args) => args.run(),

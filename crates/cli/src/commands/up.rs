@@ -6,9 +6,8 @@ use crate::local::{DATABASE, LocalCluster, LocalOptions, default_dir};
 use crate::messages;
 use crate::output::print;
 use crate::runtime_settings::runtime_settings;
-use crate::serving::serve_until_stopped;
+use crate::serving::{serve_until_stopped, tcp_port};
 use onecopy_runtime::Handle;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Start a local cluster in one folder, and serve it.
@@ -56,19 +55,10 @@ impl Args {
 }
 
 fn announce(local: &LocalCluster, handle: &Handle) -> Result<(), CommandError> {
-    let port = tcp_port(handle).ok_or("onecopy does not listen on TCP")?;
+    let port = tcp_port(handle.addresses())?;
     local.announce(port)?;
     let user = local.cluster().server(0).superuser();
     eprintln!("connect with: psql -h 127.0.0.1 -p {port} -U {user} {DATABASE}");
     eprintln!("folder:       {}", local.dir().display());
     Ok(print("ready")?)
-}
-
-/// The port on which clients connect.
-fn tcp_port(handle: &Handle) -> Option<u16> {
-    handle
-        .addresses()
-        .iter()
-        .find_map(|address| address.parse::<SocketAddr>().ok())
-        .map(|address| address.port())
 }
