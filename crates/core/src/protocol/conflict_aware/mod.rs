@@ -12,9 +12,10 @@
 //!
 //! Guarantee: 1-copy serializability. Transactions are ordered by their sequence numbers, since a lock request enters a
 //! replica's queues only after all with smaller numbers. A single read has no number: it stands, at its replica, behind
-//! the number processed last. (The order agrees with real time within a session, not always across sessions: another
-//! session's read may go to a replica that the lock request of a finished update has not reached. With all places in
-//! one process it has reached all, and the order is strict.)
+//! the number processed last. (The paper promises agreement with real time within a session only. With several schedulers a read
+//! may reach a replica before the lock request of an update that is finished elsewhere. With one scheduler and ordered
+//! connections, as here, the lock request is ahead of every later read on its way to every replica, so the order is
+//! strict.)
 //!
 //! Invariants: those of the scheduler and the proxy, in their files.
 //!

@@ -107,21 +107,6 @@ impl Scheduler {
         }
     }
 
-    /// Between two statements, a transaction's connection to a replica was lost.
-    pub(super) fn on_lane_lost(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get_mut(&id) else { return };
-        if let Some(pending) = &mut txn.pending
-            && let Sent::Read(at, expected_ns) = pending.sent
-            && at == replica
-        {
-            // The read crossed with this message, and its proxy has dropped it.
-            pending.sent = Sent::Nowhere;
-            txn.state = State::AwaitingPlace;
-            self.replicas.get_mut(replica).load.remove(expected_ns);
-        }
-        self.lose_part(id, replica, effects);
-    }
-
     /// A replica can no longer execute a transaction: it goes on with the others, if there are any.
     pub(super) fn lose_part(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
@@ -131,6 +116,13 @@ impl Scheduler {
             }
         }
         txn.follow(replica);
+        if let Some(pending) = &mut txn.pending
+            && matches!(pending.sent, Sent::Read(at, _) if at == replica)
+        {
+            // It was queued there or on its way, and its proxy drops it.
+            pending.sent = Sent::Nowhere;
+            txn.state = State::AwaitingPlace;
+        }
         let only_it_knew = txn.failed_at == Some(replica);
         let none_left = !txn.at.iter().any(|at| at.part == Part::Executes);
         let executes = !txn.state.is_ending() && txn.number.is_some();

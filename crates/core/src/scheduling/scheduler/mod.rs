@@ -119,7 +119,7 @@ impl Scheduler {
                 self.on_done(txn, op, replica, outcome, elapsed_ns, effects);
             }
             Message::Ended { txn, replica } => self.on_ended(txn, replica, effects),
-            Message::LaneLost { txn, replica } => self.on_lane_lost(txn, replica, effects),
+            Message::LaneLost { txn, replica } => self.lose_part(txn, replica, effects),
             Message::Up { replica, incarnation, applied } => {
                 self.on_up(replica, incarnation, applied, effects)
             }

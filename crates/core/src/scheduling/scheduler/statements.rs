@@ -211,7 +211,7 @@ impl Scheduler {
         let Some(Write { class, expected_ns, .. }) = expected else { return };
         let (class, expected_ns) = (*class, *expected_ns);
         let failed = match &outcome {
-            Outcome::Lost { .. } => return self.on_lane_lost(id, replica, effects),
+            Outcome::Lost { .. } => return self.lose_part(id, replica, effects),
             Outcome::Failed => true,
             Outcome::Done { returned } => {
                 self.costs.learn(class, elapsed_ns);
