@@ -353,7 +353,7 @@ impl<'a> Analyser<'a> {
 
     /// The numbers that a table gives to the columns to which a foreign key refers, which may be those of one of
     /// its partitions.
-    fn parent_numbers(&self, table: usize, child: usize, fk: usize) -> Vec<Option<u16>> {
+    pub(super) fn parent_numbers(&self, table: usize, child: usize, fk: usize) -> Vec<Option<u16>> {
         let (root, fk) = (self.table(table), &self.table(child).foreign_keys[fk]);
         let parent = self.catalogue().table(&fk.parent_schema, &fk.parent);
         let number = |n: &u16| Some(root.column(&parent?.column_by_number(*n)?.name)?.number);
@@ -372,7 +372,7 @@ impl<'a> Analyser<'a> {
 }
 
 /// Whether a change of a column may create or free a value of a key.
-fn touches(key: &UniqueKey, column: u16) -> bool {
+pub(super) fn touches(key: &UniqueKey, column: u16) -> bool {
     key.columns.contains(&column)
         || key.depends.contains(&column)
         || (key.depends.is_empty() && (key.partial || key.columns.contains(&0)))

@@ -150,6 +150,8 @@ struct Analyser<'a> {
     nesting: u32,
     /// Functions and cascades under analysis, against endless recursion.
     active: Vec<(u64, u64)>,
+    /// Tables that a part of the statement changes.
+    written: Vec<usize>,
     /// A trigger fires.
     has_triggers: bool,
     /// A function that is called changes rows.
@@ -183,6 +185,7 @@ impl<'a> Analyser<'a> {
             edits: Edits::default(),
             nesting: 0,
             active: Vec::new(),
+            written: Vec::new(),
             has_triggers: false,
             writes_through_functions: false,
             frozen_places: BTreeSet::new(),

@@ -1,7 +1,7 @@
 //! The conclusion: what is known of a statement as a class.
 
 use super::Analyser;
-use crate::ast::{Insert, Statement};
+use crate::ast::{Body, Insert, Statement};
 use crate::capture::{CaptureColumn, CaptureOp, CapturePlan};
 use crate::catalogue::Table;
 use crate::class::{Class, Determinism, Kind, Pinned, Refusal, all_constants};
@@ -172,7 +172,7 @@ impl<'a> Analyser<'a> {
         statement: &'a Statement,
         _kind: &Kind,
     ) -> Result<CapturePlan, String> {
-        let (name, alias, with, returning, mut op) = match statement {
+        let (name, alias, with, returning, op) = match statement {
             Statement::Insert(s) => (&s.table, &s.alias, &s.with, &s.returning, insert_op(s)),
             Statement::Update(s) => (&s.table, &s.alias, &s.with, &s.returning, CaptureOp::Update),
             Statement::Delete(s) => (&s.table, &s.alias, &s.with, &s.returning, CaptureOp::Delete),
@@ -200,27 +200,31 @@ impl<'a> Analyser<'a> {
         if key.is_empty() && op != CaptureOp::Insert {
             return Err(format!("table {} has no primary key", t.name));
         }
-        if let Statement::Update(update) = statement {
-            let sets_key =
-                update.set.iter().any(|s| s.name.as_ref().is_some_and(|n| key.iter().any(|k| k.name == *n)));
-            if sets_key {
-                return Err(format!("it changes the primary key of {}", t.name));
+        let set: Vec<&str> = match statement {
+            Statement::Update(update) => update.set.iter().filter_map(|t| t.name.as_deref()).collect(),
+            Statement::Insert(insert) => {
+                let conflict = insert.on_conflict.as_ref().and_then(|c| c.update.as_ref());
+                conflict.iter().flat_map(|(set, _)| set).filter_map(|t| t.name.as_deref()).collect()
             }
+            _ => Vec::new(),
+        };
+        if set.iter().any(|name| key.iter().any(|k| k.name == *name)) {
+            return Err(format!("it changes the primary key of {}", t.name));
         }
-        if let Statement::Insert(insert) = statement
-            && let Some(conflict) = &insert.on_conflict
-        {
-            let sets_key = conflict
-                .update
-                .iter()
-                .flat_map(|(set, _)| set)
-                .any(|s| s.name.as_ref().is_some_and(|n| key.iter().any(|k| k.name == *n)));
-            if sets_key {
-                return Err(format!("it changes the primary key of {}", t.name));
-            }
-            if conflict.update.is_none() {
-                op = CaptureOp::Insert;
-            }
+        // The rows come one by one, where the statement changed them all at once.
+        let by_children = self.catalogue().references(index);
+        let referenced = by_children.iter().any(|(child, fk)| {
+            let numbers = self.parent_numbers(index, *child, *fk);
+            let names = numbers.iter().flatten().filter_map(|n| t.column_by_number(*n));
+            names.into_iter().any(|c| set.contains(&c.name.as_str()))
+        });
+        if referenced {
+            return Err(format!("it changes columns of {} to which foreign keys refer", t.name));
+        }
+        let single = matches!(statement, Statement::Insert(s) if is_single_row(s));
+        let refers_to_itself = by_children.iter().any(|(child, _)| *child == index);
+        if refers_to_itself && !single && !matches!(statement, Statement::Update(_)) {
+            return Err(format!("rows of {} refer to each other", t.name));
         }
         let all: Vec<CaptureColumn> = t
             .columns
@@ -255,6 +259,14 @@ impl<'a> Analyser<'a> {
             returning,
             client_returns,
         })
+    }
+}
+
+fn is_single_row(insert: &Insert) -> bool {
+    match insert.source.as_deref().map(|q| &q.body) {
+        None => true,
+        Some(Body::Values(rows)) => rows.len() <= 1,
+        Some(_) => false,
     }
 }
 

@@ -5,7 +5,7 @@ use super::block::{Entry, EntryColumns, QueryUse, ScopeId};
 use super::expr::At;
 use super::facts::{Facts, Key};
 use super::freeze::{Edits, closing};
-use super::locks::{Assigned, Known};
+use super::locks::{Assigned, Known, touches};
 use super::{Analyser, Env, Resolved};
 use crate::ast::{
     Body, Delete, Expr, From, Insert, Literal, Merge, MergeAction, MergeMatch, Name, OnConflict, Overriding,
@@ -87,6 +87,11 @@ impl<'a> Analyser<'a> {
         let inner = self.new_scope(Some(scope), env, body);
         self.scopes[inner].entries.push(Entry { name, columns: EntryColumns::Table(relation) });
         if let Some(conflict) = &insert.on_conflict {
+            if conflict.update.is_none() && matches!(rows.form, RowForm::Select { single: false }) {
+                self.unreplayable(
+                    "of several new rows with one key the first is kept, and their order is not total",
+                );
+            }
             self.on_conflict(conflict, table, &rows.values, inner);
         }
         self.returning(insert.returning.as_deref(), inner);
@@ -627,6 +632,9 @@ impl<'a> Analyser<'a> {
         let by_triggers = self.fire_triggers(table, Event::Update);
         self.add_computed(t, &mut assigned, &by_triggers);
         self.drop_unchanged(&known, &mut assigned);
+        if !names_one_row(t, &known) {
+            self.check_key_order(t, &assigned);
+        }
         self.change(table, update.only, &known, |a, table, known| {
             let own = a.assigned_by_own_numbers(t, table, &assigned);
             a.update_rows(table, known, &own);
@@ -791,6 +799,17 @@ impl<'a> Analyser<'a> {
         }
     }
 
+    /// Unique keys are checked row by row: whether values that rows pass on to each other collide on the way
+    /// depends on the order in which the rows lie. A value that all rows get alike cannot be passed on.
+    fn check_key_order(&mut self, t: &Table, assigned: &Assigned) {
+        let passes_on = |key: &UniqueKey| {
+            key.immediate && assigned.iter().any(|(c, value)| value.is_none() && touches(key, *c))
+        };
+        if t.exclusion || t.unique.iter().any(passes_on) {
+            self.unreplayable("unique keys are checked in the order in which rows lie");
+        }
+    }
+
     /// UPDATE ... FROM takes any of several matching rows, so at most one may match: each table of FROM has a
     /// unique key that the condition binds to the target or to tables bound before.
     fn check_single_match(&mut self, from: &'a [From], target: u32, scope: ScopeId, facts: &Facts) {
@@ -881,6 +900,21 @@ impl<'a> Analyser<'a> {
         if let Some(table) = target {
             self.read_rows(table, merge.only, &known, Mode::Shared);
         }
+        let sets_key = |t: &Target| {
+            let column = target.and_then(|table| self.table(table).column(t.name.as_deref()?));
+            column.is_none_or(|c| {
+                target.is_some_and(|table| self.table(table).unique.iter().any(|k| touches(k, c.number)))
+            })
+        };
+        let frees = |a: &MergeAction| match a {
+            MergeAction::Delete => true,
+            MergeAction::Update(set) => set.iter().any(sets_key),
+            _ => false,
+        };
+        let inserts = merge.arms.iter().any(|a| matches!(a.action, MergeAction::Insert { .. }));
+        if inserts && merge.arms.iter().any(|a| frees(&a.action)) {
+            self.unreplayable("MERGE creates and frees values of keys in the order in which rows lie");
+        }
         for arm in &merge.arms {
             arm.condition.iter().for_each(|e| self.expr(e, each));
             self.merge_action(&arm.action, target, merge.only, &known, scope);
@@ -918,6 +952,7 @@ impl<'a> Analyser<'a> {
                 let mut assigned = self.assigned(set, t, scope, None);
                 let by_triggers = self.fire_triggers(table, Event::Update);
                 self.add_computed(t, &mut assigned, &by_triggers);
+                self.check_key_order(t, &assigned);
                 self.change(table, only, known, |a, table, known| {
                     let own = a.assigned_by_own_numbers(t, table, &assigned);
                     a.update_rows(table, known, &own);
@@ -971,6 +1006,10 @@ impl<'a> Analyser<'a> {
             Resolved::Table(table) => {
                 self.effects.writes = true;
                 self.note_table(table, true);
+                if self.written.contains(&table) {
+                    self.unreplayable("several parts of the statement change one table, in no certain order");
+                }
+                self.written.push(table);
                 if self.table(table).rules {
                     self.touch_everything(Mode::Exclusive);
                     self.refuse(

@@ -1,0 +1,41 @@
+//! The catalogue's query returns what the committed documents hold, which the other tests build upon.
+
+use super::server::TestServer;
+use onecopy_classify::Catalogue;
+use std::path::Path;
+
+#[test]
+fn a_server_describes_its_schemas_as_the_committed_documents_do() {
+    let Some(server) = TestServer::start() else { return };
+    for name in ["pgbench", "tpcw", "shop"] {
+        let session = server.create(name, name);
+        let mut found = session.catalogue();
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/catalogues/{name}.json"));
+        let mut expected =
+            Catalogue::from_json(&std::fs::read_to_string(path).expect("document")).expect("document");
+        assert!(found.builtins.len() > 2000, "only {} built-in functions", found.builtins.len());
+        assert!(found.schemas.iter().any(|s| s == "pg_catalog"));
+        // What belongs to the server rather than to the schema.
+        for catalogue in [&mut found, &mut expected] {
+            catalogue.builtins.clear();
+            catalogue.server_version = 0;
+            catalogue.database.clear();
+            catalogue.schemas.clear();
+            catalogue.extensions.clear();
+        }
+        let show = |c: &Catalogue| -> serde_json::Value { serde_json::from_str(&c.to_json()).expect("JSON") };
+        assert_eq!(show(&found), show(&expected), "{name}");
+    }
+}
+
+#[test]
+fn the_document_survives_being_written_and_read() {
+    let Some(server) = TestServer::start() else { return };
+    let session = server.create("round", "shop");
+    let catalogue = session.catalogue();
+    let again = Catalogue::from_json(&catalogue.to_json()).expect("document");
+    assert_eq!(again.to_json(), catalogue.to_json());
+    assert_eq!(again.generation(), catalogue.generation());
+    session.run("ALTER TABLE parent ADD COLUMN later int");
+    assert_ne!(session.catalogue().generation(), catalogue.generation());
+}

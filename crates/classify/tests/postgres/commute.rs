@@ -1,0 +1,229 @@
+//! No false negatives: two statements whose items do not conflict leave the same database and give the same
+//! answers in either order.
+
+use super::generate::Generator;
+use super::server::{Answer, Session, TestServer};
+use onecopy_classify::{
+    Catalogue, Class, Context, Determinism, FrozenValue, NoParams, Scratch, classify, normalise,
+};
+use onecopy_core::{Access, AccessSet, Mode, Space};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// Pairs tried by default; `COMMUTE_PAIRS` asks for more, `COMMUTE_SEED` for others.
+const PAIRS: u64 = 600;
+
+/// Queries tried by default, each against many small writes; `COMMUTE_READS` asks for more.
+const READS: u64 = 150;
+
+#[test]
+fn statements_that_do_not_conflict_commute() {
+    let Some(server) = TestServer::start() else { return };
+    let session = server.create("commute", "random");
+    let (pairs, seed) = (number("COMMUTE_PAIRS", PAIRS), number("COMMUTE_SEED", 1));
+    let differ = count_not_commuting(&session, pairs, seed, Gap::None);
+    assert_eq!(
+        differ, 0,
+        "pairs that do not commute; COMMUTE_SEED={seed} COMMUTE_PAIRS={pairs} replays them"
+    );
+}
+
+/// Kinds of items that a test can leave out, to see that their absence is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gap {
+    None,
+    Keys,
+    Shared,
+    NewRows,
+    Parents,
+}
+
+impl Gap {
+    fn leaves_out(self, access: &Access) -> bool {
+        match self {
+            Gap::None => false,
+            Gap::Keys => matches!(access.item.space, Space::Key(_)),
+            Gap::Shared => access.mode == Mode::Shared,
+            Gap::NewRows => access.mode == Mode::Insert,
+            Gap::Parents => access.mode == Mode::KeyShared,
+        }
+    }
+}
+
+#[test]
+fn a_query_does_not_see_writes_whose_items_it_does_not_touch() {
+    let Some(server) = TestServer::start() else { return };
+    let session = server.create("reads", "random");
+    let seed = number("COMMUTE_SEED", 1);
+    let unseen = count_seen(&session, number("COMMUTE_READS", READS), seed, Gap::None);
+    assert_eq!(
+        unseen, 0,
+        "queries that see a write that their items do not; COMMUTE_SEED={seed} replays them"
+    );
+}
+
+#[test]
+fn a_gap_in_the_items_is_found() {
+    let Some(server) = TestServer::start() else { return };
+    let session = server.create("gaps", "random");
+    for gap in [Gap::Shared, Gap::NewRows] {
+        assert!(count_seen(&session, READS, 5, gap) > 0, "{gap:?} can be left out unnoticed");
+    }
+    for gap in [Gap::Keys, Gap::Parents] {
+        assert!(count_not_commuting(&session, 4000, 5, gap) > 0, "{gap:?} can be left out unnoticed");
+    }
+}
+
+/// How often a query's answer changes by a write that is apart from it.
+fn count_seen(session: &Session<'_>, reads: u64, seed: u64, gap: Gap) -> u64 {
+    let catalogue = session.catalogue();
+    let mut generator = Generator { random: ChaCha8Rng::seed_from_u64(seed), noisy: false };
+    let (mut seen, mut apart, mut tried) = (0, 0, 0);
+    for round in 0..reads {
+        if round % 25 == 0 {
+            refill(session, &catalogue, &mut generator);
+        }
+        let group = generator.group();
+        let read = generator.select(group, 0);
+        let Some(a) = access(&catalogue, &read, gap) else { continue };
+        session.run("BEGIN");
+        let before = sorted(session.ask(&read));
+        if matches!(before, Answer::Error(_)) {
+            session.run("ROLLBACK");
+            continue;
+        }
+        for _ in 0..24 {
+            let write = generator.small_write(group);
+            let Some(b) = access(&catalogue, &write, gap) else { continue };
+            tried += 1;
+            if conflict(&a, &b) {
+                continue;
+            }
+            apart += 1;
+            session.run("SAVEPOINT s");
+            if !matches!(session.ask(&write), Answer::Error(_)) {
+                let after = sorted(session.ask(&read));
+                if after != before {
+                    seen += 1;
+                    if gap == Gap::None {
+                        eprintln!(
+                            "{read}\n  {a:?}\n{write}\n  {b:?}\n  before {before:?}\n  after {after:?}"
+                        );
+                    }
+                }
+            }
+            session.run("ROLLBACK TO s");
+        }
+        session.run("ROLLBACK");
+    }
+    assert!(apart * 10 > tried, "{apart} of {tried} apart: the test shows nothing");
+    seen
+}
+
+/// How often two statements that are apart do not commute.
+fn count_not_commuting(session: &Session<'_>, pairs: u64, seed: u64, gap: Gap) -> u64 {
+    let catalogue = session.catalogue();
+    let mut generator = Generator { random: ChaCha8Rng::seed_from_u64(seed), noisy: false };
+    let (mut apart, mut errors, mut differ, mut tried) = (0, 0, 0, 0);
+    for round in 0..pairs {
+        if round % 50 == 0 {
+            refill(session, &catalogue, &mut generator);
+        }
+        // New parents meet new children seldom among all pairs.
+        let (first, second) = if gap == Gap::Parents { generator.family() } else { generator.pair() };
+        let (a, b) = (access(&catalogue, &first, gap), access(&catalogue, &second, gap));
+        let (Some(a), Some(b)) = (a, b) else { continue };
+        tried += 1;
+        if conflict(&a, &b) {
+            continue;
+        }
+        apart += 1;
+        let forth = run(session, &catalogue, &first, &second);
+        let (answers, contents) = run(session, &catalogue, &second, &first);
+        let back = ([answers[1].clone(), answers[0].clone()], contents);
+        errors += forth.0.iter().filter(|a| matches!(a, Answer::Error(_))).count();
+        if forth != back {
+            differ += 1;
+            if gap != Gap::None {
+                return differ;
+            }
+            eprintln!(
+                "seed {seed}, pair {round}:\n  {first}\n    {a:?}\n  {second}\n    {b:?}\n  forth {:?}\n  back  {:?}",
+                forth.0, back.0
+            );
+            for (x, y) in forth.1.iter().zip(&back.1).filter(|(x, y)| x != y) {
+                eprintln!("  {x:?}\n  {y:?}");
+            }
+        }
+    }
+    eprintln!("{tried} pairs, {apart} without conflict, {errors} errors among their answers");
+    assert!(apart * 10 > tried, "hardly any pair was without conflict: the test shows nothing");
+    assert!(errors * 2 < apart * 2, "most statements fail: the test shows little");
+    differ
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+fn conflict(a: &AccessSet, b: &AccessSet) -> bool {
+    a.iter().any(|x| b.iter().any(|y| x.conflicts(y)))
+}
+
+fn sorted(answer: Answer) -> Answer {
+    match answer {
+        Answer::Rows(mut rows, count) => {
+            rows.sort();
+            Answer::Rows(rows, count)
+        }
+        error => error,
+    }
+}
+
+/// Sorted answers of both statements and the contents after them, rolled back.
+fn run(
+    session: &Session<'_>,
+    catalogue: &Catalogue,
+    first: &str,
+    second: &str,
+) -> ([Answer; 2], Vec<(String, Answer)>) {
+    session.run("BEGIN");
+    let answers = [first, second].map(|sql| {
+        session.run("SAVEPOINT s");
+        let answer = sorted(session.ask(sql));
+        if matches!(answer, Answer::Error(_)) {
+            session.run("ROLLBACK TO s");
+        }
+        session.run("RELEASE s");
+        answer
+    });
+    let contents = session.contents(catalogue);
+    session.run("ROLLBACK");
+    (answers, contents)
+}
+
+fn refill(session: &Session<'_>, catalogue: &Catalogue, generator: &mut Generator) {
+    let tables: Vec<&str> = catalogue.tables.iter().map(|t| t.name.as_str()).collect();
+    session.run(&format!("TRUNCATE {} CASCADE", tables.join(", ")));
+    for sql in generator.fill() {
+        // Rows without parents are refused: fine.
+        let _ = session.ask(&sql);
+    }
+}
+
+/// The items of a statement that is executed as it stands; None for one whose result need not be the same twice.
+fn access(catalogue: &Catalogue, sql: &str, gap: Gap) -> Option<AccessSet> {
+    let path = ["public".to_owned()];
+    let context = Context { catalogue, search_path: &path, temporary: &[] };
+    let mut scratch = Scratch::default();
+    let normalised = normalise(sql, &mut scratch);
+    let class: Class = classify(sql, &normalised, &context);
+    match class.determinism {
+        Determinism::Read | Determinism::Replay => {}
+        _ => return None,
+    }
+    assert!(class.rewrite.is_empty(), "{sql}");
+    let frozen: [FrozenValue; 0] = [];
+    let set = class.bind(sql, normalised.layout, &NoParams, &frozen);
+    Some(set.into_iter().filter(|a| !gap.leaves_out(a)).collect())
+}

@@ -1,0 +1,7 @@
+//! Claims of this crate, held against a real PostgreSQL server of the test's own.
+
+mod catalogue;
+mod commute;
+mod generate;
+mod replicas;
+mod server;
