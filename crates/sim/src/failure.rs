@@ -56,12 +56,14 @@ pub enum Failure {
         /// Why.
         fault: Fault,
     },
-    /// Applied to a replica, a decision changed other rows than at home.
+    /// On a replica, a statement changed other rows than where it had run first.
     Disagreement {
         /// The replica.
         replica: ReplicaId,
-        /// The decision.
-        csn: Csn,
+        /// The decision that was applied.
+        csn: Option<Csn>,
+        /// Or the transaction that was executed there.
+        txn: Option<TxnId>,
     },
     /// A client was told of a commit that was not durable, or that no replica contained.
     AcknowledgedEarly {

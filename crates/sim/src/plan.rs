@@ -7,7 +7,8 @@
 use std::rc::Rc;
 
 use onecopy_core::{
-    Access, AccessSet, ClassId, ColumnId, Csn, Item, KeyId, Mode, Statement, StatementKind, TableId, ValueHash,
+    Access, AccessSet, ClassId, ColumnId, Csn, Item, KeyId, Mode, Statement, StatementKind, TableId,
+    ValueHash,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -210,8 +211,8 @@ impl Plan {
         match *self {
             Plan::Read { table, find, lock } => {
                 let mode = match lock {
-                    None | Some(Strength::Share) => Mode::Shared,
-                    Some(Strength::KeyShare) => Mode::KeyShared,
+                    // FOR KEY SHARE shows the whole row, so what it shows must not change either.
+                    None | Some(Strength::KeyShare | Strength::Share) => Mode::Shared,
                     Some(Strength::NoKeyUpdate) => Mode::NoKeyExclusive,
                     Some(Strength::Update) => Mode::Exclusive,
                 };
@@ -230,8 +231,7 @@ impl Plan {
                     Access::new(new_row(table, key, group), Mode::Insert),
                     Access::new(primary_key(table, key), Mode::Exclusive),
                 ];
-                access
-                    .extend(unique.map(|unique| Access::new(unique_key(table, unique), Mode::Exclusive)));
+                access.extend(unique.map(|unique| Access::new(unique_key(table, unique), Mode::Exclusive)));
                 access.extend(
                     parent.map(|(table, key)| Access::new(Find::Key(key).item(table), Mode::KeyShared)),
                 );

@@ -2,6 +2,7 @@
 
 use onecopy_core::ReplicaId;
 
+use crate::check::Options;
 use crate::clients::script::Mix;
 use crate::random::{Purpose, Random};
 
@@ -60,6 +61,8 @@ pub struct Scenario {
     pub apply_batch_max: u64,
     /// Whether transactions declare their tables when they begin.
     pub declared: bool,
+    /// What the history must show, if it is not simply what the protocol promises.
+    pub demanded: Option<Options>,
     /// Whether the databases' progress tables refuse a commit out of order; off only to plant a bug behind them.
     pub progress_guarded: bool,
     /// Whether the trace's text is kept.
@@ -83,7 +86,8 @@ impl Scenario {
             lost_commits_max: 0,
             captured_per_mille: random.pick(&[0, 300, 1_000]),
             apply_batch_max: random.pick(&[1, 1, 3, 8]),
-            declared: false,
+            declared: random.chance(500),
+            demanded: None,
             progress_guarded: true,
             keep_trace: false,
         }
@@ -94,7 +98,8 @@ impl Scenario {
     pub fn stormy(seed: u64) -> Scenario {
         let calm = Scenario::calm(seed);
         let random = &mut Random::new(seed, Purpose::Faults);
-        let kinds = [random.below(4) as u32, random.below(4) as u32, random.below(6) as u32, random.below(3) as u32];
+        let kinds =
+            [random.below(4) as u32, random.below(4) as u32, random.below(6) as u32, random.below(3) as u32];
         let breakages = (0..random.between(1, 8))
             .map(|_| {
                 let replica = ReplicaId(random.below(calm.replicas as u64) as u16);
@@ -127,7 +132,8 @@ impl Scenario {
 impl Mix {
     /// A mix in which some kinds of transactions are frequent and others do not occur, so that runs differ.
     fn drawn(random: &mut Random) -> Mix {
-        let mut weight = |often: u32| if random.chance(300) { 0 } else { random.below(u64::from(often)) as u32 };
+        let mut weight =
+            |often: u32| if random.chance(300) { 0 } else { random.below(u64::from(often)) as u32 };
         Mix {
             single_read: 5 + weight(30),
             single_write: 1 + weight(30),

@@ -20,8 +20,8 @@ pub enum Step {
     End(ReplicaId),
     /// One decision's writes, from being sent until they take effect in a database.
     Apply(ReplicaId),
-    /// An answer, from the effect until the node has it.
-    Answer(ReplicaId),
+    /// An answer of a database, from the effect until the node has it.
+    Answer,
     /// One write of the log to stable storage.
     Flush,
     /// A message between two places of a protocol.
@@ -71,7 +71,7 @@ impl Timing for RandomTiming {
                 let factor = self.apply_factors.get(usize::from(replica.0)).copied().unwrap_or(1);
                 (MICROSECOND_NS, factor * 200 * MICROSECOND_NS)
             }
-            Step::Answer(_) | Step::Message => (100, 60 * MICROSECOND_NS),
+            Step::Answer | Step::Message => (100, 60 * MICROSECOND_NS),
             Step::Flush => (5 * MICROSECOND_NS, self.flush_max_ns),
             Step::Repair => (10 * MICROSECOND_NS, 5_000 * MICROSECOND_NS),
         };

@@ -43,7 +43,13 @@ impl Recorder {
             status: Status::Unknown,
             operations: Vec::new(),
         };
-        self.entries.push(Entry { txn: None, transaction, snapshots: Vec::new(), unanswered: false, ended: false });
+        self.entries.push(Entry {
+            txn: None,
+            transaction,
+            snapshots: Vec::new(),
+            unanswered: false,
+            ended: false,
+        });
         EntryId(self.entries.len() - 1)
     }
 

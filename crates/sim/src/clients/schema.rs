@@ -101,9 +101,7 @@ fn reads(table: TableId, find: Find, answer: &Answer, keys: u64) -> Vec<Operatio
 
 fn deletes(table: TableId, answer: &Answer) -> Vec<Operation> {
     let removed = answer.changes.iter().filter_map(|change| Some((change.key, change.before.as_ref()?)));
-    removed
-        .map(|(key, row)| Operation::Delete { table: set(table, row.group), row: RowId(key.0) })
-        .collect()
+    removed.map(|(key, row)| Operation::Delete { table: set(table, row.group), row: RowId(key.0) }).collect()
 }
 
 /// The lists or registers that a condition means, whether there is a row or not.

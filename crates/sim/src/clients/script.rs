@@ -300,7 +300,8 @@ impl Scripts {
         // Above whatever the sequence gives.
         let key = Key(1_000_000 + self.fresh());
         let parent = self.random.chance(300).then(|| (REGISTERS, Key(self.random.below(self.keys))));
-        let plan = Plan::Insert { table, key, group: self.random.below(SET_GROUPS), unique: self.unique(), parent };
+        let plan =
+            Plan::Insert { table, key, group: self.random.below(SET_GROUPS), unique: self.unique(), parent };
         let key_from = self.random.chance(300).then_some(SEQUENCE);
         Draft { plan, key_from }
     }

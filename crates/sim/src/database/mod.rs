@@ -9,6 +9,7 @@
 //! It has no time: every call takes effect at once, and the driver says when calls happen.
 
 mod locks;
+mod progress;
 mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use std::rc::Rc;
 use onecopy_core::{Csn, TableId};
 
 pub use locks::Target;
+pub use progress::Order;
 pub use store::Contents;
 
 use crate::plan::{Answer, Change, Find, Key, Plan, Row, Strength};
@@ -69,7 +71,7 @@ pub enum Fault {
 /// Why a commit was answered by a rollback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommitRefused {
-    /// The progress table refused it: its predecessor is not the newest row.
+    /// The progress table refused it.
     OutOfOrder {
         /// What the database contains.
         progress: Csn,
@@ -100,7 +102,6 @@ struct Waiting {
 #[derive(Debug)]
 pub struct Database {
     store: Store,
-    guarded: bool,
     lanes: BTreeMap<LaneId, Lane>,
     locks: Locks,
     /// In the order in which they began to wait.
@@ -115,12 +116,11 @@ struct Conflict {
 }
 
 impl Database {
-    /// A database with these rows, at CSN 0; `guarded` says whether its progress table refuses gaps.
+    /// A database with these rows, at CSN 0.
     #[must_use]
-    pub fn new(contents: &Contents, guarded: bool) -> Database {
+    pub fn new(contents: &Contents, order: Order) -> Database {
         Database {
-            store: Store::new(contents),
-            guarded,
+            store: Store::new(contents, order),
             lanes: BTreeMap::new(),
             locks: Locks::default(),
             waiting: Vec::new(),
@@ -128,10 +128,16 @@ impl Database {
         }
     }
 
-    /// The newest CSN contained.
+    /// The last decision up to which it contains everything.
     #[must_use]
     pub fn progress(&self) -> Csn {
-        self.store.progress_at(self.store.newest())
+        self.store.progress.complete_at(self.store.newest())
+    }
+
+    /// Whether it contains a decision.
+    #[must_use]
+    pub fn contains(&self, csn: Csn) -> bool {
+        self.store.progress.contains(csn)
     }
 
     /// All committed rows.
@@ -174,13 +180,17 @@ impl Database {
             Isolation::RepeatableRead => *open.snapshot.get_or_insert(newest),
         };
         match self.attempt(lane, plan, snapshot) {
-            Ok(ran) => ran,
+            Ok(ran) => {
+                self.wake_after(&ran);
+                ran
+            }
             Err(Conflict { target, blockers }) => {
                 let plan = plan.clone();
                 self.waiting.push(Waiting { lane, plan, snapshot, target, blockers: blockers.clone() });
                 if let Some(on_rows) = self.cycle_through(lane) {
                     self.waiting.retain(|waiting| waiting.lane != lane);
                     self.fail(lane);
+                    self.wake();
                     return Ran::Failed(Fault::Deadlock { on_rows });
                 }
                 Ran::Blocked(blockers)
@@ -198,15 +208,15 @@ impl Database {
     /// Notes the CSNs from `from` to `to` in the progress table and commits.
     ///
     /// # Errors
-    /// If `from` does not follow the newest CSN there, or there is nothing to commit; the transaction is rolled back.
+    /// If the progress table refuses them, or there is nothing to commit; the transaction is rolled back.
     pub fn commit(&mut self, lane: LaneId, from: Csn, to: Csn) -> Result<(), CommitRefused> {
         let progress = self.progress();
-        let in_order = !self.guarded || from == progress.next();
+        let admitted = self.store.progress.admits(from, to);
         let committed = match self.lanes.remove(&lane).filter(|open| !open.failed) {
             None => Err(CommitRefused::Aborted),
-            Some(_) if !in_order => Err(CommitRefused::OutOfOrder { progress }),
+            Some(_) if !admitted => Err(CommitRefused::OutOfOrder { progress }),
             Some(Lane { writes, truncated, .. }) => {
-                self.store.commit(to, truncated, writes);
+                self.store.commit(from, to, truncated, writes);
                 Ok(())
             }
         };
@@ -226,6 +236,7 @@ impl Database {
         let cancelled = self.waiting.len() < before;
         if cancelled {
             self.fail(lane);
+            self.wake();
         }
         cancelled
     }
@@ -271,17 +282,28 @@ impl Database {
             open.truncated.clear();
         }
         self.locks.release(lane);
-        self.wake();
+    }
+
+    fn wake_after(&mut self, ran: &Ran) {
+        if matches!(ran, Ran::Failed(_)) {
+            self.wake();
+        }
     }
 
     /// Lets those go on who can, oldest first.
     fn wake(&mut self) {
         let mut at = 0;
         while at < self.waiting.len() {
-            let (lane, plan, snapshot) = {
-                let waiting = &self.waiting[at];
-                (waiting.lane, waiting.plan.clone(), waiting.snapshot)
-            };
+            let newest = self.store.newest();
+            let waiting = &mut self.waiting[at];
+            let moves_on = |open: &Lane| open.isolation == Isolation::ReadCommitted;
+            if matches!(waiting.target, Target::Table(_))
+                && self.lanes.get(&waiting.lane).is_some_and(moves_on)
+            {
+                // Tables are locked when a statement is parsed, and its snapshot is taken after that.
+                waiting.snapshot = newest;
+            }
+            let (lane, plan, snapshot) = (waiting.lane, waiting.plan.clone(), waiting.snapshot);
             match self.attempt(lane, &plan, snapshot) {
                 Ok(ran) => {
                     let failed = matches!(ran, Ran::Failed(_));
@@ -324,9 +346,7 @@ impl Database {
     /// Takes the locks that a statement needs, and then runs it.
     fn attempt(&mut self, lane: LaneId, plan: &Plan, snapshot: Commit) -> Result<Ran, Conflict> {
         for (target, strength) in self.needed(lane, plan, snapshot) {
-            self.locks
-                .acquire(lane, target, strength)
-                .map_err(|blockers| Conflict { target, blockers })?;
+            self.locks.acquire(lane, target, strength).map_err(|blockers| Conflict { target, blockers })?;
         }
         match self.run(lane, plan, snapshot) {
             Ok(answer) => Ok(Ran::Done(answer)),
@@ -394,8 +414,7 @@ impl Database {
 
     /// Runs a statement that holds its locks: predicates look at the snapshot, what is written at the newest version.
     fn run(&mut self, lane: LaneId, plan: &Plan, snapshot: Commit) -> Result<Answer, Fault> {
-        let mut answer =
-            Answer { position: self.store.progress_at(snapshot), ..Answer::default() };
+        let mut answer = Answer { position: self.store.progress.complete_at(snapshot), ..Answer::default() };
         match *plan {
             Plan::Read { table, find, lock: None } => answer.rows = self.find(lane, table, find, snapshot),
             Plan::Read { table, find, lock: Some(_) } => {
@@ -445,9 +464,8 @@ impl Database {
                 answer.position = self.progress();
             }
             Plan::Images(ref changes) => {
-                let differs = |change: &&Change| {
-                    self.newest(lane, change.table, change.key) != change.before.as_ref()
-                };
+                let differs =
+                    |change: &&Change| self.newest(lane, change.table, change.key) != change.before.as_ref();
                 if changes.iter().any(|change| differs(&change)) {
                     return Err(Fault::Diverged);
                 }
@@ -480,13 +498,7 @@ impl Database {
     }
 
     /// Of those that the snapshot finds, the newest versions of those that are still there.
-    fn find_newest(
-        &self,
-        lane: LaneId,
-        table: TableId,
-        find: Find,
-        snapshot: Commit,
-    ) -> Vec<(Key, Rc<Row>)> {
+    fn find_newest(&self, lane: LaneId, table: TableId, find: Find, snapshot: Commit) -> Vec<(Key, Rc<Row>)> {
         let found = self.find(lane, table, find, snapshot).into_iter();
         found.filter_map(|(key, _)| Some((key, Rc::clone(self.newest(lane, table, key)?)))).collect()
     }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use onecopy_core::{Csn, TableId};
 
+use super::progress::{Order, Progress};
 use crate::plan::{Key, Row};
 
 /// A replica's commits in its own order, from 1; 0 is the state before the first.
@@ -18,8 +19,7 @@ pub type Contents = BTreeMap<(TableId, Key), Rc<Row>>;
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     tables: BTreeMap<TableId, Table>,
-    /// For each commit the newest CSN contained after it: the rows of `onecopy.progress`.
-    progress: Vec<Csn>,
+    pub(super) progress: Progress,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -36,8 +36,8 @@ struct Version {
 }
 
 impl Store {
-    pub(super) fn new(contents: &Contents) -> Store {
-        let mut store = Store { tables: BTreeMap::new(), progress: vec![Csn(0)] };
+    pub(super) fn new(contents: &Contents, order: Order) -> Store {
+        let mut store = Store { tables: BTreeMap::new(), progress: Progress::new(order) };
         for (&(table, key), row) in contents {
             store.put(Commit(0), table, key, Some(Rc::clone(row)));
         }
@@ -45,12 +45,7 @@ impl Store {
     }
 
     pub(super) fn newest(&self) -> Commit {
-        Commit(self.progress.len() as u64 - 1)
-    }
-
-    /// The newest CSN that a snapshot contains.
-    pub(super) fn progress_at(&self, snapshot: Commit) -> Csn {
-        self.progress[snapshot.0 as usize]
+        self.progress.newest()
     }
 
     pub(super) fn row(&self, snapshot: Commit, table: TableId, key: Key) -> Option<&Rc<Row>> {
@@ -65,10 +60,11 @@ impl Store {
         })
     }
 
-    /// Makes one more commit, all of it visible at once.
+    /// Makes one more commit, of these decisions, all of it visible at once.
     pub(super) fn commit(
         &mut self,
-        progress: Csn,
+        from: Csn,
+        to: Csn,
         truncated: impl IntoIterator<Item = TableId>,
         writes: impl IntoIterator<Item = ((TableId, Key), Option<Rc<Row>>)>,
     ) {
@@ -81,14 +77,13 @@ impl Store {
         for ((table, key), row) in writes {
             self.put(commit, table, key, row);
         }
-        let newest = self.progress_at(self.newest());
-        self.progress.push(newest.max(progress));
+        self.progress.add(from, to);
     }
 
     /// Takes back the newest commits, as a crash does that asynchronous commits had not survived.
     pub(super) fn lose(&mut self, commits: u64) {
         let last = Commit(self.newest().0.saturating_sub(commits));
-        self.progress.truncate(last.0 as usize + 1);
+        self.progress.lose_after(last);
         for table in self.tables.values_mut() {
             table.truncated.retain(|at| *at <= last);
             for versions in table.rows.values_mut() {
@@ -102,9 +97,7 @@ impl Store {
         let newest = self.newest();
         let tables = self.tables.keys();
         tables
-            .flat_map(|&table| {
-                self.rows(newest, table).map(move |(key, row)| ((table, key), Rc::clone(row)))
-            })
+            .flat_map(|&table| self.rows(newest, table).map(move |(key, row)| ((table, key), Rc::clone(row))))
             .collect()
     }
 

@@ -10,7 +10,7 @@ const C: LaneId = LaneId(3);
 fn database() -> Database {
     let row = |unique| Rc::new(Row { group: 0, unique: Some(unique), values: vec![] });
     let contents = [((T, Key(1)), row(1)), ((T, Key(2)), row(2))].into();
-    Database::new(&contents, true)
+    Database::new(&contents, Order::WithoutGaps)
 }
 
 impl Database {
@@ -117,6 +117,21 @@ fn a_commit_out_of_order_is_refused_and_rolled_back() {
     database.begin(A);
     assert_eq!(database.reads(A, KEY_1), [(1, vec![])]);
     assert_eq!(database.progress(), Csn(0));
+}
+
+#[test]
+fn where_any_order_will_do_a_gap_is_filled_later_and_nothing_is_committed_twice() {
+    let mut database = Database::new(&Contents::new(), Order::Any);
+    for (csn, complete) in [(2, 0), (3, 0), (1, 3)] {
+        database.begin(A);
+        database.commits(A, csn);
+        assert_eq!(database.progress(), Csn(complete));
+    }
+    database.begin(A);
+    let refused = CommitRefused::OutOfOrder { progress: Csn(3) };
+    assert_eq!(database.commit(A, Csn(2), Csn(2)), Err(refused));
+    database.crash(1);
+    assert!(database.contains(Csn(3)) && !database.contains(Csn(1)));
 }
 
 #[test]

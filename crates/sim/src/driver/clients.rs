@@ -47,7 +47,9 @@ impl Simulation<'_> {
         match wake {
             ClientWake::Next => self.client_goes_on(client),
             ClientWake::Reply(number, reply) if awaits == Some(number) => self.on_reply(client, reply),
-            ClientWake::Cancel(number) if awaits == Some(number) => self.send_request(client, Request::Cancel),
+            ClientWake::Cancel(number) if awaits == Some(number) => {
+                self.send_request(client, Request::Cancel)
+            }
             ClientWake::Vanish(number) if awaits == Some(number) => {
                 self.send_request(client, Request::Disconnect);
                 self.client_lost_connection(client);

@@ -2,7 +2,8 @@
 //!
 //! Single-threaded and seeded: a run is a loop that takes what happens next from a queue, so the same scenario always
 //! gives the same trace. What a file here does is what a part of the real driver does: `node` keeps sessions and
-//! carries out what concerns clients and the log, `replicas` what concerns databases, `breakages` is the weather.
+//! carries out what concerns clients and the log; `replicas` sends commands to databases, `operations` is what they do
+//! there, `reports` what comes back; `breakages` is the weather.
 //!
 //! While a run goes on, orders that make no sense and promises that are visibly broken are noted at once; the rest is
 //! judged at the end by `audit`.
@@ -11,11 +12,14 @@ mod audit;
 mod breakages;
 mod clients;
 mod node;
+mod operations;
 mod replicas;
+mod reports;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use onecopy_core::effect::Effect;
+use onecopy_core::protocol::Position;
 use onecopy_core::{Csn, Event, Instant, NodeId, Place, Protocol, ReplicaId, TxnId};
 
 use crate::check::History;
@@ -24,6 +28,7 @@ use crate::clients::schema::initial_contents;
 use crate::clients::script::Scripts;
 use crate::clients::{Client, ClientWake, Connection, Request};
 use crate::clock::EventQueue;
+use crate::database::Order;
 use crate::failure::Failure;
 use crate::log::Log;
 use crate::random::{Purpose, Random};
@@ -31,7 +36,8 @@ use crate::scenario::{Breakage, Moment, Scenario};
 use crate::timing::{RandomTiming, Step, Timing};
 use crate::trace::Trace;
 use node::Node;
-use replicas::{Operation, Replica, Report};
+use replicas::{Operation, Replica};
+use reports::Report;
 
 pub use audit::Statistics;
 
@@ -71,17 +77,43 @@ pub fn run(scenario: &Scenario, make: &MakeProtocol<'_>) -> Outcome {
 /// Something that happens at an instant.
 #[derive(Debug)]
 enum Wake {
-    Client { client: usize, connection: Connection, wake: ClientWake },
-    Request { client: usize, connection: Connection, request: Request },
-    /// An event that does not come from a database, for the node of this epoch.
-    Core { epoch: u64, place: Place, event: Event },
+    Client {
+        client: usize,
+        connection: Connection,
+        wake: ClientWake,
+    },
+    Request {
+        client: usize,
+        connection: Connection,
+        request: Request,
+    },
+    /// An event that does not come from a database, for the node of this epoch; with its place where it does not say
+    /// so itself.
+    Core {
+        epoch: u64,
+        place: Option<Place>,
+        event: Event,
+    },
     /// A command arrives in a database, over a connection of this session.
-    Operation { replica: ReplicaId, session: u64, operation: Operation },
+    Operation {
+        replica: ReplicaId,
+        session: u64,
+        operation: Operation,
+    },
     /// An answer from a database arrives at the node.
-    Report { replica: ReplicaId, session: u64, report: Report },
-    Flushed { epoch: u64 },
+    Report {
+        replica: ReplicaId,
+        session: u64,
+        report: Report,
+    },
+    Flushed {
+        epoch: u64,
+    },
     Break(Breakage),
-    Fence { replica: ReplicaId, session: u64 },
+    Fence {
+        replica: ReplicaId,
+        session: u64,
+    },
     NodeUp,
 }
 
@@ -95,7 +127,7 @@ struct Simulation<'a> {
     choices: Random,
     trace: Trace,
     /// Events for the core that wait until the effects of the one before are carried out.
-    feeds: VecDeque<(Place, Event)>,
+    feeds: VecDeque<(Option<Place>, Event)>,
     feeding: bool,
     effects: Vec<Effect>,
     node: Node,
@@ -113,7 +145,8 @@ struct Simulation<'a> {
     applies: u64,
     revalidations: u64,
     steps: u64,
-    next_lane: u64,
+    /// Of lanes and runs.
+    next_id: u64,
     next_connection: u64,
     acknowledged: Vec<(TxnId, Csn)>,
     given_values: BTreeSet<i64>,
@@ -124,11 +157,17 @@ struct Simulation<'a> {
 impl<'a> Simulation<'a> {
     fn new(scenario: &'a Scenario, make: &'a MakeProtocol<'a>) -> Simulation<'a> {
         let contents = initial_contents(scenario.keys);
-        let replicas = (0..scenario.replicas).map(|_| Replica::new(&contents, scenario.progress_guarded));
+        let protocol = make(scenario.replicas, Csn(0));
+        let order = match protocol.position() {
+            _ if !scenario.progress_guarded => Order::Unchecked,
+            Position::Prefix => Order::WithoutGaps,
+            Position::Set => Order::Any,
+        };
+        let replicas = (0..scenario.replicas).map(|_| Replica::new(&contents, order));
         Simulation {
             scenario,
             make,
-            protocol: make(scenario.replicas, Csn(0)),
+            protocol,
             queue: EventQueue::default(),
             timing: Box::new(RandomTiming::new(scenario.seed, scenario.replicas)),
             choices: Random::new(scenario.seed, Purpose::Driver),
@@ -153,7 +192,7 @@ impl<'a> Simulation<'a> {
             applies: 0,
             revalidations: 0,
             steps: 0,
-            next_lane: 0,
+            next_id: 0,
             next_connection: 0,
             acknowledged: Vec::new(),
             given_values: BTreeSet::new(),
@@ -189,7 +228,7 @@ impl<'a> Simulation<'a> {
         match wake {
             Wake::Client { client, connection, wake } => self.on_client(client, connection, wake),
             Wake::Request { client, connection, request } => self.on_request(client, connection, request),
-            Wake::Core { epoch, place, event } if epoch == self.node.epoch => self.feed(place, event),
+            Wake::Core { epoch, place, event } if epoch == self.node.epoch => self.feed_at(place, event),
             Wake::Operation { replica, session, operation } => {
                 if session >= self.replica(replica).accepts {
                     self.on_operation(replica, session, operation);
@@ -208,8 +247,12 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Hands an event to the core and carries out what comes of it, in order.
-    fn feed(&mut self, place: Place, event: Event) {
+    /// Hands an event to the core, at the place where it happens, and carries out what comes of it, in order.
+    fn feed(&mut self, event: Event) {
+        self.feed_at(None, event);
+    }
+
+    fn feed_at(&mut self, place: Option<Place>, event: Event) {
         self.feeds.push_back((place, event));
         if self.feeding {
             return;
@@ -217,7 +260,8 @@ impl<'a> Simulation<'a> {
         self.feeding = true;
         while let Some((place, event)) = self.feeds.pop_front() {
             let now = self.queue.now();
-            self.trace.line(now, "event", format_args!("{event:?}"));
+            let place = place.unwrap_or_else(|| self.protocol.place_of(&event));
+            self.trace.line(now, "event", format_args!("{place:?} {event:?}"));
             let mut effects = std::mem::take(&mut self.effects);
             self.protocol.handle(place, now, event, &mut effects);
             for effect in effects.drain(..) {
@@ -233,11 +277,11 @@ impl<'a> Simulation<'a> {
     fn carry_out(&mut self, place: Place, effect: Effect) {
         match effect {
             Effect::Execute { txn, op, replica, how, hold } => {
-                self.on_execute(place, txn, op, replica, how, hold);
+                self.on_execute(txn, op, replica, how, hold);
             }
             Effect::Release { txn, op, replica } => self.on_release(txn, op, replica),
             Effect::Revalidate { txn, replica } => {
-                self.on_revalidate(place, txn, replica);
+                self.on_revalidate(txn, replica);
                 self.revalidations += 1;
                 self.reached(Moment::Revalidate(self.revalidations));
             }
@@ -250,12 +294,12 @@ impl<'a> Simulation<'a> {
                 self.reached(Moment::Append(self.appends));
             }
             Effect::CommitAt { txn, replica, csn } => {
-                self.on_commit_at(place, txn, replica, csn);
+                self.on_commit_at(txn, replica, csn);
                 self.commits_at += 1;
                 self.reached(Moment::CommitAt(self.commits_at));
             }
             Effect::Apply { replica, from, to } => {
-                self.on_apply(place, replica, from, to);
+                self.on_apply(replica, from, to);
                 self.applies += 1;
                 self.reached(Moment::Apply(self.applies));
             }
@@ -265,8 +309,14 @@ impl<'a> Simulation<'a> {
                 self.send(place, to, Event::Message { from: place, message });
             }
             Effect::SetTimer { timer, at } => {
-                let wake = Wake::Core { epoch: self.node.epoch, place, event: Event::Timer { timer } };
+                let event = Event::Timer { timer };
+                let wake = Wake::Core { epoch: self.node.epoch, place: Some(place), event };
                 self.queue.schedule(at, wake);
+            }
+            Effect::Forget { txn } => self.on_forget(txn),
+            Effect::Notice { .. } => {}
+            Effect::Ship { txn, .. } | Effect::ApplyShipped { txn, .. } => {
+                self.senseless(txn, None, "ships writes from peer to peer, which is not simulated");
             }
         }
     }
@@ -277,13 +327,23 @@ impl<'a> Simulation<'a> {
         let earliest = self.channels.get(&channel).map_or(Instant(0), |last| last.plus_ns(1));
         let at = self.in_a(Step::Message).max(earliest);
         self.channels.insert(channel, at);
-        self.queue.schedule(at, Wake::Core { epoch: self.node.epoch, place: to, event });
+        self.queue.schedule(at, Wake::Core { epoch: self.node.epoch, place: Some(to), event });
+    }
+
+    /// When whatever was sent from one place to another so far has arrived; at once if it is one place.
+    fn through_channel(&self, from: Place, to: Place) -> Instant {
+        let last = self.channels.get(&(place_number(from), place_number(to)));
+        last.map_or(self.queue.now(), |last| last.plus_ns(1)).max(self.queue.now())
     }
 
     /// When a step that starts now will be over.
     fn in_a(&mut self, step: Step) -> Instant {
         let now = self.queue.now();
         now.plus_ns(self.timing.duration_ns(now, step))
+    }
+
+    fn replica_ids(&self) -> impl Iterator<Item = ReplicaId> + use<> {
+        (0..self.replicas.len()).map(|id| ReplicaId(id as u16))
     }
 
     fn replica(&mut self, replica: ReplicaId) -> &mut Replica {
@@ -300,7 +360,7 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// The place through which all clients' statements pass.
+/// The place through which what clients want and get passes.
 const SCHEDULER: Place = Place::Scheduler(NodeId(0));
 
 fn place_number(place: Place) -> u64 {

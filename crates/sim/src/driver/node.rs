@@ -1,18 +1,20 @@
 //! The node between clients and the core: sessions, open transactions with what is kept for them, the log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use onecopy_core::effect::{Decision, Refusal};
+use onecopy_core::protocol::{Position, Writes};
 use onecopy_core::{
-    Begin, Csn, Event, OpId, Place, Refusal as Reason, ReplicaId, SequenceDefinition, SessionId, StatementKind, TxnId,
+    AccessSet, Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SequenceDefinition, SessionId,
+    StatementKind, TxnId,
 };
 use smallvec::smallvec;
 
 use super::replicas::Operation;
-use super::{SCHEDULER, Simulation, Wake};
+use super::{Simulation, Wake};
 use crate::clients::schema::SEQUENCE;
 use crate::clients::script::Draft;
 use crate::clients::{ClientWake, Connection, Reply, Request};
+use crate::database::Fault;
 use crate::failure::Failure;
 use crate::log::{Kept, Record};
 use crate::plan::{Answer, Key, Plan};
@@ -29,8 +31,10 @@ pub(super) struct Node {
     pub(super) txns: BTreeMap<TxnId, OpenTxn>,
     /// Never given twice, not even by different lives.
     last_txn: u64,
-    /// The greatest CSN that each replica was reported to contain in this life.
-    pub(super) applied: BTreeMap<ReplicaId, Csn>,
+    /// What some replica contained when it was fenced, up to this.
+    pub(super) found: Csn,
+    /// Decisions that some replica was reported to have committed, at the end of a unit.
+    pub(super) committed: BTreeSet<Csn>,
 }
 
 /// What the driver keeps of a transaction that the core knows.
@@ -55,11 +59,29 @@ pub(super) struct OpenTxn {
     unbound: Option<Draft>,
     pub(super) plans: BTreeMap<OpId, Plan>,
     /// Answers that came, by statement and replica.
-    answers: BTreeMap<(OpId, ReplicaId), Answer>,
+    answers: BTreeMap<(OpId, ReplicaId), Result<Answer, Fault>>,
+    /// Whose answer to its only statement the client shall have.
     released: Option<ReplicaId>,
     /// Statements of the read phase with what the client was told.
     pub(super) reads: Vec<(Plan, Answer)>,
     writes: BTreeMap<OpId, Kept>,
+}
+
+/// A reply with its address.
+#[derive(Debug)]
+pub(super) struct Letter {
+    client: usize,
+    connection: Connection,
+    number: u64,
+    reply: Reply,
+}
+
+impl OpenTxn {
+    /// Addresses a reply to the client, if it still wants to hear.
+    fn letter(&self, reply: Reply) -> Option<Letter> {
+        let (client, connection, number) = (self.client, self.connection, self.number);
+        self.attended.then_some(Letter { client, connection, number, reply })
+    }
 }
 
 impl Simulation<'_> {
@@ -68,16 +90,16 @@ impl Simulation<'_> {
         let decided = self.log.durable();
         self.protocol = (self.make)(self.scenario.replicas, decided);
         self.node.up = true;
-        self.node.applied.clear();
+        self.node.found = Csn(0);
+        self.node.committed.clear();
         let reserved = self.log.iter().filter_map(|(_, record)| match record {
             Record::Reserve { sequence, last } if *sequence == SEQUENCE => Some(*last),
             _ => None,
         });
         let next = reserved.last().map_or(1, |last| last + 1);
         let definition = SequenceDefinition { next, increment: 1, min: 1, max: i64::MAX, cycle: false };
-        self.feed(SCHEDULER, Event::Sequence { sequence: SEQUENCE, definition });
-        for replica in 0..self.replicas.len() {
-            let replica = ReplicaId(replica as u16);
+        self.feed(Event::Sequence { sequence: SEQUENCE, definition });
+        for replica in self.replica_ids() {
             let at = self.in_a(Step::Repair);
             let session = self.replica(replica).session;
             self.queue.schedule(at, Wake::Fence { replica, session });
@@ -124,7 +146,7 @@ impl Simulation<'_> {
             (Request::Statement(draft), Some(txn)) => self.on_statement(txn, draft),
             (Request::Commit, Some(txn)) => {
                 let op = self.next_op(txn);
-                self.feed(SCHEDULER, Event::Commit { txn, op });
+                self.feed(Event::Commit { txn, op });
             }
             (Request::Rollback, Some(txn)) => self.roll_back(txn),
             (Request::Cancel, Some(txn)) => self.on_cancel(txn),
@@ -139,7 +161,11 @@ impl Simulation<'_> {
             (Request::Rollback | Request::Cancel | Request::Disconnect, None) => {}
             (_, open) => {
                 let txn = open.unwrap_or_default();
-                self.fail(Failure::OrderSenseless { txn, op: None, what: "an answer came too early or twice" });
+                self.fail(Failure::OrderSenseless {
+                    txn,
+                    op: None,
+                    what: "an answer came too early or twice",
+                });
             }
         }
     }
@@ -151,7 +177,7 @@ impl Simulation<'_> {
         autocommit: bool,
         read_only: bool,
         form: u64,
-        declared: Option<onecopy_core::AccessSet>,
+        declared: Option<AccessSet>,
     ) -> TxnId {
         self.node.last_txn += 1;
         let txn = TxnId(self.node.last_txn);
@@ -194,7 +220,7 @@ impl Simulation<'_> {
         let Some(sequence) = draft.key_from else { return self.submit(txn, op, draft.plan) };
         if let Some(open) = self.node.txns.get_mut(&txn) {
             open.unbound = Some(draft);
-            self.feed(SCHEDULER, Event::NextValues { txn, op, wants: smallvec![(sequence, 1)] });
+            self.feed(Event::NextValues { txn, op, wants: smallvec![(sequence, 1)] });
         }
     }
 
@@ -209,8 +235,7 @@ impl Simulation<'_> {
         match (&mut plan, values) {
             (Plan::Insert { key, .. }, [Some(value)]) => *key = Key(*value as u64),
             _ => {
-                let what = "the only sequence has no value";
-                return self.fail(Failure::OrderSenseless { txn, op: Some(op), what });
+                return self.senseless(txn, Some(op), "has no value of the only sequence");
             }
         }
         self.submit(txn, op, plan);
@@ -222,19 +247,19 @@ impl Simulation<'_> {
         open.plans.insert(op, plan);
         let begin = (!std::mem::replace(&mut open.begun, true)).then(|| open.begin.clone());
         match (begin, open.autocommit) {
-            (Some(begin), true) => self.feed(SCHEDULER, Event::Autocommit { begin, statement }),
+            (Some(begin), true) => self.feed(Event::Autocommit { begin, statement }),
             (Some(begin), false) => {
-                self.feed(SCHEDULER, Event::Begin(begin));
-                self.feed(SCHEDULER, Event::Statement { txn, op, statement });
+                self.feed(Event::Begin(begin));
+                self.feed(Event::Statement { txn, op, statement });
             }
-            (None, _) => self.feed(SCHEDULER, Event::Statement { txn, op, statement }),
+            (None, _) => self.feed(Event::Statement { txn, op, statement }),
         }
     }
 
     fn roll_back(&mut self, txn: TxnId) {
         let Some(open) = self.node.txns.get(&txn) else { return };
         if open.begun {
-            self.feed(SCHEDULER, Event::Rollback { txn });
+            self.feed(Event::Rollback { txn });
         }
         if self.node.txns.get(&txn).is_some_and(|open| !open.decided) {
             self.close_txn(txn);
@@ -247,84 +272,120 @@ impl Simulation<'_> {
             return;
         };
         let Some(op) = open.awaited else { return };
-        self.feed(SCHEDULER, Event::Cancel { txn, op });
+        self.feed(Event::Cancel { txn, op });
         if self.node.txns.contains_key(&txn) {
             self.cancel_in_databases(txn);
         }
     }
 
-    /// The client's transaction is over for the client and the core.
+    /// Nothing will be asked any more for the transaction on any replica.
+    pub(super) fn on_forget(&mut self, txn: TxnId) {
+        if self.writes_everywhere() {
+            self.close_txn(txn);
+            self.node.txns.remove(&txn);
+        }
+    }
+
+    /// The transaction is over for its client. Where all replicas execute it, some may not be done.
     fn close_txn(&mut self, txn: TxnId) {
-        if let Some(open) = self.node.txns.remove(&txn)
-            && self.node.sessions.get(&open.connection) == Some(&txn)
-        {
+        let Some(open) = self.node.txns.get_mut(&txn) else { return };
+        open.attended = false;
+        open.awaited = None;
+        if self.node.sessions.get(&open.connection) == Some(&txn) {
             self.node.sessions.remove(&open.connection);
         }
+        if !(open.begun && self.writes_everywhere()) {
+            self.node.txns.remove(&txn);
+        }
+    }
+
+    pub(super) fn writes_everywhere(&self) -> bool {
+        self.protocol.writes() == Writes::Everywhere
     }
 }
 
 /// Answers.
 impl Simulation<'_> {
     /// A statement's answer came from a replica.
-    pub(super) fn on_answer(&mut self, txn: TxnId, op: OpId, replica: ReplicaId, in_snapshot: bool, answer: Answer) {
+    pub(super) fn on_answer(
+        &mut self,
+        txn: TxnId,
+        op: OpId,
+        replica: ReplicaId,
+        in_snapshot: bool,
+        answer: Result<Answer, Fault>,
+    ) {
         let captured = self.choices.chance(self.scenario.captured_per_mille);
+        let replayed_only = self.writes_everywhere();
         let Some(open) = self.node.txns.get_mut(&txn) else { return };
         let Some(plan) = open.plans.get(&op).cloned() else { return };
-        match plan.kind() {
-            _ if in_snapshot => open.reads.push((plan, answer.clone())),
-            StatementKind::Read | StatementKind::LockingRead => {}
-            // TRUNCATE is never shipped as rows.
-            kind => {
-                let captured = captured && kind == StatementKind::Write;
-                open.writes.entry(op).or_insert(Kept { plan, answer: answer.clone(), captured });
+        if let Ok(answer) = &answer {
+            match plan.kind() {
+                _ if in_snapshot => open.reads.push((plan, answer.clone())),
+                StatementKind::Read | StatementKind::LockingRead => {}
+                kind => match open.writes.get(&op) {
+                    Some(first) if first.answer.changes != answer.changes => {
+                        self.fail(Failure::Disagreement { replica, csn: None, txn: Some(txn) });
+                        return;
+                    }
+                    Some(_) => {}
+                    None => {
+                        // TRUNCATE is never shipped as rows.
+                        let captured = captured && !replayed_only && kind == StatementKind::Write;
+                        open.writes.insert(op, Kept { plan, answer: answer.clone(), captured });
+                    }
+                },
             }
         }
-        open.answers.insert((op, replica), answer);
+        if let Some(open) = self.node.txns.get_mut(&txn) {
+            open.answers.insert((op, replica), answer);
+        }
     }
 
-    /// The answer of a statement may go to its client.
+    /// A held answer may go to its client; that of an only statement when it is committed, but an error at once.
     pub(super) fn on_release(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) {
         let Some(open) = self.node.txns.get_mut(&txn) else { return };
-        open.released = Some(replica);
-        if open.awaited != Some(op) {
-            let what = "released an answer that nobody awaits";
-            return self.fail(Failure::OrderSenseless { txn, op: Some(op), what });
-        }
-        if !open.autocommit {
-            self.answer(txn, op, replica);
-        }
-    }
-
-    /// Sends a statement's answer to its client.
-    pub(super) fn answer(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) {
-        let Some(open) = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else { return };
-        open.awaited = None;
-        let (Some(plan), Some(answer)) = (open.plans.get(&op), open.answers.get(&(op, replica))) else { return };
-        let (reply, autocommit) = (Reply::Answer(plan.clone(), answer.clone()), open.autocommit);
-        self.reply(txn, reply);
-        if autocommit {
-            self.close_txn(txn);
+        let failed = matches!(open.answers.get(&(op, replica)), Some(Err(_)));
+        if open.autocommit && !failed {
+            open.released = Some(replica);
+        } else {
+            let letter = self.take_answer(txn, op, replica);
+            self.post(letter, self.queue.now());
         }
     }
 
-    /// The database refused a statement.
-    pub(super) fn answer_failed(&mut self, txn: TxnId, op: OpId) {
-        let Some(open) = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else { return };
+    /// What the client is sent once a replica has answered and nothing has to be waited for.
+    pub(super) fn take_answer(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) -> Option<Letter> {
+        let open = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op))?;
+        let reply = match (open.plans.get(&op), open.answers.get(&(op, replica))) {
+            (Some(plan), Some(Ok(answer))) => Reply::Answer(plan.clone(), answer.clone()),
+            (_, Some(Err(_))) => Reply::Failed,
+            _ => {
+                self.senseless(txn, Some(op), "releases an answer that did not come");
+                return None;
+            }
+        };
+        let (letter, autocommit) = (open.letter(reply), open.autocommit);
         open.awaited = None;
-        let autocommit = open.autocommit;
-        self.statistics.failed_statements += 1;
-        self.reply(txn, Reply::Failed);
         if autocommit {
             self.close_txn(txn);
         }
+        letter
+    }
+
+    /// Sends a letter that leaves the node at some instant.
+    pub(super) fn post(&mut self, letter: Option<Letter>, from: Instant) {
+        let Some(Letter { client, connection, number, reply }) = letter else { return };
+        self.statistics.failed_statements += u64::from(reply == Reply::Failed);
+        let at = from.plus_ns(self.timing.duration_ns(from, Step::Reply));
+        self.queue.schedule(at, Wake::Client { client, connection, wake: ClientWake::Reply(number, reply) });
     }
 
     pub(super) fn on_refuse(&mut self, txn: TxnId, op: OpId, reason: Refusal) {
-        *self.statistics.refused.entry(reason_name(reason)).or_default() += 1;
+        *self.statistics.refused.entry(format!("{reason:?}")).or_default() += 1;
         let awaited = self.node.txns.get(&txn).map(|open| open.awaited);
         if awaited.is_some_and(|awaited| awaited != Some(op)) {
-            let what = "refused what nobody awaits";
-            self.fail(Failure::OrderSenseless { txn, op: Some(op), what });
+            self.senseless(txn, Some(op), "refuses what nobody awaits");
         }
         self.reply(txn, Reply::Refused(reason));
         self.close_txn(txn);
@@ -338,7 +399,12 @@ impl Simulation<'_> {
     }
 
     pub(super) fn on_acknowledge(&mut self, txn: TxnId, op: OpId, csn: Csn) {
-        let contained = self.node.applied.values().any(|applied| *applied >= csn);
+        // A unit of several decisions is reported by its last.
+        let contained = csn <= self.node.found
+            || match self.protocol.position() {
+                Position::Prefix => self.node.committed.last().is_some_and(|last| csn <= *last),
+                Position::Set => self.node.committed.contains(&csn),
+            };
         if csn > self.log.durable() || !contained {
             self.fail(Failure::AcknowledgedEarly { txn, csn });
         }
@@ -349,27 +415,31 @@ impl Simulation<'_> {
     }
 
     fn answer_committed(&mut self, txn: TxnId, op: OpId) {
-        let Some(open) = self.node.txns.get(&txn) else { return };
-        if open.awaited != Some(op) && open.attended {
-            let what = "committed what its client had not asked to commit";
-            return self.fail(Failure::OrderSenseless { txn, op: Some(op), what });
+        let Some(open) = self.node.txns.get(&txn).filter(|open| open.attended) else {
+            return self.close_txn(txn);
+        };
+        if open.awaited != Some(op) {
+            return self.senseless(txn, Some(op), "commits what its client had not asked to commit");
         }
-        let of_single = open.autocommit.then(|| {
-            let plan = open.plans.get(&op)?;
+        let reply = if open.autocommit {
             let mut answers = open.answers.iter().filter(|((of, _), _)| *of == op);
             let released = open.released;
-            let (_, answer) = answers.find(|((_, at), _)| released.is_none_or(|released| released == *at))?;
-            Some((plan.clone(), answer.clone()))
-        });
-        self.reply(txn, Reply::Committed(of_single.flatten()));
+            let answer = answers.find(|((_, at), _)| released.is_none_or(|released| released == *at));
+            match (open.plans.get(&op), answer) {
+                (Some(plan), Some((_, Ok(answer)))) => Reply::Committed(Some((plan.clone(), answer.clone()))),
+                (_, Some((_, Err(_)))) => Reply::Failed,
+                _ => return self.senseless(txn, Some(op), "commits a statement that was not answered"),
+            }
+        } else {
+            Reply::Committed(None)
+        };
+        self.reply(txn, reply);
         self.close_txn(txn);
     }
 
     fn reply(&mut self, txn: TxnId, reply: Reply) {
-        let Some(open) = self.node.txns.get(&txn).filter(|open| open.attended) else { return };
-        let (client, connection, number) = (open.client, open.connection, open.number);
-        let at = self.in_a(Step::Reply);
-        self.queue.schedule(at, Wake::Client { client, connection, wake: ClientWake::Reply(number, reply) });
+        let letter = self.node.txns.get(&txn).and_then(|open| open.letter(reply));
+        self.post(letter, self.queue.now());
     }
 }
 
@@ -380,23 +450,21 @@ impl Simulation<'_> {
             Decision::Reserve { sequence, last } => Record::Reserve { sequence, last },
             Decision::Commit(txn) => {
                 let Some(open) = self.node.txns.get_mut(&txn) else {
-                    let what = "decided a transaction that is over";
-                    return self.fail(Failure::OrderSenseless { txn, op: None, what });
+                    return self.senseless(txn, None, "decides a transaction that is over");
                 };
                 open.decided = true;
                 Record::Commit { txn, writes: open.writes.values().cloned().collect() }
             }
         };
         if self.log.append(record) != csn {
-            let what = "left a gap in the log";
-            self.fail(Failure::OrderSenseless { txn: TxnId(0), op: None, what });
+            self.senseless(TxnId(0), None, "leaves a gap in the log");
         }
         self.flush();
     }
 
     pub(super) fn on_flushed(&mut self) {
         let csn = self.log.finish_flush();
-        self.feed(SCHEDULER, Event::Durable { csn });
+        self.feed(Event::Durable { csn });
         self.flush();
     }
 
@@ -406,19 +474,4 @@ impl Simulation<'_> {
             self.queue.schedule(at, Wake::Flushed { epoch: self.node.epoch });
         }
     }
-}
-
-fn reason_name(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Deadlock => "deadlock",
-        Reason::ReadsChanged => "reads changed",
-        Reason::HomeLost => "home lost",
-        Reason::AnswerCut => "answer cut",
-        Reason::Cancelled => "cancelled",
-    }
-}
-
-/// To whom events about a replica go.
-pub(super) fn place_of(_replica: ReplicaId) -> Place {
-    SCHEDULER
 }

@@ -1,0 +1,110 @@
+//! What breaks, and how it comes back.
+
+use onecopy_core::{Event, ReplicaId, StatementKind, TxnId};
+
+use super::{Simulation, Wake};
+use crate::failure::Failure;
+use crate::scenario::{Breakage, Moment};
+use crate::timing::Step;
+
+impl Simulation<'_> {
+    /// Something was done for the n-th time: what the scenario wants broken then breaks soon.
+    pub(super) fn reached(&mut self, moment: Moment) {
+        for index in (0..self.breakages.len()).rev() {
+            if self.breakages[index].0 == moment {
+                let (_, breakage) = self.breakages.remove(index);
+                let longest_ns = self.choices.pick(&[1, 1_000, 100_000, 1_000_000]);
+                let at = self.queue.now().plus_ns(self.choices.below(longest_ns));
+                self.queue.schedule(at, Wake::Break(breakage));
+            }
+        }
+    }
+
+    pub(super) fn on_break(&mut self, breakage: Breakage) {
+        if !self.node.up {
+            return;
+        }
+        let broken = match breakage {
+            Breakage::Connections(replica) => self.break_replica(replica, false),
+            Breakage::Server(replica) => self.break_replica(replica, true),
+            Breakage::Lane(replica) => self.break_lane(replica),
+            Breakage::Node => {
+                for replica in &mut self.replicas {
+                    replica.disconnect();
+                    replica.outstanding.clear();
+                }
+                self.crash_node();
+                true
+            }
+        };
+        self.statistics.breakages += u64::from(broken);
+    }
+
+    fn break_replica(&mut self, id: ReplicaId, server: bool) -> bool {
+        if !self.replica(id).up {
+            return false;
+        }
+        self.note(format_args!("{id:?} lost, {}", if server { "server" } else { "connections" }));
+        let replica = &mut self.replicas[usize::from(id.0)];
+        replica.disconnect();
+        let outstanding = std::mem::take(&mut replica.outstanding);
+        if server {
+            let lost_commits = self.choices.between(0, self.scenario.lost_commits_max);
+            let replica = self.replica(id);
+            replica.database.crash(lost_commits);
+            replica.fence();
+            replica.up = false;
+        }
+        let noticed_at = self.in_a(Step::Answer);
+        self.core_at(noticed_at, Event::ReplicaDown { replica: id });
+        let mut fenced_at = noticed_at;
+        for (txn, op) in outstanding {
+            // Some find out by themselves before the replica is declared lost, and some after.
+            let kind = self.node.txns.get(&txn).and_then(|open| open.plans.get(&op)).map(|plan| plan.kind());
+            let answer_begun = self.may_have_begun(kind.unwrap_or(StatementKind::Write));
+            fenced_at = fenced_at.max(self.lose_statement(txn, op, id, answer_begun));
+        }
+        let outage = self.choices.pick(&[1, 1, 5, 20]);
+        for _ in 0..outage {
+            fenced_at = fenced_at.max(self.in_a(Step::Repair)).plus_ns(1);
+        }
+        let session = self.replica(id).session;
+        self.queue.schedule(fenced_at, Wake::Fence { replica: id, session });
+        true
+    }
+
+    /// The replica's old sessions are ended: it may serve again, from what it contains.
+    pub(super) fn on_fence(&mut self, id: ReplicaId) {
+        let replica = self.replica(id);
+        replica.fence();
+        let progress = replica.database.progress();
+        self.note(format_args!("{id:?} fenced at {progress}"));
+        if progress > self.log.durable() {
+            self.fail(Failure::AheadOfLog { replica: id, progress });
+        }
+        self.node.found = self.node.found.max(progress);
+        self.feed(Event::ReplicaUp { replica: id, applied: progress });
+    }
+
+    /// A replica ends one transaction, preferably one that is about to commit.
+    fn break_lane(&mut self, id: ReplicaId) -> bool {
+        if !self.replica(id).up {
+            return false;
+        }
+        let committing = self.replica(id).committing.first().copied();
+        if let Some(lane) = committing.filter(|_| self.choices.chance(700)) {
+            self.note(format_args!("{id:?} ends {lane:?} before it commits"));
+            self.replica(id).database.rollback(lane);
+            self.go_on_with_woken(id);
+            return true;
+        }
+        let open: Vec<TxnId> = self.replica(id).lanes.keys().copied().collect();
+        if open.is_empty() {
+            return false;
+        }
+        let txn = self.choices.pick(&open);
+        let notices = self.choices.chance(700);
+        self.lose_lane(id, txn, notices);
+        true
+    }
+}

@@ -1,0 +1,119 @@
+//! What the agents hear from the databases, and tell the core.
+
+use onecopy_core::effect::How;
+use onecopy_core::{Csn, Event, Outcome, ReplicaId, StatementKind, TxnId};
+
+use super::replicas::Execution;
+use super::{SCHEDULER, Simulation, Wake};
+use crate::database::{Fault, LaneId};
+use crate::plan::Answer;
+use crate::timing::Step;
+
+/// An answer from a database.
+#[derive(Clone, Debug)]
+pub(super) enum Report {
+    Executed {
+        execution: Execution,
+        came: Came,
+    },
+    Revalidated {
+        txn: TxnId,
+        same: bool,
+    },
+    /// A lane was ended behind the node's back while no statement was under way in it.
+    LaneLost {
+        txn: TxnId,
+        lane: LaneId,
+    },
+    CommitFailed {
+        txn: TxnId,
+    },
+    Applied {
+        csn: Csn,
+    },
+}
+
+/// What came of a client's statement.
+#[derive(Clone, Debug)]
+pub(super) enum Came {
+    Answer(Answer),
+    Fault(Fault),
+    Loss,
+}
+
+impl Simulation<'_> {
+    pub(super) fn report(&mut self, replica: ReplicaId, session: u64, report: Report) {
+        let mut at = self.in_a(Step::Answer);
+        if matches!(report, Report::Applied { .. }) {
+            at = at.max(self.replica(replica).last_applied_report.plus_ns(1));
+            self.replica(replica).last_applied_report = at;
+        }
+        self.queue.schedule(at, Wake::Report { replica, session, report });
+    }
+
+    pub(super) fn on_report(&mut self, replica: ReplicaId, report: Report) {
+        match report {
+            Report::Executed { execution, came } => self.on_executed(replica, execution, came),
+            Report::Revalidated { txn, same } => {
+                self.lane_is_idle(replica, txn);
+                self.feed(Event::Revalidated { txn, replica, same });
+            }
+            Report::LaneLost { txn, lane } => {
+                // The transaction may have left the lane meanwhile, and opened another one here.
+                if self.replica(replica).lanes.get(&txn).is_some_and(|open| open.id == lane) {
+                    self.replica(replica).lanes.remove(&txn);
+                    self.feed(Event::HomeLost { txn, replica });
+                }
+            }
+            Report::CommitFailed { txn } => self.feed(Event::HomeLost { txn, replica }),
+            Report::Applied { csn } => {
+                self.node.committed.insert(csn);
+                self.feed(Event::Applied { replica, csn });
+            }
+        }
+    }
+
+    fn on_executed(&mut self, replica: ReplicaId, execution: Execution, came: Came) {
+        let Execution { txn, op, plan, how, hold, sent } = execution;
+        if !self.replica(replica).outstanding.remove(&(txn, op)) {
+            return;
+        }
+        if how != How::Alone {
+            self.lane_is_idle(replica, txn);
+        }
+        let elapsed_ns = self.queue.now().since_ns(sent);
+        let executed = |outcome| Event::Executed { txn, op, replica, outcome, elapsed_ns };
+        let (answer, outcome) = match came {
+            Came::Answer(answer) => {
+                let returned = plan.returned(&answer);
+                (Ok(answer), Outcome::Done { returned })
+            }
+            Came::Fault(fault) => (Err(fault), Outcome::Failed),
+            Came::Loss => {
+                self.replica(replica).lanes.remove(&txn);
+                let answer_begun = self.may_have_begun(plan.kind());
+                return self.feed(executed(Outcome::Lost { answer_begun }));
+            }
+        };
+        // Where only one replica executes, an error need not wait.
+        let hold = hold && (answer.is_ok() || self.writes_everywhere());
+        self.on_answer(txn, op, replica, matches!(how, How::Snapshot { .. }), answer);
+        let letter = if hold { None } else { self.take_answer(txn, op, replica) };
+        let event = executed(outcome);
+        let heard_at = self.protocol.place_of(&event);
+        self.feed(event);
+        // The answer goes through the scheduler, which has then heard what this place told it before.
+        self.post(letter, self.through_channel(heard_at, SCHEDULER));
+    }
+
+    /// Whether a part of an answer that was then lost had reached the client.
+    pub(super) fn may_have_begun(&mut self, kind: StatementKind) -> bool {
+        kind == StatementKind::Read && self.choices.chance(200)
+    }
+
+    fn lane_is_idle(&mut self, replica: ReplicaId, txn: TxnId) {
+        if let Some(lane) = self.replica(replica).lanes.get_mut(&txn) {
+            lane.busy = false;
+        }
+    }
+}
