@@ -61,7 +61,8 @@ pub struct Options {
     pub duration: Duration,
     /// How many transactions, at most.
     pub transactions: u64,
-    /// How many transactions are checked together.
+    /// How many transactions are checked together, at most [`ROUND_MAX`]. A round begins with making about a
+    /// thirteenth as many rows.
     pub round: u64,
     /// What clients do and how is drawn from this; how they interleave is not.
     pub seed: u64,
@@ -77,6 +78,8 @@ pub struct Options {
     pub keep_in: Option<PathBuf>,
     /// Whether to go on after a round that broke the promise.
     pub go_on: bool,
+    /// Called after each round with what happened so far, to show progress.
+    pub on_round: Option<fn(&Report)>,
 }
 
 impl Options {
@@ -96,9 +99,13 @@ impl Options {
             answer_within: Duration::from_secs(30),
             keep_in: None,
             go_on: false,
+            on_round: None,
         }
     }
 }
+
+/// The most transactions that are checked together: their history is kept in memory.
+pub const ROUND_MAX: u64 = 1_000_000;
 
 /// The isolation level that clients ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -260,6 +267,12 @@ pub async fn run(options: &Options) -> Result<Report> {
         let why = "torture needs at least one client, one workload and one transaction a round";
         return Err(Error::Option(why.to_owned()));
     }
+    if options.round > ROUND_MAX {
+        return Err(Error::Option(format!(
+            "a round of {} transactions is too long: {ROUND_MAX} are the most",
+            options.round
+        )));
+    }
     let target = Target::parse(&options.dsn)?;
     execute_all(&target, SCHEMA.iter().map(|&sql| sql.to_owned()), "make the tables").await?;
     let mut report = Report { seed: options.seed, ..Report::default() };
@@ -280,6 +293,9 @@ pub async fn run(options: &Options) -> Result<Report> {
         report.rounds += 1;
         report.seconds = spent.as_secs_f64();
         round.judge(history, &mut report).await?;
+        if let Some(on_round) = options.on_round {
+            on_round(&report);
+        }
         if !report.passed() && !options.go_on {
             break;
         }

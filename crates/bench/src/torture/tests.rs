@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onecopy_cluster::{Auth, Options as ServerOptions, Server};
+use onecopy_cluster::{Auth, Options as ServerOptions, Server, Stop};
 use onecopy_sim::check::Level;
 
 use super::*;
@@ -52,6 +52,97 @@ async fn one_server_at_repeatable_read_keeps_snapshots_but_skews_writes() {
     let options = Options { isolation: Isolation::RepeatableRead, promise, ..short(&server) };
     let report = run(&options).await.unwrap();
     assert!(report.anomalies.is_empty(), "{report}");
+}
+
+/// Crashes a server in the middle of a run and starts it again; what was seen.
+async fn run_over_a_crash(settings: &[(&str, &str)]) -> Report {
+    let with = |options: ServerOptions, (name, value): &(&str, &str)| options.with(name, value);
+    let mut server = Server::temporary(&settings.iter().fold(ServerOptions::default(), with)).unwrap();
+    let workloads = vec![Workload::ListAppend, Workload::Transfer, Workload::ReadYourWritesAcrossConnections];
+    let options = Options {
+        isolation: Isolation::Serializable,
+        workloads,
+        duration: Duration::from_secs(5),
+        round: 50_000,
+        ..Options::new(server.dsn())
+    };
+    let crash = tokio::task::spawn_blocking(move || {
+        std::thread::sleep(Duration::from_secs(3));
+        server.stop(Stop::Immediate).unwrap();
+        server.start().unwrap();
+        server
+    });
+    let report = run(&options).await.unwrap();
+    drop(crash.await.unwrap());
+    println!("{report}");
+    assert!(report.total().connection_errors + report.total().unknown > 0, "{report}");
+    assert!(report.faults.is_empty(), "{report}");
+    report
+}
+
+#[tokio::test]
+async fn server_crashes_and_keeps_every_commit_that_it_answered() {
+    let report = run_over_a_crash(&[]).await;
+    assert!(report.passed(), "{report}");
+}
+
+#[tokio::test]
+async fn server_crashes_and_loses_commits_that_it_answered() {
+    let report = run_over_a_crash(&[("synchronous_commit", "off"), ("wal_writer_delay", "10s")]).await;
+    assert!(!report.anomalies.is_empty(), "{report}");
+}
+
+/// All kinds of torture against any target, then the comparison of the servers behind it:
+/// `TORTURE_DSN="host=... port=..." TORTURE_REPLICAS="host=...;host=..." TORTURE_SECONDS=600 \
+///  cargo test --release -p onecopy-bench -- --ignored --nocapture soak`
+///
+/// `TORTURE_ISOLATION` is that of `Isolation` in lower case with underscores, `TORTURE_SEED` a number,
+/// `TORTURE_ONLY` one of `transactions`, `nondeterminism` and `bad_input`.
+#[tokio::test]
+#[ignore = "needs a target of its own"]
+async fn soak() {
+    let variable = |name: &str| std::env::var(name).ok();
+    let dsn = variable("TORTURE_DSN").expect("TORTURE_DSN names the target");
+    let number = |name: &str, default| variable(name).map_or(default, |text| text.parse().expect("a number"));
+    let (seconds, seed) = (number("TORTURE_SECONDS", 60), number("TORTURE_SEED", 1));
+    let isolation = variable("TORTURE_ISOLATION").map_or(Isolation::Default, |name| {
+        serde_json::from_value(serde_json::Value::String(name)).expect("an isolation level")
+    });
+    let only = variable("TORTURE_ONLY");
+    let wanted = |part: &str| only.as_deref().is_none_or(|only| only == part);
+    let mut passed = true;
+    if wanted("transactions") {
+        let options = Options {
+            duration: Duration::from_secs(seconds),
+            seed,
+            isolation,
+            keep_in: Some(std::env::temp_dir()),
+            on_round: Some(|report| println!("{report}")),
+            ..Options::new(&dsn)
+        };
+        let report = run(&options).await.unwrap();
+        passed &= report.passed();
+    }
+    if wanted("nondeterminism") {
+        let duration = Duration::from_secs(seconds.min(30));
+        let options = nondeterminism::Options { duration, seed, ..nondeterminism::Options::new(&dsn) };
+        let report = nondeterminism::run(&options).await.unwrap();
+        println!("{report}");
+        passed &= report.passed();
+    }
+    if wanted("bad_input") {
+        let report = bad_input::run(&bad_input::Options::new(&dsn)).await.unwrap();
+        println!("{report}");
+        passed &= report.passed();
+    }
+    if let Some(replicas) = variable("TORTURE_REPLICAS") {
+        let replicas: Vec<String> = replicas.split(';').map(str::to_owned).collect();
+        let options = CompareOptions::default();
+        let comparison = compare_until_identical(&replicas, &options, Duration::from_secs(10)).await.unwrap();
+        println!("{comparison}");
+        passed &= comparison.identical();
+    }
+    assert!(passed);
 }
 
 #[tokio::test]
