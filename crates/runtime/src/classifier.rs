@@ -187,7 +187,8 @@ mod tests {
     #[test]
     fn a_search_path_is_read_as_the_server_reads_it() {
         let schemas = ["public", "shop", "a b", "Q\"x"].map(str::to_owned).to_vec();
-        let catalogue = Catalogue { schemas, ..Catalogue::default() };
+        let mut catalogue = Catalogue::default();
+        catalogue.schemas = schemas;
         let read = |setting| search_path(setting, "shop", &catalogue);
         assert_eq!(read("\"$user\", public"), ["shop", "public"]);
         assert_eq!(read("PUBLIC,missing"), ["public"]);

@@ -91,7 +91,7 @@ async fn open(mut stream: Stream, shared: &Arc<Shared>) -> Result<Option<(Client
     let mut input = BytesMut::with_capacity(1024);
     let mut asked_for_tls = false;
     loop {
-        while !input.is_empty() && startup::is_direct_tls(&input) && !asked_for_tls {
+        if startup::is_direct_tls(&input) && !asked_for_tls {
             // Negotiating by ALPN is not offered, and a plain packet never begins so.
             return Ok(None);
         }

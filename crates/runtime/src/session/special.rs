@@ -204,7 +204,7 @@ impl Session {
                 match self.txn.as_mut() {
                     Some(txn) => {
                         if let Some(read_only) = modes.read_only
-                            && !(has_run && !read_only)
+                            && (!has_run || read_only)
                         {
                             txn.read_only = read_only;
                         }
@@ -850,7 +850,7 @@ mod tests {
     #[test]
     fn timestamps_are_written_as_postgresql_reads_them() {
         assert_eq!(timestamp(0), "1970-01-01 00:00:00.000000+00");
-        assert_eq!(timestamp(1_790_000_000_123_456), "2026-09-21 13:33:20.123456+00");
+        assert_eq!(timestamp(1_790_000_000_123_456), "2026-09-21 14:13:20.123456+00");
         assert_eq!(timestamp(951_782_400_000_000), "2000-02-29 00:00:00.000000+00");
     }
 }

@@ -4,7 +4,7 @@
 //! within the database for another transaction there whose answer has shown items (unique values that it freed) that
 //! the statement's transaction held already. Only both kinds together show such a cycle, which would else last for ever.
 
-use hashbrown::HashSet;
+use crate::map::HashSet;
 
 use crate::effect::{Effect, Refusal};
 use crate::ids::TxnId;
@@ -32,7 +32,7 @@ impl Onecopy {
             return self.locks.youngest_of_cycle(start);
         }
         let mut path = vec![start];
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::default();
         let mut levels = vec![self.waits_for(start)];
         while let Some(level) = levels.last_mut() {
             match level.pop() {
