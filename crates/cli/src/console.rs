@@ -293,7 +293,10 @@ r22   1234567890  -
 
     #[test]
     fn cell_that_a_console_does_not_show_is_empty() {
-        assert_eq!((table().cell(0, "name"), table().cell(0, "other"), table().cell(9, "name")), ("r1", "", ""));
+        assert_eq!(
+            (table().cell(0, "name"), table().cell(0, "other"), table().cell(9, "name")),
+            ("r1", "", "")
+        );
         assert_eq!((table().number(1, "applied"), table().number(0, "name")), (1_234_567_890, 0));
     }
 }

@@ -51,7 +51,10 @@ impl fmt::Display for DemoReport<'_> {
         match &self.copies {
             Copies::Identical { csn, tables } => {
                 let (csn, servers) = (grouped(*csn), self.names.len());
-                writeln!(f, "Copies\n  all {servers} servers are identical at commit {csn}: {tables} tables, all rows")
+                writeln!(
+                    f,
+                    "Copies\n  all {servers} servers are identical at commit {csn}: {tables} tables, all rows"
+                )
             }
             Copies::Differ { replicas } => {
                 writeln!(f, "Copies\n  THEY DIFFER, which is a bug of onecopy: {}", replicas.join("; "))

@@ -163,11 +163,11 @@ unknown key `conections_max` in [limits]
 13 | statement_bytes_max = "big"
    |                       ^^^^^
 
-`limits.queue_len_max` must be from 0 to 4294967295, this is -1
-   --> onecopy.toml:14:17
+`limits.startup_timeout_ms` must be from 0 to 18446744073709551615, this is -1
+   --> onecopy.toml:14:22
    |
 14 | startup_timeout_ms = -1
-   |                 ^^
+   |                      ^^
 
 unknown key `colour` in [limits]
    --> onecopy.toml:15:1

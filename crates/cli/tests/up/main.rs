@@ -1,5 +1,7 @@
 //! `onecopy up` as a process: what it starts, what it writes, and that nothing is left of it.
 
+mod clients;
+
 use onecopy_cluster::ClusterFile;
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,0 +1,181 @@
+//! What clients of a local cluster see, and what the replicas hold afterwards.
+
+use super::{Up, folder};
+use onecopy_cluster::ClusterFile;
+use std::path::Path;
+use std::pin::pin;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+async fn connect(dsn: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// All rows of a query, cells and rows joined.
+async fn rows(client: &Client, sql: &str) -> String {
+    let mut lines = Vec::new();
+    for message in client.simple_query(sql).await.unwrap() {
+        if let SimpleQueryMessage::Row(row) = message {
+            let cells: Vec<&str> = (0..row.len()).map(|cell| row.get(cell).unwrap_or("-")).collect();
+            lines.push(cells.join(" "));
+        }
+    }
+    lines.join(", ")
+}
+
+fn onecopy(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.args(args).arg("--dir").arg(dir).output().unwrap()
+}
+
+/// What a command prints that succeeds.
+fn printed(dir: &Path, args: &[&str]) -> String {
+    let output = onecopy(dir, args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(dir: &Path, args: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&printed(dir, &[args, &["--json"]].concat())).unwrap()
+}
+
+fn block_on(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(test);
+}
+
+#[test]
+fn what_one_client_writes_is_on_every_replica() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let mut client = connect(&file.client.dsn).await;
+
+        client.batch_execute("CREATE TABLE accounts (id int PRIMARY KEY, owner text)").await.unwrap();
+        client.execute("INSERT INTO accounts VALUES ($1, $2)", &[&1, &"Ada"]).await.unwrap();
+
+        let transaction = client.transaction().await.unwrap();
+        transaction.execute("INSERT INTO accounts VALUES (2, 'Bo')", &[]).await.unwrap();
+        let count = transaction.query_one("SELECT count(*) FROM accounts", &[]).await.unwrap();
+        assert_eq!(count.get::<_, i64>(0), 2, "a transaction sees what it wrote");
+        transaction.execute("UPDATE accounts SET owner = 'Bea' WHERE id = 2", &[]).await.unwrap();
+        transaction.commit().await.unwrap();
+
+        let transaction = client.transaction().await.unwrap();
+        transaction.execute("DELETE FROM accounts", &[]).await.unwrap();
+        transaction.rollback().await.unwrap();
+
+        copy_in(&client).await;
+
+        let expected = "1 Ada, 2 Bea, 3 Cy, 4 Di";
+        let all = "SELECT id, owner FROM accounts ORDER BY id";
+        assert_eq!(rows(&client, all).await, expected);
+        let verified = json(dir.path(), &["verify"]);
+        assert_eq!(verified["identical"], true, "{verified}");
+        assert_eq!(verified["replicas"].as_array().unwrap().len(), 3);
+        for replica in &file.replicas {
+            assert_eq!(rows(&connect(&replica.dsn).await, all).await, expected, "{}", replica.name);
+        }
+    });
+}
+
+/// By the extended protocol, as most drivers do it.
+async fn copy_in(client: &Client) {
+    use futures_util::SinkExt;
+    let mut sink = pin!(client.copy_in("COPY accounts FROM STDIN").await.unwrap());
+    sink.send(&b"3\tCy\n4\tDi\n"[..]).await.unwrap();
+    assert_eq!(sink.finish().await.unwrap(), 2);
+}
+
+#[test]
+fn commands_ask_the_cluster_that_serves() {
+    block_on(async {
+        let dir = folder();
+        let up = Up::ready(dir.path(), 2);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute("CREATE TABLE accounts (id int PRIMARY KEY, balance int)").await.unwrap();
+
+        let explained = printed(dir.path(), &["explain", "UPDATE accounts SET balance = 1 WHERE id = 7"]);
+        assert!(explained.contains("accounts (id = 7)"), "{explained}");
+        assert_eq!(rows(&client, "SELECT count(*) FROM accounts").await, "0", "nothing was executed");
+
+        let status = printed(dir.path(), &["status"]);
+        assert!(status.contains("r1") && status.contains("r2") && status.contains("protocol"), "{status}");
+        let status = json(dir.path(), &["status"]);
+        assert_eq!(status["status"]["protocol"], "onecopy");
+        assert_eq!(status["status"]["decided"], 1);
+        assert_eq!(status["replicas"][1]["state"], "up");
+        assert!(printed(dir.path(), &["verify"]).contains("identical"));
+
+        // A write behind onecopy is what VERIFY is there to find.
+        let behind = connect(&file.replicas[1].dsn).await;
+        behind.batch_execute("INSERT INTO accounts VALUES (1, 1)").await.unwrap();
+        let output = onecopy(dir.path(), &["verify"]);
+        assert_eq!(output.status.code(), Some(1));
+        let (stdout, stderr) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
+        assert!(stdout.unwrap().contains("DIFFERS: public.accounts"));
+        assert!(stderr.unwrap().contains("the replicas differ"));
+
+        drop(up);
+        let output = onecopy(dir.path(), &["status"]);
+        assert_eq!(output.status.code(), Some(1));
+    });
+}
+
+#[test]
+fn statement_that_replicas_would_answer_differently_is_refused_with_a_hint() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let client = connect(&ClusterFile::read(dir.path()).unwrap().client.dsn).await;
+        client.batch_execute("CREATE TABLE keyless (a float8)").await.unwrap();
+        let error = client.simple_query("UPDATE keyless SET a = random()").await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(error.code(), &SqlState::FEATURE_NOT_SUPPORTED, "{error:?}");
+        assert!(error.hint().is_some_and(|hint| !hint.is_empty()), "{error:?}");
+        assert_eq!(rows(&client, "SELECT 1").await, "1", "the session goes on");
+    });
+}
+
+#[test]
+fn connections_of_one_replica_are_killed_and_clients_go_on() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY)").await.unwrap();
+        for id in 0..20 {
+            client.execute("INSERT INTO t VALUES ($1)", &[&id]).await.unwrap();
+            if id == 10 {
+                let replica = connect(&file.replicas[0].dsn).await;
+                let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                            WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+                assert_ne!(rows(&replica, kill).await, "", "there were connections to kill");
+            }
+            let count = client.query_one("SELECT count(*) FROM t", &[]).await.unwrap();
+            assert_eq!(count.get::<_, i64>(0), i64::from(id) + 1);
+        }
+        await_both_in_service(dir.path());
+        let verified = json(dir.path(), &["verify"]);
+        assert_eq!(verified["identical"], true, "{verified}");
+        assert_eq!(verified["replicas"].as_array().unwrap().len(), 2, "{verified}");
+    });
+}
+
+fn await_both_in_service(dir: &Path) {
+    let begin = Instant::now();
+    loop {
+        let status = json(dir, &["status"]);
+        if status["replicas"].as_array().unwrap().iter().all(|replica| replica["state"] == "up") {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "a replica stayed out of service: {status}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
