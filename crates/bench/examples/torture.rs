@@ -45,7 +45,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         passed &= report.passed();
     }
     let dsns: Vec<String> = cluster.replicas.iter().map(|replica| replica.dsn.clone()).collect();
-    let comparison = torture::compare_until_identical(&dsns, &Default::default(), Duration::from_secs(30)).await?;
+    let comparison =
+        torture::compare_until_identical(&dsns, &Default::default(), Duration::from_secs(30)).await?;
     println!("{comparison}");
     if passed && comparison.identical() { Ok(()) } else { Err("something happened that must not".into()) }
 }

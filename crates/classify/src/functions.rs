@@ -46,6 +46,20 @@ pub(crate) enum Behaviour {
     PickAggregate,
 }
 
+impl Behaviour {
+    /// Whether a call is replaced by a frozen value.
+    pub(crate) fn yields_value(self) -> bool {
+        matches!(
+            self,
+            Behaviour::TransactionTimestamp
+                | Behaviour::StatementTimestamp
+                | Behaviour::NextVal
+                | Behaviour::CurrVal
+                | Behaviour::LastVal
+        )
+    }
+}
+
 /// The behaviour of a function of `pg_catalog`, or None if it counts by its volatility.
 pub(crate) fn builtin(name: &str, arguments: usize) -> Option<Behaviour> {
     use Behaviour as B;

@@ -83,6 +83,7 @@ pub(super) struct Block<'a> {
     /// Name spaces of subqueries that were merged into this one.
     merged: Vec<ScopeId>,
     walks: Vec<(&'a Expr, ScopeId)>,
+    calls: Vec<(&'a Expr, ScopeId)>,
     deferred: Vec<Deferred<'a>>,
 }
 
@@ -140,7 +141,7 @@ impl<'a> Analyser<'a> {
         }
         let (env, wrote) = self.with(query.with.as_ref(), parent, env, usage.body);
         let scope = self.new_scope(parent, env, usage.body);
-        let at = At { scope, once: usage.once };
+        let at = At::new(scope, usage.once);
         match &query.body {
             Body::Values(rows) => {
                 self.inherit_facts(scope);
@@ -166,8 +167,8 @@ impl<'a> Analyser<'a> {
         self.open_clause(&select.from, scope, &mut block, &locks);
         self.close_block(select.filter.as_ref(), scope, block);
         // Without FROM there is at most one row, so each target is evaluated at most once.
-        let at = At { scope, once: usage.once && select.from.is_empty() };
-        let each = At { scope, once: false };
+        let at = At::new(scope, usage.once && select.from.is_empty());
+        let each = At::each(scope);
         self.targets(&select.targets, at);
         select.filter.iter().for_each(|e| self.expr(e, at));
         select.group_by.iter().for_each(|e| self.expr(e, each));
@@ -185,9 +186,9 @@ impl<'a> Analyser<'a> {
 
     /// ORDER BY, LIMIT and OFFSET of any query.
     fn tail(&mut self, query: &'a Query, scope: ScopeId, usage: QueryUse) {
-        let each = At { scope, once: false };
+        let each = At::each(scope);
         query.order_by.iter().for_each(|e| self.expr(e, each));
-        let at = At { scope, once: usage.once };
+        let at = At::new(scope, usage.once);
         query.limit.iter().chain(&query.offset).for_each(|e| self.expr(e, at));
         let cut = query.limit.is_some() || query.offset.is_some();
         if cut && usage.ordered && !matches!(query.body, Body::Select(_)) && !is_single_row(query) {
@@ -402,8 +403,11 @@ impl<'a> Analyser<'a> {
         for deferred in block.deferred {
             self.query(deferred.query, deferred.parent, deferred.env, deferred.usage);
         }
+        for (call, scope) in block.calls {
+            self.expr(call, At { scope, once: false, relation: true });
+        }
         for (expr, scope) in block.walks {
-            self.expr(expr, At { scope, once: false });
+            self.expr(expr, At::each(scope));
         }
     }
 
@@ -444,7 +448,7 @@ impl<'a> Analyser<'a> {
                 self.open_query(query, parent, env, usage, shown, renames, scope, block)
             }
             From::Function { calls, alias, .. } => {
-                block.walks.extend(calls.iter().map(|call| (call, scope)));
+                block.calls.extend(calls.iter().map(|call| (call, scope)));
                 let name = alias.as_ref().map(|a| a.name.clone()).unwrap_or_else(|| call_name(calls));
                 self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Opaque });
                 Facts::default()

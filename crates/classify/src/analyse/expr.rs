@@ -16,6 +16,19 @@ pub(super) struct At {
     pub(super) scope: ScopeId,
     /// It is evaluated at most once in the statement.
     pub(super) once: bool,
+    /// It is a call in FROM, where no value can stand in its place.
+    pub(super) relation: bool,
+}
+
+impl At {
+    pub(super) fn new(scope: ScopeId, once: bool) -> At {
+        At { scope, once, relation: false }
+    }
+
+    /// It may be evaluated for each row.
+    pub(super) fn each(scope: ScopeId) -> At {
+        At::new(scope, false)
+    }
 }
 
 /// Whether text at a place may be read as a date or time.
@@ -304,9 +317,10 @@ impl<'a> Analyser<'a> {
     }
 
     fn arguments(&mut self, call: &'a Call, at: At) {
+        let at = At { relation: false, ..at };
         let reads = if is_text_function(call.name.last()) { Reads::NoClock } else { Reads::Anything };
         call.arguments.iter().for_each(|e| self.expr_read(e, at, reads));
-        let each = At { once: false, ..at };
+        let each = At::each(at.scope);
         call.order_by.iter().for_each(|e| self.expr(e, each));
         call.filter.iter().for_each(|e| self.expr(e, each));
         call.over.iter().for_each(|w| self.window(w, each));
@@ -348,6 +362,17 @@ impl<'a> Analyser<'a> {
     /// True if the call's arguments were dealt with, too.
     fn behave(&mut self, behaviour: Behaviour, call: &'a Call, at: At) -> bool {
         let name = call.name.last();
+        // Only a plain call can be replaced by a value; any other form of these functions is an error.
+        let plain = !call.star
+            && !call.distinct
+            && !call.within_group
+            && call.order_by.is_empty()
+            && call.filter.is_none()
+            && call.over.is_none();
+        if !plain && behaviour.yields_value() {
+            self.refuse(format!("{name}() is no aggregate or window function"), "call it plainly");
+            return false;
+        }
         match behaviour {
             Behaviour::Pure => {}
             Behaviour::TransactionTimestamp => {

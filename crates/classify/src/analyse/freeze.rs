@@ -141,6 +141,10 @@ impl<'a> Analyser<'a> {
             self.unreplayable("a view or function reads the clock");
             return;
         }
+        if at.relation {
+            self.unreplayable("the time stands in FROM");
+            return;
+        }
         if self.edits.covers(place) {
             return;
         }
@@ -185,7 +189,7 @@ impl<'a> Analyser<'a> {
             );
             return;
         }
-        if !at.once {
+        if !at.once || at.relation {
             self.effects.writes = true;
             self.refuse(
                 "nextval() may be evaluated more than once here",
@@ -201,6 +205,10 @@ impl<'a> Analyser<'a> {
         if self.scope_is_body(at.scope) {
             self.unreplayable("currval() or lastval() is called inside a function, trigger or view");
             self.effects.pins_session = true;
+            return;
+        }
+        if at.relation {
+            self.refuse("currval() or lastval() stands in FROM", "call it in the target list");
             return;
         }
         if last {

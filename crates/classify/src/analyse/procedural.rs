@@ -119,7 +119,7 @@ impl<'a> Analyser<'a> {
 
     /// CALL.
     pub(super) fn call_procedure(&mut self, call: &'a Call, scope: ScopeId) {
-        let at = At { scope, once: true };
+        let at = At::new(scope, true);
         call.arguments.iter().for_each(|e| self.expr(e, at));
         let found: Vec<(usize, &'a Function)> =
             self.catalogue().functions_named(&call.name, self.context.search_path).collect();

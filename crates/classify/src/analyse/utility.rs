@@ -79,7 +79,7 @@ impl<'a> Analyser<'a> {
                     return self.maintenance("CREATE INDEX CONCURRENTLY", std::slice::from_ref(table));
                 }
                 let scope = self.opaque_scope();
-                parts.iter().for_each(|e| self.expr(e, At { scope, once: false }));
+                parts.iter().for_each(|e| self.expr(e, At::each(scope)));
                 self.ddl("CREATE INDEX", std::slice::from_ref(table), false)
             }
             Utility::CreateView { name, temporary, query } => {
@@ -285,7 +285,7 @@ impl<'a> Analyser<'a> {
             self.left_out_by_copy(column);
         }
         let scope = self.opaque_scope();
-        copy.filter.iter().for_each(|e| self.expr(e, At { scope, once: false }));
+        copy.filter.iter().for_each(|e| self.expr(e, At::each(scope)));
         self.fire_triggers(table, Event::Insert);
         self.checks(table);
         self.insert_row(table, &Known::new());
@@ -590,7 +590,7 @@ impl<'a> Analyser<'a> {
         }
         self.pin_all = true;
         let scope = self.opaque_scope();
-        let at = At { scope, once: true };
+        let at = At::new(scope, true);
         let sequence = self.sequence_argument(call, at)?;
         let arguments = self.argument_texts(call)?;
         let value = arguments.get(1)?.clone();

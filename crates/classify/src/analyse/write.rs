@@ -134,7 +134,7 @@ impl<'a> Analyser<'a> {
         let plain = query.with.is_none() && query.limit.is_none() && query.offset.is_none();
         match &query.body {
             Body::Values(rows) if plain && query.order_by.is_empty() => {
-                let at = At { scope, once: !body };
+                let at = At::new(scope, !body);
                 let mut values = Vec::with_capacity(rows.len());
                 for row in rows {
                     let mut known = Known::new();
@@ -165,7 +165,9 @@ impl<'a> Analyser<'a> {
                         self.shown_value(&target.value, column, scope, &mut known);
                     }
                 }
-                let single = select.from.is_empty() && select.targets.iter().all(|t| is_single(&t.value));
+                let single = select.from.is_empty()
+                    && !select.targets.is_empty()
+                    && select.targets.iter().all(|t| is_single(&t.value));
                 Rows { values: vec![known], form: RowForm::Select { single } }
             }
             _ => {
@@ -507,7 +509,7 @@ impl<'a> Analyser<'a> {
         let outer_pinned = std::mem::take(&mut self.pinned);
         let outer_words = std::mem::take(&mut self.clock_words);
         let scope = self.new_scope(None, None, false);
-        self.expr(expr, At { scope, once: true });
+        self.expr(expr, At::new(scope, true));
         let names_clock = self
             .clock_words
             .consts
@@ -543,7 +545,7 @@ impl<'a> Analyser<'a> {
     }
 
     fn on_conflict(&mut self, conflict: &'a OnConflict, table: usize, rows: &[Known], scope: ScopeId) {
-        let each = At { scope, once: false };
+        let each = At::each(scope);
         conflict.infer_parts.iter().for_each(|e| self.expr(e, each));
         let Some((set, filter)) = &conflict.update else { return };
         let t = self.table(table);
@@ -554,7 +556,7 @@ impl<'a> Analyser<'a> {
         let body = self.scope_is_body(scope);
         let inner = self.new_scope(Some(scope), env, body);
         self.scopes[inner].entries.push(entry);
-        let at = At { scope: inner, once: false };
+        let at = At::each(inner);
         for target in set {
             match target.name.as_deref().and_then(|n| t.column(n)) {
                 Some(column) => self.expr_for(&target.value, at, column),
@@ -584,7 +586,7 @@ impl<'a> Analyser<'a> {
             self.query(query, None, env, QueryUse { lock: None, ordered: true, once: !body, body });
         }
         self.scopes[scope].entries.push(Entry { name: String::new(), columns: EntryColumns::Opaque });
-        let each = At { scope, once: false };
+        let each = At::each(scope);
         if let Some(conflict) = &insert.on_conflict {
             conflict.infer_parts.iter().for_each(|e| self.expr(e, each));
             if let Some((set, filter)) = &conflict.update {
@@ -606,7 +608,7 @@ impl<'a> Analyser<'a> {
             self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Opaque });
             let block = self.open_block(&update.from, scope);
             self.close_block(update.filter.as_ref(), scope, block);
-            let each = At { scope, once: false };
+            let each = At::each(scope);
             update.set.iter().map(|t| &t.value).chain(&update.filter).for_each(|e| self.expr(e, each));
             self.returning(update.returning.as_deref(), scope);
             self.finish_with(update.with.as_ref(), env, body);
@@ -621,13 +623,13 @@ impl<'a> Analyser<'a> {
         let t = self.table(table);
         let once = !body && update.from.is_empty() && names_one_row(t, &known);
         for target in &update.set {
-            let at = At { scope, once };
+            let at = At::new(scope, once);
             match target.name.as_deref().and_then(|n| t.column(n)) {
                 Some(column) => self.expr_for(&target.value, at, column),
                 None => self.expr(&target.value, at),
             }
         }
-        update.filter.iter().for_each(|e| self.expr(e, At { scope, once: !body }));
+        update.filter.iter().for_each(|e| self.expr(e, At::each(scope)));
         let mut assigned = self.assigned(&update.set, t, scope, None);
         let by_triggers = self.fire_triggers(table, Event::Update);
         self.add_computed(t, &mut assigned, &by_triggers);
@@ -861,7 +863,7 @@ impl<'a> Analyser<'a> {
         self.scopes[scope].entries.push(Entry { name, columns });
         let block = self.open_block(&delete.using, scope);
         self.close_block(delete.filter.as_ref(), scope, block);
-        delete.filter.iter().for_each(|e| self.expr(e, At { scope, once: !body }));
+        delete.filter.iter().for_each(|e| self.expr(e, At::each(scope)));
         if let (Some(table), Some(relation)) = (target, relation) {
             let facts = self.scopes[scope].facts.clone();
             let known = self.known_of(relation, table, &facts);
@@ -891,7 +893,7 @@ impl<'a> Analyser<'a> {
         if !all_of_target {
             self.gather(&merge.on, scope, &mut facts);
         }
-        let each = At { scope, once: false };
+        let each = At::each(scope);
         self.expr(&merge.on, each);
         let known = match (relation, target) {
             (Some(relation), Some(table)) => self.known_of(relation, table, &facts),
@@ -934,7 +936,7 @@ impl<'a> Analyser<'a> {
         known: &Known,
         scope: ScopeId,
     ) {
-        let each = At { scope, once: false };
+        let each = At::each(scope);
         match (action, target) {
             (MergeAction::Nothing, _) => {}
             (MergeAction::Delete, Some(table)) => {
@@ -1048,7 +1050,7 @@ impl<'a> Analyser<'a> {
     fn returning(&mut self, targets: Option<&'a [Target]>, scope: ScopeId) {
         let Some(targets) = targets else { return };
         let unreplayable = self.unreplayable.clone();
-        self.targets(targets, At { scope, once: false });
+        self.targets(targets, At::each(scope));
         self.unreplayable = unreplayable;
     }
 
@@ -1065,7 +1067,7 @@ impl<'a> Analyser<'a> {
             let name = self.table(table).name.clone();
             self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Table(relation) });
             self.scopes[scope].entries.push(Entry { name: String::new(), columns: EntryColumns::Opaque });
-            self.expr(expr, At { scope, once: false });
+            self.expr(expr, At::each(scope));
         }
     }
 
@@ -1084,7 +1086,7 @@ impl<'a> Analyser<'a> {
                     let scope = self.new_scope(None, None, true);
                     let name = self.table(table).name.clone();
                     self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Table(relation) });
-                    self.expr(expr, At { scope, once: false });
+                    self.expr(expr, At::each(scope));
                 }
                 None => {
                     self.touch_everything(Mode::Shared);

@@ -146,7 +146,7 @@ impl Generator {
     }
 
     pub fn group(&mut self) -> &'static [&'static str] {
-        *self.pick::<&[&str]>(GROUPS)
+        self.pick::<&[&str]>(GROUPS)
     }
 
     fn pick<'t, T>(&mut self, of: &'t [T]) -> &'t T {
