@@ -240,6 +240,12 @@ async fn start(
     let count = settings.replicas.len();
     let protocol = onecopy_core::protocol::by_name(&settings.protocol, count, prepared.end)
         .map_err(|error| ServeError::Settings(error.to_string()))?;
+    if protocol.name() != "onecopy" {
+        return Err(ServeError::Settings(format!(
+            "protocol \"{}\" runs in simulation only so far; choose \"onecopy\"",
+            protocol.name()
+        )));
+    }
     let reserve = definitions::reservation(prepared.sequence_names.clone());
     let scheduler = Arc::new(Scheduler::new(protocol, count, Box::new(decisions), reserve));
     prepared.durable.connect(&scheduler);
