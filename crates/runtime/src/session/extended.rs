@@ -171,7 +171,8 @@ impl Session {
             self.fail(&Failure::new(SqlState::INVALID_CURSOR_NAME, message));
             return Ok(());
         };
-        self.steps.push(Step::Execute { portal: portal_name.to_owned(), max_rows });
+        let copies_in = matches!(portal.statement.class.kind, Kind::CopyIn { .. });
+        self.steps.push(Step::Execute { portal: portal_name.to_owned(), max_rows, copies_in });
         if self.txn.is_none() && !is_transaction_control(&portal.statement.class.kind) {
             // Whether this is a transaction of its own is only known when the next message is: without a Sync, more
             // statements may follow in the same implicit transaction.

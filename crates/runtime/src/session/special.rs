@@ -1,5 +1,7 @@
 //! Commands that concern the session or the transaction itself, and statements with a way of their own.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use onecopy_classify::{Discard, FrozenKind, FrozenValue, Kind};
 use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind, TableId};
@@ -14,8 +16,13 @@ use super::txn::{Lane, Savepoint};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};
 use crate::classifier::Statement;
-use crate::errors::Failure;
+use crate::clock::Deadline;
+use crate::errors::{Cancelled, Failure};
+use crate::lane::LaneError;
 use crate::scheduler::Directive;
+
+/// Replicas that may be lost under one statement before its client hears of it.
+const LOSSES_MAX: u32 = 5;
 
 impl Session {
     /// Transaction control: answered here, also inside a failed transaction.
@@ -125,14 +132,13 @@ impl Session {
                 self.answer_command(extended, "ROLLBACK");
                 Ok(Done::Answered)
             }
+            Err(error) if error.is_database() => {
+                self.keep_lane(lane);
+                self.fail(&Failure::of_lane(&error));
+                Ok(Done::Failed)
+            }
             Err(error) => {
-                let failure = Failure::of_lane(&error);
-                if error.is_database() {
-                    self.keep_lane(lane)
-                } else {
-                    self.lose_lane(lane, &error)
-                }
-                self.fail(&failure);
+                self.on_lane_lost(lane, &error);
                 Ok(Done::Failed)
             }
         }
@@ -526,8 +532,22 @@ impl Session {
         self.shared.pools.iter().find(|pool| pool.is_up()).map(|pool| pool.replica)
     }
 
+    /// The same, after waiting for one as long as a statement may wait.
+    async fn await_reference_replica(&self) -> Option<ReplicaId> {
+        let limit_ms = self.shared.limits.wait_timeout_ms;
+        let deadline = Deadline::after(Duration::from_millis(limit_ms));
+        let pause = Duration::from_millis(10);
+        loop {
+            let found = self.reference_replica();
+            if found.is_some() || limit_ms != 0 && deadline.has_passed() {
+                return found;
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
     /// A lane outside any transaction, with this session's settings.
-    async fn plain_lane(&mut self, replica: ReplicaId) -> Result<Lane, Failure> {
+    async fn plain_lane(&mut self, replica: ReplicaId) -> Result<Lane, LaneError> {
         let pool = self.shared.pools[usize::from(replica.0)].clone();
         let lent = match pool.lend(&self.who).await {
             Ok(lent) => lent,
@@ -535,7 +555,7 @@ impl Session {
                 if !error.is_database() {
                     pool.suspect_now(&error);
                 }
-                return Err(Failure::of_lane(&error));
+                return Err(error);
             }
         };
         let mut lane = Lane { lent, replica };
@@ -543,9 +563,8 @@ impl Session {
         self.dress(&mut lane.lent, &mut commands);
         for command in commands {
             if let Err(error) = lane.lent.lane.command(&command).await {
-                let failure = Failure::of_lane(&error);
                 self.lose_lane(lane, &error);
-                return Err(failure);
+                return Err(error);
             }
         }
         Ok(lane)
@@ -564,23 +583,39 @@ impl Session {
         self.run_on_reference(&request).await
     }
 
+    /// Runs a unit that changes nothing on the reference replica; one that is lost before it answered is replaced.
     async fn run_on_reference(&mut self, request: &Request) -> Result<Done, ClientError> {
-        let Some(replica) = self.reference_replica() else {
-            self.fail(&no_replica());
-            return Ok(Done::Failed);
-        };
-        let told = self.shared.scheduler.status().told;
-        self.shared.await_applied(replica, told).await;
-        let mut lane = match self.plain_lane(replica).await {
-            Ok(lane) => lane,
-            Err(failure) => {
-                self.fail(&failure);
+        let begun_at = self.client.output.len();
+        let mut losses = 0;
+        loop {
+            let Some(replica) = self.await_reference_replica().await else {
+                self.fail(&no_replica());
+                return Ok(Done::Failed);
+            };
+            let told = self.shared.scheduler.status().told;
+            self.shared.await_applied(replica, told).await;
+            let error = match self.plain_lane(replica).await {
+                Ok(mut lane) => {
+                    let sink = Sink::Client(&mut self.client);
+                    let mut watch = Watch::default();
+                    let result = unit::run(&mut lane.lent.lane, 0, request, sink, &mut watch, None).await;
+                    match result {
+                        Err(UnitError::Lane(error)) if self.client.output.len() >= begun_at => {
+                            self.client.output.truncate(begun_at);
+                            self.lose_lane(lane, &error);
+                            error
+                        }
+                        result => return self.after_lone_unit(lane, result).await,
+                    }
+                }
+                Err(error) => error,
+            };
+            losses += 1;
+            if error.is_database() || losses > LOSSES_MAX {
+                self.fail(&Failure::of_lane(&error));
                 return Ok(Done::Failed);
             }
-        };
-        let sink = Sink::Client(&mut self.client);
-        let result = unit::run(&mut lane.lent.lane, 0, request, sink, &mut Watch::default(), None).await;
-        self.after_lone_unit(lane, result).await
+        }
     }
 
     /// What has to happen after a unit outside the core's order.
@@ -648,8 +683,8 @@ impl Session {
         };
         let mut lane = match self.plain_lane(replica).await {
             Ok(lane) => lane,
-            Err(failure) => {
-                self.fail(&failure);
+            Err(error) => {
+                self.fail(&Failure::of_lane(&error));
                 return Ok(Done::Failed);
             }
         };
@@ -703,8 +738,8 @@ impl Session {
             self.shared.await_applied(replica, told).await;
             let mut lane = match self.plain_lane(replica).await {
                 Ok(lane) => lane,
-                Err(failure) => {
-                    self.fail(&failure);
+                Err(error) => {
+                    self.fail(&Failure::of_lane(&error));
                     return Ok(Done::Failed);
                 }
             };
@@ -755,16 +790,20 @@ impl Session {
             }
             Err(UnitError::Client(error)) => Err(error),
             Err(UnitError::Lane(error)) => {
-                let failure = Failure::of_lane(&error);
-                let (replica, id) = (lane.replica, self.txn.as_ref().map(|txn| txn.id));
-                self.lose_lane(lane, &error);
-                if let Some(txn) = id {
-                    self.shared.scheduler.handle(Event::HomeLost { txn, replica });
-                }
-                self.fail(&failure);
+                self.on_lane_lost(lane, &error);
                 Ok(())
             }
         }
+    }
+
+    /// The open transaction was executing on a replica that is lost: it cannot go on.
+    fn on_lane_lost(&mut self, lane: Lane, error: &LaneError) {
+        let (replica, id) = (lane.replica, self.txn.as_ref().map(|txn| txn.id));
+        self.lose_lane(lane, error);
+        if let Some(txn) = id {
+            self.shared.scheduler.handle(Event::HomeLost { txn, replica });
+        }
+        self.fail(&Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::ByTimeout));
     }
 
     /// Definitions as the open transaction sees them after a change of its own.

@@ -38,8 +38,8 @@ pub enum Step {
     DescribeStatement(Preparation),
     /// Describe of a portal.
     DescribePortal(String),
-    /// Execute.
-    Execute { portal: String, max_rows: u32 },
+    /// Execute. During a COPY FROM STDIN the server ignores Sync: it has to follow the data.
+    Execute { portal: String, max_rows: u32, copies_in: bool },
     /// Close of a portal on the server.
     ClosePortal(String),
     /// Close of a statement: ours stay prepared, but it has to be answered.
@@ -149,6 +149,8 @@ pub fn put_prelude(lane: &mut Lane, commands: &[&str]) -> Result<u32, WireError>
 struct Expectations {
     /// For every Parse on its way: whose it is, and whether the client asked for it.
     parses: std::collections::VecDeque<(Option<StatementKey>, bool)>,
+    /// The Sync of the unit has not been sent yet.
+    owes_sync: bool,
 }
 
 /// Sends a unit; `synthesised` receives what can be answered without the server.
@@ -165,8 +167,13 @@ fn put_request(
             for step in steps {
                 leading &= matches!(step, Step::Parse(_) | Step::CloseStatement);
                 put_step(lane, step, leading, synthesised, &mut expectations)?;
+                expectations.owes_sync |= matches!(step, Step::Execute { copies_in: true, .. });
             }
-            build::sync(&mut lane.output);
+            if expectations.owes_sync {
+                build::flush(&mut lane.output);
+            } else {
+                build::sync(&mut lane.output);
+            }
         }
     }
     Ok(expectations)
@@ -204,7 +211,7 @@ fn put_step(
             build::describe(&mut lane.output, Target::Statement, &name)?;
         }
         Step::DescribePortal(portal) => build::describe(&mut lane.output, Target::Portal, portal)?,
-        Step::Execute { portal, max_rows } => build::execute(&mut lane.output, portal, *max_rows)?,
+        Step::Execute { portal, max_rows, .. } => build::execute(&mut lane.output, portal, *max_rows)?,
         Step::ClosePortal(portal) => build::close(&mut lane.output, Target::Portal, portal)?,
         Step::CloseStatement if leading && expectations.parses.is_empty() => {
             backend::build::close_complete(synthesised);
@@ -346,6 +353,7 @@ impl Relay<'_, '_> {
             Backend::Error(fields) => {
                 self.answer.error = Some(Box::new(fields.to_owned()));
                 put(&mut self.sink, &mut self.answer, frame);
+                pay_sync(lane, expectations).await?;
             }
             Backend::ParameterStatus(status) => {
                 self.answer.reported.push((status.name.to_owned(), status.value.to_string()));
@@ -360,6 +368,7 @@ impl Relay<'_, '_> {
                 put(&mut self.sink, &mut self.answer, frame);
                 lane.consume(head);
                 self.copy_in(lane).await?;
+                pay_sync(lane, expectations).await?;
                 return Ok(false);
             }
             Backend::CopyBoth(_) => return Err(LaneError::Closed.into()),
@@ -495,6 +504,15 @@ fn put(sink: &mut Sink<'_>, answer: &mut Answer, bytes: &[u8]) {
         }
         Sink::Drop => {}
     }
+}
+
+/// Sends the Sync that was kept back for COPY data, now that they have ended or an error came before them.
+async fn pay_sync(lane: &mut Lane, expectations: &mut Expectations) -> Result<(), LaneError> {
+    if std::mem::take(&mut expectations.owes_sync) {
+        build::sync(&mut lane.output);
+        lane.flush().await?;
+    }
+    Ok(())
 }
 
 /// After the server has given up a COPY, the client may go on sending until it hears of it.
