@@ -285,7 +285,7 @@ pub async fn run(options: &Options) -> Result<Report> {
             number: report.rounds,
             transactions: left.min(options.round),
             clock,
-            until: Instant::now() + (options.duration - spent),
+            duration: options.duration - spent,
         };
         let (taken, tried, history) = round.run(&mut report).await?;
         spent += taken;
@@ -318,7 +318,8 @@ struct Round<'o> {
     number: u64,
     transactions: u64,
     clock: Instant,
-    until: Instant,
+    /// How long clients run at most, setting up not counted.
+    duration: Duration,
 }
 
 impl Round<'_> {
@@ -327,8 +328,9 @@ impl Round<'_> {
         let world = Arc::new(World::new(self.number, self.transactions));
         execute_all(self.target, workloads::setup(&world).into_iter(), "set up a round").await?;
         let (began, tried) = (Instant::now(), AtomicU64::new(0));
+        let until = began + self.duration;
         let clients = (0..self.options.clients).map(|number| self.client(&world, number));
-        let clients = join_all(clients.map(|client| self.drive(client, &tried))).await;
+        let clients = join_all(clients.map(|client| self.drive(client, until, &tried))).await;
         let taken = began.elapsed();
         let mut last = self.client(&world, self.options.clients);
         workloads::read_all(&mut last).await;
@@ -350,8 +352,8 @@ impl Round<'_> {
         Client::new(Arc::clone(world), Process(number), random, options.isolation, self.clock, sessions)
     }
 
-    async fn drive(&self, mut client: Client, tried: &AtomicU64) -> Client {
-        while Instant::now() < self.until && tried.fetch_add(1, Ordering::Relaxed) < self.transactions {
+    async fn drive(&self, mut client: Client, until: Instant, tried: &AtomicU64) -> Client {
+        while Instant::now() < until && tried.fetch_add(1, Ordering::Relaxed) < self.transactions {
             if let Some(workload) = self.options.workloads.choose(&mut client.random) {
                 workload.run(&mut client).await;
             }

@@ -81,7 +81,12 @@ impl Edits {
     }
 
     /// The splices, and for each number that was given out the final one; None if edits overlap.
-    pub(super) fn finish(mut self, layout: Layout<'_>, writes: bool) -> Option<(Rewrite, Vec<Option<u32>>)> {
+    pub(super) fn finish(
+        mut self,
+        sql: &str,
+        layout: Layout<'_>,
+        writes: bool,
+    ) -> Option<(Rewrite, Vec<Option<u32>>)> {
         self.list.retain(|e| writes || !e.for_writes);
         self.list.sort_by_key(|e| e.from);
         let overlap = self.list.windows(2).any(|pair| pair[0].to > pair[1].from);
@@ -92,7 +97,7 @@ impl Edits {
         let mut frozen = Vec::new();
         let mut splices = Vec::with_capacity(self.list.len());
         for edit in self.list {
-            let insert = edit
+            let mut insert: Vec<Piece> = edit
                 .insert
                 .into_iter()
                 .map(|piece| match piece {
@@ -107,6 +112,7 @@ impl Edits {
                     text => text,
                 })
                 .collect();
+            keep_apart(sql, edit.from, edit.to, &mut insert);
             splices.push(Splice { from: layout.position(edit.from), to: layout.position(edit.to), insert });
         }
         Some((Rewrite { splices, frozen }, numbers))
@@ -363,6 +369,30 @@ const ENDS_TARGET: &[&str] = &[
     "returning",
     "on",
 ];
+
+/// Puts blanks where inserted text would run into the words or quotes beside it.
+fn keep_apart(sql: &str, from: u32, to: u32, insert: &mut Vec<Piece>) {
+    let joins = |c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | '\'' | '"') || !c.is_ascii();
+    let starts = match insert.first() {
+        Some(Piece::Text(text)) => text.chars().next(),
+        Some(Piece::Frozen(_)) => Some('\''),
+        None => None,
+    };
+    let ends = match insert.last() {
+        Some(Piece::Text(text)) => text.chars().next_back(),
+        // A type's name follows the value.
+        Some(Piece::Frozen(_)) => Some('t'),
+        None => None,
+    };
+    let before = sql.get(..from as usize).and_then(|s| s.chars().next_back());
+    let after = sql.get(to as usize..).and_then(|s| s.chars().next());
+    if starts.is_some_and(joins) && before.is_some_and(joins) {
+        insert.insert(0, Piece::Text(" ".to_owned()));
+    }
+    if ends.is_some_and(joins) && after.is_some_and(joins) {
+        insert.push(Piece::Text(" ".to_owned()));
+    }
+}
 
 /// The index of the token that closes the parenthesis or bracket at `open`.
 pub(super) fn closing(tokens: &[Token], open: usize) -> Option<usize> {

@@ -31,7 +31,7 @@ impl<'a> Analyser<'a> {
             _ => None,
         };
         let edits = std::mem::take(&mut self.edits);
-        let (rewrite, numbers, mut determinism) = match edits.finish(self.layout, writes) {
+        let (rewrite, numbers, mut determinism) = match edits.finish(self.sql, self.layout, writes) {
             Some((rewrite, numbers)) => (rewrite, numbers, determinism),
             None => {
                 let refusal = Refusal::new(

@@ -21,32 +21,29 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Runs every seed, or the one that `ONECOPY_SEED` names.
+    /// Runs every seed, or only the one that `ONECOPY_SEED` names and then gives no statistics.
     ///
     /// # Panics
     /// At the first seed that fails.
     #[allow(dead_code, reason = "every test file is compiled by itself")]
-    pub fn expect_kept(&self) -> Statistics {
+    pub fn expect_kept(&self) -> Option<Statistics> {
+        if let Some(seed) = variable("ONECOPY_SEED") {
+            let outcome = self.run(seed, true);
+            println!("{}, seed {seed}: {:?}", self.test, outcome.statistics);
+            println!("{}", keep_trace(self.test, seed, &outcome));
+            assert!(outcome.failures.is_empty(), "{}", self.explain(seed));
+            return None;
+        }
+        let first = variable("ONECOPY_FIRST_SEED").unwrap_or(0);
+        let seeds = variable("ONECOPY_SEEDS").unwrap_or(self.seeds);
         let mut total = Statistics::default();
-        let replayed = variable("ONECOPY_SEED");
-        let first = replayed.or_else(|| variable("ONECOPY_FIRST_SEED")).unwrap_or(0);
-        let seeds = if replayed.is_some() { 1 } else { variable("ONECOPY_SEEDS").unwrap_or(self.seeds) };
         for seed in first..first + seeds {
             let outcome = self.run(seed, false);
-            if !outcome.failures.is_empty() {
-                panic!("{}", self.explain(seed));
-            }
+            assert!(outcome.failures.is_empty(), "{}", self.explain(seed));
             total.add(&outcome.statistics);
         }
         println!("{}: {seeds} seeds from {first}: {total:?}", self.test);
-        total
-    }
-
-    /// The first seed for which something fails, with what.
-    #[allow(dead_code, reason = "every test file is compiled by itself")]
-    pub fn first_failure(&self) -> Option<(u64, Outcome)> {
-        let outcomes = (0..self.seeds).map(|seed| (seed, self.run(seed, false)));
-        outcomes.into_iter().find(|(_, outcome)| !outcome.failures.is_empty())
+        Some(total)
     }
 
     pub fn run(&self, seed: u64, keep_trace: bool) -> Outcome {
@@ -58,19 +55,25 @@ impl Sweep {
         let outcome = self.run(seed, true);
         let mut text = format!("seed {seed} fails\n");
         for failure in outcome.failures.iter().take(5) {
+            // Writing to a String cannot fail.
             let _ = writeln!(text, "- {failure}");
         }
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{seed}.trace", self.test));
-        match std::fs::write(&path, outcome.trace.unwrap_or_default()) {
-            Ok(()) => _ = writeln!(text, "its trace: {}", path.display()),
-            Err(error) => _ = writeln!(text, "its trace could not be written to {}: {error}", path.display()),
-        }
         let (file, test) = (self.file, self.test);
+        let _ = writeln!(text, "{}", keep_trace(test, seed, &outcome));
         let _ = writeln!(
             text,
             "again: ONECOPY_SEED={seed} cargo test -p onecopy-sim --test {file} -- --exact {test}"
         );
         text
+    }
+}
+
+/// Writes a run's trace to a file. Says which, or why not.
+fn keep_trace(test: &str, seed: u64, outcome: &Outcome) -> String {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{seed}.trace"));
+    match std::fs::write(&path, outcome.trace.as_deref().unwrap_or_default()) {
+        Ok(()) => format!("its trace: {}", path.display()),
+        Err(error) => format!("its trace could not be written to {}: {error}", path.display()),
     }
 }
 
