@@ -17,8 +17,10 @@ use crate::postgres::progress;
 use crate::record::{BadRecord, Record, What, Write};
 use crate::scheduler::{AgentCommand, Scheduler};
 
-/// Records that one database transaction may contain while the replica lags.
-const GROUP_MAX: usize = 16;
+/// Records that one database transaction may contain: they share its beginning, its progress and its end.
+const GROUP_MAX: usize = 64;
+/// Bytes of records after which a database transaction is not made longer.
+const GROUP_LEN: usize = 1024 * 1024;
 /// Bytes of output after which a pipeline is sent on.
 const SEND_LEN: usize = 64 * 1024;
 const RECONNECT_MIN: Duration = Duration::from_millis(50);
@@ -130,18 +132,21 @@ impl Agent {
         }
     }
 
-    /// Applies a run; what fails is tried once more from a clean transaction with everything prepared anew.
+    /// Applies a run; what fails is tried once more from a clean transaction, one record at a time and with everything
+    /// prepared anew.
     async fn apply_run(&self, lane: &mut Lane, from: Csn, to: Csn) -> Result<(), ApplyError> {
         let mut next = from;
         let mut retried = None;
+        let mut group_max = GROUP_MAX;
         while next <= to {
-            match self.apply_pipeline(lane, next, to).await {
+            match self.apply_pipeline(lane, next, to, group_max).await {
                 Ok(()) => return Ok(()),
                 Err((applied, error @ (ApplyError::Refused { .. } | ApplyError::Differs { .. })))
-                    if retried != Some(applied) =>
+                    if group_max > 1 || retried != Some(applied) =>
                 {
                     tracing::warn!(replica = %self.name, %error, "apply failed; trying again");
-                    retried = Some(applied);
+                    retried = (group_max == 1).then_some(applied);
+                    group_max = 1;
                     // What failed left its transaction open and aborted.
                     lane.command("ROLLBACK").await?;
                     lane.unprepare_all();
@@ -155,9 +160,15 @@ impl Agent {
     }
 
     /// Sends everything, then reads all answers. Returns with an error what was applied before it.
-    async fn apply_pipeline(&self, lane: &mut Lane, from: Csn, to: Csn) -> Result<(), (Csn, ApplyError)> {
+    async fn apply_pipeline(
+        &self,
+        lane: &mut Lane,
+        from: Csn,
+        to: Csn,
+        group_max: usize,
+    ) -> Result<(), (Csn, ApplyError)> {
         let mut applied = from.previous();
-        self.pipeline(lane, from, to, &mut applied).await.map_err(|error| (applied, error))
+        self.pipeline(lane, from, to, group_max, &mut applied).await.map_err(|error| (applied, error))
     }
 
     async fn pipeline(
@@ -165,28 +176,32 @@ impl Agent {
         lane: &mut Lane,
         from: Csn,
         to: Csn,
+        group_max: usize,
         applied: &mut Csn,
     ) -> Result<(), ApplyError> {
         let mut units = VecDeque::new();
-        let group_max = if to.0 - from.0 >= GROUP_MAX as u64 { GROUP_MAX } else { 1 };
         let mut group: Vec<(Csn, Record)> = Vec::new();
+        let mut group_len = 0;
         for csn in from.0..=to.0 {
-            let record = self.record(Csn(csn))?;
+            let (record, len) = self.record(Csn(csn))?;
             let fits = group.len() < group_max
+                && group_len + len <= GROUP_LEN
                 && group
                     .last()
                     .is_none_or(|(_, last)| last.user == record.user && last.settings == record.settings);
-            if !fits {
+            if !fits && !group.is_empty() {
                 units.push_back(self.send_unit(lane, &group)?);
                 group.clear();
+                group_len = 0;
             }
             group.push((Csn(csn), record));
+            group_len += len;
             if lane.output.len() > SEND_LEN {
-                lane.flush().await?;
+                lane.flush_while_reading().await?;
             }
         }
         units.push_back(self.send_unit(lane, &group)?);
-        lane.flush().await?;
+        lane.flush_while_reading().await?;
         let mut failure = None;
         while let Some(unit) = units.pop_front() {
             let unit = read_unit(lane, unit).await?;
@@ -202,17 +217,20 @@ impl Agent {
         failure.map_or(Ok(()), Err)
     }
 
-    fn record(&self, csn: Csn) -> Result<Record, ApplyError> {
+    /// A record, and how many bytes it has in the log.
+    fn record(&self, csn: Csn) -> Result<(Record, usize), ApplyError> {
         let body = match self.scheduler.recent(csn) {
             Some(body) => body,
             None => self.history.read(csn)?.ok_or(ApplyError::Missing(csn))?,
         };
-        Ok(Record::decode(body)?)
+        let len = body.len();
+        Ok((Record::decode(body)?, len))
     }
 
     /// Appends one database transaction, explicit and up to one Sync, so that commands already sent cannot be applied
     /// one by one after a broken connection.
     fn send_unit(&self, lane: &mut Lane, group: &[(Csn, Record)]) -> Result<Unit, ApplyError> {
+        let from = group.first().map_or(Csn(0), |(csn, _)| *csn);
         let to = group.last().map_or(Csn(0), |(csn, _)| *csn);
         let mut unit = Unit { to, expected: VecDeque::new(), commands: 0, failure: None };
         let Some((_, first)) = group.first() else { return Ok(unit) };
@@ -222,7 +240,7 @@ impl Agent {
             self.send_own(lane, &mut unit, &sql)?;
         }
         let as_role = (!first.user.is_empty() && first.user != self.who.user).then_some(&first.user);
-        for (csn, record) in group {
+        for (_, record) in group {
             if let Some(role) = as_role {
                 self.send_own(lane, &mut unit, &format!("SET LOCAL ROLE {}", quote_identifier(role)))?;
             }
@@ -232,8 +250,8 @@ impl Agent {
             if as_role.is_some() {
                 self.send_own(lane, &mut unit, "SET LOCAL ROLE NONE")?;
             }
-            self.send_advance(lane, &mut unit, *csn)?;
         }
+        self.send_advance(lane, &mut unit, from.previous(), to)?;
         self.send_own(lane, &mut unit, "COMMIT")?;
         build::sync(&mut lane.output);
         Ok(unit)
@@ -271,12 +289,8 @@ impl Agent {
         Ok(())
     }
 
-    fn send_advance(&self, lane: &mut Lane, unit: &mut Unit, csn: Csn) -> Result<(), ApplyError> {
-        let key = StatementKey::of(progress::ADVANCE, &progress::ADVANCE_TYPES);
-        let (name, _) = lane.prepare(key, progress::ADVANCE, &progress::ADVANCE_TYPES)?;
-        let (csn, epoch) = (csn.0.to_string(), self.epoch.to_string());
-        build::bind(&mut lane.output, "", &name, [], [Some(csn.as_bytes()), Some(epoch.as_bytes())], [])?;
-        build::execute(&mut lane.output, "", 0)?;
+    fn send_advance(&self, lane: &mut Lane, unit: &mut Unit, before: Csn, to: Csn) -> Result<(), ApplyError> {
+        progress::put_advance(lane, before, to, self.epoch)?;
         unit.expected.push_back(Some(Some(1)));
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! A lane: one backend connection, with what is prepared and set on it.
 
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
@@ -83,6 +84,12 @@ impl LaneError {
     }
 }
 
+/// What one step of sending and receiving at once has done, with the number of bytes.
+enum Progress {
+    Sent(usize),
+    Received(usize),
+}
+
 /// What is known about a statement prepared on a lane.
 #[derive(Clone, Copy, Debug)]
 struct Prepared {
@@ -159,6 +166,28 @@ impl Lane {
             self.stream.flush().await?;
         }
         Ok(())
+    }
+
+    /// Sends what was appended to `output` and takes in what comes meanwhile: a server that cannot get rid of its answers
+    /// stops reading, and then neither side would go on.
+    pub async fn flush_while_reading(&mut self) -> Result<(), LaneError> {
+        while !self.output.is_empty() {
+            self.input.reserve(READ_LEN / 8);
+            let Lane { stream, input, output, .. } = self;
+            let received = poll_fn(|cx| {
+                if let Poll::Ready(sent) = Pin::new(&mut *stream).poll_write(cx, output) {
+                    return Poll::Ready(sent.map(Progress::Sent));
+                }
+                pin!(stream.read_buf(input)).poll(cx).map_ok(Progress::Received)
+            })
+            .await?;
+            match received {
+                Progress::Sent(0) | Progress::Received(0) => return Err(LaneError::Closed),
+                Progress::Sent(len) => self.output.advance(len),
+                Progress::Received(_) => {}
+            }
+        }
+        self.flush().await
     }
 
     /// Receives more into `input`.

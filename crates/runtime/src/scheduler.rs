@@ -3,19 +3,21 @@
 //! Effects are routed while the lock is held, so that everyone receives them in the order in which they were given;
 //! routing only appends to queues and never waits.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
 use onecopy_core::{
-    Csn, Decision, Effect, Event, How, NodeId, OpId, Place, Protocol, Refusal, ReplicaId, Status, TableId,
-    TxnId,
+    Csn, Decision, Effect, Event, How, Instant, NodeId, OpId, Place, Protocol, Refusal, ReplicaId, Status,
+    TableId, TxnId,
 };
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 
@@ -180,6 +182,9 @@ pub struct Scheduler {
     pub clock: Clock,
     /// Renders a reservation of sequence values as a record.
     reserve: Box<dyn Fn(TableId, i64) -> Bytes + Send + Sync>,
+    /// Timers that the protocol has set, on their way to [`Scheduler::run_timers`].
+    timers: mpsc::UnboundedSender<(Instant, u64)>,
+    timers_set: Mutex<Option<mpsc::UnboundedReceiver<(Instant, u64)>>>,
 }
 
 const HERE: Place = Place::Scheduler(NodeId(0));
@@ -199,7 +204,10 @@ impl Scheduler {
             recent: BTreeMap::new(),
             next_txn: 1,
         };
+        let (timers, timers_set) = mpsc::unbounded_channel();
         Scheduler {
+            timers,
+            timers_set: Mutex::new(Some(timers_set)),
             state: Mutex::new(state),
             decisions,
             agents: (0..replicas).map(|_| Arc::default()).collect(),
@@ -285,7 +293,38 @@ impl Scheduler {
                     agent.apply(from, to);
                 }
             }
+            Effect::SetTimer { timer, at } => {
+                // Without a receiver the process is ending.
+                let _ = self.timers.send((at, timer));
+            }
             other => tracing::error!(?other, "the protocol asked for something that this driver cannot do"),
+        }
+    }
+
+    /// Tells the protocol of every timer that has run out, until the process ends. Must run once.
+    pub async fn run_timers(self: Arc<Self>) {
+        let Some(mut set) = self.timers_set.lock().take() else { return };
+        let mut pending = BTreeSet::new();
+        loop {
+            let next =
+                pending.first().map(|(at, _): &(Instant, u64)| at.0.saturating_sub(self.clock.now().0));
+            let wait = async {
+                match next {
+                    Some(ns) => tokio::time::sleep(Duration::from_nanos(ns)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                timer = set.recv() => match timer {
+                    Some(timer) => drop(pending.insert(timer)),
+                    None => return,
+                },
+                () = wait => {
+                    if let Some((_, timer)) = pending.pop_first() {
+                        self.handle(Event::Timer { timer });
+                    }
+                }
+            }
         }
     }
 

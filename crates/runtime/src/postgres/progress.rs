@@ -1,24 +1,27 @@
 //! `onecopy.progress`: what a replica contains, written in the same database transaction as what it says (design 3.4).
 //!
-//! One row a contained CSN, only ever inserted: a single hot row falls to a quarter of its speed under a held snapshot.
-//! `prev` must not be null and is looked up as the row of the CSN before, so a commit whose predecessor is not there
-//! raises an error, and the key refuses a commit that is there already.
+//! One row a database transaction, with the last CSN that it contains; rows are only ever inserted: a single hot row falls to
+//! a quarter of its speed under a held snapshot. `prev` must not be null and is looked up as the newest row, which must be
+//! that of the CSN before: a commit whose predecessor is not there, or that is there already, raises an error.
 
 use std::time::Duration;
 
 use onecopy_core::Csn;
+use onecopy_wire::frontend::build;
+use onecopy_wire::{Format, WireError};
 
-use crate::lane::{Lane, LaneError};
+use crate::lane::{Lane, LaneError, StatementKey};
 use crate::postgres::connect::SESSION_MARK;
 
 /// Rows kept behind the newest; older ones are of no use to anybody.
 pub const KEEP_ROWS: u64 = 10_000;
 
-/// The statement of an agent's lane that marks a commit: `$1` its CSN, `$2` the epoch.
-pub const ADVANCE: &str = "INSERT INTO onecopy.progress (csn, prev, epoch) VALUES ($1, \
-     (SELECT p.csn FROM onecopy.progress p WHERE p.csn = $1 - 1), $2)";
-/// Parameter types of [`ADVANCE`]: two bigints.
-pub const ADVANCE_TYPES: [u32; 2] = [20, 20];
+/// The statement of an agent's lane that marks commits: `$1` the CSN before them, `$2` the last one, `$3` the epoch.
+pub const ADVANCE: &str = "INSERT INTO onecopy.progress (csn, prev, epoch) VALUES ($2, \
+     (SELECT newest.csn FROM (SELECT p.csn FROM onecopy.progress p ORDER BY p.csn DESC LIMIT 1) newest \
+     WHERE newest.csn = $1), $3)";
+/// Parameter types of [`ADVANCE`]: three bigints.
+pub const ADVANCE_TYPES: [u32; 3] = [20, 20, 20];
 
 /// The same for a lane of a client's role: a function with the owner's rights, and `$3` that proves to it that
 /// onecopy is calling.
@@ -80,7 +83,8 @@ pub async fn create(lane: &mut Lane, log_id: &str, secret: &str, csn: Csn) -> Re
                  RAISE EXCEPTION 'onecopy.advance may only be called by onecopy' USING ERRCODE = '42501';
              END IF;
              INSERT INTO onecopy.progress (csn, prev, epoch) VALUES (commit_number,
-                 (SELECT p.csn FROM onecopy.progress p WHERE p.csn = commit_number - 1), in_epoch);
+                 (SELECT newest.csn FROM (SELECT p.csn FROM onecopy.progress p ORDER BY p.csn DESC LIMIT 1) newest
+                  WHERE newest.csn = commit_number - 1), in_epoch);
          END $body$;
          REVOKE ALL ON SCHEMA onecopy FROM PUBLIC;
          GRANT USAGE ON SCHEMA onecopy TO PUBLIC;
@@ -105,6 +109,16 @@ pub async fn fence(lane: &mut Lane) -> Result<(), LaneError> {
         pause = (pause * 2).min(Duration::from_millis(100));
     }
     Ok(())
+}
+
+/// Appends what marks, by an agent's lane, the commits after `before` up to `to`.
+pub fn put_advance(lane: &mut Lane, before: Csn, to: Csn, epoch: u64) -> Result<(), WireError> {
+    let key = StatementKey::of(ADVANCE, &ADVANCE_TYPES);
+    let (name, _) = lane.prepare(key, ADVANCE, &ADVANCE_TYPES)?;
+    let numbers = [before.0, to.0, epoch].map(|number| (number as i64).to_be_bytes());
+    let params = numbers.iter().map(|number| Some(&number[..]));
+    build::bind(&mut lane.output, "", &name, [Format::Binary], params, [])?;
+    build::execute(&mut lane.output, "", 0)
 }
 
 /// Deletes rows that nobody needs any more.

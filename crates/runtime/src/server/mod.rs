@@ -249,6 +249,7 @@ async fn start(
     let reserve = definitions::reservation(prepared.sequence_names.clone());
     let scheduler = Arc::new(Scheduler::new(protocol, count, Box::new(decisions), reserve));
     prepared.durable.connect(&scheduler);
+    tokio::spawn(scheduler.clone().run_timers());
     for (sequence, definition) in &prepared.sequences {
         scheduler.handle(Event::Sequence { sequence: *sequence, definition: *definition });
     }

@@ -333,20 +333,17 @@ async fn commit_home(
 
 async fn send_commit(shared: &Shared, who: &Credentials, lane: &mut Lane, csn: Csn) -> Result<(), LaneError> {
     let lane = &mut lane.lent.lane;
-    let (number, epoch) = (csn.0.to_string(), shared.epoch.to_string());
     if who.user == shared.agent_user {
-        let key = StatementKey::of(progress::ADVANCE, &progress::ADVANCE_TYPES);
-        let (name, _) = lane.prepare(key, progress::ADVANCE, &progress::ADVANCE_TYPES)?;
-        let params = [Some(number.as_bytes()), Some(epoch.as_bytes())];
-        build::bind(&mut lane.output, "", &name, [], params, [])?;
+        progress::put_advance(lane, csn.previous(), csn, shared.epoch)?;
     } else {
+        let (number, epoch) = (csn.0.to_string(), shared.epoch.to_string());
         let proof = progress::proof(&shared.secret, csn, shared.epoch);
         let key = StatementKey::of(progress::ADVANCE_AS_CLIENT, &progress::ADVANCE_AS_CLIENT_TYPES);
         let (name, _) = lane.prepare(key, progress::ADVANCE_AS_CLIENT, &progress::ADVANCE_AS_CLIENT_TYPES)?;
         let params = [Some(number.as_bytes()), Some(epoch.as_bytes()), Some(proof.as_bytes())];
         build::bind(&mut lane.output, "", &name, [], params, [])?;
+        build::execute(&mut lane.output, "", 0)?;
     }
-    build::execute(&mut lane.output, "", 0)?;
     let key = StatementKey::of("COMMIT", &[]);
     let (name, _) = lane.prepare(key, "COMMIT", &[])?;
     build::bind(&mut lane.output, "", &name, [], [], [])?;

@@ -43,6 +43,7 @@ use crate::protocol::{Guarantee, Protocol, Status};
 use crate::sequences::{Giving, Sequences, Want};
 use crate::version_table::VersionTable;
 
+pub use replicas::Tuning;
 use replicas::{Decisions, Replicas};
 use txn::{Pending, Snapshot, State, Txn};
 
@@ -79,6 +80,8 @@ pub struct Onecopy {
     /// Read phases that may only start when no definition is about to change.
     awaiting_schema: Vec<TxnId>,
     counts: Counts,
+    /// The time of the event that is being handled.
+    now: Instant,
 }
 
 #[derive(Default, Debug)]
@@ -95,8 +98,14 @@ impl Onecopy {
     /// A scheduler for `replicas` servers, all down, whose log ends at `decided`.
     #[must_use]
     pub fn new(replicas: usize, decided: Csn) -> Onecopy {
+        Onecopy::tuned(replicas, decided, Tuning::default())
+    }
+
+    /// The same, with other values for what only costs or saves time.
+    #[must_use]
+    pub fn tuned(replicas: usize, decided: Csn, tuning: Tuning) -> Onecopy {
         Onecopy {
-            replicas: Replicas::new(replicas),
+            replicas: Replicas::new(replicas, tuning),
             decisions: Decisions::starting_at(decided),
             locks: ItemLocks::default(),
             versions: VersionTable::starting_at(decided),
@@ -113,6 +122,7 @@ impl Onecopy {
             schema_changed: Csn(0),
             awaiting_schema: Vec::new(),
             counts: Counts::default(),
+            now: Instant(0),
         }
     }
 }
@@ -126,7 +136,8 @@ impl Protocol for Onecopy {
         Guarantee::StrictSerializability
     }
 
-    fn handle(&mut self, _place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
+    fn handle(&mut self, _place: Place, now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        self.now = now;
         match event {
             Event::Begin(begin) => self.on_begin(&begin, false),
             Event::Autocommit { begin, statement } => {
@@ -149,8 +160,9 @@ impl Protocol for Onecopy {
             Event::ReplicaDown { replica } => self.on_replica_down(replica, effects),
             Event::NextValues { txn, op, wants } => self.on_next_values(Want { txn, op, wants }, effects),
             Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
-            // It has one place, ships nothing and sets no timer.
-            Event::Message { .. } | Event::ShippedApplied { .. } | Event::Timer { .. } => {}
+            Event::Timer { timer } => self.on_timer(ReplicaId(timer as u16), effects),
+            // It has one place and ships nothing.
+            Event::Message { .. } | Event::ShippedApplied { .. } => {}
         }
     }
 
@@ -328,9 +340,12 @@ impl Onecopy {
 /// Reads: placed by one number (design 3.5 and 3.3).
 impl Onecopy {
     fn place_single_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let Some(pending) = self.txns.get(&id).and_then(|txn| txn.pending.as_ref()) else { return };
+        let Some(txn) = self.txns.get(&id) else { return };
+        let Some(pending) = &txn.pending else { return };
         let floor = self.versions.floor(&pending.statement.access);
-        match self.replicas.least_loaded(floor, self.versions.forgotten()) {
+        let session = txn.session;
+        self.want_everywhere(floor, effects);
+        match self.replicas.for_read(session, floor, self.versions.forgotten()) {
             Some(replica) => {
                 self.counts.reads_placed += 1;
                 self.replicas.get_mut(replica).reads += 1;
@@ -343,6 +358,7 @@ impl Onecopy {
     fn place_read_phase(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let told = self.decisions.told();
         let Some(txn) = self.txns.get_mut(&id) else { return };
+        let session = txn.session;
         if let Some(snapshot) = txn.snapshot {
             self.replicas.get_mut(snapshot.replica).reads += 1;
             return self.execute(id, snapshot.replica, How::Snapshot { open: false }, effects);
@@ -354,7 +370,10 @@ impl Onecopy {
             txn.state = State::AwaitingSchema;
             return self.awaiting_schema.push(id);
         }
-        match self.replicas.least_loaded(floor, self.versions.forgotten()) {
+        self.want_everywhere(floor, effects);
+        let chosen = self.replicas.for_read(session, floor, self.versions.forgotten());
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        match chosen {
             Some(replica) => {
                 let position = self.replicas.get(replica).applied;
                 txn.snapshot = Some(Snapshot { replica, position });
@@ -365,6 +384,21 @@ impl Onecopy {
             }
             None => self.await_any(id, floor),
         }
+    }
+
+    /// A replica that does not contain this could not be chosen: it shall not linger any more.
+    fn want_everywhere(&mut self, floor: Csn, effects: &mut Vec<Effect>) {
+        for replica in self.replicas.ids() {
+            if self.replicas.get_mut(replica).want(floor) {
+                self.advance(replica, effects);
+            }
+        }
+    }
+
+    fn on_timer(&mut self, replica: ReplicaId, effects: &mut Vec<Effect>) {
+        let told = self.decisions.told();
+        self.replicas.get_mut(replica).end_lingering(told);
+        self.advance(replica, effects);
     }
 
     fn await_any(&mut self, id: TxnId, floor: Csn) {
@@ -475,6 +509,7 @@ impl Onecopy {
             if let Some(txn) = self.txns.get_mut(&id) {
                 txn.state = State::AwaitingHome;
             }
+            self.advance(home, effects);
             return self.break_cycles(id, effects);
         }
         self.execute_at_home(id, home, How::Home { open: false }, effects);
@@ -489,7 +524,7 @@ impl Onecopy {
 
     fn choose_home(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let floor = self.home_floor(self.locks.held(id));
-        let Some(home) = self.replicas.least_loaded(floor, self.versions.forgotten()) else {
+        let Some(home) = self.replicas.for_home(floor, self.versions.forgotten()) else {
             return self.await_any(id, floor);
         };
         let Some(txn) = self.txns.get_mut(&id) else { return };
@@ -722,7 +757,7 @@ impl Onecopy {
     }
 
     fn advance(&mut self, replica: ReplicaId, effects: &mut Vec<Effect>) {
-        let next = self.replicas.get_mut(replica).advance(replica, &self.decisions);
+        let next = self.replicas.advance(replica, &self.decisions, self.now);
         effects.extend(next);
     }
 
@@ -803,6 +838,7 @@ impl Onecopy {
     fn on_replica_down(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
         self.replicas.get_mut(id).on_down();
         self.decisions.home_is_gone(id);
+        self.advance_all(effects);
         let mut affected: Vec<TxnId> =
             self.txns.iter().filter(|(_, txn)| txn.uses(id)).map(|(id, _)| *id).collect();
         affected.sort_unstable();
@@ -814,7 +850,8 @@ impl Onecopy {
     fn on_home_lost(&mut self, txn: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
         if let Some(csn) = self.decisions.home_lost(txn, replica) {
             self.replicas.get_mut(replica).on_home_lost(csn);
-            return self.advance(replica, effects);
+            // Its client now waits for whoever applies it first.
+            return self.advance_all(effects);
         }
         self.lose_lane(txn, replica, effects);
     }
@@ -870,3 +907,5 @@ fn in_update_mode(access: &[Access]) -> AccessSet {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tuning_tests;

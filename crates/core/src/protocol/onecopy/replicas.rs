@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::effect::Effect;
-use crate::ids::{Csn, OpId, ReplicaId, TxnId};
+use crate::ids::{Csn, Instant, OpId, ReplicaId, SessionId, TxnId};
 use crate::item::TableId;
 use crate::load::Load;
 use crate::protocol::ReplicaStatus;
@@ -14,6 +14,49 @@ const RUN_MAX: u64 = 128;
 /// A replica that is at most so many commits behind is waited for with forgetting, or under load it might always be one
 /// commit behind what is remembered and never serve.
 const NEAR: u64 = 10_000;
+
+/// What costs or saves time and changes no answer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tuning {
+    /// A session's reads stay where its last ones ran, and find warm caches, while that replica has at most so much
+    /// more outstanding work than the least loaded one, in nanoseconds; `None`: always the least loaded.
+    pub affinity_ns: Option<f64>,
+    /// New transactions find their home where the last one did, which then commits them without waiting for others, and
+    /// the others apply in larger groups, up to so much more outstanding work there; `None`: always the least loaded.
+    pub home_slack_ns: Option<f64>,
+    /// Reads placed after which all sessions move one replica further, so that each serves its share in the long run.
+    pub turn_reads: u64,
+    /// Nanoseconds for which a replica waits for more decisions to apply together, if nobody waits for it.
+    pub linger_ns: u64,
+    /// Decisions for which it does not wait longer.
+    pub linger_decisions: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            affinity_ns: Some(300_000.0),
+            home_slack_ns: Some(5_000_000.0),
+            turn_reads: 4_096,
+            linger_ns: 4_000_000,
+            linger_decisions: 64,
+        }
+    }
+}
+
+impl Tuning {
+    /// Always the least loaded replica, and nothing is put off.
+    #[must_use]
+    pub fn immediate() -> Tuning {
+        Tuning {
+            affinity_ns: None,
+            home_slack_ns: None,
+            turn_reads: u64::MAX,
+            linger_ns: 0,
+            linger_decisions: 1,
+        }
+    }
+}
 
 /// One replica.
 #[derive(Default, Debug)]
@@ -26,6 +69,10 @@ pub(super) struct Replica {
     /// Transactions whose home this is and that wait until it contains a commit.
     pub(super) awaiting: BTreeMap<Csn, Vec<TxnId>>,
     last_chosen: u64,
+    /// Somebody could have used it, had it contained this: until then it applies without lingering.
+    wanted: Csn,
+    /// It waits for more to apply together, and a timer will end that.
+    lingers: bool,
     pub(super) reads: u64,
     pub(super) home_statements: u64,
     applies: u64,
@@ -66,8 +113,14 @@ impl Replica {
     }
 
     /// What to commit next, if nothing is under way: the open transaction of which this is the home, or a run of
-    /// decisions that were executed elsewhere.
-    pub(super) fn advance(&mut self, me: ReplicaId, decisions: &Decisions) -> Option<Effect> {
+    /// decisions that were executed elsewhere. Such a run may be worth waiting for.
+    pub(super) fn advance(
+        &mut self,
+        me: ReplicaId,
+        decisions: &Decisions,
+        tuning: &Tuning,
+        now: Instant,
+    ) -> Option<Effect> {
         if !self.up || self.run_to.is_some() || self.applied >= decisions.told() {
             return None;
         }
@@ -81,9 +134,36 @@ impl Replica {
         while to < end && decisions.open_at(to.next(), me).is_none() {
             to = to.next();
         }
+        let complete = to < decisions.told() || to.0 - self.applied.0 >= tuning.linger_decisions;
+        let hurry = complete
+            || self.applied < self.wanted
+            || !self.awaiting.is_empty()
+            || decisions.depends_on_others(from, to);
+        if !hurry {
+            if self.lingers {
+                return None;
+            }
+            self.lingers = true;
+            return Some(Effect::SetTimer { timer: u64::from(me.0), at: now.plus_ns(tuning.linger_ns) });
+        }
         self.run_to = Some(to);
         self.applies += to.0 - self.applied.0;
         Some(Effect::Apply { replica: me, from, to })
+    }
+
+    /// Whether it is behind a commit that somebody wants, and did not know so.
+    pub(super) fn want(&mut self, csn: Csn) -> bool {
+        let is_news = self.up && self.applied < csn && self.wanted < csn;
+        if is_news {
+            self.wanted = csn;
+        }
+        is_news
+    }
+
+    /// It has waited for more long enough.
+    pub(super) fn end_lingering(&mut self, told: Csn) {
+        self.lingers = false;
+        self.wanted = self.wanted.max(told);
     }
 }
 
@@ -92,11 +172,16 @@ impl Replica {
 pub(super) struct Replicas {
     replicas: Vec<Replica>,
     choices: u64,
+    tuning: Tuning,
+    /// Where the last transaction found its home.
+    home: Option<ReplicaId>,
+    reads: u64,
 }
 
 impl Replicas {
-    pub(super) fn new(count: usize) -> Replicas {
-        Replicas { replicas: (0..count).map(|_| Replica::default()).collect(), choices: 0 }
+    pub(super) fn new(count: usize, tuning: Tuning) -> Replicas {
+        let replicas = (0..count).map(|_| Replica::default()).collect();
+        Replicas { replicas, choices: 0, tuning, home: None, reads: 0 }
     }
 
     pub(super) fn get(&self, id: ReplicaId) -> &Replica {
@@ -111,9 +196,45 @@ impl Replicas {
         (0..self.replicas.len() as u16).map(ReplicaId)
     }
 
+    /// Where a session's next read runs: among the replicas that contain `floor`, the one that it is used to or, if that
+    /// has much more to do, the least loaded.
+    pub(super) fn for_read(&mut self, session: SessionId, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
+        let least = self.least_loaded(floor, forgotten)?;
+        self.reads += 1;
+        let Some(slack_ns) = self.tuning.affinity_ns else { return Some(least) };
+        let turn = session.0.wrapping_add(self.reads / self.tuning.turn_reads);
+        let used_to = ReplicaId((turn % self.replicas.len() as u64) as u16);
+        Some(self.unless_overloaded(used_to, least, slack_ns, floor.max(forgotten)))
+    }
+
+    /// Where a transaction executes from its first write on: among the replicas that contain `floor`, where the last one
+    /// did or, if that has much more to do, the least loaded.
+    pub(super) fn for_home(&mut self, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
+        let least = self.least_loaded(floor, forgotten)?;
+        let Some(slack_ns) = self.tuning.home_slack_ns else { return Some(least) };
+        let last = *self.home.get_or_insert(least);
+        let chosen = self.unless_overloaded(last, least, slack_ns, floor.max(forgotten));
+        if !self.get(last).up {
+            self.home = Some(chosen);
+        }
+        Some(chosen)
+    }
+
+    fn unless_overloaded(
+        &self,
+        preferred: ReplicaId,
+        least: ReplicaId,
+        slack_ns: f64,
+        floor: Csn,
+    ) -> ReplicaId {
+        let (candidate, other) = (self.get(preferred), self.get(least));
+        let near = candidate.load.outstanding_ns() <= other.load.outstanding_ns() + slack_ns;
+        if candidate.up && candidate.applied >= floor && near { preferred } else { least }
+    }
+
     /// The replica with the least outstanding work among those that contain `floor`; of equals the one that was not
     /// chosen for longest.
-    pub(super) fn least_loaded(&mut self, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
+    fn least_loaded(&mut self, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
         let floor = floor.max(forgotten);
         let (at, _) = self.replicas.iter().enumerate().filter(|(_, r)| r.up && r.applied >= floor).min_by(
             |(_, a), (_, b)| {
@@ -126,6 +247,12 @@ impl Replicas {
         self.choices += 1;
         self.replicas[at].last_chosen = self.choices;
         Some(ReplicaId(at as u16))
+    }
+
+    /// What a replica commits next.
+    pub(super) fn advance(&mut self, id: ReplicaId, decisions: &Decisions, now: Instant) -> Option<Effect> {
+        let tuning = self.tuning;
+        self.get_mut(id).advance(id, decisions, &tuning, now)
     }
 
     /// The greatest position of a replica that may serve.
@@ -218,6 +345,14 @@ impl Decisions {
             return None;
         }
         self.recent.get(self.index(csn))?.home.filter(|(_, home)| *home == replica).map(|(txn, _)| txn)
+    }
+
+    /// Whether a client waits for one of these, and its home will not commit it.
+    fn depends_on_others(&self, from: Csn, to: Csn) -> bool {
+        (from.0.max(self.before.0 + 1)..=to.0).any(|csn| {
+            let decided = &self.recent[self.index(Csn(csn))];
+            !decided.acknowledged && decided.home.is_none() && decided.home_at_decision.is_some()
+        })
     }
 
     /// Those after `before` up to `csn` that nobody has been told of.

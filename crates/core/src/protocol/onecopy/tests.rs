@@ -23,7 +23,7 @@ struct Rig {
 
 /// Two replicas, both up, at the start of an empty log.
 fn rig() -> Rig {
-    let mut rig = Rig { protocol: Onecopy::new(2, Csn(0)), effects: Vec::new() };
+    let mut rig = Rig { protocol: Onecopy::tuned(2, Csn(0), Tuning::immediate()), effects: Vec::new() };
     rig.on(Event::ReplicaUp { replica: R0, applied: Csn(0) });
     rig.on(Event::ReplicaUp { replica: R1, applied: Csn(0) });
     rig.expect(&[]);

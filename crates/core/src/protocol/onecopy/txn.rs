@@ -1,7 +1,7 @@
 //! One open transaction.
 
 use crate::event::{Begin, Statement, StatementKind};
-use crate::ids::{Csn, OpId, ReplicaId};
+use crate::ids::{Csn, OpId, ReplicaId, SessionId};
 use crate::item::{Access, AccessSet, Mode};
 use crate::prediction::{Predictor, Prefix};
 
@@ -88,6 +88,7 @@ struct ReadNote {
 
 #[derive(Debug)]
 pub(super) struct Txn {
+    pub(super) session: SessionId,
     pub(super) autocommit: bool,
     pub(super) read_only: bool,
     pub(super) prefix: Prefix,
@@ -122,6 +123,7 @@ pub(super) struct Txn {
 impl Txn {
     pub(super) fn new(begin: &Begin, autocommit: bool) -> Txn {
         Txn {
+            session: begin.session,
             autocommit,
             read_only: begin.read_only,
             prefix: Prefix::of_form(begin.form),

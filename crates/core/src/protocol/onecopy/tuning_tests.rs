@@ -1,0 +1,170 @@
+//! What is done only for speed: affinity, the common home, lingering.
+
+use smallvec::smallvec;
+
+use super::*;
+use crate::ids::{ClassId, NodeId, SessionId};
+use crate::item::{ColumnId, TableId, ValueHash};
+
+const R0: ReplicaId = ReplicaId(0);
+const R1: ReplicaId = ReplicaId(1);
+const OP0: OpId = OpId(0);
+const LINGER_NS: u64 = 1_000;
+
+struct Rig {
+    protocol: Onecopy,
+    effects: Vec<Effect>,
+    now: Instant,
+}
+
+/// Two replicas, both up; statements never seen are expected to take 200 us.
+fn rig(change: impl FnOnce(&mut Tuning)) -> Rig {
+    let mut tuning = Tuning { linger_ns: LINGER_NS, linger_decisions: 3, ..Tuning::default() };
+    change(&mut tuning);
+    let protocol = Onecopy::tuned(2, Csn(0), tuning);
+    let mut rig = Rig { protocol, effects: Vec::new(), now: Instant(0) };
+    rig.on(Event::ReplicaUp { replica: R0, applied: Csn(0) });
+    rig.on(Event::ReplicaUp { replica: R1, applied: Csn(0) });
+    rig
+}
+
+impl Rig {
+    fn on(&mut self, event: Event) {
+        self.protocol.handle(Place::Scheduler(NodeId(0)), self.now, event, &mut self.effects);
+    }
+    #[track_caller]
+    fn expect(&mut self, effects: &[Effect]) {
+        assert_eq!(std::mem::take(&mut self.effects), effects);
+    }
+    /// Where a statement of its own transaction is sent.
+    fn place(&mut self, txn: u64, session: u64, kind: StatementKind, key: i64) -> ReplicaId {
+        let begin =
+            Begin { txn: TxnId(txn), session: SessionId(session), read_only: false, form: 0, declared: None };
+        let mode = if kind == StatementKind::Read { Mode::Shared } else { Mode::NoKeyExclusive };
+        let item = Item::rows(TableId(1), [(ColumnId(1), ValueHash::of_integer(key))]);
+        let statement = Statement { class: ClassId(1), kind, access: smallvec![Access::new(item, mode)] };
+        self.on(Event::Autocommit { begin, statement });
+        match self.effects.pop() {
+            Some(Effect::Execute { replica, .. }) => replica,
+            other => panic!("not placed: {other:?}"),
+        }
+    }
+    fn done(&mut self, txn: u64, replica: ReplicaId) {
+        let outcome = Outcome::Done { returned: Vec::new() };
+        self.on(Event::Executed { txn: TxnId(txn), op: OP0, replica, outcome, elapsed_ns: 200_000 });
+    }
+    /// Executes a write at R0, makes it durable and has its home commit it.
+    fn commit_at_r0(&mut self, csn: u64) {
+        assert_eq!(self.place(csn, 0, StatementKind::Write, csn as i64), R0);
+        self.done(csn, R0);
+        self.on(Event::Durable { csn: Csn(csn) });
+        self.on(Event::Applied { replica: R0, csn: Csn(csn) });
+    }
+    fn applies(&mut self) -> Vec<Effect> {
+        self.effects
+            .drain(..)
+            .filter(|e| matches!(e, Effect::Apply { .. } | Effect::SetTimer { .. }))
+            .collect()
+    }
+}
+
+fn apply(replica: ReplicaId, from: u64, to: u64) -> Effect {
+    Effect::Apply { replica, from: Csn(from), to: Csn(to) }
+}
+fn timer(replica: ReplicaId, at: u64) -> Effect {
+    Effect::SetTimer { timer: u64::from(replica.0), at: Instant(at) }
+}
+
+#[test]
+fn reads_of_a_session_stay_where_they_were_until_that_replica_has_much_more_to_do() {
+    let mut rig = rig(|_| {});
+    let placed: Vec<_> = (1..=3).map(|txn| rig.place(txn, 1, StatementKind::Read, 1)).collect();
+    // 200 us each: the first two are within the slack of 300 us, the third is not.
+    assert_eq!(placed, [R1, R1, R0]);
+    assert_eq!(rig.place(4, 0, StatementKind::Read, 1), R0);
+}
+
+#[test]
+fn sessions_move_on_after_a_number_of_reads_so_that_each_replica_serves_its_share() {
+    let mut rig = rig(|tuning| tuning.turn_reads = 2);
+    let mut placed = Vec::new();
+    for txn in 1..=4 {
+        let replica = rig.place(txn, 0, StatementKind::Read, 1);
+        rig.done(txn, replica);
+        placed.push(replica);
+    }
+    assert_eq!(placed, [R0, R1, R1, R0]);
+}
+
+#[test]
+fn transactions_find_their_home_where_the_last_one_did_until_it_has_much_more_to_do() {
+    let mut rig = rig(|tuning| tuning.home_slack_ns = Some(300_000.0));
+    let placed: Vec<_> = (1..=4).map(|txn| rig.place(txn, txn, StatementKind::Write, txn as i64)).collect();
+    assert_eq!(placed, [R0, R0, R1, R0]);
+}
+
+#[test]
+fn the_common_home_is_elsewhere_after_its_replica_was_lost() {
+    let mut rig = rig(|_| {});
+    assert_eq!(rig.place(1, 1, StatementKind::Write, 1), R0);
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.effects.clear();
+    assert_eq!(rig.place(2, 1, StatementKind::Write, 2), R1);
+    rig.on(Event::ReplicaUp { replica: R0, applied: Csn(0) });
+    rig.effects.clear();
+    assert_eq!(rig.place(3, 1, StatementKind::Write, 3), R1);
+}
+
+#[test]
+fn decisions_are_applied_together_when_the_time_is_over() {
+    let mut rig = rig(|_| {});
+    rig.commit_at_r0(1);
+    assert_eq!(rig.applies(), [timer(R1, LINGER_NS)]);
+    rig.commit_at_r0(2);
+    assert_eq!(rig.applies(), []);
+    rig.now = Instant(LINGER_NS);
+    rig.on(Event::Timer { timer: 1 });
+    rig.expect(&[apply(R1, 1, 2)]);
+}
+
+#[test]
+fn decisions_are_applied_when_there_are_enough() {
+    let mut rig = rig(|_| {});
+    rig.commit_at_r0(1);
+    rig.commit_at_r0(2);
+    rig.commit_at_r0(3);
+    assert_eq!(rig.applies(), [timer(R1, LINGER_NS), apply(R1, 1, 3)]);
+}
+
+#[test]
+fn a_read_that_could_not_use_a_lingering_replica_ends_its_lingering() {
+    let mut rig = rig(|_| {});
+    rig.commit_at_r0(1);
+    rig.effects.clear();
+    assert_eq!(rig.place(2, 1, StatementKind::Read, 7), R1);
+    assert_eq!(rig.applies(), [], "this read needs nothing that is missing there");
+    assert_eq!(rig.place(3, 1, StatementKind::Read, 1), R0);
+    assert_eq!(rig.applies(), [apply(R1, 1, 1)]);
+}
+
+#[test]
+fn a_commit_whose_home_is_lost_is_applied_elsewhere_at_once() {
+    let mut rig = rig(|_| {});
+    assert_eq!(rig.place(1, 0, StatementKind::Write, 1), R0);
+    rig.done(1, R0);
+    rig.on(Event::Durable { csn: Csn(1) });
+    assert_eq!(rig.applies(), [timer(R1, LINGER_NS)]);
+    rig.on(Event::HomeLost { txn: TxnId(1), replica: R0 });
+    assert_eq!(rig.applies(), [apply(R0, 1, 1), apply(R1, 1, 1)]);
+}
+
+#[test]
+fn an_open_transaction_at_its_home_waits_for_nothing_before_it() {
+    let mut rig = rig(|tuning| tuning.home_slack_ns = Some(0.0));
+    assert_eq!(rig.place(1, 0, StatementKind::Write, 1), R0);
+    assert_eq!(rig.place(2, 0, StatementKind::Write, 2), R1);
+    rig.done(1, R0);
+    rig.done(2, R1);
+    rig.on(Event::Durable { csn: Csn(2) });
+    assert_eq!(rig.applies(), [apply(R1, 1, 1)]);
+}
