@@ -343,9 +343,8 @@ impl Onecopy {
         let Some(txn) = self.txns.get(&id) else { return };
         let Some(pending) = &txn.pending else { return };
         let floor = self.versions.floor(&pending.statement.access);
-        let session = txn.session;
         self.want_everywhere(floor, effects);
-        match self.replicas.for_read(session, floor, self.versions.forgotten()) {
+        match self.replicas.for_read(floor, self.versions.forgotten()) {
             Some(replica) => {
                 self.counts.reads_placed += 1;
                 self.replicas.get_mut(replica).reads += 1;
@@ -358,7 +357,6 @@ impl Onecopy {
     fn place_read_phase(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let told = self.decisions.told();
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        let session = txn.session;
         if let Some(snapshot) = txn.snapshot {
             self.replicas.get_mut(snapshot.replica).reads += 1;
             return self.execute(id, snapshot.replica, How::Snapshot { open: false }, effects);
@@ -371,7 +369,7 @@ impl Onecopy {
             return self.awaiting_schema.push(id);
         }
         self.want_everywhere(floor, effects);
-        let chosen = self.replicas.for_read(session, floor, self.versions.forgotten());
+        let chosen = self.replicas.for_read(floor, self.versions.forgotten());
         let Some(txn) = self.txns.get_mut(&id) else { return };
         match chosen {
             Some(replica) => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::effect::Effect;
-use crate::ids::{Csn, Instant, OpId, ReplicaId, SessionId, TxnId};
+use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
 use crate::item::TableId;
 use crate::load::Load;
 use crate::protocol::ReplicaStatus;
@@ -18,14 +18,14 @@ const NEAR: u64 = 10_000;
 /// What costs or saves time and changes no answer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tuning {
-    /// A session's reads stay where its last ones ran, and find warm caches, while that replica has at most so much
-    /// more outstanding work than the least loaded one, in nanoseconds; `None`: always the least loaded.
-    pub affinity_ns: Option<f64>,
+    /// Reads stay together on one replica, whose caches are warm then, while it has at most so much more outstanding work
+    /// than the least loaded one, in nanoseconds; `None`: always the least loaded.
+    pub turn_slack_ns: Option<f64>,
+    /// Reads after which it is the next replica's turn, so that each serves its share.
+    pub turn_reads: u64,
     /// New transactions find their home where the last one did, which then commits them without waiting for others, and
     /// the others apply in larger groups, up to so much more outstanding work there; `None`: always the least loaded.
     pub home_slack_ns: Option<f64>,
-    /// Reads placed after which all sessions move one replica further, so that each serves its share in the long run.
-    pub turn_reads: u64,
     /// Nanoseconds for which a replica waits for more decisions to apply together, if nobody waits for it.
     pub linger_ns: u64,
     /// Decisions for which it does not wait longer.
@@ -35,9 +35,9 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         Tuning {
-            affinity_ns: Some(300_000.0),
+            turn_slack_ns: Some(1_000_000.0),
+            turn_reads: 256,
             home_slack_ns: Some(5_000_000.0),
-            turn_reads: 4_096,
             linger_ns: 4_000_000,
             linger_decisions: 64,
         }
@@ -49,9 +49,9 @@ impl Tuning {
     #[must_use]
     pub fn immediate() -> Tuning {
         Tuning {
-            affinity_ns: None,
+            turn_slack_ns: None,
+            turn_reads: 1,
             home_slack_ns: None,
-            turn_reads: u64::MAX,
             linger_ns: 0,
             linger_decisions: 1,
         }
@@ -196,15 +196,14 @@ impl Replicas {
         (0..self.replicas.len() as u16).map(ReplicaId)
     }
 
-    /// Where a session's next read runs: among the replicas that contain `floor`, the one that it is used to or, if that
-    /// has much more to do, the least loaded.
-    pub(super) fn for_read(&mut self, session: SessionId, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
+    /// Where the next read runs: among the replicas that contain `floor`, the one whose turn it is or, if that has much
+    /// more to do, the least loaded.
+    pub(super) fn for_read(&mut self, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
         let least = self.least_loaded(floor, forgotten)?;
         self.reads += 1;
-        let Some(slack_ns) = self.tuning.affinity_ns else { return Some(least) };
-        let turn = session.0.wrapping_add(self.reads / self.tuning.turn_reads);
-        let used_to = ReplicaId((turn % self.replicas.len() as u64) as u16);
-        Some(self.unless_overloaded(used_to, least, slack_ns, floor.max(forgotten)))
+        let Some(slack_ns) = self.tuning.turn_slack_ns else { return Some(least) };
+        let turn = self.reads / self.tuning.turn_reads % self.replicas.len() as u64;
+        Some(self.unless_overloaded(ReplicaId(turn as u16), least, slack_ns, floor.max(forgotten)))
     }
 
     /// Where a transaction executes from its first write on: among the replicas that contain `floor`, where the last one

@@ -1,4 +1,4 @@
-//! What is done only for speed: affinity, the common home, lingering.
+//! What is done only for speed: turns, the common home, lingering.
 
 use smallvec::smallvec;
 
@@ -37,9 +37,9 @@ impl Rig {
         assert_eq!(std::mem::take(&mut self.effects), effects);
     }
     /// Where a statement of its own transaction is sent.
-    fn place(&mut self, txn: u64, session: u64, kind: StatementKind, key: i64) -> ReplicaId {
+    fn place(&mut self, txn: u64, kind: StatementKind, key: i64) -> ReplicaId {
         let begin =
-            Begin { txn: TxnId(txn), session: SessionId(session), read_only: false, form: 0, declared: None };
+            Begin { txn: TxnId(txn), session: SessionId(txn), read_only: false, form: 0, declared: None };
         let mode = if kind == StatementKind::Read { Mode::Shared } else { Mode::NoKeyExclusive };
         let item = Item::rows(TableId(1), [(ColumnId(1), ValueHash::of_integer(key))]);
         let statement = Statement { class: ClassId(1), kind, access: smallvec![Access::new(item, mode)] };
@@ -55,7 +55,7 @@ impl Rig {
     }
     /// Executes a write at R0, makes it durable and has its home commit it.
     fn commit_at_r0(&mut self, csn: u64) {
-        assert_eq!(self.place(csn, 0, StatementKind::Write, csn as i64), R0);
+        assert_eq!(self.place(csn, StatementKind::Write, csn as i64), R0);
         self.done(csn, R0);
         self.on(Event::Durable { csn: Csn(csn) });
         self.on(Event::Applied { replica: R0, csn: Csn(csn) });
@@ -76,43 +76,42 @@ fn timer(replica: ReplicaId, at: u64) -> Effect {
 }
 
 #[test]
-fn reads_of_a_session_stay_where_they_were_until_that_replica_has_much_more_to_do() {
-    let mut rig = rig(|_| {});
-    let placed: Vec<_> = (1..=3).map(|txn| rig.place(txn, 1, StatementKind::Read, 1)).collect();
-    // 200 us each: the first two are within the slack of 300 us, the third is not.
-    assert_eq!(placed, [R1, R1, R0]);
-    assert_eq!(rig.place(4, 0, StatementKind::Read, 1), R0);
+fn reads_stay_together_until_their_replica_has_much_more_to_do() {
+    let mut rig = rig(|tuning| tuning.turn_slack_ns = Some(300_000.0));
+    let placed: Vec<_> = (1..=4).map(|txn| rig.place(txn, StatementKind::Read, 1)).collect();
+    // 200 us each: the first two are within the slack, the third is not.
+    assert_eq!(placed, [R0, R0, R1, R0]);
 }
 
 #[test]
-fn sessions_move_on_after_a_number_of_reads_so_that_each_replica_serves_its_share() {
+fn replicas_take_turns_so_that_each_serves_its_share_of_the_reads() {
     let mut rig = rig(|tuning| tuning.turn_reads = 2);
     let mut placed = Vec::new();
-    for txn in 1..=4 {
-        let replica = rig.place(txn, 0, StatementKind::Read, 1);
+    for txn in 1..=5 {
+        let replica = rig.place(txn, StatementKind::Read, 1);
         rig.done(txn, replica);
         placed.push(replica);
     }
-    assert_eq!(placed, [R0, R1, R1, R0]);
+    assert_eq!(placed, [R0, R1, R1, R0, R0]);
 }
 
 #[test]
 fn transactions_find_their_home_where_the_last_one_did_until_it_has_much_more_to_do() {
     let mut rig = rig(|tuning| tuning.home_slack_ns = Some(300_000.0));
-    let placed: Vec<_> = (1..=4).map(|txn| rig.place(txn, txn, StatementKind::Write, txn as i64)).collect();
+    let placed: Vec<_> = (1..=4).map(|txn| rig.place(txn, StatementKind::Write, txn as i64)).collect();
     assert_eq!(placed, [R0, R0, R1, R0]);
 }
 
 #[test]
 fn the_common_home_is_elsewhere_after_its_replica_was_lost() {
     let mut rig = rig(|_| {});
-    assert_eq!(rig.place(1, 1, StatementKind::Write, 1), R0);
+    assert_eq!(rig.place(1, StatementKind::Write, 1), R0);
     rig.on(Event::ReplicaDown { replica: R0 });
     rig.effects.clear();
-    assert_eq!(rig.place(2, 1, StatementKind::Write, 2), R1);
+    assert_eq!(rig.place(2, StatementKind::Write, 2), R1);
     rig.on(Event::ReplicaUp { replica: R0, applied: Csn(0) });
     rig.effects.clear();
-    assert_eq!(rig.place(3, 1, StatementKind::Write, 3), R1);
+    assert_eq!(rig.place(3, StatementKind::Write, 3), R1);
 }
 
 #[test]
@@ -141,16 +140,16 @@ fn a_read_that_could_not_use_a_lingering_replica_ends_its_lingering() {
     let mut rig = rig(|_| {});
     rig.commit_at_r0(1);
     rig.effects.clear();
-    assert_eq!(rig.place(2, 1, StatementKind::Read, 7), R1);
+    assert_eq!(rig.place(2, StatementKind::Read, 7), R0);
     assert_eq!(rig.applies(), [], "this read needs nothing that is missing there");
-    assert_eq!(rig.place(3, 1, StatementKind::Read, 1), R0);
+    assert_eq!(rig.place(3, StatementKind::Read, 1), R0);
     assert_eq!(rig.applies(), [apply(R1, 1, 1)]);
 }
 
 #[test]
 fn a_commit_whose_home_is_lost_is_applied_elsewhere_at_once() {
     let mut rig = rig(|_| {});
-    assert_eq!(rig.place(1, 0, StatementKind::Write, 1), R0);
+    assert_eq!(rig.place(1, StatementKind::Write, 1), R0);
     rig.done(1, R0);
     rig.on(Event::Durable { csn: Csn(1) });
     assert_eq!(rig.applies(), [timer(R1, LINGER_NS)]);
@@ -161,8 +160,8 @@ fn a_commit_whose_home_is_lost_is_applied_elsewhere_at_once() {
 #[test]
 fn an_open_transaction_at_its_home_waits_for_nothing_before_it() {
     let mut rig = rig(|tuning| tuning.home_slack_ns = Some(0.0));
-    assert_eq!(rig.place(1, 0, StatementKind::Write, 1), R0);
-    assert_eq!(rig.place(2, 0, StatementKind::Write, 2), R1);
+    assert_eq!(rig.place(1, StatementKind::Write, 1), R0);
+    assert_eq!(rig.place(2, StatementKind::Write, 2), R1);
     rig.done(1, R0);
     rig.done(2, R1);
     rig.on(Event::Durable { csn: Csn(2) });

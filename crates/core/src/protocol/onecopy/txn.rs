@@ -1,7 +1,7 @@
 //! One open transaction.
 
 use crate::event::{Begin, Statement, StatementKind};
-use crate::ids::{Csn, OpId, ReplicaId, SessionId};
+use crate::ids::{Csn, OpId, ReplicaId};
 use crate::item::{Access, AccessSet, Mode};
 use crate::prediction::{Predictor, Prefix};
 
@@ -88,7 +88,6 @@ struct ReadNote {
 
 #[derive(Debug)]
 pub(super) struct Txn {
-    pub(super) session: SessionId,
     pub(super) autocommit: bool,
     pub(super) read_only: bool,
     pub(super) prefix: Prefix,
@@ -123,7 +122,6 @@ pub(super) struct Txn {
 impl Txn {
     pub(super) fn new(begin: &Begin, autocommit: bool) -> Txn {
         Txn {
-            session: begin.session,
             autocommit,
             read_only: begin.read_only,
             prefix: Prefix::of_form(begin.form),
