@@ -1,7 +1,7 @@
 //! Classification as sessions use it: the definitions in force, one parse a class, and what to do while they change.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use onecopy_classify::{
     CapturePlan, Catalogue, Class, ClassCache, Context, OwnedLayout, Rewrite, Scratch, context_key,
@@ -47,17 +47,19 @@ pub struct Classifier {
     cache: Mutex<ClassCache>,
     generation: AtomicU64,
     /// Changes of definitions that are decided or about to be, and not yet read.
-    changing: Mutex<u32>,
+    changing: AtomicU32,
     settled: Notify,
+    has_deferrable: AtomicBool,
 }
 
 impl Classifier {
     pub fn new(catalogue: Catalogue) -> Classifier {
         Classifier {
+            has_deferrable: AtomicBool::new(has_deferrable(&catalogue)),
             catalogue: RwLock::new(Arc::new(catalogue)),
             cache: Mutex::new(ClassCache::new(CLASSES_MAX)),
             generation: AtomicU64::new(1),
-            changing: Mutex::new(0),
+            changing: AtomicU32::new(0),
             settled: Notify::new(),
         }
     }
@@ -105,32 +107,28 @@ impl Classifier {
 
     /// Whether any constraint may be checked later than its statement.
     pub fn has_deferrable(&self) -> bool {
-        self.catalogue.read().tables.iter().any(|table| {
-            table.foreign_keys.iter().any(|key| key.deferrable)
-                || table.unique.iter().any(|key| !key.immediate)
-        })
+        self.has_deferrable.load(Ordering::Acquire)
     }
 
     /// A transaction that changes definitions is about to be decided: nobody classifies until they are read again.
     pub fn begin_change(&self) {
-        *self.changing.lock() += 1;
+        self.changing.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The new definitions were read, or the change did not happen (`None`).
     pub fn end_change(&self, catalogue: Option<Catalogue>) {
         if let Some(catalogue) = catalogue {
+            self.has_deferrable.store(has_deferrable(&catalogue), Ordering::Release);
             *self.catalogue.write() = Arc::new(catalogue);
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
-        let mut changing = self.changing.lock();
-        *changing -= 1;
-        if *changing == 0 {
+        if self.changing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.settled.notify_waiters();
         }
     }
 
     pub fn is_changing(&self) -> bool {
-        *self.changing.lock() > 0
+        self.changing.load(Ordering::Acquire) > 0
     }
 
     /// Waits until no definitions are changing.
@@ -143,6 +141,12 @@ impl Classifier {
             notified.await;
         }
     }
+}
+
+fn has_deferrable(catalogue: &Catalogue) -> bool {
+    catalogue.tables.iter().any(|table| {
+        table.foreign_keys.iter().any(|key| key.deferrable) || table.unique.iter().any(|key| !key.immediate)
+    })
 }
 
 /// The rewrite of an execution: with the columns that are captured, if there are any.

@@ -5,7 +5,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use hashbrown::HashMap;
 use onecopy_wire::backend::{self, Backend, ErrorFields, Status};
 use onecopy_wire::frame::HEAD_LEN;
@@ -106,7 +106,7 @@ pub struct Lane {
     pub output: BytesMut,
     /// For cancel requests.
     pub pid: u32,
-    pub key: Vec<u8>,
+    pub key: Bytes,
     /// The replica's incarnation: a lane of an earlier one must not be used.
     pub incarnation: u64,
     /// Hash of the session settings in force.
@@ -143,7 +143,7 @@ impl Lane {
             input: BytesMut::with_capacity(READ_LEN),
             output: BytesMut::with_capacity(4096),
             pid: 0,
-            key: Vec::new(),
+            key: Bytes::new(),
             incarnation: 0,
             settings: 0,
             generation: 0,
@@ -226,14 +226,14 @@ impl Lane {
         key: StatementKey,
         sql: &str,
         types: &[u32],
-    ) -> Result<(String, bool), WireError> {
+    ) -> Result<(StatementName, bool), WireError> {
         self.uses += 1;
         if let Some(prepared) = self.prepared.get_mut(&key) {
             prepared.used = self.uses;
-            return Ok((statement_name(prepared.number), false));
+            return Ok((StatementName::of(prepared.number), false));
         }
         self.prepared_count += 1;
-        let name = statement_name(self.prepared_count);
+        let name = StatementName::of(self.prepared_count);
         build::parse(&mut self.output, &name, sql, types.iter().copied())?;
         self.prepared.insert(key, Prepared { number: self.prepared_count, used: self.uses });
         Ok((name, true))
@@ -324,8 +324,37 @@ impl Lane {
     }
 }
 
-fn statement_name(number: u32) -> String {
-    format!("oc{number}")
+/// The name of a statement on a lane: "oc" and a number.
+#[derive(Clone, Copy, Debug)]
+pub struct StatementName {
+    digits: [u8; 12],
+    first: usize,
+}
+
+impl StatementName {
+    fn of(mut number: u32) -> StatementName {
+        let mut name = StatementName { digits: [0; 12], first: 12 };
+        loop {
+            name.first -= 1;
+            name.digits[name.first] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        name.first -= 2;
+        name.digits[name.first..name.first + 2].copy_from_slice(b"oc");
+        name
+    }
+}
+
+impl std::ops::Deref for StatementName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // Letters and digits always are.
+        std::str::from_utf8(&self.digits[self.first..]).unwrap_or_default()
+    }
 }
 
 /// Whether an error means that the server as a whole, and not only a statement, is going away.

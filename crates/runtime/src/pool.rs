@@ -16,7 +16,8 @@ use crate::scheduler::AgentQueue;
 pub struct Pool {
     pub replica: ReplicaId,
     pub connector: Connector,
-    idle: Mutex<HashMap<String, Vec<Lane>>>,
+    #[allow(clippy::vec_box, reason = "a lane is lent and given back more often than it is used in place")]
+    idle: Mutex<HashMap<String, Vec<Box<Lane>>>>,
     permits: Arc<Semaphore>,
     incarnation: AtomicU64,
     up: AtomicBool,
@@ -25,7 +26,7 @@ pub struct Pool {
 
 /// A lane that is given back by [`Pool::give_back`], or closed when dropped.
 pub struct Lent {
-    pub lane: Lane,
+    pub lane: Box<Lane>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -58,7 +59,7 @@ impl Pool {
         {
             return Ok(Lent { lane, _permit: permit });
         }
-        let mut lane = self.connector.connect_marked(who, incarnation).await?;
+        let mut lane = Box::new(self.connector.connect_marked(who, incarnation).await?);
         if self.incarnation.load(Ordering::Acquire) != incarnation {
             return Err(LaneError::Closed);
         }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use onecopy_core::{
-    Csn, Decision, Effect, Event, How, Instant, NodeId, OpId, Place, Protocol, Refusal, ReplicaId, Status,
-    TableId, TxnId,
+    Begin, Csn, Decision, Effect, Event, How, Instant, NodeId, OpId, Place, Protocol, Refusal, ReplicaId,
+    Statement, Status, TableId, TxnId,
 };
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -223,6 +223,44 @@ impl Scheduler {
         state.next_txn += 1;
         state.mails.insert(txn, mail.clone());
         txn
+    }
+
+    /// Starts a transaction of one read. If the core places it at once, its place is returned, and no directive will come
+    /// for it but after [`Scheduler::adopt`]; else its directives go to this mail.
+    pub fn place_single_read(
+        &self,
+        mail: &Arc<Mail>,
+        begin: impl FnOnce(TxnId) -> Begin,
+        statement: Statement,
+    ) -> (TxnId, Option<(OpId, ReplicaId)>) {
+        let mut state = self.state.lock();
+        let txn = TxnId(state.next_txn);
+        state.next_txn += 1;
+        let mut effects = std::mem::take(&mut state.effects);
+        let event = Event::Autocommit { begin: begin(txn), statement };
+        state.protocol.handle(HERE, self.clock.now(), event, &mut effects);
+        let placed = match effects.as_slice() {
+            [Effect::Execute { txn: of, op, replica, how: How::Alone, .. }] if *of == txn => {
+                Some((*op, *replica))
+            }
+            _ => None,
+        };
+        match placed {
+            Some(_) => effects.clear(),
+            None => {
+                state.mails.insert(txn, mail.clone());
+                for effect in effects.drain(..) {
+                    self.carry_out(&mut state, effect);
+                }
+            }
+        }
+        state.effects = effects;
+        (txn, placed)
+    }
+
+    /// From now on there is somebody to hear what becomes of this transaction.
+    pub fn adopt(&self, txn: TxnId, mail: &Arc<Mail>) {
+        self.state.lock().mails.insert(txn, mail.clone());
     }
 
     /// Sends the transaction's directives, those that wait included, to another mail from now on.

@@ -133,7 +133,7 @@ impl Connector {
                     ));
                 }
                 Backend::BackendKeyData(key) => {
-                    let (pid, key) = (key.pid, key.key.to_vec());
+                    let (pid, key) = (key.pid, bytes::Bytes::copy_from_slice(key.key));
                     (lane.pid, lane.key) = (pid, key);
                 }
                 Backend::ParameterStatus(status) => {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hashbrown::HashMap;
 use onecopy_core::{Event, OpId, ReplicaId, TxnId};
 use parking_lot::Mutex;
@@ -19,7 +20,7 @@ pub enum Whereabouts {
     /// It waits in the core.
     Waiting { txn: TxnId, op: OpId },
     /// A replica executes it.
-    OnLane { replica: ReplicaId, pid: u32, key: Vec<u8> },
+    OnLane { replica: ReplicaId, pid: u32, key: Bytes },
 }
 
 /// One session as cancel requests see it.

@@ -22,17 +22,25 @@ use crate::server::Shared;
 
 impl Session {
     /// What transactions that begin alike have in common, for prediction.
-    pub(super) fn form(&self) -> u64 {
+    pub(super) fn form(&mut self) -> u64 {
         use std::hash::{Hash, Hasher};
+        let settings = self.environment.hash();
+        if let Some((under, form)) = self.form
+            && under == settings
+        {
+            return form;
+        }
         let mut hasher = std::hash::DefaultHasher::new();
         self.who.user.hash(&mut hasher);
         self.environment.value("application_name").hash(&mut hasher);
+        self.form = Some((settings, hasher.finish()));
         hasher.finish()
     }
 
     pub(super) fn begin_txn(&mut self, explicit: bool, read_only: bool) {
+        let form = self.form();
         let id = self.shared.scheduler.new_txn(&self.mail);
-        let form = self.form() ^ u64::from(explicit) << 1 ^ u64::from(read_only);
+        let form = form ^ u64::from(explicit) << 1 ^ u64::from(read_only);
         let mut txn = Txn::new(id, explicit, form, &self.environment);
         txn.read_only = read_only;
         self.txn = Some(txn);

@@ -1,13 +1,15 @@
 //! What a session has set, so that it can be set again on every lane that it borrows, and recorded with its writes.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use crate::agent::{quote, quote_identifier};
 
 /// The settings of a session.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
-    settings: Vec<Setting>,
+    /// Shared with the copies that transactions keep to return to.
+    settings: Arc<Vec<Setting>>,
     hash: u64,
 }
 
@@ -37,13 +39,14 @@ impl Environment {
     }
 
     pub fn set(&mut self, name: &str, command: String, value: Option<String>) {
-        self.settings.retain(|setting| setting.name != name);
-        self.settings.push(Setting { name: name.to_owned(), command, value });
+        let settings = Arc::make_mut(&mut self.settings);
+        settings.retain(|setting| setting.name != name);
+        settings.push(Setting { name: name.to_owned(), command, value });
         self.rehash();
     }
 
     pub fn reset(&mut self, name: &str) {
-        self.settings.retain(|setting| setting.name != name);
+        Arc::make_mut(&mut self.settings).retain(|setting| setting.name != name);
         self.rehash();
     }
 
@@ -73,7 +76,7 @@ impl Environment {
     /// The command that makes a lane's settings these, whatever they were.
     pub fn command(&self) -> String {
         let mut command = String::from("RESET ALL");
-        for setting in &self.settings {
+        for setting in self.settings.iter() {
             command.push_str("; ");
             command.push_str(&setting.command);
         }

@@ -7,6 +7,7 @@ use onecopy_classify::{Determinism, FrozenValue, Kind, ParamValue};
 use onecopy_wire::Format;
 use onecopy_wire::frontend::{Bind, Named, Parse, Target};
 use onecopy_wire::sqlstate::SqlState;
+use smallvec::SmallVec;
 
 use super::client::ClientError;
 use super::run::rendered;
@@ -39,7 +40,7 @@ impl Portal {
     /// The parameters as classification reads them.
     pub fn with_params<R>(&self, read: impl FnOnce(&[ParamValue<'_>]) -> R) -> R {
         let Ok(bind) = Bind::decode(&self.body) else { return read(&[]) };
-        let params: Vec<ParamValue<'_>> = bind
+        let params: SmallVec<[ParamValue<'_>; 8]> = bind
             .params
             .iter()
             .enumerate()
@@ -99,7 +100,7 @@ impl Session {
             Determinism::Capture(plan) => rendered(&portal.statement, &portal.prepared, Some(&plan)),
             _ => rendered(&portal.statement, &portal.prepared, None),
         };
-        self.portals.insert(bind.portal.to_owned(), portal);
+        self.portals.insert(bind.portal.to_owned(), Arc::new(portal));
         self.steps.push(Step::Bind { statement: rewritten, body, extra });
         Ok(())
     }

@@ -47,7 +47,7 @@ pub struct Session {
     cancel: Arc<Cancellable>,
     environment: Environment,
     statements: HashMap<String, Arc<PreparedStatement>>,
-    portals: HashMap<String, Portal>,
+    portals: HashMap<String, Arc<Portal>>,
     /// Messages of the extended protocol that wait for the Execute or Sync that sends them.
     steps: Vec<Step>,
     /// An error was answered: everything up to the next Sync is skipped.
@@ -63,6 +63,8 @@ pub struct Session {
     default_read_only: bool,
     /// The schemas in which names are looked up, and the settings under which that was found out.
     path: (u64, Arc<Vec<String>>),
+    /// What its transactions have in common, and the settings under which that was found out.
+    form: Option<(u64, u64)>,
 }
 
 /// What came of a statement for the session.
@@ -104,6 +106,7 @@ impl Session {
             last_sequence: None,
             default_read_only: false,
             path: (0, Arc::default()),
+            form: None,
         }
     }
 
@@ -124,12 +127,12 @@ impl Session {
     async fn serve(&mut self) -> Result<(), ClientError> {
         loop {
             let Some((tag, body)) = self.next_message().await? else { return Ok(()) };
+            let body = body.freeze();
             match frontend::decode(tag, &body)? {
                 Frontend::Query(sql) if !self.skipping => self.on_query(sql).await?,
                 Frontend::Parse(parse) if !self.skipping => self.on_parse(&parse).await?,
                 Frontend::Bind(bind) if !self.skipping => {
-                    let body = body.clone().freeze();
-                    self.on_bind(&bind, body).await?;
+                    self.on_bind(&bind, body.clone()).await?;
                 }
                 Frontend::Describe(named) if !self.skipping => self.on_describe(named)?,
                 Frontend::Execute(execute) if !self.skipping => {

@@ -205,9 +205,12 @@ impl Session {
     /// Tells the core of a job and carries out what it says until the job is answered.
     pub(super) async fn run_job(&mut self, job: Job) -> Result<Ran, ClientError> {
         let autocommit = self.txn.is_none();
+        if autocommit && job.kind == StatementKind::Read {
+            return self.run_single_read(&job).await;
+        }
         if autocommit {
-            let id = self.shared.scheduler.new_txn(&self.mail);
             let form = self.form();
+            let id = self.shared.scheduler.new_txn(&self.mail);
             let mut txn = Txn::new(id, false, form, &self.environment);
             txn.autocommit = true;
             self.txn = Some(txn);
@@ -241,6 +244,30 @@ impl Session {
             }
             self.close_txn();
         }
+        ran
+    }
+
+    /// A read that is its own transaction. Nearly always the core places it at once, and then the session need not keep
+    /// anything about it; if it has to wait, or its replica is lost, it goes on like any other.
+    async fn run_single_read(&mut self, job: &Job) -> Result<Ran, ClientError> {
+        let (session, form) = (self.id, self.form());
+        let statement =
+            onecopy_core::Statement { class: job.class, kind: job.kind, access: job.access.clone() };
+        let begin = |txn| onecopy_core::Begin { txn, session, read_only: false, form, declared: None };
+        let (id, placed) = self.shared.scheduler.place_single_read(&self.mail, begin, statement);
+        if let Some((op, replica)) = placed {
+            match self.execute_on_lane(id, op, replica, How::Alone, false, job).await? {
+                Executed::Answered(answer) => return Ok(Ran::Answered(answer)),
+                Executed::Refused => return Ok(Ran::Failed),
+                Executed::Lost => {}
+            }
+        }
+        let mut txn = Txn::new(id, false, form, &self.environment);
+        txn.autocommit = true;
+        txn.begun = true;
+        self.txn = Some(txn);
+        let ran = self.carry_out(id, OpId(0), job, true).await;
+        self.close_txn();
         ran
     }
 
@@ -471,6 +498,10 @@ impl Session {
     }
 
     fn report(&self, txn: TxnId, op: OpId, replica: ReplicaId, outcome: Outcome, elapsed_ns: u64) {
+        if self.txn.is_none() && matches!(outcome, Outcome::Lost { .. }) {
+            // A single read is kept by nobody until there is more to hear about it.
+            self.shared.scheduler.adopt(txn, &self.mail);
+        }
         self.shared.scheduler.handle(Event::Executed { txn, op, replica, outcome, elapsed_ns });
     }
 

@@ -10,7 +10,7 @@ use onecopy_wire::frontend::{self, Frontend, Target, build};
 use onecopy_wire::relay::{Next, RelayState, TagSet, scan};
 use onecopy_wire::{WireError, backend};
 
-use crate::lane::{DECODE_LEN_MAX, Lane, LaneError, StatementKey};
+use crate::lane::{DECODE_LEN_MAX, Lane, LaneError, StatementKey, StatementName};
 use crate::session::client::{Client, ClientError, SEND_LEN};
 
 /// A statement as the client prepared it, and as it is prepared on lanes.
@@ -225,7 +225,7 @@ fn prepared(
     lane: &mut Lane,
     statement: &Preparation,
     expectations: &mut Expectations,
-) -> Result<String, WireError> {
+) -> Result<StatementName, WireError> {
     let (name, is_new) = lane.prepare(statement.key, &statement.sql, &statement.types)?;
     if is_new {
         expectations.parses.push_back((Some(statement.key), false));

@@ -48,13 +48,7 @@ impl Tuning {
     /// Always the least loaded replica, and nothing is put off.
     #[must_use]
     pub fn immediate() -> Tuning {
-        Tuning {
-            turn_slack_ns: None,
-            turn_reads: 1,
-            home_slack_ns: None,
-            linger_ns: 0,
-            linger_decisions: 1,
-        }
+        Tuning { turn_slack_ns: None, turn_reads: 1, home_slack_ns: None, linger_ns: 0, linger_decisions: 1 }
     }
 }
 
