@@ -13,7 +13,9 @@ pub mod settings;
 pub mod signals;
 
 use clap::{CommandFactory, Parser};
+use onecopy_runtime::STACK_BYTES;
 use std::process::ExitCode;
+use std::thread::{self, JoinHandle};
 
 /// Makes several unmodified PostgreSQL servers one strictly serializable database.
 ///
@@ -39,10 +41,21 @@ pub fn command_line() -> clap::Command {
 /// is wrong.
 #[must_use]
 pub fn main() -> ExitCode {
-    match Cli::parse().command.run() {
+    let command = Cli::parse().command;
+    // The first thread's stack is as the system made it, and statements nest deeply.
+    let run = move || match command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("onecopy: {error}");
+            ExitCode::FAILURE
+        }
+    };
+    let thread = thread::Builder::new().name("onecopy-0".to_owned()).stack_size(STACK_BYTES).spawn(run);
+    match thread.map(JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(error) => {
+            eprintln!("onecopy: start a thread: {error}");
             ExitCode::FAILURE
         }
     }

@@ -38,8 +38,7 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
 /// Threads that serve connections.
 fn workers(config: &Config) -> usize {
     match config.workers {
-        // The replicas, if they are on this machine, need the other half more.
-        0 => available_parallelism().map_or(1, |cores| (usize::from(cores) / 2).max(1)),
+        0 => available_parallelism().map_or(1, usize::from),
         given => count(given),
     }
 }

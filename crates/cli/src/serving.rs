@@ -2,15 +2,12 @@
 
 use crate::CommandError;
 use crate::signals::Signals;
-use onecopy_runtime::{Handle, Settings};
+use onecopy_runtime::{Handle, STACK_BYTES, Settings};
 use std::io;
 use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
-
-/// The grammar descends once a level of nesting of a statement; this is enough for thousands.
-const WORKER_STACK_BYTES: usize = 16 << 20;
 
 /// Serves until SIGINT or SIGTERM. `ready` is called when clients can connect; its failure ends serving. `reload` is
 /// called at SIGHUP.
@@ -22,7 +19,7 @@ pub fn serve_until_stopped(
     ready: impl FnOnce(&Handle) -> Result<(), CommandError>,
     reload: impl FnMut(),
 ) -> Result<(), CommandError> {
-    runtime(&settings)?.block_on(async {
+    event_loop()?.block_on(async {
         let mut signals = Signals::listen()?;
         let (tell, told) = oneshot::channel();
         let mut failed = None;
@@ -67,7 +64,7 @@ impl Background {
         let (tell, told) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
         let serve = move || {
-            runtime(&settings)?.block_on(async {
+            event_loop()?.block_on(async {
                 let announce = |handle: &Handle| {
                     // Nobody waits if `start` has given up.
                     let _ = tell.send(handle.addresses().to_vec());
@@ -79,7 +76,8 @@ impl Background {
                 Ok(onecopy_runtime::serve(settings, announce, stop).await?)
             })
         };
-        let thread = thread::Builder::new().name("onecopy-serve".to_owned()).spawn(serve)?;
+        let thread =
+            thread::Builder::new().name("onecopy-0".to_owned()).stack_size(STACK_BYTES).spawn(serve)?;
         match told.blocking_recv() {
             Ok(addresses) => Ok(Background { addresses, stop, thread }),
             Err(_) => {
@@ -110,15 +108,7 @@ fn join(thread: JoinHandle<Result<(), CommandError>>) -> Result<(), CommandError
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-fn runtime(settings: &Settings) -> io::Result<Runtime> {
-    // A single worker needs no queues that others may steal from: a fifth less time for each statement.
-    let mut builder = match settings.workers {
-        1 => Builder::new_current_thread(),
-        workers => {
-            let mut builder = Builder::new_multi_thread();
-            builder.worker_threads(workers);
-            builder
-        }
-    };
-    builder.thread_stack_size(WORKER_STACK_BYTES).thread_name("onecopy").enable_all().build()
+/// The event loop of the first worker; the server starts the others.
+fn event_loop() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
 }

@@ -174,7 +174,7 @@ fn show_replicas(shared: &Shared) -> Table {
                 replica.home_statements.to_string(),
                 replica.applies.to_string(),
                 format!("{:.3}", replica.outstanding_ns / 1e6),
-                pool.lent(shared.limits.lanes_per_replica_max).to_string(),
+                pool.lent().to_string(),
                 pool.idle().to_string(),
             ]
         })

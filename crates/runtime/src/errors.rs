@@ -10,6 +10,9 @@ use crate::lane::LaneError;
 /// Why serving could not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    /// The threads that serve connections could not be started.
+    #[error("start threads to serve connections: {0}")]
+    Threads(std::io::Error),
     /// A socket could not be opened.
     #[error("listen on {address}: {source}")]
     Listen {

@@ -13,6 +13,7 @@ use onecopy_wire::frontend::build;
 use onecopy_wire::{FrameError, Head, SqlState, WireError, frame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Bytes asked for in one read.
 const READ_LEN: usize = 64 * 1024;
@@ -118,6 +119,8 @@ pub struct Lane {
     uses: u64,
     /// Settings as the server reported them.
     pub params: HashMap<String, String>,
+    /// Lets another connection be opened when this one is closed.
+    pub permit: Option<OwnedSemaphorePermit>,
 }
 
 /// What a prepared statement is known by: a hash of its text and parameter types.
@@ -151,6 +154,7 @@ impl Lane {
             prepared_count: 0,
             uses: 0,
             params: HashMap::new(),
+            permit: None,
         }
     }
 

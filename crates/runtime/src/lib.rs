@@ -26,9 +26,13 @@ mod postgres;
 
 mod admin;
 
+mod workers;
+
 mod clock;
+
 mod errors;
 
 pub use errors::ServeError;
 pub use server::{Handle, serve};
 pub use settings::Settings;
+pub use workers::STACK_BYTES;

@@ -1,42 +1,78 @@
 //! Lanes of one replica, by user, reused between statements.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use onecopy_core::ReplicaId;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::lane::{Lane, LaneError};
 use crate::postgres::connect::{Connector, Credentials};
 use crate::scheduler::AgentQueue;
+use crate::workers;
 
 /// The lanes of one replica.
 pub struct Pool {
     pub replica: ReplicaId,
     pub connector: Connector,
-    #[allow(clippy::vec_box, reason = "a lane is lent and given back more often than it is used in place")]
-    idle: Mutex<HashMap<String, Vec<Box<Lane>>>>,
-    permits: Arc<Semaphore>,
+    /// By worker and user: a lane stays on the event loop in which it was opened.
+    idle: Box<[Mutex<IdleLanes>]>,
+    /// How many more connections may be opened; every lane holds one permit.
+    connections: Arc<Semaphore>,
+    lent: Arc<AtomicUsize>,
+    /// Somebody waits for a lane of any kind.
+    waiting: AtomicUsize,
+    given_back: Notify,
     incarnation: AtomicU64,
     up: AtomicBool,
     agent: Arc<AgentQueue>,
 }
 
+/// Lanes by user, the one last used at the end.
+#[allow(clippy::vec_box, reason = "a lane is lent and given back more often than it is used in place")]
+type IdleLanes = HashMap<String, Vec<Box<Lane>>>;
+
 /// A lane that is given back by [`Pool::give_back`], or closed when dropped.
 pub struct Lent {
     pub lane: Box<Lane>,
-    _permit: OwnedSemaphorePermit,
+    _loan: Counting,
+}
+
+/// Counts something for as long as it lives.
+struct Counting(Arc<AtomicUsize>);
+
+impl Counting {
+    fn new(count: &Arc<AtomicUsize>) -> Counting {
+        count.fetch_add(1, Ordering::AcqRel);
+        Counting(count.clone())
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Pool {
-    pub fn new(replica: ReplicaId, connector: Connector, lanes_max: usize, agent: Arc<AgentQueue>) -> Pool {
+    pub fn new(
+        replica: ReplicaId,
+        connector: Connector,
+        lanes_max: usize,
+        workers: usize,
+        agent: Arc<AgentQueue>,
+    ) -> Pool {
         Pool {
             replica,
             connector,
-            idle: Mutex::new(HashMap::new()),
-            permits: Arc::new(Semaphore::new(lanes_max)),
+            idle: (0..workers.max(1)).map(|_| Mutex::default()).collect(),
+            connections: Arc::new(Semaphore::new(lanes_max)),
+            lent: Arc::default(),
+            waiting: AtomicUsize::new(0),
+            given_back: Notify::new(),
             incarnation: AtomicU64::new(0),
             up: AtomicBool::new(false),
             agent,
@@ -45,26 +81,73 @@ impl Pool {
 
     /// A lane for a user; waits while all are lent.
     pub async fn lend(&self, who: &Credentials) -> Result<Lent, LaneError> {
-        let permit = match self.permits.clone().try_acquire_owned() {
-            Ok(permit) => permit,
-            Err(_) => self.permits.clone().acquire_owned().await.map_err(|_| LaneError::Closed)?,
-        };
-        let incarnation = self.incarnation.load(Ordering::Acquire);
-        if !self.up.load(Ordering::Acquire) {
+        let loan = Counting::new(&self.lent);
+        if !self.is_up() {
             return Err(LaneError::Closed);
         }
-        let idle = self.idle.lock().get_mut(&who.user).and_then(Vec::pop);
-        if let Some(lane) = idle
-            && lane.incarnation == incarnation
-        {
-            return Ok(Lent { lane, _permit: permit });
-        }
+        let lane = match self.take_idle(who) {
+            Some(lane) => lane,
+            None => match self.connections.clone().try_acquire_owned() {
+                Ok(permit) => self.open_lane(who, permit).await?,
+                Err(_) => self.await_lane(who).await?,
+            },
+        };
+        Ok(Lent { lane, _loan: loan })
+    }
+
+    fn take_idle(&self, who: &Credentials) -> Option<Box<Lane>> {
+        let incarnation = self.incarnation.load(Ordering::Acquire);
+        let mut idle = self.idle[self.worker()].lock();
+        let lanes = idle.get_mut(&who.user)?;
+        // A lane of an earlier incarnation is closed by being dropped.
+        std::iter::from_fn(|| lanes.pop()).find(|lane| lane.incarnation == incarnation)
+    }
+
+    async fn open_lane(
+        &self,
+        who: &Credentials,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Box<Lane>, LaneError> {
+        let incarnation = self.incarnation.load(Ordering::Acquire);
         let mut lane = Box::new(self.connector.connect_marked(who, incarnation).await?);
         if self.incarnation.load(Ordering::Acquire) != incarnation {
             return Err(LaneError::Closed);
         }
         lane.incarnation = incarnation;
-        Ok(Lent { lane, _permit: permit })
+        lane.permit = Some(permit);
+        Ok(lane)
+    }
+
+    /// As many connections as may be are open: one that is idle elsewhere is closed for this, or one given back.
+    async fn await_lane(&self, who: &Credentials) -> Result<Box<Lane>, LaneError> {
+        let _waiting = Waiting::new(&self.waiting);
+        loop {
+            let mut given_back = pin!(self.given_back.notified());
+            given_back.as_mut().enable();
+            if let Some(lane) = self.take_idle(who) {
+                return Ok(lane);
+            }
+            self.close_one_idle();
+            tokio::select! {
+                permit = self.connections.clone().acquire_owned() => {
+                    return self.open_lane(who, permit.map_err(|_| LaneError::Closed)?).await;
+                }
+                () = given_back => {}
+            }
+        }
+    }
+
+    fn close_one_idle(&self) {
+        for idle in &self.idle {
+            let lane = idle.lock().values_mut().find_map(Vec::pop);
+            if lane.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn worker(&self) -> usize {
+        workers::current().min(self.idle.len() - 1)
     }
 
     /// Takes back a lane on which nothing is open and nothing is outstanding.
@@ -72,21 +155,32 @@ impl Pool {
         if lent.lane.incarnation != self.incarnation.load(Ordering::Acquire) {
             return;
         }
-        let mut idle = self.idle.lock();
-        match idle.get_mut(&who.user) {
-            Some(lanes) => lanes.push(lent.lane),
-            None => drop(idle.insert(who.user.clone(), vec![lent.lane])),
+        {
+            let mut idle = self.idle[self.worker()].lock();
+            match idle.get_mut(&who.user) {
+                Some(lanes) => lanes.push(lent.lane),
+                None => drop(idle.insert(who.user.clone(), vec![lent.lane])),
+            }
+        }
+        if self.waiting.load(Ordering::Acquire) > 0 {
+            self.given_back.notify_one();
         }
     }
 
     /// Lanes lent at this moment.
-    pub fn lent(&self, lanes_max: usize) -> usize {
-        lanes_max - self.permits.available_permits()
+    pub fn lent(&self) -> usize {
+        self.lent.load(Ordering::Acquire)
     }
 
     /// Lanes that wait to be lent.
     pub fn idle(&self) -> usize {
-        self.idle.lock().values().map(Vec::len).sum()
+        self.idle.iter().map(|idle| idle.lock().values().map(Vec::len).sum::<usize>()).sum()
+    }
+
+    fn close_idle(&self) {
+        for idle in &self.idle {
+            idle.lock().clear();
+        }
     }
 
     /// A lane was lost: the replica is to be fenced before it serves again.
@@ -103,7 +197,7 @@ impl Pool {
 
     /// The replica was fenced: only lanes opened from now on may be used.
     pub fn open(&self) -> u64 {
-        self.idle.lock().clear();
+        self.close_idle();
         let incarnation = self.incarnation.fetch_add(1, Ordering::AcqRel) + 1;
         self.up.store(true, Ordering::Release);
         incarnation
@@ -113,10 +207,26 @@ impl Pool {
     pub fn close(&self) {
         self.up.store(false, Ordering::Release);
         self.incarnation.fetch_add(1, Ordering::AcqRel);
-        self.idle.lock().clear();
+        self.close_idle();
     }
 
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Acquire)
+    }
+}
+
+/// Counts somebody who waits.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Waiting<'a> {
+        count.fetch_add(1, Ordering::AcqRel);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }

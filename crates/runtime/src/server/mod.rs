@@ -2,7 +2,7 @@
 
 pub mod cancel;
 mod preparation;
-mod startup;
+pub mod startup;
 pub mod tls;
 
 use std::future::Future;
@@ -26,6 +26,7 @@ use crate::postgres::definitions;
 use crate::scheduler::{Decisions, Scheduler};
 use crate::session::client::Stream;
 use crate::settings::{Limits, Settings};
+use crate::workers::Workers;
 use cancel::Cancels;
 
 /// What all sessions of a served database share.
@@ -219,14 +220,18 @@ pub async fn serve(
     let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
     let shared = start(settings, prepared, tls).await?;
     let mut tasks = tokio::task::JoinSet::new();
+    let workers = Workers::start(shared.settings.workers).map_err(ServeError::Threads)?;
+    let workers = Arc::new(workers);
     let addresses = listeners.iter().map(|(address, _)| address.clone()).collect();
     for (_, listener) in listeners {
-        tasks.spawn(accept(listener, shared.clone()));
+        tasks.spawn(accept(listener, shared.clone(), workers.clone()));
     }
     let housekeeping = tokio::spawn(keep_house(shared.clone()));
     ready(&Handle { shared: shared.clone(), addresses });
     shutdown.await;
-    tasks.abort_all();
+    tasks.shutdown().await;
+    // Whoever still serves must have ended before the log is closed.
+    drop(workers);
     housekeeping.abort();
     shared.log.close().map_err(|fault| ServeError::Log(fault.to_string()))
 }
@@ -268,7 +273,7 @@ async fn start(
             };
             let id = ReplicaId(i as u16);
             let lanes_max = settings.limits.lanes_per_replica_max;
-            Arc::new(Pool::new(id, connector, lanes_max, scheduler.agents[i].clone()))
+            Arc::new(Pool::new(id, connector, lanes_max, settings.workers, scheduler.agents[i].clone()))
         })
         .collect();
     for pool in &pools {
@@ -344,7 +349,7 @@ async fn listen(settings: &Settings) -> Result<Vec<(String, Listener)>, ServeErr
     Ok(listeners)
 }
 
-async fn accept(listener: Listener, shared: Arc<Shared>) {
+async fn accept(listener: Listener, shared: Arc<Shared>, workers: Arc<Workers>) {
     loop {
         let accepted = match &listener {
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
@@ -355,9 +360,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>) {
             Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
         };
         match accepted {
-            Ok(stream) => {
-                tokio::spawn(startup::handle(stream, shared.clone()));
-            }
+            Ok(stream) => workers.serve(stream, &shared),
             Err(error) => {
                 tracing::warn!(%error, "accept a client");
                 tokio::time::sleep(Duration::from_millis(50)).await;

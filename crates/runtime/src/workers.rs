@@ -1,0 +1,152 @@
+//! The threads that serve connections: each runs an event loop of its own, and a client's connection stays on one of
+//! them together with the lanes that it borrows, so that a statement crosses no thread.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::mpsc;
+
+use crate::server::{Shared, startup};
+use crate::session::client::Stream;
+
+/// The grammar descends once a level of nesting of a statement; this is enough for thousands.
+pub const STACK_BYTES: usize = 16 << 20;
+
+thread_local! {
+    static NUMBER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The number of the worker that is running; 0 is the one that accepts.
+pub fn current() -> usize {
+    NUMBER.get()
+}
+
+/// A client's connection between two event loops.
+enum Handed {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Handed {
+    fn of(stream: Stream) -> io::Result<Handed> {
+        match stream {
+            Stream::Tcp(stream) => stream.into_std().map(Handed::Tcp),
+            Stream::Unix(stream) => stream.into_std().map(Handed::Unix),
+            Stream::Tls(_) => Err(io::Error::other("encryption begins on the worker that serves")),
+        }
+    }
+
+    fn into_stream(self) -> io::Result<Stream> {
+        match self {
+            Handed::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
+            Handed::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
+        }
+    }
+}
+
+struct Worker {
+    hand: mpsc::UnboundedSender<(Handed, Counted, Arc<Shared>)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// All workers. When they are dropped, their clients are disconnected and their threads end.
+pub struct Workers {
+    /// Those beside the one that accepts.
+    others: Vec<Worker>,
+    /// Connections served by each.
+    counts: Arc<[AtomicUsize]>,
+}
+
+impl Workers {
+    /// Starts what is needed beside the calling thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread or event queue.
+    pub fn start(count: usize) -> io::Result<Workers> {
+        let counts: Arc<[AtomicUsize]> = (0..count.max(1)).map(|_| AtomicUsize::new(0)).collect();
+        let others = (1..count).map(Worker::start).collect::<Result<_, _>>()?;
+        Ok(Workers { others, counts })
+    }
+
+    /// Serves a new connection on the worker that has fewest.
+    pub fn serve(&self, stream: Stream, shared: &Arc<Shared>) {
+        let counts = self.counts.iter().map(|count| count.load(Ordering::Acquire));
+        let number = counts.enumerate().min_by_key(|(_, count)| *count).map_or(0, |(number, _)| number);
+        let counted = Counted::new(&self.counts, number);
+        match number.checked_sub(1).and_then(|other| self.others.get(other)) {
+            None => drop(tokio::spawn(counted.during(startup::handle(stream, shared.clone())))),
+            Some(worker) => {
+                match Handed::of(stream) {
+                    // It is taken as long as this exists.
+                    Ok(handed) => drop(worker.hand.send((handed, counted, shared.clone()))),
+                    Err(error) => tracing::warn!(%error, "hand a client to another thread"),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for Worker { hand, thread } in std::mem::take(&mut self.others) {
+            drop(hand);
+            if thread.is_some_and(|thread| thread.join().is_err()) {
+                tracing::error!("a thread that served connections has failed");
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn start(number: usize) -> io::Result<Worker> {
+        let (hand, mut handed) = mpsc::unbounded_channel::<(Handed, Counted, Arc<Shared>)>();
+        let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let serve = move || {
+            NUMBER.set(number);
+            event_loop.block_on(async {
+                while let Some((stream, counted, shared)) = handed.recv().await {
+                    match stream.into_stream() {
+                        Ok(stream) => {
+                            tokio::spawn(counted.during(startup::handle(stream, shared)));
+                        }
+                        Err(error) => tracing::warn!(%error, "take a client from another thread"),
+                    }
+                }
+            });
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("onecopy-{number}"))
+            .stack_size(STACK_BYTES)
+            .spawn(serve)?;
+        Ok(Worker { hand, thread: Some(thread) })
+    }
+}
+
+/// Counts a connection of a worker for as long as it lives.
+struct Counted {
+    counts: Arc<[AtomicUsize]>,
+    number: usize,
+}
+
+impl Counted {
+    fn new(counts: &Arc<[AtomicUsize]>, number: usize) -> Counted {
+        counts[number].fetch_add(1, Ordering::AcqRel);
+        Counted { counts: counts.clone(), number }
+    }
+
+    async fn during<T>(self, work: impl Future<Output = T>) -> T {
+        let result = work.await;
+        drop(self);
+        result
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.counts[self.number].fetch_sub(1, Ordering::AcqRel);
+    }
+}
