@@ -29,8 +29,8 @@ demo: ## three PostgreSQL servers behind onecopy and a bookstore on them (KEEP=1
 	$(CARGO) build --release --locked --bin onecopy
 	$(ONECOPY) demo $(if $(KEEP),--keep)
 
-test: ## every test, those with real servers included (CHECK=1: the checks before them)
-	@scripts/test $(if $(CHECK),check)
+test: ## the checks and every test, those with real servers included (QUICK=1: without the checks)
+	@scripts/test $(if $(QUICK),quick)
 
 check: ## format, lints, documentation, architecture; changes nothing
 	$(CARGO) fmt --all --check
