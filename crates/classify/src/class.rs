@@ -24,6 +24,9 @@ pub struct Class {
     pub determinism: Determinism,
     /// Where values must be frozen before it is executed anywhere, home included.
     pub rewrite: Rewrite,
+    /// Used instead of `rewrite` inside a transaction by a statement that changes nothing and reads the clock: the time
+    /// of the transaction is one value there. Its first frozen values are those of `rewrite`.
+    pub in_block: Option<Box<Rewrite>>,
     /// The statement with its constants as parameters, where that surely means the same.
     pub parameterised: Option<Parameterised>,
     /// The tables that it touches, views expanded, partitions as their roots, without repetition; `TableId::ALL`

@@ -5,7 +5,7 @@ use crate::capture::captured_sql;
 use crate::catalogue::Catalogue;
 use crate::class::{Class, Determinism};
 use crate::lexer::{Scratch, normalise};
-use crate::rewrite::FrozenKind;
+use crate::rewrite::{FrozenKind, Rewrite};
 use crate::template::{ColumnTemplate, Source, Values};
 use crate::value::{NoParams, string_value};
 use onecopy_core::{Access, AccessSet, ColumnId, Space, TableId};
@@ -24,6 +24,8 @@ pub struct Explanation {
     pub determinism: String,
     /// The text that is executed at home, if it is rewritten: frozen values are shown as `<now>`, `<nextval of s>`.
     pub rewritten: Option<String>,
+    /// The text that is executed inside a transaction, if it differs from that outside.
+    pub in_block: Option<String>,
     /// The prepared form in which other replicas execute it, if there is one.
     pub replay_form: Option<String>,
     /// The statement that applies a captured row, if rows are captured.
@@ -61,18 +63,21 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
         Determinism::Capture(plan) => &plan.rewrite,
         _ => &class.rewrite,
     };
-    let rewritten = (!rewrite.is_empty()).then(|| {
+    let render = |rewrite: &Rewrite| {
         let values: Vec<_> = rewrite
             .frozen
             .iter()
             .map(|f| crate::rewrite::FrozenValue(format!("<{}>", frozen_text(&f.kind))))
             .collect();
         rewrite.render_simple(sql, layout, &values)
-    });
+    };
+    let rewritten = (!rewrite.is_empty()).then(|| render(rewrite));
+    let in_block = class.in_block.as_deref().map(render);
     Explanation {
         items,
         determinism: determinism_text(&class.determinism),
         rewritten,
+        in_block,
         replay_form: class.parameterised.as_ref().map(|p| p.sql.clone()),
         captured: match &class.determinism {
             Determinism::Capture(plan) => Some(captured_sql(plan).sql),
@@ -96,6 +101,9 @@ impl fmt::Display for Explanation {
         writeln!(f, "changes      {}", self.determinism)?;
         if let Some(text) = &self.rewritten {
             writeln!(f, "rewritten    {text}")?;
+        }
+        if let Some(text) = &self.in_block {
+            writeln!(f, "in a block   {text}")?;
         }
         if let Some(text) = &self.replay_form {
             writeln!(f, "replayed as  {text}")?;

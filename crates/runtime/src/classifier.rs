@@ -32,6 +32,7 @@ impl Statement {
         rows.extend(found.items.into_iter().map(|item| ("item".to_owned(), item)));
         rows.push(("changes".to_owned(), found.determinism));
         rows.extend(found.rewritten.map(|text| ("rewritten".to_owned(), text)));
+        rows.extend(found.in_block.map(|text| ("in a block".to_owned(), text)));
         rows.extend(found.replay_form.map(|text| ("replayed as".to_owned(), text)));
         rows.extend(found.captured.map(|text| ("applied as".to_owned(), text)));
         rows
@@ -149,9 +150,14 @@ fn has_deferrable(catalogue: &Catalogue) -> bool {
     })
 }
 
-/// The rewrite of an execution: with the columns that are captured, if there are any.
-pub fn rewrite_of<'a>(class: &'a Class, capture: Option<&'a CapturePlan>) -> &'a Rewrite {
-    capture.map_or(&class.rewrite, |plan| &plan.rewrite)
+/// The rewrite of an execution: with the columns that are captured, if there are any; inside a transaction with the
+/// time frozen, which is one value there.
+pub fn rewrite_of<'a>(class: &'a Class, capture: Option<&'a CapturePlan>, in_block: bool) -> &'a Rewrite {
+    match (capture, &class.in_block) {
+        (Some(plan), _) => &plan.rewrite,
+        (None, Some(rewrite)) if in_block => rewrite,
+        _ => &class.rewrite,
+    }
 }
 
 /// The schemas that a `search_path` setting names, as classification wants them.

@@ -14,6 +14,15 @@ pub(super) enum Clock {
     Value { kind: ClockKind, precision: Option<i32> },
 }
 
+/// What came of the replacements.
+pub(super) struct Finished {
+    pub(super) rewrite: Rewrite,
+    /// With the time frozen too, for a statement that changes nothing and reads the clock.
+    pub(super) in_block: Option<Rewrite>,
+    /// For each number of a frozen value that was given out its number in `rewrite`.
+    pub(super) numbers: Vec<Option<u32>>,
+}
+
 /// Replacements of text, by offsets in the text under analysis.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Edits {
@@ -61,6 +70,13 @@ impl Edits {
         })
     }
 
+    /// Whether a frozen value is a number of a sequence; a time is written as the session's settings say.
+    pub(super) fn is_number(&self, index: u32) -> bool {
+        let is_time =
+            |f: &Frozen| matches!(f.kind, FrozenKind::TransactionTimestamp | FrozenKind::StatementTimestamp);
+        self.frozen.get(index as usize).is_some_and(|f| !is_time(f))
+    }
+
     /// Whether a frozen value is drawn from a sequence.
     pub(super) fn draws(&self, index: u32) -> bool {
         self.frozen.get(index as usize).is_some_and(|f| matches!(f.kind, FrozenKind::NextVal { .. }))
@@ -80,42 +96,57 @@ impl Edits {
         self.list.len()
     }
 
-    /// The splices, and for each number that was given out the final one; None if edits overlap.
-    pub(super) fn finish(
-        mut self,
+    /// The rewrites, and for each number that was given out the final one; None if edits overlap.
+    pub(super) fn finish(mut self, sql: &str, layout: Layout<'_>, writes: bool) -> Option<Finished> {
+        self.list.sort_by_key(|e| e.from);
+        let mut numbers: Vec<Option<u32>> = vec![None; self.frozen.len()];
+        let mut frozen = Vec::new();
+        let splices = self.splices(sql, layout, writes, &mut numbers, &mut frozen)?;
+        let rewrite = Rewrite { splices, frozen: frozen.clone() };
+        // The values of the plain rewrite come first here as well: whoever knows more values knows those.
+        let mut more = numbers.clone();
+        let in_block = match !writes && self.list.iter().any(|e| e.for_writes) {
+            true => self
+                .splices(sql, layout, true, &mut more, &mut frozen)
+                .map(|splices| Rewrite { splices, frozen }),
+            false => None,
+        };
+        Some(Finished { rewrite, in_block, numbers })
+    }
+
+    fn splices(
+        &self,
         sql: &str,
         layout: Layout<'_>,
         writes: bool,
-    ) -> Option<(Rewrite, Vec<Option<u32>>)> {
-        self.list.retain(|e| writes || !e.for_writes);
-        self.list.sort_by_key(|e| e.from);
-        let overlap = self.list.windows(2).any(|pair| pair[0].to > pair[1].from);
-        if overlap {
+        numbers: &mut [Option<u32>],
+        frozen: &mut Vec<Frozen>,
+    ) -> Option<Vec<Splice>> {
+        let list: Vec<&Edit> = self.list.iter().filter(|e| writes || !e.for_writes).collect();
+        if list.windows(2).any(|pair| pair[0].to > pair[1].from) {
             return None;
         }
-        let mut numbers: Vec<Option<u32>> = vec![None; self.frozen.len()];
-        let mut frozen = Vec::new();
-        let mut splices = Vec::with_capacity(self.list.len());
-        for edit in self.list {
+        let mut splices = Vec::with_capacity(list.len());
+        for edit in list {
             let mut insert: Vec<Piece> = edit
                 .insert
-                .into_iter()
+                .iter()
                 .map(|piece| match piece {
                     Piece::Frozen(index) => {
-                        let slot = &mut numbers[index as usize];
+                        let slot = &mut numbers[*index as usize];
                         let number = *slot.get_or_insert_with(|| {
-                            frozen.push(self.frozen[index as usize].clone());
+                            frozen.push(self.frozen[*index as usize].clone());
                             (frozen.len() - 1) as u32
                         });
                         Piece::Frozen(number)
                     }
-                    text => text,
+                    Piece::Text(text) => Piece::Text(text.clone()),
                 })
                 .collect();
             keep_apart(sql, edit.from, edit.to, &mut insert);
             splices.push(Splice { from: layout.position(edit.from), to: layout.position(edit.to), insert });
         }
-        Some((Rewrite { splices, frozen }, numbers))
+        Some(splices)
     }
 
     /// A text (from an offset on) with the edits applied, as pieces whose frozen values are added to `into`.
@@ -318,16 +349,22 @@ impl<'a> Analyser<'a> {
         u32::try_from(end).ok()
     }
 
-    /// Where the item of a target list ends that contains an offset outside its parentheses.
+    /// Where the item of a target list ends that contains an offset, be it in parentheses or a CAST.
     fn target_end(&self, place: u32) -> Option<u32> {
         let tokens = self.tokens();
         let mut i = tokens.iter().position(|t| t.start == place as usize)?;
         let mut end = tokens[i].end;
         let mut previous = String::new();
+        let mut open = enclosing(&tokens, i);
         while let Some(token) = tokens.get(i) {
             match token.kind {
                 TokenKind::Byte(b'(' | b'[') => i = closing(&tokens, i)?,
-                TokenKind::Byte(b',' | b')' | b']') => break,
+                TokenKind::Byte(b')') => match open.pop() {
+                    // What a subquery's own parentheses enclose is more than this item.
+                    Some(opened) if !tokens.get(opened + 1).is_some_and(|t| self.begins_query(t)) => {}
+                    _ => break,
+                },
+                TokenKind::Byte(b',' | b']') => break,
                 TokenKind::Word => {
                     let word = self.word(token);
                     let of_expression = word == "from" && previous == "distinct";
@@ -343,6 +380,27 @@ impl<'a> Analyser<'a> {
         }
         u32::try_from(end).ok()
     }
+
+    fn begins_query(&self, token: &Token) -> bool {
+        token.kind == TokenKind::Word
+            && matches!(
+                self.word(token).as_str(),
+                "select" | "with" | "values" | "insert" | "update" | "delete" | "merge"
+            )
+    }
+}
+
+/// The parentheses that are open at a token, the innermost last.
+fn enclosing(tokens: &[Token], at: usize) -> Vec<usize> {
+    let mut open = Vec::new();
+    for (i, token) in tokens.iter().enumerate().take(at) {
+        match token.kind {
+            TokenKind::Byte(b'(') => open.push(i),
+            TokenKind::Byte(b')') => drop(open.pop()),
+            _ => {}
+        }
+    }
+    open
 }
 
 enum FrozenOf {

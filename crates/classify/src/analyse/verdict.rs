@@ -1,6 +1,7 @@
 //! The conclusion: what is known of a statement as a class.
 
 use super::Analyser;
+use super::freeze::Finished;
 use crate::ast::{Body, Insert, Statement};
 use crate::capture::{CaptureColumn, CaptureOp, CapturePlan};
 use crate::catalogue::Table;
@@ -31,16 +32,18 @@ impl<'a> Analyser<'a> {
             _ => None,
         };
         let edits = std::mem::take(&mut self.edits);
-        let (rewrite, numbers, mut determinism) = match edits.finish(self.sql, self.layout, writes) {
-            Some((rewrite, numbers)) => (rewrite, numbers, determinism),
+        let (finished, mut determinism) = match edits.finish(self.sql, self.layout, writes) {
+            Some(finished) => (finished, determinism),
             None => {
                 let refusal = Refusal::new(
                     "values to be frozen overlap in the statement's text",
                     "compute them by statements of their own",
                 );
-                (Rewrite::default(), Vec::new(), Determinism::Refuse(refusal))
+                let nothing = Finished { rewrite: Rewrite::default(), in_block: None, numbers: Vec::new() };
+                (nothing, Determinism::Refuse(refusal))
             }
         };
+        let Finished { rewrite, in_block, numbers } = finished;
         for determinism in [Some(&mut determinism), fallback.as_deref_mut()].into_iter().flatten() {
             if let Determinism::Capture(plan) = determinism {
                 // The columns come last of all that is put at the statement's end.
@@ -70,6 +73,7 @@ impl<'a> Analyser<'a> {
             effects: self.effects,
             determinism,
             rewrite,
+            in_block: in_block.map(Box::new),
             parameterised,
             tables,
             params_max: self.params.keys().next_back().copied().unwrap_or(0),

@@ -189,6 +189,9 @@ impl<'a> Analyser<'a> {
         let canon = Canon::of(column)?;
         if let Expr::Call(call) = value {
             let index = self.edits.frozen_at(call.at).filter(|_| !self.scope_is_body(scope))?;
+            if !self.edits.is_number(index) {
+                return None;
+            }
             return Some(Operand { source: Source::Frozen(index), usage: Use::Store });
         }
         self.operand(value, canon, Use::Store, scope)
@@ -529,12 +532,14 @@ impl<'a> Analyser<'a> {
         }
         let pieces = inner.apply(sql, DEFAULT_PREFIX.len(), &mut self.edits);
         let operand = match pieces.as_slice() {
-            [Piece::Frozen(index)] => Some(Operand { source: Source::Frozen(*index), usage: Use::Store }),
+            [Piece::Frozen(index)] if self.edits.is_number(*index) => {
+                Some(Operand { source: Source::Frozen(*index), usage: Use::Store })
+            }
             _ => None,
         };
-        let pieces = match operand {
-            Some(_) => pieces,
-            None => {
+        let pieces = match pieces.as_slice() {
+            [Piece::Frozen(_)] => pieces,
+            _ => {
                 let mut wrapped = vec![Piece::Text("(".to_owned())];
                 wrapped.extend(pieces);
                 wrapped.push(Piece::Text(")".to_owned()));

@@ -43,6 +43,9 @@ impl Session {
         let form = form ^ u64::from(explicit) << 1 ^ u64::from(read_only);
         let mut txn = Txn::new(id, explicit, form, &self.environment);
         txn.read_only = read_only;
+        if let (false, Some(moment)) = (explicit, self.moment.take()) {
+            txn.started_micros = moment;
+        }
         self.txn = Some(txn);
     }
 

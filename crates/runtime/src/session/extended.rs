@@ -14,7 +14,7 @@ use super::run::rendered;
 use super::simple::is_transaction_control;
 use super::unit::{Preparation, Request, Sink, Step, Watch};
 use super::{Done, Session};
-use crate::classifier::Statement;
+use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
 
 /// A statement that the client has prepared.
@@ -34,6 +34,8 @@ pub struct Portal {
     pub body: Bytes,
     /// Values frozen for this execution.
     pub frozen: Vec<FrozenValue>,
+    /// It was bound inside a transaction.
+    pub in_block: bool,
 }
 
 impl Portal {
@@ -87,22 +89,69 @@ impl Session {
             ));
             return Ok(());
         };
-        let frozen = match self.freeze(&statement).await? {
-            Ok(frozen) => frozen,
-            Err(failure) => {
-                self.fail(&failure);
-                return Ok(());
+        match self.bound(prepared, statement, body).await? {
+            Ok((portal, step)) => {
+                self.portals.insert(bind.portal.to_owned(), Arc::new(portal));
+                self.steps.push(step);
             }
-        };
-        let extra = frozen.iter().map(|value| value.0.clone()).collect();
-        let portal = Portal { prepared, statement, body: body.clone(), frozen };
-        let rewritten = match self.determinism(&portal.statement, Some(&portal)) {
-            Determinism::Capture(plan) => rendered(&portal.statement, &portal.prepared, Some(&plan)),
-            _ => rendered(&portal.statement, &portal.prepared, None),
-        };
-        self.portals.insert(bind.portal.to_owned(), Arc::new(portal));
-        self.steps.push(Step::Bind { statement: rewritten, body, extra });
+            Err(failure) => self.fail(&failure),
+        }
         Ok(())
+    }
+
+    /// A portal of this moment, and how it is bound on lanes.
+    async fn bound(
+        &mut self,
+        prepared: Arc<PreparedStatement>,
+        statement: Statement,
+        body: Bytes,
+    ) -> Result<Result<(Portal, Step), Failure>, ClientError> {
+        let in_block = self.txn.is_some();
+        let frozen = match self.freeze(&statement, in_block).await? {
+            Ok(frozen) => frozen,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let mut extra = frozen.iter().map(|value| value.0.clone()).collect();
+        let portal = Portal { prepared, statement, body: body.clone(), frozen, in_block };
+        let determinism = self.determinism(&portal.statement, Some(&portal));
+        let capture = match &determinism {
+            Determinism::Capture(plan) => Some(&**plan),
+            _ => None,
+        };
+        let statement = if matches!(portal.statement.class.kind, Kind::CopyOut) {
+            // A COPY cannot have parameters: the values become a part of its text.
+            extra = Vec::new();
+            with_literals(&portal)
+        } else {
+            rendered(&portal.statement, &portal.prepared, capture, in_block)
+        };
+        Ok(Ok((portal, Step::Bind { statement, body, extra })))
+    }
+
+    /// Binds a portal anew that reads the clock and turned out to belong to a transaction after it was bound.
+    async fn rebind_in_block(
+        &mut self,
+        name: &str,
+        portal: &Portal,
+    ) -> Result<Result<Option<Arc<Portal>>, Failure>, ClientError> {
+        if portal.in_block || portal.statement.class.in_block.is_none() {
+            return Ok(Ok(None));
+        }
+        let (prepared, statement) = (portal.prepared.clone(), portal.statement.clone());
+        let (portal, step) = match self.bound(prepared, statement, portal.body.clone()).await? {
+            Ok(bound) => bound,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let is_this = |step: &&mut Step| match step {
+            Step::Bind { body, .. } => Bind::decode(body).is_ok_and(|bind| bind.portal == name),
+            _ => false,
+        };
+        let portal = Arc::new(portal);
+        if let Some(old) = self.steps.iter_mut().rev().find(is_this) {
+            *old = step;
+            self.portals.insert(name.to_owned(), portal.clone());
+        }
+        Ok(Ok(Some(portal)))
     }
 
     /// A prepared statement as classified under the definitions in force; `None` if it is more than one statement.
@@ -167,7 +216,7 @@ impl Session {
     }
 
     pub(super) async fn on_execute(&mut self, portal_name: &str, max_rows: u32) -> Result<(), ClientError> {
-        let Some(portal) = self.portals.get(portal_name).cloned() else {
+        let Some(mut portal) = self.portals.get(portal_name).cloned() else {
             let message = format!("portal \"{portal_name}\" does not exist");
             self.fail(&Failure::new(SqlState::INVALID_CURSOR_NAME, message));
             return Ok(());
@@ -179,6 +228,15 @@ impl Session {
             // statements may follow in the same implicit transaction.
             if !self.sync_follows().await? {
                 self.begin_implicit();
+            }
+        }
+        if self.txn.is_some() {
+            match self.rebind_in_block(portal_name, &portal).await? {
+                Ok(rebound) => portal = rebound.unwrap_or(portal),
+                Err(failure) => {
+                    self.fail(&failure);
+                    return Ok(());
+                }
             }
         }
         if self.execute(&portal.statement, Some(&portal)).await? == Done::Failed {
@@ -204,6 +262,7 @@ impl Session {
         }
         self.end_implicit().await?;
         self.skipping = false;
+        self.moment = None;
         self.steps.clear();
         if self.txn.is_none() {
             self.portals.clear();
@@ -263,6 +322,16 @@ impl Session {
             Step::Execute { .. } => false,
         })
     }
+}
+
+/// The statement of a portal with its frozen values as literals.
+fn with_literals(portal: &Portal) -> Preparation {
+    let rewrite = rewrite_of(&portal.statement.class, None, portal.in_block);
+    if rewrite.is_empty() {
+        return portal.prepared.preparation.clone();
+    }
+    let (sql, layout) = (&portal.statement.sql, portal.statement.layout.layout());
+    Preparation::new(&rewrite.render_simple(sql, layout, &portal.frozen), &portal.prepared.types)
 }
 
 /// Commands that the session carries out itself and that return no rows.

@@ -10,6 +10,7 @@ mod answers;
 mod commit;
 pub mod environment;
 mod extended;
+mod frozen;
 mod run;
 mod simple;
 mod special;
@@ -53,6 +54,9 @@ pub struct Session {
     /// An error was answered: everything up to the next Sync is skipped.
     skipping: bool,
     txn: Option<Txn>,
+    /// Microseconds since 1970 that a statement outside any transaction took for its `now()`, since the last message
+    /// that ended a transaction.
+    moment: Option<i64>,
     /// What the client has been told of the server's settings.
     reported: HashMap<String, String>,
     scratch: Scratch,
@@ -99,6 +103,7 @@ impl Session {
             steps: Vec::new(),
             skipping: false,
             txn: None,
+            moment: None,
             reported,
             scratch: Scratch::default(),
             held: BytesMut::new(),

@@ -136,9 +136,10 @@ impl Session {
         if let Determinism::Refuse(refusal) = &determinism {
             return Ok(Err(Failure::unsupported(refusal.reason.clone(), refusal.hint.clone())));
         }
+        let in_block = self.txn.is_some();
         let frozen = match portal {
             Some(portal) => portal.frozen.clone(),
-            None => match self.freeze(statement).await? {
+            None => match self.freeze(statement, in_block).await? {
                 Ok(frozen) => frozen,
                 Err(failure) => return Ok(Err(failure)),
             },
@@ -155,7 +156,7 @@ impl Session {
         let kind = kind_of(&class.kind, class.effects.writes, class.effects.locks_rows, capture.is_some());
         let request = match portal {
             None => {
-                let rewrite = rewrite_of(&class, capture.as_deref());
+                let rewrite = rewrite_of(&class, capture.as_deref(), in_block);
                 Request::Simple(match rewrite.is_empty() {
                     true => statement.sql.to_string(),
                     false => rewrite.render_simple(&statement.sql, statement.layout.layout(), &frozen),
@@ -779,7 +780,7 @@ fn what_of(
             });
             let (preparation, body, extra) = bound.unwrap_or_else(|| {
                 let extra = frozen.iter().map(|value| value.0.clone()).collect();
-                (rendered(statement, &portal.prepared, None), portal.body.clone(), extra)
+                (rendered(statement, &portal.prepared, None, portal.in_block), portal.body.clone(), extra)
             });
             What::Prepared {
                 sql: preparation.sql.to_string(),
@@ -796,8 +797,9 @@ pub(super) fn rendered(
     statement: &Statement,
     prepared: &PreparedStatement,
     capture: Option<&CapturePlan>,
+    in_block: bool,
 ) -> Preparation {
-    let rewrite = rewrite_of(&statement.class, capture);
+    let rewrite = rewrite_of(&statement.class, capture, in_block);
     if rewrite.is_empty() {
         return prepared.preparation.clone();
     }

@@ -15,6 +15,7 @@ impl Session {
     /// Executes the statements of a Query message. Several of them are one transaction unless they say otherwise.
     pub(super) async fn on_query(&mut self, sql: &str) -> Result<(), ClientError> {
         self.steps.clear();
+        self.moment = None;
         let mut rest = sql;
         let mut first = true;
         loop {

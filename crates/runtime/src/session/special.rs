@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use onecopy_classify::{Discard, FrozenKind, FrozenValue, Kind};
-use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind, TableId};
+use onecopy_classify::{Discard, Kind};
+use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -19,7 +19,6 @@ use crate::classifier::Statement;
 use crate::clock::Deadline;
 use crate::errors::{Cancelled, Failure};
 use crate::lane::LaneError;
-use crate::scheduler::Directive;
 
 /// Replicas that may be lost under one statement before its client hears of it.
 const LOSSES_MAX: u32 = 5;
@@ -430,103 +429,6 @@ impl Session {
         Ok(Done::Answered)
     }
 
-    /// Values that every replica must use alike, found before the statement is sent anywhere.
-    pub(super) async fn freeze(
-        &mut self,
-        statement: &Statement,
-    ) -> Result<Result<Vec<FrozenValue>, Failure>, ClientError> {
-        let frozen = &statement.class.rewrite.frozen;
-        if frozen.is_empty() {
-            return Ok(Ok(Vec::new()));
-        }
-        let mut values = Vec::with_capacity(frozen.len());
-        let mut drawn = self.draw(statement).await?.into_iter();
-        for item in frozen {
-            let value = match &item.kind {
-                FrozenKind::TransactionTimestamp => self.transaction_timestamp(),
-                FrozenKind::StatementTimestamp => timestamp(crate::clock::unix_micros()),
-                FrozenKind::NextVal { schema, name } => match drawn.next().flatten() {
-                    Some(value) => {
-                        self.sequences.insert((schema.clone(), name.clone()), value);
-                        self.last_sequence = Some(value);
-                        value.to_string()
-                    }
-                    None => {
-                        return Ok(Err(Failure::new(
-                            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                            format!("nextval: sequence \"{name}\" is used up or does not exist"),
-                        )));
-                    }
-                },
-                FrozenKind::CurrVal { schema, name } => {
-                    match self.sequences.get(&(schema.clone(), name.clone())) {
-                        Some(value) => value.to_string(),
-                        None => {
-                            return Ok(Err(Failure::new(
-                                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                                format!("currval of sequence \"{name}\" is not yet defined in this session"),
-                            )));
-                        }
-                    }
-                }
-                FrozenKind::LastVal => match self.last_sequence {
-                    Some(value) => value.to_string(),
-                    None => {
-                        return Ok(Err(Failure::new(
-                            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                            "lastval is not yet defined in this session",
-                        )));
-                    }
-                },
-            };
-            values.push(FrozenValue(value));
-        }
-        Ok(Ok(values))
-    }
-
-    /// `now()`: one value for a transaction.
-    fn transaction_timestamp(&mut self) -> String {
-        let now = crate::clock::unix_micros();
-        match self.txn.as_mut() {
-            Some(txn) => timestamp(*txn.started_micros.get_or_insert(now)),
-            None => timestamp(now),
-        }
-    }
-
-    /// Draws the sequence values that a statement needs, one each.
-    async fn draw(&mut self, statement: &Statement) -> Result<Vec<Option<i64>>, ClientError> {
-        let wants: Vec<TableId> = statement
-            .class
-            .rewrite
-            .frozen
-            .iter()
-            .filter_map(|frozen| match &frozen.kind {
-                FrozenKind::NextVal { schema, name } => Some(onecopy_classify::table_id(schema, name)),
-                _ => None,
-            })
-            .collect();
-        if wants.is_empty() {
-            return Ok(Vec::new());
-        }
-        let id = match &self.txn {
-            Some(txn) => txn.id,
-            None => self.shared.scheduler.new_txn(&self.mail),
-        };
-        let op = onecopy_core::OpId(u32::MAX);
-        let wants = wants.into_iter().map(|sequence| (sequence, 1)).collect();
-        self.shared.scheduler.handle(Event::NextValues { txn: id, op, wants });
-        let values = loop {
-            match self.mail.clone().next(id).await {
-                Directive::Values { values, .. } => break values.into_vec(),
-                other => tracing::debug!(?other, "while drawing sequence values: ignoring"),
-            }
-        };
-        if self.txn.is_none() {
-            self.shared.scheduler.end_txn(id);
-        }
-        Ok(values)
-    }
-
     /// The replica whose object ids clients see: the first that is up.
     fn reference_replica(&self) -> Option<ReplicaId> {
         self.shared.pools.iter().find(|pool| pool.is_up()).map(|pool| pool.replica)
@@ -855,41 +757,5 @@ fn forbidden_setting(name: &str, value: Option<&str>) -> Option<(String, &'stati
             ))
         }
         _ => None,
-    }
-}
-
-/// Microseconds since 1970 as the text of a timestamptz.
-fn timestamp(micros: i64) -> String {
-    let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
-    let (days, second_of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let (year, month, day) = civil_from_days(days);
-    let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{fraction:06}+00")
-}
-
-/// Year, month and day of the proleptic Gregorian calendar from days since 1970-01-01, by counting in eras of 400
-/// years that begin in March.
-fn civil_from_days(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, month, day)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::timestamp;
-
-    #[test]
-    fn timestamps_are_written_as_postgresql_reads_them() {
-        assert_eq!(timestamp(0), "1970-01-01 00:00:00.000000+00");
-        assert_eq!(timestamp(1_790_000_000_123_456), "2026-09-21 14:13:20.123456+00");
-        assert_eq!(timestamp(951_782_400_000_000), "2000-02-29 00:00:00.000000+00");
     }
 }

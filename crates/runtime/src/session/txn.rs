@@ -45,8 +45,8 @@ pub struct Txn {
     pub changing: bool,
     /// Definitions as this transaction has changed them.
     pub catalogue: Option<std::sync::Arc<onecopy_classify::Catalogue>>,
-    /// Microseconds since 1970 at which it began, once somebody asked: its `now()`.
-    pub started_micros: Option<i64>,
+    /// Microseconds since 1970 at which it began: its `now()`.
+    pub started_micros: i64,
     /// What SET LOCAL has set, for the record.
     pub local_settings: Vec<(String, String)>,
     /// The session's settings when it began, to return to on rollback.
@@ -91,7 +91,7 @@ impl Txn {
             schema_changed: false,
             changing: false,
             catalogue: None,
-            started_micros: None,
+            started_micros: crate::clock::unix_micros(),
             local_settings: Vec::new(),
             environment_before: environment.clone(),
         }
