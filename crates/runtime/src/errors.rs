@@ -59,6 +59,24 @@ impl Failure {
         Failure::new(SqlState::FEATURE_NOT_SUPPORTED, what).hint(hint)
     }
 
+    /// A text in which some byte is not UTF-8, in PostgreSQL's words.
+    pub fn not_utf8(text: &[u8]) -> Failure {
+        let at = std::str::from_utf8(text).err().map_or(0, |error| error.valid_up_to());
+        // As many bytes as the first one promises, as far as they are there.
+        let len = match text.get(at) {
+            Some(0xf0..=0xf7) => 4,
+            Some(0xe0..=0xef) => 3,
+            Some(0xc0..=0xdf) => 2,
+            _ => 1,
+        };
+        let bytes = text.iter().skip(at).take(len).filter(|byte| **byte != 0);
+        let bytes: String = bytes.map(|byte| format!(" 0x{byte:02x}")).collect();
+        Failure::new(
+            SqlState::CHARACTER_NOT_IN_REPERTOIRE,
+            format!("invalid byte sequence for encoding \"UTF8\":{bytes}"),
+        )
+    }
+
     pub fn of_refusal(refusal: Refusal, cancelled: Cancelled) -> Failure {
         match refusal {
             Refusal::Deadlock => Failure::new(

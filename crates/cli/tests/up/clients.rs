@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-async fn connect(dsn: &str) -> Client {
+pub(super) async fn connect(dsn: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(dsn, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
 /// All rows of a query, cells and rows joined.
-async fn rows(client: &Client, sql: &str) -> String {
+pub(super) async fn rows(client: &Client, sql: &str) -> String {
     let mut lines = Vec::new();
     for message in client.simple_query(sql).await.unwrap() {
         if let SimpleQueryMessage::Row(row) = message {
@@ -27,23 +27,23 @@ async fn rows(client: &Client, sql: &str) -> String {
     lines.join(", ")
 }
 
-fn onecopy(dir: &Path, args: &[&str]) -> Output {
+pub(super) fn onecopy(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
     command.args(args).arg("--dir").arg(dir).output().unwrap()
 }
 
 /// What a command prints that succeeds.
-fn printed(dir: &Path, args: &[&str]) -> String {
+pub(super) fn printed(dir: &Path, args: &[&str]) -> String {
     let output = onecopy(dir, args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn json(dir: &Path, args: &[&str]) -> serde_json::Value {
+pub(super) fn json(dir: &Path, args: &[&str]) -> serde_json::Value {
     serde_json::from_str(&printed(dir, &[args, &["--json"]].concat())).unwrap()
 }
 
-fn block_on(test: impl Future<Output = ()>) {
+pub(super) fn block_on(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(test);
 }
 

@@ -243,12 +243,8 @@ impl Session {
         if txn.writes.is_empty() {
             return Bytes::new();
         }
-        let mut settings = self.environment.meaningful(onecopy_classify::ENVIRONMENT_SETTINGS);
-        for (name, value) in txn.local_settings.drain(..) {
-            settings.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
-            settings.push((name, value));
-        }
-        Record { user: self.who.user.clone(), settings, writes: std::mem::take(&mut txn.writes) }.encode()
+        let (settings, writes) = txn.take_writes();
+        Record { user: self.who.user.clone(), settings, writes }.encode()
     }
 
     /// Commits the home's open transaction at its turn.

@@ -54,10 +54,9 @@ impl Environment {
         *self = Environment::default();
     }
 
-    /// Names and values of those that may change what a statement means (`names`), for a record.
-    pub fn meaningful(&self, names: &[&str]) -> Vec<(String, String)> {
-        let meaningful =
-            |setting: &&Setting| names.iter().any(|name| name.eq_ignore_ascii_case(&setting.name));
+    /// Names and values of those that may change what a statement means, for a record.
+    pub fn meaningful(&self) -> Vec<(String, String)> {
+        let meaningful = |setting: &&Setting| is_meaningful(&setting.name);
         self.settings
             .iter()
             .filter(meaningful)
@@ -92,6 +91,12 @@ impl Environment {
         self.settings.hash(&mut hasher);
         self.hash = hasher.finish().max(1);
     }
+}
+
+/// Whether a setting may change what a statement means, so that its record must carry it.
+pub fn is_meaningful(name: &str) -> bool {
+    let known = onecopy_classify::ENVIRONMENT_SETTINGS.iter();
+    known.chain(&["search_path"]).any(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// A list of values as `set_config` takes it.

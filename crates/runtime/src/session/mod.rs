@@ -26,6 +26,7 @@ use onecopy_core::SessionId;
 use onecopy_wire::backend::{Status, build, build::Severity};
 use onecopy_wire::frontend::{self, Frontend};
 use onecopy_wire::sqlstate::SqlState;
+use onecopy_wire::{Malformed, WireError};
 
 use crate::errors::Failure;
 use crate::postgres::connect::Credentials;
@@ -120,7 +121,9 @@ impl Session {
         let end = self.serve().await;
         self.abandon();
         match end {
-            Ok(()) | Err(ClientError::Gone | ClientError::Lost(_)) => {}
+            // What was answered before it said goodbye may not have been sent yet.
+            Ok(()) => self.client.close().await,
+            Err(ClientError::Gone | ClientError::Lost(_)) => {}
             Err(ClientError::Protocol(what)) => {
                 let failure = Failure::new(SqlState::PROTOCOL_VIOLATION, what);
                 failure.put(&mut self.client.output, Severity::Fatal);
@@ -133,7 +136,15 @@ impl Session {
         loop {
             let Some((tag, body)) = self.next_message().await? else { return Ok(()) };
             let body = body.freeze();
-            match frontend::decode(tag, &body)? {
+            let message = match frontend::decode(tag, &body) {
+                Err(WireError::Client(Malformed::NotUtf8 { .. })) if !self.skipping => {
+                    self.on_bad_text(tag, &body).await?;
+                    continue;
+                }
+                Err(WireError::Client(Malformed::NotUtf8 { .. })) => continue,
+                decoded => decoded?,
+            };
+            match message {
                 Frontend::Query(sql) if !self.skipping => self.on_query(sql).await?,
                 Frontend::Parse(parse) if !self.skipping => self.on_parse(&parse).await?,
                 Frontend::Bind(bind) if !self.skipping => {
@@ -163,6 +174,17 @@ impl Session {
                 _ => {}
             }
         }
+    }
+
+    /// A text that is not UTF-8, as from a client that uses another encoding, fails like any wrong statement.
+    async fn on_bad_text(&mut self, tag: u8, body: &[u8]) -> Result<(), ClientError> {
+        self.fail(&Failure::not_utf8(body));
+        if tag == frontend::tag::QUERY {
+            self.end_implicit().await?;
+            self.skipping = false;
+            self.ready();
+        }
+        Ok(())
     }
 
     /// The next message; `None` when the client stayed idle inside a transaction for too long.

@@ -11,6 +11,7 @@ use onecopy_wire::frontend::Bind;
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
+use super::environment::is_meaningful;
 use super::extended::{Portal, PreparedStatement};
 use super::txn::{Lane, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Preparation, Request, Sink, Step, UnitError, Watch};
@@ -565,8 +566,14 @@ impl Session {
             };
             writes.push(Write { what, captured: false, rows: answer.rows });
         }
-        txn.writes_bytes += writes.iter().map(Write::len).sum::<usize>();
-        txn.writes.extend(writes);
+        if !writes.is_empty() {
+            let mut settings = self.environment.meaningful();
+            for (name, value) in txn.local_settings.iter().filter(|(name, _)| is_meaningful(name)) {
+                settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+                settings.push((name.clone(), value.clone()));
+            }
+            txn.note_writes(writes, settings);
+        }
         if txn.writes_bytes > bytes_max {
             return Err(Some(
                 Failure::new(

@@ -109,10 +109,13 @@ impl Session {
             ));
             return Ok(Done::Failed);
         };
-        let (writes, repeat) = (txn.savepoints[at].writes, txn.savepoints[at].repeat);
+        let savepoint = &txn.savepoints[at];
+        txn.writes.truncate(savepoint.writes);
+        txn.repeat.truncate(savepoint.repeat);
+        txn.write_settings = savepoint.write_settings.clone();
+        txn.local_settings = savepoint.local_settings.clone();
+        self.environment = savepoint.environment.clone();
         txn.savepoints.truncate(at + 1);
-        txn.writes.truncate(writes);
-        txn.repeat.truncate(repeat);
         // The lane is told directly: the transaction goes on where it was, with the items that it holds.
         let Some(mut lane) = self.open_lane() else {
             if let Some(txn) = self.txn.as_mut() {
@@ -173,8 +176,14 @@ impl Session {
                 if done == Done::Answered
                     && let Some(txn) = self.txn.as_mut()
                 {
-                    let savepoint =
-                        Savepoint { name: name.clone(), writes: txn.writes.len(), repeat: txn.repeat.len() };
+                    let savepoint = Savepoint {
+                        name: name.clone(),
+                        writes: txn.writes.len(),
+                        repeat: txn.repeat.len(),
+                        write_settings: txn.write_settings.clone(),
+                        local_settings: txn.local_settings.clone(),
+                        environment: self.environment.clone(),
+                    };
                     txn.savepoints.push(savepoint);
                 }
                 done
@@ -199,6 +208,12 @@ impl Session {
                     match name {
                         Some(name) => self.environment.reset(name),
                         None => self.environment.reset_all(),
+                    }
+                    if let Some(txn) = self.txn.as_mut() {
+                        match name {
+                            Some(name) => txn.forget_local(name),
+                            None => txn.local_settings.clear(),
+                        }
                     }
                     self.undress();
                 }
@@ -380,15 +395,21 @@ impl Session {
         }
         match self.txn.as_mut() {
             Some(txn) if local => {
+                txn.forget_local(name);
                 if let Some(value) = value {
                     txn.local_settings.push((name.to_owned(), value));
                 }
             }
             None if local => {}
-            _ => match value {
-                Some(value) => self.environment.set(name, statement.sql.to_string(), Some(value)),
-                None => self.environment.reset(name),
-            },
+            txn => {
+                if let Some(txn) = txn {
+                    txn.forget_local(name);
+                }
+                match value {
+                    Some(value) => self.environment.set(name, statement.sql.to_string(), Some(value)),
+                    None => self.environment.reset(name),
+                }
+            }
         }
         self.undress();
         Ok(done)

@@ -2,8 +2,9 @@
 
 use onecopy_core::{OpId, ReplicaId, TxnId};
 
+use crate::agent::{quote, quote_identifier};
 use crate::pool::Lent;
-use crate::record::Write;
+use crate::record::{What, Write};
 use crate::session::environment::Environment;
 use crate::session::unit::Request;
 
@@ -39,6 +40,8 @@ pub struct Txn {
     pub repeat: Vec<String>,
     pub writes: Vec<Write>,
     pub writes_bytes: usize,
+    /// Settings that were in force at the first write, then at the last one.
+    pub write_settings: Option<[Settings; 2]>,
     pub savepoints: Vec<Savepoint>,
     pub schema_changed: bool,
     /// Nobody classifies until this transaction's definitions have been read.
@@ -48,10 +51,13 @@ pub struct Txn {
     /// Microseconds since 1970 at which it began: its `now()`.
     pub started_micros: i64,
     /// What SET LOCAL has set, for the record.
-    pub local_settings: Vec<(String, String)>,
+    pub local_settings: Settings,
     /// The session's settings when it began, to return to on rollback.
     pub environment_before: Environment,
 }
+
+/// Names and values.
+pub type Settings = Vec<(String, String)>;
 
 /// A lane of a transaction.
 pub struct Lane {
@@ -59,11 +65,14 @@ pub struct Lane {
     pub replica: ReplicaId,
 }
 
-/// A savepoint, with what had been written when it was set.
+/// A savepoint, with what had been written and set when it was made.
 pub struct Savepoint {
     pub name: String,
     pub writes: usize,
     pub repeat: usize,
+    pub write_settings: Option<[Settings; 2]>,
+    pub local_settings: Settings,
+    pub environment: Environment,
 }
 
 impl Txn {
@@ -87,6 +96,7 @@ impl Txn {
             repeat: Vec::new(),
             writes: Vec::new(),
             writes_bytes: 0,
+            write_settings: None,
             savepoints: Vec::new(),
             schema_changed: false,
             changing: false,
@@ -113,6 +123,35 @@ impl Txn {
         None
     }
 
+    /// A setting is set otherwise from now on.
+    pub fn forget_local(&mut self, name: &str) {
+        self.local_settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+    }
+
+    /// Keeps writes that were made under these settings.
+    pub fn note_writes(&mut self, writes: Vec<Write>, settings: Settings) {
+        if writes.is_empty() {
+            return;
+        }
+        match &mut self.write_settings {
+            None => self.write_settings = Some([settings.clone(), settings]),
+            Some([_, last]) => {
+                self.writes.extend(changes(last, &settings));
+                *last = settings;
+            }
+        }
+        self.writes_bytes += writes.iter().map(Write::len).sum::<usize>();
+        self.writes.extend(writes);
+    }
+
+    /// What was written, with the settings that must be in force before; in the end they are in force again.
+    pub fn take_writes(&mut self) -> (Settings, Vec<Write>) {
+        let mut writes = std::mem::take(&mut self.writes);
+        let Some([first, last]) = self.write_settings.take() else { return (Settings::new(), writes) };
+        writes.extend(changes(&last, &first));
+        (first, writes)
+    }
+
     pub fn note_read(&mut self, request: Request, hash: u64) {
         self.reads_bytes += request.len();
         if self.reads_bytes > READS_BYTES_MAX {
@@ -121,5 +160,60 @@ impl Txn {
             return;
         }
         self.reads.push((request, hash));
+    }
+}
+
+/// Commands of a record that make the settings `to` of `from`, up to the end of the database transaction.
+fn changes(from: &Settings, to: &Settings) -> Vec<Write> {
+    let command = |sql| Write { what: What::Text(sql), captured: false, rows: None };
+    let set = to.iter().filter(|setting| !from.contains(setting));
+    let set = set.map(|(name, value)| {
+        format!("SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value))
+    });
+    let is_set = |name: &str| to.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
+    let unset = from.iter().filter(|(name, _)| !is_set(name));
+    let unset = unset.map(|(name, _)| format!("SET LOCAL {} TO DEFAULT", quote_identifier(name)));
+    set.chain(unset).map(command).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_core::TxnId;
+
+    fn write(sql: &str) -> Write {
+        Write { what: What::Text(sql.to_owned()), captured: false, rows: Some(1) }
+    }
+
+    fn settings(settings: &[(&str, &str)]) -> Settings {
+        settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn settings_change_between_two_writes_and_the_record_changes_them_at_the_same_place() {
+        let mut txn = Txn::new(TxnId(1), true, 0, &Environment::default());
+        txn.note_writes(vec![write("a")], settings(&[("search_path", "one"), ("TimeZone", "UTC")]));
+        txn.note_writes(vec![write("b")], settings(&[("search_path", "one"), ("TimeZone", "UTC")]));
+        txn.note_writes(Vec::new(), settings(&[("search_path", "nobody wrote under this")]));
+        txn.note_writes(vec![write("c")], settings(&[("search_path", "o'two")]));
+        let (before, writes) = txn.take_writes();
+        assert_eq!(before, settings(&[("search_path", "one"), ("TimeZone", "UTC")]));
+        let texts: Vec<String> = writes
+            .into_iter()
+            .map(|write| match write.what {
+                What::Text(sql) => sql,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let expected = [
+            "a",
+            "b",
+            "SELECT pg_catalog.set_config('search_path', 'o''two', true)",
+            "SET LOCAL \"TimeZone\" TO DEFAULT",
+            "c",
+            "SELECT pg_catalog.set_config('search_path', 'one', true)",
+            "SELECT pg_catalog.set_config('TimeZone', 'UTC', true)",
+        ];
+        assert_eq!(texts, expected);
     }
 }

@@ -1,0 +1,118 @@
+//! Settings that change what a statement means: the other replicas must execute it under the same ones.
+
+use super::clients::{block_on, connect, json, rows};
+use super::{Up, folder};
+use onecopy_cluster::ClusterFile;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+
+/// Two schemas with a table of the same name each.
+async fn two_schemas(client: &Client) {
+    let schemas = "CREATE SCHEMA a; CREATE SCHEMA b;
+                   CREATE TABLE a.t (id serial PRIMARY KEY, at timestamptz);
+                   CREATE TABLE b.t (id serial PRIMARY KEY, at timestamptz)";
+    client.batch_execute(schemas).await.unwrap();
+}
+
+const CONTENTS: &str = "SELECT 'a', id, at AT TIME ZONE 'UTC' FROM a.t
+                        UNION ALL SELECT 'b', id, at AT TIME ZONE 'UTC' FROM b.t ORDER BY 1, 2";
+
+#[test]
+fn settings_change_within_a_session_and_replicas_follow() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        two_schemas(&client).await;
+        let script = [
+            "SET search_path = a; SET TimeZone = 'UTC'",
+            "INSERT INTO t (at) VALUES ('2001-01-01 00:00')",
+            "CREATE TABLE made (id int PRIMARY KEY)",
+            // Between two writes of one transaction.
+            "BEGIN",
+            "INSERT INTO t (at) VALUES ('2001-01-02 00:00')",
+            "SET search_path = b",
+            "SET TimeZone = 'Asia/Tokyo'",
+            "INSERT INTO t (at) VALUES ('2001-01-03 09:00')",
+            "COMMIT",
+            // Only for this transaction, and only for a part of it.
+            "BEGIN",
+            "SET LOCAL search_path = a",
+            "INSERT INTO t (at) VALUES ('2001-01-04 09:00')",
+            "SAVEPOINT s",
+            "SET search_path = b",
+            "INSERT INTO t (at) VALUES ('1999-01-01 00:00')",
+            "ROLLBACK TO s",
+            "INSERT INTO t (at) VALUES ('2001-01-05 09:00')",
+            "SET search_path = b",
+            "INSERT INTO t (at) VALUES ('2001-01-06 09:00')",
+            "COMMIT",
+            // A transaction that fails takes its settings with it.
+            "BEGIN",
+            "SET search_path = a",
+            "ROLLBACK",
+            "INSERT INTO t (at) VALUES ('2001-01-07 09:00')",
+        ];
+        for sql in script {
+            client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        }
+        let prepared = client.prepare("INSERT INTO t (at) VALUES ('2001-01-08 09:00')").await.unwrap();
+        client.execute(&prepared, &[]).await.unwrap();
+        client.batch_execute("RESET search_path; SET search_path = a, public").await.unwrap();
+        client.execute(&prepared, &[]).await.unwrap();
+
+        let expected = "a 1 2001-01-01 00:00:00, a 2 2001-01-02 00:00:00, a 3 2001-01-04 00:00:00, \
+                        a 4 2001-01-05 00:00:00, a 5 2001-01-08 00:00:00, b 1 2001-01-03 00:00:00, \
+                        b 2 2001-01-06 00:00:00, b 3 2001-01-07 00:00:00, b 4 2001-01-08 00:00:00";
+        // A number that was drawn and rolled back is gone, as with one server.
+        let shape = |text: String| {
+            let without_ids = text.split(", ").map(|row| {
+                let cells: Vec<&str> = row.splitn(3, ' ').collect();
+                format!("{} {}", cells[0], cells[2])
+            });
+            without_ids.collect::<Vec<_>>()
+        };
+        assert_eq!(shape(rows(&client, CONTENTS).await), shape(expected.to_owned()));
+        let verified = json(dir.path(), &["verify"]);
+        assert_eq!(verified["identical"], true, "{verified}");
+        for replica in &file.replicas {
+            let direct = connect(&replica.dsn).await;
+            assert_eq!(shape(rows(&direct, CONTENTS).await), shape(expected.to_owned()), "{}", replica.name);
+            assert_eq!(
+                rows(&direct, "SELECT to_regclass('a.made'), to_regclass('public.made')").await,
+                "a.made -"
+            );
+        }
+    });
+}
+
+#[test]
+fn text_that_is_not_utf_8_is_an_error_and_the_session_goes_on() {
+    use std::io::{Read, Write};
+    let dir = folder();
+    let _up = Up::ready(dir.path(), 1);
+    let file = ClusterFile::read(dir.path()).unwrap();
+    let port: u16 = super::parameter(&file.client.dsn, "port").parse().unwrap();
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let message = |tag: &[u8], body: &[u8]| {
+        let len = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+        [tag, &len, body].concat()
+    };
+    let startup = [&196_608_u32.to_be_bytes()[..], b"user\0postgres\0database\0postgres\0\0"].concat();
+    stream.write_all(&message(b"", &startup)).unwrap();
+    stream.write_all(&message(b"Q", b"SELECT '\xe9'\0")).unwrap();
+    // The same in the extended protocol, up to its Sync.
+    stream.write_all(&message(b"P", b"\0SELECT '\xff'\0\0\0")).unwrap();
+    stream.write_all(&message(b"P", b"\0SELECT '\xff'\0\0\0")).unwrap();
+    stream.write_all(&message(b"S", b"")).unwrap();
+    stream.write_all(&message(b"Q", b"SELECT 'goes on'\0")).unwrap();
+    stream.write_all(&message(b"X", b"")).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    let code = SqlState::CHARACTER_NOT_IN_REPERTOIRE.code();
+    assert_eq!(answer.matches(&format!("C{code}\0")).count(), 2, "{answer:?}");
+    assert!(answer.contains("invalid byte sequence for encoding \"UTF8\": 0xe9 0x27"), "{answer:?}");
+    assert!(answer.contains("goes on"), "{answer:?}");
+}
