@@ -59,7 +59,7 @@ fn measure(sql: &str, context: &Context<'_>) {
     });
     time("  normalise ... bind", ROUNDS, &mut || {
         let normalised = normalise(black_box(sql), &mut scratch);
-        let class = cache.get(sql, &normalised, context, key);
+        let (class, _) = cache.get(sql, &normalised, context, key);
         black_box(class.bind(sql, normalised.layout, &NoParams, &[]));
     });
 }

@@ -26,6 +26,7 @@ struct Entry {
     context: u64,
     class: Arc<Class>,
     used: u64,
+    uses: u32,
 }
 
 /// Different values of pinned constants that are kept for one text.
@@ -48,15 +49,15 @@ impl ClassCache {
         }
     }
 
-    /// The class of a statement, found or made. `context_key` must change whenever the context does: see
-    /// [`context_key`].
+    /// The class of a statement, found or made, and how often it was found before. `context_key` must change whenever
+    /// the context does: see [`context_key`].
     pub fn get(
         &mut self,
         sql: &str,
         normalised: &Normalised<'_>,
         context: &Context<'_>,
         context_key: u64,
-    ) -> Arc<Class> {
+    ) -> (Arc<Class>, u32) {
         let key = normalised.hash ^ context_key;
         self.clock += 1;
         if let Some(variants) = self.entries.get_mut(&key) {
@@ -64,16 +65,18 @@ impl ClassCache {
                 variants.iter_mut().find(|e| e.context == context_key && e.class.holds_for(sql, normalised));
             if let Some(entry) = found {
                 entry.used = self.clock;
+                entry.uses = entry.uses.saturating_add(1);
                 self.hits += 1;
-                return Arc::clone(&entry.class);
+                return (Arc::clone(&entry.class), entry.uses);
             }
         }
         self.misses += 1;
         let class = Arc::new(classify(sql, normalised, context));
         if normalised.text.len() <= TEXT_LEN_MAX {
-            self.insert(key, Entry { context: context_key, class: Arc::clone(&class), used: self.clock });
+            let entry = Entry { context: context_key, class: Arc::clone(&class), used: self.clock, uses: 0 };
+            self.insert(key, entry);
         }
-        class
+        (class, 0)
     }
 
     /// Number of classes held.

@@ -26,8 +26,9 @@ pub struct Explanation {
     pub rewritten: Option<String>,
     /// The text that is executed inside a transaction, if it differs from that outside.
     pub in_block: Option<String>,
-    /// The prepared form in which other replicas execute it, if there is one.
-    pub replay_form: Option<String>,
+    /// The form in which replicas keep it prepared, if there is one: the other replicas, and if it is repeated and
+    /// [`crate::Parameterised::answers`] the one that executes it for the client.
+    pub prepared_as: Option<String>,
     /// The statement that applies a captured row, if rows are captured.
     pub captured: Option<String>,
 }
@@ -78,13 +79,24 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
         determinism: determinism_text(&class.determinism),
         rewritten,
         in_block,
-        replay_form: class.parameterised.as_ref().map(|p| p.sql.clone()),
+        prepared_as: class.parameterised.as_ref().map(|p| p.sql.to_string()),
         captured: match &class.determinism {
             Determinism::Capture(plan) => Some(captured_sql(plan).sql),
             _ => None,
         },
         access,
         class,
+    }
+}
+
+impl Explanation {
+    /// What is done with the prepared form: only the other replicas use it, or also the one that answers.
+    #[must_use]
+    pub fn prepared_word(&self) -> &'static str {
+        match &self.class.parameterised {
+            Some(form) if form.answers => "prepared as",
+            _ => "replayed as",
+        }
     }
 }
 
@@ -105,8 +117,8 @@ impl fmt::Display for Explanation {
         if let Some(text) = &self.in_block {
             writeln!(f, "in a block   {text}")?;
         }
-        if let Some(text) = &self.replay_form {
-            writeln!(f, "replayed as  {text}")?;
+        if let Some(text) = &self.prepared_as {
+            writeln!(f, "{}  {text}", self.prepared_word())?;
         }
         if let Some(text) = &self.captured {
             writeln!(f, "applied as   {text}")?;

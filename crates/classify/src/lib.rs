@@ -16,7 +16,7 @@
 //!
 //! let sql = "SELECT 1";
 //! let normalised = normalise(sql, &mut scratch);
-//! let class = cache.get(sql, &normalised, &context, key);
+//! let (class, _) = cache.get(sql, &normalised, &context, key);
 //! let items = class.bind(sql, normalised.layout, &NoParams, &[]);
 //! assert!(items.is_empty());
 //! ```

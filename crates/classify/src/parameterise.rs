@@ -1,5 +1,5 @@
-//! The replay form of a simple statement: its constants and frozen values as parameters, so that other replicas
-//! can keep it prepared.
+//! The form of a simple statement with its constants and frozen values as parameters, so that replicas can keep it
+//! prepared: the other replicas for a write, and for what is found by its key the one that answers the client as well.
 //!
 //! A constant becomes a parameter only where the parameter surely gets the literal's type and means the same. A
 //! number literal has a type of its own, which the parameter declares. A string literal has none until its
@@ -10,19 +10,23 @@ use crate::lexer::Layout;
 use crate::rewrite::FrozenValue;
 use crate::value::string_value;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// A statement of a class as one text with parameters, the same for all statements of the class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameterised {
     /// The text with `$1` ...
-    pub sql: String,
+    pub sql: Arc<str>,
     /// What each parameter stands for, in order.
     pub params: Vec<ReplayParam>,
     /// The types' OIDs to declare, in order; 0 leaves it to the server.
-    pub types: Vec<u32>,
+    pub types: Arc<[u32]>,
+    /// Whether it may be executed for the client in place of the text. Its answers and errors are the text's, for all
+    /// constants are numbers; and it needs no plan of its own for each, for it finds its rows by their key.
+    pub answers: bool,
 }
 
-/// What a parameter of a replay form stands for.
+/// What a parameter of such a form stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayParam {
     /// A constant, by its index in the layout.

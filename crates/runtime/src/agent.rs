@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes};
+use bytes::Bytes;
 use onecopy_core::{Csn, Event, ReplicaId};
 use onecopy_wire::WireError;
 use onecopy_wire::backend::{Backend, ErrorFields, row_count};
-use onecopy_wire::frontend::{build, tag};
+use onecopy_wire::frontend::build;
 
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
@@ -268,7 +268,7 @@ impl Agent {
             }
             What::Prepared { sql, types, bind } => {
                 let (name, _) = lane.prepare(StatementKey::of(sql, types), sql, types)?;
-                put_bind(lane, &name, bind);
+                lane.put_bind(&name, bind);
             }
             What::Copy { sql, .. } => {
                 build::parse(&mut lane.output, "", sql, [])?;
@@ -341,17 +341,6 @@ async fn read_unit(lane: &mut Lane, mut unit: Unit) -> Result<Unit, ApplyError> 
         }
         lane.consume(head);
     }
-}
-
-/// A Bind message from a statement's name and the kept rest of the client's.
-fn put_bind(lane: &mut Lane, name: &str, rest: &[u8]) {
-    let out = &mut lane.output;
-    out.put_u8(tag::BIND);
-    out.put_u32((4 + 1 + name.len() + 1 + rest.len()) as u32);
-    out.put_u8(0);
-    out.put_slice(name.as_bytes());
-    out.put_u8(0);
-    out.put_slice(rest);
 }
 
 /// A string literal.

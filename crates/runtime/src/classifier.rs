@@ -18,6 +18,8 @@ pub struct Statement {
     pub layout: OwnedLayout,
     /// The definitions under which it was classified.
     pub generation: u64,
+    /// How often its class was met before, as far as is remembered.
+    pub uses: u32,
 }
 
 impl Statement {
@@ -25,6 +27,7 @@ impl Statement {
     pub fn explain(&self, catalogue: &Catalogue, search_path: &[String]) -> Vec<(String, String)> {
         let context = Context { catalogue, search_path, temporary: &[] };
         let found = onecopy_classify::explain(&self.sql, &context);
+        let word = found.prepared_word();
         let mut rows = vec![
             ("class".to_owned(), found.class.text.clone()),
             ("kind".to_owned(), format!("{:?}", found.class.kind)),
@@ -33,7 +36,7 @@ impl Statement {
         rows.push(("changes".to_owned(), found.determinism));
         rows.extend(found.rewritten.map(|text| ("rewritten".to_owned(), text)));
         rows.extend(found.in_block.map(|text| ("in a block".to_owned(), text)));
-        rows.extend(found.replay_form.map(|text| ("replayed as".to_owned(), text)));
+        rows.extend(found.prepared_as.map(|text| (word.to_owned(), text)));
         rows.extend(found.captured.map(|text| ("applied as".to_owned(), text)));
         rows
     }
@@ -94,8 +97,8 @@ impl Classifier {
     ) -> (Statement, Option<usize>) {
         let normalised = onecopy_classify::normalise(sql, scratch);
         let context = Context { catalogue, search_path, temporary: &[] };
-        let class = if generation == 0 {
-            Arc::new(onecopy_classify::classify(sql, &normalised, &context))
+        let (class, uses) = if generation == 0 {
+            (Arc::new(onecopy_classify::classify(sql, &normalised, &context)), 0)
         } else {
             let key = context_key(&context);
             self.cache.lock().get(sql, &normalised, &context, key)
@@ -103,7 +106,7 @@ impl Classifier {
         let layout = normalised.layout.to_owned();
         let next = normalised.next.map(|next| next as usize);
         let text = sql.get(..normalised.layout.end as usize).unwrap_or(sql);
-        (Statement { sql: text.into(), class, layout, generation }, next)
+        (Statement { sql: text.into(), class, layout, generation, uses }, next)
     }
 
     /// Whether any constraint may be checked later than its statement.

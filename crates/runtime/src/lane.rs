@@ -5,11 +5,11 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hashbrown::HashMap;
 use onecopy_wire::backend::{self, Backend, ErrorFields, Status};
 use onecopy_wire::frame::HEAD_LEN;
-use onecopy_wire::frontend::build;
+use onecopy_wire::frontend::{self, build};
 use onecopy_wire::{FrameError, Head, SqlState, WireError, frame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -241,6 +241,17 @@ impl Lane {
         build::parse(&mut self.output, &name, sql, types.iter().copied())?;
         self.prepared.insert(key, Prepared { number: self.prepared_count, used: self.uses });
         Ok((name, true))
+    }
+
+    /// Appends a Bind of the unnamed portal from a statement's name and the rest of a Bind message.
+    pub fn put_bind(&mut self, name: &str, rest: &[u8]) {
+        let out = &mut self.output;
+        out.put_u8(frontend::tag::BIND);
+        out.put_u32((4 + 1 + name.len() + 1 + rest.len()) as u32);
+        out.put_u8(0);
+        out.put_slice(name.as_bytes());
+        out.put_u8(0);
+        out.put_slice(rest);
     }
 
     pub fn is_prepared(&self, key: StatementKey) -> bool {

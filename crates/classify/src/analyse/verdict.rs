@@ -53,8 +53,13 @@ impl<'a> Analyser<'a> {
             }
         }
         let access = self.access(&numbers);
+        let is_keyed = self.everything.is_none()
+            && !access.items.is_empty()
+            && access.items.iter().all(|item| !item.columns.is_empty());
         let parameterised = match determinism {
-            Determinism::Replay => statement.and_then(|s| self.replay_form(s, &rewrite)),
+            Determinism::Replay | Determinism::Read => {
+                statement.and_then(|s| self.parameterised(s, &rewrite, is_keyed))
+            }
             _ => None,
         };
         if !writes {

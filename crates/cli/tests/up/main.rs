@@ -1,6 +1,7 @@
 //! `onecopy up` as a process: what it starts, what it writes, and that nothing is left of it.
 
 mod clients;
+mod repeated;
 mod settings;
 
 use onecopy_cluster::ClusterFile;

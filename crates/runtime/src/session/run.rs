@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use onecopy_classify::{CapturePlan, Determinism, FrozenValue, Kind, NoParams};
+use onecopy_classify::{CapturePlan, Determinism, FrozenValue, Kind, NoParams, Parameterised};
 use onecopy_core::{Access, AccessSet, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::frontend::Bind;
@@ -14,12 +14,14 @@ use super::client::ClientError;
 use super::environment::is_meaningful;
 use super::extended::{Portal, PreparedStatement};
 use super::txn::{Lane, Txn};
-use super::unit::{self, Answer, AnswerHash, Captured, Preparation, Request, Sink, Step, UnitError, Watch};
+use super::unit::{
+    self, Answer, AnswerHash, Captured, Preparation, Repeated, Request, Sink, Step, UnitError, Watch,
+};
 use super::{Done, Session};
 use crate::classifier::{Statement, rewrite_of, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
-use crate::lane::LaneError;
+use crate::lane::{LaneError, StatementKey};
 use crate::pool::Lent;
 use crate::record::{What, Write};
 use crate::scheduler::Directive;
@@ -27,6 +29,9 @@ use crate::server::cancel::Whereabouts;
 
 /// PostgreSQL's own default.
 const DEFAULT_SEARCH_PATH: &str = "\"$user\", public";
+
+/// How many statements of a class come as texts before the class is kept prepared.
+const USES_BEFORE_PREPARED: u32 = 3;
 
 /// A statement ready for the core and for a lane.
 pub(super) struct Job {
@@ -156,13 +161,16 @@ impl Session {
         };
         let kind = kind_of(&class.kind, class.effects.writes, class.effects.locks_rows, capture.is_some());
         let request = match portal {
-            None => {
-                let rewrite = rewrite_of(&class, capture.as_deref(), in_block);
-                Request::Simple(match rewrite.is_empty() {
-                    true => statement.sql.to_string(),
-                    false => rewrite.render_simple(&statement.sql, statement.layout.layout(), &frozen),
-                })
-            }
+            None => match repeated(statement, &frozen, capture.is_none(), in_block) {
+                Some(repeated) => Request::Prepared(repeated),
+                None => {
+                    let rewrite = rewrite_of(&class, capture.as_deref(), in_block);
+                    Request::Simple(match rewrite.is_empty() {
+                        true => statement.sql.to_string(),
+                        false => rewrite.render_simple(&statement.sql, statement.layout.layout(), &frozen),
+                    })
+                }
+            },
             Some(_) => Request::Extended(self.steps_with_capture(capture.as_deref())?),
         };
         let writes = matches!(kind, StatementKind::Write | StatementKind::Schema);
@@ -768,6 +776,11 @@ fn what_of(
     frozen: &[FrozenValue],
 ) -> What {
     match (request, portal) {
+        (Request::Prepared(Repeated { statement, bind, .. }), _) => What::Prepared {
+            sql: statement.sql.to_string(),
+            types: statement.types.to_vec(),
+            bind: bind.clone(),
+        },
         (Request::Simple(sql), _) if matches!(statement.class.kind, Kind::CopyIn { .. }) => {
             What::Copy { sql: sql.clone(), data: Vec::new() }
         }
@@ -816,13 +829,43 @@ pub(super) fn rendered(
 
 /// The statement with its constants as parameters, so that the other replicas need not parse each one anew.
 fn parameterised(statement: &Statement, frozen: &[FrozenValue]) -> Option<What> {
-    let replay = statement.class.parameterised.as_ref()?;
-    let values = replay.values(&statement.sql, statement.layout.layout(), frozen)?;
+    let form = statement.class.parameterised.as_ref()?;
+    let bind = bind_constants(form, statement, frozen)?;
+    Some(What::Prepared { sql: form.sql.to_string(), types: form.types.to_vec(), bind })
+}
+
+/// A statement whose like was met often enough to keep it prepared on every lane, where its answer is that to its text:
+/// the server then neither parses nor plans it again.
+fn repeated(
+    statement: &Statement,
+    frozen: &[FrozenValue],
+    is_whole: bool,
+    in_block: bool,
+) -> Option<Repeated> {
+    let class = &statement.class;
+    let form = class.parameterised.as_ref().filter(|form| form.answers && is_whole)?;
+    if statement.uses < USES_BEFORE_PREPARED || in_block && class.in_block.is_some() {
+        return None;
+    }
+    Some(Repeated {
+        bind: bind_constants(form, statement, frozen)?,
+        statement: Preparation {
+            key: StatementKey::of(&form.sql, &form.types),
+            sql: form.sql.clone(),
+            types: form.types.clone(),
+        },
+        returns: matches!(class.kind, Kind::Select | Kind::SelectLocking { .. }),
+        generation: statement.generation,
+    })
+}
+
+/// What follows the names in a Bind of a statement's constants and frozen values.
+fn bind_constants(form: &Parameterised, statement: &Statement, frozen: &[FrozenValue]) -> Option<Bytes> {
+    let values = form.values(&statement.sql, statement.layout.layout(), frozen)?;
     let mut bind = BytesMut::new();
     let values = values.iter().map(|value| Some(value.as_bytes()));
     onecopy_wire::frontend::build::bind(&mut bind, "", "", [], values, []).ok()?;
-    let (sql, types) = (replay.sql.clone(), replay.types.clone());
-    Some(What::Prepared { sql, types, bind: after_names(&bind.freeze()) })
+    Some(after_names(&bind.freeze()))
 }
 
 /// Formats, parameters and result formats of a Bind, with further text parameters.

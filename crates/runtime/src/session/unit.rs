@@ -53,6 +53,20 @@ pub enum Request {
     Simple(String),
     /// Messages of the extended protocol.
     Extended(Vec<Step>),
+    /// A statement that the client sent as text, in a form that lanes keep prepared. The answer is that to the text.
+    Prepared(Repeated),
+}
+
+/// A simple statement with its constants as parameters.
+#[derive(Clone, Debug)]
+pub struct Repeated {
+    pub statement: Preparation,
+    /// What follows the names in a Bind message.
+    pub bind: Bytes,
+    /// Whether it returns rows.
+    pub returns: bool,
+    /// The definitions under which it was classified.
+    pub generation: u64,
 }
 
 /// Where the answer goes.
@@ -162,6 +176,23 @@ fn put_request(
     let mut expectations = Expectations::default();
     match request {
         Request::Simple(sql) => build::query(&mut lane.output, sql)?,
+        Request::Prepared(repeated) => {
+            let Repeated { statement, bind, returns, generation } = repeated;
+            if lane.generation == *generation {
+                let name = prepared(lane, statement, &mut expectations)?;
+                lane.put_bind(&name, bind);
+            } else {
+                // What a lane keeps may have been planned for other definitions; the client expects a fresh plan.
+                build::parse(&mut lane.output, "", &statement.sql, statement.types.iter().copied())?;
+                expectations.parses.push_back((None, false));
+                lane.put_bind("", bind);
+            }
+            if *returns {
+                build::describe(&mut lane.output, Target::Portal, "")?;
+            }
+            build::execute(&mut lane.output, "", 0)?;
+            build::sync(&mut lane.output);
+        }
         Request::Extended(steps) => {
             let mut leading = true;
             for step in steps {
@@ -242,7 +273,8 @@ pub async fn run(
     watch: &mut Watch,
     client_copy: Option<&mut Client>,
 ) -> Result<Answer, UnitError> {
-    let mut relay = Relay { sink, watch, answer: Answer::default(), copy_client: client_copy };
+    let bound_by_us = matches!(request, Request::Prepared(_));
+    let mut relay = Relay { sink, watch, answer: Answer::default(), copy_client: client_copy, bound_by_us };
     let mut synthesised = BytesMut::new();
     let mut expectations = put_request(lane, request, &mut synthesised)?;
     lane.flush().await?;
@@ -284,12 +316,16 @@ struct Relay<'a, 'b> {
     answer: Answer,
     /// Who sends COPY data, when the sink is not the client.
     copy_client: Option<&'a mut Client>,
+    /// The client sent a text, and does not know of a Bind.
+    bound_by_us: bool,
 }
 
 impl Relay<'_, '_> {
     async fn relay(&mut self, lane: &mut Lane, expectations: &mut Expectations) -> Result<(), UnitError> {
         let boring = if self.watch.capture.is_some() {
             TagSet::BORING.without(&[tag::PARSE_COMPLETE, tag::DATA_ROW, tag::ROW_DESCRIPTION])
+        } else if self.bound_by_us {
+            TagSet::BORING.without(&[tag::PARSE_COMPLETE, tag::BIND_COMPLETE])
         } else {
             TagSet::BORING.without(&[tag::PARSE_COMPLETE])
         };
@@ -340,6 +376,10 @@ impl Relay<'_, '_> {
                 if expectations.parses.pop_front().is_none_or(|(_, visible)| visible) {
                     put(&mut self.sink, &mut self.answer, frame);
                 }
+            }
+            Backend::BindComplete if self.bound_by_us => {
+                lane.consume(head);
+                return Ok(false);
             }
             Backend::CommandComplete(command) => {
                 self.answer.rows = row_count(command);
@@ -536,6 +576,7 @@ impl Request {
     pub fn len(&self) -> usize {
         match self {
             Request::Simple(sql) => sql.len(),
+            Request::Prepared(repeated) => 64 + repeated.bind.len(),
             Request::Extended(steps) => steps
                 .iter()
                 .map(|step| match step {

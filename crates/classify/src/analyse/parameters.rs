@@ -11,16 +11,31 @@ use std::collections::BTreeMap;
 
 impl<'a> Analyser<'a> {
     /// The statement with all its constants as parameters, or None if some constant must stay in the text.
-    pub(super) fn replay_form(
+    /// `is_keyed`: everything that it touches is found by values of columns.
+    pub(super) fn parameterised(
         &mut self,
         statement: &'a Statement,
         rewrite: &Rewrite,
+        is_keyed: bool,
     ) -> Option<Parameterised> {
         if self.params.keys().next().is_some() || self.pin_all {
             return None;
         }
         let mut form = Form { params: BTreeMap::new() };
         match statement {
+            Statement::Query(query) => {
+                let Body::Select(select) = &query.body else { return None };
+                // A plan for any value is as good as one for this value only where the key leads to the rows.
+                if query.with.is_some() || query.into.is_some() || !rewrite.is_empty() || !is_keyed {
+                    return None;
+                }
+                if let Some(filter) = &select.filter {
+                    self.condition(filter, None, &mut form)?;
+                }
+                if let Some(Expr::Literal { value: Literal::Int(_), at }) = &query.limit {
+                    self.number(*at, &mut form)?;
+                }
+            }
             Statement::Insert(insert) => {
                 let table = self.plain_table(&insert.table)?;
                 let plain =
@@ -52,7 +67,7 @@ impl<'a> Analyser<'a> {
                     self.assigned_value(&target.value, column, &mut form)?;
                 }
                 if let Some(filter) = &update.filter {
-                    self.condition(filter, table, &mut form)?;
+                    self.condition(filter, Some(table), &mut form)?;
                 }
             }
             Statement::Delete(delete) => {
@@ -61,12 +76,15 @@ impl<'a> Analyser<'a> {
                     return None;
                 }
                 if let Some(filter) = &delete.filter {
-                    self.condition(filter, table, &mut form)?;
+                    self.condition(filter, Some(table), &mut form)?;
                 }
             }
             _ => return None,
         }
-        self.render_form(&form, rewrite)
+        let mut rendered = self.render_form(&form, rewrite)?;
+        let by_key = matches!(statement, Statement::Insert(_)) || is_keyed;
+        rendered.answers = by_key && form.params.values().all(|type_oid| *type_oid != 0);
+        Some(rendered)
     }
 
     fn plain_table(&mut self, name: &crate::ast::Name) -> Option<&'a Table> {
@@ -85,8 +103,8 @@ impl<'a> Analyser<'a> {
         }
     }
 
-    /// A condition: comparisons of columns, joined by AND, OR and NOT.
-    fn condition(&self, expr: &Expr, table: &Table, form: &mut Form) -> Option<()> {
+    /// A condition: comparisons of columns, joined by AND, OR and NOT. Without a table, only numbers are taken.
+    fn condition(&self, expr: &Expr, table: Option<&Table>, form: &mut Form) -> Option<()> {
         match expr {
             Expr::And(parts) | Expr::Or(parts) => {
                 parts.iter().try_for_each(|p| self.condition(p, table, form))
@@ -95,7 +113,7 @@ impl<'a> Analyser<'a> {
             Expr::Operator { name, left: Some(left), right: Some(right) }
                 if matches!(name.last(), "=" | "<>" | "<" | ">" | "<=" | ">=") && name.parts.len() == 1 =>
             {
-                let column = own_column(left, table).or_else(|| own_column(right, table));
+                let column = table.and_then(|t| own_column(left, t).or_else(|| own_column(right, t)));
                 for side in [left, right] {
                     match (&**side, column) {
                         // Beside a column a string has the column's type, and so has a parameter.
@@ -110,7 +128,7 @@ impl<'a> Analyser<'a> {
                 Some(())
             }
             Expr::In { left, list, .. } => {
-                let column = own_column(left, table).filter(|c| is_builtin(c))?;
+                let column = own_column(left, table?).filter(|c| is_builtin(c))?;
                 for element in list {
                     match element {
                         Expr::Literal { value: Literal::Text(_), at } => self.string_constant(*at, form)?,
@@ -233,7 +251,12 @@ impl<'a> Analyser<'a> {
         }
         sql.push_str(self.sql.get(at..)?);
         // The protocol counts parameters in 16 bits.
-        (params.len() <= i16::MAX as usize).then_some(Parameterised { sql, params, types })
+        (params.len() <= i16::MAX as usize).then_some(Parameterised {
+            sql: sql.into(),
+            params,
+            types: types.into(),
+            answers: false,
+        })
     }
 }
 
