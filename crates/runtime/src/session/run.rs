@@ -106,13 +106,7 @@ impl Session {
         }
         let job = match self.prepare_job(statement, portal).await? {
             Ok(job) => job,
-            Err(failure) => {
-                self.fail(&failure);
-                if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
-                    self.end_if_failed(id).await;
-                }
-                return Ok(Done::Failed);
-            }
+            Err(failure) => return self.on_refused(statement, portal, failure).await,
         };
         let schema_changed = job.schema_changed;
         match self.run_job(job).await? {
@@ -456,6 +450,10 @@ impl Session {
             }
         };
         self.pass_on_reports(&answer);
+        // What is held may still be dropped.
+        if !hold || answer.error.is_some() {
+            self.confirm_parsed(&answer.unparsed);
+        }
         let outcome = self.keep(job, &mut answer, &mut watch, in_read_phase);
         let outcome = match outcome {
             Ok(returned) => Outcome::Done { returned },
@@ -720,6 +718,7 @@ impl Session {
     }
 
     pub(super) fn release_held(&mut self) {
+        self.confirm_parsed(&[]);
         self.client.output.extend_from_slice(&self.held);
         self.held.clear();
     }
