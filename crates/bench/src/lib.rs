@@ -2,6 +2,7 @@
 //!
 //! * [`tpcw`]: loads the online bookstore and lets emulated customers walk through it.
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
+//! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
 //! * [`torture`]: many small transactions on few rows, checked for strict serializability; bad clients; and a direct
 //!   comparison of replicas.
 //!
@@ -10,6 +11,7 @@
 pub mod compare;
 mod connection;
 mod error;
+pub mod progress;
 mod table;
 pub mod torture;
 pub mod tpcw;

@@ -113,7 +113,7 @@ SELECT json_build_object(
                     SELECT pg_get_expr(k.conbin, k.conrelid) AS text FROM pg_constraint k
                     WHERE k.conrelid = c.oid AND k.contype = 'c'
                     UNION
-                    SELECT pg_get_expr(k.conbin, 0) FROM pg_attribute a
+                    SELECT CASE WHEN k.conrelid = 0 THEN pg_get_expr(k.conbin, 0) END FROM pg_attribute a
                     JOIN domains d ON d.oid = a.atttypid
                     JOIN pg_constraint k ON k.contypid IN (d.oid, d.at) AND k.contype = 'c'
                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -208,7 +208,7 @@ SELECT json_build_object(
             'schema', s.nspname, 'name', t.typname, 'kind', t.typtype,
             'base_oid', coalesce((SELECT CASE WHEN bt.typnamespace = 'pg_catalog'::regnamespace THEN bt.oid::bigint END
                                   FROM bases b JOIN pg_type bt ON bt.oid = b.base WHERE b.oid = t.oid), 0),
-            'check', (SELECT string_agg(pg_get_expr(k.conbin, 0), ' AND ') FROM pg_constraint k
+            'check', (SELECT string_agg(CASE WHEN k.conrelid = 0 THEN pg_get_expr(k.conbin, 0) END, ' AND ') FROM pg_constraint k
                       WHERE k.contypid = t.oid AND k.contype = 'c')
         ) ORDER BY s.nspname, t.typname), '[]'::json)
         FROM pg_type t JOIN schemas s ON s.oid = t.typnamespace

@@ -117,14 +117,15 @@ impl Agent {
         tracing::info!(replica = %self.name, applied = position.csn.0, "replica entered service");
         self.scheduler.handle(Event::ReplicaUp { replica: self.replica, applied: position.csn });
         *pause = RECONNECT_MIN;
-        let mut pruned = position.csn;
+        // What was there before is done once, from the lowest row on.
+        let mut pruned = Csn(0);
         loop {
             match queue.next().await {
                 AgentCommand::Suspect(reason) => return Err(ApplyError::Suspected(reason)),
                 AgentCommand::Apply { from, to } => {
                     self.apply_run(&mut lane, from, to).await?;
                     if to.0 >= pruned.0 + progress::KEEP_ROWS {
-                        progress::prune(&mut lane, to).await?;
+                        progress::prune(&mut lane, pruned, to).await?;
                         pruned = to;
                     }
                 }

@@ -32,6 +32,11 @@ mod clock;
 
 mod errors;
 
+/// The statements by which a replica knows what it contains, for whoever measures them.
+pub mod bookkeeping {
+    pub use crate::postgres::progress::{ADVANCE, KEEP_ROWS, create_sql, prune_sql};
+}
+
 pub use errors::ServeError;
 pub use server::{Handle, serve};
 pub use settings::Settings;

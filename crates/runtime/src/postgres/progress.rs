@@ -65,7 +65,12 @@ pub async fn read(lane: &mut Lane) -> Result<Option<Position>, LaneError> {
 
 /// Creates the schema on a server that shall follow a log from `csn` on.
 pub async fn create(lane: &mut Lane, log_id: &str, secret: &str, csn: Csn) -> Result<(), LaneError> {
-    lane.command(&format!(
+    lane.command(&create_sql(log_id, secret, csn)).await
+}
+
+/// The commands of [`create`].
+pub fn create_sql(log_id: &str, secret: &str, csn: Csn) -> String {
+    format!(
         "BEGIN;
          CREATE SCHEMA onecopy;
          CREATE TABLE onecopy.meta (log_id text NOT NULL, secret text NOT NULL);
@@ -92,8 +97,7 @@ pub async fn create(lane: &mut Lane, log_id: &str, secret: &str, csn: Csn) -> Re
          GRANT EXECUTE ON FUNCTION onecopy.advance TO PUBLIC;
          COMMIT",
         csn = csn.0,
-    ))
-    .await
+    )
 }
 
 /// Ends every earlier session of onecopy on the replica, and waits until none is left: commands that were sent before
@@ -121,10 +125,16 @@ pub fn put_advance(lane: &mut Lane, before: Csn, to: Csn, epoch: u64) -> Result<
     build::execute(&mut lane.output, "", 0)
 }
 
-/// Deletes rows that nobody needs any more.
-pub async fn prune(lane: &mut Lane, applied: Csn) -> Result<(), LaneError> {
-    lane.command(&format!("DELETE FROM onecopy.progress WHERE csn < {}", applied.0.saturating_sub(KEEP_ROWS)))
-        .await
+/// Deletes rows that nobody needs any more: those that have become too old since it was done at `pruned`.
+pub async fn prune(lane: &mut Lane, pruned: Csn, applied: Csn) -> Result<(), LaneError> {
+    lane.command(&prune_sql(pruned, applied)).await
+}
+
+/// The command of [`prune`]. It names where to begin: a snapshot that is held open keeps the index entries of all that
+/// was deleted since, and a search from the lowest one on would read them again each time.
+pub fn prune_sql(pruned: Csn, applied: Csn) -> String {
+    let [from, to] = [pruned, applied].map(|csn| csn.0.saturating_sub(KEEP_ROWS));
+    format!("DELETE FROM onecopy.progress WHERE csn >= {from} AND csn < {to}")
 }
 
 /// What proves to [`ADVANCE_AS_CLIENT`] that onecopy is calling, for one commit only.

@@ -16,6 +16,7 @@ impl Session {
 
     /// Answers the collected messages for a command that returns one column of text, up to its rows.
     pub(super) fn answer_rows_steps(&mut self, column: &str) {
+        self.confirm_parsed(&[]);
         let out = &mut self.client.output;
         for step in self.steps.drain(..) {
             match step {
@@ -41,6 +42,7 @@ impl Session {
 
     /// Answers the collected messages of the extended protocol for a command that returns no rows.
     fn answer_steps(&mut self) {
+        self.confirm_parsed(&[]);
         let out = &mut self.client.output;
         for step in self.steps.drain(..) {
             match step {

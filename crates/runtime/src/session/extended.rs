@@ -16,6 +16,7 @@ use super::unit::{Preparation, Request, Sink, Step, Watch};
 use super::{Done, Session};
 use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
+use crate::lane::StatementKey;
 
 /// A statement that the client has prepared.
 pub struct PreparedStatement {
@@ -72,6 +73,9 @@ impl Session {
             classified: parking_lot::Mutex::new(None),
         };
         self.statements.insert(parse.name.to_owned(), Arc::new(prepared));
+        if !parse.name.is_empty() {
+            self.unconfirmed.push(parse.name.to_owned());
+        }
         self.steps.push(Step::Parse(preparation));
         Ok(())
     }
@@ -189,7 +193,8 @@ impl Session {
                     return Ok(());
                 }
             },
-            Target::Portal if self.portals.contains_key(named.name) => {
+            // What DECLARE has made is known to the lane only.
+            Target::Portal if self.portals.contains_key(named.name) || self.has_open_lane() => {
                 Step::DescribePortal(named.name.to_owned())
             }
             Target::Portal => {
@@ -200,6 +205,20 @@ impl Session {
         };
         self.steps.push(step);
         Ok(())
+    }
+
+    /// The client is told what was prepared, except for these.
+    pub(super) fn confirm_parsed(&mut self, unparsed: &[StatementKey]) {
+        for name in self.unconfirmed.drain(..) {
+            let statement = self.statements.get(&name);
+            if statement.is_some_and(|statement| unparsed.contains(&statement.preparation.key)) {
+                self.statements.remove(&name);
+            }
+        }
+    }
+
+    fn has_open_lane(&self) -> bool {
+        self.txn.as_ref().is_some_and(|txn| txn.home.is_some() || txn.snapshot.is_some())
     }
 
     pub(super) fn on_close(&mut self, named: Named<'_>) {
@@ -298,7 +317,29 @@ impl Session {
             .await;
             return self.after_describe(Some(lane), result).await;
         }
+        if let Some(portal) = self.bound_for_later(&request) {
+            let Request::Extended(steps) = request else { return Ok(()) };
+            self.steps = steps;
+            if self.execute(&portal.statement, Some(&portal)).await? == Done::Failed {
+                self.skipping = true;
+            }
+            return Ok(());
+        }
         self.describe_anywhere(&request).await
+    }
+
+    /// The portal of a query that is bound first in its transaction and executed after the next Sync: it must be bound
+    /// where the transaction will be.
+    fn bound_for_later(&self, request: &Request) -> Option<Arc<Portal>> {
+        self.txn.as_ref().filter(|txn| txn.explicit && !txn.failed)?;
+        let Request::Extended(steps) = request else { return None };
+        let name = steps.iter().rev().find_map(|step| match step {
+            Step::Bind { body, .. } => Bind::decode(body).ok().map(|bind| bind.portal.to_owned()),
+            _ => None,
+        })?;
+        let portal = self.portals.get(&name)?;
+        let class = &portal.statement.class;
+        (class.kind == Kind::Select && !class.effects.writes).then(|| portal.clone())
     }
 
     /// Whether the collected messages concern only commands that never reach a replica.

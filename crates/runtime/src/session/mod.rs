@@ -49,6 +49,8 @@ pub struct Session {
     cancel: Arc<Cancellable>,
     environment: Environment,
     statements: HashMap<String, Arc<PreparedStatement>>,
+    /// Names among them of which the client has not heard yet that they are prepared.
+    unconfirmed: Vec<String>,
     portals: HashMap<String, Arc<Portal>>,
     /// Messages of the extended protocol that wait for the Execute or Sync that sends them.
     steps: Vec<Step>,
@@ -100,6 +102,7 @@ impl Session {
             cancel,
             environment,
             statements: HashMap::new(),
+            unconfirmed: Vec::new(),
             portals: HashMap::new(),
             steps: Vec::new(),
             skipping: false,
@@ -210,6 +213,10 @@ impl Session {
 
     /// Answers an error of our own. The transaction, if one is open, has failed.
     fn fail(&mut self, failure: &Failure) {
+        // The client never hears that they are prepared, so they must not be.
+        for name in self.unconfirmed.drain(..) {
+            self.statements.remove(&name);
+        }
         failure.put(&mut self.client.output, Severity::Error);
         self.steps.clear();
         self.skipping = true;

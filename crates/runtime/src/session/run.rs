@@ -111,13 +111,7 @@ impl Session {
         }
         let job = match self.prepare_job(statement, portal).await? {
             Ok(job) => job,
-            Err(failure) => {
-                self.fail(&failure);
-                if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
-                    self.end_if_failed(id).await;
-                }
-                return Ok(Done::Failed);
-            }
+            Err(failure) => return self.on_refused(statement, portal, failure).await,
         };
         let schema_changed = job.schema_changed;
         match self.run_job(job).await? {
@@ -464,6 +458,10 @@ impl Session {
             }
         };
         self.pass_on_reports(&answer);
+        // What is held may still be dropped.
+        if !hold || answer.error.is_some() {
+            self.confirm_parsed(&answer.unparsed);
+        }
         let outcome = self.keep(job, &mut answer, &mut watch, in_read_phase);
         let outcome = match outcome {
             Ok(returned) => Outcome::Done { returned },
@@ -728,6 +726,7 @@ impl Session {
     }
 
     pub(super) fn release_held(&mut self) {
+        self.confirm_parsed(&[]);
         self.client.output.extend_from_slice(&self.held);
         self.held.clear();
     }

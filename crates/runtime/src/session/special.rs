@@ -549,6 +549,7 @@ impl Session {
     ) -> Result<Done, ClientError> {
         match result {
             Ok(answer) => {
+                self.confirm_parsed(&answer.unparsed);
                 self.pass_on_reports(&answer);
                 if answer.status == Some(Status::Idle) {
                     self.give_back(lane)
@@ -571,58 +572,78 @@ impl Session {
         }
     }
 
-    /// The server's own words about a text that does not parse.
+    /// A text that onecopy does not understand.
     async fn on_syntax_error(
         &mut self,
         statement: &Statement,
         portal: Option<&Portal>,
     ) -> Result<Done, ClientError> {
-        if self.txn.is_some() {
-            let message = match &statement.class.kind {
-                Kind::SyntaxError { message } => message.clone(),
-                _ => "syntax error".to_owned(),
-            };
-            self.fail(&Failure::new(SqlState::SYNTAX_ERROR, message));
-            if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
-                self.end_if_failed(id).await;
-            }
-            return Ok(Done::Failed);
-        }
-        // Only parsed, never executed: a server of another version might find it valid.
-        let request = match portal {
-            Some(portal) => {
-                Request::Extended(vec![unit::Step::DescribeStatement(portal.prepared.preparation.clone())])
-            }
-            None => Request::Extended(vec![unit::Step::DescribeStatement(unit::Preparation::new(
-                &statement.sql,
-                &[],
-            ))]),
-        };
-        self.steps.clear();
-        let mut answer = BytesMut::new();
-        let Some(replica) = self.reference_replica() else {
-            self.fail(&no_replica());
-            return Ok(Done::Failed);
-        };
-        let mut lane = match self.plain_lane(replica).await {
-            Ok(lane) => lane,
-            Err(error) => {
-                self.fail(&Failure::of_lane(&error));
-                return Ok(Done::Failed);
-            }
-        };
-        let sink = Sink::Hold(&mut answer, 1024 * 1024);
-        let result = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await;
-        if let Ok(Answer { error: Some(_), .. }) = &result {
-            self.client.output.extend_from_slice(&answer);
-            return self.after_lone_unit(lane, result).await;
-        }
-        self.after_lone_unit(lane, result).await?;
-        self.fail(&Failure::unsupported(
+        let failure = Failure::unsupported(
             "the replica understands this statement, but onecopy does not",
             "onecopy knows the grammar of PostgreSQL 17; use the statement's older form.",
-        ));
+        );
+        self.on_refused(statement, portal, failure).await
+    }
+
+    /// A statement that is not executed: if a server does not understand it either, its own words say why.
+    pub(super) async fn on_refused(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+        failure: Failure,
+    ) -> Result<Done, ClientError> {
+        // Definitions that the transaction has changed are known to its lane only, and an error there would end it.
+        let own_definitions = self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some());
+        let syntax = matches!(statement.class.kind, Kind::SyntaxError { .. });
+        let ask = failure.code == SqlState::FEATURE_NOT_SUPPORTED && (syntax || !own_definitions);
+        let words = if ask { self.servers_objection(statement, portal).await } else { Ok(None) };
+        match words {
+            Ok(Some(error)) => {
+                let unconfirmed = std::mem::take(&mut self.unconfirmed);
+                unconfirmed.iter().for_each(|name| drop(self.statements.remove(name)));
+                self.client.output.extend_from_slice(&error);
+                self.on_statement_failed();
+            }
+            Ok(None) => self.fail(&failure),
+            Err(unavailable) => self.fail(&unavailable),
+        }
+        if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
+            self.end_if_failed(id).await;
+        }
         Ok(Done::Failed)
+    }
+
+    /// The error with which a server answers a statement that it is only asked to parse.
+    async fn servers_objection(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+    ) -> Result<Option<BytesMut>, Failure> {
+        // Never executed: a server of another version might find it valid.
+        let preparation = match portal {
+            Some(portal) => portal.prepared.preparation.clone(),
+            None => unit::Preparation::new(&statement.sql, &[]),
+        };
+        let request = Request::Extended(vec![unit::Step::DescribeStatement(preparation)]);
+        let replica = self.reference_replica().ok_or_else(no_replica)?;
+        let mut lane = self.plain_lane(replica).await.map_err(|error| Failure::of_lane(&error))?;
+        let mut words = BytesMut::new();
+        let sink = Sink::Hold(&mut words, 1024 * 1024);
+        match unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await {
+            Ok(answer) => {
+                match answer.status {
+                    Some(Status::Idle) => self.give_back(lane),
+                    _ => self.roll_back_lane(lane).await,
+                }
+                Ok(answer.error.is_some().then_some(words))
+            }
+            Err(UnitError::Client(error)) => Err(Failure::new(SqlState::INTERNAL_ERROR, error.to_string())),
+            Err(UnitError::Lane(error)) => {
+                let failure = Failure::of_lane(&error);
+                self.lose_lane(lane, &error);
+                Err(failure)
+            }
+        }
     }
 
     /// VACUUM and the like have no place in the order: each replica runs them for itself.
@@ -702,6 +723,7 @@ impl Session {
         let Some(lane) = lane else { return Ok(()) };
         match result {
             Ok(answer) => {
+                self.confirm_parsed(&answer.unparsed);
                 self.keep_lane(lane);
                 if answer.error.is_some() {
                     self.on_statement_failed();

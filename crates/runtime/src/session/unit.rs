@@ -130,6 +130,8 @@ pub struct Answer {
     pub overflow: bool,
     /// Settings that the server reported.
     pub reported: Vec<(String, String)>,
+    /// Statements whose Parse was not carried out, because of the error.
+    pub unparsed: Vec<StatementKey>,
     /// COPY data that the client sent.
     pub copy: Vec<Bytes>,
     pub copy_bytes: usize,
@@ -161,10 +163,19 @@ pub fn put_prelude(lane: &mut Lane, commands: &[&str]) -> Result<u32, WireError>
 /// What the answers of the steps mean, in order.
 #[derive(Default)]
 struct Expectations {
-    /// For every Parse on its way: whose it is, and whether the client asked for it.
-    parses: std::collections::VecDeque<(Option<StatementKey>, bool)>,
+    /// Every Parse on its way.
+    parses: std::collections::VecDeque<ExpectedParse>,
     /// The Sync of the unit has not been sent yet.
     owes_sync: bool,
+}
+
+/// A Parse on its way.
+struct ExpectedParse {
+    key: StatementKey,
+    /// It prepares the statement on the lane; else it is only there to be answered.
+    prepares: bool,
+    /// The client asked for it.
+    visible: bool,
 }
 
 /// Sends a unit; `synthesised` receives what can be answered without the server.
@@ -224,12 +235,17 @@ fn put_step(
             } else {
                 // An answer in the middle of others can only come from the server.
                 build::parse(&mut lane.output, "", &statement.sql, statement.types.iter().copied())?;
-                expectations.parses.push_back((None, true));
+                let parse = ExpectedParse { key: statement.key, prepares: false, visible: true };
+                expectations.parses.push_back(parse);
             }
         }
         Step::Parse(statement) => {
             lane.prepare(statement.key, &statement.sql, &statement.types)?;
-            expectations.parses.push_back((Some(statement.key), true));
+            expectations.parses.push_back(ExpectedParse {
+                key: statement.key,
+                prepares: true,
+                visible: true,
+            });
         }
         Step::Bind { statement, body, extra } => {
             let name = prepared(lane, statement, expectations)?;
@@ -259,7 +275,7 @@ fn prepared(
 ) -> Result<StatementName, WireError> {
     let (name, is_new) = lane.prepare(statement.key, &statement.sql, &statement.types)?;
     if is_new {
-        expectations.parses.push_back((Some(statement.key), false));
+        expectations.parses.push_back(ExpectedParse { key: statement.key, prepares: true, visible: false });
     }
     Ok(name)
 }
@@ -290,24 +306,29 @@ pub async fn run(
                 fields.put_error(&mut synthesised);
                 relay.answer.error = Some(fields);
                 relay.answer.status = Some(status);
-                forget_unparsed(lane, &mut expectations);
+                relay.answer.unparsed = forget_unparsed(lane, &mut expectations);
                 return Ok(relay.answer);
             }
             Err(error) => return Err(error.into()),
         }
     }
     relay.relay(lane, &mut expectations).await?;
-    forget_unparsed(lane, &mut expectations);
+    relay.answer.unparsed = forget_unparsed(lane, &mut expectations);
     Ok(relay.answer)
 }
 
-/// After an error the server skips to Sync: what it was to prepare may not be there.
-fn forget_unparsed(lane: &mut Lane, expectations: &mut Expectations) {
-    for (key, _) in expectations.parses.drain(..) {
-        if let Some(key) = key {
-            lane.unprepare(key);
+/// After an error the server skips to Sync: what it was to prepare may not be there. What the client was to hear of.
+fn forget_unparsed(lane: &mut Lane, expectations: &mut Expectations) -> Vec<StatementKey> {
+    let mut unparsed = Vec::new();
+    for parse in expectations.parses.drain(..) {
+        if parse.prepares {
+            lane.unprepare(parse.key);
+        }
+        if parse.visible {
+            unparsed.push(parse.key);
         }
     }
+    unparsed
 }
 
 struct Relay<'a, 'b> {
@@ -373,7 +394,7 @@ impl Relay<'_, '_> {
         let frame = &lane.input[..head.len];
         match backend::decode(head.tag, &frame[onecopy_wire::frame::HEAD_LEN..])? {
             Backend::ParseComplete => {
-                if expectations.parses.pop_front().is_none_or(|(_, visible)| visible) {
+                if expectations.parses.pop_front().is_none_or(|parse| parse.visible) {
                     put(&mut self.sink, &mut self.answer, frame);
                 }
             }

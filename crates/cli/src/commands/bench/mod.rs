@@ -3,6 +3,7 @@
 mod check;
 mod compare;
 mod load;
+mod progress;
 mod store;
 mod tpcw;
 
@@ -22,6 +23,7 @@ enum Command {
     Load(load::Args),
     Check(check::Args),
     Compare(compare::Args),
+    Progress(progress::Args),
 }
 
 impl Args {
@@ -37,6 +39,7 @@ impl Args {
                 Command::Load(args) => args.run().await,
                 Command::Check(args) => args.run().await,
                 Command::Compare(args) => args.run().await,
+                Command::Progress(args) => args.run().await,
             }
         })
     }
