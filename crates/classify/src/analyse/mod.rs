@@ -14,6 +14,7 @@ mod facts;
 mod freeze;
 mod locks;
 mod parameters;
+mod numbering;
 mod procedural;
 mod utility;
 mod verdict;
@@ -156,6 +157,8 @@ struct Analyser<'a> {
     has_triggers: bool,
     /// A function that is called changes rows.
     writes_through_functions: bool,
+    /// Rows that get numbers in the order in which they come.
+    numbers: Option<numbering::Numbers>,
     /// Offsets of calls that frozen values replace.
     frozen_places: BTreeSet<u32>,
 }
@@ -188,6 +191,7 @@ impl<'a> Analyser<'a> {
             written: Vec::new(),
             has_triggers: false,
             writes_through_functions: false,
+            numbers: None,
             frozen_places: BTreeSet::new(),
         }
     }
