@@ -327,6 +327,8 @@ pub struct Numbering {
     pub frozen: usize,
     /// Distance between the numbers.
     pub increment: i64,
+    /// Index of the captured column that takes the numbers as they are.
+    pub column: Option<usize>,
 }
 
 /// Where numbered rows come from.
@@ -336,6 +338,8 @@ pub enum Numbered {
     Query {
         /// Yields the number of its rows. To be rendered with literals, since it need not use all frozen values.
         count: Rewrite,
+        /// It may yield more rows when it is run again: it draws by chance, or skips rows that others hold.
+        unsteady: bool,
     },
     /// From a COPY.
     Copy {

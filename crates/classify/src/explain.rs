@@ -79,7 +79,7 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
     let in_block = class.in_block.as_deref().map(render);
     let before = match &class.determinism {
         Determinism::Number(plan) => match &plan.source {
-            Numbered::Query { count } => vec![render(count)],
+            Numbered::Query { count, .. } => vec![render(count)],
             Numbered::Copy { create, copy, .. } => vec![create.clone(), render(copy)],
         },
         _ => Vec::new(),

@@ -167,10 +167,8 @@ impl Edits {
         let head = own(0, 0, "SELECT pg_catalog.count(*) FROM (".to_owned());
         let cut = own(insert, from, "(".to_owned());
         let tail = own(to, layout.end, format!("){}", counted_end()));
-        let inner = self
-            .list
-            .iter()
-            .filter(|e| !e.around && (e.to <= insert || e.from >= from && e.to <= to));
+        let inner =
+            self.list.iter().filter(|e| !e.around && (e.to <= insert || e.from >= from && e.to <= to));
         let mut list: Vec<&Edit> = vec![&head, &cut];
         list.extend(inner);
         list.push(&tail);

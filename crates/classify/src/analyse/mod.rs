@@ -13,8 +13,8 @@ mod expr;
 mod facts;
 mod freeze;
 mod locks;
-mod parameters;
 mod numbering;
+mod parameters;
 mod procedural;
 mod utility;
 mod verdict;
@@ -159,6 +159,10 @@ struct Analyser<'a> {
     writes_through_functions: bool,
     /// Rows that get numbers in the order in which they come.
     numbers: Option<numbering::Numbers>,
+    /// The query of an INSERT may yield another number of rows when it is run again.
+    unsteady: bool,
+    /// Columns that take numbers as they are drawn, each with its frozen value.
+    drawn: Vec<(String, u32)>,
     /// Offsets of calls that frozen values replace.
     frozen_places: BTreeSet<u32>,
 }
@@ -192,6 +196,8 @@ impl<'a> Analyser<'a> {
             has_triggers: false,
             writes_through_functions: false,
             numbers: None,
+            unsteady: false,
+            drawn: Vec::new(),
             frozen_places: BTreeSet::new(),
         }
     }

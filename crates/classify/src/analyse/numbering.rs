@@ -6,13 +6,12 @@
 
 use super::freeze::closing;
 use super::{Analyser, Resolved};
-use crate::ast::{
-    Body, Copy, Expr, From, Insert, Literal, Overriding, Query, Select, Statement, With,
-};
+use crate::ast::{Body, Copy, Expr, From, Insert, Literal, Overriding, Query, Select, Statement, With};
+use crate::capture::CapturePlan;
 use crate::catalogue::{Column, Table};
 use crate::class::{Numbered, Numbering};
 use crate::lexer::TokenKind;
-use crate::rewrite::{FrozenKind, Piece, Rewrite, Splice, qualified, quoted};
+use crate::rewrite::{Frozen, FrozenKind, Piece, Rewrite, Splice, qualified, quoted};
 
 /// The alias of the rows inside the statement, and the table that holds those of a COPY.
 const ROWS: &str = "onecopy_rows";
@@ -61,12 +60,16 @@ impl<'a> Analyser<'a> {
         }
         let Some(places) = self.query_places(insert) else { return false };
         let draws = slots.iter().flatten().any(|piece| self.is_draw(piece));
-        let unsteady = self.effects.reads_random || self.effects.locks_rows;
-        if draws && unsteady && insert.on_conflict.as_ref().is_some_and(|c| c.update.is_some()) {
-            // Whether the rows are more than were counted shows in the numbers that they got, but not in those of rows
-            // that were there before.
-            return false;
+        if draws && self.unsteady {
+            // Whether the rows are more than were counted shows in the numbers that they got: if those are stored as
+            // they are, and not in rows that were there before.
+            let hidden = |slot: &Vec<Piece>| slot.len() > 1 && slot.iter().any(|piece| self.is_draw(piece));
+            let updates = insert.on_conflict.as_ref().is_some_and(|c| c.update.is_some());
+            if updates || slots.iter().any(hidden) {
+                return false;
+            }
         }
+        self.note_draws(added, slots);
         self.type_literals(query, given);
         let names =
             |columns: &[&Column]| columns.iter().map(|c| quoted(&c.name)).collect::<Vec<_>>().join(", ");
@@ -114,6 +117,17 @@ impl<'a> Analyser<'a> {
             }
         }
         pieces
+    }
+
+    /// Remembers which columns take numbers as they are drawn.
+    fn note_draws(&mut self, added: &[&'a Column], slots: &[Vec<Piece>]) {
+        for (column, slot) in added.iter().zip(slots) {
+            if let [piece @ Piece::Frozen(index)] = slot.as_slice()
+                && self.is_draw(piece)
+            {
+                self.drawn.push((column.name.clone(), *index));
+            }
+        }
     }
 
     fn increment(&self, frozen: u32) -> i64 {
@@ -217,7 +231,8 @@ impl<'a> Analyser<'a> {
         added: &[(&'a Column, Vec<Piece>)],
     ) {
         let Some(name) = self.copied_name() else {
-            return self.refuse("the table of COPY could not be located", "name every column and send its values");
+            return self
+                .refuse("the table of COPY could not be located", "name every column and send its values");
         };
         if copy.default_marker {
             return self.refuse(
@@ -241,6 +256,8 @@ impl<'a> Analyser<'a> {
         ))];
         let slots: Vec<Vec<Piece>> = added.iter().map(|(_, pieces)| pieces.clone()).collect();
         insert.extend(self.row_values(&slots));
+        let columns: Vec<&Column> = added.iter().map(|(c, _)| *c).collect();
+        self.note_draws(&columns, &slots);
         insert.push(Piece::Text(format!(" FROM pg_temp.{ROWS}")));
         self.unreplayable("columns that COPY leaves out get values of their own");
         self.numbers = Some(Numbers::Copy(CopyNumbers {
@@ -270,8 +287,8 @@ impl<'a> Analyser<'a> {
         &self,
         numbers: &Numbers,
         count: Option<Rewrite>,
-        numbered: &mut crate::capture::CapturePlan,
-        copied: Option<(Vec<Piece>, Vec<crate::rewrite::Frozen>)>,
+        numbered: &mut CapturePlan,
+        copied: Option<(Vec<Piece>, Vec<Frozen>)>,
     ) -> Option<Numbered> {
         match numbers {
             Numbers::Query(places) => {
@@ -279,7 +296,7 @@ impl<'a> Analyser<'a> {
                 let (insert, from, to) = (places.insert, places.from, places.to);
                 let counted = |at: &u32| *at < insert || (from..to).contains(at);
                 let all = self.params.values().all(|at| at.keys().any(counted));
-                if all { Some(Numbered::Query { count: count? }) } else { None }
+                if all { Some(Numbered::Query { count: count?, unsteady: self.unsteady }) } else { None }
             }
             Numbers::Copy(copy) => {
                 let (mut insert, frozen) = copied?;
@@ -301,17 +318,24 @@ impl<'a> Analyser<'a> {
         }
     }
 
-    /// The sequences behind the values that are drawn for each row, by their places in the list of frozen values.
-    pub(super) fn blocks(&self, frozen: &[crate::rewrite::Frozen]) -> Vec<Numbering> {
+    /// The values of a plan that begin blocks; `numbers` are the final numbers of frozen values.
+    pub(super) fn blocks(&self, plan: &CapturePlan, numbers: &[Option<u32>]) -> Vec<Numbering> {
         let sequences = &self.catalogue().sequences;
-        let of = |(i, f): (usize, &crate::rewrite::Frozen)| match &f.kind {
+        let column = |frozen: usize| {
+            let is_it = |(_, index): &&(String, u32)| {
+                numbers.get(*index as usize).copied().flatten().is_some_and(|n| n as usize == frozen)
+            };
+            let (name, _) = self.drawn.iter().find(is_it)?;
+            plan.columns.iter().position(|c| c.name == *name)
+        };
+        let of = |(frozen, f): (usize, &Frozen)| match &f.kind {
             FrozenKind::NextVal { schema, name } => {
                 let found = sequences.iter().find(|s| s.schema == *schema && s.name == *name)?;
-                Some(Numbering { frozen: i, increment: found.increment })
+                Some(Numbering { frozen, increment: found.increment, column: column(frozen) })
             }
             _ => None,
         };
-        frozen.iter().enumerate().filter_map(of).collect()
+        plan.rewrite.frozen.iter().enumerate().filter_map(of).collect()
     }
 
     /// How many columns a query has; None if that is not known.

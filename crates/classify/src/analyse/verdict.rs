@@ -32,23 +32,24 @@ impl<'a> Analyser<'a> {
             _ => None,
         };
         let edits = std::mem::take(&mut self.edits);
-        let (finished, mut determinism) = match edits.finish(self.sql, self.layout, writes, self.numbers.as_ref()) {
-            Some(finished) => (finished, determinism),
-            None => {
-                let refusal = Refusal::new(
-                    "values to be frozen overlap in the statement's text",
-                    "compute them by statements of their own",
-                );
-                let nothing = Finished {
-                    rewrite: Rewrite::default(),
-                    in_block: None,
-                    numbers: Vec::new(),
-                    count: None,
-                    copied: None,
-                };
-                (nothing, Determinism::Refuse(refusal))
-            }
-        };
+        let (finished, mut determinism) =
+            match edits.finish(self.sql, self.layout, writes, self.numbers.as_ref()) {
+                Some(finished) => (finished, determinism),
+                None => {
+                    let refusal = Refusal::new(
+                        "values to be frozen overlap in the statement's text",
+                        "compute them by statements of their own",
+                    );
+                    let nothing = Finished {
+                        rewrite: Rewrite::default(),
+                        in_block: None,
+                        numbers: Vec::new(),
+                        count: None,
+                        copied: None,
+                    };
+                    (nothing, Determinism::Refuse(refusal))
+                }
+            };
         let Finished { rewrite, in_block, numbers, count, copied } = finished;
         for determinism in [Some(&mut determinism), fallback.as_deref_mut()].into_iter().flatten() {
             if let Determinism::Capture(plan) = determinism {
@@ -57,7 +58,7 @@ impl<'a> Analyser<'a> {
                 plan.rewrite = rewrite.clone();
                 plan.rewrite.splices.extend(returning);
             }
-            self.number_rows(determinism, count.clone(), copied.clone());
+            self.number_rows(determinism, count.clone(), copied.clone(), &numbers);
         }
         let access = self.access(&numbers);
         let is_keyed = self.everything.is_none()
@@ -103,12 +104,13 @@ impl<'a> Analyser<'a> {
         determinism: &mut Determinism,
         count: Option<Rewrite>,
         copied: Option<(Vec<Piece>, Vec<Frozen>)>,
+        frozen: &[Option<u32>],
     ) {
         let (Some(numbers), Determinism::Capture(plan)) = (&self.numbers, &mut *determinism) else { return };
         let mut capture = (**plan).clone();
         *determinism = match self.numbering(numbers, count, &mut capture, copied) {
             Some(source) => {
-                let blocks = self.blocks(&capture.rewrite.frozen);
+                let blocks = self.blocks(&capture, frozen);
                 Determinism::Number(Box::new(NumberPlan { capture, blocks, source }))
             }
             None => Determinism::Refuse(Refusal::new(
@@ -287,6 +289,10 @@ impl<'a> Analyser<'a> {
         let end = self.tokens().last().map_or(0, |t| t.end);
         let at = self.layout.position(u32::try_from(end).unwrap_or(self.layout.end));
         let returning = format!("{lead}{}", list.join(", "));
+        let bulk = (op == CaptureOp::Insert && !t.row_security && !columns.is_empty()).then(|| {
+            let names: Vec<String> = columns.iter().map(|c| quoted(&c.name)).collect();
+            format!("COPY {} ({}) FROM STDIN", qualified(&t.schema, &t.name), names.join(", "))
+        });
         Ok(CapturePlan {
             reason: reason.to_owned(),
             table: self.item_id(index),
@@ -300,6 +306,7 @@ impl<'a> Analyser<'a> {
             },
             returning,
             client_returns,
+            bulk,
         })
     }
 }

@@ -65,6 +65,8 @@ impl<'a> Analyser<'a> {
             );
         }
         let mut rows = self.rows(insert, &given, scope, env);
+        // So far only the source was looked at.
+        self.unsteady |= self.effects.reads_random || self.effects.locks_rows;
         self.fill_defaults(insert, t, &given, &mut rows, top && !body);
         let assigned = self.fire_triggers(table, Event::Insert);
         for row in &mut rows.values {
@@ -255,7 +257,9 @@ impl<'a> Analyser<'a> {
         let done = rewritable
             && (self.add_columns(insert, given, &added, &slots, rows.form)
                 || rows.form == RowForm::Select { single: false }
-                    && slots.first().is_some_and(|slots| self.add_columns_around(insert, given, &added, slots)));
+                    && slots
+                        .first()
+                        .is_some_and(|slots| self.add_columns_around(insert, given, &added, slots)));
         if done && rows.form == (RowForm::Select { single: false }) {
             // Each row gets a value of its own, which the text does not show.
             for row in &mut rows.values {

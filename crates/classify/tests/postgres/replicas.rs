@@ -157,12 +157,13 @@ impl<'s> Pair<'s> {
             }
             Determinism::Number(plan) => {
                 let Some(mut frozen) = self.freeze(&plan.capture.rewrite.frozen) else { return };
-                let Numbered::Query { count } = &plan.source else { return };
+                let Numbered::Query { count, .. } = &plan.source else { return };
                 match self.ask_guarded(self.home, &count.render_simple(sql, layout, &frozen)) {
                     Answer::Rows(rows, _) => {
                         let count: i64 = rows[0][0].as_deref().unwrap().parse().unwrap();
                         for block in &plan.blocks {
-                            let FrozenKind::NextVal { name, .. } = &plan.capture.rewrite.frozen[block.frozen].kind
+                            let FrozenKind::NextVal { name, .. } =
+                                &plan.capture.rewrite.frozen[block.frozen].kind
                             else {
                                 panic!("a block is drawn")
                             };
