@@ -657,6 +657,8 @@ pub(crate) struct Copy {
     pub filter: Option<Expr>,
     /// FORMAT, lower case.
     pub format: Option<String>,
+    /// DEFAULT: a text that stands for a column's default.
+    pub default_marker: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]

@@ -29,6 +29,8 @@ pub struct CapturePlan {
     pub returning: String,
     /// The client asked for rows itself.
     pub client_returns: bool,
+    /// The COPY that takes many new rows at once, columns in order; None for other changes and where policies forbid it.
+    pub bulk: Option<String>,
 }
 
 /// What a captured statement does to rows.

@@ -301,8 +301,55 @@ pub enum Determinism {
     Replay,
     /// The rows that it changes at home must be shipped.
     Capture(Box<CapturePlan>),
-    /// Neither is safe: answer with SQLSTATE 0A000.
+    /// The rows that it changes at home must be shipped, and each gets numbers of sequences, or other values, in the
+    /// order in which they come: it takes several steps at home.
+    Number(Box<NumberPlan>),
+    /// None of these is safe: answer with SQLSTATE 0A000.
     Refuse(Refusal),
+}
+
+/// How rows are numbered whose number the text does not show.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NumberPlan {
+    /// How the rows are inserted at home, and shipped. The values of `capture.rewrite.frozen` that are drawn from
+    /// sequences are the first ones of blocks: one number for each row.
+    pub capture: CapturePlan,
+    /// Which of the frozen values begin a block.
+    pub blocks: Vec<Numbering>,
+    /// Where the rows come from.
+    pub source: Numbered,
+}
+
+/// A block of numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Numbering {
+    /// Index of the block's first number in the list of frozen values.
+    pub frozen: usize,
+    /// Distance between the numbers.
+    pub increment: i64,
+    /// Index of the captured column that takes the numbers as they are.
+    pub column: Option<usize>,
+}
+
+/// Where numbered rows come from.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Numbered {
+    /// From the query of an INSERT.
+    Query {
+        /// Yields the number of its rows. To be rendered with literals, since it need not use all frozen values.
+        count: Rewrite,
+        /// It may yield more rows when it is run again: it draws by chance, or skips rows that others hold.
+        unsteady: bool,
+    },
+    /// From a COPY.
+    Copy {
+        /// Creates the table into which the client's rows go first.
+        create: String,
+        /// The client's COPY into that table.
+        copy: Rewrite,
+        /// Drops that table.
+        drop: String,
+    },
 }
 
 /// Why a statement is refused, and what to do instead.
@@ -363,6 +410,13 @@ impl Class {
             Some(fallback) if self.names_clock(sql, layout, params) => fallback,
             _ => &self.determinism,
         }
+    }
+
+    /// Whether executions of the class may be those of [`Determinism::Number`].
+    #[must_use]
+    pub fn numbers_rows(&self) -> bool {
+        let numbers = |d: &Determinism| matches!(d, Determinism::Number(_));
+        numbers(&self.determinism) || self.fallback.as_deref().is_some_and(numbers)
     }
 
     /// Whether the class holds for a statement of its text: the constants that the analysis read are the same.

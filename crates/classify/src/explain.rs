@@ -3,7 +3,7 @@
 use crate::analyse::{Context, classify};
 use crate::capture::captured_sql;
 use crate::catalogue::Catalogue;
-use crate::class::{Class, Determinism};
+use crate::class::{Class, Determinism, Numbered};
 use crate::lexer::{Scratch, normalise};
 use crate::rewrite::{FrozenKind, Rewrite};
 use crate::template::{ColumnTemplate, Source, Values};
@@ -24,6 +24,8 @@ pub struct Explanation {
     pub determinism: String,
     /// The text that is executed at home, if it is rewritten: frozen values are shown as `<now>`, `<nextval of s>`.
     pub rewritten: Option<String>,
+    /// What is executed at home before it, to number its rows.
+    pub before: Vec<String>,
     /// The text that is executed inside a transaction, if it differs from that outside.
     pub in_block: Option<String>,
     /// The form in which replicas keep it prepared, if there is one: the other replicas, and if it is repeated and
@@ -62,6 +64,7 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
     let items = items.collect();
     let rewrite = match &class.determinism {
         Determinism::Capture(plan) => &plan.rewrite,
+        Determinism::Number(plan) => &plan.capture.rewrite,
         _ => &class.rewrite,
     };
     let render = |rewrite: &Rewrite| {
@@ -74,14 +77,23 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
     };
     let rewritten = (!rewrite.is_empty()).then(|| render(rewrite));
     let in_block = class.in_block.as_deref().map(render);
+    let before = match &class.determinism {
+        Determinism::Number(plan) => match &plan.source {
+            Numbered::Query { count, .. } => vec![render(count)],
+            Numbered::Copy { create, copy, .. } => vec![create.clone(), render(copy)],
+        },
+        _ => Vec::new(),
+    };
     Explanation {
         items,
         determinism: determinism_text(&class.determinism),
         rewritten,
+        before,
         in_block,
         prepared_as: class.parameterised.as_ref().map(|p| p.sql.to_string()),
         captured: match &class.determinism {
             Determinism::Capture(plan) => Some(captured_sql(plan).sql),
+            Determinism::Number(plan) => Some(captured_sql(&plan.capture).sql),
             _ => None,
         },
         access,
@@ -111,6 +123,9 @@ impl fmt::Display for Explanation {
             writeln!(f, "{}{item}", if i == 0 { "items        " } else { "             " })?;
         }
         writeln!(f, "changes      {}", self.determinism)?;
+        for text in &self.before {
+            writeln!(f, "before it    {text}")?;
+        }
         if let Some(text) = &self.rewritten {
             writeln!(f, "rewritten    {text}")?;
         }
@@ -215,6 +230,7 @@ fn determinism_text(determinism: &Determinism) -> String {
         Determinism::Read => "nothing".to_owned(),
         Determinism::Replay => "the statement is executed on every replica".to_owned(),
         Determinism::Capture(plan) => format!("its rows are shipped: {}", plan.reason),
+        Determinism::Number(plan) => format!("its rows are shipped: {}", plan.capture.reason),
         Determinism::Refuse(refusal) => format!("refused: {} ({})", refusal.reason, refusal.hint),
     }
 }

@@ -854,10 +854,12 @@ impl Reader {
     fn copy(&mut self, s: &pg::CopyStmt) -> Read<Copy> {
         let mut format = None;
         let mut freeze = false;
+        let mut default_marker = false;
         for option in s.options() {
             match option.defname() {
                 Some("format") => format = option.arg().as_str().map(str::to_ascii_lowercase),
                 Some("freeze") => freeze = option_is_on(option.arg()),
+                Some("default") => default_marker = true,
                 _ => {}
             }
         }
@@ -873,6 +875,7 @@ impl Reader {
             freeze,
             filter: self.optional(s.where_clause())?,
             format,
+            default_marker,
         })
     }
 

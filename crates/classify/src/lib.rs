@@ -42,7 +42,9 @@ pub use ast::{Discard, Isolation, LockStrength, LockWait, Modes};
 pub use cache::{ClassCache, context_key};
 pub use capture::{CaptureColumn, CaptureOp, CapturePlan, CapturedSql, captured_sql};
 pub use catalogue::{Catalogue, CatalogueError, key_id, table_id};
-pub use class::{Class, Determinism, Effects, ExecuteArgument, Kind, Refusal};
+pub use class::{
+    Class, Determinism, Effects, ExecuteArgument, Kind, NumberPlan, Numbered, Numbering, Refusal,
+};
 pub use explain::{Explanation, explain};
 pub use functions::ENVIRONMENT_SETTINGS;
 pub use lexer::{Const, ConstKind, Layout, Normalised, OwnedLayout, Position, Scratch, normalise};

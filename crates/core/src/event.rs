@@ -133,7 +133,7 @@ pub enum Event {
         txn: TxnId,
         /// The statement that wants them.
         op: OpId,
-        /// Which sequences, and how many values of each.
+        /// Which sequences, and how many values of each; 0 makes durable where a sequence stands that was defined anew.
         wants: SmallVec<[(TableId, u32); 2]>,
     },
     /// The definition of a sequence, and the first value that nobody has been given.

@@ -21,6 +21,8 @@ struct Sequence {
     /// Last value that the log allows; `None` before the first reservation.
     reserved: Option<i64>,
     reserving: Option<i64>,
+    /// Reservations on their way that were asked for before the sequence was defined anew: they say nothing of it now.
+    outdated: u32,
 }
 
 /// Somebody who waits for a reservation to become durable.
@@ -30,7 +32,7 @@ pub struct Want {
     pub txn: TxnId,
     /// The statement.
     pub op: OpId,
-    /// Which sequences, and how many values of each.
+    /// Which sequences, and how many values of each. To want none of a sequence makes durable where it stands.
     pub wants: SmallVec<[(TableId, u32); 2]>,
 }
 
@@ -62,7 +64,10 @@ pub struct Sequences {
 impl Sequences {
     /// A sequence was created, changed, or read at start.
     pub fn define(&mut self, id: TableId, rules: SequenceDefinition) {
-        self.sequences.insert(id, Sequence { rules, exhausted: false, reserved: None, reserving: None });
+        let outdated =
+            self.sequences.get(&id).map_or(0, |old| old.outdated + u32::from(old.reserving.is_some()));
+        let new = Sequence { rules, exhausted: false, reserved: None, reserving: None, outdated };
+        self.sequences.insert(id, new);
     }
 
     /// Gives values, or puts the want in line.
@@ -82,9 +87,13 @@ impl Sequences {
 
     /// A reservation became durable. Returns whom this serves, and reservations that are needed in addition.
     pub fn reserved(&mut self, id: TableId, last: i64) -> (Vec<(Want, Values)>, Reservations) {
-        if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.reserved = Some(last);
-            sequence.reserving = None;
+        match self.sequences.get_mut(&id) {
+            Some(sequence) if sequence.outdated > 0 => sequence.outdated -= 1,
+            Some(sequence) => {
+                sequence.reserved = Some(last);
+                sequence.reserving = None;
+            }
+            None => {}
         }
         let (mut served, mut reserve) = (Vec::new(), SmallVec::new());
         for want in std::mem::take(&mut self.line) {
@@ -117,7 +126,8 @@ impl Sequence {
         if self.reserving.is_some() || self.covers(count) {
             return None;
         }
-        let span = RESERVE_VALUES.max(i64::from(count)).saturating_mul(self.rules.increment);
+        let values = if count == 0 { -1 } else { RESERVE_VALUES.max(i64::from(count)) };
+        let span = values.saturating_mul(self.rules.increment);
         let last = self.rules.next.saturating_add(span).clamp(self.rules.min, self.rules.max);
         self.reserving = Some(last);
         Some(last)
@@ -178,6 +188,35 @@ mod tests {
         assert_eq!(firsts, [(1, Some(5)), (2, Some(6))]);
         assert!(more.is_empty());
         assert_eq!(sequences.next(want(3, 1)), given(9));
+    }
+
+    #[test]
+    fn to_want_no_value_reserves_all_before_the_next() {
+        let mut sequences = Sequences::default();
+        sequences.define(S, rules(43, i64::MAX, false));
+        let Giving::Waits { reserve } = sequences.next(want(1, 0)) else { panic!("gave") };
+        assert_eq!(reserve.as_slice(), [(S, 42)]);
+        let (served, more) = sequences.reserved(S, 42);
+        assert_eq!((served.len(), more.len()), (1, 0));
+        let Giving::Waits { reserve } = sequences.next(want(2, 1)) else { panic!("gave") };
+        assert_eq!(reserve.as_slice(), [(S, 1043)]);
+        assert_eq!(sequences.reserved(S, 1043).0[0].1[0], Some(43));
+        // There is nothing before the first value, and so nothing to make durable.
+        sequences.define(S, rules(1, i64::MAX, false));
+        assert_eq!(sequences.next(want(3, 0)), Giving::Given(SmallVec::from_slice(&[None])));
+    }
+
+    #[test]
+    fn a_reservation_from_before_a_new_definition_allows_nothing() {
+        let mut sequences = Sequences::default();
+        sequences.define(S, rules(5, i64::MAX, false));
+        sequences.next(want(1, 1));
+        sequences.define(S, rules(2, i64::MAX, false));
+        let Giving::Waits { reserve } = sequences.next(want(2, 1)) else { panic!("gave") };
+        assert_eq!(reserve.as_slice(), [(S, 1002)]);
+        assert!(sequences.reserved(S, 1005).0.is_empty(), "the old reservation serves nobody");
+        let served: Vec<_> = sequences.reserved(S, 1002).0.into_iter().map(|(_, values)| values[0]).collect();
+        assert_eq!(served, [Some(2), Some(3)]);
     }
 
     #[test]

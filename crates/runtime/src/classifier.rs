@@ -34,6 +34,7 @@ impl Statement {
         ];
         rows.extend(found.items.into_iter().map(|item| ("item".to_owned(), item)));
         rows.push(("changes".to_owned(), found.determinism));
+        rows.extend(found.before.into_iter().map(|text| ("before it".to_owned(), text)));
         rows.extend(found.rewritten.map(|text| ("rewritten".to_owned(), text)));
         rows.extend(found.in_block.map(|text| ("in a block".to_owned(), text)));
         rows.extend(found.prepared_as.map(|text| (word.to_owned(), text)));

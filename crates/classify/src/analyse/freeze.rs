@@ -2,6 +2,7 @@
 
 use super::Analyser;
 use super::expr::At;
+use super::numbering::{Numbers, counted_end};
 use crate::ast::{Call, ClockKind, Expr, Literal, Target};
 use crate::lexer::{Layout, Token, TokenKind, tokens};
 use crate::rewrite::{Frozen, FrozenKind, Piece, Rewrite, Splice, quoted};
@@ -21,6 +22,10 @@ pub(super) struct Finished {
     pub(super) in_block: Option<Rewrite>,
     /// For each number of a frozen value that was given out its number in `rewrite`.
     pub(super) numbers: Vec<Option<u32>>,
+    /// The text that counts the rows of an INSERT's query.
+    pub(super) count: Option<Rewrite>,
+    /// What inserts the rows of a COPY, with its frozen values.
+    pub(super) copied: Option<(Vec<Piece>, Vec<Frozen>)>,
 }
 
 /// Replacements of text, by offsets in the text under analysis.
@@ -37,6 +42,8 @@ struct Edit {
     insert: Vec<Piece>,
     /// Needed only if the statement changes something.
     for_writes: bool,
+    /// It surrounds the query of an INSERT and is no part of it.
+    around: bool,
 }
 
 impl Edits {
@@ -55,11 +62,20 @@ impl Edits {
     }
 
     pub(super) fn replace(&mut self, from: u32, to: u32, insert: Vec<Piece>, for_writes: bool) {
-        self.list.push(Edit { from, to, insert, for_writes });
+        self.list.push(Edit { from, to, insert, for_writes, around: false });
     }
 
     pub(super) fn insert(&mut self, at: u32, insert: Vec<Piece>) {
-        self.list.push(Edit { from: at, to: at, insert, for_writes: true });
+        self.list.push(Edit { from: at, to: at, insert, for_writes: true, around: false });
+    }
+
+    /// Inserts what surrounds the query of an INSERT.
+    pub(super) fn surround(&mut self, at: u32, insert: Vec<Piece>) {
+        self.list.push(Edit { from: at, to: at, insert, for_writes: true, around: true });
+    }
+
+    pub(super) fn kind(&self, index: u32) -> Option<&FrozenKind> {
+        self.frozen.get(index as usize).map(|f| &f.kind)
     }
 
     /// The number of the frozen value that replaces all of what begins at an offset.
@@ -97,52 +113,103 @@ impl Edits {
     }
 
     /// The rewrites, and for each number that was given out the final one; None if edits overlap.
-    pub(super) fn finish(mut self, sql: &str, layout: Layout<'_>, writes: bool) -> Option<Finished> {
+    pub(super) fn finish(
+        mut self,
+        sql: &str,
+        layout: Layout<'_>,
+        writes: bool,
+        rows: Option<&Numbers>,
+    ) -> Option<Finished> {
         self.list.sort_by_key(|e| e.from);
         let mut numbers: Vec<Option<u32>> = vec![None; self.frozen.len()];
         let mut frozen = Vec::new();
-        let splices = self.splices(sql, layout, writes, &mut numbers, &mut frozen)?;
+        let list: Vec<&Edit> = self.list.iter().filter(|e| writes || !e.for_writes).collect();
+        let splices = self.splices(&list, sql, layout, &mut numbers, &mut frozen)?;
         let rewrite = Rewrite { splices, frozen: frozen.clone() };
         // The values of the plain rewrite come first here as well: whoever knows more values knows those.
-        let mut more = numbers.clone();
+        let (mut more, mut all) = (numbers.clone(), frozen.clone());
         let in_block = match !writes && self.list.iter().any(|e| e.for_writes) {
-            true => self
-                .splices(sql, layout, true, &mut more, &mut frozen)
-                .map(|splices| Rewrite { splices, frozen }),
+            true => {
+                let list: Vec<&Edit> = self.list.iter().collect();
+                let splices = self.splices(&list, sql, layout, &mut more, &mut all);
+                splices.map(|splices| Rewrite { splices, frozen: all })
+            }
             false => None,
         };
-        Some(Finished { rewrite, in_block, numbers })
+        let mut finished = Finished { rewrite, in_block, numbers, count: None, copied: None };
+        if let Some(places) = rows.and_then(Numbers::counted) {
+            let splices = self.counting(places, sql, layout, &mut finished.numbers, &mut frozen)?;
+            finished.count = Some(Rewrite { splices, frozen: frozen.clone() });
+        }
+        if let Some(pieces) = rows.and_then(Numbers::copied) {
+            let insert = self.renumbered(pieces, &mut finished.numbers, &mut frozen);
+            finished.copied = Some((insert, frozen));
+        }
+        Some(finished)
+    }
+
+    /// The text that counts the rows of an INSERT's query.
+    fn counting(
+        &self,
+        (insert, from, to): (u32, u32, u32),
+        sql: &str,
+        layout: Layout<'_>,
+        numbers: &mut [Option<u32>],
+        frozen: &mut Vec<Frozen>,
+    ) -> Option<Vec<Splice>> {
+        let own = |from, to, text: String| Edit {
+            from,
+            to,
+            insert: vec![Piece::Text(text)],
+            for_writes: true,
+            around: true,
+        };
+        let head = own(0, 0, "SELECT pg_catalog.count(*) FROM (".to_owned());
+        let cut = own(insert, from, "(".to_owned());
+        let tail = own(to, layout.end, format!("){}", counted_end()));
+        let inner =
+            self.list.iter().filter(|e| !e.around && (e.to <= insert || e.from >= from && e.to <= to));
+        let mut list: Vec<&Edit> = vec![&head, &cut];
+        list.extend(inner);
+        list.push(&tail);
+        list.sort_by_key(|e| e.from);
+        self.splices(&list, sql, layout, numbers, frozen)
+    }
+
+    /// Pieces with the final numbers of their frozen values.
+    fn renumbered(
+        &self,
+        pieces: &[Piece],
+        numbers: &mut [Option<u32>],
+        frozen: &mut Vec<Frozen>,
+    ) -> Vec<Piece> {
+        let number = |piece: &Piece| match piece {
+            Piece::Frozen(index) => {
+                let slot = &mut numbers[*index as usize];
+                Piece::Frozen(*slot.get_or_insert_with(|| {
+                    frozen.push(self.frozen[*index as usize].clone());
+                    (frozen.len() - 1) as u32
+                }))
+            }
+            Piece::Text(text) => Piece::Text(text.clone()),
+        };
+        pieces.iter().map(number).collect()
     }
 
     fn splices(
         &self,
+        list: &[&Edit],
         sql: &str,
         layout: Layout<'_>,
-        writes: bool,
         numbers: &mut [Option<u32>],
         frozen: &mut Vec<Frozen>,
     ) -> Option<Vec<Splice>> {
-        let list: Vec<&Edit> = self.list.iter().filter(|e| writes || !e.for_writes).collect();
         if list.windows(2).any(|pair| pair[0].to > pair[1].from) {
             return None;
         }
         let mut splices = Vec::with_capacity(list.len());
         for edit in list {
-            let mut insert: Vec<Piece> = edit
-                .insert
-                .iter()
-                .map(|piece| match piece {
-                    Piece::Frozen(index) => {
-                        let slot = &mut numbers[*index as usize];
-                        let number = *slot.get_or_insert_with(|| {
-                            frozen.push(self.frozen[*index as usize].clone());
-                            (frozen.len() - 1) as u32
-                        });
-                        Piece::Frozen(number)
-                    }
-                    Piece::Text(text) => Piece::Text(text.clone()),
-                })
-                .collect();
+            let mut insert = self.renumbered(&edit.insert, numbers, frozen);
             keep_apart(sql, edit.from, edit.to, &mut insert);
             splices.push(Splice { from: layout.position(edit.from), to: layout.position(edit.to), insert });
         }

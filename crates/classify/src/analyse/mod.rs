@@ -13,6 +13,7 @@ mod expr;
 mod facts;
 mod freeze;
 mod locks;
+mod numbering;
 mod parameters;
 mod procedural;
 mod utility;
@@ -156,6 +157,12 @@ struct Analyser<'a> {
     has_triggers: bool,
     /// A function that is called changes rows.
     writes_through_functions: bool,
+    /// Rows that get numbers in the order in which they come.
+    numbers: Option<numbering::Numbers>,
+    /// The query of an INSERT may yield another number of rows when it is run again.
+    unsteady: bool,
+    /// Columns that take numbers as they are drawn, each with its frozen value.
+    drawn: Vec<(String, u32)>,
     /// Offsets of calls that frozen values replace.
     frozen_places: BTreeSet<u32>,
 }
@@ -188,6 +195,9 @@ impl<'a> Analyser<'a> {
             written: Vec::new(),
             has_triggers: false,
             writes_through_functions: false,
+            numbers: None,
+            unsteady: false,
+            drawn: Vec::new(),
             frozen_places: BTreeSet::new(),
         }
     }

@@ -3,9 +3,9 @@
 use super::Analyser;
 use super::block::{QueryUse, ScopeId};
 use super::expr::At;
-use super::write::Event;
-use crate::ast::{Call, Name, Statement};
-use crate::catalogue::{Column, Function, Volatility};
+use super::write::{DefaultValue, Event};
+use crate::ast::{Call, Copy, Name, Statement};
+use crate::catalogue::{Function, Table, Volatility};
 use onecopy_core::Mode;
 
 /// The deepest nesting of functions that is followed.
@@ -192,16 +192,21 @@ impl<'a> Analyser<'a> {
         self.fire_triggers(table, if deletes { Event::Delete } else { Event::Update });
     }
 
-    /// A column that COPY leaves out.
-    pub(super) fn left_out_by_copy(&mut self, column: &'a Column) {
-        if column.generated.is_some() {
+    /// The columns that COPY leaves out.
+    pub(super) fn left_out_by_copy(&mut self, copy: &'a Copy, table: &'a Table) {
+        if copy.columns.is_empty() {
             return;
         }
-        if self.default_assigned(column).is_none() && self.unreplayable.is_some() {
-            self.refuse(
-                format!("COPY leaves out column {}, whose default differs from call to call", column.name),
-                "name the column in COPY and send its values",
-            );
+        let left_out =
+            table.columns.iter().filter(|c| c.generated.is_none() && !copy.columns.contains(&c.name));
+        let mut added = Vec::new();
+        for column in left_out {
+            if let DefaultValue::Frozen { pieces, .. } = self.default_value(column) {
+                added.push((column, pieces));
+            }
+        }
+        if !added.is_empty() || self.unreplayable.is_some() {
+            self.number_copy(copy, table, &added);
         }
     }
 }

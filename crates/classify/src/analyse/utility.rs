@@ -279,11 +279,7 @@ impl<'a> Analyser<'a> {
             return Kind::CopyIn { table: TableId::ALL };
         };
         let t = self.table(table);
-        let left_out =
-            t.columns.iter().filter(|c| !copy.columns.is_empty() && !copy.columns.contains(&c.name));
-        for column in left_out {
-            self.left_out_by_copy(column);
-        }
+        self.left_out_by_copy(copy, t);
         let scope = self.opaque_scope();
         copy.filter.iter().for_each(|e| self.expr(e, At::each(scope)));
         self.fire_triggers(table, Event::Insert);
@@ -417,7 +413,7 @@ impl<'a> Analyser<'a> {
         }
     }
 
-    fn peek(&self, name: &Name) -> Resolved {
+    pub(super) fn peek(&self, name: &Name) -> Resolved {
         match name.schema() {
             Some(schema) => self.relation_in(schema, name.last()).unwrap_or(Resolved::Unknown),
             None => {

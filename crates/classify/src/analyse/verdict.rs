@@ -2,12 +2,12 @@
 
 use super::Analyser;
 use super::freeze::Finished;
-use crate::ast::{Body, Insert, Statement};
+use crate::ast::{Copy, Statement, Utility};
 use crate::capture::{CaptureColumn, CaptureOp, CapturePlan};
 use crate::catalogue::Table;
-use crate::class::{Class, Determinism, Kind, Pinned, Refusal, all_constants};
+use crate::class::{Class, Determinism, Kind, NumberPlan, Pinned, Refusal, all_constants};
 use crate::lexer::{Normalised, hash_bytes};
-use crate::rewrite::{Piece, Rewrite, Splice, qualified, quoted};
+use crate::rewrite::{Frozen, Piece, Rewrite, Splice, qualified, quoted};
 use crate::template::{AccessTemplate, ItemTemplate, NullRule, Operand, Source, Values};
 use onecopy_core::{ClassId, Mode, Space, TableId};
 
@@ -32,18 +32,25 @@ impl<'a> Analyser<'a> {
             _ => None,
         };
         let edits = std::mem::take(&mut self.edits);
-        let (finished, mut determinism) = match edits.finish(self.sql, self.layout, writes) {
-            Some(finished) => (finished, determinism),
-            None => {
-                let refusal = Refusal::new(
-                    "values to be frozen overlap in the statement's text",
-                    "compute them by statements of their own",
-                );
-                let nothing = Finished { rewrite: Rewrite::default(), in_block: None, numbers: Vec::new() };
-                (nothing, Determinism::Refuse(refusal))
-            }
-        };
-        let Finished { rewrite, in_block, numbers } = finished;
+        let (finished, mut determinism) =
+            match edits.finish(self.sql, self.layout, writes, self.numbers.as_ref()) {
+                Some(finished) => (finished, determinism),
+                None => {
+                    let refusal = Refusal::new(
+                        "values to be frozen overlap in the statement's text",
+                        "compute them by statements of their own",
+                    );
+                    let nothing = Finished {
+                        rewrite: Rewrite::default(),
+                        in_block: None,
+                        numbers: Vec::new(),
+                        count: None,
+                        copied: None,
+                    };
+                    (nothing, Determinism::Refuse(refusal))
+                }
+            };
+        let Finished { rewrite, in_block, numbers, count, copied } = finished;
         for determinism in [Some(&mut determinism), fallback.as_deref_mut()].into_iter().flatten() {
             if let Determinism::Capture(plan) = determinism {
                 // The columns come last of all that is put at the statement's end.
@@ -51,6 +58,7 @@ impl<'a> Analyser<'a> {
                 plan.rewrite = rewrite.clone();
                 plan.rewrite.splices.extend(returning);
             }
+            self.number_rows(determinism, count.clone(), copied.clone(), &numbers);
         }
         let access = self.access(&numbers);
         let is_keyed = self.everything.is_none()
@@ -88,6 +96,28 @@ impl<'a> Analyser<'a> {
             clock_words: self.clock_words,
             fallback,
         }
+    }
+
+    /// Rows that are numbered take more than the capture of a statement's rows.
+    fn number_rows(
+        &self,
+        determinism: &mut Determinism,
+        count: Option<Rewrite>,
+        copied: Option<(Vec<Piece>, Vec<Frozen>)>,
+        frozen: &[Option<u32>],
+    ) {
+        let (Some(numbers), Determinism::Capture(plan)) = (&self.numbers, &mut *determinism) else { return };
+        let mut capture = (**plan).clone();
+        *determinism = match self.numbering(numbers, count, &mut capture, copied) {
+            Some(source) => {
+                let blocks = self.blocks(&capture, frozen);
+                Determinism::Number(Box::new(NumberPlan { capture, blocks, source }))
+            }
+            None => Determinism::Refuse(Refusal::new(
+                "rows that get numbers of sequences must be counted first, and the query alone does not use all parameters",
+                "write the parameters of ON CONFLICT and RETURNING as constants, or insert the rows by VALUES",
+            )),
+        };
     }
 
     fn pinned(&self, normalised: &Normalised<'_>) -> Pinned {
@@ -182,6 +212,11 @@ impl<'a> Analyser<'a> {
         _kind: &Kind,
     ) -> Result<CapturePlan, String> {
         let (name, alias, with, returning, op) = match statement {
+            Statement::Utility(Utility::Copy(Copy { table: Some(name), from: true, .. }))
+                if self.numbers.is_some() =>
+            {
+                (name, &None, &None, &None, CaptureOp::Insert)
+            }
             Statement::Insert(s) => (&s.table, &s.alias, &s.with, &s.returning, insert_op(s)),
             Statement::Update(s) => (&s.table, &s.alias, &s.with, &s.returning, CaptureOp::Update),
             Statement::Delete(s) => (&s.table, &s.alias, &s.with, &s.returning, CaptureOp::Delete),
@@ -230,9 +265,9 @@ impl<'a> Analyser<'a> {
         if referenced {
             return Err(format!("it changes columns of {} to which foreign keys refer", t.name));
         }
-        let single = matches!(statement, Statement::Insert(s) if is_single_row(s));
+        // Foreign keys are not checked again where the rows are applied, so new ones may come in any order.
         let refers_to_itself = by_children.iter().any(|(child, _)| *child == index);
-        if refers_to_itself && !single && !matches!(statement, Statement::Update(_)) {
+        if refers_to_itself && op == CaptureOp::Delete {
             return Err(format!("rows of {} refer to each other", t.name));
         }
         let all: Vec<CaptureColumn> = t
@@ -254,6 +289,10 @@ impl<'a> Analyser<'a> {
         let end = self.tokens().last().map_or(0, |t| t.end);
         let at = self.layout.position(u32::try_from(end).unwrap_or(self.layout.end));
         let returning = format!("{lead}{}", list.join(", "));
+        let bulk = (op == CaptureOp::Insert && !t.row_security && !columns.is_empty()).then(|| {
+            let names: Vec<String> = columns.iter().map(|c| quoted(&c.name)).collect();
+            format!("COPY {} ({}) FROM STDIN", qualified(&t.schema, &t.name), names.join(", "))
+        });
         Ok(CapturePlan {
             reason: reason.to_owned(),
             table: self.item_id(index),
@@ -267,19 +306,12 @@ impl<'a> Analyser<'a> {
             },
             returning,
             client_returns,
+            bulk,
         })
     }
 }
 
-fn is_single_row(insert: &Insert) -> bool {
-    match insert.source.as_deref().map(|q| &q.body) {
-        None => true,
-        Some(Body::Values(rows)) => rows.len() <= 1,
-        Some(_) => false,
-    }
-}
-
-fn insert_op(insert: &Insert) -> CaptureOp {
+fn insert_op(insert: &crate::ast::Insert) -> CaptureOp {
     match &insert.on_conflict {
         Some(conflict) if conflict.update.is_some() => CaptureOp::Upsert,
         _ => CaptureOp::Insert,

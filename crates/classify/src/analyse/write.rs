@@ -19,7 +19,7 @@ use crate::value::{self, Canon, Found, Use, has_clock_word};
 use onecopy_core::Mode;
 
 /// What an INSERT does about a column that it does not name.
-enum DefaultValue {
+pub(super) enum DefaultValue {
     /// It stays with the server; the value is known or not.
     Server(Option<Operand>),
     /// It is put into the text. The operand is known if the value is one frozen value and nothing else.
@@ -65,6 +65,8 @@ impl<'a> Analyser<'a> {
             );
         }
         let mut rows = self.rows(insert, &given, scope, env);
+        // So far only the source was looked at.
+        self.unsteady |= self.effects.reads_random || self.effects.locks_rows;
         self.fill_defaults(insert, t, &given, &mut rows, top && !body);
         let assigned = self.fire_triggers(table, Event::Insert);
         for row in &mut rows.values {
@@ -98,7 +100,7 @@ impl<'a> Analyser<'a> {
     }
 
     /// The columns that an INSERT gives values for, in order; the flag tells an assignment to a part.
-    fn given_columns(&self, insert: &'a Insert, table: &'a Table) -> Option<Vec<(&'a Column, bool)>> {
+    fn given_columns(&mut self, insert: &'a Insert, table: &'a Table) -> Option<Vec<(&'a Column, bool)>> {
         if !insert.columns.is_empty() {
             return insert
                 .columns
@@ -113,16 +115,32 @@ impl<'a> Analyser<'a> {
                 Body::Select(select) => {
                     let star = |t: &Target| matches!(t.value, Expr::Column { star: true, .. });
                     if select.targets.iter().any(star) {
-                        // As many as the source has; the others get their defaults, which must not matter.
-                        table.columns.len()
+                        // As many as the source has; the others get their defaults.
+                        self.given_width(insert, query, table)
                     } else {
                         select.targets.len()
                     }
                 }
-                Body::Set { .. } => table.columns.len(),
+                Body::Set { .. } => self.given_width(insert, query, table),
             },
         };
         Some(table.columns.iter().take(count).map(|c| (c, false)).collect())
+    }
+
+    /// How many columns the source of an INSERT has that names none.
+    fn given_width(&mut self, insert: &'a Insert, query: &'a Query, table: &'a Table) -> usize {
+        let withs: Vec<_> = insert.with.iter().collect();
+        if let Some(width) = self.width(query, &withs) {
+            return width;
+        }
+        let matters = |c: &&Column| c.identity.is_some() || c.default.is_some();
+        if let Some(column) = table.columns.iter().find(matters) {
+            self.refuse(
+                format!("it is not known whether column {} gets its default", column.name),
+                "name the columns that INSERT gives values for",
+            );
+        }
+        table.columns.len()
     }
 
     /// Walks the source of an INSERT; returns the values that it shows.
@@ -236,7 +254,18 @@ impl<'a> Analyser<'a> {
         if added.is_empty() {
             return;
         }
-        let done = rewritable && self.add_columns(insert, given, &added, &slots, rows.form);
+        let done = rewritable
+            && (self.add_columns(insert, given, &added, &slots, rows.form)
+                || rows.form == RowForm::Select { single: false }
+                    && slots
+                        .first()
+                        .is_some_and(|slots| self.add_columns_around(insert, given, &added, slots)));
+        if done && rows.form == (RowForm::Select { single: false }) {
+            // Each row gets a value of its own, which the text does not show.
+            for row in &mut rows.values {
+                row.retain(|number, _| !added.iter().any(|c| c.number == *number));
+            }
+        }
         if !done {
             let names: Vec<&str> = added.iter().map(|c| c.name.as_str()).collect();
             let draws = slots.iter().flatten().flatten().any(|p| self.is_draw(p));
@@ -255,7 +284,7 @@ impl<'a> Analyser<'a> {
         }
     }
 
-    fn is_draw(&self, piece: &Piece) -> bool {
+    pub(super) fn is_draw(&self, piece: &Piece) -> bool {
         matches!(piece, Piece::Frozen(index) if self.edits.draws(*index))
     }
 
@@ -465,7 +494,7 @@ impl<'a> Analyser<'a> {
     }
 
     /// What a column gets that is left out, or set to DEFAULT.
-    fn default_value(&mut self, column: &'a Column) -> DefaultValue {
+    pub(super) fn default_value(&mut self, column: &'a Column) -> DefaultValue {
         if column.identity.is_some() {
             return match &column.sequence {
                 Some((schema, name)) => {

@@ -4,8 +4,8 @@
 use super::generate::Generator;
 use super::server::{Answer, Session, TestServer};
 use onecopy_classify::{
-    Catalogue, Class, Context, Determinism, FrozenKind, FrozenValue, Layout, NoParams, Scratch, captured_sql,
-    classify, normalise,
+    CapturePlan, Catalogue, Class, Context, Determinism, FrozenKind, FrozenValue, Layout, NoParams, Numbered,
+    Scratch, captured_sql, classify, normalise,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -153,27 +153,57 @@ impl<'s> Pair<'s> {
             Determinism::Replay => self.replay(sql, layout, &class),
             Determinism::Capture(plan) => {
                 let Some(frozen) = self.freeze(&plan.rewrite.frozen) else { return };
-                let text = plan.rewrite.render_simple(sql, layout, &frozen);
-                match self.ask_guarded(self.home, &text) {
+                self.capture(sql, layout, &plan, &frozen, what);
+            }
+            Determinism::Number(plan) => {
+                let Some(mut frozen) = self.freeze(&plan.capture.rewrite.frozen) else { return };
+                let Numbered::Query { count, .. } = &plan.source else { return };
+                match self.ask_guarded(self.home, &count.render_simple(sql, layout, &frozen)) {
                     Answer::Rows(rows, _) => {
-                        let apply = captured_sql(&plan);
-                        for row in rows {
-                            let row = &row[row.len() - apply.types.len()..];
-                            let values: Vec<Option<&str>> = row.iter().map(Option::as_deref).collect();
-                            let answer = self.other.execute(&[], &apply.sql, &values);
-                            assert!(
-                                matches!(answer, Answer::Rows(_, 1)),
-                                "{what}: {sql}\n{}: {answer:?}",
-                                apply.sql
-                            );
+                        let count: i64 = rows[0][0].as_deref().unwrap().parse().unwrap();
+                        for block in &plan.blocks {
+                            let FrozenKind::NextVal { name, .. } =
+                                &plan.capture.rewrite.frozen[block.frozen].kind
+                            else {
+                                panic!("a block is drawn")
+                            };
+                            let last = self.sequences.entry(name.clone()).or_insert(1000);
+                            frozen[block.frozen] = FrozenValue((*last + block.increment).to_string());
+                            *last += count * block.increment;
                         }
-                        self.captured += 1;
+                        self.capture(sql, layout, &plan.capture, &frozen, what);
                     }
                     Answer::Error(_) => self.failed += 1,
                 }
             }
         }
         self.compare(&format!("{what}: {sql}\n{:?}", class.determinism));
+    }
+
+    /// Ships the rows that a statement changes.
+    fn capture(
+        &mut self,
+        sql: &str,
+        layout: Layout<'_>,
+        plan: &CapturePlan,
+        frozen: &[FrozenValue],
+        what: &str,
+    ) {
+        let text = plan.rewrite.render_simple(sql, layout, frozen);
+        let Answer::Rows(rows, _) = self.ask_guarded(self.home, &text) else {
+            self.failed += 1;
+            return;
+        };
+        let apply = captured_sql(plan);
+        self.other.run("SET session_replication_role = replica");
+        for row in rows {
+            let row = &row[row.len() - apply.types.len()..];
+            let values: Vec<Option<&str>> = row.iter().map(Option::as_deref).collect();
+            let answer = self.other.execute(&[], &apply.sql, &values);
+            assert!(matches!(answer, Answer::Rows(_, 1)), "{what}: {sql}\n{}: {answer:?}", apply.sql);
+        }
+        self.other.run("SET session_replication_role = origin");
+        self.captured += 1;
     }
 
     fn replay(&mut self, sql: &str, layout: Layout<'_>, class: &Class) {

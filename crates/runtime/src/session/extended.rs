@@ -111,6 +111,12 @@ impl Session {
         body: Bytes,
     ) -> Result<Result<(Portal, Step), Failure>, ClientError> {
         let in_block = self.txn.is_some();
+        if statement.class.numbers_rows() {
+            // Numbers are drawn when its rows have been counted; until then it can only be described.
+            let plain = prepared.preparation.clone();
+            let portal = Portal { prepared, statement, body: body.clone(), frozen: Vec::new(), in_block };
+            return Ok(Ok((portal, Step::Bind { statement: plain, body, extra: Vec::new() })));
+        }
         let frozen = match self.freeze(&statement, in_block).await? {
             Ok(frozen) => frozen,
             Err(failure) => return Ok(Err(failure)),

@@ -1,6 +1,6 @@
 //! Values that every replica must use alike: the time, and the numbers of sequences.
 
-use onecopy_classify::{FrozenKind, FrozenValue};
+use onecopy_classify::{Frozen, FrozenKind, FrozenValue};
 use onecopy_core::{Event, TableId};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -18,52 +18,61 @@ impl Session {
         in_block: bool,
     ) -> Result<Result<Vec<FrozenValue>, Failure>, ClientError> {
         let frozen = &rewrite_of(&statement.class, None, in_block).frozen;
-        if frozen.is_empty() {
-            return Ok(Ok(Vec::new()));
-        }
+        let drawn = self.draw(frozen, 1).await?;
+        Ok(self.values(frozen, drawn, true))
+    }
+
+    /// The values of a statement whose rows are numbered: those of sequences are the first ones of blocks of `count`.
+    /// They are not noted as drawn, since only the last number of a block is what currval() shows.
+    pub(super) async fn freeze_blocks(
+        &mut self,
+        frozen: &[Frozen],
+        count: u32,
+    ) -> Result<Result<Vec<FrozenValue>, Failure>, ClientError> {
+        let drawn = match count {
+            0 => vec![Some(0); frozen.len()],
+            count => self.draw(frozen, count).await?,
+        };
+        Ok(self.values(frozen, drawn, false))
+    }
+
+    fn values(
+        &mut self,
+        frozen: &[Frozen],
+        drawn: Vec<Option<i64>>,
+        note: bool,
+    ) -> Result<Vec<FrozenValue>, Failure> {
+        let not_yet = |message: String| Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message);
         let mut values = Vec::with_capacity(frozen.len());
-        let mut drawn = self.draw(statement).await?.into_iter();
+        let mut drawn = drawn.into_iter();
         for item in frozen {
             let value = match &item.kind {
                 FrozenKind::TransactionTimestamp => self.transaction_timestamp(),
                 FrozenKind::StatementTimestamp => timestamp(crate::clock::unix_micros()),
-                FrozenKind::NextVal { schema, name } => match drawn.next().flatten() {
-                    Some(value) => {
+                FrozenKind::NextVal { schema, name } => {
+                    let value = drawn.next().flatten().ok_or_else(|| {
+                        not_yet(format!("nextval: sequence \"{name}\" is used up or does not exist"))
+                    })?;
+                    if note {
                         self.sequences.insert((schema.clone(), name.clone()), value);
                         self.last_sequence = Some(value);
-                        value.to_string()
                     }
-                    None => {
-                        return Ok(Err(Failure::new(
-                            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                            format!("nextval: sequence \"{name}\" is used up or does not exist"),
-                        )));
-                    }
-                },
-                FrozenKind::CurrVal { schema, name } => {
-                    match self.sequences.get(&(schema.clone(), name.clone())) {
-                        Some(value) => value.to_string(),
-                        None => {
-                            return Ok(Err(Failure::new(
-                                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                                format!("currval of sequence \"{name}\" is not yet defined in this session"),
-                            )));
-                        }
-                    }
+                    value.to_string()
                 }
-                FrozenKind::LastVal => match self.last_sequence {
-                    Some(value) => value.to_string(),
-                    None => {
-                        return Ok(Err(Failure::new(
-                            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                            "lastval is not yet defined in this session",
-                        )));
-                    }
-                },
+                FrozenKind::CurrVal { schema, name } => {
+                    let value = self.sequences.get(&(schema.clone(), name.clone())).ok_or_else(|| {
+                        not_yet(format!("currval of sequence \"{name}\" is not yet defined in this session"))
+                    })?;
+                    value.to_string()
+                }
+                FrozenKind::LastVal => self
+                    .last_sequence
+                    .ok_or_else(|| not_yet("lastval is not yet defined in this session".to_owned()))?
+                    .to_string(),
             };
             values.push(FrozenValue(value));
         }
-        Ok(Ok(values))
+        Ok(values)
     }
 
     /// `now()`: one value for a transaction. What is bound before it is known whether more follows in the same
@@ -75,12 +84,9 @@ impl Session {
         })
     }
 
-    /// Draws the sequence values that a statement needs, one each.
-    async fn draw(&mut self, statement: &Statement) -> Result<Vec<Option<i64>>, ClientError> {
-        let wants: Vec<TableId> = statement
-            .class
-            .rewrite
-            .frozen
+    /// Draws what a statement needs of sequences, `count` values each; returns the first ones.
+    async fn draw(&mut self, frozen: &[Frozen], count: u32) -> Result<Vec<Option<i64>>, ClientError> {
+        let wants: Vec<TableId> = frozen
             .iter()
             .filter_map(|frozen| match &frozen.kind {
                 FrozenKind::NextVal { schema, name } => Some(onecopy_classify::table_id(schema, name)),
@@ -95,7 +101,7 @@ impl Session {
             None => self.shared.scheduler.new_txn(&self.mail),
         };
         let op = onecopy_core::OpId(u32::MAX);
-        let wants = wants.into_iter().map(|sequence| (sequence, 1)).collect();
+        let wants = wants.into_iter().map(|sequence| (sequence, count)).collect();
         self.shared.scheduler.handle(Event::NextValues { txn: id, op, wants });
         let values = loop {
             match self.mail.clone().next(id).await {

@@ -11,6 +11,7 @@ mod commit;
 pub mod environment;
 mod extended;
 mod frozen;
+mod numbered;
 mod run;
 mod simple;
 mod special;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use onecopy_classify::{CapturePlan, Determinism, FrozenValue, Kind, NoParams, Parameterised};
 use onecopy_core::{Access, AccessSet, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::{Status, build};
@@ -33,6 +33,11 @@ const DEFAULT_SEARCH_PATH: &str = "\"$user\", public";
 /// How many statements of a class come as texts before the class is kept prepared.
 const USES_BEFORE_PREPARED: u32 = 3;
 
+/// Captured new rows from which on they are shipped as one COPY.
+const BULK_ROWS_MIN: usize = 16;
+/// Bytes of a COPY in one message, about.
+const COPY_PIECE_LEN: usize = 32 * 1024;
+
 /// A statement ready for the core and for a lane.
 pub(super) struct Job {
     pub request: Request,
@@ -47,6 +52,35 @@ pub(super) struct Job {
     /// To be repeated on the home's lane, should the transaction move there (a setting, a savepoint).
     pub repeat: Option<String>,
     pub schema_changed: bool,
+    pub aside: Aside,
+}
+
+/// What is unusual about a job that is a step towards the answer of a statement, and not all of it.
+#[derive(Default)]
+pub(super) struct Aside {
+    /// Whether the client sees its answer.
+    pub quiet: Quiet,
+    /// So many columns at the end of its rows are for the session.
+    pub probe: Option<usize>,
+    /// Numbers that its captured rows may have, by column.
+    pub blocks: Vec<Block>,
+}
+
+/// Whether the client sees an answer. Errors it always sees, and what a COPY needs to go on.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Quiet {
+    #[default]
+    No,
+    /// It stays in `held` until the session knows.
+    Held,
+    Dropped,
+}
+
+/// Numbers that were drawn for a captured column.
+pub(super) struct Block {
+    pub column: usize,
+    pub first: i64,
+    pub last: i64,
 }
 
 /// What came of a job.
@@ -109,6 +143,11 @@ impl Session {
         if let Some(done) = self.execute_special(statement, portal).await? {
             return Ok(done);
         }
+        if statement.class.numbers_rows()
+            && let Determinism::Number(plan) = self.determinism(statement, portal)
+        {
+            return self.execute_numbered(statement, portal, &plan).await;
+        }
         let job = match self.prepare_job(statement, portal).await? {
             Ok(job) => job,
             Err(failure) => return self.on_refused(statement, portal, failure).await,
@@ -133,8 +172,17 @@ impl Session {
     ) -> Result<Result<Job, Failure>, ClientError> {
         let class = statement.class.clone();
         let determinism = self.determinism(statement, portal);
-        if let Determinism::Refuse(refusal) = &determinism {
-            return Ok(Err(Failure::unsupported(refusal.reason.clone(), refusal.hint.clone())));
+        match &determinism {
+            Determinism::Refuse(refusal) => {
+                return Ok(Err(Failure::unsupported(refusal.reason.clone(), refusal.hint.clone())));
+            }
+            Determinism::Number(plan) => {
+                return Ok(Err(Failure::unsupported(
+                    format!("a statement cannot be executed in this form: {}", plan.capture.reason),
+                    "Send it by itself, as a query or a prepared statement of the protocol.",
+                )));
+            }
+            Determinism::Read | Determinism::Replay | Determinism::Capture(_) => {}
         }
         let in_block = self.txn.is_some();
         let frozen = match portal {
@@ -181,6 +229,7 @@ impl Session {
             generation: statement.generation,
             repeat: None,
             schema_changed,
+            aside: Aside::default(),
         }))
     }
 
@@ -195,7 +244,10 @@ impl Session {
     }
 
     /// The collected messages; with a capture, the formats of our columns are settled.
-    fn steps_with_capture(&mut self, capture: Option<&CapturePlan>) -> Result<Vec<Step>, ClientError> {
+    pub(super) fn steps_with_capture(
+        &mut self,
+        capture: Option<&CapturePlan>,
+    ) -> Result<Vec<Step>, ClientError> {
         let mut steps = std::mem::take(&mut self.steps);
         let Some(plan) = capture else { return Ok(steps) };
         for step in &mut steps {
@@ -398,8 +450,10 @@ impl Session {
             Err(error) => return Ok(self.lane_unavailable(id, op, replica, error)),
         };
         let in_read_phase = matches!(how, How::Snapshot { .. });
+        let silent = job.aside.quiet != Quiet::No;
         let mut watch = Watch {
             hash: in_read_phase.then(AnswerHash::default),
+            discard_copy: job.write.is_none(),
             capture: job.capture.as_ref().map(|plan| Captured {
                 columns: plan.columns.len(),
                 client_returns: plan.client_returns,
@@ -408,6 +462,9 @@ impl Session {
                 ..Captured::default()
             }),
         };
+        if let (Some(columns), None) = (job.aside.probe, &watch.capture) {
+            watch.capture = Some(Captured { columns, client_returns: true, ..Captured::default() });
+        }
         let begun_at = self.client.output.len();
         let result = {
             let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
@@ -419,7 +476,7 @@ impl Session {
             let prelude = unit::put_prelude(&mut lane.lent.lane, &commands);
             match prelude {
                 Err(error) => Err(UnitError::from(error)),
-                Ok(prelude) if hold => {
+                Ok(prelude) if hold || silent => {
                     let held_max = self.shared.limits.held_result_bytes_max;
                     let sink = Sink::Hold(&mut self.held, held_max);
                     unit::run(
@@ -482,8 +539,17 @@ impl Session {
         }
         self.return_lane(lane, how, answer.status.unwrap_or(Status::Failed)).await;
         if failed {
-            self.release_held();
+            match &answer.error {
+                // What came before the error answers messages that the client did not send.
+                Some(error) if silent => {
+                    self.drop_held();
+                    error.put_error(&mut self.client.output);
+                }
+                _ => self.release_held(),
+            }
             self.on_statement_failed();
+        } else if job.aside.quiet == Quiet::Dropped {
+            self.drop_held();
         }
         // With its writes, since for a transaction of its own this is the request to commit.
         if hold && !failed {
@@ -558,11 +624,22 @@ impl Session {
         }
         txn.schema_changed |= job.schema_changed;
         let mut writes = Vec::new();
-        if let (Some(plan), Some(captured)) = (&job.capture, watch.capture.take()) {
+        let captured = watch.capture.take();
+        if let (None, Some(_), Some(captured)) = (&job.capture, job.aside.probe, &captured) {
+            answer.probed.clone_from(&captured.rows);
+        }
+        if let (Some(plan), Some(captured)) = (&job.capture, captured) {
             let formats = captured_format(&job.request);
-            for row in &captured.rows {
-                writes.push(captured_write(plan, row, formats));
+            if !job.aside.blocks.iter().all(|block| captured.rows.iter().all(|row| block.has(row, formats))) {
+                return Err(Some(
+                    Failure::new(
+                        SqlState::SERIALIZATION_FAILURE,
+                        "the query of the statement yielded more rows when it ran than when they were counted",
+                    )
+                    .hint("Run the transaction again."),
+                ));
             }
+            writes = captured_writes(plan, &captured.rows, formats);
         } else if let Some(what) = &job.write {
             let what = match what {
                 What::Copy { sql, .. } => {
@@ -691,7 +768,7 @@ impl Session {
             }
         }
         for (request, hash) in &reads {
-            let mut watch = Watch { hash: Some(AnswerHash::default()), capture: None };
+            let mut watch = Watch { hash: Some(AnswerHash::default()), ..Watch::default() };
             match unit::run(&mut lane.lent.lane, 0, request, Sink::Drop, &mut watch, None).await {
                 Ok(answer) => {
                     let again = watch.hash.map(|hash| hash.value());
@@ -915,6 +992,77 @@ fn captured_format(request: &Request) -> onecopy_wire::Format {
         }
     }
     onecopy_wire::Format::Text
+}
+
+impl Block {
+    /// Whether a row's number is one of the block's.
+    fn has(&self, row: &[Option<Bytes>], format: onecopy_wire::Format) -> bool {
+        let Some(Some(value)) = row.get(self.column) else { return true };
+        let number = match (format, value.len()) {
+            (onecopy_wire::Format::Text, _) => {
+                std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok())
+            }
+            (_, 2) => value.as_ref().try_into().ok().map(|bytes| i64::from(i16::from_be_bytes(bytes))),
+            (_, 4) => value.as_ref().try_into().ok().map(|bytes| i64::from(i32::from_be_bytes(bytes))),
+            (_, 8) => value.as_ref().try_into().ok().map(i64::from_be_bytes),
+            _ => None,
+        };
+        let (least, greatest) = (self.first.min(self.last), self.first.max(self.last));
+        // A column of another type cannot be read here; its numbers are trusted.
+        number.is_none_or(|number| (least..=greatest).contains(&number))
+    }
+}
+
+/// The rows that a statement changed, as they go to the log: many new ones as one COPY.
+fn captured_writes(
+    plan: &CapturePlan,
+    rows: &[Vec<Option<Bytes>>],
+    format: onecopy_wire::Format,
+) -> Vec<Write> {
+    match &plan.bulk {
+        Some(sql) if rows.len() >= BULK_ROWS_MIN && format == onecopy_wire::Format::Text => {
+            let what = What::Copy { sql: sql.clone(), data: copy_data(rows) };
+            vec![Write { what, captured: true, rows: Some(rows.len() as u64) }]
+        }
+        _ => rows.iter().map(|row| captured_write(plan, row, format)).collect(),
+    }
+}
+
+/// Rows in the text format of COPY, in pieces for messages.
+fn copy_data(rows: &[Vec<Option<Bytes>>]) -> Vec<Bytes> {
+    let mut pieces = Vec::new();
+    let mut piece = BytesMut::new();
+    for row in rows {
+        for (i, value) in row.iter().enumerate() {
+            if i > 0 {
+                piece.put_u8(b'\t');
+            }
+            match value {
+                None => piece.put_slice(b"\\N"),
+                Some(value) => put_escaped(&mut piece, value),
+            }
+        }
+        piece.put_u8(b'\n');
+        if piece.len() >= COPY_PIECE_LEN {
+            pieces.push(piece.split().freeze());
+        }
+    }
+    if !piece.is_empty() {
+        pieces.push(piece.freeze());
+    }
+    pieces
+}
+
+fn put_escaped(out: &mut BytesMut, value: &[u8]) {
+    for &byte in value {
+        match byte {
+            b'\\' => out.put_slice(b"\\\\"),
+            b'\n' => out.put_slice(b"\\n"),
+            b'\r' => out.put_slice(b"\\r"),
+            b'\t' => out.put_slice(b"\\t"),
+            byte => out.put_u8(byte),
+        }
+    }
 }
 
 fn captured_write(plan: &CapturePlan, row: &[Option<Bytes>], format: onecopy_wire::Format) -> Write {

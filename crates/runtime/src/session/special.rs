@@ -11,7 +11,7 @@ use onecopy_wire::sqlstate::SqlState;
 use super::client::ClientError;
 use super::environment::list_value;
 use super::extended::Portal;
-use super::run::Job;
+use super::run::{Aside, Job};
 use super::txn::{Lane, Savepoint};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};
@@ -372,6 +372,7 @@ impl Session {
             generation: 0,
             repeat: repeat.then(|| statement.sql.to_string()),
             schema_changed: false,
+            aside: Aside::default(),
         };
         let ran = self.run_job(job).await?;
         Ok(self.answer_or_fail(&ran))
@@ -742,7 +743,7 @@ impl Session {
     }
 
     /// The open transaction was executing on a replica that is lost: it cannot go on.
-    fn on_lane_lost(&mut self, lane: Lane, error: &LaneError) {
+    pub(super) fn on_lane_lost(&mut self, lane: Lane, error: &LaneError) {
         let (replica, id) = (lane.replica, self.txn.as_ref().map(|txn| txn.id));
         self.lose_lane(lane, error);
         if let Some(txn) = id {

@@ -86,6 +86,8 @@ pub struct Watch {
     pub hash: Option<AnswerHash>,
     /// Keep the last columns of every row and take them out of what the client sees.
     pub capture: Option<Captured>,
+    /// Do not keep the data of a COPY: they are of no use to anybody else.
+    pub discard_copy: bool,
 }
 
 /// A hash of an answer's frames.
@@ -135,6 +137,8 @@ pub struct Answer {
     /// COPY data that the client sent.
     pub copy: Vec<Bytes>,
     pub copy_bytes: usize,
+    /// Columns that the session asked for itself, by row.
+    pub probed: Vec<Vec<Option<Bytes>>>,
 }
 
 /// Why a unit could not be carried to its end.
@@ -479,7 +483,7 @@ impl Relay<'_, '_> {
 
     /// Carries the client's COPY data to the server and keeps it, until either ends it.
     async fn copy_in(&mut self, lane: &mut Lane) -> Result<(), UnitError> {
-        let Relay { sink, copy_client, answer, .. } = self;
+        let Relay { sink, copy_client, answer, watch } = self;
         let client: &mut Client = match (sink, copy_client) {
             (Sink::Client(client), _) => client,
             (Sink::Hold(held, _), Some(client)) => {
@@ -502,7 +506,9 @@ impl Relay<'_, '_> {
                     Frontend::CopyData(_) => {
                         lane.output.put_slice(&frame);
                         answer.copy_bytes += body.len();
-                        answer.copy.push(body);
+                        if !watch.discard_copy {
+                            answer.copy.push(body);
+                        }
                     }
                     Frontend::CopyDone => {
                         build::copy_done(&mut lane.output);
