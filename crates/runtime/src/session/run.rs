@@ -454,6 +454,7 @@ impl Session {
         let mut watch = Watch {
             hash: in_read_phase.then(AnswerHash::default),
             discard_copy: job.write.is_none(),
+            kept_bytes_max: self.shared.limits.transaction_bytes_max,
             capture: job.capture.as_ref().map(|plan| Captured {
                 columns: plan.columns.len(),
                 client_returns: plan.client_returns,
@@ -614,6 +615,9 @@ impl Session {
             ));
         }
         let bytes_max = self.shared.limits.transaction_bytes_max;
+        if answer.kept_overflow {
+            return Err(Some(unit::kept_too_much(bytes_max)));
+        }
         let Some(txn) = self.txn.as_mut() else { return Ok(Vec::new()) };
         if in_read_phase {
             if let Some(command) = &job.repeat {
@@ -658,13 +662,7 @@ impl Session {
             txn.note_writes(writes, settings);
         }
         if txn.writes_bytes > bytes_max {
-            return Err(Some(
-                Failure::new(
-                    SqlState::PROGRAM_LIMIT_EXCEEDED,
-                    format!("the transaction's writes exceed {bytes_max} bytes"),
-                )
-                .hint("Write in smaller transactions, or raise limits.transaction_bytes_max."),
-            ));
+            return Err(Some(unit::kept_too_much(bytes_max)));
         }
         Ok(Vec::new())
     }

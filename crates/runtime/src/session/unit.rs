@@ -8,8 +8,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onecopy_wire::backend::{Backend, ErrorFields, Status, row_count, strip_columns, tag};
 use onecopy_wire::frontend::{self, Frontend, Target, build};
 use onecopy_wire::relay::{Next, RelayState, TagSet, scan};
-use onecopy_wire::{WireError, backend};
+use onecopy_wire::{SqlState, WireError, backend};
 
+use crate::errors::Failure;
 use crate::lane::{DECODE_LEN_MAX, Lane, LaneError, StatementKey, StatementName};
 use crate::session::client::{Client, ClientError, SEND_LEN};
 
@@ -88,6 +89,8 @@ pub struct Watch {
     pub capture: Option<Captured>,
     /// Do not keep the data of a COPY: they are of no use to anybody else.
     pub discard_copy: bool,
+    /// Bytes of COPY data or captured rows that may be kept; more is an error.
+    pub kept_bytes_max: usize,
 }
 
 /// A hash of an answer's frames.
@@ -130,6 +133,8 @@ pub struct Answer {
     pub begun: bool,
     /// The held answer grew too large and was dropped.
     pub overflow: bool,
+    /// There was more to keep than may be kept: nothing was.
+    pub kept_overflow: bool,
     /// Settings that the server reported.
     pub reported: Vec<(String, String)>,
     /// Statements whose Parse was not carried out, because of the error.
@@ -199,7 +204,11 @@ fn put_request(
             } else {
                 // What a lane keeps may have been planned for other definitions; the client expects a fresh plan.
                 build::parse(&mut lane.output, "", &statement.sql, statement.types.iter().copied())?;
-                expectations.parses.push_back((None, false));
+                expectations.parses.push_back(ExpectedParse {
+                    key: statement.key,
+                    prepares: false,
+                    visible: false,
+                });
                 lane.put_bind("", bind);
             }
             if *returns {
@@ -416,8 +425,20 @@ impl Relay<'_, '_> {
                 return Ok(true);
             }
             Backend::Error(fields) => {
-                self.answer.error = Some(Box::new(fields.to_owned()));
-                put(&mut self.sink, &mut self.answer, frame);
+                let mut fields = Box::new(fields.to_owned());
+                if self.answer.kept_overflow {
+                    // The server only repeats what it was told.
+                    let failure = kept_too_much(self.watch.kept_bytes_max);
+                    (fields.code, fields.message, fields.hint) =
+                        (failure.code, failure.message, failure.hint);
+                    fields.context = None;
+                    let mut ours = BytesMut::new();
+                    fields.put_error(&mut ours);
+                    put(&mut self.sink, &mut self.answer, &ours);
+                } else {
+                    put(&mut self.sink, &mut self.answer, frame);
+                }
+                self.answer.error = Some(fields);
                 pay_sync(lane, expectations).await?;
             }
             Backend::ParameterStatus(status) => {
@@ -460,7 +481,12 @@ impl Relay<'_, '_> {
             let row: Vec<Option<Bytes>> =
                 values.iter().skip(first).map(|value| value.map(|value| body.slice_ref(value))).collect();
             capture.bytes += body.len();
-            capture.rows.push(row);
+            if capture.bytes <= self.watch.kept_bytes_max {
+                capture.rows.push(row);
+            } else {
+                capture.rows.clear();
+                self.answer.kept_overflow = true;
+            }
         }
         if tag == tag::ROW_DESCRIPTION && capture.plain_descriptions > 0 {
             capture.plain_descriptions -= 1;
@@ -483,7 +509,7 @@ impl Relay<'_, '_> {
 
     /// Carries the client's COPY data to the server and keeps it, until either ends it.
     async fn copy_in(&mut self, lane: &mut Lane) -> Result<(), UnitError> {
-        let Relay { sink, copy_client, answer, watch } = self;
+        let Relay { sink, copy_client, answer, watch, .. } = self;
         let client: &mut Client = match (sink, copy_client) {
             (Sink::Client(client), _) => client,
             (Sink::Hold(held, _), Some(client)) => {
@@ -508,6 +534,13 @@ impl Relay<'_, '_> {
                         answer.copy_bytes += body.len();
                         if !watch.discard_copy {
                             answer.copy.push(body);
+                            if answer.copy_bytes > watch.kept_bytes_max {
+                                answer.copy.clear();
+                                answer.kept_overflow = true;
+                                build::copy_fail(&mut lane.output, "too large");
+                                lane.flush().await?;
+                                return discard_copy(client).await.map_err(UnitError::from);
+                            }
                         }
                     }
                     Frontend::CopyDone => {
@@ -580,6 +613,15 @@ async fn pay_sync(lane: &mut Lane, expectations: &mut Expectations) -> Result<()
         lane.flush().await?;
     }
     Ok(())
+}
+
+/// What a client hears whose transaction writes more than is kept for the other replicas.
+pub fn kept_too_much(bytes_max: usize) -> Failure {
+    Failure::new(
+        SqlState::PROGRAM_LIMIT_EXCEEDED,
+        format!("the transaction's writes exceed {bytes_max} bytes"),
+    )
+    .hint("Write in smaller transactions, or raise limits.transaction_bytes_max.")
 }
 
 /// After the server has given up a COPY, the client may go on sending until it hears of it.
