@@ -1,5 +1,6 @@
 //! `onecopy up` as a process: what it starts, what it writes, and that nothing is left of it.
 
+mod bookkeeping;
 mod clients;
 mod repeated;
 mod settings;
