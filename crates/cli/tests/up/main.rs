@@ -4,6 +4,7 @@ mod bookkeeping;
 mod clients;
 mod repeated;
 mod settings;
+mod waiting;
 
 use onecopy_cluster::ClusterFile;
 use std::fs;
