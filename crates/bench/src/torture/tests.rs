@@ -94,13 +94,13 @@ async fn server_crashes_and_loses_commits_that_it_answered() {
 
 /// All kinds of torture against any target, then the comparison of the servers behind it:
 /// `TORTURE_DSN="host=... port=..." TORTURE_REPLICAS="host=...;host=..." TORTURE_SECONDS=600 \
-///  cargo test --release -p onecopy-bench -- --ignored --nocapture soak`
+///  cargo test --release -p onecopy-bench -- --ignored --nocapture given_target`
 ///
 /// `TORTURE_ISOLATION` is that of `Isolation` in lower case with underscores, `TORTURE_SEED` a number,
 /// `TORTURE_ONLY` one of `transactions`, `nondeterminism` and `bad_input`.
 #[tokio::test]
 #[ignore = "needs a target of its own"]
-async fn soak() {
+async fn given_target_is_one_copy() {
     let variable = |name: &str| std::env::var(name).ok();
     let dsn = variable("TORTURE_DSN").expect("TORTURE_DSN names the target");
     let number = |name: &str, default| variable(name).map_or(default, |text| text.parse().expect("a number"));

@@ -1,11 +1,13 @@
 //! `onecopy up` as a process: what it starts, what it writes, and that nothing is left of it.
 
 mod advisory_locks;
+mod bookkeeping;
 mod clients;
 mod notifications;
 mod prepared_sql;
 mod repeated;
 mod settings;
+mod waiting;
 
 use onecopy_cluster::ClusterFile;
 use std::fs;

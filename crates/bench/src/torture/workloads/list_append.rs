@@ -37,8 +37,8 @@ pub(super) fn step(client: &mut Client, place: i64) -> Step {
             read_two(world.list(place, false), world.list(other, false))
         }
         4 if is_array(world.list(place, false)) => {
-            let (list, other) = (world.list(place, true), world.list(place ^ 2, false));
-            if is_array(other) && world.is_there(list) && world.is_there(other) {
+            let (list, other) = (world.list(place, true), world.list(LISTS - 2, false));
+            if !is_array(other) && world.is_there(list) && world.is_there(other) {
                 append_to_both(list, other, [world.fresh(), world.fresh()])
             } else {
                 append(client, list)
@@ -101,11 +101,12 @@ pub(super) fn append(client: &mut Client, list: i64) -> Step {
     })
 }
 
-/// One statement that appends to two lists and shows both.
+/// One statement that appends to a list of each table and shows both. Of one table PostgreSQL would change them in no
+/// certain order, so whoever executes statements again elsewhere may refuse that.
 fn append_to_both(first: i64, second: i64, values: [i64; 2]) -> Step {
     let sql = "WITH a AS (UPDATE torture_list SET items = items || $2::bigint WHERE id = $1 RETURNING id, items), \
-               b AS (UPDATE torture_list SET items = items || $4::bigint WHERE id = $3 RETURNING id, items) \
-               SELECT 1 AS place, id, items FROM a UNION ALL SELECT 2, id, items FROM b ORDER BY place";
+               b AS (UPDATE torture_text SET items = items || ' ' || ($4::bigint)::text WHERE id = $3 RETURNING id, items) \
+               SELECT 1 AS place, id, items::text FROM a UNION ALL SELECT 2, id, items FROM b ORDER BY place";
     let write = |list, number| Operation::Append { list: world::list(list), value: world::value(number) };
     let writes = vec![write(first, values[0]), write(second, values[1])];
     Step::new(sql, &[first, values[0], second, values[1]], writes.clone(), move |answer| {

@@ -1,0 +1,308 @@
+//! Who waits for whom, and who does not: shown by the counters of `onecopy status`.
+//!
+//! Two transactions run in step on two connections. If one had to wait for the other, the test would wait for ever, so
+//! each statement has a minute.
+
+use super::clients::{block_on, connect, json, rows};
+use super::{Up, folder};
+use onecopy_cluster::ClusterFile;
+use onecopy_workload::{Catalogue, Value, pgbench, tpcw};
+use std::path::Path;
+use std::time::Duration;
+use tokio_postgres::Client;
+
+/// Counters of the whole cluster.
+#[derive(Debug, PartialEq, Eq)]
+struct Counters {
+    grants_waited: u64,
+    deadlocks: u64,
+    reads_changed: u64,
+}
+
+fn counters(dir: &Path) -> Counters {
+    let status = json(dir, &["status"]);
+    let count =
+        |name: &str| status["status"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {status}"));
+    Counters {
+        grants_waited: count("grants_waited"),
+        deadlocks: count("deadlocks"),
+        reads_changed: count("reads_changed"),
+    }
+}
+
+/// Runs a statement that has nothing to wait for.
+async fn at_once(client: &Client, sql: &str) -> String {
+    let answered = tokio::time::timeout(Duration::from_secs(60), rows(client, sql)).await;
+    answered.unwrap_or_else(|_| panic!("it waits for another transaction: {sql}"))
+}
+
+/// Runs the statements of two transactions in turns, from BEGIN to COMMIT.
+async fn in_step(one: &Client, other: &Client, statements: &[[String; 2]]) {
+    for client in [one, other] {
+        at_once(client, "BEGIN").await;
+    }
+    for [of_one, of_other] in statements {
+        at_once(one, of_one).await;
+        at_once(other, of_other).await;
+    }
+    for client in [one, other] {
+        at_once(client, "COMMIT").await;
+    }
+}
+
+async fn two_clients(dir: &Path) -> [Client; 2] {
+    let dsn = ClusterFile::read(dir).unwrap().client.dsn;
+    [connect(&dsn).await, connect(&dsn).await]
+}
+
+#[test]
+fn transaction_that_has_written_one_table_lets_reads_of_another_through() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let [writer, reader] = two_clients(dir.path()).await;
+        let make = "CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, n int);
+                    INSERT INTO a VALUES (1, 0); INSERT INTO b VALUES (1, 0)";
+        at_once(&writer, make).await;
+        let before = counters(dir.path());
+        at_once(&writer, "BEGIN").await;
+        at_once(&writer, "UPDATE a SET n = n + 1").await;
+        let prepared = reader.prepare("SELECT n FROM b WHERE id = $1").await.unwrap();
+        for _ in 0..20 {
+            assert_eq!(at_once(&reader, "SELECT sum(n) FROM b").await, "0");
+            assert_eq!(reader.query_one(&prepared, &[&1]).await.unwrap().get::<_, i32>(0), 0);
+            at_once(&reader, "BEGIN").await;
+            assert_eq!(at_once(&reader, "SELECT * FROM b").await, "1 0");
+            at_once(&reader, "COMMIT").await;
+        }
+        // Not even a reader of the same table waits: it sees what is committed.
+        assert_eq!(at_once(&reader, "SELECT n FROM a").await, "0");
+        at_once(&writer, "COMMIT").await;
+        assert_eq!(counters(dir.path()), before);
+        assert_eq!(at_once(&reader, "SELECT n FROM a").await, "1");
+    });
+}
+
+#[test]
+fn commits_to_one_table_make_no_read_of_another_wait_for_a_replica() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let [writer, reader] = two_clients(dir.path()).await;
+        let make = "CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, n int);
+                    INSERT INTO a VALUES (1, 0); INSERT INTO b VALUES (1, 0)";
+        at_once(&writer, make).await;
+        // Every replica has caught up.
+        assert_eq!(json(dir.path(), &["verify"])["identical"], true);
+        let freshness = || json(dir.path(), &["status"])["status"]["freshness_waits"].as_u64().unwrap();
+        let before = freshness();
+        for _ in 0..100 {
+            let (written, read) = futures_util::future::join(
+                at_once(&writer, "UPDATE a SET n = n + 1"),
+                at_once(&reader, "SELECT n FROM b WHERE id = 1"),
+            )
+            .await;
+            assert_eq!((written.as_str(), read.as_str()), ("", "0"));
+        }
+        assert_eq!(freshness(), before);
+    });
+}
+
+#[test]
+fn readers_and_writers_of_different_rows_of_one_table_do_not_wait_for_each_other() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let [one, other] = two_clients(dir.path()).await;
+        at_once(
+            &one,
+            "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0), (2, 0), (3, 0)",
+        )
+        .await;
+        let before = counters(dir.path());
+        let step = |one: &str, other: &str| [one.to_owned(), other.to_owned()];
+        in_step(
+            &one,
+            &other,
+            &[
+                step("UPDATE t SET n = n + 1 WHERE id = 1", "SELECT n FROM t WHERE id = 2"),
+                step("SELECT n FROM t WHERE id = 3", "UPDATE t SET n = n + 1 WHERE id = 2"),
+                step("INSERT INTO t VALUES (4, 4)", "INSERT INTO t VALUES (5, 5)"),
+                step("SELECT n FROM t WHERE id = 1 FOR UPDATE", "SELECT n FROM t WHERE id = 2 FOR UPDATE"),
+                step("DELETE FROM t WHERE id = 4", "SELECT n FROM t WHERE id = 3"),
+            ],
+        )
+        .await;
+        assert_eq!(counters(dir.path()), before);
+
+        // The counter counts: of the same row, the second has to wait.
+        at_once(&one, "BEGIN").await;
+        at_once(&one, "UPDATE t SET n = 10 WHERE id = 1").await;
+        let update = other.batch_execute("UPDATE t SET n = n + 1 WHERE id = 1");
+        let commit = async {
+            super::wait_until("the second one waits", || {
+                counters(dir.path()).grants_waited > before.grants_waited
+            });
+            at_once(&one, "COMMIT").await;
+        };
+        let (updated, ()) = futures_util::future::join(update, commit).await;
+        updated.unwrap();
+        assert_eq!(at_once(&one, "SELECT n FROM t WHERE id = 1").await, "11");
+        assert_eq!(counters(dir.path()).grants_waited, before.grants_waited + 1);
+    });
+}
+
+/// A statement of a workload, with its parameters in its text.
+fn statement(catalogue: &Catalogue, name: &str, params: &[Value]) -> String {
+    let id = catalogue.statement_id(name).unwrap_or_else(|| panic!("the workload has no statement {name}"));
+    catalogue.statement(id).with_literals(params)
+}
+
+#[test]
+fn customers_of_the_bookstore_change_their_own_carts_without_waiting() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let [one, other] = two_clients(dir.path()).await;
+        let store = tpcw::catalogue();
+        for sql in [store.create_tables(), store.create_indexes(), store.add_foreign_keys()].concat() {
+            at_once(&one, &sql).await;
+        }
+        let books = "INSERT INTO author (a_id) VALUES (1);
+                     INSERT INTO item (i_id, i_a_id, i_title, i_cost, i_related1) VALUES
+                     (1, 1, 'one', 1, 2), (2, 1, 'two', 2, 3), (3, 1, 'three', 3, 1)";
+        at_once(&one, books).await;
+        let int = |value: i64| Value::Int(value);
+        let before = counters(dir.path());
+        // Both put the same book into their carts, change its quantity, and look at what they have.
+        for round in 0..3 {
+            let carts = [round * 2 + 1, round * 2 + 2];
+            let each = |name: &str, params: &dyn Fn(i64) -> Vec<Value>| {
+                carts.map(|cart| statement(store, name, &params(cart)))
+            };
+            in_step(&one, &other, &[each("shop.create.insert", &|cart| vec![int(cart), Value::Null])]).await;
+            let steps = [
+                each("shop.update.find", &|cart| vec![int(cart), int(1)]),
+                each("shop.update.add", &|cart| vec![int(cart), int(1)]),
+                each("shop.update.count", &|cart| vec![int(cart)]),
+                each("shop.update.touch", &|cart| vec![int(cart), Value::Null]),
+                each("shop.update.show", &|cart| vec![int(cart)]),
+            ];
+            in_step(&one, &other, &steps).await;
+            let steps = [
+                each("shop.update.find", &|cart| vec![int(cart), int(1)]),
+                each("shop.update.bump", &|cart| vec![int(cart), int(1)]),
+                each("shop.update.setqty", &|cart| vec![int(7), int(cart), int(1)]),
+                each("shop.update.count", &|cart| vec![int(cart)]),
+                each("shop.update.touch", &|cart| vec![int(cart), Value::Null]),
+                each("shop.update.show", &|cart| vec![int(cart)]),
+            ];
+            in_step(&one, &other, &steps).await;
+            let steps = [
+                each("shop.update.remove", &|cart| vec![int(cart), int(1)]),
+                each("shop.update.count", &|cart| vec![int(cart)]),
+                each("shop.update.suggest", &|_| vec![int(1)]),
+                each("shop.update.addsuggest", &|cart| vec![int(cart), int(2)]),
+                each("shop.update.touch", &|cart| vec![int(cart), Value::Null]),
+                each("shop.update.show", &|cart| vec![int(cart)]),
+            ];
+            in_step(&one, &other, &steps).await;
+        }
+        assert_eq!(counters(dir.path()), before);
+        let lines = "SELECT count(*), sum(scl_i_id), sum(scl_qty) FROM shopping_cart_line";
+        assert_eq!(at_once(&one, lines).await, "6 12 6");
+    });
+}
+
+#[test]
+fn deposits_at_different_branches_tellers_and_accounts_do_not_wait_for_each_other() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let [one, other] = two_clients(dir.path()).await;
+        let bank = pgbench::catalogue();
+        for sql in bank.create_tables() {
+            at_once(&one, &sql).await;
+        }
+        let fill = "INSERT INTO pgbench_branches VALUES (1, 0), (2, 0);
+                    INSERT INTO pgbench_tellers SELECT g, 1 + g / 11, 0 FROM generate_series(1, 20) g;
+                    INSERT INTO pgbench_accounts SELECT g, 1 + g / 51, 0 FROM generate_series(1, 100) g";
+        at_once(&one, fill).await;
+        let before = counters(dir.path());
+        for round in 0..5 {
+            // Account, teller and branch of each.
+            let who = [[1 + round, 1 + round, 1], [51 + round, 11 + round, 2]].map(|who| who.map(Value::Int));
+            let amount = Value::Int(100);
+            let each = |name: &str, params: &dyn Fn(&[Value; 3]) -> Vec<Value>| {
+                [0, 1].map(|which| statement(bank, name, &params(&who[which])))
+            };
+            let steps = [
+                each("tpcb.deposit.account", &|[account, ..]| vec![account.clone(), amount.clone()]),
+                each("tpcb.deposit.balance", &|[account, ..]| vec![account.clone()]),
+                each("tpcb.deposit.teller", &|[_, teller, _]| vec![teller.clone(), amount.clone()]),
+                each("tpcb.deposit.branch", &|[.., branch]| vec![branch.clone(), amount.clone()]),
+                each("tpcb.deposit.history", &|[account, teller, branch]| {
+                    vec![teller.clone(), branch.clone(), account.clone(), amount.clone(), Value::Null]
+                }),
+            ];
+            in_step(&one, &other, &steps).await;
+        }
+        assert_eq!(counters(dir.path()), before);
+        let sums = "SELECT (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers),
+                    (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(delta) FROM pgbench_history)";
+        assert_eq!(at_once(&one, sums).await, "1000 1000 1000 1000");
+    });
+}
+
+#[test]
+fn three_replicas_share_a_load_of_reads() {
+    const CLIENTS: usize = 4;
+    const READS: usize = 5_000;
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let dsn = ClusterFile::read(dir.path()).unwrap().client.dsn;
+        let client = connect(&dsn).await;
+        at_once(&client, "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t SELECT g, g FROM generate_series(1, 1000) g").await;
+        // Every replica has caught up.
+        assert_eq!(json(dir.path(), &["verify"])["identical"], true);
+        let served = || -> Vec<u64> {
+            let status = json(dir.path(), &["status"]);
+            status["replicas"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|replica| replica["reads"].as_u64().unwrap())
+                .collect()
+        };
+        let before = served();
+        let tasks: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let dsn = dsn.clone();
+                tokio::spawn(async move {
+                    let client = connect(&dsn).await;
+                    let select = client.prepare("SELECT n FROM t WHERE id = $1").await.unwrap();
+                    for begin in (0..READS).step_by(100) {
+                        // A hundred on their way at once: each future sends when it is first polled.
+                        let ids = (begin..begin + 100)
+                            .map(|at| i32::try_from((at * 7 + number) % 1000 + 1).unwrap());
+                        let (client, select) = (&client, &select);
+                        let reads = ids.map(|id| async move {
+                            assert_eq!(client.query_one(select, &[&id]).await.unwrap().get::<_, i32>(0), id);
+                        });
+                        futures_util::future::join_all(reads).await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let served: Vec<u64> = served().iter().zip(before).map(|(now, before)| now - before).collect();
+        let total: u64 = served.iter().sum();
+        assert!(total >= (CLIENTS * READS) as u64, "{served:?}");
+        for reads in &served {
+            assert!(reads * 4 >= total, "a replica served less than a quarter: {served:?}");
+        }
+    });
+}
