@@ -43,11 +43,25 @@ pub struct Catalogue {
     /// Extensions with their versions.
     #[serde(default)]
     pub extensions: Vec<Extension>,
+    /// Settings that sessions begin with, weakest first: of the server's file, the database and roles.
+    #[serde(default)]
+    pub settings: Vec<DefaultSetting>,
     /// Names of enabled event triggers.
     #[serde(default)]
     pub event_triggers: Vec<String>,
     #[serde(skip)]
     index: Index,
+}
+
+/// A setting with which sessions begin (ALTER DATABASE ... SET, ALTER ROLE ... SET, postgresql.conf).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DefaultSetting {
+    /// Whose sessions; None for everybody's.
+    pub role: Option<String>,
+    /// The setting's name.
+    pub name: String,
+    /// Its value, as `set_config` takes it.
+    pub value: String,
 }
 
 /// A table.

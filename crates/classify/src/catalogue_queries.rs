@@ -217,6 +217,20 @@ SELECT json_build_object(
     'extensions', (
         SELECT coalesce(json_agg(json_build_object('name', extname, 'version', extversion) ORDER BY extname), '[]'::json)
         FROM pg_extension),
+    'settings', (
+        SELECT coalesce(json_agg(json_build_object(
+            'role', x.role, 'name', x.name, 'value', x.value) ORDER BY x.rank, x.role, x.name), '[]'::json)
+        FROM (
+            SELECT 0 AS rank, NULL::name AS role, g.name, g.setting AS value
+            FROM pg_settings g WHERE g.source = 'configuration file'
+            UNION ALL
+            SELECT CASE WHEN s.setrole = 0 THEN 1 ELSE 3 END + CASE WHEN s.setdatabase = 0 THEN 0 ELSE 1 END,
+                   r.rolname, split_part(c.text, '=', 1), substr(c.text, strpos(c.text, '=') + 1)
+            FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c (text)
+            LEFT JOIN pg_roles r ON r.oid = s.setrole
+            WHERE (s.setdatabase = 0 OR s.setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()))
+              AND (s.setrole = 0 OR r.oid IS NOT NULL)
+        ) x),
     'event_triggers', (
         SELECT coalesce(json_agg(evtname ORDER BY evtname), '[]'::json) FROM pg_event_trigger WHERE evtenabled <> 'D')
 )::text";

@@ -116,3 +116,31 @@ fn text_that_is_not_utf_8_is_an_error_and_the_session_goes_on() {
     assert!(answer.contains("invalid byte sequence for encoding \"UTF8\": 0xe9 0x27"), "{answer:?}");
     assert!(answer.contains("goes on"), "{answer:?}");
 }
+
+#[test]
+fn a_role_and_a_database_begin_with_settings_of_their_own() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let before = connect(&file.client.dsn).await;
+        two_schemas(&before).await;
+        let script = "ALTER DATABASE postgres SET search_path = b;
+                      ALTER ROLE postgres SET TimeZone = 'Asia/Tokyo'";
+        before.batch_execute(script).await.unwrap();
+        // Sessions that began earlier go on as they were; those that begin now follow the new settings.
+        before.batch_execute("SET search_path = a").await.unwrap();
+        before.batch_execute("INSERT INTO t (at) VALUES ('2001-01-01 00:00+00')").await.unwrap();
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute("INSERT INTO t (at) VALUES ('2001-01-02 09:00')").await.unwrap();
+        client
+            .batch_execute("SET search_path = a; RESET search_path; SET TimeZone = 'UTC'; RESET ALL")
+            .await
+            .unwrap();
+        client.batch_execute("INSERT INTO t (at) VALUES ('2001-01-03 09:00')").await.unwrap();
+        assert_eq!(rows(&client, "SHOW search_path").await, "b");
+        let expected = "a 1 2001-01-01 00:00:00, b 1 2001-01-02 00:00:00, b 2 2001-01-03 00:00:00";
+        assert_eq!(rows(&client, CONTENTS).await, expected);
+        assert_eq!(json(dir.path(), &["verify"])["identical"], true);
+    });
+}

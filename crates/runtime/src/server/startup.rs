@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use hashbrown::HashMap;
+use onecopy_classify::Catalogue;
 use onecopy_core::SessionId;
 use onecopy_wire::backend::Status;
 use onecopy_wire::backend::build::{self, Report, Severity};
@@ -230,7 +231,7 @@ async fn begin(mut client: Client, start: Start, who: Credentials, shared: Arc<S
         ));
         return refuse(client, &failure).await;
     }
-    let environment = match startup_environment(&start) {
+    let environment = match startup_environment(&start, &shared.classifier.catalogue(), &who.user) {
         Ok(environment) => environment,
         Err(failure) => return refuse(client, &failure).await,
     };
@@ -261,8 +262,8 @@ async fn begin(mut client: Client, start: Start, who: Credentials, shared: Arc<S
     shared.cancels.forget(pid, &key);
 }
 
-/// Settings that the startup packet asks for.
-fn startup_environment(start: &Start) -> Result<Environment, Failure> {
+/// Settings that the session begins with.
+fn startup_environment(start: &Start, catalogue: &Catalogue, user: &str) -> Result<Environment, Failure> {
     let mut settings = Vec::new();
     for (name, value) in &start.params {
         match name.as_str() {
@@ -292,7 +293,7 @@ fn startup_environment(start: &Start) -> Result<Environment, Failure> {
         Ok(options) => settings.extend(options),
         Err(error) => return Err(Failure::new(SqlState::INVALID_PARAMETER_VALUE, error.to_string())),
     }
-    Ok(Environment::of_startup(&settings))
+    Ok(Environment::of_startup(catalogue, user, &settings))
 }
 
 /// What a server reports to a session of this user with these settings. Asks a replica, so that a role that may not

@@ -3,6 +3,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use onecopy_classify::Catalogue;
+
 use crate::agent::{quote, quote_identifier};
 
 /// The settings of a session.
@@ -10,6 +12,8 @@ use crate::agent::{quote, quote_identifier};
 pub struct Environment {
     /// Shared with the copies that transactions keep to return to.
     settings: Arc<Vec<Setting>>,
+    /// What RESET goes back to.
+    initial: Arc<Vec<Setting>>,
     hash: u64,
 }
 
@@ -23,13 +27,19 @@ struct Setting {
 }
 
 impl Environment {
-    /// Of a new session: what its startup packet asked for.
-    pub fn of_startup(settings: &[(String, String)]) -> Environment {
+    /// Of a new session: what its role and database begin with, as far as it changes the meaning of statements, and
+    /// what its startup packet asked for. A lane may have begun before somebody changed the former.
+    pub fn of_startup(catalogue: &Catalogue, user: &str, asked: &[(String, String)]) -> Environment {
         let mut environment = Environment::default();
-        for (name, value) in settings {
+        let begins = catalogue.settings.iter().filter(|setting| {
+            setting.role.as_deref().is_none_or(|role| role == user) && is_meaningful(&setting.name)
+        });
+        let begins = begins.map(|setting| (&setting.name, &setting.value));
+        for (name, value) in begins.chain(asked.iter().map(|(name, value)| (name, value))) {
             let command = format!("SELECT pg_catalog.set_config({}, {}, false)", quote(name), quote(value));
             environment.set(name, command, Some(value.clone()));
         }
+        environment.initial = environment.settings.clone();
         environment
     }
 
@@ -40,18 +50,22 @@ impl Environment {
 
     pub fn set(&mut self, name: &str, command: String, value: Option<String>) {
         let settings = Arc::make_mut(&mut self.settings);
-        settings.retain(|setting| setting.name != name);
+        settings.retain(|setting| !setting.name.eq_ignore_ascii_case(name));
         settings.push(Setting { name: name.to_owned(), command, value });
         self.rehash();
     }
 
     pub fn reset(&mut self, name: &str) {
-        Arc::make_mut(&mut self.settings).retain(|setting| setting.name != name);
+        let settings = Arc::make_mut(&mut self.settings);
+        let is_named = |setting: &&Setting| setting.name.eq_ignore_ascii_case(name);
+        settings.retain(|setting| !is_named(&setting));
+        settings.extend(self.initial.iter().find(is_named).cloned());
         self.rehash();
     }
 
     pub fn reset_all(&mut self) {
-        *self = Environment::default();
+        self.settings = self.initial.clone();
+        self.rehash();
     }
 
     /// Names and values of those that may change what a statement means, for a record.
@@ -107,5 +121,41 @@ pub fn list_value(name: &str, values: &[String]) -> String {
         quoted.join(", ")
     } else {
         values.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_classify::catalogue::DefaultSetting;
+
+    fn begins(role: Option<&str>, name: &str, value: &str) -> DefaultSetting {
+        DefaultSetting { role: role.map(str::to_owned), name: name.to_owned(), value: value.to_owned() }
+    }
+
+    #[test]
+    fn a_session_begins_with_the_strongest_default_and_returns_to_it() {
+        let mut catalogue = Catalogue::default();
+        catalogue.settings = vec![
+            begins(None, "search_path", "one"),
+            begins(None, "TimeZone", "UTC"),
+            begins(Some("ada"), "search_path", "two"),
+            begins(Some("bo"), "search_path", "three"),
+            begins(None, "work_mem", "64MB"),
+        ];
+        let asked = [("timezone".to_owned(), "Asia/Tokyo".to_owned())];
+        let mut environment = Environment::of_startup(&catalogue, "ada", &asked);
+        let begun = environment.hash();
+        assert_eq!(environment.value("search_path"), Some("two"));
+        assert_eq!(environment.value("TimeZone"), Some("Asia/Tokyo"));
+        assert_eq!(environment.value("work_mem"), None, "it does not change what a statement means");
+        environment.set("search_path", "SET search_path = four".to_owned(), Some("four".to_owned()));
+        environment.set("DateStyle", "SET DateStyle = German".to_owned(), Some("German".to_owned()));
+        assert_ne!(environment.hash(), begun);
+        environment.reset("Search_Path");
+        assert_eq!(environment.value("search_path"), Some("two"));
+        assert_eq!(environment.value("datestyle"), Some("German"));
+        environment.reset_all();
+        assert_eq!((environment.value("datestyle"), environment.hash()), (None, begun));
     }
 }
