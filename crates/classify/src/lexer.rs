@@ -1,8 +1,8 @@
 //! One pass over a statement's bytes by PostgreSQL's lexical rules: its constants become placeholders, so that
 //! statements that differ only in constants share one normalised text, and with it one parse.
 //!
-//! Whatever is not copied byte for byte into the normalised text (constants, comments, white space other than
-//! one blank) leaves an *anchor*: the offset at which it ends. The bytes between two anchors are therefore the
+//! Whatever is not copied byte for byte into the normalised text (constants, comments, white space) leaves an *anchor*:
+//! the offset at which it ends. The bytes between two anchors are therefore the
 //! same in all statements of a class but for the case of letters, and a place in them can be named once for
 //! the class, as a [`Position`].
 //!
@@ -314,9 +314,8 @@ fn run(sql: &str, scratch: &mut Scratch, limit: usize, split: bool) -> Found {
         Found { end: bytes.len(), next: None, backslash: false, unterminated: false, atomic: false };
     let mut depth = 0_u32;
     let mut i = skip_gap(bytes, 0, &mut found.unterminated);
-    if i > 0 {
-        anchors.push(i as u32);
-    }
+    // Also where there is no gap: the text does not tell whether there is one.
+    anchors.push(i as u32);
     while i < bytes.len() {
         let byte = bytes[i];
         match class(byte) {
@@ -358,15 +357,15 @@ fn run(sql: &str, scratch: &mut Scratch, limit: usize, split: bool) -> Found {
             }
             Byte::Space => {
                 let end = skip_gap(bytes, i, &mut found.unterminated);
-                i = gap(bytes, i, end, text, anchors);
+                i = gap(end, text, anchors);
             }
             Byte::Dash if bytes.get(i + 1) == Some(&b'-') => {
                 let end = skip_gap(bytes, i, &mut found.unterminated);
-                i = gap(bytes, i, end, text, anchors);
+                i = gap(end, text, anchors);
             }
             Byte::Slash if bytes.get(i + 1) == Some(&b'*') => {
                 let end = skip_gap(bytes, i, &mut found.unterminated);
-                i = gap(bytes, i, end, text, anchors);
+                i = gap(end, text, anchors);
             }
             Byte::Digit => {
                 let (end, kind) = number_end(bytes, i);
@@ -456,13 +455,12 @@ fn push_const(
     anchors.push(end as u32);
 }
 
-/// Copies a gap as one blank. One blank as such needs no anchor, but a blank that ends the statement is dropped
-/// from the text, where nothing follows that could be placed.
-fn gap(bytes: &[u8], start: usize, end: usize, text: &mut Vec<u8>, anchors: &mut Vec<u32>) -> usize {
+/// Copies a gap as one blank. Its length is not in the text, so what follows counts from its end, whatever it is here:
+/// all statements of a class have the same anchors. (A gap that ends the statement is dropped from the text, and
+/// nothing follows that could be placed.)
+fn gap(end: usize, text: &mut Vec<u8>, anchors: &mut Vec<u32>) -> usize {
     text.push(b' ');
-    if end - start != 1 || bytes[start] != b' ' {
-        anchors.push(end as u32);
-    }
+    anchors.push(end as u32);
     end
 }
 
@@ -758,4 +756,29 @@ pub(crate) fn tokens(sql: &str, layout: Layout<'_>) -> Vec<Token> {
         i = skip_gap(bytes, end, &mut ignore);
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_of_one_text_have_their_tokens_at_the_same_places() {
+        let texts = [
+            "SELECT 1, now() FROM t WHERE a = 'x'",
+            "  select 22, now()  from /* FROM */ t -- nested /*\n where a = $$ x $$ ",
+            ";; SELECT\n1,\tnow() FROM t WHERE a = E'x';",
+        ];
+        let mut first: Option<(Vec<u8>, Vec<Position>)> = None;
+        for text in texts {
+            let mut scratch = Scratch::default();
+            let normalised = normalise(text, &mut scratch);
+            let layout = normalised.layout;
+            let begin = |token: &Token| layout.position(token.start as u32);
+            let starts = tokens(text, layout);
+            let starts = starts.iter().filter(|token| token.kind != TokenKind::Byte(b';')).map(begin);
+            let found = (normalised.text.to_vec(), starts.collect());
+            assert_eq!(*first.get_or_insert_with(|| found.clone()), found, "{text}");
+        }
+    }
 }
