@@ -570,6 +570,7 @@ pub(crate) enum Utility {
     },
     Notify {
         channel: String,
+        payload: String,
     },
     Do,
     Call(Box<Call>),

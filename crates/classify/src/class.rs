@@ -150,6 +150,8 @@ pub enum Kind {
         name: String,
         /// The arguments as expressions in SQL, in order; None if one is no constant.
         arguments: Option<Vec<ExecuteArgument>>,
+        /// The arguments' texts, in order.
+        texts: Vec<String>,
     },
     /// DEALLOCATE name, or ALL (None).
     Deallocate(Option<String>),
@@ -211,8 +213,13 @@ pub enum Kind {
     Listen(String),
     /// UNLISTEN channel, or * (None).
     Unlisten(Option<String>),
-    /// NOTIFY channel.
-    Notify(String),
+    /// NOTIFY channel, payload.
+    Notify {
+        /// The channel.
+        channel: String,
+        /// The payload, empty if none is written.
+        payload: String,
+    },
     /// SELECT setval(sequence, value): the scheduler's sequence is set.
     SetVal {
         /// The sequence's schema.
@@ -224,6 +231,8 @@ pub enum Kind {
         /// `is_called` as an SQL expression, if given; it is true otherwise.
         called: Option<String>,
     },
+    /// SELECT of nothing but calls of advisory locks and `pg_notify`: carried out by whoever serves the session.
+    SessionCalls(Vec<crate::session_calls::SessionCall>),
     /// DO: a block of procedural code.
     Do,
     /// CALL of a procedure.

@@ -839,7 +839,9 @@ impl Reader {
             }
             Node::ListenStmt(s) => Utility::Listen { channel: owned(s.conditionname()) },
             Node::UnlistenStmt(s) => Utility::Unlisten { channel: s.conditionname().map(str::to_owned) },
-            Node::NotifyStmt(s) => Utility::Notify { channel: owned(s.conditionname()) },
+            Node::NotifyStmt(s) => {
+                Utility::Notify { channel: owned(s.conditionname()), payload: owned(s.payload()) }
+            }
             Node::DoStmt(_) => Utility::Do,
             Node::CallStmt(s) => match s.funccall() {
                 Some(call) => Utility::Call(Box::new(self.call(call)?)),

@@ -33,7 +33,9 @@ mod functions;
 mod grammar;
 pub mod lexer;
 pub mod parameterise;
+pub mod prepared;
 pub mod rewrite;
+pub mod session_calls;
 mod template;
 pub mod value;
 
@@ -50,4 +52,5 @@ pub use functions::ENVIRONMENT_SETTINGS;
 pub use lexer::{Const, ConstKind, Layout, Normalised, OwnedLayout, Position, Scratch, normalise};
 pub use parameterise::{Parameterised, ReplayParam};
 pub use rewrite::{Frozen, FrozenKind, FrozenValue, Piece, Rewrite, Splice};
+pub use session_calls::{Argument, SessionCall, SessionFunction};
 pub use value::{NoParams, ParamValue, Params, oid};

@@ -371,7 +371,7 @@ pub(crate) fn has_clock_word(text: &str) -> bool {
         })
 }
 
-fn integer(text: &str) -> Option<i64> {
+pub(crate) fn integer(text: &str) -> Option<i64> {
     let text = text.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {

@@ -16,6 +16,7 @@ mod locks;
 mod numbering;
 mod parameters;
 mod procedural;
+mod session_calls;
 mod utility;
 mod verdict;
 mod write;
@@ -363,6 +364,9 @@ impl<'a> Analyser<'a> {
             return self.create_table_as(name, *temporary, false, query, "SELECT INTO");
         }
         if let Some(kind) = self.set_value_call(query) {
+            return kind;
+        }
+        if let Some(kind) = self.session_calls(query) {
             return kind;
         }
         let writes_before = self.effects.writes;

@@ -45,7 +45,17 @@ impl<'a> Analyser<'a> {
             Utility::Prepare { name, statement } => self.prepare(name, statement),
             Utility::Execute { name, arguments } => {
                 self.effects.returns_rows = true;
-                Kind::Execute { name: name.clone(), arguments: arguments.iter().map(argument).collect() }
+                // EXECUTE name (...)
+                let tokens = self.tokens();
+                let texts = match tokens.get(2) {
+                    Some(_) if !arguments.is_empty() => self.list_texts(&tokens, 2).unwrap_or_default(),
+                    _ => Vec::new(),
+                };
+                Kind::Execute {
+                    name: name.clone(),
+                    arguments: arguments.iter().map(argument).collect(),
+                    texts,
+                }
             }
             Utility::Deallocate { name } => Kind::Deallocate(name.clone()),
             Utility::Declare { name, hold, query, .. } => {
@@ -133,9 +143,9 @@ impl<'a> Analyser<'a> {
                 Kind::Listen(channel.clone())
             }
             Utility::Unlisten { channel } => Kind::Unlisten(channel.clone()),
-            Utility::Notify { channel } => {
+            Utility::Notify { channel, payload } => {
                 self.effects.notifies = true;
-                Kind::Notify(channel.clone())
+                Kind::Notify { channel: channel.clone(), payload: payload.clone() }
             }
             Utility::Do => {
                 self.procedural_block("DO");
