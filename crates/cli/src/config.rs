@@ -180,8 +180,13 @@ section_with_defaults! {
         /// The size in bytes of a result that must be held back until its transaction is decided; beyond, the
         /// statement fails with 54000.
         held_result_bytes_max: u64 = 64 << 20, in 0..=64 << 30;
-        /// Milliseconds that a statement may wait for others' transactions, for freshness or for a connection; then
-        /// it fails with 57014. 0 waits for ever.
+        /// Advisory locks that all sessions together may hold; further ones are refused with 53200.
+        advisory_locks_max: u32 = 100_000, in 1..=100_000_000;
+        /// Notifications that wait for one listening session, which takes none while it has a transaction open, in
+        /// bytes; beyond, its connection is closed with 53400.
+        notifications_bytes_max: u64 = 64 << 20, in 1 << 10..=64 << 30;
+        /// Milliseconds that a statement may wait for others' transactions, for advisory locks, for freshness or for a
+        /// connection; then it fails with 55P03. 0 waits for ever.
         query_wait_timeout_ms: u64 = 60_000, in 0..=86_400_000;
         /// Milliseconds that a transaction may stay open without a statement. It keeps others waiting on all
         /// replicas, so it is then rolled back and its connection closed with 25P03. 0 waits for ever.

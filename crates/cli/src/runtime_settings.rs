@@ -96,6 +96,8 @@ fn limits(config: &Config) -> Limits {
         message_bytes_max: bytes(limits.statement_bytes_max),
         transaction_bytes_max: bytes(limits.transaction_bytes_max),
         held_result_bytes_max: bytes(limits.held_result_bytes_max),
+        advisory_locks_max: count(limits.advisory_locks_max),
+        notifications_bytes_max: bytes(limits.notifications_bytes_max),
         idle_in_transaction_timeout_ms: limits.idle_in_transaction_timeout_ms,
         wait_timeout_ms: limits.query_wait_timeout_ms,
         startup_timeout_ms: limits.startup_timeout_ms,

@@ -16,6 +16,10 @@ mod scheduler;
 
 mod record;
 
+mod advisory;
+
+mod notifications;
+
 mod pool;
 
 mod lane;

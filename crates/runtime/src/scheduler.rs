@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
+use crate::notifications::{Channels, Notification};
 
 /// What the core wants of the session that carries a transaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -169,6 +170,8 @@ struct State {
     mails: HashMap<TxnId, Arc<Mail>>,
     /// Writes of transactions that may be decided at any moment.
     writes: HashMap<TxnId, Bytes>,
+    /// Notifications of transactions that are about to end well.
+    notifications: HashMap<TxnId, Vec<Notification>>,
     /// Decisions that some replica may still have to apply.
     recent: BTreeMap<Csn, Bytes>,
     next_txn: u64,
@@ -180,6 +183,8 @@ pub struct Scheduler {
     decisions: Box<dyn Decisions>,
     pub agents: Vec<Arc<AgentQueue>>,
     pub clock: Clock,
+    /// Where notifications go, in the order of commits.
+    channels: Arc<Channels>,
     /// Renders a reservation of sequence values as a record.
     reserve: Box<dyn Fn(TableId, i64) -> Bytes + Send + Sync>,
     /// Timers that the protocol has set, on their way to [`Scheduler::run_timers`].
@@ -195,12 +200,14 @@ impl Scheduler {
         replicas: usize,
         decisions: Box<dyn Decisions>,
         reserve: Box<dyn Fn(TableId, i64) -> Bytes + Send + Sync>,
+        channels: Arc<Channels>,
     ) -> Scheduler {
         let state = State {
             protocol,
             effects: Vec::new(),
             mails: HashMap::new(),
             writes: HashMap::new(),
+            notifications: HashMap::new(),
             recent: BTreeMap::new(),
             next_txn: 1,
         };
@@ -212,6 +219,7 @@ impl Scheduler {
             decisions,
             agents: (0..replicas).map(|_| Arc::default()).collect(),
             clock: Clock::start(),
+            channels,
             reserve,
         }
     }
@@ -281,6 +289,18 @@ impl Scheduler {
         let mut state = self.state.lock();
         state.mails.remove(&txn);
         state.writes.remove(&txn);
+        state.notifications.remove(&txn);
+    }
+
+    /// What is to be delivered when this transaction has ended well.
+    pub fn notify_at_end(&self, txn: TxnId, notifications: Vec<Notification>) {
+        self.state.lock().notifications.insert(txn, notifications);
+    }
+
+    fn publish(&self, state: &mut State, txn: TxnId) {
+        if let Some(notifications) = state.notifications.remove(&txn) {
+            self.channels.publish(notifications);
+        }
     }
 
     /// Tells the core what happened, and carries out what follows.
@@ -313,10 +333,16 @@ impl Scheduler {
             Effect::Release { txn, op, replica } => post(state, txn, Directive::Release { op, replica }),
             Effect::Revalidate { txn, replica } => post(state, txn, Directive::Revalidate { replica }),
             Effect::Leave { txn, replica } => post(state, txn, Directive::Leave { replica }),
-            Effect::Finish { txn, op, replica } => post(state, txn, Directive::Finish { op, replica }),
+            Effect::Finish { txn, op, replica } => {
+                self.publish(state, txn);
+                post(state, txn, Directive::Finish { op, replica });
+            }
             Effect::Refuse { txn, op, reason } => post(state, txn, Directive::Refuse { op, reason }),
             Effect::CommitAt { txn, replica, csn } => post(state, txn, Directive::CommitAt { replica, csn }),
-            Effect::Acknowledge { txn, op, csn } => post(state, txn, Directive::Acknowledge { op, csn }),
+            Effect::Acknowledge { txn, op, csn } => {
+                self.publish(state, txn);
+                post(state, txn, Directive::Acknowledge { op, csn });
+            }
             Effect::Values { txn, op, values } => post(state, txn, Directive::Values { op, values }),
             Effect::Append { csn, decision } => {
                 let body = match decision {

@@ -103,6 +103,10 @@ pub struct Limits {
     pub transaction_bytes_max: usize,
     /// Bytes of a result that must be held until a commit is decided; more is refused with 54000.
     pub held_result_bytes_max: usize,
+    /// Advisory locks that all sessions together may hold; more are refused with 53200.
+    pub advisory_locks_max: usize,
+    /// Bytes of notifications that wait for one listening session; beyond it, the session ends.
+    pub notifications_bytes_max: usize,
     /// Milliseconds that an open transaction may wait for its client; 0 for ever.
     pub idle_in_transaction_timeout_ms: u64,
     /// Milliseconds that a statement may wait for items, freshness or a lane; 0 for ever.
@@ -121,6 +125,8 @@ impl Default for Limits {
             message_bytes_max: 64 * 1024 * 1024,
             transaction_bytes_max: 512 * 1024 * 1024,
             held_result_bytes_max: 64 * 1024 * 1024,
+            advisory_locks_max: 100_000,
+            notifications_bytes_max: 64 * 1024 * 1024,
             idle_in_transaction_timeout_ms: 60_000,
             wait_timeout_ms: 60_000,
             startup_timeout_ms: 15_000,

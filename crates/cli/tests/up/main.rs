@@ -1,6 +1,9 @@
 //! `onecopy up` as a process: what it starts, what it writes, and that nothing is left of it.
 
+mod advisory_locks;
 mod clients;
+mod notifications;
+mod prepared_sql;
 mod repeated;
 mod settings;
 

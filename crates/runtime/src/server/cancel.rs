@@ -19,6 +19,8 @@ pub enum Whereabouts {
     Idle,
     /// It waits in the core.
     Waiting { txn: TxnId, op: OpId },
+    /// It waits for an advisory lock; this wakes it.
+    Locking(Arc<tokio::sync::Notify>),
     /// A replica executes it.
     OnLane { replica: ReplicaId, pid: u32, key: Bytes },
 }
@@ -79,6 +81,7 @@ pub async fn cancel(shared: &Shared, pid: u32, key: &[u8]) {
             session.note_cause(Cancelled::ByClient);
             shared.scheduler.handle(Event::Cancel { txn, op });
         }
+        Whereabouts::Locking(wake) => wake.notify_one(),
         Whereabouts::OnLane { replica, pid, key } => {
             let pool = &shared.pools[usize::from(replica.0)];
             let mut request = bytes::BytesMut::new();

@@ -16,10 +16,12 @@ use onecopy_log::{AppendError, Log, PayloadId, Record as LogRecord};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UnixListener};
 
+use crate::advisory::AdvisoryLocks;
 use crate::agent::{Agent, History};
 use crate::classifier::Classifier;
 use crate::clock::Stopwatch;
 use crate::errors::ServeError;
+use crate::notifications::Channels;
 use crate::pool::Pool;
 use crate::postgres::connect::{Connector, Credentials};
 use crate::postgres::definitions;
@@ -37,6 +39,8 @@ pub struct Shared {
     pub limits: Limits,
     pub settings: Settings,
     pub cancels: Cancels,
+    pub advisory_locks: Arc<AdvisoryLocks>,
+    pub channels: Arc<Channels>,
     pub epoch: u64,
     /// Proves to the replicas that a commit is onecopy's.
     pub secret: String,
@@ -252,7 +256,8 @@ async fn start(
         )));
     }
     let reserve = definitions::reservation(prepared.sequence_names.clone());
-    let scheduler = Arc::new(Scheduler::new(protocol, count, Box::new(decisions), reserve));
+    let channels = Arc::<Channels>::default();
+    let scheduler = Arc::new(Scheduler::new(protocol, count, Box::new(decisions), reserve, channels.clone()));
     prepared.durable.connect(&scheduler);
     tokio::spawn(scheduler.clone().run_timers());
     for (sequence, definition) in &prepared.sequences {
@@ -296,6 +301,8 @@ async fn start(
         pools,
         limits: settings.limits.clone(),
         cancels: Cancels::default(),
+        advisory_locks: Arc::new(AdvisoryLocks::new(settings.limits.advisory_locks_max)),
+        channels,
         epoch: prepared.epoch,
         secret: prepared.secret,
         agent_user: settings.agent_user.clone(),

@@ -71,6 +71,8 @@ impl Session {
         let Some(txn) = self.txn.as_mut() else { return Ok(Done::Answered) };
         let (id, op) = (txn.id, txn.take_op());
         if !txn.begun || txn.over {
+            // Nothing of it was executed on a replica.
+            self.end_without_replica();
             self.close_txn();
             return Ok(Done::Answered);
         }
@@ -87,8 +89,10 @@ impl Session {
             self.shared.classifier.begin_change();
         }
         let writes = self.record_of_writes();
+        let listening = self.listen_at_commit(id);
         self.shared.scheduler.handle_with_writes(id, writes, Event::Commit { txn: id, op });
         let done = self.carry_out_commit(id).await;
+        self.listened_at_commit(listening, matches!(done, Ok(Done::Answered)));
         if schema_changed {
             let committed = matches!(done, Ok(Done::Answered));
             self.shared.read_definitions_after(committed).await;
@@ -178,6 +182,7 @@ impl Session {
     pub(super) fn close_txn(&mut self) {
         let Some(txn) = self.txn.take() else { return };
         self.shared.scheduler.end_txn(txn.id);
+        self.locks.return_to(0);
         for lane in txn.snapshot.into_iter().chain(txn.home) {
             // Nothing should be left open; what is, is closed with its connection.
             tracing::debug!(replica = lane.replica.0, "closing a lane that was left open");
@@ -188,6 +193,8 @@ impl Session {
     pub(super) fn fail_transaction(&mut self) {
         if let Some(txn) = self.txn.as_mut() {
             txn.failed = true;
+            // What was locked since the savepoint to which it may go back is free at once, as in PostgreSQL.
+            self.locks.return_to(txn.savepoints.last().map_or(0, |savepoint| savepoint.locks));
         }
     }
 

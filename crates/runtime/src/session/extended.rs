@@ -1,6 +1,7 @@
 //! The extended protocol: messages are collected until an Execute or Sync sends them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use onecopy_classify::{Determinism, FrozenValue, Kind, ParamValue};
@@ -25,6 +26,20 @@ pub struct PreparedStatement {
     pub preparation: Preparation,
     /// As classified last, and under which search path; classified anew when definitions have changed.
     classified: parking_lot::Mutex<Option<(u64, Statement)>>,
+    /// Types as PREPARE has declared them.
+    pub declared: Vec<String>,
+}
+
+impl PreparedStatement {
+    pub fn new(sql: &str, types: &[u32]) -> PreparedStatement {
+        PreparedStatement {
+            sql: sql.into(),
+            types: types.into(),
+            preparation: Preparation::new(sql, types),
+            classified: parking_lot::Mutex::new(None),
+            declared: Vec::new(),
+        }
+    }
 }
 
 /// A portal: a statement with its parameters.
@@ -37,6 +52,8 @@ pub struct Portal {
     pub frozen: Vec<FrozenValue>,
     /// It was bound inside a transaction.
     pub in_block: bool,
+    /// It was executed by the session itself, which does so once.
+    pub ran: Arc<AtomicBool>,
 }
 
 impl Portal {
@@ -65,18 +82,19 @@ impl Session {
             return Ok(());
         }
         let types: Vec<u32> = parse.types.iter().collect();
-        let preparation = Preparation::new(parse.sql, &types);
-        let prepared = PreparedStatement {
-            sql: parse.sql.into(),
-            types: types.into(),
-            preparation: preparation.clone(),
-            classified: parking_lot::Mutex::new(None),
+        let sql = match self.executed_instead(parse.sql).await {
+            Ok(sql) => sql,
+            Err(failure) => {
+                self.fail(&failure);
+                return Ok(());
+            }
         };
+        let prepared = PreparedStatement::new(sql.as_deref().unwrap_or(parse.sql), &types);
+        self.steps.push(Step::Parse(prepared.preparation.clone()));
         self.statements.insert(parse.name.to_owned(), Arc::new(prepared));
         if !parse.name.is_empty() {
             self.unconfirmed.push(parse.name.to_owned());
         }
-        self.steps.push(Step::Parse(preparation));
         Ok(())
     }
 
@@ -114,7 +132,9 @@ impl Session {
         if statement.class.numbers_rows() {
             // Numbers are drawn when its rows have been counted; until then it can only be described.
             let plain = prepared.preparation.clone();
-            let portal = Portal { prepared, statement, body: body.clone(), frozen: Vec::new(), in_block };
+            let (body_kept, frozen) = (body.clone(), Vec::new());
+            let ran = Arc::default();
+            let portal = Portal { prepared, statement, body: body_kept, frozen, in_block, ran };
             return Ok(Ok((portal, Step::Bind { statement: plain, body, extra: Vec::new() })));
         }
         let frozen = match self.freeze(&statement, in_block).await? {
@@ -122,7 +142,8 @@ impl Session {
             Err(failure) => return Ok(Err(failure)),
         };
         let mut extra = frozen.iter().map(|value| value.0.clone()).collect();
-        let portal = Portal { prepared, statement, body: body.clone(), frozen, in_block };
+        let portal =
+            Portal { prepared, statement, body: body.clone(), frozen, in_block, ran: Arc::default() };
         let determinism = self.determinism(&portal.statement, Some(&portal));
         let capture = match &determinism {
             Determinism::Capture(plan) => Some(&**plan),

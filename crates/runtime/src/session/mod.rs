@@ -7,11 +7,14 @@ pub mod client;
 pub mod unit;
 
 mod answers;
+mod calls;
 mod commit;
 pub mod environment;
 mod extended;
 mod frozen;
+mod listening;
 mod numbered;
+mod prepared;
 mod run;
 mod simple;
 mod special;
@@ -29,7 +32,10 @@ use onecopy_wire::frontend::{self, Frontend};
 use onecopy_wire::sqlstate::SqlState;
 use onecopy_wire::{Malformed, WireError};
 
+use crate::advisory::SessionLocks;
+use crate::clock::Deadline;
 use crate::errors::Failure;
+use crate::notifications::{Listener, Notification};
 use crate::postgres::connect::Credentials;
 use crate::scheduler::Mail;
 use crate::server::Shared;
@@ -73,6 +79,14 @@ pub struct Session {
     path: (u64, Arc<Vec<String>>),
     /// What its transactions have in common, and the settings under which that was found out.
     form: Option<(u64, u64)>,
+    /// Its advisory locks.
+    locks: SessionLocks,
+    /// What it listens to, once it has listened to anything.
+    listener: Option<Listener>,
+    /// What a statement of its own transaction has notified so far.
+    notified: Vec<Notification>,
+    /// More was notified than may wait: the connection ends.
+    deaf: bool,
 }
 
 /// What came of a statement for the session.
@@ -95,6 +109,10 @@ impl Session {
         reported: HashMap<String, String>,
     ) -> Session {
         Session {
+            locks: SessionLocks::new(&shared.advisory_locks, id),
+            listener: None,
+            notified: Vec::new(),
+            deaf: false,
             shared,
             id,
             client,
@@ -194,22 +212,49 @@ impl Session {
     /// The next message; `None` when the client stayed idle inside a transaction for too long.
     async fn next_message(&mut self) -> Result<Option<(u8, BytesMut)>, ClientError> {
         let limit_ms = self.shared.limits.idle_in_transaction_timeout_ms;
-        if limit_ms == 0 || self.txn.is_none() || self.client.peek()?.is_some() {
+        let limited = limit_ms > 0 && self.txn.is_some();
+        let listens = self.txn.is_none() && self.listener.is_some();
+        if !limited && !listens && !self.deaf || self.client.peek()?.is_some() {
             return self.client.next().await.map(Some);
         }
-        match tokio::time::timeout(Duration::from_millis(limit_ms), self.client.next()).await {
-            Ok(message) => message.map(Some),
-            Err(_) => {
-                let failure = Failure::new(
-                    SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
-                    "terminating connection due to idle-in-transaction timeout",
-                )
-                .hint("An idle open transaction blocks others on every replica; limits.idle_in_transaction_timeout_ms is the limit.");
-                failure.put(&mut self.client.output, Severity::Fatal);
-                self.client.flush().await?;
-                Ok(None)
+        let deadline = Deadline::after(Duration::from_millis(limit_ms));
+        loop {
+            if self.client.peek()?.is_some() {
+                return self.client.next().await.map(Some);
+            }
+            if listens {
+                self.deliver_notifications();
+            }
+            if self.deaf {
+                return self.end_by(&listening::overflow()).await;
+            }
+            self.client.flush().await?;
+            let arrived = async {
+                match &self.listener {
+                    Some(listener) if listens => listener.arrived().await,
+                    _ => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                received = self.client.fill() => received?,
+                () = arrived => {}
+                () = deadline.reached(), if limited => {
+                    let failure = Failure::new(
+                        SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+                        "terminating connection due to idle-in-transaction timeout",
+                    )
+                    .hint("An idle open transaction blocks others on every replica; limits.idle_in_transaction_timeout_ms is the limit.");
+                    return self.end_by(&failure).await;
+                }
             }
         }
+    }
+
+    /// Tells the client why its connection ends.
+    async fn end_by<T>(&mut self, failure: &Failure) -> Result<Option<T>, ClientError> {
+        failure.put(&mut self.client.output, Severity::Fatal);
+        self.client.flush().await?;
+        Ok(None)
     }
 
     /// Answers an error of our own. The transaction, if one is open, has failed.
@@ -233,6 +278,7 @@ impl Session {
     }
 
     fn ready(&mut self) {
+        self.deliver_notifications();
         let status = self.status();
         build::ready_for_query(&mut self.client.output, status);
     }

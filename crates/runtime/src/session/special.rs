@@ -12,7 +12,7 @@ use super::client::ClientError;
 use super::environment::list_value;
 use super::extended::Portal;
 use super::run::{Aside, Job};
-use super::txn::{Lane, Savepoint};
+use super::txn::{Lane, Listen, Savepoint};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};
 use crate::classifier::Statement;
@@ -115,6 +115,9 @@ impl Session {
         txn.write_settings = savepoint.write_settings.clone();
         txn.local_settings = savepoint.local_settings.clone();
         self.environment = savepoint.environment.clone();
+        txn.notifications.truncate(savepoint.notifications);
+        txn.listens.truncate(savepoint.listens);
+        self.locks.return_to(savepoint.locks);
         txn.savepoints.truncate(at + 1);
         // The lane is told directly: the transaction goes on where it was, with the items that it holds.
         let Some(mut lane) = self.open_lane() else {
@@ -147,7 +150,7 @@ impl Session {
     }
 
     /// Puts the lane of the open transaction back.
-    fn keep_lane(&mut self, lane: Lane) {
+    pub(super) fn keep_lane(&mut self, lane: Lane) {
         if let Some(txn) = self.txn.as_mut() {
             // A transaction that has written, or holds items, is at its home; only a read phase has a snapshot.
             if txn.at_home { txn.home = Some(lane) } else { txn.snapshot = Some(lane) }
@@ -183,6 +186,9 @@ impl Session {
                         write_settings: txn.write_settings.clone(),
                         local_settings: txn.local_settings.clone(),
                         environment: self.environment.clone(),
+                        notifications: txn.notifications.len(),
+                        listens: txn.listens.len(),
+                        locks: self.locks.mark(),
                     };
                     txn.savepoints.push(savepoint);
                 }
@@ -250,14 +256,7 @@ impl Session {
             }
             Kind::Show(_) => self.run_in_place(statement, extended, false).await?,
             Kind::Discard(what) => self.on_discard(*what, extended).await?,
-            Kind::Deallocate(name) => {
-                match name {
-                    Some(name) => drop(self.statements.remove(name)),
-                    None => self.statements.clear(),
-                }
-                self.answer_command(extended, if name.is_some() { "DEALLOCATE" } else { "DEALLOCATE ALL" });
-                Done::Answered
-            }
+            Kind::Deallocate(name) => self.on_deallocate(name.as_deref(), extended).await,
             Kind::SetConstraints { .. } => {
                 // Constraints are settled before the decision in any case; at home this takes effect as usual.
                 self.run_in_place(statement, extended, false).await?
@@ -268,16 +267,33 @@ impl Session {
                     "Connect as the role that is to be used.",
                 );
             }
-            Kind::Listen(_) | Kind::Unlisten(_) | Kind::Notify(_) => {
+            Kind::Listen(channel) => self.on_listen(Listen::To(channel.clone()), extended),
+            Kind::Unlisten(Some(channel)) => self.on_listen(Listen::NoLongerTo(channel.clone()), extended),
+            Kind::Unlisten(None) => self.on_listen(Listen::ToNothing, extended),
+            Kind::Notify { channel, payload } => self.on_notify(channel, payload, extended).await,
+            Kind::SessionCalls(calls) => self.on_session_calls(statement, calls, portal).await?,
+            Kind::Prepare { name, body, types, .. } => {
+                self.on_prepare(statement, name, *body, types, extended).await?
+            }
+            Kind::Execute { .. } if extended => {
                 return self.refuse(
-                    "LISTEN, UNLISTEN and NOTIFY are not supported",
-                    "Connect to one of the replicas directly for notifications.",
+                    "EXECUTE by the extended protocol is not supported with a comment before it",
+                    "Send EXECUTE without comments, or bind the prepared statement by the protocol.",
                 );
             }
-            Kind::Prepare { .. } | Kind::Execute { .. } => {
+            Kind::Execute { .. } => self.on_execute_command(statement).await?,
+            _ if class.effects.advisory_locks
+                && !matches!(class.kind, Kind::Explain { analyze: false, .. }) =>
+            {
                 return self.refuse(
-                    "PREPARE and EXECUTE as SQL commands are not supported",
-                    "Use the protocol's prepared statements, as every client library does.",
+                    "advisory locks are not supported inside other statements",
+                    "Call their functions as the only columns of a SELECT without FROM: SELECT pg_advisory_lock(1).",
+                );
+            }
+            _ if class.effects.notifies && !matches!(class.kind, Kind::Explain { analyze: false, .. }) => {
+                return self.refuse(
+                    "pg_notify() is not supported inside other statements",
+                    "Call it as the only column of a SELECT without FROM, or use NOTIFY.",
                 );
             }
             Kind::DeclareCursor { hold: true, .. } => {
@@ -297,12 +313,6 @@ impl Session {
             }
             Kind::Maintenance { command, .. } => self.on_maintenance(statement, extended, command).await?,
             Kind::SyntaxError { .. } => self.on_syntax_error(statement, portal).await?,
-            Kind::Select if class.effects.advisory_locks => {
-                return self.refuse(
-                    "advisory locks are not supported",
-                    "Lock a row of a table by SELECT ... FOR UPDATE instead.",
-                );
-            }
             Kind::Select if class.effects.sets_config => {
                 let done = self.run_in_place(statement, extended, true).await?;
                 if done == Done::Answered && self.txn.is_none() {
@@ -322,12 +332,12 @@ impl Session {
         Ok(Some(done))
     }
 
-    fn refuse(&mut self, what: &str, hint: &str) -> Result<Option<Done>, ClientError> {
+    pub(super) fn refuse(&mut self, what: &str, hint: &str) -> Result<Option<Done>, ClientError> {
         self.fail(&Failure::unsupported(what, hint));
         Ok(Some(Done::Failed))
     }
 
-    fn warn(&mut self, code: SqlState, message: &str) {
+    pub(super) fn warn(&mut self, code: SqlState, message: &str) {
         build::notice(&mut self.client.output, &build::Report::new(build::Severity::Warning, code, message));
     }
 
@@ -438,6 +448,8 @@ impl Session {
                 self.environment.reset_all();
                 self.statements.clear();
                 self.sequences.clear();
+                self.locks.unlock_all();
+                self.listener = None;
                 "DISCARD ALL"
             }
             Discard::Plans => "DISCARD PLANS",
@@ -457,7 +469,7 @@ impl Session {
     }
 
     /// The same, after waiting for one as long as a statement may wait.
-    async fn await_reference_replica(&self) -> Option<ReplicaId> {
+    pub(super) async fn await_reference_replica(&self) -> Option<ReplicaId> {
         let limit_ms = self.shared.limits.wait_timeout_ms;
         let deadline = Deadline::after(Duration::from_millis(limit_ms));
         let pause = Duration::from_millis(10);
@@ -471,7 +483,7 @@ impl Session {
     }
 
     /// A lane outside any transaction, with this session's settings.
-    async fn plain_lane(&mut self, replica: ReplicaId) -> Result<Lane, LaneError> {
+    pub(super) async fn plain_lane(&mut self, replica: ReplicaId) -> Result<Lane, LaneError> {
         let pool = self.shared.pools[usize::from(replica.0)].clone();
         let lent = match pool.lend(&self.who).await {
             Ok(lent) => lent,
@@ -744,12 +756,18 @@ impl Session {
 
     /// The open transaction was executing on a replica that is lost: it cannot go on.
     pub(super) fn on_lane_lost(&mut self, lane: Lane, error: &LaneError) {
+        let failure = self.lane_of_txn_lost(lane, error);
+        self.fail(&failure);
+    }
+
+    /// The same; returns what the client must hear.
+    pub(super) fn lane_of_txn_lost(&mut self, lane: Lane, error: &LaneError) -> Failure {
         let (replica, id) = (lane.replica, self.txn.as_ref().map(|txn| txn.id));
         self.lose_lane(lane, error);
         if let Some(txn) = id {
             self.shared.scheduler.handle(Event::HomeLost { txn, replica });
         }
-        self.fail(&Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::ByTimeout));
+        Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::ByTimeout)
     }
 
     /// Definitions as the open transaction sees them after a change of its own.
@@ -770,7 +788,7 @@ impl Session {
     }
 }
 
-fn no_replica() -> Failure {
+pub(super) fn no_replica() -> Failure {
     Failure::new(SqlState::CANNOT_CONNECT_NOW, "no replica is in service")
         .hint("Statements run again as soon as one replica is back; `onecopy status` shows them.")
 }

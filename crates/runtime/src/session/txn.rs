@@ -3,6 +3,7 @@
 use onecopy_core::{OpId, ReplicaId, TxnId};
 
 use crate::agent::{quote, quote_identifier};
+use crate::notifications::Notification;
 use crate::pool::Lent;
 use crate::record::{What, Write};
 use crate::session::environment::Environment;
@@ -43,6 +44,10 @@ pub struct Txn {
     /// Settings that were in force at the first write, then at the last one.
     pub write_settings: Option<[Settings; 2]>,
     pub savepoints: Vec<Savepoint>,
+    /// What it will have notified when it commits.
+    pub notifications: Vec<Notification>,
+    /// What it will have begun and ended to listen to.
+    pub listens: Vec<Listen>,
     pub schema_changed: bool,
     /// Nobody classifies until this transaction's definitions have been read.
     pub changing: bool,
@@ -73,6 +78,18 @@ pub struct Savepoint {
     pub write_settings: Option<[Settings; 2]>,
     pub local_settings: Settings,
     pub environment: Environment,
+    pub notifications: usize,
+    pub listens: usize,
+    /// Advisory locks held until the transaction ends.
+    pub locks: usize,
+}
+
+/// A change of what a session listens to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Listen {
+    To(String),
+    NoLongerTo(String),
+    ToNothing,
 }
 
 impl Txn {
@@ -98,6 +115,8 @@ impl Txn {
             writes_bytes: 0,
             write_settings: None,
             savepoints: Vec::new(),
+            notifications: Vec::new(),
+            listens: Vec::new(),
             schema_changed: false,
             changing: false,
             catalogue: None,

@@ -1,0 +1,566 @@
+//! SELECT of nothing but calls that concern the session: advisory locks and `pg_notify`. No replica executes them; one is
+//! asked only for arguments that are neither constants nor parameters.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use onecopy_classify::{Argument, SessionCall, SessionFunction};
+use onecopy_wire::Format;
+use onecopy_wire::backend::Column;
+use onecopy_wire::backend::build;
+use onecopy_wire::frontend::{self, Bind};
+use onecopy_wire::sqlstate::SqlState;
+use tokio::sync::oneshot;
+
+use super::client::ClientError;
+use super::extended::Portal;
+use super::prepared::stands_alone;
+use super::special::no_replica;
+use super::txn::Lane;
+use super::unit::Step;
+use super::{Done, Session};
+use crate::advisory::{Key, Mode, Taken, Until};
+use crate::classifier::Statement;
+use crate::clock::Deadline;
+use crate::errors::{Cancelled, Failure};
+use crate::lane::LaneError;
+use crate::server::cancel::Whereabouts;
+
+const BOOL: u32 = 16;
+const INT8: u32 = 20;
+const INT2: u32 = 21;
+const INT4: u32 = 23;
+const TEXT: u32 = 25;
+const VARCHAR: u32 = 1043;
+const VOID: u32 = 2278;
+
+/// Arguments of one call as text; `None` is NULL.
+type Arguments = Vec<Option<String>>;
+
+/// What a call returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Returned {
+    Null,
+    Void,
+    Bool(bool),
+}
+
+impl Session {
+    pub(super) async fn on_session_calls(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        portal: Option<&Portal>,
+    ) -> Result<Done, ClientError> {
+        if let Some(portal) = portal {
+            if self.run_foreign_steps(statement, calls, portal).await? == Done::Failed {
+                return Ok(Done::Failed);
+            }
+            if portal.ran.swap(true, Ordering::AcqRel) {
+                self.answer_call_steps(statement, calls, portal);
+                build::command_complete(&mut self.client.output, "SELECT 0");
+                return Ok(Done::Answered);
+            }
+        }
+        let done = match self.call_all(statement, calls, portal).await? {
+            Ok(returned) => {
+                self.publish_own();
+                self.answer_calls(statement, calls, portal, &returned);
+                Done::Answered
+            }
+            Err(failure) => {
+                self.notified.clear();
+                self.fail_statement(&failure).await?
+            }
+        };
+        if self.txn.is_none() {
+            self.locks.return_to(0);
+        }
+        Ok(done)
+    }
+
+    async fn call_all(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        portal: Option<&Portal>,
+    ) -> Result<Result<Vec<Returned>, Failure>, ClientError> {
+        let arguments = match self.call_arguments(statement, calls, portal).await? {
+            Ok(arguments) => arguments,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let mut returned = Vec::with_capacity(calls.len());
+        for (call, arguments) in calls.iter().zip(arguments) {
+            match self.call(call.function, arguments).await? {
+                Ok(value) => returned.push(value),
+                Err(failure) => return Ok(Err(failure)),
+            }
+        }
+        Ok(Ok(returned))
+    }
+
+    async fn call(
+        &mut self,
+        function: SessionFunction,
+        arguments: Arguments,
+    ) -> Result<Result<Returned, Failure>, ClientError> {
+        if function == SessionFunction::Notify {
+            let mut texts = arguments.into_iter().map(Option::unwrap_or_default);
+            let (channel, payload) = (texts.next().unwrap_or_default(), texts.next().unwrap_or_default());
+            return Ok(self.notify(channel, payload).map(|()| Returned::Void));
+        }
+        let Some(numbers) = arguments.into_iter().collect::<Option<Vec<String>>>() else {
+            return Ok(Ok(Returned::Null));
+        };
+        if function == SessionFunction::UnlockAll {
+            self.locks.unlock_all();
+            return Ok(Ok(Returned::Void));
+        }
+        let key = match key(&numbers) {
+            Ok(key) => key,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let mode = |shared| if shared { Mode::Shared } else { Mode::Exclusive };
+        match function {
+            SessionFunction::Lock { shared, try_only, of_transaction } => {
+                let until = if of_transaction { Until::TransactionEnds } else { Until::Unlocked };
+                let taken = self.take_lock(key, mode(shared), until, !try_only).await?;
+                Ok(taken.map(|taken| if try_only { Returned::Bool(taken) } else { Returned::Void }))
+            }
+            SessionFunction::Unlock { shared } => {
+                let unlocked = self.locks.unlock(key, mode(shared));
+                if !unlocked {
+                    let message = format!("you don't own a lock of type {}", mode(shared).name());
+                    self.warn(SqlState::WARNING, &message);
+                }
+                Ok(Ok(Returned::Bool(unlocked)))
+            }
+            SessionFunction::UnlockAll | SessionFunction::Notify => Ok(Ok(Returned::Void)),
+        }
+    }
+
+    // Locking.
+
+    /// Whether the lock was taken; if it must wait for it, for as long as it may.
+    async fn take_lock(
+        &mut self,
+        key: Key,
+        mode: Mode,
+        until: Until,
+        wait: bool,
+    ) -> Result<Result<bool, Failure>, ClientError> {
+        match self.locks.take(key, mode, until, wait) {
+            Taken::Yes => Ok(Ok(true)),
+            Taken::No => Ok(Ok(false)),
+            Taken::Deadlock => Ok(Err(Failure::new(SqlState::DEADLOCK_DETECTED, "deadlock detected")
+                .hint("Sessions wait for each other's advisory locks; this request would have closed the circle. Take the locks in the same order everywhere."))),
+            Taken::Full => {
+                let max = self.shared.advisory_locks.held_max();
+                Ok(Err(Failure::new(SqlState::OUT_OF_MEMORY, format!("{max} advisory locks are held, and no more may be"))
+                    .hint("Unlock what is not needed, or raise limits.advisory_locks_max.")))
+            }
+            Taken::Awaits(granted) => {
+                let end = self.await_lock(granted).await;
+                // It may have been granted while the waiting was given up.
+                let held = self.locks.waited();
+                Ok(match end? {
+                    Some(failure) if !held => Err(failure),
+                    _ => Ok(held),
+                })
+            }
+        }
+    }
+
+    /// Waits until the lock is granted, or returns why the waiting was given up.
+    async fn await_lock(
+        &mut self,
+        mut granted: oneshot::Receiver<()>,
+    ) -> Result<Option<Failure>, ClientError> {
+        // The client may be waiting for earlier answers before it does what is waited for here.
+        self.client.flush().await?;
+        let cancelled = Arc::new(tokio::sync::Notify::new());
+        self.cancel.set(Whereabouts::Locking(cancelled.clone()));
+        let limit = self.lock_limit();
+        let deadline = Deadline::after(limit.as_ref().map_or(Duration::ZERO, |(limit, _)| *limit));
+        let end = loop {
+            let may_read = self.client.may_read_ahead();
+            tokio::select! {
+                biased;
+                _ = &mut granted => break Ok(None),
+                () = cancelled.notified() => {
+                    let refusal = onecopy_core::Refusal::Cancelled;
+                    break Ok(Some(Failure::of_refusal(refusal, Cancelled::ByClient)));
+                }
+                received = self.client.fill(), if may_read => {
+                    if let Err(error) = received {
+                        break Err(error);
+                    }
+                }
+                () = deadline.reached(), if limit.is_some() => break Ok(limit.map(|(_, failure)| failure)),
+            }
+        };
+        self.cancel.set(Whereabouts::Idle);
+        end
+    }
+
+    /// How long a lock may be waited for, and what the client hears then.
+    fn lock_limit(&self) -> Option<(Duration, Failure)> {
+        let limit_ms = self.shared.limits.wait_timeout_ms;
+        let refusal = onecopy_core::Refusal::Cancelled;
+        let ours = (Duration::from_millis(limit_ms), Failure::of_refusal(refusal, Cancelled::ByTimeout));
+        let of_lock = self.timeout("lock_timeout").map(|limit| {
+            let what = "canceling statement due to lock timeout";
+            (limit, Failure::new(SqlState::LOCK_NOT_AVAILABLE, what))
+        });
+        let of_statement = self.timeout("statement_timeout").map(|limit| {
+            let what = "canceling statement due to statement timeout";
+            (limit, Failure::new(SqlState::QUERY_CANCELED, what))
+        });
+        let all = [of_lock, of_statement, (limit_ms > 0).then_some(ours)];
+        all.into_iter().flatten().min_by_key(|(limit, _)| *limit)
+    }
+
+    /// A setting of the session that limits time, if it has set one.
+    fn timeout(&self, name: &str) -> Option<Duration> {
+        let local = self.txn.as_ref().and_then(|txn| {
+            let mut settings = txn.local_settings.iter().rev();
+            settings.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        });
+        milliseconds(local.or_else(|| self.environment.value(name))?)
+    }
+
+    // Arguments.
+
+    async fn call_arguments(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        portal: Option<&Portal>,
+    ) -> Result<Result<Vec<Arguments>, Failure>, ClientError> {
+        if let Some(failure) = portal.and_then(|portal| wrong_count(statement, portal)) {
+            return Ok(Err(failure));
+        }
+        let layout = statement.layout.layout();
+        let mut known = Vec::with_capacity(calls.len());
+        for call in calls {
+            let is_number = call.function != SessionFunction::Notify;
+            let values = call.arguments(&statement.sql, layout).map(|argument| match argument {
+                Argument::Null => Some(None),
+                Argument::Integer(number) if is_number => Some(Some(number.to_string())),
+                Argument::Text(text) => Some(Some(text.into_owned())),
+                Argument::Param(number) => portal.and_then(|portal| param(portal, number, is_number)),
+                Argument::Integer(_) | Argument::Expression(_) => None,
+            });
+            known.push(values.collect::<Option<Arguments>>());
+        }
+        if let Some(all) = known.into_iter().collect::<Option<Vec<Arguments>>>() {
+            return Ok(Ok(all));
+        }
+        if !stands_alone(&statement.class) {
+            return Ok(Err(Failure::unsupported(
+                "arguments of advisory locks and pg_notify that read tables or change something are not supported",
+                "Compute them first, by a statement of their own.",
+            )));
+        }
+        self.evaluate(statement, calls, portal).await
+    }
+
+    /// Has the reference replica compute all arguments: what depends on object ids is then the same for every session.
+    async fn evaluate(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        portal: Option<&Portal>,
+    ) -> Result<Result<Vec<Arguments>, Failure>, ClientError> {
+        let layout = statement.layout.layout();
+        let mut columns = Vec::new();
+        for call in calls {
+            let name = type_name(call);
+            let texts = call.argument_texts(&statement.sql, layout);
+            columns.extend(texts.map(|text| format!("CAST(({text}) AS pg_catalog.{name})")));
+        }
+        let sql = format!("SELECT {}", columns.join(", "));
+        let Some(replica) = self.await_reference_replica().await else { return Ok(Err(no_replica())) };
+        let told = self.shared.scheduler.status().told;
+        self.shared.await_applied(replica, told).await;
+        let mut lane = match self.plain_lane(replica).await {
+            Ok(lane) => lane,
+            Err(error) => return Ok(Err(Failure::of_lane(&error))),
+        };
+        let at = Whereabouts::OnLane { replica, pid: lane.lent.lane.pid, key: lane.lent.lane.key.clone() };
+        self.cancel.set(at);
+        let rows = ask(&mut lane, &sql, portal).await;
+        self.cancel.set(Whereabouts::Idle);
+        match rows {
+            Ok(rows) => {
+                self.give_back(lane);
+                let mut values = rows.into_iter().next().unwrap_or_default().into_iter();
+                let of_call = |call: &SessionCall| values.by_ref().take(call.argument_count()).collect();
+                Ok(Ok(calls.iter().map(of_call).collect()))
+            }
+            Err(error) => {
+                if error.is_database() {
+                    self.give_back(lane)
+                } else {
+                    self.lose_lane(lane, &error)
+                }
+                Ok(Err(Failure::of_lane(&error)))
+            }
+        }
+    }
+
+    // Answers.
+
+    /// Messages that were collected before an Execute of ours and that a replica must answer.
+    async fn run_foreign_steps(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        portal: &Portal,
+    ) -> Result<Done, ClientError> {
+        let described = param_types(statement, calls, portal).is_some();
+        let ours = |session: &Session, step: &Step| match step {
+            Step::Parse(preparation) | Step::DescribeStatement(preparation) => {
+                described && preparation.key == portal.prepared.preparation.key
+            }
+            Step::Bind { statement, .. } => statement.key == portal.prepared.preparation.key,
+            Step::DescribePortal(name) => {
+                let named = session.portals.get(name);
+                named.is_some_and(|named| Arc::ptr_eq(&named.prepared, &portal.prepared))
+            }
+            Step::Execute { .. } | Step::CloseStatement => true,
+            Step::ClosePortal(_) => false,
+        };
+        let Some(last) = self.steps.iter().rposition(|step| !ours(self, step)) else {
+            return Ok(Done::Answered);
+        };
+        let rest = self.steps.split_off(last + 1);
+        Box::pin(self.run_steps()).await?;
+        if self.skipping {
+            return Ok(Done::Failed);
+        }
+        self.steps = rest;
+        Ok(Done::Answered)
+    }
+
+    fn answer_calls(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        portal: Option<&Portal>,
+        returned: &[Returned],
+    ) {
+        match portal {
+            Some(portal) => self.answer_call_steps(statement, calls, portal),
+            None => describe(&mut self.client.output, calls, |_| Format::Text),
+        }
+        let format = |column| result_format(portal, column);
+        let values = returned.iter().enumerate().map(|(column, value)| value.bytes(format(column)));
+        // As many columns as the grammar allows always fit.
+        let _ = build::data_row(&mut self.client.output, values);
+        build::command_complete(&mut self.client.output, "SELECT 1");
+    }
+
+    fn answer_call_steps(&mut self, statement: &Statement, calls: &[SessionCall], portal: &Portal) {
+        let types = param_types(statement, calls, portal).unwrap_or_default();
+        self.confirm_parsed(&[]);
+        let out = &mut self.client.output;
+        for step in self.steps.drain(..) {
+            match step {
+                Step::Parse(_) => build::parse_complete(out),
+                Step::Bind { .. } => build::bind_complete(out),
+                Step::DescribeStatement(_) => {
+                    let _ = build::parameter_description(out, types.iter().copied());
+                    describe(out, calls, |_| Format::Text);
+                }
+                Step::DescribePortal(_) => describe(out, calls, |column| result_format(Some(portal), column)),
+                Step::ClosePortal(_) | Step::CloseStatement => build::close_complete(out),
+                Step::Execute { .. } => {}
+            }
+        }
+    }
+}
+
+impl Returned {
+    fn bytes(self, format: Format) -> Option<&'static [u8]> {
+        Some(match (self, format) {
+            (Returned::Null, _) => return None,
+            (Returned::Void, _) => b"",
+            (Returned::Bool(true), Format::Text) => b"t",
+            (Returned::Bool(false), Format::Text) => b"f",
+            (Returned::Bool(true), Format::Binary) => &[1],
+            (Returned::Bool(false), Format::Binary) => &[0],
+        })
+    }
+}
+
+/// RowDescription of the calls' results.
+fn describe(out: &mut bytes::BytesMut, calls: &[SessionCall], format: impl Fn(usize) -> Format) {
+    let columns = calls.iter().enumerate().map(|(index, call)| {
+        let (type_oid, type_len) = if call.function.returns_bool() { (BOOL, 1) } else { (VOID, 4) };
+        let name = call.column.as_bytes();
+        Column { name, table_oid: 0, attnum: 0, type_oid, type_len, typmod: -1, format: format(index) }
+    });
+    // The grammar lets no zero byte into a name, and no more columns than fit.
+    let _ = build::row_description(out, columns);
+}
+
+fn result_format(portal: Option<&Portal>, column: usize) -> Format {
+    let bind = portal.and_then(|portal| Bind::decode(&portal.body).ok());
+    bind.map_or(Format::Text, |bind| bind.result_formats.of(column))
+}
+
+fn type_name(call: &SessionCall) -> &'static str {
+    match (call.function, call.argument_count()) {
+        (SessionFunction::Notify, _) => "text",
+        (_, 2) => "int4",
+        _ => "int8",
+    }
+}
+
+/// The types of all parameters; `None` if only a replica can tell.
+fn param_types(statement: &Statement, calls: &[SessionCall], portal: &Portal) -> Option<Vec<u32>> {
+    let mut types = portal.prepared.types.to_vec();
+    types.resize(types.len().max(statement.class.params_max as usize), 0);
+    for call in calls {
+        let inferred = match type_name(call) {
+            "text" => TEXT,
+            "int4" => INT4,
+            _ => INT8,
+        };
+        for argument in call.arguments(&statement.sql, statement.layout.layout()) {
+            if let Argument::Param(number) = argument
+                && let Some(known) = types.get_mut((number as usize).checked_sub(1)?)
+                && *known == 0
+            {
+                *known = inferred;
+            }
+        }
+    }
+    types.iter().all(|known| *known != 0).then_some(types)
+}
+
+/// A parameter as text, if that needs no replica. `Some(None)` is NULL.
+fn param(portal: &Portal, number: u32, is_number: bool) -> Option<Option<String>> {
+    let index = (number as usize).checked_sub(1)?;
+    let bind = Bind::decode(&portal.body).ok()?;
+    let value: Option<&[u8]> = bind.params.iter().nth(index)?;
+    let Some(bytes) = value else { return Some(None) };
+    let declared = portal.prepared.types.get(index).copied().unwrap_or(0);
+    let fits = match is_number {
+        true => matches!(declared, 0 | INT2 | INT4 | INT8),
+        false => matches!(declared, 0 | TEXT | VARCHAR),
+    };
+    if !fits {
+        return None;
+    }
+    if is_number && bind.param_formats.of(index) == Format::Binary {
+        let number = match *bytes {
+            [a, b] => i64::from(i16::from_be_bytes([a, b])),
+            [a, b, c, d] => i64::from(i32::from_be_bytes([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] => i64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            _ => return None,
+        };
+        return Some(Some(number.to_string()));
+    }
+    std::str::from_utf8(bytes).ok().map(|text| Some(text.to_owned()))
+}
+
+fn wrong_count(statement: &Statement, portal: &Portal) -> Option<Failure> {
+    let given = Bind::decode(&portal.body).map_or(0, |bind| bind.params.len());
+    let wanted = portal.prepared.types.len().max(statement.class.params_max as usize);
+    (given != wanted).then(|| {
+        let message = format!(
+            "bind message supplies {given} parameters, but prepared statement \"\" requires {wanted}"
+        );
+        Failure::new(SqlState::PROTOCOL_VIOLATION, message)
+    })
+}
+
+/// Runs a query, with the portal's parameters if there is one.
+async fn ask(
+    lane: &mut Lane,
+    sql: &str,
+    portal: Option<&Portal>,
+) -> Result<Vec<Vec<Option<String>>>, LaneError> {
+    let out = &mut lane.lent.lane.output;
+    match portal {
+        None => frontend::build::query(out, sql)?,
+        Some(portal) => {
+            let bind = Bind::decode(&portal.body)?;
+            frontend::build::parse(out, "", sql, portal.prepared.types.iter().copied())?;
+            frontend::build::bind(out, "", "", bind.param_formats.iter(), bind.params.iter(), [])?;
+            frontend::build::execute(out, "", 0)?;
+            frontend::build::sync(out);
+        }
+    }
+    lane.lent.lane.flush().await?;
+    lane.lent.lane.collect(1).await
+}
+
+fn key(numbers: &[String]) -> Result<Key, Failure> {
+    let whole = |text: &String| {
+        text.trim().parse::<i128>().map_err(|_| {
+            let message = format!("invalid input syntax for type bigint: \"{text}\"");
+            Failure::new(SqlState::INVALID_TEXT_REPRESENTATION, message)
+        })
+    };
+    let outside = |text: &String, name: &str| {
+        let message = format!("value \"{text}\" is out of range for type {name}");
+        Failure::new(SqlState::NUMERIC_VALUE_OUT_OF_RANGE, message)
+    };
+    match numbers {
+        [one] => whole(one)?.try_into().map(Key::One).map_err(|_| outside(one, "bigint")),
+        [one, two] => {
+            let small = |text| whole(text)?.try_into().map_err(|_| outside(text, "integer"));
+            Ok(Key::Two(small(one)?, small(two)?))
+        }
+        _ => Err(Failure::new(SqlState::UNDEFINED_FUNCTION, "advisory locks take one or two numbers")),
+    }
+}
+
+/// A time as settings write it: milliseconds, unless a unit follows. `None` for 0, which is no limit.
+fn milliseconds(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim() {
+        "us" => 0.001,
+        "" | "ms" => 1.0,
+        "s" => 1_000.0,
+        "min" => 60_000.0,
+        "h" => 3_600_000.0,
+        "d" => 86_400_000.0,
+        _ => return None,
+    };
+    let milliseconds = (number.parse::<f64>().ok()? * factor).round();
+    (milliseconds >= 1.0).then(|| Duration::from_millis(milliseconds.min(f64::from(i32::MAX)) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_limits_are_read_as_settings_are() {
+        let read = |text| milliseconds(text).map(|limit| limit.as_millis());
+        assert_eq!(read("250"), Some(250));
+        assert_eq!(read(" 1.5 s"), Some(1_500));
+        assert_eq!(read("2min"), Some(120_000));
+        assert_eq!((read("0"), read("0ms"), read("soon")), (None, None, None));
+    }
+
+    #[test]
+    fn keys_are_one_big_number_or_two_small_ones() {
+        let read = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            key(&texts).map_err(|failure| failure.code)
+        };
+        assert_eq!(read(&["-9223372036854775808"]), Ok(Key::One(i64::MIN)));
+        assert_eq!(read(&[" 1", "-2"]), Ok(Key::Two(1, -2)));
+        assert_eq!(read(&["9223372036854775808"]), Err(SqlState::NUMERIC_VALUE_OUT_OF_RANGE));
+        assert_eq!(read(&["1", "2147483648"]), Err(SqlState::NUMERIC_VALUE_OUT_OF_RANGE));
+        assert_eq!(read(&["x"]), Err(SqlState::INVALID_TEXT_REPRESENTATION));
+    }
+}
