@@ -131,7 +131,6 @@ fn argument<'a>(sql: &'a str, consts: &[Const], start: usize, end: usize) -> Arg
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::{Catalogue, Context, Kind, Scratch, classify, normalise};
 
     /// The arguments of the calls in a statement; the class is that of another one.
