@@ -364,6 +364,7 @@ impl Session {
 
     fn answer_call_steps(&mut self, statement: &Statement, calls: &[SessionCall], portal: &Portal) {
         let types = param_types(statement, calls, portal).unwrap_or_default();
+        self.confirm_parsed(&[]);
         let out = &mut self.client.output;
         for step in self.steps.drain(..) {
             match step {

@@ -132,14 +132,9 @@ impl Session {
         if statement.class.numbers_rows() {
             // Numbers are drawn when its rows have been counted; until then it can only be described.
             let plain = prepared.preparation.clone();
-            let portal = Portal {
-                prepared,
-                statement,
-                body: body.clone(),
-                frozen: Vec::new(),
-                in_block,
-                ran: Arc::default(),
-            };
+            let (body_kept, frozen) = (body.clone(), Vec::new());
+            let ran = Arc::default();
+            let portal = Portal { prepared, statement, body: body_kept, frozen, in_block, ran };
             return Ok(Ok((portal, Step::Bind { statement: plain, body, extra: Vec::new() })));
         }
         let frozen = match self.freeze(&statement, in_block).await? {

@@ -192,6 +192,10 @@ impl Session {
                     self.ready();
                     self.skipping = false;
                 }
+                Frontend::Password(_) => {
+                    let what = "a password was sent, and none was asked for";
+                    return Err(ClientError::Protocol(what.to_owned()));
+                }
                 // What is left of a COPY that the server gave up, and what is skipped.
                 _ => {}
             }

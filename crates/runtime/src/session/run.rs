@@ -293,8 +293,13 @@ impl Session {
         }
         txn.begun = true;
         let ran = self.carry_out(id, op, &job, autocommit).await;
+        let changing = self.txn.as_ref().is_some_and(|txn| txn.changing);
+        if ran.is_err() {
+            // The client is gone, and the core must hear of it.
+            self.abandon();
+        }
         if autocommit {
-            if self.txn.as_ref().is_some_and(|txn| txn.changing) {
+            if changing {
                 let committed = matches!(&ran, Ok(Ran::Answered(answer)) if answer.error.is_none());
                 self.shared.read_definitions_after(committed).await;
             }
@@ -323,6 +328,9 @@ impl Session {
         txn.begun = true;
         self.txn = Some(txn);
         let ran = self.carry_out(id, OpId(0), job, true).await;
+        if ran.is_err() {
+            self.abandon();
+        }
         self.close_txn();
         ran
     }
@@ -339,7 +347,9 @@ impl Session {
         loop {
             let directive = match self.mail.take(id) {
                 Some(directive) => directive,
-                None => self.await_directive(id, op).await?,
+                // A statement of its own transaction that has been executed may be decided at any moment: its home must
+                // hear of its turn whether or not the client is still there.
+                None => self.await_directive(id, op, answered.is_none()).await?,
             };
             match directive {
                 Directive::Execute { op: _, replica, how, hold } => {
@@ -403,8 +413,13 @@ impl Session {
         Ran::Failed
     }
 
-    /// Waits for the core, for a limited time, while watching the client: one that vanishes must not be waited for.
-    async fn await_directive(&mut self, id: TxnId, op: OpId) -> Result<Directive, ClientError> {
+    /// Waits for the core, for a limited time. A client that is watched and vanishes is not waited for.
+    async fn await_directive(
+        &mut self,
+        id: TxnId,
+        op: OpId,
+        watch_client: bool,
+    ) -> Result<Directive, ClientError> {
         self.cancel.set(Whereabouts::Waiting { txn: id, op });
         let limit_ms = self.shared.limits.wait_timeout_ms;
         let limit = Duration::from_millis(if limit_ms == 0 { u64::MAX / 2_000_000 } else { limit_ms });
@@ -412,7 +427,7 @@ impl Session {
         let deadline = Deadline::after(limit);
         let mut timed_out = false;
         let result = loop {
-            let may_read = self.client.may_read_ahead();
+            let may_read = watch_client && self.client.may_read_ahead();
             tokio::select! {
                 biased;
                 directive = mail.next(id) => break Ok(directive),
@@ -503,6 +518,10 @@ impl Session {
             Err(UnitError::Client(error)) => {
                 // The lane is in the middle of something: it is closed, which rolls back what is open on it.
                 drop(lane);
+                if self.txn.is_none() {
+                    // Of a single read nothing else will tell the core that it is over.
+                    self.report(id, op, replica, Outcome::Failed, elapsed_ns);
+                }
                 return Err(error);
             }
             Err(UnitError::Lane(error)) => {
