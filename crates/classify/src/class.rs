@@ -32,6 +32,8 @@ pub struct Class {
     /// The tables that it touches, views expanded, partitions as their roots, without repetition; `TableId::ALL`
     /// if that could not be bounded.
     pub tables: Vec<TableId>,
+    /// Sequences that it may restart, by schema and name.
+    pub restarts: Vec<(String, String)>,
     /// Number of the highest parameter `$n` in the text, 0 if there is none.
     pub params_max: u32,
     pub(crate) access: AccessTemplate,

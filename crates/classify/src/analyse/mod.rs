@@ -160,6 +160,8 @@ struct Analyser<'a> {
     writes_through_functions: bool,
     /// Rows that get numbers in the order in which they come.
     numbers: Option<numbering::Numbers>,
+    /// Sequences that it may restart.
+    restarts: Vec<(String, String)>,
     /// The query of an INSERT may yield another number of rows when it is run again.
     unsteady: bool,
     /// Columns that take numbers as they are drawn, each with its frozen value.
@@ -197,6 +199,7 @@ impl<'a> Analyser<'a> {
             has_triggers: false,
             writes_through_functions: false,
             numbers: None,
+            restarts: Vec::new(),
             unsteady: false,
             drawn: Vec::new(),
             frozen_places: BTreeSet::new(),

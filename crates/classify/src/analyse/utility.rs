@@ -110,6 +110,11 @@ impl<'a> Analyser<'a> {
                 }
                 let mut tables = vec![table.clone()];
                 tables.extend(commands.iter().flat_map(|c| c.tables.iter().cloned()));
+                if self.says_restart()
+                    && let Resolved::Table(altered) = self.peek(table)
+                {
+                    self.restart_owned(altered, true);
+                }
                 match kind {
                     RelationKind::Table | RelationKind::MaterialisedView => {
                         self.ddl("ALTER TABLE", &tables, effect >= AlterEffect::Rewrites)
@@ -127,8 +132,14 @@ impl<'a> Analyser<'a> {
                 self.effects.sequences = true;
                 self.catalogue_ddl("CREATE SEQUENCE")
             }
-            Utility::AlterSequence { .. } => {
+            Utility::AlterSequence { name } => {
                 self.effects.sequences = true;
+                if self.says_restart()
+                    && let Resolved::Sequence(index) = self.peek(name)
+                {
+                    let sequence = &self.catalogue().sequences[index];
+                    self.restarts.push((sequence.schema.clone(), sequence.name.clone()));
+                }
                 self.catalogue_ddl("ALTER SEQUENCE")
             }
             Utility::CreateTrigger { table } => {
@@ -465,8 +476,27 @@ impl<'a> Analyser<'a> {
         }
         for table in &tables {
             self.take_definition(*table);
+            if restart && let Some(index) = self.index_of(*table) {
+                self.restart_owned(index, false);
+            }
         }
         Kind::Truncate { tables }
+    }
+
+    fn index_of(&self, id: TableId) -> Option<usize> {
+        self.catalogue().table_by_id(id).and_then(|table| self.catalogue().table_index(table))
+    }
+
+    /// The sequences of a table's columns begin anew, or only those of identity columns.
+    fn restart_owned(&mut self, table: usize, identity_only: bool) {
+        let columns = self.table(table).columns.iter().filter(|c| c.identity.is_some() || !identity_only);
+        let owned = columns.filter_map(|c| c.sequence.clone());
+        self.restarts.extend(owned);
+    }
+
+    /// Whether the word RESTART stands in the statement.
+    fn says_restart(&self) -> bool {
+        self.tokens().iter().any(|t| t.kind == TokenKind::Word && self.word(t) == "restart")
     }
 
     fn add_with_inheritors(&self, table: usize, tables: &mut Vec<TableId>) {

@@ -89,6 +89,7 @@ impl<'a> Analyser<'a> {
             in_block: in_block.map(Box::new),
             parameterised,
             tables,
+            restarts: std::mem::take(&mut self.restarts),
             params_max: self.params.keys().next_back().copied().unwrap_or(0),
             access,
             pinned: self.pinned(normalised),

@@ -45,10 +45,28 @@ pub async fn sequences<'a>(
         let (schema, name) = (next().unwrap_or_default(), next().unwrap_or_default());
         last.insert((schema, name), next().and_then(|value| value.parse().ok()));
     }
+    let last_of = |s: &Sequence| last.get(&(s.schema.clone(), s.name.clone())).copied().flatten();
+    // The view shows no value of those that were never asked, or were restarted: theirs is the next one.
+    let unasked: Vec<&Sequence> = catalogue.sequences.iter().filter(|s| last_of(s).is_none()).collect();
+    let mut first: HashMap<(String, String), i64> = HashMap::new();
+    for some in unasked.chunks(SEQUENCES_AT_ONCE) {
+        let query = |(i, s): (usize, &&Sequence)| format!("SELECT {i}, last_value FROM {}", qualified(s));
+        let queries: Vec<String> = some.iter().enumerate().map(query).collect();
+        for row in lane.query(&queries.join(" UNION ALL ")).await? {
+            let mut numbers = row.iter().flatten().filter_map(|value| value.parse::<i64>().ok());
+            let (Some(i), Some(value)) = (numbers.next(), numbers.next()) else { continue };
+            if let Some(s) = usize::try_from(i).ok().and_then(|i| some.get(i)) {
+                first.insert((s.schema.clone(), s.name.clone()), value);
+            }
+        }
+    }
     let definition = |sequence: &Sequence| {
-        let last = last.get(&(sequence.schema.clone(), sequence.name.clone())).copied().flatten();
+        let first = first.get(&(sequence.schema.clone(), sequence.name.clone())).copied();
         SequenceDefinition {
-            next: last.map_or(sequence.start, |last| last.saturating_add(sequence.increment)),
+            next: match last_of(sequence) {
+                Some(last) => last.saturating_add(sequence.increment),
+                None => first.unwrap_or(sequence.start),
+            },
             increment: sequence.increment,
             min: sequence.min,
             max: sequence.max,
@@ -60,6 +78,14 @@ pub async fn sequences<'a>(
         .iter()
         .map(|sequence| (table_id(&sequence.schema, &sequence.name), definition(sequence), sequence))
         .collect())
+}
+
+/// Sequences whose values are read by one query.
+const SEQUENCES_AT_ONCE: usize = 200;
+
+fn qualified(sequence: &Sequence) -> String {
+    let quoted = |name: &str| crate::agent::quote_identifier(name);
+    format!("{}.{}", quoted(&sequence.schema), quoted(&sequence.name))
 }
 
 /// Whether a sequence has the same rules.
@@ -83,12 +109,5 @@ pub fn reservation(names: SequenceNames) -> Box<dyn Fn(TableId, i64) -> Bytes + 
 
 /// The names that [`reservation`] needs.
 pub fn names(catalogue: &Catalogue) -> HashMap<TableId, String> {
-    catalogue
-        .sequences
-        .iter()
-        .map(|s| {
-            let quoted = |name: &str| crate::agent::quote_identifier(name);
-            (table_id(&s.schema, &s.name), format!("{}.{}", quoted(&s.schema), quoted(&s.name)))
-        })
-        .collect()
+    catalogue.sequences.iter().map(|s| (table_id(&s.schema, &s.name), qualified(s))).collect()
 }

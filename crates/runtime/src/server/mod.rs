@@ -70,13 +70,14 @@ impl Shared {
     }
 
     /// After a transaction that changed definitions: reads them anew from a replica that contains it.
-    pub async fn read_definitions_after(&self, committed: bool) {
-        let catalogue = if committed { Some(self.read_definitions().await) } else { None };
+    /// `restarted` are sequences that begin anew, by schema and name.
+    pub async fn read_definitions_after(&self, committed: bool, restarted: &[(String, String)]) {
+        let catalogue = if committed { Some(self.read_definitions(restarted).await) } else { None };
         self.classifier.end_change(catalogue);
     }
 
     /// Reads the definitions and the state of new sequences from a replica that contains everything told.
-    async fn read_definitions(&self) -> onecopy_classify::Catalogue {
+    async fn read_definitions(&self, restarted: &[(String, String)]) -> onecopy_classify::Catalogue {
         let mut pause = Duration::from_millis(1);
         loop {
             let told = self.scheduler.status().told;
@@ -86,7 +87,7 @@ impl Shared {
                     continue;
                 }
                 let Ok(mut lent) = pool.lend(&self.agent).await else { continue };
-                match self.read_definitions_on(&mut lent.lane).await {
+                match self.read_definitions_on(&mut lent.lane, restarted).await {
                     Ok(catalogue) => {
                         pool.give_back(&self.agent, lent);
                         return catalogue;
@@ -105,6 +106,7 @@ impl Shared {
     async fn read_definitions_on(
         &self,
         lane: &mut crate::lane::Lane,
+        restarted: &[(String, String)],
     ) -> Result<onecopy_classify::Catalogue, crate::lane::LaneError> {
         let catalogue = definitions::read(lane).await?;
         *self.sequence_names.lock() = definitions::names(&catalogue);
@@ -113,7 +115,8 @@ impl Shared {
             let unchanged = known.sequences.iter().any(|s| {
                 onecopy_classify::table_id(&s.schema, &s.name) == sequence && definitions::same(s, name)
             });
-            if !unchanged {
+            let is_restarted = restarted.iter().any(|(s, n)| *s == name.schema && *n == name.name);
+            if !unchanged || is_restarted {
                 self.scheduler.handle(Event::Sequence { sequence, definition });
             }
         }

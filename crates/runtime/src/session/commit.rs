@@ -95,7 +95,8 @@ impl Session {
         self.listened_at_commit(listening, matches!(done, Ok(Done::Answered)));
         if schema_changed {
             let committed = matches!(done, Ok(Done::Answered));
-            self.shared.read_definitions_after(committed).await;
+            let restarted = self.txn.as_ref().map(|txn| txn.restarted.clone()).unwrap_or_default();
+            self.shared.read_definitions_after(committed, &restarted).await;
         }
         self.close_txn();
         done

@@ -3,6 +3,7 @@
 use onecopy_classify::{Frozen, FrozenKind, FrozenValue};
 use onecopy_core::{Event, TableId};
 use onecopy_wire::sqlstate::SqlState;
+use smallvec::SmallVec;
 
 use super::Session;
 use super::client::ClientError;
@@ -86,22 +87,31 @@ impl Session {
 
     /// Draws what a statement needs of sequences, `count` values each; returns the first ones.
     async fn draw(&mut self, frozen: &[Frozen], count: u32) -> Result<Vec<Option<i64>>, ClientError> {
-        let wants: Vec<TableId> = frozen
-            .iter()
-            .filter_map(|frozen| match &frozen.kind {
-                FrozenKind::NextVal { schema, name } => Some(onecopy_classify::table_id(schema, name)),
-                _ => None,
-            })
-            .collect();
+        let draws: Vec<&FrozenKind> =
+            frozen.iter().map(|f| &f.kind).filter(|k| matches!(k, FrozenKind::NextVal { .. })).collect();
+        let mut values = Vec::with_capacity(draws.len());
+        let mut wants = SmallVec::new();
+        for kind in draws {
+            let own = self.draw_own(kind, count).await;
+            if let (None, FrozenKind::NextVal { schema, name }) = (&own, kind) {
+                wants.push((onecopy_classify::table_id(schema, name), count));
+            }
+            values.push(own);
+        }
+        let mut handed_out = self.draw_values(wants).await.into_iter();
+        Ok(values.into_iter().map(|own| own.unwrap_or_else(|| handed_out.next().flatten())).collect())
+    }
+
+    /// Asks the scheduler for numbers of sequences; the first ones, one a want.
+    pub(super) async fn draw_values(&mut self, wants: SmallVec<[(TableId, u32); 2]>) -> Vec<Option<i64>> {
         if wants.is_empty() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let id = match &self.txn {
             Some(txn) => txn.id,
             None => self.shared.scheduler.new_txn(&self.mail),
         };
         let op = onecopy_core::OpId(u32::MAX);
-        let wants = wants.into_iter().map(|sequence| (sequence, count)).collect();
         self.shared.scheduler.handle(Event::NextValues { txn: id, op, wants });
         let values = loop {
             match self.mail.clone().next(id).await {
@@ -112,7 +122,7 @@ impl Session {
         if self.txn.is_none() {
             self.shared.scheduler.end_txn(id);
         }
-        Ok(values)
+        values
     }
 }
 

@@ -16,6 +16,7 @@ mod listening;
 mod numbered;
 mod prepared;
 mod run;
+mod sequences;
 mod simple;
 mod special;
 mod txn;

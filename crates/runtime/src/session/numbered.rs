@@ -178,7 +178,7 @@ impl Session {
     }
 
     /// Binds the client's portal to a text of ours instead of its own.
-    fn bind_instead(&mut self, portal: &Portal, text: &str, frozen: &[FrozenValue]) {
+    pub(super) fn bind_instead(&mut self, portal: &Portal, text: &str, frozen: &[FrozenValue]) {
         let preparation = Preparation::new(text, &portal.prepared.types);
         for step in &mut self.steps {
             if let Step::Bind { statement, body, extra } = step

@@ -64,6 +64,8 @@ pub(super) struct Aside {
     pub probe: Option<usize>,
     /// Numbers that its captured rows may have, by column.
     pub blocks: Vec<Block>,
+    /// Sequences that it restarts, by schema and name.
+    pub restarts: Vec<(String, String)>,
 }
 
 /// Whether the client sees an answer. Errors it always sees, and what a COPY needs to go on.
@@ -218,6 +220,7 @@ impl Session {
         let writes = matches!(kind, StatementKind::Write | StatementKind::Schema);
         let write = (writes && capture.is_none()).then(|| what_of(statement, &request, portal, &frozen));
         let schema_changed = matches!(class.kind, Kind::Ddl { .. })
+            || !class.restarts.is_empty()
             || class.effects.sequences && class.effects.writes && class.kind == Kind::Select;
         Ok(Ok(Job {
             request,
@@ -229,7 +232,7 @@ impl Session {
             generation: statement.generation,
             repeat: None,
             schema_changed,
-            aside: Aside::default(),
+            aside: Aside { restarts: class.restarts.clone(), ..Aside::default() },
         }))
     }
 
@@ -301,7 +304,8 @@ impl Session {
         if autocommit {
             if changing {
                 let committed = matches!(&ran, Ok(Ran::Answered(answer)) if answer.error.is_none());
-                self.shared.read_definitions_after(committed).await;
+                let restarted = self.txn.as_ref().map(|txn| txn.restarted.clone()).unwrap_or_default();
+                self.shared.read_definitions_after(committed, &restarted).await;
             }
             self.close_txn();
         }
@@ -633,6 +637,10 @@ impl Session {
                 .hint("Run the statement inside BEGIN and COMMIT, where results stream, or raise limits.held_result_bytes_max."),
             ));
         }
+        let captured = watch.capture.take();
+        if let (None, Some(_), Some(captured)) = (&job.capture, job.aside.probe, &captured) {
+            answer.probed.clone_from(&captured.rows);
+        }
         let bytes_max = self.shared.limits.transaction_bytes_max;
         if answer.kept_overflow {
             return Err(Some(unit::kept_too_much(bytes_max)));
@@ -646,11 +654,8 @@ impl Session {
             }
         }
         txn.schema_changed |= job.schema_changed;
+        txn.restarted.extend(job.aside.restarts.iter().cloned());
         let mut writes = Vec::new();
-        let captured = watch.capture.take();
-        if let (None, Some(_), Some(captured)) = (&job.capture, job.aside.probe, &captured) {
-            answer.probed.clone_from(&captured.rows);
-        }
         if let (Some(plan), Some(captured)) = (&job.capture, captured) {
             let formats = captured_format(&job.request);
             if !job.aside.blocks.iter().all(|block| captured.rows.iter().all(|row| block.has(row, formats))) {

@@ -311,6 +311,7 @@ impl Session {
                     "Use an ordinary table with a column for the session, or WITH queries.",
                 );
             }
+            Kind::SetVal { .. } => self.execute_setval(statement, portal).await?,
             Kind::Maintenance { command, .. } => self.on_maintenance(statement, extended, command).await?,
             Kind::SyntaxError { .. } => self.on_syntax_error(statement, portal).await?,
             Kind::Select if class.effects.sets_config => {

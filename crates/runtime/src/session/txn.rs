@@ -49,6 +49,8 @@ pub struct Txn {
     /// What it will have begun and ended to listen to.
     pub listens: Vec<Listen>,
     pub schema_changed: bool,
+    /// Sequences that it has restarted, by schema and name.
+    pub restarted: Vec<(String, String)>,
     /// Nobody classifies until this transaction's definitions have been read.
     pub changing: bool,
     /// Definitions as this transaction has changed them.
@@ -118,6 +120,7 @@ impl Txn {
             notifications: Vec::new(),
             listens: Vec::new(),
             schema_changed: false,
+            restarted: Vec::new(),
             changing: false,
             catalogue: None,
             started_micros: crate::clock::unix_micros(),
