@@ -26,7 +26,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         println!("{report}");
         passed &= report.passed();
     } else if names.iter().any(|name| name == "bad_input") {
-        let report = torture::bad_input::run(&torture::bad_input::Options::new(&dsn)).await?;
+        let mut options = torture::bad_input::Options::new(&dsn);
+        options.seed = Some(seed);
+        let report = torture::bad_input::run(&options).await?;
         println!("{report}");
         passed &= report.passed();
     } else {

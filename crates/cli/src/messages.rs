@@ -1,7 +1,8 @@
 //! Messages of a running command, on standard error.
 
 use crate::config::{Level, MessageFormat, Messages};
-use std::io;
+use std::env;
+use std::io::{self, IsTerminal};
 use tracing::Level as TracingLevel;
 use tracing_subscriber::EnvFilter;
 
@@ -18,8 +19,13 @@ pub fn init(messages: &Messages) {
     };
     let given = EnvFilter::try_from_env("ONECOPY_LOG").ok();
     let filter = given.unwrap_or_else(|| EnvFilter::new(level.to_string()));
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false);
+    // Colours are for people: in a file or a journal they are noise. See https://no-color.org for the variable.
+    let no_color = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal() && !no_color)
+        .with_target(false);
     let outcome = match messages.format {
         MessageFormat::Text => subscriber.try_init(),
         MessageFormat::Json => subscriber.json().flatten_event(true).try_init(),

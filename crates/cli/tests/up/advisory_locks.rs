@@ -113,6 +113,8 @@ fn waiting_session_goes_on_when_the_holder_unlocks_leaves_or_it_is_cancelled() {
         assert_eq!(waiting.await.unwrap_err().code(), Some(&SqlState::QUERY_CANCELED));
 
         one.batch_execute("SET lock_timeout = '50ms'").await.unwrap();
+        let numeric = one.simple_query("SELECT pg_advisory_lock(1.5)").await.unwrap_err();
+        assert_eq!(numeric.code(), Some(&SqlState::UNDEFINED_FUNCTION));
         let error = one.batch_execute("SELECT pg_advisory_lock(1)").await.unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::LOCK_NOT_AVAILABLE));
         one.batch_execute("RESET lock_timeout").await.unwrap();

@@ -59,6 +59,7 @@ fn misuse_of_prepared_statements_is_refused_as_postgresql_does() {
         assert_eq!(refused(&client, "EXECUTE p('x')").await, SqlState::INVALID_TEXT_REPRESENTATION);
         assert_eq!(refused(&client, "EXECUTE p(random()::int)").await, SqlState::FEATURE_NOT_SUPPORTED);
         assert_eq!(refused(&client, "PREPARE q AS SELECT * FROM nowhere").await, SqlState::UNDEFINED_TABLE);
+        assert_eq!(refused(&client, "EXPLAIN EXECUTE p(1)").await, SqlState::FEATURE_NOT_SUPPORTED);
         assert_eq!(refused(&client, "EXECUTE q").await, SqlState::INVALID_SQL_STATEMENT_NAME);
 
         client.batch_execute("BEGIN").await.unwrap();

@@ -96,7 +96,13 @@ impl Connector {
             let head = lane.next_frame().await?;
             let mut answer = bytes::BytesMut::new();
             match decode(head.tag, lane.body(head))? {
-                Backend::Authentication(Authentication::Ok) => {}
+                Backend::Authentication(Authentication::Ok) => match exchange {
+                    Exchange::None => {}
+                    // Whoever skips its own proof need not know the password.
+                    Exchange::First(_) | Exchange::Final(_) => {
+                        return Err(unexpected("the replica did not prove that it knows the password"));
+                    }
+                },
                 Backend::Authentication(Authentication::CleartextPassword) => {
                     build::password(&mut answer, password)?
                 }

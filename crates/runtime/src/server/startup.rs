@@ -35,12 +35,14 @@ pub struct Users {
     verifiers: HashMap<String, (scram::Verifier, Option<String>)>,
     /// Makes an unknown user look like a known one.
     mock_secret: [u8; 32],
+    /// The iterations of every user, so that those of an unknown one tell nothing.
+    mock_iterations: Vec<u32>,
 }
 
 impl Users {
     pub fn new(users: &[UserSettings]) -> Users {
         let mut random = rand::rng();
-        let verifiers = users
+        let verifiers: HashMap<String, (scram::Verifier, Option<String>)> = users
             .iter()
             .map(|user| {
                 let verifier = scram::Verifier::parse(&user.password).unwrap_or_else(|_| {
@@ -52,7 +54,10 @@ impl Users {
                 (user.name.clone(), (verifier, user.replica_password.clone().or(plain)))
             })
             .collect();
-        Users { verifiers, mock_secret: random.random() }
+        let mut mock_iterations: Vec<u32> =
+            verifiers.values().map(|(verifier, _)| verifier.iterations()).collect();
+        mock_iterations.sort_unstable();
+        Users { verifiers, mock_secret: random.random(), mock_iterations }
     }
 
     /// Without users everybody is let in; the configuration allows that on loopback only.
@@ -179,7 +184,7 @@ async fn authenticate(
     }
     let known = shared.users.verifiers.get(&user).cloned();
     let verifier = known.as_ref().map_or_else(
-        || scram::Verifier::mock(&shared.users.mock_secret, &user, scram::ITERATIONS_DEFAULT),
+        || scram::Verifier::mock(&shared.users.mock_secret, &user, &shared.users.mock_iterations),
         |(verifier, _)| verifier.clone(),
     );
     let nonce: [u8; scram::NONCE_LEN] = rand::rng().random();
@@ -202,19 +207,37 @@ async fn authenticate(
     };
     let (waiting, answer) = match server.on_client_first(initial.mechanism, first) {
         Ok(next) => next,
-        Err(error) => return Ok(Err(Failure::new(SqlState::PROTOCOL_VIOLATION, error.to_string()))),
+        Err(error) => {
+            log_refused(&user, &error);
+            return Ok(Err(Failure::new(SqlState::PROTOCOL_VIOLATION, error.to_string())));
+        }
     };
     build::authentication_sasl_continue(&mut client.output, answer.as_bytes())?;
     let message = client.next_auth().await?;
     let (authenticated, last) = match waiting.on_client_final(&message) {
         Ok(done) => done,
-        Err(_) => return Ok(Err(wrong())),
+        Err(error) => {
+            log_refused(&user, &error);
+            return Ok(Err(wrong()));
+        }
     };
     let Some((_, replica_password)) = known else { return Ok(Err(wrong())) };
     build::authentication_sasl_final(&mut client.output, last.as_bytes())?;
     build::authentication_ok(&mut client.output);
     let _ = authenticated;
     Ok(Ok(Credentials { user, password: replica_password }))
+}
+
+/// A login that looks like an attack on the connection must not drown among mistyped passwords. The client hears the same
+/// in either case.
+fn log_refused(user: &str, error: &scram::ScramError) {
+    use scram::ScramError::{BindingDowngraded, BindingMismatch};
+    match error {
+        BindingMismatch | BindingDowngraded => {
+            tracing::warn!(user, %error, "refusing a login over a connection that may be intercepted");
+        }
+        _ => tracing::info!(user, %error, "refusing a login"),
+    }
 }
 
 /// Tells the client the server's settings and serves it.

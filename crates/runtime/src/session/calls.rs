@@ -278,7 +278,8 @@ impl Session {
         for call in calls {
             let name = type_name(call);
             let texts = call.argument_texts(&statement.sql, layout);
-            columns.extend(texts.map(|text| format!("CAST(({text}) AS pg_catalog.{name})")));
+            // As an argument, so that only what may be converted silently is.
+            columns.extend(texts.map(|text| format!("pg_catalog.{name}out(({text}))")));
         }
         let sql = format!("SELECT {}", columns.join(", "));
         let Some(replica) = self.await_reference_replica().await else { return Ok(Err(no_replica())) };

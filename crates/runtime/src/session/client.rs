@@ -64,11 +64,16 @@ pub enum ClientError {
     Lost(#[from] io::Error),
     #[error("the client broke the protocol: {0}")]
     Protocol(String),
+    #[error("the client sent too much at once: {0}")]
+    TooLarge(String),
 }
 
 impl From<FrameError> for ClientError {
     fn from(error: FrameError) -> ClientError {
-        ClientError::Protocol(error.to_string())
+        match error {
+            FrameError::TooLong { .. } => ClientError::TooLarge(error.to_string()),
+            _ => ClientError::Protocol(error.to_string()),
+        }
     }
 }
 

@@ -152,6 +152,13 @@ impl Session {
                 failure.put(&mut self.client.output, Severity::Fatal);
                 self.client.close().await;
             }
+            Err(ClientError::TooLarge(what)) => {
+                // What follows cannot be told from the message: the connection ends.
+                let failure = Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, what)
+                    .hint("limits.statement_bytes_max is the limit.");
+                failure.put(&mut self.client.output, Severity::Fatal);
+                self.client.close().await;
+            }
         }
     }
 

@@ -275,6 +275,12 @@ impl Session {
             Kind::Prepare { name, body, types, .. } => {
                 self.on_prepare(statement, name, *body, types, extended).await?
             }
+            Kind::Explain { inner, .. } if matches!(**inner, Kind::Execute { .. }) => {
+                return self.refuse(
+                    "EXPLAIN EXECUTE is not supported",
+                    "Write the prepared statement in place of EXECUTE.",
+                );
+            }
             Kind::Execute { .. } if extended => {
                 return self.refuse(
                     "EXECUTE by the extended protocol is not supported with a comment before it",

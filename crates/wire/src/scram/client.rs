@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use subtle::ConstantTimeEq;
 
 use super::keys::{Key, SALT_LEN_MAX, decode_key, hmac, sha256, xor};
-use super::message::{Attributes, check_nonce, parse_iterations, text};
+use super::message::{Attributes, check_nonce, parse_iterations_saturating, text};
 use super::{ITERATIONS_MAX, Keys, NONCE_LEN, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramError};
 
 /// What we can prove who we are with.
@@ -129,8 +129,8 @@ impl AwaitingServerFirst {
             return Err(ScramError::NonceMismatch);
         }
         let salt = decode_salt(salt)?;
-        let iterations =
-            parse_iterations(iterations).ok_or(ScramError::Malformed { what: "a number of iterations" })?;
+        let iterations = parse_iterations_saturating(iterations)
+            .ok_or(ScramError::Malformed { what: "a number of iterations" })?;
         if iterations > ITERATIONS_MAX {
             return Err(ScramError::Iterations { iterations, max: ITERATIONS_MAX });
         }

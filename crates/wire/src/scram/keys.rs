@@ -86,17 +86,27 @@ impl Verifier {
 
     /// A verifier for a user that does not exist, so that its absence cannot be seen: always the same one for the
     /// same name, as a real user's is, and with no password that satisfies it. `secret` is random, and the same as
-    /// long as the verifiers are; `iterations` are those of real users.
+    /// long as the verifiers are; `iterations` are those of all real users, one each, among which one is chosen.
     #[must_use]
-    pub fn mock(secret: &[u8], user: &str, iterations: u32) -> Verifier {
+    pub fn mock(secret: &[u8], user: &str, iterations: &[u32]) -> Verifier {
         let derive = |what: &[u8]| hmac(secret, &[what, user.as_bytes()]);
+        // Not told by the salt, which the client sees.
+        let [a, b, c, d, ..] = derive(b"iterations ");
+        let choice = u32::from_be_bytes([a, b, c, d]) as usize;
+        let chosen = iterations.get(choice.checked_rem(iterations.len()).unwrap_or(0)).copied();
         Verifier {
             salt: derive(b"salt ")[..SALT_LEN].to_vec(),
-            iterations: iterations.max(1),
+            iterations: chosen.unwrap_or(super::ITERATIONS_DEFAULT).max(1),
             stored_key: derive(b"stored key "),
             server_key: derive(b"server key "),
             is_mock: true,
         }
+    }
+
+    /// How many iterations a client has to do.
+    #[must_use]
+    pub fn iterations(&self) -> u32 {
+        self.iterations
     }
 
     /// The text that PostgreSQL stores.

@@ -77,3 +77,10 @@ pub(super) fn parse_iterations(text: &str) -> Option<u32> {
     let digits = text.bytes().all(|c| c.is_ascii_digit()) && !text.starts_with('0');
     digits.then(|| text.parse().ok())?
 }
+
+/// The same; a number that is too large to be held is the largest there is.
+pub(super) fn parse_iterations_saturating(text: &str) -> Option<u32> {
+    let first = text.bytes().next()?;
+    let is_number = first != b'0' && text.bytes().all(|c| c.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u32::MAX))
+}

@@ -11,6 +11,9 @@ mod raw;
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Client;
 
@@ -32,13 +35,22 @@ pub struct Options {
     pub statement_max_bytes: Option<usize>,
     /// Only cases whose name contains this.
     pub only: Option<String>,
+    /// Puts the cases in an order of its own, since what one leaves behind may only harm another. `None` takes them as
+    /// they are written.
+    pub seed: Option<u64>,
 }
 
 impl Options {
     /// All cases that need no limit, with 10 seconds of patience.
     #[must_use]
     pub fn new(dsn: impl Into<String>) -> Options {
-        Options { dsn: dsn.into(), patience: Duration::from_secs(10), statement_max_bytes: None, only: None }
+        Options {
+            dsn: dsn.into(),
+            patience: Duration::from_secs(10),
+            statement_max_bytes: None,
+            only: None,
+            seed: None,
+        }
     }
 }
 
@@ -132,7 +144,11 @@ pub async fn run_with(
     honest.works(0).await.map_err(|why| Error::program("honest client", why))?;
     let before = held().await.map_err(|why| Error::program("status", why))?;
     let mut report = Report::default();
-    for case in CASES {
+    let mut cases: Vec<&Case> = CASES.iter().collect();
+    if let Some(seed) = options.seed {
+        cases.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+    }
+    for case in cases {
         if options.only.as_ref().is_none_or(|part| case.name.contains(part.as_str())) {
             let verdict = verdict(case, &door, &mut honest, before, &held).await;
             report.cases.push(CaseReport { name: case.name.to_owned(), verdict });
