@@ -147,6 +147,29 @@ fn rows_of_a_query_get_numbers_in_its_order() {
 }
 
 #[test]
+fn rows_inserted_in_a_with_clause_get_numbers() {
+    block_on(async {
+        let three = Three::start(
+            "CREATE TABLE invoice (id serial PRIMARY KEY, at timestamptz DEFAULT now());
+             CREATE TABLE line (id bigint GENERATED ALWAYS AS IDENTITY, invoice int REFERENCES invoice, text text)",
+        )
+        .await;
+        let both = "WITH new AS (INSERT INTO invoice DEFAULT VALUES RETURNING id), \
+                    first AS (INSERT INTO line (invoice, text) VALUES ((SELECT id FROM new), $1) RETURNING id) \
+                    SELECT new.id, first.id FROM new, first";
+        for number in 1..=2_i32 {
+            let row = three.client.query_one(both, &[&"a line"]).await.unwrap();
+            assert_eq!((row.get::<_, i32>(0), row.get::<_, i64>(1)), (number, i64::from(number)));
+        }
+        assert_eq!(
+            three.everywhere("SELECT id, invoice, text FROM line ORDER BY id").await,
+            "1 1 a line, 2 2 a line"
+        );
+        three.everywhere("SELECT * FROM invoice ORDER BY id").await;
+    });
+}
+
+#[test]
 fn clients_that_number_rows_at_once_never_get_one_number_twice() {
     block_on(async {
         let three = Three::start("CREATE TABLE item (id bigserial PRIMARY KEY, client int, n int)").await;
@@ -317,6 +340,16 @@ fn dump_of_another_server_is_restored_into_an_empty_database() {
         run("psql", &[&restore[..], &["-1"]].concat(), Some(&file));
         assert_eq!(rows(client, insert).await, "31");
         assert_eq!(three.everywhere(contents).await, "31 697.50 1");
+
+        // A dump that is read through onecopy is as good, though its numbers may be those that are reserved.
+        let again = run("pg_dump", &["-N", "onecopy", "-d", &through], None);
+        std::fs::write(&file, &again).unwrap();
+        client.batch_execute("DROP SCHEMA shop CASCADE").await.unwrap();
+        run("psql", &restore, Some(&file));
+        assert_eq!(three.everywhere(contents).await, "31 697.50 1");
+        let more =
+            "INSERT INTO shop.customer (name, mail) VALUES ('newer', 'n@example.org') RETURNING id > 31";
+        assert_eq!(rows(client, more).await, "t");
     });
 }
 
