@@ -336,6 +336,13 @@ impl<'a> Analyser<'a> {
         let usage = QueryUse { ordered: true, ..QueryUse::top() };
         self.query(query, None, None, usage);
         self.effects.returns_rows = false;
+        if command == "CREATE MATERIALIZED VIEW" && !self.edits.is_empty() {
+            // The query is kept: a value in its place would be there for good.
+            self.refuse(
+                "a materialized view that reads the clock or sequences would differ between replicas",
+                "let its query yield what does not depend on the time, and compare in the queries that read it",
+            );
+        }
         if temporary {
             return self.temporary_object(command);
         }

@@ -12,8 +12,8 @@ use crate::ast::{
     Query, Target, Update,
 };
 use crate::catalogue::{Column, Table, UniqueKey};
-use crate::lexer::{Scratch, TokenKind, normalise};
-use crate::rewrite::{FrozenKind, Piece, quoted};
+use crate::lexer::{Scratch, Token, TokenKind, normalise};
+use crate::rewrite::{FrozenKind, Piece, identifier_parts, quoted};
 use crate::template::{ITEMS_MAX, Operand, Source, Values};
 use crate::value::{self, Canon, Found, Use, has_clock_word};
 use onecopy_core::Mode;
@@ -67,7 +67,12 @@ impl<'a> Analyser<'a> {
         let mut rows = self.rows(insert, &given, scope, env);
         // So far only the source was looked at.
         self.unsteady |= self.effects.reads_random || self.effects.locks_rows;
-        self.fill_defaults(insert, t, &given, &mut rows, top && !body);
+        let place = match (body, top) {
+            (true, _) => Place::Body,
+            (false, true) => Place::Top,
+            (false, false) => Place::With,
+        };
+        self.fill_defaults(insert, t, &given, &mut rows, place);
         let assigned = self.fire_triggers(table, Event::Insert);
         for row in &mut rows.values {
             match &assigned {
@@ -222,7 +227,7 @@ impl<'a> Analyser<'a> {
         table: &'a Table,
         given: &[(&'a Column, bool)],
         rows: &mut Rows,
-        rewritable: bool,
+        place: Place,
     ) {
         let mut added: Vec<&'a Column> = Vec::new();
         let mut slots: Vec<Vec<Vec<Piece>>> = vec![Vec::new(); rows.values.len()];
@@ -249,14 +254,15 @@ impl<'a> Analyser<'a> {
             }
         }
         if let (Some(query), RowForm::Values) = (insert.source.as_deref(), rows.form) {
-            self.replace_defaults(query, given, rows, rewritable);
+            self.replace_defaults(query, given, rows, place);
         }
         if added.is_empty() {
             return;
         }
-        let done = rewritable
-            && (self.add_columns(insert, given, &added, &slots, rows.form)
-                || rows.form == RowForm::Select { single: false }
+        let done = place != Place::Body
+            && (self.add_columns(insert, given, &added, &slots, rows.form, place)
+                || place == Place::Top
+                    && rows.form == RowForm::Select { single: false }
                     && slots
                         .first()
                         .is_some_and(|slots| self.add_columns_around(insert, given, &added, slots)));
@@ -294,7 +300,7 @@ impl<'a> Analyser<'a> {
         query: &'a Query,
         given: &[(&'a Column, bool)],
         rows: &mut Rows,
-        rewritable: bool,
+        place: Place,
     ) {
         let Body::Values(lists) = &query.body else { return };
         for (list, row) in lists.iter().zip(&mut rows.values) {
@@ -315,7 +321,12 @@ impl<'a> Analyser<'a> {
                         }
                         let end = at.saturating_add("default".len() as u32);
                         let always = column.identity == Some('a');
-                        if rewritable && (!always || self.override_system(None)) {
+                        let rewritable = match place {
+                            Place::Top => !always || self.override_system(None),
+                            Place::With => !always,
+                            Place::Body => false,
+                        };
+                        if rewritable {
                             self.edits.replace(*at, end, pieces, true);
                         } else {
                             self.refuse(
@@ -346,7 +357,7 @@ impl<'a> Analyser<'a> {
             found.and_then(|t| u32::try_from(t.start).ok())
         });
         let Some(place) = place else { return false };
-        let written = self.sql.to_ascii_lowercase().contains("overriding system value");
+        let written = before.is_none() && self.sql.to_ascii_lowercase().contains("overriding system value");
         if !written && !self.edits.has_text_at(place, "OVERRIDING SYSTEM VALUE ") {
             self.edits.insert(place, vec![Piece::Text("OVERRIDING SYSTEM VALUE ".to_owned())]);
         }
@@ -361,8 +372,9 @@ impl<'a> Analyser<'a> {
         added: &[&'a Column],
         slots: &[Vec<Vec<Piece>>],
         form: RowForm,
+        place: Place,
     ) -> bool {
-        let Some(places) = self.insert_places(insert, form) else { return false };
+        let Some(places) = self.insert_places(insert, form, place) else { return false };
         let names =
             |columns: &[&Column]| columns.iter().map(|c| quoted(&c.name)).collect::<Vec<_>>().join(", ");
         let always = added.iter().any(|c| c.identity == Some('a'));
@@ -408,14 +420,17 @@ impl<'a> Analyser<'a> {
     }
 
     /// Where columns and values can be added to the text.
-    fn insert_places(&self, insert: &Insert, form: RowForm) -> Option<Places> {
+    fn insert_places(&self, insert: &Insert, form: RowForm, place: Place) -> Option<Places> {
         let tokens = self.tokens();
         let offset = |i: usize| tokens.get(i).and_then(|t| u32::try_from(t.start).ok());
         let is = |i: usize, word: &str| {
             tokens.get(i).is_some_and(|t| t.kind == TokenKind::Word && self.word(t) == word)
         };
+        let mut i = match place {
+            Place::With => self.insert_in_with(&tokens, &insert.table)?,
+            _ => 0,
+        };
         // WITH clauses hold INSERTs of their own, in parentheses.
-        let mut i = 0;
         while !is(i, "insert") {
             i = match tokens.get(i)?.kind {
                 TokenKind::Byte(b'(') => closing(&tokens, i)? + 1,
@@ -491,6 +506,25 @@ impl<'a> Analyser<'a> {
                 Some(Places::Rows { columns, source, rows })
             }
         }
+    }
+
+    /// The word INSERT of an INSERT inside a WITH clause, if the text has only one into its table.
+    fn insert_in_with(&self, tokens: &[Token], table: &Name) -> Option<usize> {
+        let is = |i: usize, word: &str| {
+            tokens.get(i).is_some_and(|t| t.kind == TokenKind::Word && self.word(t) == word)
+        };
+        let names_it = |at: usize| {
+            let mut end = at + 2;
+            while tokens.get(end + 1).is_some_and(|t| t.kind == TokenKind::Byte(b'.')) {
+                end += 2;
+            }
+            let text = self.sql.get(tokens.get(at + 2)?.start..tokens.get(end)?.end)?;
+            Some(Name::new(identifier_parts(text)?) == *table)
+        };
+        let mut found = (0..tokens.len())
+            .filter(|i| is(*i, "insert") && is(i + 1, "into") && names_it(*i).unwrap_or(true));
+        let only = found.next()?;
+        found.next().is_none().then_some(only)
     }
 
     /// What a column gets that is left out, or set to DEFAULT.
@@ -1138,6 +1172,17 @@ const DEFAULT_PREFIX: &str = "SELECT ";
 struct Rows {
     values: Vec<Known>,
     form: RowForm,
+}
+
+/// Where an INSERT stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// It is the statement.
+    Top,
+    /// In a WITH clause of it, where it runs once.
+    With,
+    /// In a function.
+    Body,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

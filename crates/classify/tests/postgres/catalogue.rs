@@ -22,6 +22,7 @@ fn a_server_describes_its_schemas_as_the_committed_documents_do() {
             catalogue.database.clear();
             catalogue.schemas.clear();
             catalogue.extensions.clear();
+            catalogue.settings.clear();
         }
         let show = |c: &Catalogue| -> serde_json::Value { serde_json::from_str(&c.to_json()).expect("JSON") };
         assert_eq!(show(&found), show(&expected), "{name}");

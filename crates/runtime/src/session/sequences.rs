@@ -51,10 +51,11 @@ impl Session {
             let message = format!("relation \"{name}\" does not exist");
             return self.give_up(&Failure::new(SqlState::UNDEFINED_TABLE, message)).await;
         };
-        // The client's answer is the value; beside it the session sees whether and how to set the sequence.
+        // The client's answer is the value; beside it the session sees, as text whatever formats the client wants,
+        // whether and how to set the sequence.
         let text = format!(
-            "SELECT given.value AS setval, given.value, given.called, \
-             pg_catalog.has_sequence_privilege({}, 'UPDATE') \
+            "SELECT given.value AS setval, given.value::text, given.called::text, \
+             pg_catalog.has_sequence_privilege({}, 'UPDATE')::text \
              FROM (SELECT ({value})::bigint AS value, ({})::boolean AS called) AS given",
             quote(&qualified(schema, name)),
             called.as_deref().unwrap_or("true"),
@@ -233,7 +234,7 @@ fn wanted(answer: &Answer, sequence: &Sequence, read_only: bool) -> Result<Optio
         std::str::from_utf8(value).ok()
     };
     let name = &sequence.name;
-    if text(2) != Some("t") {
+    if text(2) != Some("true") {
         let message = format!("permission denied for sequence {name}");
         return Err(Failure::new(SqlState::INSUFFICIENT_PRIVILEGE, message));
     }
@@ -253,7 +254,7 @@ fn wanted(answer: &Answer, sequence: &Sequence, read_only: bool) -> Result<Optio
             format!("setval: value {value} is out of bounds for sequence \"{name}\" ({min}..{max})"),
         ));
     }
-    Ok(Some(Setting { value, called: called == "t" }))
+    Ok(Some(Setting { value, called: called == "true" }))
 }
 
 fn qualified(schema: &str, name: &str) -> String {

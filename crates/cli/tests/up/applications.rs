@@ -1,0 +1,368 @@
+//! What everyday applications do: each test runs it through onecopy, compares it with what PostgreSQL is known to do, and
+//! then compares what the replicas hold.
+
+use super::clients::{block_on, connect, json, rows};
+use super::{Up, folder};
+use futures_util::{SinkExt, future::join_all};
+use onecopy_cluster::{Binaries, ClusterFile};
+use std::path::Path;
+use std::pin::pin;
+use std::process::{Command, Stdio};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+/// A cluster of three with a client.
+struct Three {
+    dir: tempfile::TempDir,
+    _up: Up,
+    file: ClusterFile,
+    client: Client,
+}
+
+impl Three {
+    async fn start(schema: &str) -> Three {
+        let dir = folder();
+        let up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute(schema).await.unwrap();
+        Three { dir, _up: up, file, client }
+    }
+
+    /// A query's answer, which is the same through onecopy and on each replica by itself.
+    async fn everywhere(&self, sql: &str) -> String {
+        let answer = rows(&self.client, sql).await;
+        // What was applied everywhere is compared at one point of the order.
+        let verified = json(self.dir.path(), &["verify"]);
+        assert_eq!(verified["identical"], true, "{verified}");
+        for replica in &self.file.replicas {
+            assert_eq!(rows(&connect(&replica.dsn).await, sql).await, answer, "{}: {sql}", replica.name);
+        }
+        answer
+    }
+
+    async fn copy_in(&self, sql: &str, data: &'static [u8]) -> u64 {
+        let mut sink = pin!(self.client.copy_in(sql).await.unwrap());
+        sink.send(data).await.unwrap();
+        sink.finish().await.unwrap()
+    }
+}
+
+async fn refused(client: &Client, sql: &str) -> SqlState {
+    client.batch_execute(sql).await.unwrap_err().code().cloned().unwrap()
+}
+
+#[test]
+fn time_is_one_value_for_the_reads_and_writes_of_a_transaction() {
+    block_on(async {
+        let mut three =
+            Three::start("CREATE TABLE note (id int PRIMARY KEY, at timestamptz DEFAULT now())").await;
+        let now = "SELECT now()::text, current_timestamp::text, transaction_timestamp()::text";
+        let client = &mut three.client;
+
+        let transaction = client.transaction().await.unwrap();
+        let first = transaction.query_one(now, &[]).await.unwrap();
+        let moment: String = first.get(0);
+        assert_eq!((first.get::<_, String>(1), first.get::<_, String>(2)), (moment.clone(), moment.clone()));
+        assert_eq!(first.columns()[1].name(), "current_timestamp", "columns keep their names");
+        transaction.execute("INSERT INTO note VALUES (1)", &[]).await.unwrap();
+        let stored = transaction.query_one("SELECT at::text FROM note WHERE id = 1", &[]).await.unwrap();
+        assert_eq!(stored.get::<_, String>(0), moment, "what is stored is what was read before");
+        let prepared = transaction.prepare("SELECT now()::text, $1::int").await.unwrap();
+        let again = transaction.query_one(&prepared, &[&5]).await.unwrap();
+        assert_eq!((again.get::<_, String>(0), again.get::<_, i32>(1)), (moment.clone(), 5));
+        transaction.commit().await.unwrap();
+
+        let later: String = client.query_one(now, &[]).await.unwrap().get(0);
+        assert_ne!(later, moment, "another transaction has another time");
+
+        // Several statements in one message, and several before one Sync, are one transaction.
+        let messages = client
+            .simple_query(
+                "INSERT INTO note VALUES (2); SELECT count(*) FROM note WHERE at = now() AND id = 2",
+            )
+            .await
+            .unwrap();
+        let counts: Vec<&str> = messages
+            .iter()
+            .filter_map(|message| match message {
+                SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(counts, ["1"]);
+        three.everywhere("SELECT * FROM note ORDER BY id").await;
+    });
+}
+
+#[test]
+fn rows_of_a_query_get_numbers_in_its_order() {
+    block_on(async {
+        let three = Three::start(
+            "CREATE TABLE source (id int PRIMARY KEY, name text);
+             INSERT INTO source SELECT n, 'name ' || n FROM generate_series(1, 100) n;
+             CREATE TABLE target (id serial PRIMARY KEY, tens bigint GENERATED ALWAYS AS IDENTITY (INCREMENT 10),
+                 name varchar(20) UNIQUE, at timestamptz DEFAULT now(), token uuid DEFAULT gen_random_uuid())",
+        )
+        .await;
+        let client = &three.client;
+        let insert = "INSERT INTO target (name) SELECT name FROM source WHERE id <= 3 ORDER BY id DESC \
+                      RETURNING id, tens, name";
+        assert_eq!(rows(client, insert).await, "1 1 name 3, 2 11 name 2, 3 21 name 1");
+        assert_eq!(rows(client, "SELECT currval('target_id_seq'), lastval()").await, "3 21");
+
+        // The prepared form, with a parameter and a literal that take their types from the columns.
+        let text = "WITH s AS (SELECT * FROM source WHERE id BETWEEN $1 AND $2) \
+                    INSERT INTO target (name, at, token) SELECT s.name, '2026-01-02 03:04:05+00', $3 FROM s ORDER BY s.id \
+                    ON CONFLICT (name) DO NOTHING RETURNING id, name";
+        let token = "00000000-0000-0000-0000-000000000001";
+        let typed = text.replace("$3", &format!("'{token}'"));
+        let inserted = client.query(&typed, &[&3, &5]).await.unwrap();
+        let found: Vec<(i32, String)> = inserted.iter().map(|row| (row.get(0), row.get(1))).collect();
+        assert_eq!(found, [(5, "name 4".to_owned()), (6, "name 5".to_owned())], "the known row has used 4");
+
+        // Many rows travel as one COPY; what must be escaped there is.
+        let odd = r"INSERT INTO target (name) SELECT E'a\tb\\' || n || E'\n' FROM generate_series(1, 40) n";
+        assert_eq!(client.execute(odd, &[]).await.unwrap(), 40);
+        assert_eq!(
+            client
+                .execute("INSERT INTO target (name) SELECT name FROM source WHERE id < 0", &[])
+                .await
+                .unwrap(),
+            0
+        );
+
+        // A draw by chance may yield more rows when it is repeated.
+        let chance = "INSERT INTO target (name) SELECT 'chance ' || id FROM source WHERE random() < 0.5";
+        client.execute(chance, &[]).await.unwrap();
+
+        assert_eq!(
+            refused(client, "INSERT INTO target (name) SELECT repeat(name, 9) FROM source").await,
+            SqlState::STRING_DATA_RIGHT_TRUNCATION
+        );
+        let all = "SELECT count(*) - count(DISTINCT id), count(*) - count(DISTINCT tens), \
+                   count(*) FILTER (WHERE name LIKE E'a\\tb%'), count(*) FILTER (WHERE at = '2026-01-02 03:04:05+00') FROM target";
+        assert_eq!(three.everywhere(all).await, "0 0 40 2");
+    });
+}
+
+#[test]
+fn rows_inserted_in_a_with_clause_get_numbers() {
+    block_on(async {
+        let three = Three::start(
+            "CREATE TABLE invoice (id serial PRIMARY KEY, at timestamptz DEFAULT now());
+             CREATE TABLE line (id bigint GENERATED ALWAYS AS IDENTITY, invoice int REFERENCES invoice, text text)",
+        )
+        .await;
+        let both = "WITH new AS (INSERT INTO invoice DEFAULT VALUES RETURNING id), \
+                    first AS (INSERT INTO line (invoice, text) VALUES ((SELECT id FROM new), $1) RETURNING id) \
+                    SELECT new.id, first.id FROM new, first";
+        for number in 1..=2_i32 {
+            let row = three.client.query_one(both, &[&"a line"]).await.unwrap();
+            assert_eq!((row.get::<_, i32>(0), row.get::<_, i64>(1)), (number, i64::from(number)));
+        }
+        assert_eq!(
+            three.everywhere("SELECT id, invoice, text FROM line ORDER BY id").await,
+            "1 1 a line, 2 2 a line"
+        );
+        three.everywhere("SELECT * FROM invoice ORDER BY id").await;
+    });
+}
+
+#[test]
+fn clients_that_number_rows_at_once_never_get_one_number_twice() {
+    block_on(async {
+        let three = Three::start("CREATE TABLE item (id bigserial PRIMARY KEY, client int, n int)").await;
+        let clients = (0..4).map(|number| {
+            let dsn = three.file.client.dsn.clone();
+            async move {
+                let client = connect(&dsn).await;
+                for round in 0..10 {
+                    let sql = format!(
+                        "INSERT INTO item (client, n) SELECT {number}, n FROM generate_series(1, {}) n",
+                        round % 5 + 1
+                    );
+                    client.batch_execute(&sql).await.unwrap();
+                    client
+                        .batch_execute(&format!("INSERT INTO item (client) VALUES ({number})"))
+                        .await
+                        .unwrap();
+                }
+            }
+        });
+        join_all(clients).await;
+        assert_eq!(three.everywhere("SELECT count(*), count(DISTINCT id) FROM item").await, "160 160");
+    });
+}
+
+#[test]
+fn rows_copied_in_get_what_copy_leaves_out() {
+    block_on(async {
+        let mut three = Three::start(
+            "CREATE TABLE visit (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, page text NOT NULL,
+                 at timestamptz DEFAULT now(), chance float8 DEFAULT random())",
+        )
+        .await;
+        assert_eq!(three.copy_in("COPY visit (page) FROM STDIN", b"/\n/a\\tb\n").await, 2);
+        assert_eq!(
+            three.copy_in("COPY visit (page) FROM STDIN (FORMAT csv, HEADER)", b"page\n\"/c\"\"d\"\n").await,
+            1
+        );
+        let direct = "COPY visit (id, page, at, chance) FROM STDIN";
+        assert_eq!(three.copy_in(direct, b"100\t/given\t2026-01-01\t0.5\n").await, 1);
+
+        // What one COPY does wrong leaves nothing behind, neither rows nor tables of ours.
+        let mut sink = Box::pin(three.client.copy_in("COPY visit (page) FROM STDIN").await.unwrap());
+        sink.send(&b"/x\n\\N\n"[..]).await.unwrap();
+        assert_eq!(sink.as_mut().finish().await.unwrap_err().code(), Some(&SqlState::NOT_NULL_VIOLATION));
+
+        let transaction = three.client.transaction().await.unwrap();
+        {
+            let mut sink = pin!(transaction.copy_in("COPY visit (page) FROM STDIN").await.unwrap());
+            sink.send(&b"/in\n"[..]).await.unwrap();
+            assert_eq!(sink.finish().await.unwrap(), 1);
+        }
+        let now = "SELECT count(*) FROM visit WHERE page = '/in' AND at = now()";
+        assert_eq!(transaction.query_one(now, &[]).await.unwrap().get::<_, i64>(0), 1);
+        transaction.commit().await.unwrap();
+
+        let all = "SELECT id, page FROM visit ORDER BY id";
+        let found = three.everywhere(all).await;
+        assert!(found.starts_with("1 /, 2 /a\tb, 3 /c\"d, "), "{found}");
+        assert!(found.ends_with("100 /given") && found.contains("/in"), "{found}");
+        let different = "SELECT count(DISTINCT chance) FROM visit";
+        assert_eq!(three.everywhere(different).await, "5");
+        assert_eq!(
+            three.everywhere("SELECT count(*) FROM pg_class WHERE relname = 'onecopy_rows'").await,
+            "0"
+        );
+    });
+}
+
+#[test]
+fn sequences_that_are_set_or_restarted_go_on_from_there() {
+    block_on(async {
+        let three = Three::start("CREATE TABLE t (id serial PRIMARY KEY, v text)").await;
+        let client = &three.client;
+        let insert = "INSERT INTO t (v) VALUES ('x') RETURNING id";
+        assert_eq!(rows(client, "SELECT setval('t_id_seq', 41)").await, "41");
+        assert_eq!(rows(client, insert).await, "42");
+        assert_eq!(rows(client, "SELECT setval('public.t_id_seq', 7, false)").await, "7");
+        assert_eq!(rows(client, insert).await, "7");
+        let of_rows = client.query_one("SELECT setval('t_id_seq', (SELECT max(id) FROM t) + $1)", &[&10_i32]);
+        assert_eq!(of_rows.await.unwrap().get::<_, i64>(0), 52);
+        assert_eq!(rows(client, insert).await, "53");
+        assert_eq!(
+            refused(client, "SELECT setval('t_id_seq', 0)").await,
+            SqlState::NUMERIC_VALUE_OUT_OF_RANGE
+        );
+        assert_eq!(rows(client, "SELECT setval('t_id_seq', NULL)").await, "-");
+        // Not undone by a rollback, as in PostgreSQL.
+        client.batch_execute("BEGIN; SELECT setval('t_id_seq', 90); ROLLBACK").await.unwrap();
+        assert_eq!(rows(client, insert).await, "91");
+        client.batch_execute("TRUNCATE t RESTART IDENTITY").await.unwrap();
+        assert_eq!(rows(client, insert).await, "1");
+        client.batch_execute("ALTER SEQUENCE t_id_seq RESTART WITH 500").await.unwrap();
+        assert_eq!(rows(client, insert).await, "500");
+
+        // A transaction that makes a table can fill it.
+        let made = "BEGIN;
+            CREATE TABLE u (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text);
+            INSERT INTO u (v) VALUES ('a'), ('b');
+            INSERT INTO u (v) SELECT 'c' FROM generate_series(1, 3);
+            COMMIT";
+        client.batch_execute(made).await.unwrap();
+        assert_eq!(rows(client, "INSERT INTO u (v) VALUES ('d') RETURNING id").await, "6");
+        assert_eq!(three.everywhere("SELECT id, v FROM u ORDER BY id").await, "1 a, 2 b, 3 c, 4 c, 5 c, 6 d");
+        assert_eq!(three.everywhere("SELECT id FROM t ORDER BY id").await, "1, 500");
+    });
+}
+
+const SHOP: &str = "
+    CREATE SCHEMA shop;
+    CREATE TYPE shop.mood AS ENUM ('sad', 'happy');
+    CREATE DOMAIN shop.mail AS text CHECK (VALUE ~ '@');
+    CREATE TABLE shop.customer (id serial PRIMARY KEY, name text NOT NULL, mail shop.mail, mood shop.mood DEFAULT 'happy',
+        created timestamptz DEFAULT now());
+    CREATE TABLE shop.orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        customer_id int REFERENCES shop.customer ON DELETE CASCADE, total numeric(10, 2),
+        twice numeric GENERATED ALWAYS AS (total * 2) STORED);
+    CREATE TABLE shop.node (id int PRIMARY KEY, up int REFERENCES shop.node);
+    CREATE INDEX ON shop.orders (customer_id);
+    CREATE UNIQUE INDEX ON shop.customer (lower(name));
+    CREATE VIEW shop.spent AS SELECT c.name, sum(o.total) AS total FROM shop.customer c
+        JOIN shop.orders o ON o.customer_id = c.id GROUP BY c.name;
+    INSERT INTO shop.customer (name, mail) SELECT 'customer ' || n, n || '@example.org' FROM generate_series(1, 30) n;
+    INSERT INTO shop.orders (customer_id, total) SELECT n, n * 1.5 FROM generate_series(1, 30) n;
+    INSERT INTO shop.node VALUES (1, NULL), (2, 1)";
+
+fn run(program: &str, arguments: &[&str], input: Option<&Path>) -> String {
+    let mut command = Command::new(Binaries::find().unwrap().program(program));
+    if let Some(input) = input {
+        command.stdin(Stdio::from(std::fs::File::open(input).unwrap()));
+    }
+    let output = command.args(arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn dump_of_another_server_is_restored_into_an_empty_database() {
+    block_on(async {
+        let three = Three::start("").await;
+        // Another database of a replica, of which onecopy knows nothing, plays the other server.
+        let direct = &three.file.replicas[0].dsn;
+        connect(direct).await.batch_execute("CREATE DATABASE origin").await.unwrap();
+        let origin = direct.replace("dbname=postgres", "dbname=origin");
+        connect(&origin).await.batch_execute(SHOP).await.unwrap();
+        let dump = run("pg_dump", &["-d", &origin], None);
+        let file = three.dir.path().join("dump.sql");
+        std::fs::write(&file, &dump).unwrap();
+        let through = three.file.client.dsn.clone();
+        let restore = ["-XqAt", "-v", "ON_ERROR_STOP=1", "-d", &through];
+
+        run("psql", &restore, Some(&file));
+        let client = &three.client;
+        let insert = "INSERT INTO shop.customer (name, mail) VALUES ('new', 'n@example.org') RETURNING id";
+        assert_eq!(rows(client, insert).await, "31", "numbers go on where the dump says");
+        assert_eq!(
+            rows(client, "INSERT INTO shop.orders (customer_id, total) VALUES (31, 4) RETURNING id, twice")
+                .await,
+            "31 8.00"
+        );
+        let contents = "SELECT (SELECT count(*) FROM shop.customer), (SELECT sum(total) FROM shop.spent), \
+                        (SELECT count(*) FROM shop.node WHERE up = 1)";
+        assert_eq!(three.everywhere(contents).await, "31 701.50 1");
+
+        // In one transaction, after everything is gone.
+        client.batch_execute("DROP SCHEMA shop CASCADE").await.unwrap();
+        run("psql", &[&restore[..], &["-1"]].concat(), Some(&file));
+        assert_eq!(rows(client, insert).await, "31");
+        assert_eq!(three.everywhere(contents).await, "31 697.50 1");
+
+        // A dump that is read through onecopy is as good, though its numbers may be those that are reserved.
+        let again = run("pg_dump", &["-N", "onecopy", "-d", &through], None);
+        std::fs::write(&file, &again).unwrap();
+        client.batch_execute("DROP SCHEMA shop CASCADE").await.unwrap();
+        run("psql", &restore, Some(&file));
+        assert_eq!(three.everywhere(contents).await, "31 697.50 1");
+        let more =
+            "INSERT INTO shop.customer (name, mail) VALUES ('newer', 'n@example.org') RETURNING id > 31";
+        assert_eq!(rows(client, more).await, "t");
+    });
+}
+
+#[test]
+fn pgbench_makes_its_tables_in_both_ways() {
+    block_on(async {
+        let three = Three::start("").await;
+        let dsn = three.file.client.dsn.clone();
+        for steps in ["dtgvp", "dtGvpf"] {
+            run("pgbench", &["-i", "-q", "-s", "1", "-I", steps, &dsn], None);
+            let counts =
+                "SELECT (SELECT count(*) FROM pgbench_accounts), (SELECT count(*) FROM pgbench_tellers)";
+            assert_eq!(three.everywhere(counts).await, "100000 10", "{steps}");
+        }
+    });
+}
