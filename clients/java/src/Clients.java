@@ -231,8 +231,7 @@ public final class Clients {
         }
         System.out.println("  " + seen + " " + sum);
         connection.commit();
-        // Rows are changed while they are read, in a transaction that has written before.
-        update(connection, "DELETE FROM t WHERE id = ?", 1298);
+        // Rows are changed while they are read.
         try (PreparedStatement select = connection.prepareStatement("SELECT id FROM t WHERE id >= 1000 ORDER BY id");
                 PreparedStatement change = connection.prepareStatement("UPDATE t SET amount = id WHERE id = ?")) {
             select.setFetchSize(50);

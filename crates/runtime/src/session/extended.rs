@@ -269,6 +269,9 @@ impl Session {
         };
         let copies_in = matches!(portal.statement.class.kind, Kind::CopyIn { .. });
         self.steps.push(Step::Execute { portal: portal_name.to_owned(), max_rows, copies_in });
+        if let Some(txn) = self.txn.as_mut() {
+            txn.cursors |= max_rows > 0;
+        }
         if self.txn.is_none() && !is_transaction_control(&portal.statement.class.kind) {
             // Whether this is a transaction of its own is only known when the next message is: without a Sync, more
             // statements may follow in the same implicit transaction.
@@ -348,6 +351,9 @@ impl Session {
         if let Some(portal) = self.bound_for_later(&request, ends) {
             if self.txn.is_none() {
                 self.begin_implicit();
+            }
+            if let Some(txn) = self.txn.as_mut() {
+                txn.cursors = true;
             }
             let Request::Extended(steps) = request else { return Ok(()) };
             self.steps = steps;
