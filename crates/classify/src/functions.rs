@@ -318,6 +318,24 @@ fn pure_stable(name: &str) -> bool {
     )
 }
 
+/// Helpers of PostgreSQL's information schema. They read the catalogue at most, and drivers call them by themselves.
+pub(crate) fn is_of_information_schema(name: &str) -> bool {
+    matches!(
+        name,
+        "_pg_char_max_length"
+            | "_pg_char_octet_length"
+            | "_pg_datetime_precision"
+            | "_pg_expandarray"
+            | "_pg_index_position"
+            | "_pg_interval_type"
+            | "_pg_numeric_precision"
+            | "_pg_numeric_precision_radix"
+            | "_pg_numeric_scale"
+            | "_pg_truetypid"
+            | "_pg_truetypmod"
+    )
+}
+
 /// Settings that a statement's result may depend on and that its record must carry, beside role and search_path.
 pub const ENVIRONMENT_SETTINGS: &[&str] = &[
     "TimeZone",

@@ -23,6 +23,8 @@ const GROUP_MAX: usize = 64;
 const GROUP_LEN: usize = 1024 * 1024;
 /// Bytes of output after which a pipeline is sent on.
 const SEND_LEN: usize = 64 * 1024;
+/// Without anything to apply for so long, an agent looks whether there is something to prune.
+const PRUNE_PAUSE: Duration = Duration::from_secs(1);
 const RECONNECT_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
 
@@ -120,17 +122,26 @@ impl Agent {
         // What was there before is done once, from the lowest row on.
         let mut pruned = Csn(0);
         loop {
-            match queue.next().await {
-                AgentCommand::Suspect(reason) => return Err(ApplyError::Suspected(reason)),
-                AgentCommand::Apply { from, to } => {
+            let applied = match tokio::time::timeout(PRUNE_PAUSE, queue.next()).await {
+                Ok(AgentCommand::Suspect(reason)) => return Err(ApplyError::Suspected(reason)),
+                Ok(AgentCommand::Apply { from, to }) => {
                     self.apply_run(&mut lane, from, to).await?;
-                    if to.0 >= pruned.0 + progress::KEEP_ROWS {
-                        progress::prune(&mut lane, pruned, to).await?;
-                        pruned = to;
-                    }
+                    to
                 }
+                // A replica that executes everything itself has nothing to apply, but rows to prune all the same.
+                Err(_) => self.applied(),
+            };
+            if applied.0 >= pruned.0 + progress::KEEP_ROWS {
+                progress::prune(&mut lane, pruned, applied).await?;
+                pruned = applied;
             }
         }
+    }
+
+    /// What the core knows the replica to contain.
+    fn applied(&self) -> Csn {
+        let status = self.scheduler.status();
+        status.replicas.get(usize::from(self.replica.0)).map_or(Csn(0), |replica| Csn(replica.applied))
     }
 
     /// Applies a run; what fails is tried once more from a clean transaction, one record at a time and with everything

@@ -6,7 +6,7 @@ use super::freeze::Clock;
 use super::{Analyser, Resolved};
 use crate::ast::{Call, Expr, Literal, Name, SessionValue, SubqueryKind, Target, TypeRef, Window};
 use crate::catalogue::{Function, Volatility};
-use crate::functions::{Behaviour, ENVIRONMENT_SETTINGS, builtin};
+use crate::functions::{Behaviour, ENVIRONMENT_SETTINGS, builtin, is_of_information_schema};
 use crate::value::{Canon, oid};
 use onecopy_core::Mode;
 
@@ -302,7 +302,11 @@ impl<'a> Analyser<'a> {
                 self.unlisted_builtin(name, volatility);
             }
         }
-        if call.name.schema() != Some("pg_catalog") {
+        if call.name.schema() == Some("information_schema") && is_of_information_schema(name) {
+            found = true;
+            self.effects.reads_catalogue = true;
+            self.unreplayable(format!("{name}() reads the catalogue, which differs between servers"));
+        } else if call.name.schema() != Some("pg_catalog") {
             found |= self.user_functions(call);
         }
         if !found && !self.is_type_name(&call.name) {

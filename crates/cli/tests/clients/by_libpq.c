@@ -383,6 +383,14 @@ static void session(void)
     run("FETCH ALL FROM c");
     run("CLOSE c");
     run("COMMIT");
+    run("BEGIN");
+    run("DECLARE c CURSOR FOR SELECT id FROM c ORDER BY id");
+    run("FETCH 1 FROM c");
+    run("UPDATE c SET name = 'changed while it is read' WHERE id = 1");
+    run("FETCH 1 FROM c");
+    run("DELETE FROM c WHERE id = 3");
+    run("FETCH ALL FROM c");
+    run("ROLLBACK");
     PQreset(conn);
     must(PQstatus(conn) == CONNECTION_OK, "connect again");
     PQsetNoticeReceiver(conn, notice, NULL);

@@ -149,9 +149,12 @@ fn rows_of_a_portal_come_in_parts() {
             )
             .await
             .unwrap();
-        for updates in [false, true] {
+        // The second goes from reading to writing while its portal is open, the third has written before.
+        for (updates, writes_first) in [(false, false), (true, false), (true, true)] {
+            let fill = "DELETE FROM parts; INSERT INTO parts SELECT generate_series(1, 1000)";
+            client.batch_execute(fill).await.unwrap();
             let transaction = client.transaction().await.unwrap();
-            if updates {
+            if writes_first {
                 transaction.execute("DELETE FROM parts WHERE id > 1000", &[]).await.unwrap();
             }
             let portal = transaction.bind("SELECT id FROM parts ORDER BY id", &[]).await.unwrap();

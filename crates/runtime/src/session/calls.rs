@@ -337,7 +337,7 @@ impl Session {
             return Ok(Done::Answered);
         };
         let rest = self.steps.split_off(last + 1);
-        Box::pin(self.run_steps()).await?;
+        Box::pin(self.run_steps(false)).await?;
         if self.skipping {
             return Ok(Done::Failed);
         }

@@ -269,6 +269,9 @@ impl Session {
         };
         let copies_in = matches!(portal.statement.class.kind, Kind::CopyIn { .. });
         self.steps.push(Step::Execute { portal: portal_name.to_owned(), max_rows, copies_in });
+        if let Some(txn) = self.txn.as_mut() {
+            txn.cursors |= max_rows > 0;
+        }
         if self.txn.is_none() && !is_transaction_control(&portal.statement.class.kind) {
             // Whether this is a transaction of its own is only known when the next message is: without a Sync, more
             // statements may follow in the same implicit transaction.
@@ -304,7 +307,7 @@ impl Session {
 
     pub(super) async fn on_sync(&mut self) -> Result<(), ClientError> {
         if !self.skipping {
-            self.run_steps().await?;
+            self.run_steps(true).await?;
         }
         self.end_implicit().await?;
         self.skipping = false;
@@ -321,7 +324,8 @@ impl Session {
     }
 
     /// Runs collected messages that no Execute has sent: the client wants to know shapes, or errors, now.
-    pub(super) async fn run_steps(&mut self) -> Result<(), ClientError> {
+    /// An implicit transaction `ends` with a Sync.
+    pub(super) async fn run_steps(&mut self, ends: bool) -> Result<(), ClientError> {
         if self.steps.is_empty() {
             return Ok(());
         }
@@ -344,7 +348,13 @@ impl Session {
             .await;
             return self.after_describe(Some(lane), result).await;
         }
-        if let Some(portal) = self.bound_for_later(&request) {
+        if let Some(portal) = self.bound_for_later(&request, ends) {
+            if self.txn.is_none() {
+                self.begin_implicit();
+            }
+            if let Some(txn) = self.txn.as_mut() {
+                txn.cursors = true;
+            }
             let Request::Extended(steps) = request else { return Ok(()) };
             self.steps = steps;
             if self.execute(&portal.statement, Some(&portal)).await? == Done::Failed {
@@ -355,10 +365,16 @@ impl Session {
         self.describe_anywhere(&request).await
     }
 
-    /// The portal of a query that is bound first in its transaction and executed after the next Sync: it must be bound
-    /// where the transaction will be.
-    fn bound_for_later(&self, request: &Request) -> Option<Arc<Portal>> {
-        self.txn.as_ref().filter(|txn| txn.explicit && !txn.failed)?;
+    /// The portal of a query that is bound first in its transaction and executed after the next Sync or Flush: it must
+    /// be bound where the transaction will be.
+    fn bound_for_later(&self, request: &Request, ends: bool) -> Option<Arc<Portal>> {
+        let lives_on = match &self.txn {
+            Some(txn) => !txn.failed && (txn.explicit || !ends),
+            None => !ends,
+        };
+        if !lives_on {
+            return None;
+        }
         let Request::Extended(steps) = request else { return None };
         let name = steps.iter().rev().find_map(|step| match step {
             Step::Bind { body, .. } => Bind::decode(body).ok().map(|bind| bind.portal.to_owned()),

@@ -186,7 +186,7 @@ impl Session {
                 }
                 Frontend::Close(named) if !self.skipping => self.on_close(named),
                 Frontend::Flush if !self.skipping => {
-                    self.run_steps().await?;
+                    self.run_steps(false).await?;
                     self.client.flush().await?;
                 }
                 Frontend::Sync => self.on_sync().await?,

@@ -468,6 +468,14 @@ impl Session {
             Ok(lane) => lane,
             Err(error) => return Ok(self.lane_unavailable(id, op, replica, error)),
         };
+        if matches!(how, How::Home { open: true })
+            && self.txn.as_ref().is_some_and(|txn| txn.cursors && !txn.reads.is_empty())
+            && let Err(error) = self.reopen_cursors(&mut lane, std::mem::take(&mut commands)).await
+        {
+            self.lose_lane(lane, &error);
+            self.report(id, op, replica, Outcome::Lost { answer_begun: false }, started.elapsed_ns());
+            return Ok(Executed::Lost);
+        }
         let in_read_phase = matches!(how, How::Snapshot { .. });
         let silent = job.aside.quiet != Quiet::No;
         let mut watch = Watch {
@@ -766,6 +774,24 @@ impl Session {
         if let Some(lane) = self.txn.as_mut().and_then(|txn| txn.lane_at(replica)) {
             self.roll_back_lane(lane).await;
         }
+    }
+
+    /// Brings a transaction's cursors and portals to its home, by running the reads of its read phase again there: nothing
+    /// that they read has changed, or they would be compared.
+    async fn reopen_cursors(&mut self, lane: &mut Lane, commands: Vec<String>) -> Result<(), LaneError> {
+        for command in &commands {
+            lane.lent.lane.command(command).await?;
+        }
+        let reads = self.txn.as_mut().map(|txn| std::mem::take(&mut txn.reads)).unwrap_or_default();
+        for (request, _) in &reads {
+            match unit::run(&mut lane.lent.lane, 0, request, Sink::Drop, &mut Watch::default(), None).await {
+                Ok(_) => {}
+                Err(UnitError::Lane(error)) => return Err(error),
+                // Nobody is asked for anything.
+                Err(UnitError::Client(_)) => return Err(LaneError::Closed),
+            }
+        }
+        Ok(())
     }
 
     /// Opens the transaction at its home, runs the reads of its read phase again and compares.

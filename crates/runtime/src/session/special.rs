@@ -308,6 +308,12 @@ impl Session {
                     "Declare the cursor without WITH HOLD inside a transaction.",
                 );
             }
+            Kind::DeclareCursor { .. } => {
+                if let Some(txn) = self.txn.as_mut() {
+                    txn.cursors = true;
+                }
+                return Ok(None);
+            }
             Kind::Fetch(_) | Kind::Move(_) | Kind::CloseCursor(_) => {
                 self.run_in_place(statement, extended, false).await?
             }

@@ -37,6 +37,8 @@ pub struct Txn {
     reads_bytes: usize,
     /// Too much was read to be kept.
     pub reads_lost: bool,
+    /// Cursors or portals may be open in the middle of their rows: the home must have them, too.
+    pub cursors: bool,
     /// Settings and savepoints to repeat on the home's lane.
     pub repeat: Vec<String>,
     pub writes: Vec<Write>,
@@ -112,6 +114,7 @@ impl Txn {
             reads: Vec::new(),
             reads_bytes: 0,
             reads_lost: false,
+            cursors: false,
             repeat: Vec::new(),
             writes: Vec::new(),
             writes_bytes: 0,
