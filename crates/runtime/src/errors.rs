@@ -117,7 +117,7 @@ impl Failure {
                     SqlState::LOCK_NOT_AVAILABLE,
                     "the statement waited too long for other transactions or for a replica",
                 )
-                .hint("SHOW WAITS on the admin console tells who blocks whom; limits.wait_timeout_ms is the limit."),
+                .hint("SHOW WAITS on the admin console tells who blocks whom; limits.query_wait_timeout_ms is the limit."),
             },
         }
     }
