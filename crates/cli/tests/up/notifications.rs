@@ -129,3 +129,41 @@ fn session_in_a_transaction_hears_after_its_end_and_itself_too() {
         }
     });
 }
+
+#[test]
+fn notifications_of_clients_that_write_at_once_come_in_the_order_of_their_commits() {
+    const CLIENTS: i64 = 4;
+    const COMMITS: i64 = 20;
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let dsn = ClusterFile::read(dir.path()).unwrap().client.dsn;
+        let mut hearing = Hearing::connect(&dsn).await;
+        hearing.client.batch_execute("LISTEN counted").await.unwrap();
+        hearing
+            .client
+            .batch_execute(
+                "CREATE TABLE counter (id int PRIMARY KEY, n bigint); INSERT INTO counter VALUES (1, 0)",
+            )
+            .await
+            .unwrap();
+        let count = |dsn: String| async move {
+            let mut client = connect(&dsn).await;
+            for _ in 0..COMMITS {
+                let transaction = client.transaction().await.unwrap();
+                let update = "UPDATE counter SET n = n + 1 WHERE id = 1 RETURNING n";
+                let n: i64 = transaction.query_one(update, &[]).await.unwrap().get(0);
+                transaction.execute("SELECT pg_notify('counted', $1)", &[&n.to_string()]).await.unwrap();
+                transaction.commit().await.unwrap();
+            }
+        };
+        let counting: Vec<_> = (0..CLIENTS).map(|_| tokio::spawn(count(dsn.clone()))).collect();
+        for n in 1..=CLIENTS * COMMITS {
+            assert_eq!(hearing.next().await, format!("counted {n}"));
+        }
+        for client in counting {
+            client.await.unwrap();
+        }
+        hearing.expect_nothing().await;
+    });
+}
