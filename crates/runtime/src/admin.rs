@@ -312,6 +312,14 @@ async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<(String, crate::poo
 
 async fn open_snapshot(lent: &mut crate::pool::Lent) -> Result<(), LaneError> {
     lent.lane.command("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
+    // Contents are compared as text, and lanes come with whatever their last user, or their role, has set.
+    lent.lane
+        .command(
+            "SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO, MDY'; SET LOCAL IntervalStyle = 'postgres'; \
+             SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'; SET LOCAL lc_monetary = 'C'; \
+             SET LOCAL search_path = pg_catalog",
+        )
+        .await?;
     lent.lane.command("SELECT 1").await
 }
 
