@@ -675,6 +675,8 @@ pub(crate) struct CreateTable {
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct AlterCommand {
+    /// A column that is added, with a default that is a call or a clock expression and nothing else.
+    pub called_default: Option<(String, Expr)>,
     pub effect: AlterEffect,
     pub tables: Vec<Name>,
 }

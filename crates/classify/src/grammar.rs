@@ -802,7 +802,11 @@ impl Reader {
                 for command in s.cmds() {
                     commands.push(match command {
                         Node::AlterTableCmd(command) => self.alter_command(command)?,
-                        _ => AlterCommand { effect: AlterEffect::Rewrites, tables: Vec::new() },
+                        _ => AlterCommand {
+                            called_default: None,
+                            effect: AlterEffect::Rewrites,
+                            tables: Vec::new(),
+                        },
                     });
                 }
                 Utility::AlterTable {
@@ -920,9 +924,10 @@ impl Reader {
     fn alter_command(&mut self, command: &pg::AlterTableCmd) -> Read<AlterCommand> {
         use raw::AlterTableType as Kind;
         let mut tables = Vec::new();
+        let mut called_default = None;
         let effect = match command.subtype {
             Kind::AT_AddColumn => match command.def() {
-                Node::ColumnDef(column) => self.added_column(column, &mut tables)?,
+                Node::ColumnDef(column) => self.added_column(column, &mut tables, &mut called_default)?,
                 _ => AlterEffect::Evaluates,
             },
             Kind::AT_AlterColumnType => match command.def() {
@@ -961,10 +966,15 @@ impl Reader {
             }
             _ => AlterEffect::CatalogueOnly,
         };
-        Ok(AlterCommand { effect, tables })
+        Ok(AlterCommand { called_default, effect, tables })
     }
 
-    fn added_column(&mut self, column: &pg::ColumnDef, tables: &mut Vec<Name>) -> Read<AlterEffect> {
+    fn added_column(
+        &mut self,
+        column: &pg::ColumnDef,
+        tables: &mut Vec<Name>,
+        called_default: &mut Option<(String, Expr)>,
+    ) -> Read<AlterEffect> {
         let serial = column.type_name().is_some_and(|t| {
             matches!(
                 t.names().iter().next_back().and_then(pg::String::sval),
@@ -979,6 +989,10 @@ impl Reader {
                 raw::ConstrType::CONSTR_GENERATED => AlterEffect::Rewrites,
                 raw::ConstrType::CONSTR_DEFAULT => match self.optional(constraint.raw_expr())? {
                     Some(default) if is_simple(&default) => AlterEffect::CatalogueOnly,
+                    Some(default @ (Expr::Call(_) | Expr::Clock { .. })) => {
+                        *called_default = column.colname().map(|name| (name.to_owned(), default));
+                        AlterEffect::Evaluates
+                    }
                     _ => AlterEffect::Evaluates,
                 },
                 raw::ConstrType::CONSTR_FOREIGN => {

@@ -312,13 +312,6 @@ async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<(String, crate::poo
 
 async fn open_snapshot(lent: &mut crate::pool::Lent) -> Result<(), LaneError> {
     lent.lane.command("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
-    // Lanes of different age may have begun with different settings of their role; equal values must read the same.
-    lent.lane
-        .command(
-            "SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO, YMD'; SET LOCAL IntervalStyle = 'postgres';
-             SET LOCAL extra_float_digits = 3; SET LOCAL bytea_output = 'hex'; SET LOCAL search_path = pg_catalog",
-        )
-        .await?;
     lent.lane.command("SELECT 1").await
 }
 

@@ -399,7 +399,7 @@ impl<'a> Analyser<'a> {
     }
 
     /// The end of a call, or of a keyword with an optional precision, that begins at an offset.
-    fn call_end(&self, place: u32) -> Option<u32> {
+    pub(super) fn call_end(&self, place: u32) -> Option<u32> {
         let tokens = self.tokens();
         let mut i = tokens.iter().position(|t| t.start == place as usize)?;
         if !matches!(tokens[i].kind, TokenKind::Word | TokenKind::QuotedWord) {

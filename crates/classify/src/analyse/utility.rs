@@ -13,6 +13,7 @@ use crate::catalogue::table_id;
 use crate::class::{ExecuteArgument, Kind};
 use crate::functions::{Behaviour, builtin};
 use crate::lexer::{Token, TokenKind};
+use crate::rewrite::{Piece, quoted};
 use crate::template::{ItemTemplate, NullRule};
 use onecopy_core::{Mode, Space, TableId};
 
@@ -102,7 +103,10 @@ impl<'a> Analyser<'a> {
             }
             Utility::AlterTable { table, kind, commands } => {
                 let effect = commands.iter().map(|c| c.effect).max().unwrap_or(AlterEffect::CatalogueOnly);
-                if effect == AlterEffect::Evaluates {
+                let evaluates = commands.iter().filter(|c| c.effect == AlterEffect::Evaluates).any(|c| {
+                    !c.called_default.as_ref().is_some_and(|(name, e)| self.added_clock(table, name, e))
+                });
+                if evaluates {
                     self.refuse(
                         "ALTER TABLE would compute a value for each row that may differ between replicas",
                         "add the column without a default, fill it by UPDATE, then set the default",
@@ -488,6 +492,40 @@ impl<'a> Analyser<'a> {
             }
         }
         Kind::Truncate { tables }
+    }
+
+    /// A column whose default reads the clock: the rows that are there get one value, later ones that of their time.
+    /// False if the default is something else.
+    fn added_clock(&mut self, table: &Name, column: &str, default: &'a Expr) -> bool {
+        if let Resolved::Table(index) = self.peek(table)
+            && self.table(index).column(column).is_some()
+        {
+            // IF NOT EXISTS, or an error: its default stays what it is.
+            return true;
+        }
+        let place = match default {
+            Expr::Clock { at, .. } => *at,
+            Expr::Call(call)
+                if matches!(call.name.schema(), None | Some("pg_catalog"))
+                    && matches!(
+                        builtin(call.name.last(), call.arguments.len()),
+                        Some(Behaviour::TransactionTimestamp | Behaviour::StatementTimestamp)
+                    ) =>
+            {
+                call.at
+            }
+            _ => return false,
+        };
+        let Some(text) = self.call_end(place).and_then(|end| self.sql.get(place as usize..end as usize))
+        else {
+            return false;
+        };
+        let Some(end) = self.tokens().last().and_then(|t| u32::try_from(t.end).ok()) else { return false };
+        let kept = format!(", ALTER COLUMN {} SET DEFAULT {text}", quoted(column));
+        let scope = self.opaque_scope();
+        self.expr(default, At::new(scope, true));
+        self.edits.insert(end, vec![Piece::Text(kept)]);
+        self.unreplayable.is_none()
     }
 
     fn index_of(&self, id: TableId) -> Option<usize> {

@@ -170,6 +170,38 @@ fn rows_inserted_in_a_with_clause_get_numbers() {
 }
 
 #[test]
+fn column_is_added_with_the_time_as_its_default() {
+    block_on(async {
+        let three =
+            Three::start("CREATE TABLE t (id serial PRIMARY KEY, v int); INSERT INTO t (v) VALUES (1), (2)")
+                .await;
+        let client = &three.client;
+        client
+            .batch_execute("ALTER TABLE t ADD COLUMN made timestamptz NOT NULL DEFAULT now()")
+            .await
+            .unwrap();
+        client
+            .execute("ALTER TABLE t ADD COLUMN day date DEFAULT current_date, ADD n int DEFAULT 3", &[])
+            .await
+            .unwrap();
+        client
+            .execute("ALTER TABLE t ADD COLUMN IF NOT EXISTS made timestamptz DEFAULT now()", &[])
+            .await
+            .unwrap();
+        client.execute("INSERT INTO t (v) VALUES (3)", &[]).await.unwrap();
+        let found = "SELECT count(DISTINCT made), count(*) FILTER (WHERE made > (SELECT min(made) FROM t)), sum(n) FROM t";
+        assert_eq!(three.everywhere(found).await, "2 1 9");
+        let defaults = "SELECT column_default FROM information_schema.columns WHERE table_name = 't' \
+                        AND column_name IN ('made', 'day') ORDER BY column_name";
+        assert_eq!(three.everywhere(defaults).await, "CURRENT_DATE, now()");
+        assert_eq!(
+            refused(client, "ALTER TABLE t ADD COLUMN token uuid DEFAULT gen_random_uuid()").await,
+            SqlState::FEATURE_NOT_SUPPORTED
+        );
+    });
+}
+
+#[test]
 fn clients_that_number_rows_at_once_never_get_one_number_twice() {
     block_on(async {
         let three = Three::start("CREATE TABLE item (id bigserial PRIMARY KEY, client int, n int)").await;

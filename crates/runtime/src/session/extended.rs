@@ -149,8 +149,8 @@ impl Session {
             Determinism::Capture(plan) => Some(&**plan),
             _ => None,
         };
-        let statement = if matches!(portal.statement.class.kind, Kind::CopyOut) {
-            // A COPY cannot have parameters: the values become a part of its text.
+        let statement = if matches!(portal.statement.class.kind, Kind::CopyOut | Kind::Ddl { .. }) {
+            // They cannot have parameters: the values become a part of the text.
             extra = Vec::new();
             with_literals(&portal)
         } else {
