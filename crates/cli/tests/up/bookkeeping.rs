@@ -31,7 +31,8 @@ fn replica_that_executes_everything_itself_forgets_old_commits() {
                 let count = rows(&replica, "SELECT count(*) FROM onecopy.progress");
                 tokio::runtime::Handle::current().block_on(count)
             });
-            kept == "10001"
+            // All would be those commits and the row that the log began with.
+            kept.parse::<u32>().unwrap() < 11_002
         });
     });
 }

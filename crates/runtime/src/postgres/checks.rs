@@ -115,8 +115,15 @@ pub struct TableSum {
     pub sum: String,
 }
 
-/// Sums up every table and sequence of users, in the lane's current snapshot.
+/// Makes rows read the same as text on every replica, whoever used the lane before and whenever it logged in.
+const PLAIN_TEXT: &str = "SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO, YMD'; \
+     SET LOCAL IntervalStyle = 'iso_8601'; SET LOCAL extra_float_digits = 3; SET LOCAL bytea_output = 'hex'; \
+     SET LOCAL lc_monetary = 'C'; SET LOCAL xmlbinary = 'base64'; SET LOCAL search_path = pg_catalog; \
+     SET LOCAL quote_all_identifiers = off";
+
+/// Sums up every table and sequence of users, in the lane's open transaction.
 pub async fn contents(lane: &mut Lane) -> Result<Vec<TableSum>, LaneError> {
+    lane.command(PLAIN_TEXT).await?;
     let tables = lane
         .query(
             "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \

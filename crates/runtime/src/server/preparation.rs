@@ -204,6 +204,14 @@ async fn bring_together(
     Ok(secret)
 }
 
+/// Sums of all tables, in a snapshot of their own.
+async fn sums_of(lane: &mut Lane) -> Result<Vec<checks::TableSum>, LaneError> {
+    lane.command("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
+    let sums = checks::contents(lane).await?;
+    lane.command("COMMIT").await?;
+    Ok(sums)
+}
+
 /// Copies an existing database to replicas that are empty; replicas that all hold something must hold the same.
 async fn adopt(settings: &Settings, found: &mut [Found]) -> Result<(), ServeError> {
     let full: Vec<usize> = (0..found.len()).filter(|i| found[*i].facts.objects > 0).collect();
@@ -216,7 +224,7 @@ async fn adopt(settings: &Settings, found: &mut [Found]) -> Result<(), ServeErro
     }
     let mut first: Option<(String, Vec<checks::TableSum>)> = None;
     for one in found.iter_mut() {
-        let sums = checks::contents(&mut one.lane)
+        let sums = sums_of(&mut one.lane)
             .await
             .map_err(|error| ServeError::Replicas(format!("read the contents of {}: {error}", one.name)))?;
         match &first {
