@@ -29,6 +29,8 @@ pub struct Class {
     pub in_block: Option<Box<Rewrite>>,
     /// The statement with its constants as parameters, where that surely means the same.
     pub parameterised: Option<Parameterised>,
+    /// Whether many executions of it may be put together as one on a replica that applies them: see [`crate::bulk`].
+    pub bulk: bool,
     /// The tables that it touches, views expanded, partitions as their roots, without repetition; `TableId::ALL`
     /// if that could not be bounded.
     pub tables: Vec<TableId>,

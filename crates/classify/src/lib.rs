@@ -23,6 +23,7 @@
 
 mod analyse;
 mod ast;
+pub mod bulk;
 pub mod cache;
 pub mod capture;
 pub mod catalogue;
@@ -41,6 +42,7 @@ pub mod value;
 
 pub use analyse::{Context, classify};
 pub use ast::{Discard, Isolation, LockStrength, LockWait, Modes};
+pub use bulk::BulkText;
 pub use cache::{ClassCache, context_key};
 pub use capture::{CaptureColumn, CaptureOp, CapturePlan, CapturedSql, captured_sql};
 pub use catalogue::{Catalogue, CatalogueError, key_id, table_id};

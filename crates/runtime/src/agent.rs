@@ -1,6 +1,7 @@
 //! The agent of one replica: fences it, learns what it contains, and applies to it what was executed elsewhere.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,17 +11,20 @@ use onecopy_wire::WireError;
 use onecopy_wire::backend::{Backend, ErrorFields, row_count};
 use onecopy_wire::frontend::build;
 
+use crate::bulk::{self, Form, Forms, Many, Step};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
 use crate::postgres::connect::Credentials;
 use crate::postgres::progress;
 use crate::record::{BadRecord, Record, What, Write};
-use crate::scheduler::{AgentCommand, Scheduler};
+use crate::scheduler::{AgentCommand, Scheduler, Writes};
 
 /// Records that one database transaction may contain: they share its beginning, its progress and its end.
-const GROUP_MAX: usize = 64;
+const GROUP_MAX: usize = 256;
 /// Bytes of records after which a database transaction is not made longer.
 const GROUP_LEN: usize = 1024 * 1024;
+/// Statements of which an agent remembers how they can be put together.
+const FORMS_MAX: usize = 1_000;
 /// Bytes of output after which a pipeline is sent on.
 const SEND_LEN: usize = 64 * 1024;
 /// Without anything to apply for so long, an agent looks whether there is something to prune.
@@ -119,13 +123,14 @@ impl Agent {
         tracing::info!(replica = %self.name, applied = position.csn.0, "replica entered service");
         self.scheduler.handle(Event::ReplicaUp { replica: self.replica, applied: position.csn });
         *pause = RECONNECT_MIN;
+        let mut forms = Forms::default();
         // What was there before is done once, from the lowest row on.
         let mut pruned = Csn(0);
         loop {
             let applied = match tokio::time::timeout(PRUNE_PAUSE, queue.next()).await {
                 Ok(AgentCommand::Suspect(reason)) => return Err(ApplyError::Suspected(reason)),
                 Ok(AgentCommand::Apply { from, to }) => {
-                    self.apply_run(&mut lane, from, to).await?;
+                    self.apply_run(&mut lane, &mut forms, from, to).await?;
                     to
                 }
                 // A replica that executes everything itself has nothing to apply, but rows to prune all the same.
@@ -146,12 +151,18 @@ impl Agent {
 
     /// Applies a run; what fails is tried once more from a clean transaction, one record at a time and with everything
     /// prepared anew.
-    async fn apply_run(&self, lane: &mut Lane, from: Csn, to: Csn) -> Result<(), ApplyError> {
+    async fn apply_run(
+        &self,
+        lane: &mut Lane,
+        forms: &mut Forms,
+        from: Csn,
+        to: Csn,
+    ) -> Result<(), ApplyError> {
         let mut next = from;
         let mut retried = None;
         let mut group_max = GROUP_MAX;
         while next <= to {
-            match self.apply_pipeline(lane, next, to, group_max).await {
+            match self.apply_pipeline(lane, forms, next, to, group_max).await {
                 Ok(()) => return Ok(()),
                 Err((applied, error @ (ApplyError::Refused { .. } | ApplyError::Differs { .. })))
                     if group_max > 1 || retried != Some(applied) =>
@@ -163,6 +174,8 @@ impl Agent {
                     lane.command("ROLLBACK").await?;
                     lane.unprepare_all();
                     lane.command("DEALLOCATE ALL").await?;
+                    // What was put together may be at fault: it is not tried again on this connection.
+                    forms.values_mut().for_each(|form| *form = None);
                     next = applied.next();
                 }
                 Err((_, error)) => return Err(error),
@@ -175,24 +188,26 @@ impl Agent {
     async fn apply_pipeline(
         &self,
         lane: &mut Lane,
+        forms: &mut Forms,
         from: Csn,
         to: Csn,
         group_max: usize,
     ) -> Result<(), (Csn, ApplyError)> {
         let mut applied = from.previous();
-        self.pipeline(lane, from, to, group_max, &mut applied).await.map_err(|error| (applied, error))
+        self.pipeline(lane, forms, from, to, group_max, &mut applied).await.map_err(|error| (applied, error))
     }
 
     async fn pipeline(
         &self,
         lane: &mut Lane,
+        forms: &mut Forms,
         from: Csn,
         to: Csn,
         group_max: usize,
         applied: &mut Csn,
     ) -> Result<(), ApplyError> {
         let mut units = VecDeque::new();
-        let mut group: Vec<(Csn, Record)> = Vec::new();
+        let mut group: Vec<(Csn, Arc<Record>)> = Vec::new();
         let mut group_len = 0;
         for csn in from.0..=to.0 {
             let (record, len) = self.record(Csn(csn))?;
@@ -202,7 +217,8 @@ impl Agent {
                     .last()
                     .is_none_or(|(_, last)| last.user == record.user && last.settings == record.settings);
             if !fits && !group.is_empty() {
-                units.push_back(self.send_unit(lane, &group)?);
+                let first = units.is_empty();
+                units.push_back(self.send_group(lane, forms, &group, first).await?);
                 group.clear();
                 group_len = 0;
             }
@@ -212,7 +228,8 @@ impl Agent {
                 lane.flush_while_reading().await?;
             }
         }
-        units.push_back(self.send_unit(lane, &group)?);
+        let first = units.is_empty();
+        units.push_back(self.send_group(lane, forms, &group, first).await?);
         lane.flush_while_reading().await?;
         let mut failure = None;
         while let Some(unit) = units.pop_front() {
@@ -230,38 +247,67 @@ impl Agent {
     }
 
     /// A record, and how many bytes it has in the log.
-    fn record(&self, csn: Csn) -> Result<(Record, usize), ApplyError> {
-        let body = match self.scheduler.recent(csn) {
-            Some(body) => body,
-            None => self.history.read(csn)?.ok_or(ApplyError::Missing(csn))?,
+    fn record(&self, csn: Csn) -> Result<(Arc<Record>, usize), ApplyError> {
+        let writes = match self.scheduler.recent(csn) {
+            Some(writes) => writes,
+            None => Writes { body: self.history.read(csn)?.ok_or(ApplyError::Missing(csn))?, record: None },
         };
-        let len = body.len();
-        Ok((Record::decode(body)?, len))
+        let len = writes.body.len();
+        let record = match writes.record {
+            Some(record) => record,
+            None => Arc::new(Record::decode(writes.body)?),
+        };
+        Ok((record, len))
+    }
+
+    /// Sends one database transaction. If it is the first of a pipeline, nothing else is under way, and what is not yet
+    /// known about its statements can be asked.
+    async fn send_group(
+        &self,
+        lane: &mut Lane,
+        forms: &mut Forms,
+        group: &[(Csn, Arc<Record>)],
+        first: bool,
+    ) -> Result<Unit, ApplyError> {
+        let mut writes = group.iter().flat_map(|(_, record)| &record.writes);
+        if writes.any(|write| matches!(&write.what, What::Text(sql) if may_change_types(sql))) {
+            // Parameters may have other types from somewhere in its middle on.
+            forms.clear();
+        } else if first {
+            learn(lane, forms, group).await?;
+        }
+        self.send_unit(lane, forms, group)
     }
 
     /// Appends one database transaction, explicit and up to one Sync, so that commands already sent cannot be applied
     /// one by one after a broken connection.
-    fn send_unit(&self, lane: &mut Lane, group: &[(Csn, Record)]) -> Result<Unit, ApplyError> {
+    fn send_unit(
+        &self,
+        lane: &mut Lane,
+        forms: &Forms,
+        group: &[(Csn, Arc<Record>)],
+    ) -> Result<Unit, ApplyError> {
         let from = group.first().map_or(Csn(0), |(csn, _)| *csn);
         let to = group.last().map_or(Csn(0), |(csn, _)| *csn);
         let mut unit = Unit { to, expected: VecDeque::new(), commands: 0, failure: None };
         let Some((_, first)) = group.first() else { return Ok(unit) };
         self.send_own(lane, &mut unit, "BEGIN")?;
-        for (name, value) in &first.settings {
-            let sql = format!("SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value));
-            self.send_own(lane, &mut unit, &sql)?;
+        for command in settings_commands(&first.settings) {
+            self.send_own(lane, &mut unit, &command)?;
         }
+        let settings = settings_hash(&first.settings);
         let as_role = (!first.user.is_empty() && first.user != self.who.user).then_some(&first.user);
-        for (_, record) in group {
-            if let Some(role) = as_role {
-                self.send_own(lane, &mut unit, &format!("SET LOCAL ROLE {}", quote_identifier(role)))?;
+        if let Some(role) = as_role {
+            self.send_own(lane, &mut unit, &format!("SET LOCAL ROLE {}", quote_identifier(role)))?;
+        }
+        for step in bulk::arrange(group.iter().flat_map(|(_, record)| &record.writes), forms, settings) {
+            match step {
+                Step::One(write) => self.send_write(lane, &mut unit, write, settings)?,
+                Step::Many(many) => self.send_many(lane, &mut unit, &many, settings)?,
             }
-            for write in &record.writes {
-                self.send_write(lane, &mut unit, write)?;
-            }
-            if as_role.is_some() {
-                self.send_own(lane, &mut unit, "SET LOCAL ROLE NONE")?;
-            }
+        }
+        if as_role.is_some() {
+            self.send_own(lane, &mut unit, "SET LOCAL ROLE NONE")?;
         }
         self.send_advance(lane, &mut unit, from.previous(), to)?;
         self.send_own(lane, &mut unit, "COMMIT")?;
@@ -269,7 +315,13 @@ impl Agent {
         Ok(unit)
     }
 
-    fn send_write(&self, lane: &mut Lane, unit: &mut Unit, write: &Write) -> Result<(), ApplyError> {
+    fn send_write(
+        &self,
+        lane: &mut Lane,
+        unit: &mut Unit,
+        write: &Write,
+        settings: u64,
+    ) -> Result<(), ApplyError> {
         if write.captured {
             self.send_own(lane, unit, "SET LOCAL session_replication_role = replica")?;
         }
@@ -278,8 +330,8 @@ impl Agent {
                 build::parse(&mut lane.output, "", sql, [])?;
                 build::bind(&mut lane.output, "", "", [], [], [])?;
             }
-            What::Prepared { sql, types, bind } => {
-                let (name, _) = lane.prepare(StatementKey::of(sql, types), sql, types)?;
+            What::Prepared { key, sql, types, bind } => {
+                let (name, _) = lane.prepare(key.under(settings), sql, types)?;
                 lane.put_bind(&name, bind);
             }
             What::Copy { sql, .. } => {
@@ -295,9 +347,32 @@ impl Agent {
             build::copy_done(&mut lane.output);
         }
         unit.expected.push_back(Some(write.rows));
+        if let What::Text(sql) = &write.what
+            && may_change_types(sql)
+        {
+            // A prepared statement keeps the types that its parameters had when it was prepared.
+            self.send_own(lane, unit, "DEALLOCATE ALL")?;
+            lane.unprepare_all();
+        }
         if write.captured {
             self.send_own(lane, unit, "SET LOCAL session_replication_role = origin")?;
         }
+        Ok(())
+    }
+
+    /// Executions of one statement that were put together.
+    fn send_many(
+        &self,
+        lane: &mut Lane,
+        unit: &mut Unit,
+        many: &Many<'_>,
+        settings: u64,
+    ) -> Result<(), ApplyError> {
+        let sql = &many.form.sql;
+        let (name, _) = lane.prepare(StatementKey::of(sql, &[]).under(settings), sql, &[])?;
+        many.put_bind(&name, &mut lane.output)?;
+        build::execute(&mut lane.output, "", 0)?;
+        unit.expected.push_back(Some(Some(many.rows)));
         Ok(())
     }
 
@@ -315,6 +390,72 @@ impl Agent {
         unit.expected.push_back(None);
         Ok(())
     }
+}
+
+/// Finds out how statements that come in numbers can be put together. Nothing else may be under way on the lane.
+async fn learn(lane: &mut Lane, forms: &mut Forms, group: &[(Csn, Arc<Record>)]) -> Result<(), ApplyError> {
+    if group.len() < 2 {
+        return Ok(());
+    }
+    let Some((_, first)) = group.first() else { return Ok(()) };
+    let settings = settings_hash(&first.settings);
+    let mut begun = false;
+    for write in group.iter().flat_map(|(_, record)| &record.writes) {
+        let (Some(_), What::Prepared { key, sql, types, .. }) = (&write.reach, &write.what) else { continue };
+        let key = key.under(settings);
+        if forms.contains_key(&key) {
+            continue;
+        }
+        if forms.len() >= FORMS_MAX {
+            forms.clear();
+        }
+        if !begun {
+            begun = true;
+            lane.command("BEGIN").await?;
+            for command in settings_commands(&first.settings) {
+                lane.command(&command).await?;
+            }
+        }
+        let form = match lane.param_types(key, sql, types).await {
+            Ok(types) => Form::of(sql, &types),
+            // Whoever executes it will say what is wrong with it.
+            Err(error) if error.is_database() => {
+                lane.command("ROLLBACK").await?;
+                begun = false;
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        forms.insert(key, form);
+    }
+    if begun {
+        lane.command("COMMIT").await?;
+    }
+    Ok(())
+}
+
+fn settings_commands(settings: &[(String, String)]) -> impl Iterator<Item = String> + '_ {
+    settings
+        .iter()
+        .map(|(name, value)| format!("SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value)))
+}
+
+/// Identifies the settings of a record; 0 for none.
+fn settings_hash(settings: &[(String, String)]) -> u64 {
+    if settings.is_empty() {
+        return 0;
+    }
+    let mut hasher = DefaultHasher::new();
+    settings.hash(&mut hasher);
+    hasher.finish().max(1)
+}
+
+/// Whether a text may change definitions: it begins with none of the words that only change rows.
+fn may_change_types(sql: &str) -> bool {
+    let word = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("");
+    !["insert", "update", "delete", "merge", "select", "with"]
+        .iter()
+        .any(|known| word.eq_ignore_ascii_case(known))
 }
 
 /// Reads the answers of one unit up to its ReadyForQuery.

@@ -137,6 +137,11 @@ impl StatementKey {
         (sql.len(), types, sql).hash(&mut high);
         StatementKey(u128::from(low.finish()) << 64 | u128::from(high.finish()))
     }
+
+    /// The same statement under settings that may give its names and parameters another meaning; 0 stands for none.
+    pub fn under(self, settings: u64) -> StatementKey {
+        StatementKey(self.0 ^ u128::from(settings) << 32)
+    }
 }
 
 impl Lane {
@@ -243,6 +248,40 @@ impl Lane {
         Ok((name, true))
     }
 
+    /// The types that the server gives to a statement's parameters. Nothing else may be under way.
+    pub async fn param_types(
+        &mut self,
+        key: StatementKey,
+        sql: &str,
+        types: &[u32],
+    ) -> Result<Vec<u32>, LaneError> {
+        let (name, _) = self.prepare(key, sql, types)?;
+        build::describe(&mut self.output, frontend::Target::Statement, &name)?;
+        build::sync(&mut self.output);
+        self.flush().await?;
+        let (mut found, mut failure) = (Vec::new(), None);
+        loop {
+            let head = self.next_frame().await?;
+            match backend::decode(head.tag, self.body(head))? {
+                Backend::ParameterDescription(types) => found = types.iter().collect(),
+                Backend::Error(fields) => failure = Some(Box::new(fields.to_owned())),
+                Backend::ReadyForQuery(_) => {
+                    self.consume(head);
+                    break;
+                }
+                _ => {}
+            }
+            self.consume(head);
+        }
+        match failure {
+            None => Ok(found),
+            Some(fields) => {
+                self.unprepare(key);
+                Err(LaneError::Database(fields))
+            }
+        }
+    }
+
     /// Appends a Bind of the unnamed portal from a statement's name and the rest of a Bind message.
     pub fn put_bind(&mut self, name: &str, rest: &[u8]) {
         let out = &mut self.output;
@@ -315,6 +354,22 @@ impl Lane {
         match failure {
             Some(fields) => Err(LaneError::Database(fields)),
             None => Ok(rows),
+        }
+    }
+
+    /// Waits for the end of one command of our own of the extended protocol.
+    pub async fn command_complete(&mut self) -> Result<(), LaneError> {
+        loop {
+            let head = self.next_frame().await?;
+            let done = match backend::decode(head.tag, self.body(head))? {
+                Backend::Error(fields) => Some(Err(LaneError::Database(Box::new(fields.to_owned())))),
+                Backend::CommandComplete(_) => Some(Ok(())),
+                _ => None,
+            };
+            self.consume(head);
+            if let Some(done) = done {
+                return done;
+            }
         }
     }
 

@@ -25,6 +25,7 @@ mod pool;
 mod lane;
 
 mod agent;
+mod bulk;
 
 mod postgres;
 

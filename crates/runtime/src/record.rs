@@ -5,7 +5,12 @@
 //! expected number of rows (`u64::MAX` if unknown), and by kind: the text; or the text, the parameter types and the
 //! end of a Bind message (formats, parameters, result formats); or the text of a COPY and its data.
 
+use std::sync::Arc;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onecopy_core::Access;
+
+use crate::lane::StatementKey;
 
 const VERSION: u8 = 1;
 const KIND_TEXT: u8 = 1;
@@ -34,6 +39,8 @@ pub struct Write {
     pub captured: bool,
     /// Rows that it must affect.
     pub rows: Option<u64>,
+    /// The items that it touches, if it may be put together with others of its statement. Kept in memory only.
+    pub reach: Option<Arc<[Access]>>,
 }
 
 /// How a write is done again.
@@ -42,9 +49,16 @@ pub enum What {
     /// A text for the simple protocol.
     Text(String),
     /// A statement to prepare, and the part of Bind that follows the names.
-    Prepared { sql: String, types: Vec<u32>, bind: Bytes },
+    Prepared { key: StatementKey, sql: Arc<str>, types: Arc<[u32]>, bind: Bytes },
     /// A COPY FROM STDIN and its data, as CopyData bodies.
     Copy { sql: String, data: Vec<Bytes> },
+}
+
+impl What {
+    /// A statement to prepare, with what follows the names in a Bind message.
+    pub fn prepared(sql: &str, types: &[u32], bind: Bytes) -> What {
+        What::Prepared { key: StatementKey::of(sql, types), sql: sql.into(), types: types.into(), bind }
+    }
 }
 
 /// A body that is not one of this format: the log was written by another version, or is damaged.
@@ -88,11 +102,16 @@ impl Record {
 }
 
 impl Write {
+    /// A write by itself, of which nothing more is known.
+    pub fn new(what: What) -> Write {
+        Write { what, captured: false, rows: None, reach: None }
+    }
+
     /// Bytes that this takes in memory and in the log, about.
     pub fn len(&self) -> usize {
         32 + match &self.what {
             What::Text(sql) => sql.len(),
-            What::Prepared { sql, types, bind } => sql.len() + 4 * types.len() + bind.len(),
+            What::Prepared { sql, types, bind, .. } => sql.len() + 4 * types.len() + bind.len(),
             What::Copy { sql, data } => sql.len() + data.iter().map(|chunk| chunk.len() + 4).sum::<usize>(),
         }
     }
@@ -108,7 +127,7 @@ impl Write {
         out.put_u64_le(self.rows.unwrap_or(ROWS_UNKNOWN));
         match &self.what {
             What::Text(sql) => put_str(out, sql),
-            What::Prepared { sql, types, bind } => {
+            What::Prepared { sql, types, bind, .. } => {
                 put_str(out, sql);
                 out.put_u32_le(types.len() as u32);
                 types.iter().for_each(|oid| out.put_u32_le(*oid));
@@ -128,16 +147,15 @@ impl Write {
         let rows = body.try_get_u64_le().map_err(|_| SHORT)?;
         let what = match kind {
             KIND_TEXT => What::Text(take_str(body)?),
-            KIND_PREPARED => What::Prepared {
-                sql: take_str(body)?,
-                types: take_many(body, take_u32)?,
-                bind: take_bytes(body)?,
-            },
+            KIND_PREPARED => {
+                let (sql, types) = (take_str(body)?, take_many(body, take_u32)?);
+                What::prepared(&sql, &types, take_bytes(body)?)
+            }
             KIND_COPY => What::Copy { sql: take_str(body)?, data: take_many(body, take_bytes)? },
             _ => return Err(BadRecord("unknown kind of write")),
         };
         let rows = (rows != ROWS_UNKNOWN).then_some(rows);
-        Ok(Write { what, captured: flags & FLAG_CAPTURED != 0, rows })
+        Ok(Write { what, captured: flags & FLAG_CAPTURED != 0, rows, reach: None })
     }
 }
 
@@ -181,17 +199,13 @@ mod tests {
     use super::*;
 
     fn record() -> Record {
-        let write = |what| Write { what, captured: true, rows: Some(3) };
+        let write = |what| Write { captured: true, rows: Some(3), ..Write::new(what) };
         Record {
             user: "shop".into(),
             settings: vec![("TimeZone".into(), "UTC".into())],
             writes: vec![
-                Write { what: What::Text("UPDATE t SET a = 1".into()), captured: false, rows: None },
-                write(What::Prepared {
-                    sql: "DELETE FROM t WHERE a = $1".into(),
-                    types: vec![23],
-                    bind: Bytes::from_static(&[0, 0, 0, 1]),
-                }),
+                Write::new(What::Text("UPDATE t SET a = 1".into())),
+                write(What::prepared("DELETE FROM t WHERE a = $1", &[23], Bytes::from_static(&[0, 0, 0, 1]))),
                 write(What::Copy { sql: "COPY t FROM STDIN".into(), data: vec![Bytes::from_static(b"1\n")] }),
             ],
         }

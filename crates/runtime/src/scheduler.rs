@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::notifications::{Channels, Notification};
+use crate::record::Record;
 
 /// What the core wants of the session that carries a transaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -164,16 +165,25 @@ pub trait Decisions: Send + Sync {
     fn append(&self, csn: Csn, body: Bytes);
 }
 
+/// What a transaction wrote.
+#[derive(Clone, Debug, Default)]
+pub struct Writes {
+    /// As it is logged.
+    pub body: Bytes,
+    /// The same, not encoded, with what is known of it beside; unless it is large.
+    pub record: Option<Arc<Record>>,
+}
+
 struct State {
     protocol: Box<dyn Protocol>,
     effects: Vec<Effect>,
     mails: HashMap<TxnId, Arc<Mail>>,
     /// Writes of transactions that may be decided at any moment.
-    writes: HashMap<TxnId, Bytes>,
+    writes: HashMap<TxnId, Writes>,
     /// Notifications of transactions that are about to end well.
     notifications: HashMap<TxnId, Vec<Notification>>,
     /// Decisions that some replica may still have to apply.
-    recent: BTreeMap<Csn, Bytes>,
+    recent: BTreeMap<Csn, Writes>,
     next_txn: u64,
 }
 
@@ -310,7 +320,7 @@ impl Scheduler {
     }
 
     /// Like [`Scheduler::handle`], with the writes that are to be logged if this leads to a decision.
-    pub fn handle_with_writes(&self, txn: TxnId, writes: Bytes, event: Event) {
+    pub fn handle_with_writes(&self, txn: TxnId, writes: Writes, event: Event) {
         let mut state = self.state.lock();
         state.writes.insert(txn, writes);
         self.handle_locked(&mut state, event);
@@ -345,11 +355,14 @@ impl Scheduler {
             }
             Effect::Values { txn, op, values } => post(state, txn, Directive::Values { op, values }),
             Effect::Append { csn, decision } => {
-                let body = match decision {
+                let writes = match decision {
                     Decision::Commit(txn) => state.writes.remove(&txn).unwrap_or_default(),
-                    Decision::Reserve { sequence, last } => (self.reserve)(sequence, last),
+                    Decision::Reserve { sequence, last } => {
+                        Writes { body: (self.reserve)(sequence, last), record: None }
+                    }
                 };
-                state.recent.insert(csn, body.clone());
+                let body = writes.body.clone();
+                state.recent.insert(csn, writes);
                 self.decisions.append(csn, body);
             }
             Effect::Apply { replica, from, to } => {
@@ -392,8 +405,8 @@ impl Scheduler {
         }
     }
 
-    /// The body of a recent decision.
-    pub fn recent(&self, csn: Csn) -> Option<Bytes> {
+    /// The writes of a recent decision.
+    pub fn recent(&self, csn: Csn) -> Option<Writes> {
         self.state.lock().recent.get(&csn).cloned()
     }
 

@@ -87,6 +87,50 @@ impl<'a> Analyser<'a> {
         Some(rendered)
     }
 
+    /// Whether many executions may be put together: one table without triggers and rules, expressions of columns,
+    /// constants, parameters and operators only.
+    pub(super) fn is_bulk(&mut self, statement: &Statement) -> bool {
+        let (table, values, filter) = match statement {
+            Statement::Insert(insert) => {
+                let plain = insert.with.is_none()
+                    && insert.on_conflict.is_none()
+                    && insert.returning.is_none()
+                    && !insert.columns.iter().any(|column| column.partial);
+                let Some(Body::Values(rows)) = insert.source.as_deref().map(|query| &query.body) else {
+                    return false;
+                };
+                let ([values], true) = (rows.as_slice(), plain) else { return false };
+                (&insert.table, values.iter().collect::<Vec<_>>(), None)
+            }
+            Statement::Update(update) => {
+                if update.with.is_some() || !update.from.is_empty() || update.returning.is_some() {
+                    return false;
+                }
+                let values = update.set.iter().map(|target| &target.value).collect();
+                if update.set.iter().any(|target| target.partial) || update.filter.is_none() {
+                    return false;
+                }
+                (&update.table, values, update.filter.as_ref())
+            }
+            Statement::Delete(delete) => {
+                let plain = delete.with.is_none() && delete.using.is_empty() && delete.returning.is_none();
+                if !plain || delete.filter.is_none() {
+                    return false;
+                }
+                (&delete.table, Vec::new(), delete.filter.as_ref())
+            }
+            _ => return false,
+        };
+        let Some(table) = self.plain_table(table) else { return false };
+        table.kind == 'r'
+            && table.triggers.is_empty()
+            && !table.rules
+            && !table.row_security
+            && !table.exclusion
+            && table.parents.is_empty()
+            && values.into_iter().chain(filter).all(is_simple)
+    }
+
     fn plain_table(&mut self, name: &crate::ast::Name) -> Option<&'a Table> {
         match self.resolve(name) {
             super::Resolved::Table(index) => Some(self.table(index)),
@@ -263,6 +307,21 @@ impl<'a> Analyser<'a> {
 struct Form {
     /// The constants that may become parameters, with their types.
     params: BTreeMap<u32, u32>,
+}
+
+/// Columns, constants and parameters, and operators on them.
+fn is_simple(expr: &Expr) -> bool {
+    match expr {
+        Expr::Column { star, .. } => !star,
+        Expr::Literal { .. } | Expr::Param { .. } | Expr::Clock { .. } => true,
+        Expr::Operator { left, right, .. } => left.iter().chain(right).all(|side| is_simple(side)),
+        Expr::Chain { operands, .. } => operands.iter().all(is_simple),
+        Expr::And(parts) | Expr::Or(parts) => parts.iter().all(is_simple),
+        Expr::Not(inner) => is_simple(inner),
+        Expr::In { left, list, .. } => is_simple(left) && list.iter().all(is_simple),
+        Expr::Cast { value, .. } => is_simple(value),
+        _ => false,
+    }
 }
 
 fn own_column<'t>(expr: &Expr, table: &'t Table) -> Option<&'t Column> {

@@ -70,6 +70,7 @@ impl<'a> Analyser<'a> {
             }
             _ => None,
         };
+        let bulk = matches!(determinism, Determinism::Replay) && statement.is_some_and(|s| self.is_bulk(s));
         if !writes {
             self.clock_words = Default::default();
         }
@@ -88,6 +89,7 @@ impl<'a> Analyser<'a> {
             rewrite,
             in_block: in_block.map(Box::new),
             parameterised,
+            bulk,
             tables,
             restarts: std::mem::take(&mut self.restarts),
             params_max: self.params.keys().next_back().copied().unwrap_or(0),

@@ -4,6 +4,7 @@ mod advisory_locks;
 mod applications;
 mod bad_input;
 mod bookkeeping;
+mod bulk;
 mod clients;
 mod notifications;
 mod prepared_sql;

@@ -102,7 +102,7 @@ pub fn reservation(names: SequenceNames) -> Box<dyn Fn(TableId, i64) -> Bytes + 
         let names = names.lock();
         let Some(name) = names.get(&sequence) else { return Bytes::new() };
         let sql = format!("SELECT pg_catalog.setval({}, {last}, true)", quote(name));
-        let write = Write { what: What::Text(sql), captured: false, rows: None };
+        let write = Write::new(What::Text(sql));
         Record { writes: vec![write], ..Record::default() }.encode()
     })
 }

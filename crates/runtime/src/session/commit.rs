@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use onecopy_core::{Csn, Event, ReplicaId, TxnId};
 use onecopy_wire::frontend::build;
 use onecopy_wire::sqlstate::SqlState;
@@ -17,8 +16,11 @@ use crate::pool::Pool;
 use crate::postgres::connect::Credentials;
 use crate::postgres::progress;
 use crate::record::Record;
-use crate::scheduler::{Directive, Mail, Scheduler};
+use crate::scheduler::{Directive, Mail, Scheduler, Writes};
 use crate::server::Shared;
+
+/// Longer records are kept in memory only as they are logged, not once more.
+const RECORD_LEN_KEPT: usize = 64 * 1024;
 
 impl Session {
     /// What transactions that begin alike have in common, for prediction.
@@ -246,13 +248,16 @@ impl Session {
     }
 
     /// What the transaction has written, as it goes to the log.
-    pub(super) fn record_of_writes(&mut self) -> Bytes {
-        let Some(txn) = self.txn.as_mut() else { return Bytes::new() };
+    pub(super) fn record_of_writes(&mut self) -> Writes {
+        let Some(txn) = self.txn.as_mut() else { return Writes::default() };
         if txn.writes.is_empty() {
-            return Bytes::new();
+            return Writes::default();
         }
         let (settings, writes) = txn.take_writes();
-        Record { user: self.who.user.clone(), settings, writes }.encode()
+        let record = Record { user: self.who.user.clone(), settings, writes };
+        let body = record.encode();
+        let record = (body.len() <= RECORD_LEN_KEPT).then(|| Arc::new(record));
+        Writes { body, record }
     }
 
     /// Commits the home's open transaction at its turn.

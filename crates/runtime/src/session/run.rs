@@ -66,6 +66,8 @@ pub(super) struct Aside {
     pub blocks: Vec<Block>,
     /// Sequences that it restarts, by schema and name.
     pub restarts: Vec<(String, String)>,
+    /// Replicas may execute it together with others of its class.
+    pub bulk: bool,
 }
 
 /// Whether the client sees an answer. Errors it always sees, and what a COPY needs to go on.
@@ -232,7 +234,7 @@ impl Session {
             generation: statement.generation,
             repeat: None,
             schema_changed,
-            aside: Aside { restarts: class.restarts.clone(), ..Aside::default() },
+            aside: Aside { restarts: class.restarts.clone(), bulk: class.bulk, ..Aside::default() },
         }))
     }
 
@@ -501,7 +503,7 @@ impl Session {
                 pid: lane.lent.lane.pid,
                 key: lane.lent.lane.key.clone(),
             });
-            let prelude = unit::put_prelude(&mut lane.lent.lane, &commands);
+            let prelude = unit::put_prelude(&mut lane.lent.lane, &commands, &job.request);
             match prelude {
                 Err(error) => Err(UnitError::from(error)),
                 Ok(prelude) if hold || silent => {
@@ -683,7 +685,8 @@ impl Session {
                 }
                 other => other.clone(),
             };
-            writes.push(Write { what, captured: false, rows: answer.rows });
+            let reach = job.aside.bulk.then(|| job.access.as_slice().into());
+            writes.push(Write { what, captured: false, rows: answer.rows, reach });
         }
         if !writes.is_empty() {
             let mut settings = self.environment.meaningful();
@@ -900,11 +903,7 @@ fn what_of(
     frozen: &[FrozenValue],
 ) -> What {
     match (request, portal) {
-        (Request::Prepared(Repeated { statement, bind, .. }), _) => What::Prepared {
-            sql: statement.sql.to_string(),
-            types: statement.types.to_vec(),
-            bind: bind.clone(),
-        },
+        (Request::Prepared(Repeated { statement, bind, .. }), _) => what_prepared(statement, bind.clone()),
         (Request::Simple(sql), _) if matches!(statement.class.kind, Kind::CopyIn { .. }) => {
             What::Copy { sql: sql.clone(), data: Vec::new() }
         }
@@ -926,11 +925,7 @@ fn what_of(
                 let extra = frozen.iter().map(|value| value.0.clone()).collect();
                 (rendered(statement, &portal.prepared, None, portal.in_block), portal.body.clone(), extra)
             });
-            What::Prepared {
-                sql: preparation.sql.to_string(),
-                types: preparation.types.to_vec(),
-                bind: bind_rest(&body, &extra),
-            }
+            what_prepared(&preparation, bind_rest(&body, &extra))
         }
         (Request::Extended(_), None) => What::Text(statement.sql.to_string()),
     }
@@ -955,7 +950,12 @@ pub(super) fn rendered(
 fn parameterised(statement: &Statement, frozen: &[FrozenValue]) -> Option<What> {
     let form = statement.class.parameterised.as_ref()?;
     let bind = bind_constants(form, statement, frozen)?;
-    Some(What::Prepared { sql: form.sql.to_string(), types: form.types.to_vec(), bind })
+    Some(What::prepared(&form.sql, &form.types, bind))
+}
+
+fn what_prepared(statement: &Preparation, bind: Bytes) -> What {
+    let Preparation { key, sql, types } = statement.clone();
+    What::Prepared { key, sql, types, bind }
 }
 
 /// A statement whose like was met often enough to keep it prepared on every lane, where its answer is that to its text:
@@ -1070,7 +1070,7 @@ fn captured_writes(
     match &plan.bulk {
         Some(sql) if rows.len() >= BULK_ROWS_MIN && format == onecopy_wire::Format::Text => {
             let what = What::Copy { sql: sql.clone(), data: copy_data(rows) };
-            vec![Write { what, captured: true, rows: Some(rows.len() as u64) }]
+            vec![Write { captured: true, rows: Some(rows.len() as u64), ..Write::new(what) }]
         }
         _ => rows.iter().map(|row| captured_write(plan, row, format)).collect(),
     }
@@ -1120,5 +1120,5 @@ fn captured_write(plan: &CapturePlan, row: &[Option<Bytes>], format: onecopy_wir
     // A row of at most 1600 columns always fits.
     let _ = onecopy_wire::frontend::build::bind(&mut bind, "", "", [format], values, []);
     let bind = after_names(&bind.freeze());
-    Write { what: What::Prepared { sql, types: Vec::new(), bind }, captured: true, rows: Some(1) }
+    Write { captured: true, rows: Some(1), ..Write::new(What::prepared(&sql, &[], bind)) }
 }

@@ -183,7 +183,7 @@ impl Session {
                 let txn = self.txn.as_mut()?;
                 txn.home = Some(lane);
                 let (first, text) = drawn?;
-                let write = Write { what: What::Text(text), captured: false, rows: None };
+                let write = Write::new(What::Text(text));
                 txn.note_writes(vec![write], settings);
                 Some(first)
             }

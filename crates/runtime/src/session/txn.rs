@@ -190,7 +190,7 @@ impl Txn {
 
 /// Commands of a record that make the settings `to` of `from`, up to the end of the database transaction.
 fn changes(from: &Settings, to: &Settings) -> Vec<Write> {
-    let command = |sql| Write { what: What::Text(sql), captured: false, rows: None };
+    let command = |sql| Write::new(What::Text(sql));
     let set = to.iter().filter(|setting| !from.contains(setting));
     let set = set.map(|(name, value)| {
         format!("SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value))
@@ -207,7 +207,7 @@ mod tests {
     use onecopy_core::TxnId;
 
     fn write(sql: &str) -> Write {
-        Write { what: What::Text(sql.to_owned()), captured: false, rows: Some(1) }
+        Write { rows: Some(1), ..Write::new(What::Text(sql.to_owned())) }
     }
 
     fn settings(settings: &[(&str, &str)]) -> Settings {

@@ -161,12 +161,39 @@ impl From<WireError> for UnitError {
     }
 }
 
-/// Appends commands of our own that go ahead of a unit; each is answered by one ReadyForQuery.
-pub fn put_prelude(lane: &mut Lane, commands: &[&str]) -> Result<u32, WireError> {
-    for sql in commands {
+/// What goes ahead of a unit and is not the client's.
+#[derive(Clone, Copy, Default)]
+pub struct Prelude {
+    /// So many commands, each answered by a ReadyForQuery of its own.
+    ready: u32,
+    /// After them the beginning of a transaction, answered with the unit.
+    begins: bool,
+}
+
+impl From<u32> for Prelude {
+    fn from(ready: u32) -> Prelude {
+        Prelude { ready, begins: false }
+    }
+}
+
+/// Appends commands of our own that go ahead of a request; if the last one begins a transaction, the request shares its
+/// ReadyForQuery, and with it a message each way.
+pub fn put_prelude(lane: &mut Lane, commands: &[&str], request: &Request) -> Result<Prelude, WireError> {
+    let (alone, begin) = match commands {
+        [alone @ .., begin] if begin.starts_with("BEGIN ") && !matches!(request, Request::Simple(_)) => {
+            (alone, Some(begin))
+        }
+        all => (all, None),
+    };
+    for sql in alone {
         build::query(&mut lane.output, sql)?;
     }
-    Ok(commands.len() as u32)
+    if let Some(begin) = begin {
+        let (name, _) = lane.prepare(StatementKey::of(begin, &[]), begin, &[])?;
+        lane.put_bind(&name, &[0; 6]);
+        build::execute(&mut lane.output, "", 0)?;
+    }
+    Ok(Prelude { ready: alone.len() as u32, begins: begin.is_some() })
 }
 
 /// What the answers of the steps mean, in order.
@@ -296,7 +323,7 @@ fn prepared(
 /// Runs a unit on a lane: `prelude` ReadyForQuery of our own commands come first; an error of theirs is the answer.
 pub async fn run(
     lane: &mut Lane,
-    prelude: u32,
+    prelude: impl Into<Prelude>,
     request: &Request,
     sink: Sink<'_>,
     watch: &mut Watch,
@@ -310,20 +337,34 @@ pub async fn run(
     if !synthesised.is_empty() {
         relay.emit(&synthesised).await?;
     }
-    if prelude > 0 {
-        match lane.collect(prelude).await {
-            Ok(_) => {}
-            Err(LaneError::Database(fields)) => {
-                // The statement ran without what should have gone before: its answer is of no use to anybody.
-                let (status, _) = lane.ready().await?;
-                fields.put_error(&mut synthesised);
-                relay.answer.error = Some(fields);
-                relay.answer.status = Some(status);
-                relay.answer.unparsed = forget_unparsed(lane, &mut expectations);
-                return Ok(relay.answer);
-            }
-            Err(error) => return Err(error.into()),
+    let prelude: Prelude = prelude.into();
+    let result = match prelude.ready {
+        0 => Ok(()),
+        ready => lane.collect(ready).await.map(drop),
+    };
+    // What was to begin has been sent: its answer must be read whatever became of the commands before it.
+    let begun = match prelude.begins {
+        true => lane.command_complete().await,
+        false => Ok(()),
+    };
+    match result.and(begun) {
+        Ok(()) => {}
+        Err(LaneError::Database(fields)) => {
+            // The statement ran without what should have gone before, or not at all: its answer is of no use to anybody.
+            pay_sync(lane, &mut expectations).await?;
+            let (status, _) = lane.ready().await?;
+            let mut answer = BytesMut::new();
+            fields.put_error(&mut answer);
+            relay.emit(&answer).await?;
+            relay.answer.error = Some(fields);
+            relay.answer.status = Some(status);
+            relay.answer.unparsed = forget_unparsed(lane, &mut expectations);
+            // Nor is it known what of the prelude is prepared.
+            lane.unprepare_all();
+            lane.generation = 0;
+            return Ok(relay.answer);
         }
+        Err(error) => return Err(error.into()),
     }
     relay.relay(lane, &mut expectations).await?;
     relay.answer.unparsed = forget_unparsed(lane, &mut expectations);

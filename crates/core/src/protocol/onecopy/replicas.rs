@@ -38,8 +38,8 @@ impl Default for Tuning {
             turn_slack_ns: Some(1_000_000.0),
             turn_reads: 256,
             home_slack_ns: Some(5_000_000.0),
-            linger_ns: 4_000_000,
-            linger_decisions: 64,
+            linger_ns: 10_000_000,
+            linger_decisions: 128,
         }
     }
 }

@@ -1,0 +1,140 @@
+//! Replicas put executions of one statement together when they apply them: what they hold must be what the home holds.
+
+use super::clients::{block_on, connect, json, rows};
+use super::{Up, folder};
+use onecopy_cluster::ClusterFile;
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+const TABLES: &str = "
+    CREATE TABLE shop (id int PRIMARY KEY, name varchar(12) UNIQUE, total numeric(12, 2) NOT NULL DEFAULT 0);
+    CREATE TABLE item (id bigint PRIMARY KEY, shop int REFERENCES shop, price float8, code char(4), tags text,
+                       data bytea, at timestamptz, day date, doc jsonb, ok bool, small smallint,
+                       double_small int GENERATED ALWAYS AS (small * 2) STORED);
+    CREATE TABLE log (shop int, note text, amount numeric);
+    INSERT INTO shop SELECT n, 'shop ' || n, 0 FROM generate_series(1, 8) n;";
+
+/// One client's work: prepared statements and texts, alone and in transactions, on rows of its own and on common ones.
+async fn work(client: &Client, worker: i32) {
+    let add = client.prepare("UPDATE shop SET total = total + $1::numeric WHERE id = $2").await.unwrap();
+    let types = [Type::INT8, Type::INT4, Type::FLOAT8, Type::TEXT, Type::TEXT];
+    let insert = "INSERT INTO item (id, shop, price, code, tags, at, day, ok, small)
+                  VALUES ($1, $2, $3, $4, $5, now(), '2001-02-03', $1 % 2 = 0, 7)";
+    let insert = client.prepare_typed(insert, &types).await.unwrap();
+    let change =
+        client.prepare("UPDATE item SET data = $1, doc = $2, price = price * 2 WHERE id = $3").await.unwrap();
+    let delete = client.prepare("DELETE FROM item WHERE id = $1 AND shop = $2").await.unwrap();
+    let note = client.prepare("INSERT INTO log VALUES ($1, $2, NULL)").await.unwrap();
+    for round in 0..40_i32 {
+        let id = i64::from(worker * 1000 + round);
+        let shop = (worker + round) % 8 + 1;
+        let text = ["plain", "with \"quotes\" and \\", "{a,b}", "NULL", ""][round as usize % 5];
+        client.execute(&insert, &[&id, &shop, &(f64::from(round) / 3.0), &"ab", &text]).await.unwrap();
+        client.execute(&note, &[&shop, &(round % 3 > 0).then_some(text)]).await.unwrap();
+        let bytes = vec![0, b'\\', b'"', round as u8];
+        let doc = AsText(format!(r#"{{"round": {round}, "text": null}}"#));
+        client.execute(&change, &[&bytes, &doc, &id]).await.unwrap();
+        client
+            .simple_query(&format!("UPDATE item SET small = small + {round} WHERE id = {id}"))
+            .await
+            .unwrap();
+        client.simple_query(&format!("INSERT INTO log VALUES ({shop}, 'as text', {round}.5)")).await.unwrap();
+        if round % 4 == 0 {
+            client.execute(&delete, &[&id, &shop]).await.unwrap();
+            client.execute(&insert, &[&id, &shop, &0.25, &"cd", &"again"]).await.unwrap();
+        }
+        client
+            .simple_query(&format!("UPDATE shop SET total = total + {round} WHERE id = {shop}"))
+            .await
+            .unwrap();
+        if round % 10 == 9 {
+            client
+                .simple_query(&format!(
+                    "UPDATE shop SET name = 'w{worker} r{round}' WHERE id = {}",
+                    worker + 1
+                ))
+                .await
+                .unwrap();
+        }
+        let amount = format!("{round}.25");
+        client.execute(&add, &[&AsText(amount), &shop]).await.unwrap();
+    }
+}
+
+/// A value in text format, whatever its type.
+#[derive(Debug)]
+struct AsText(String);
+
+impl tokio_postgres::types::ToSql for AsText {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut bytes::BytesMut,
+    ) -> Result<tokio_postgres::types::IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        out.extend_from_slice(self.0.as_bytes());
+        Ok(tokio_postgres::types::IsNull::No)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    fn encode_format(&self, _: &Type) -> tokio_postgres::types::Format {
+        tokio_postgres::types::Format::Text
+    }
+
+    tokio_postgres::types::to_sql_checked!();
+}
+
+#[test]
+fn replicas_that_apply_in_bulk_hold_what_the_home_holds() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute(TABLES).await.unwrap();
+        let workers = (0..6).map(|worker| {
+            let dsn = file.client.dsn.clone();
+            tokio::spawn(async move { work(&connect(&dsn).await, worker).await })
+        });
+        for worker in workers.collect::<Vec<_>>() {
+            worker.await.unwrap();
+        }
+        let sums =
+            "SELECT (SELECT count(*) FROM item), (SELECT count(*) FROM log), (SELECT sum(total) FROM shop)";
+        // 6 workers of 40 rounds: 0 + 1 + ... + 39 as text, and the same plus 0.25 each as parameters.
+        assert_eq!(rows(&client, sums).await, "240 480 9420.00");
+        let verified = json(dir.path(), &["verify"]);
+        assert_eq!(verified["identical"], true, "{verified}");
+    });
+}
+
+#[test]
+fn parameters_have_the_types_that_columns_have_now() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, x float4)").await.unwrap();
+        client.batch_execute("INSERT INTO t SELECT n, 0 FROM generate_series(1, 40) n").await.unwrap();
+        let change = |from: i32| {
+            let client = &client;
+            async move {
+                for id in from..from + 20 {
+                    client
+                        .simple_query(&format!("UPDATE t SET x = '0.1234567890123' WHERE id = {id}"))
+                        .await
+                        .unwrap();
+                }
+            }
+        };
+        change(1).await;
+        client.batch_execute("ALTER TABLE t ALTER COLUMN x TYPE float8").await.unwrap();
+        change(21).await;
+        assert_eq!(rows(&client, "SELECT DISTINCT x FROM t WHERE id > 20").await, "0.1234567890123");
+        let verified = json(dir.path(), &["verify"]);
+        assert_eq!(verified["identical"], true, "{verified}");
+    });
+}
