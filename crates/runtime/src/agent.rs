@@ -297,16 +297,23 @@ impl Agent {
         }
         let settings = settings_hash(&first.settings);
         let as_role = (!first.user.is_empty() && first.user != self.who.user).then_some(&first.user);
-        if let Some(role) = as_role {
-            self.send_own(lane, &mut unit, &format!("SET LOCAL ROLE {}", quote_identifier(role)))?;
-        }
+        let mut in_role = false;
         for step in bulk::arrange(group.iter().flat_map(|(_, record)| &record.writes), forms, settings) {
+            // Rows that are shipped were permitted at their home; here they are put in past triggers and policies, which
+            // only the agent may.
+            let is_captured = matches!(&step, Step::One(write) if write.captured);
+            let wanted = as_role.filter(|_| !is_captured);
+            if wanted.is_some() != in_role {
+                let role = wanted.map_or_else(|| "NONE".to_owned(), |role| quote_identifier(role));
+                self.send_own(lane, &mut unit, &format!("SET LOCAL ROLE {role}"))?;
+                in_role = wanted.is_some();
+            }
             match step {
                 Step::One(write) => self.send_write(lane, &mut unit, write, settings)?,
                 Step::Many(many) => self.send_many(lane, &mut unit, &many, settings)?,
             }
         }
-        if as_role.is_some() {
+        if in_role {
             self.send_own(lane, &mut unit, "SET LOCAL ROLE NONE")?;
         }
         self.send_advance(lane, &mut unit, from.previous(), to)?;
