@@ -237,6 +237,13 @@ pub enum Kind {
     },
     /// SELECT of nothing but calls of advisory locks and `pg_notify`: carried out by whoever serves the session.
     SessionCalls(Vec<crate::session_calls::SessionCall>),
+    /// SELECT of nothing but calls of `set_config`, which whoever serves the session must carry out like SET.
+    SetConfig {
+        /// The calls.
+        calls: Vec<crate::session_calls::SessionCall>,
+        /// The rows for each of which the calls are made; None for once.
+        rows: Option<crate::session_calls::CallRows>,
+    },
     /// DO: a block of procedural code.
     Do,
     /// CALL of a procedure.
@@ -290,8 +297,10 @@ pub struct Effects {
     pub advisory_locks: bool,
     /// It calls pg_notify.
     pub notifies: bool,
-    /// It changes a setting by set_config.
+    /// It changes a setting by set_config, other than as `Kind::SetConfig` and `sets_custom_locally` say.
     pub sets_config: bool,
+    /// It sets customised settings (with a dot in their names) up to the end of the transaction.
+    pub sets_custom_locally: bool,
     /// It calls pg_sleep and kin.
     pub sleeps: bool,
     /// It uses a snapshot or state of one server that others cannot import: pg_export_snapshot, cursors by name.

@@ -54,5 +54,5 @@ pub use functions::ENVIRONMENT_SETTINGS;
 pub use lexer::{Const, ConstKind, Layout, Normalised, OwnedLayout, Position, Scratch, normalise};
 pub use parameterise::{Parameterised, ReplayParam};
 pub use rewrite::{Frozen, FrozenKind, FrozenValue, Piece, Rewrite, Splice};
-pub use session_calls::{Argument, SessionCall, SessionFunction};
+pub use session_calls::{Argument, CallRows, SessionCall, SessionFunction};
 pub use value::{NoParams, ParamValue, Params, oid};

@@ -1,5 +1,5 @@
-//! SELECT of nothing but calls that concern the session: advisory locks and notifications. They never reach a replica;
-//! whoever serves the session carries them out, in the order in which they stand.
+//! SELECT of nothing but calls that concern the session: advisory locks, notifications and settings. Whoever serves the
+//! session carries them out, in the order in which they stand.
 
 use crate::lexer::{Const, Layout, Position};
 use crate::value::{integer, string_value};
@@ -26,6 +26,8 @@ pub enum SessionFunction {
     UnlockAll,
     /// `pg_notify`.
     Notify,
+    /// `set_config`.
+    SetConfig,
 }
 
 impl SessionFunction {
@@ -47,12 +49,13 @@ impl SessionFunction {
             "pg_advisory_unlock_shared" => (F::Unlock { shared: true }, &[1, 2]),
             "pg_advisory_unlock_all" => (F::UnlockAll, &[0]),
             "pg_notify" => (F::Notify, &[2]),
+            "set_config" => (F::SetConfig, &[3]),
             _ => return None,
         };
         takes.contains(&arguments).then_some(function)
     }
 
-    /// Whether it returns a boolean; else it returns void.
+    /// Whether it returns a boolean; else it returns void, or text if it is `set_config`.
     #[must_use]
     pub fn returns_bool(self) -> bool {
         matches!(self, SessionFunction::Lock { try_only: true, .. } | SessionFunction::Unlock { .. })
@@ -70,11 +73,28 @@ pub struct SessionCall {
     pub(crate) arguments: Vec<(Position, Position)>,
 }
 
+/// Where the rows come from for each of which the calls are made: from FROM on to the statement's end.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CallRows {
+    pub(crate) start: Position,
+    pub(crate) end: Position,
+}
+
+impl CallRows {
+    /// The clauses' text in an execution of the class.
+    #[must_use]
+    pub fn text<'a>(&self, sql: &'a str, layout: Layout<'_>) -> &'a str {
+        sql.get(layout.offset(self.start)..layout.offset(self.end)).unwrap_or("")
+    }
+}
+
 /// An argument as far as its text shows it.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Argument<'a> {
     /// NULL.
     Null,
+    /// TRUE or FALSE.
+    Bool(bool),
     /// A whole number without a cast.
     Integer(i64),
     /// A string constant of no type yet.
@@ -114,6 +134,11 @@ fn argument<'a>(sql: &'a str, consts: &[Const], start: usize, end: usize) -> Arg
     if text.eq_ignore_ascii_case("null") {
         return Argument::Null;
     }
+    if let Some(value) =
+        [("true", true), ("false", false)].iter().find(|(word, _)| text.eq_ignore_ascii_case(word))
+    {
+        return Argument::Bool(value.1);
+    }
     if let Some(number) = text.strip_prefix('$').and_then(|digits| digits.parse().ok()) {
         return Argument::Param(number);
     }
@@ -141,7 +166,11 @@ mod tests {
         let class = classify(class_of, &normalise(class_of, &mut scratch), &context);
         let normalised = normalise(sql, &mut other);
         assert_eq!(normalised.text, normalise(class_of, &mut scratch).text, "one class");
-        let Kind::SessionCalls(calls) = class.kind else { panic!("{:?}", class.kind) };
+        let calls = match class.kind {
+            Kind::SessionCalls(calls) => calls,
+            Kind::SetConfig { calls, rows: None } => calls,
+            other => panic!("{other:?}"),
+        };
         let shown = calls.iter().flat_map(|call| call.arguments(sql, normalised.layout));
         shown.map(|argument| format!("{argument:?}")).collect::<Vec<_>>().join(" ")
     }
@@ -162,5 +191,40 @@ mod tests {
         let sql =
             "SELECT pg_advisory_lock(-5, $2), pg_notify(NULL, lower('A'||f(1, 2))), pg_advisory_unlock_all()";
         assert_eq!(arguments(sql, sql), r#"Integer(-5) Param(2) Null Expression("lower('A'||f(1, 2))")"#);
+    }
+
+    #[test]
+    fn settings_are_arguments_like_others() {
+        let sql = "SELECT set_config('a.b', $1, FALSE), pg_catalog.set_config(lower('X.y'), NULL, $2)";
+        let expected = r#"Text("a.b") Param(1) Bool(false) Expression("lower('X.y')") Null Param(2)"#;
+        assert_eq!(arguments(sql, sql), expected);
+    }
+
+    #[test]
+    fn settings_may_come_from_a_query_that_calls_nothing_else() {
+        let catalogue = Catalogue::default();
+        let context = Context { catalogue: &catalogue, search_path: &["public".to_owned()], temporary: &[] };
+        let from = |sql: &str| {
+            let mut scratch = Scratch::default();
+            let normalised = normalise(sql, &mut scratch);
+            match classify(sql, &normalised, &context).kind {
+                Kind::SetConfig { rows: Some(rows), .. } => {
+                    Some(rows.text(sql, normalised.layout).to_owned())
+                }
+                _ => None,
+            }
+        };
+        let of_pg_dump =
+            "SELECT set_config(name, 'view', false) AS from_where FROM pg_settings WHERE name = 'x'; ";
+        assert_eq!(from(of_pg_dump).as_deref(), Some("FROM pg_settings WHERE name = 'x'"));
+        for refused in [
+            "SELECT set_config(name, 'view', false) FROM pg_settings WHERE set_config('a', 'b', false) = ''",
+            "SELECT set_config(name, upper('view'), false) FROM pg_settings",
+            "SELECT DISTINCT set_config(name, 'view', false) FROM pg_settings",
+            "SELECT set_config(name, 'view', false), 1 FROM pg_settings",
+            "SELECT set_config(name, 'view', false) FROM pg_settings FOR UPDATE",
+        ] {
+            assert_eq!(from(refused), None, "{refused}");
+        }
     }
 }

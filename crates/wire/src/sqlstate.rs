@@ -75,6 +75,8 @@ states! {
     FEATURE_NOT_SUPPORTED = b"0A000";
     /// A string is not valid in its encoding.
     CHARACTER_NOT_IN_REPERTOIRE = b"22021";
+    /// NULL where there must be a value.
+    NULL_VALUE_NOT_ALLOWED = b"22004";
     /// A number does not fit its type.
     NUMERIC_VALUE_OUT_OF_RANGE = b"22003";
     /// A parameter's value makes no sense.

@@ -433,7 +433,10 @@ impl<'a> Analyser<'a> {
                 self.unreplayable("pg_notify() belongs to the session's replica");
             }
             Behaviour::SetConfig => {
-                self.effects.sets_config = true;
+                match self.sets_custom_locally(call, at) {
+                    true => self.effects.sets_custom_locally = true,
+                    false => self.effects.sets_config = true,
+                }
                 self.unreplayable("set_config() changes the session");
             }
             Behaviour::Sleep => {
@@ -547,6 +550,23 @@ impl<'a> Analyser<'a> {
         if !recorded {
             self.unreplayable("current_setting() reads a setting that records do not carry");
         }
+    }
+
+    /// Whether a call of `set_config` certainly sets a customised setting, and for the transaction only.
+    fn sets_custom_locally(&mut self, call: &'a Call, at: At) -> bool {
+        let [Expr::Literal { value: Literal::Text(name), at: place }, _, local] = call.arguments.as_slice()
+        else {
+            return false;
+        };
+        let is_local = matches!(local, Expr::Literal { value: Literal::Bool(true), .. });
+        if call.named || !is_local || !name.contains('.') {
+            return false;
+        }
+        if !self.scope_is_body(at.scope) {
+            let Some((index, _)) = self.const_at(*place) else { return false };
+            self.pinned.insert(index);
+        }
+        true
     }
 
     /// Functions of users; false if there is none of this name.

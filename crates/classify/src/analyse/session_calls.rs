@@ -1,46 +1,102 @@
-//! SELECT of nothing but calls of advisory locks and `pg_notify`.
+//! SELECT of nothing but calls of advisory locks and `pg_notify`, or of `set_config`.
 
 use super::Analyser;
+use super::block::QueryUse;
 use super::expr::At;
 use super::freeze::closing;
 use crate::ast::{Body, Call, Distinct, Expr, Query, Target};
 use crate::class::Kind;
 use crate::lexer::{Position, Token, TokenKind};
-use crate::session_calls::{SessionCall, SessionFunction};
+use crate::session_calls::{CallRows, SessionCall, SessionFunction};
 
 impl<'a> Analyser<'a> {
     /// `SELECT pg_advisory_lock(1) [AS name] [, ...]`, and nothing else in it.
     pub(super) fn session_calls(&mut self, query: &'a Query) -> Option<Kind> {
         let Body::Select(select) = &query.body else { return None };
-        let plain = select.distinct == Distinct::None
+        let simple = select.distinct == Distinct::None
             && !select.targets.is_empty()
-            && select.from.is_empty()
-            && select.filter.is_none()
             && select.group_by.is_empty()
             && !select.grouping_sets
             && select.having.is_none()
             && select.windows.is_empty()
             && query.with.is_none()
-            && query.order_by.is_empty()
-            && query.limit.is_none()
-            && query.offset.is_none()
             && query.locking.is_empty();
-        if !plain {
+        if !simple {
             return None;
         }
+        let plain = select.from.is_empty()
+            && select.filter.is_none()
+            && query.order_by.is_empty()
+            && query.limit.is_none()
+            && query.offset.is_none();
         let tokens = self.tokens();
         let calls: Option<Vec<(SessionCall, &'a Call)>> =
             select.targets.iter().map(|target| self.session_call(target, &tokens)).collect();
         let calls = calls?;
+        let sets = |call: &(SessionCall, &Call)| call.0.function == SessionFunction::SetConfig;
+        let all_set = calls.iter().all(sets);
+        if !all_set && calls.iter().any(sets) {
+            return None;
+        }
+        if !plain {
+            return if all_set { self.settings_of_rows(query, calls, &tokens) } else { None };
+        }
         let scope = self.new_scope(None, None, false);
         for (call, written) in &calls {
             match call.function {
                 SessionFunction::Notify => self.effects.notifies = true,
+                SessionFunction::SetConfig => self.effects.returns_rows = true,
                 _ => self.effects.advisory_locks = true,
             }
             written.arguments.iter().for_each(|e| self.expr(e, At::new(scope, true)));
         }
-        Some(Kind::SessionCalls(calls.into_iter().map(|(call, _)| call).collect()))
+        let calls = calls.into_iter().map(|(call, _)| call).collect();
+        Some(match all_set {
+            true => Kind::SetConfig { calls, rows: None },
+            false => Kind::SessionCalls(calls),
+        })
+    }
+
+    /// `SELECT set_config(name, 'value', false) FROM ...`: the arguments are the query's columns, and the query itself
+    /// must not set anything.
+    fn settings_of_rows(
+        &mut self,
+        query: &'a Query,
+        calls: Vec<(SessionCall, &'a Call)>,
+        tokens: &[Token],
+    ) -> Option<Kind> {
+        let is_simple = |argument: &Expr| {
+            matches!(argument, Expr::Literal { .. } | Expr::Column { star: false, .. } | Expr::Param { .. })
+        };
+        let simple = calls.iter().all(|(_, call)| call.arguments.iter().all(is_simple));
+        let is_word = |token: &Token, word: &str| {
+            self.sql.get(token.start..token.end).is_some_and(|text| text.eq_ignore_ascii_case(word))
+        };
+        let mentions = tokens.iter().filter(|token| {
+            is_word(token, "set_config")
+                || token.kind == TokenKind::QuotedWord && is_word(token, "\"set_config\"")
+        });
+        if !simple || mentions.count() != calls.len() {
+            return None;
+        }
+        let last = calls.iter().map(|(_, call)| call.at as usize).max()?;
+        let called = tokens.iter().position(|token| token.start >= last)?;
+        let from = called
+            + tokens
+                .get(called..)?
+                .iter()
+                .position(|token| token.kind == TokenKind::Word && is_word(token, "from"))?;
+        let rows = CallRows {
+            start: self.position_of(tokens.get(from)?.start)?,
+            end: self.position_of(tokens.last()?.end)?,
+        };
+        let sets_config = self.effects.sets_config;
+        self.query(query, None, None, QueryUse::top());
+        // Only the calls themselves do, as was counted.
+        self.effects.sets_config = sets_config;
+        self.effects.sets_custom_locally = false;
+        let calls = calls.into_iter().map(|(call, _)| call).collect();
+        Some(Kind::SetConfig { calls, rows: Some(rows) })
     }
 
     fn session_call(&self, target: &'a Target, tokens: &[Token]) -> Option<(SessionCall, &'a Call)> {

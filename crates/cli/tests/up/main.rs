@@ -9,6 +9,7 @@ mod clients;
 mod notifications;
 mod prepared_sql;
 mod repeated;
+mod set_config;
 mod settings;
 mod waiting;
 

@@ -41,7 +41,7 @@ impl Session {
     }
 
     /// Answers the collected messages of the extended protocol for a command that returns no rows.
-    fn answer_steps(&mut self) {
+    pub(super) fn answer_steps(&mut self) {
         self.confirm_parsed(&[]);
         let out = &mut self.client.output;
         for step in self.steps.drain(..) {

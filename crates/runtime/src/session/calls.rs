@@ -1,11 +1,11 @@
 //! SELECT of nothing but calls that concern the session: advisory locks and `pg_notify`. No replica executes them; one is
-//! asked only for arguments that are neither constants nor parameters.
+//! asked only for arguments that are neither constants nor parameters. (`set_config` is in `settings`, and shares much.)
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use onecopy_classify::{Argument, SessionCall, SessionFunction};
+use onecopy_classify::{Argument, CallRows, SessionCall, SessionFunction};
 use onecopy_wire::Format;
 use onecopy_wire::backend::Column;
 use onecopy_wire::backend::build;
@@ -36,7 +36,10 @@ const VARCHAR: u32 = 1043;
 const VOID: u32 = 2278;
 
 /// Arguments of one call as text; `None` is NULL.
-type Arguments = Vec<Option<String>>;
+pub(super) type Arguments = Vec<Option<String>>;
+
+/// The rows of computed arguments that a statement may have.
+const CALL_ROWS_MAX: usize = 1000;
 
 /// What a call returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,7 +139,9 @@ impl Session {
                 }
                 Ok(Ok(Returned::Bool(unlocked)))
             }
-            SessionFunction::UnlockAll | SessionFunction::Notify => Ok(Ok(Returned::Void)),
+            SessionFunction::UnlockAll | SessionFunction::Notify | SessionFunction::SetConfig => {
+                Ok(Ok(Returned::Void))
+            }
         }
     }
 
@@ -241,20 +246,8 @@ impl Session {
         if let Some(failure) = portal.and_then(|portal| wrong_count(statement, portal)) {
             return Ok(Err(failure));
         }
-        let layout = statement.layout.layout();
-        let mut known = Vec::with_capacity(calls.len());
-        for call in calls {
-            let is_number = call.function != SessionFunction::Notify;
-            let values = call.arguments(&statement.sql, layout).map(|argument| match argument {
-                Argument::Null => Some(None),
-                Argument::Integer(number) if is_number => Some(Some(number.to_string())),
-                Argument::Text(text) => Some(Some(text.into_owned())),
-                Argument::Param(number) => portal.and_then(|portal| param(portal, number, is_number)),
-                Argument::Integer(_) | Argument::Expression(_) => None,
-            });
-            known.push(values.collect::<Option<Arguments>>());
-        }
-        if let Some(all) = known.into_iter().collect::<Option<Vec<Arguments>>>() {
+        let known = calls.iter().map(|call| known_arguments(statement, call, portal));
+        if let Some(all) = known.collect::<Option<Vec<Arguments>>>() {
             return Ok(Ok(all));
         }
         if !stands_alone(&statement.class) {
@@ -263,58 +256,104 @@ impl Session {
                 "Compute them first, by a statement of their own.",
             )));
         }
-        self.evaluate(statement, calls, portal).await
+        // What depends on object ids is the same for every session where one replica computes it.
+        let sql = format!("SELECT {}", argument_columns(statement, calls, |_| true));
+        let rows = match self.compute(&sql, portal, Lanes::Reference).await {
+            Ok(rows) => rows,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let mut values = rows.into_iter().next().unwrap_or_default().into_iter();
+        let of_call = |call: &SessionCall| values.by_ref().take(call.argument_count()).collect();
+        Ok(Ok(calls.iter().map(of_call).collect()))
     }
 
-    /// Has the reference replica compute all arguments: what depends on object ids is then the same for every session.
-    async fn evaluate(
+    /// Has a server compute the arguments of one call, under the settings in force where the session is.
+    pub(super) async fn compute_one(
         &mut self,
         statement: &Statement,
         calls: &[SessionCall],
+        index: usize,
         portal: Option<&Portal>,
-    ) -> Result<Result<Vec<Arguments>, Failure>, ClientError> {
-        let layout = statement.layout.layout();
-        let mut columns = Vec::new();
-        for call in calls {
-            let name = type_name(call);
-            let texts = call.argument_texts(&statement.sql, layout);
-            // As an argument, so that only what may be converted silently is.
-            columns.extend(texts.map(|text| format!("pg_catalog.{name}out(({text}))")));
+    ) -> Result<Arguments, Failure> {
+        let sql = format!("SELECT {}", argument_columns(statement, calls, |call| call == index));
+        let rows = self.compute(&sql, portal, Lanes::OfTransaction).await?;
+        let counts = calls.iter().map(SessionCall::argument_count);
+        let before: usize = counts.clone().take(index).sum();
+        let count = counts.clone().nth(index).unwrap_or(0);
+        let row = rows.into_iter().next().unwrap_or_default();
+        Ok(row.into_iter().skip(before).take(count).collect())
+    }
+
+    /// Has a server compute the arguments of calls for each row of a query.
+    pub(super) async fn compute_rows(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        rows: CallRows,
+        portal: Option<&Portal>,
+    ) -> Result<Vec<Arguments>, Failure> {
+        let sql = format!(
+            "SELECT * FROM (SELECT {} {}\n) AS calls LIMIT {}",
+            argument_columns(statement, calls, |_| true),
+            rows.text(&statement.sql, statement.layout.layout()),
+            CALL_ROWS_MAX + 1
+        );
+        let rows = self.compute(&sql, portal, Lanes::OfTransaction).await?;
+        if rows.len() > CALL_ROWS_MAX {
+            return Err(Failure::unsupported(
+                format!("set_config() is called for more than {CALL_ROWS_MAX} rows"),
+                "Call it once for each setting.",
+            ));
         }
-        let sql = format!("SELECT {}", columns.join(", "));
-        let Some(replica) = self.await_reference_replica().await else { return Ok(Err(no_replica())) };
-        let told = self.shared.scheduler.status().told;
-        self.shared.await_applied(replica, told).await;
-        let mut lane = match self.plain_lane(replica).await {
-            Ok(lane) => lane,
-            Err(error) => return Ok(Err(Failure::of_lane(&error))),
+        Ok(rows)
+    }
+
+    async fn compute(
+        &mut self,
+        sql: &str,
+        portal: Option<&Portal>,
+        lanes: Lanes,
+    ) -> Result<Vec<Arguments>, Failure> {
+        let open = match lanes {
+            Lanes::OfTransaction => self.open_lane(),
+            Lanes::Reference => None,
         };
-        let at = Whereabouts::OnLane { replica, pid: lane.lent.lane.pid, key: lane.lent.lane.key.clone() };
-        self.cancel.set(at);
-        let rows = ask(&mut lane, &sql, portal).await;
-        self.cancel.set(Whereabouts::Idle);
-        match rows {
-            Ok(rows) => {
-                self.give_back(lane);
-                let mut values = rows.into_iter().next().unwrap_or_default().into_iter();
-                let of_call = |call: &SessionCall| values.by_ref().take(call.argument_count()).collect();
-                Ok(Ok(calls.iter().map(of_call).collect()))
+        let is_open = open.is_some();
+        let mut lane = match open {
+            Some(lane) => lane,
+            None => {
+                let replica = self.await_reference_replica().await.ok_or_else(no_replica)?;
+                let told = self.shared.scheduler.status().told;
+                self.shared.await_applied(replica, told).await;
+                self.plain_lane(replica).await.map_err(|error| Failure::of_lane(&error))?
             }
-            Err(error) => {
-                if error.is_database() {
-                    self.give_back(lane)
-                } else {
-                    self.lose_lane(lane, &error)
-                }
-                Ok(Err(Failure::of_lane(&error)))
+        };
+        self.cancel.set(Whereabouts::OnLane {
+            replica: lane.replica,
+            pid: lane.lent.lane.pid,
+            key: lane.lent.lane.key.clone(),
+        });
+        let rows = ask(&mut lane, sql, portal).await;
+        self.cancel.set(Whereabouts::Idle);
+        let error = rows.as_ref().err();
+        let keeps = error.is_none_or(LaneError::is_database);
+        match error {
+            Some(error) if !keeps && is_open => return Err(self.lane_of_txn_lost(lane, error)),
+            Some(error) if !keeps => self.lose_lane(lane, error),
+            _ if is_open => self.keep_lane(lane),
+            _ => {
+                // Functions that it calls may have set something.
+                lane.lent.lane.settings = u64::MAX;
+                self.give_back(lane);
             }
         }
+        rows.map_err(|error| Failure::of_lane(&error))
     }
 
     // Answers.
 
     /// Messages that were collected before an Execute of ours and that a replica must answer.
-    async fn run_foreign_steps(
+    pub(super) async fn run_foreign_steps(
         &mut self,
         statement: &Statement,
         calls: &[SessionCall],
@@ -363,7 +402,12 @@ impl Session {
         build::command_complete(&mut self.client.output, "SELECT 1");
     }
 
-    fn answer_call_steps(&mut self, statement: &Statement, calls: &[SessionCall], portal: &Portal) {
+    pub(super) fn answer_call_steps(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        portal: &Portal,
+    ) {
         let types = param_types(statement, calls, portal).unwrap_or_default();
         self.confirm_parsed(&[]);
         let out = &mut self.client.output;
@@ -397,9 +441,13 @@ impl Returned {
 }
 
 /// RowDescription of the calls' results.
-fn describe(out: &mut bytes::BytesMut, calls: &[SessionCall], format: impl Fn(usize) -> Format) {
+pub(super) fn describe(out: &mut bytes::BytesMut, calls: &[SessionCall], format: impl Fn(usize) -> Format) {
     let columns = calls.iter().enumerate().map(|(index, call)| {
-        let (type_oid, type_len) = if call.function.returns_bool() { (BOOL, 1) } else { (VOID, 4) };
+        let (type_oid, type_len) = match call.function {
+            SessionFunction::SetConfig => (TEXT, -1),
+            function if function.returns_bool() => (BOOL, 1),
+            _ => (VOID, 4),
+        };
         let name = call.column.as_bytes();
         Column { name, table_oid: 0, attnum: 0, type_oid, type_len, typmod: -1, format: format(index) }
     });
@@ -412,11 +460,105 @@ fn result_format(portal: Option<&Portal>, column: usize) -> Format {
     bind.map_or(Format::Text, |bind| bind.result_formats.of(column))
 }
 
-fn type_name(call: &SessionCall) -> &'static str {
-    match (call.function, call.argument_count()) {
-        (SessionFunction::Notify, _) => "text",
-        (_, 2) => "int4",
-        _ => "int8",
+/// Where arguments are computed.
+enum Lanes {
+    Reference,
+    /// Where the open transaction is, if it is anywhere.
+    OfTransaction,
+}
+
+/// The type of an argument.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Type {
+    Text,
+    Bool,
+    Int4,
+    Int8,
+}
+
+impl Type {
+    fn of(call: &SessionCall, index: usize) -> Type {
+        match (call.function, call.argument_count(), index) {
+            (SessionFunction::SetConfig, _, 2) => Type::Bool,
+            (SessionFunction::SetConfig | SessionFunction::Notify, ..) => Type::Text,
+            (_, 2, _) => Type::Int4,
+            _ => Type::Int8,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Type::Text => "text",
+            Type::Bool => "bool",
+            Type::Int4 => "int4",
+            Type::Int8 => "int8",
+        }
+    }
+
+    fn oid(self) -> u32 {
+        match self {
+            Type::Text => TEXT,
+            Type::Bool => BOOL,
+            Type::Int4 => INT4,
+            Type::Int8 => INT8,
+        }
+    }
+
+    fn is_number(self) -> bool {
+        matches!(self, Type::Int4 | Type::Int8)
+    }
+}
+
+/// A call's arguments if they are constants and parameters that need no server to be read.
+pub(super) fn known_arguments(
+    statement: &Statement,
+    call: &SessionCall,
+    portal: Option<&Portal>,
+) -> Option<Arguments> {
+    let arguments = call.arguments(&statement.sql, statement.layout.layout()).enumerate();
+    let known = arguments.map(|(index, argument)| {
+        let takes = Type::of(call, index);
+        match argument {
+            Argument::Null => Some(None),
+            Argument::Bool(value) if takes == Type::Bool => Some(Some(value.to_string())),
+            Argument::Integer(number) if takes.is_number() => Some(Some(number.to_string())),
+            Argument::Text(text) if takes == Type::Bool => {
+                boolean(&text).map(|value| Some(value.to_string()))
+            }
+            Argument::Text(text) => Some(Some(text.into_owned())),
+            Argument::Param(number) => portal.and_then(|portal| param(portal, number, takes)),
+            Argument::Bool(_) | Argument::Integer(_) | Argument::Expression(_) => None,
+        }
+    });
+    known.collect()
+}
+
+/// The arguments of all calls as columns of text; those that are not `wanted` are not evaluated, and only show the
+/// server what types their parameters have.
+fn argument_columns(statement: &Statement, calls: &[SessionCall], wanted: impl Fn(usize) -> bool) -> String {
+    let mut columns = Vec::new();
+    for (number, call) in calls.iter().enumerate() {
+        let texts = call.argument_texts(&statement.sql, statement.layout.layout()).enumerate();
+        // As an argument, so that only what may be converted silently is.
+        columns.extend(texts.map(|(index, text)| {
+            let value = format!("pg_catalog.{}out(({text}\n))::text", Type::of(call, index).name());
+            if wanted(number) { value } else { format!("CASE WHEN false THEN {value} END") }
+        }));
+    }
+    columns.join(", ")
+}
+
+/// A boolean as PostgreSQL reads it.
+pub(super) fn boolean(text: &str) -> Option<bool> {
+    let text = text.trim().to_ascii_lowercase();
+    let begins = |word: &str, least: usize| text.len() >= least && word.starts_with(&text);
+    match text.as_str() {
+        "1" => Some(true),
+        "0" => Some(false),
+        "on" => Some(true),
+        _ if begins("true", 1) || begins("yes", 1) => Some(true),
+        _ if begins("false", 1) || begins("no", 1) || begins("off", 2) => Some(false),
+        _ => None,
     }
 }
 
@@ -425,12 +567,8 @@ fn param_types(statement: &Statement, calls: &[SessionCall], portal: &Portal) ->
     let mut types = portal.prepared.types.to_vec();
     types.resize(types.len().max(statement.class.params_max as usize), 0);
     for call in calls {
-        let inferred = match type_name(call) {
-            "text" => TEXT,
-            "int4" => INT4,
-            _ => INT8,
-        };
-        for argument in call.arguments(&statement.sql, statement.layout.layout()) {
+        for (index, argument) in call.arguments(&statement.sql, statement.layout.layout()).enumerate() {
+            let inferred = Type::of(call, index).oid();
             if let Argument::Param(number) = argument
                 && let Some(known) = types.get_mut((number as usize).checked_sub(1)?)
                 && *known == 0
@@ -443,20 +581,29 @@ fn param_types(statement: &Statement, calls: &[SessionCall], portal: &Portal) ->
 }
 
 /// A parameter as text, if that needs no replica. `Some(None)` is NULL.
-fn param(portal: &Portal, number: u32, is_number: bool) -> Option<Option<String>> {
+fn param(portal: &Portal, number: u32, takes: Type) -> Option<Option<String>> {
     let index = (number as usize).checked_sub(1)?;
     let bind = Bind::decode(&portal.body).ok()?;
     let value: Option<&[u8]> = bind.params.iter().nth(index)?;
     let Some(bytes) = value else { return Some(None) };
     let declared = portal.prepared.types.get(index).copied().unwrap_or(0);
-    let fits = match is_number {
-        true => matches!(declared, 0 | INT2 | INT4 | INT8),
-        false => matches!(declared, 0 | TEXT | VARCHAR),
+    let fits = match takes {
+        Type::Int4 | Type::Int8 => matches!(declared, 0 | INT2 | INT4 | INT8),
+        Type::Text => matches!(declared, 0 | TEXT | VARCHAR),
+        Type::Bool => matches!(declared, 0 | BOOL),
     };
     if !fits {
         return None;
     }
-    if is_number && bind.param_formats.of(index) == Format::Binary {
+    if takes == Type::Bool {
+        let value = match (bind.param_formats.of(index), bytes) {
+            (Format::Binary, [byte]) => Some(*byte != 0),
+            (Format::Binary, _) => None,
+            (Format::Text, _) => std::str::from_utf8(bytes).ok().and_then(boolean),
+        };
+        return value.map(|value| Some(value.to_string()));
+    }
+    if takes.is_number() && bind.param_formats.of(index) == Format::Binary {
         let number = match *bytes {
             [a, b] => i64::from(i16::from_be_bytes([a, b])),
             [a, b, c, d] => i64::from(i32::from_be_bytes([a, b, c, d])),
@@ -468,7 +615,7 @@ fn param(portal: &Portal, number: u32, is_number: bool) -> Option<Option<String>
     std::str::from_utf8(bytes).ok().map(|text| Some(text.to_owned()))
 }
 
-fn wrong_count(statement: &Statement, portal: &Portal) -> Option<Failure> {
+pub(super) fn wrong_count(statement: &Statement, portal: &Portal) -> Option<Failure> {
     let given = Bind::decode(&portal.body).map_or(0, |bind| bind.params.len());
     let wanted = portal.prepared.types.len().max(statement.class.params_max as usize);
     (given != wanted).then(|| {
@@ -550,6 +697,27 @@ mod tests {
         assert_eq!(read(" 1.5 s"), Some(1_500));
         assert_eq!(read("2min"), Some(120_000));
         assert_eq!((read("0"), read("0ms"), read("soon")), (None, None, None));
+    }
+
+    #[test]
+    fn booleans_are_read_as_the_server_does() {
+        for (text, value) in [
+            ("t", Some(true)),
+            (" TRUE ", Some(true)),
+            ("ye", Some(true)),
+            ("on", Some(true)),
+            ("1", Some(true)),
+            ("fal", Some(false)),
+            ("N", Some(false)),
+            ("of", Some(false)),
+            ("0", Some(false)),
+            ("o", None),
+            ("", None),
+            ("2", None),
+            ("truely", None),
+        ] {
+            assert_eq!(boolean(text), value, "{text:?}");
+        }
     }
 
     #[test]

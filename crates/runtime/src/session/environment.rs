@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onecopy_classify::Catalogue;
 
-use crate::agent::{quote, quote_identifier};
+use crate::agent::quote;
 
 /// The settings of a session.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +86,14 @@ impl Environment {
             .and_then(|setting| setting.value.as_deref())
     }
 
+    /// The value to which a setting returns, if it is known.
+    pub fn initial_value(&self, name: &str) -> Option<&str> {
+        let mut initial = self.initial.iter();
+        initial
+            .find(|setting| setting.name.eq_ignore_ascii_case(name))
+            .and_then(|found| found.value.as_deref())
+    }
+
     /// The command that makes a lane's settings these, whatever they were.
     pub fn command(&self) -> String {
         let mut command = String::from("RESET ALL");
@@ -111,17 +119,6 @@ impl Environment {
 pub fn is_meaningful(name: &str) -> bool {
     let known = onecopy_classify::ENVIRONMENT_SETTINGS.iter();
     known.chain(&["search_path"]).any(|known| known.eq_ignore_ascii_case(name))
-}
-
-/// A list of values as `set_config` takes it.
-pub fn list_value(name: &str, values: &[String]) -> String {
-    let is_list = matches!(name.to_ascii_lowercase().as_str(), "search_path" | "temp_tablespaces");
-    if is_list {
-        let quoted: Vec<String> = values.iter().map(|value| quote_identifier(value)).collect();
-        quoted.join(", ")
-    } else {
-        values.join(", ")
-    }
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
-use super::environment::list_value;
 use super::extended::Portal;
 use super::run::{Aside, Job};
+use super::settings::list_value;
 use super::txn::{Lane, Listen, Savepoint};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};
@@ -206,25 +206,10 @@ impl Session {
             }
             Kind::Set { name, values, local } => {
                 let value = values.as_ref().map(|values| list_value(name, values));
-                self.on_set(statement, extended, name, value, *local).await?
+                self.on_set(statement, portal, name, value, *local).await?
             }
-            Kind::Reset(name) => {
-                let done = self.run_in_place(statement, extended, true).await?;
-                if done == Done::Answered {
-                    match name {
-                        Some(name) => self.environment.reset(name),
-                        None => self.environment.reset_all(),
-                    }
-                    if let Some(txn) = self.txn.as_mut() {
-                        match name {
-                            Some(name) => txn.forget_local(name),
-                            None => txn.local_settings.clear(),
-                        }
-                    }
-                    self.undress();
-                }
-                done
-            }
+            Kind::Reset(name) => self.on_reset(statement, portal, name.as_deref()).await?,
+            Kind::SetConfig { calls, rows } => self.on_set_config(statement, calls, *rows, portal).await?,
             Kind::SetTransaction { modes, session: false } => {
                 let has_run = self.txn.as_ref().is_some_and(|txn| txn.begun);
                 match self.txn.as_mut() {
@@ -302,6 +287,14 @@ impl Session {
                     "Call it as the only column of a SELECT without FROM, or use NOTIFY.",
                 );
             }
+            _ if (class.effects.sets_config || class.effects.sets_custom_locally && self.txn.is_some())
+                && !matches!(class.kind, Kind::Explain { analyze: false, .. }) =>
+            {
+                return self.refuse(
+                    "set_config() is not supported inside other statements",
+                    "Call it as the only columns of a SELECT, with constants or parameters: SELECT set_config('app.user', $1, true).",
+                );
+            }
             Kind::DeclareCursor { hold: true, .. } => {
                 return self.refuse(
                     "cursors WITH HOLD are not supported",
@@ -326,15 +319,6 @@ impl Session {
             Kind::SetVal { .. } => self.execute_setval(statement, portal).await?,
             Kind::Maintenance { command, .. } => self.on_maintenance(statement, extended, command).await?,
             Kind::SyntaxError { .. } => self.on_syntax_error(statement, portal).await?,
-            Kind::Select if class.effects.sets_config => {
-                let done = self.run_in_place(statement, extended, true).await?;
-                if done == Done::Answered && self.txn.is_none() {
-                    let key = format!("set_config:{}", class.text);
-                    self.environment.set(&key, statement.sql.to_string(), None);
-                    self.undress();
-                }
-                done
-            }
             Kind::Select | Kind::Explain { analyze: false, .. }
                 if class.effects.catalogue_only && self.txn.is_none() =>
             {
@@ -374,7 +358,7 @@ impl Session {
     }
 
     /// Runs a statement that touches no item wherever the transaction is; outside, on any replica.
-    async fn run_in_place(
+    pub(super) async fn run_in_place(
         &mut self,
         statement: &Statement,
         extended: bool,
@@ -401,46 +385,8 @@ impl Session {
         Ok(self.answer_or_fail(&ran))
     }
 
-    async fn on_set(
-        &mut self,
-        statement: &Statement,
-        extended: bool,
-        name: &str,
-        value: Option<String>,
-        local: bool,
-    ) -> Result<Done, ClientError> {
-        if let Some((what, hint)) = forbidden_setting(name, value.as_deref()) {
-            self.fail(&Failure::unsupported(what, hint));
-            return Ok(Done::Failed);
-        }
-        let done = self.run_in_place(statement, extended, true).await?;
-        if done == Done::Failed {
-            return Ok(done);
-        }
-        match self.txn.as_mut() {
-            Some(txn) if local => {
-                txn.forget_local(name);
-                if let Some(value) = value {
-                    txn.local_settings.push((name.to_owned(), value));
-                }
-            }
-            None if local => {}
-            txn => {
-                if let Some(txn) = txn {
-                    txn.forget_local(name);
-                }
-                match value {
-                    Some(value) => self.environment.set(name, statement.sql.to_string(), Some(value)),
-                    None => self.environment.reset(name),
-                }
-            }
-        }
-        self.undress();
-        Ok(done)
-    }
-
     /// The lanes of the open transaction carry settings of their own from now on.
-    fn undress(&mut self) {
+    pub(super) fn undress(&mut self) {
         if let Some(txn) = self.txn.as_mut() {
             for lane in txn.home.iter_mut().chain(txn.snapshot.iter_mut()) {
                 lane.lent.lane.settings = u64::MAX;
@@ -804,33 +750,4 @@ impl Session {
 pub(super) fn no_replica() -> Failure {
     Failure::new(SqlState::CANNOT_CONNECT_NOW, "no replica is in service")
         .hint("Statements run again as soon as one replica is back; `onecopy status` shows them.")
-}
-
-/// Settings that would undo what onecopy relies on.
-fn forbidden_setting(name: &str, value: Option<&str>) -> Option<(String, &'static str)> {
-    match name.to_ascii_lowercase().as_str() {
-        "session_replication_role" | "session_authorization" | "role" => Some((
-            format!("setting {name} is not supported"),
-            "It would make the replicas differ. Connect as another role instead.",
-        )),
-        "client_encoding"
-            if !value.is_none_or(|v| {
-                v.eq_ignore_ascii_case("utf8")
-                    || v.eq_ignore_ascii_case("utf-8")
-                    || v.eq_ignore_ascii_case("unicode")
-            }) =>
-        {
-            Some((
-                "client encodings other than UTF8 are not supported".to_owned(),
-                "Set client_encoding to UTF8.",
-            ))
-        }
-        "standard_conforming_strings" if value.is_some_and(|v| matches!(v, "off" | "false" | "no" | "0")) => {
-            Some((
-                "standard_conforming_strings = off is not supported".to_owned(),
-                "Write strings with backslash escapes as E'...'.",
-            ))
-        }
-        _ => None,
-    }
 }

@@ -1,0 +1,443 @@
+//! SET, RESET and `SELECT set_config(...)`: the lane of the transaction, or any other, carries them out, and the session
+//! keeps what is in force afterwards.
+//!
+//! Of settings that change what statements mean it keeps what the server says that their values are: records carry those
+//! to the other replicas, however they were written (`SET DateStyle = DMY` leaves the output format as it was).
+
+use std::sync::atomic::Ordering;
+
+use onecopy_classify::{CallRows, SessionCall};
+use onecopy_core::{AccessSet, StatementKind};
+use onecopy_wire::Format;
+use onecopy_wire::backend::build;
+use onecopy_wire::sqlstate::SqlState;
+
+use super::calls::{Arguments, boolean, describe, known_arguments, wrong_count};
+use super::client::ClientError;
+use super::environment::is_meaningful;
+use super::extended::Portal;
+use super::prepared::computes_only;
+use super::run::{Aside, Job, Quiet, Ran};
+use super::unit::Request;
+use super::{Done, Session};
+use crate::agent::{quote, quote_identifier};
+use crate::classifier::Statement;
+use crate::errors::Failure;
+
+/// What `set_config` is asked for.
+struct Asked {
+    name: String,
+    /// `None` for the default.
+    value: Option<String>,
+    local: bool,
+}
+
+/// Why settings were not set.
+enum NotSet {
+    /// The client must hear this.
+    Because(Failure),
+    /// The client has heard.
+    Answered,
+}
+
+impl Session {
+    /// SET and SET LOCAL. `value` is `None` for DEFAULT, and for values that are no constants.
+    pub(super) async fn on_set(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+        name: &str,
+        value: Option<String>,
+        local: bool,
+    ) -> Result<Done, ClientError> {
+        if let Some((what, hint)) = forbidden_setting(name, value.as_deref()) {
+            return self.fail_statement(&Failure::unsupported(what, hint)).await;
+        }
+        if !is_meaningful(name) {
+            let done = self.run_in_place(statement, portal.is_some(), true).await?;
+            if done == Done::Answered {
+                self.note_setting(name, statement.sql.to_string(), value, local);
+            }
+            return Ok(done);
+        }
+        if local && self.txn.is_none() {
+            let what = "SET LOCAL can only be used in transaction blocks";
+            self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, what);
+        }
+        let Some(value) = self.set_and_ask(statement, portal, name).await? else { return Ok(Done::Failed) };
+        let command = set_command(name, Some(&value), false);
+        self.note_setting(name, command, Some(value), local);
+        build::command_complete(&mut self.client.output, "SET");
+        Ok(Done::Answered)
+    }
+
+    /// RESET of a setting, or of all.
+    pub(super) async fn on_reset(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+        name: Option<&str>,
+    ) -> Result<Done, ClientError> {
+        match name {
+            // A lane may return to something else than the session began with: what was set for the role or the
+            // database may have changed in between. The transaction goes on with what its lane has now.
+            Some(name) if is_meaningful(name) && self.txn.is_some() => {
+                let Some(value) = self.set_and_ask(statement, portal, name).await? else {
+                    return Ok(Done::Failed);
+                };
+                let command = set_command(name, Some(&value), false);
+                self.note_setting(name, command, Some(value), false);
+                build::command_complete(&mut self.client.output, "RESET");
+                return Ok(Done::Answered);
+            }
+            _ => {}
+        }
+        let done = self.run_in_place(statement, portal.is_some(), true).await?;
+        if done == Done::Failed {
+            return Ok(done);
+        }
+        match name {
+            Some(name) => self.note_setting(name, String::new(), None, false),
+            None => {
+                self.environment.reset_all();
+                if let Some(txn) = self.txn.as_mut() {
+                    txn.local_settings.clear();
+                }
+                self.undress();
+            }
+        }
+        Ok(Done::Answered)
+    }
+
+    /// `SELECT set_config(name, value, is_local) [, ...] [FROM ...]`.
+    pub(super) async fn on_set_config(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        rows: Option<CallRows>,
+        portal: Option<&Portal>,
+    ) -> Result<Done, ClientError> {
+        if let Some(portal) = portal {
+            if let Some(failure) = wrong_count(statement, portal) {
+                return self.fail_statement(&failure).await;
+            }
+            if self.run_foreign_steps(statement, calls, portal).await? == Done::Failed {
+                return Ok(Done::Failed);
+            }
+            // As a server would, before anything can fail.
+            self.answer_call_steps(statement, calls, portal);
+            if portal.ran.swap(true, Ordering::AcqRel) {
+                build::command_complete(&mut self.client.output, "SELECT 0");
+                return Ok(Done::Answered);
+            }
+        }
+        let set = match rows {
+            Some(rows) => self.set_of_rows(statement, calls, rows, portal).await?,
+            None => self.set_in_order(statement, calls, portal).await?.map(|values| vec![values]),
+        };
+        let returned = match set {
+            Ok(returned) => returned,
+            Err(NotSet::Because(failure)) => return self.fail_statement(&failure).await,
+            Err(NotSet::Answered) => return Ok(Done::Failed),
+        };
+        let out = &mut self.client.output;
+        if portal.is_none() {
+            describe(out, calls, |_| Format::Text);
+        }
+        for values in &returned {
+            // Text is the same in both formats; as many columns as the grammar allows always fit.
+            let _ = build::data_row(out, values.iter().map(|value| value.as_deref().map(str::as_bytes)));
+        }
+        build::command_complete(out, &format!("SELECT {}", returned.len()));
+        Ok(Done::Answered)
+    }
+
+    /// Carries out calls one after the other: an argument that must be computed may depend on the settings before it.
+    async fn set_in_order(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        portal: Option<&Portal>,
+    ) -> Result<Result<Vec<Option<String>>, NotSet>, ClientError> {
+        let known: Vec<Option<Arguments>> =
+            calls.iter().map(|call| known_arguments(statement, call, portal)).collect();
+        if known.iter().any(Option::is_none) {
+            if let Err(failure) = may_compute(statement) {
+                return Ok(Err(NotSet::Because(failure)));
+            }
+            if calls.len() > 1 {
+                self.in_one_transaction();
+            }
+        }
+        let mut returned = Vec::with_capacity(calls.len());
+        let mut together = Vec::new();
+        for (index, known) in known.into_iter().enumerate() {
+            let arguments = match known {
+                Some(arguments) => arguments,
+                None => {
+                    match self.set_together(statement, std::mem::take(&mut together)).await? {
+                        Ok(values) => returned.extend(values),
+                        Err(not_set) => return Ok(Err(not_set)),
+                    }
+                    match self.compute_one(statement, calls, index, portal).await {
+                        Ok(arguments) => arguments,
+                        Err(failure) => return Ok(Err(NotSet::Because(failure))),
+                    }
+                }
+            };
+            match asked(arguments) {
+                Ok(asked) => together.push(asked),
+                Err(failure) => return Ok(Err(NotSet::Because(failure))),
+            }
+        }
+        let last = self.set_together(statement, together).await?;
+        Ok(last.map(|values| {
+            returned.extend(values);
+            returned
+        }))
+    }
+
+    /// Carries out the calls for every row of a query.
+    async fn set_of_rows(
+        &mut self,
+        statement: &Statement,
+        calls: &[SessionCall],
+        rows: CallRows,
+        portal: Option<&Portal>,
+    ) -> Result<Result<Vec<Vec<Option<String>>>, NotSet>, ClientError> {
+        if let Err(failure) = may_compute(statement) {
+            return Ok(Err(NotSet::Because(failure)));
+        }
+        let given = match self.compute_rows(statement, calls, rows, portal).await {
+            Ok(given) => given,
+            Err(failure) => return Ok(Err(NotSet::Because(failure))),
+        };
+        if given.len() > 1 {
+            self.in_one_transaction();
+        }
+        let mut returned = Vec::with_capacity(given.len());
+        for row in given {
+            let mut row = row.into_iter();
+            let of_call = |call: &SessionCall| asked(row.by_ref().take(call.argument_count()).collect());
+            match calls.iter().map(of_call).collect::<Result<Vec<Asked>, Failure>>() {
+                Ok(together) => match self.set_together(statement, together).await? {
+                    Ok(values) => returned.push(values),
+                    Err(not_set) => return Ok(Err(not_set)),
+                },
+                Err(failure) => return Ok(Err(NotSet::Because(failure))),
+            }
+        }
+        Ok(Ok(returned))
+    }
+
+    /// Sets in one step; what the settings are afterwards.
+    async fn set_together(
+        &mut self,
+        statement: &Statement,
+        together: Vec<Asked>,
+    ) -> Result<Result<Vec<Option<String>>, NotSet>, ClientError> {
+        if together.is_empty() {
+            return Ok(Ok(Vec::new()));
+        }
+        for asked in &together {
+            if let Some((what, hint)) = forbidden_setting(&asked.name, asked.value.as_deref()) {
+                return Ok(Err(NotSet::Because(Failure::unsupported(what, hint))));
+            }
+        }
+        let commands: Vec<String> =
+            together.iter().map(|asked| call_of(&asked.name, asked.value.as_deref(), asked.local)).collect();
+        let sql = format!("SELECT {}", commands.join(", "));
+        let Some(values) = self.run_and_ask(statement, sql.clone(), sql, together.len()).await? else {
+            return Ok(Err(NotSet::Answered));
+        };
+        for (asked, value) in together.into_iter().zip(&values) {
+            let keep = if is_meaningful(&asked.name) { value.clone() } else { asked.value };
+            let command = set_command(&asked.name, keep.as_deref(), false);
+            self.note_setting(&asked.name, command, keep, asked.local);
+        }
+        Ok(Ok(values))
+    }
+
+    /// Runs SET or RESET, and returns what the setting is then. `None`: it failed, and the client has heard.
+    async fn set_and_ask(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+        name: &str,
+    ) -> Result<Option<String>, ClientError> {
+        if let Some(portal) = portal {
+            if self.run_foreign_steps(statement, &[], portal).await? == Done::Failed {
+                return Ok(None);
+            }
+            self.answer_steps();
+        }
+        let set = statement.sql.to_string();
+        let sql = format!("{set}\n; SELECT pg_catalog.current_setting({})", quote(name));
+        let values = self.run_and_ask(statement, sql, set, 1).await?;
+        Ok(values.map(|values| values.into_iter().next().flatten().unwrap_or_default()))
+    }
+
+    /// Runs commands where the transaction is, or anywhere, which return one row. `repeat` does the same at the home if
+    /// the transaction moves there.
+    async fn run_and_ask(
+        &mut self,
+        statement: &Statement,
+        sql: String,
+        repeat: String,
+        columns: usize,
+    ) -> Result<Option<Vec<Option<String>>>, ClientError> {
+        let job = Job {
+            request: Request::Simple(sql),
+            kind: StatementKind::Read,
+            access: AccessSet::new(),
+            class: statement.class.id,
+            write: None,
+            capture: None,
+            generation: 0,
+            repeat: Some(repeat),
+            schema_changed: false,
+            aside: Aside { quiet: Quiet::Dropped, probe: Some(columns), ..Aside::default() },
+        };
+        let Ran::Answered(answer) = self.run_job(job).await? else { return Ok(None) };
+        if answer.error.is_some() {
+            return Ok(None);
+        }
+        let row = answer.probed.into_iter().next().unwrap_or_default();
+        let text = |value: bytes::Bytes| String::from_utf8_lossy(&value).into_owned();
+        Ok(Some(row.into_iter().map(|value| value.map(text)).collect()))
+    }
+
+    /// Several steps of a statement are one transaction, which ends with its message.
+    fn in_one_transaction(&mut self) {
+        if self.txn.is_none() {
+            self.begin_implicit();
+        }
+    }
+
+    /// Keeps what a setting is from now on: its value, or (`None`) that to which RESET returns.
+    fn note_setting(&mut self, name: &str, command: String, value: Option<String>, local: bool) {
+        match self.txn.as_mut() {
+            Some(txn) if local => {
+                txn.forget_local(name);
+                let initial = || self.environment.initial_value(name).map(str::to_owned);
+                txn.local_settings.push((name.to_owned(), value.or_else(initial).unwrap_or_default()));
+            }
+            None if local => {}
+            txn => {
+                if let Some(txn) = txn {
+                    txn.forget_local(name);
+                }
+                match value {
+                    Some(value) => self.environment.set(name, command, Some(value)),
+                    None => self.environment.reset(name),
+                }
+            }
+        }
+        self.undress();
+    }
+}
+
+fn may_compute(statement: &Statement) -> Result<(), Failure> {
+    if computes_only(&statement.class) {
+        return Ok(());
+    }
+    Err(Failure::unsupported(
+        "arguments of set_config() that read tables or change something are not supported",
+        "Compute them first, by a statement of their own.",
+    ))
+}
+
+fn asked(arguments: Arguments) -> Result<Asked, Failure> {
+    let mut arguments = arguments.into_iter();
+    let (name, value, local) =
+        (arguments.next().flatten(), arguments.next().flatten(), arguments.next().flatten());
+    let Some(name) = name else {
+        return Err(Failure::new(SqlState::NULL_VALUE_NOT_ALLOWED, "SET requires parameter name"));
+    };
+    Ok(Asked { name, value, local: local.as_deref().and_then(boolean).unwrap_or(false) })
+}
+
+fn call_of(name: &str, value: Option<&str>, local: bool) -> String {
+    let value = value.map_or_else(|| "NULL".to_owned(), quote);
+    format!("pg_catalog.set_config({}, {value}, {local})", quote(name))
+}
+
+fn set_command(name: &str, value: Option<&str>, local: bool) -> String {
+    format!("SELECT {}", call_of(name, value, local))
+}
+
+/// A list of values as `set_config` takes it.
+pub(super) fn list_value(name: &str, values: &[String]) -> String {
+    let is_list = matches!(name.to_ascii_lowercase().as_str(), "search_path" | "temp_tablespaces");
+    if is_list {
+        let quoted: Vec<String> = values.iter().map(|value| quote_identifier(value)).collect();
+        quoted.join(", ")
+    } else {
+        values.join(", ")
+    }
+}
+
+/// Settings that would undo what onecopy relies on.
+fn forbidden_setting(name: &str, value: Option<&str>) -> Option<(String, &'static str)> {
+    match name.to_ascii_lowercase().as_str() {
+        "session_replication_role" | "session_authorization" | "role" => Some((
+            format!("setting {name} is not supported"),
+            "It would make the replicas differ. Connect as another role instead.",
+        )),
+        "client_encoding" if !value.is_none_or(is_utf8) => Some((
+            "client encodings other than UTF8 are not supported".to_owned(),
+            "Set client_encoding to UTF8.",
+        )),
+        "standard_conforming_strings" if value.is_some_and(|value| boolean(value) == Some(false)) => Some((
+            "standard_conforming_strings = off is not supported".to_owned(),
+            "Write strings with backslash escapes as E'...'.",
+        )),
+        _ => None,
+    }
+}
+
+/// Whether a name is one of UTF8's, as the server compares them.
+fn is_utf8(name: &str) -> bool {
+    let letters = name.chars().filter(char::is_ascii_alphanumeric);
+    matches!(letters.collect::<String>().to_ascii_lowercase().as_str(), "utf8" | "unicode")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_make_replicas_differ_is_refused_however_it_is_spelt() {
+        let refused = |name, value| forbidden_setting(name, value).is_some();
+        for (name, value) in [
+            ("Role", Some("none")),
+            ("session_authorization", None),
+            ("SESSION_REPLICATION_ROLE", Some("origin")),
+            ("client_encoding", Some("LATIN1")),
+            ("standard_conforming_strings", Some("OFF")),
+            ("standard_conforming_strings", Some("f")),
+        ] {
+            assert!(refused(name, value), "{name} = {value:?}");
+        }
+        for (name, value) in [
+            ("client_encoding", Some("utf-8")),
+            ("client_encoding", Some("UTF_8")),
+            ("client_encoding", None),
+            ("standard_conforming_strings", Some("ON")),
+            ("app.role", Some("x")),
+        ] {
+            assert!(!refused(name, value), "{name} = {value:?}");
+        }
+    }
+
+    #[test]
+    fn calls_are_asked_for_as_the_function_reads_its_arguments() {
+        let some = |text: &str| Some(text.to_owned());
+        let read = asked(vec![some("a"), None, None]).ok().unwrap();
+        assert_eq!((read.name.as_str(), read.value, read.local), ("a", None, false));
+        assert_eq!(call_of("a", None, false), "pg_catalog.set_config('a', NULL, false)");
+        assert_eq!(call_of("it's", Some("x\\"), true), "pg_catalog.set_config('it''s', E'x\\\\', true)");
+        let refused = asked(vec![None, some("x"), some("t")]).err().unwrap();
+        assert_eq!(refused.code, SqlState::NULL_VALUE_NOT_ALLOWED);
+    }
+}
