@@ -136,7 +136,7 @@ impl Agent {
                 // A replica that executes everything itself has nothing to apply, but rows to prune all the same.
                 Err(_) => self.applied(),
             };
-            if applied.0 >= pruned.0 + progress::KEEP_ROWS {
+            if progress::is_due(pruned, applied) {
                 progress::prune(&mut lane, pruned, applied).await?;
                 pruned = applied;
             }

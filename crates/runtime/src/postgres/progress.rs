@@ -125,6 +125,12 @@ pub fn put_advance(lane: &mut Lane, before: Csn, to: Csn, epoch: u64) -> Result<
     build::execute(&mut lane.output, "", 0)
 }
 
+/// Whether there is anything to prune, and enough of it, since it was done at `pruned`. With exactly as many rows as are
+/// kept there is nothing: to prune then would put the first row off until there are twice as many.
+pub fn is_due(pruned: Csn, applied: Csn) -> bool {
+    applied.0 > pruned.0.saturating_add(KEEP_ROWS)
+}
+
 /// Deletes rows that nobody needs any more: those that have become too old since it was done at `pruned`.
 pub async fn prune(lane: &mut Lane, pruned: Csn, applied: Csn) -> Result<(), LaneError> {
     lane.command(&prune_sql(pruned, applied)).await
@@ -142,4 +148,21 @@ pub fn proof(secret: &str, csn: Csn, epoch: u64) -> String {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(format!("{secret}:{}:{epoch}", csn.0));
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pruning_always_deletes_something_whenever_it_is_looked_at() {
+        let lowest_after =
+            |pruned: u64, applied: u64| is_due(Csn(pruned), Csn(applied)).then(|| applied - KEEP_ROWS);
+        assert_eq!(lowest_after(0, KEEP_ROWS), None);
+        for applied in KEEP_ROWS + 1..KEEP_ROWS + 100 {
+            assert_eq!(lowest_after(0, applied), Some(applied - KEEP_ROWS));
+            assert_eq!(lowest_after(applied, applied + KEEP_ROWS), None);
+            assert_eq!(lowest_after(applied, applied + KEEP_ROWS + 1), Some(applied + 1));
+        }
+    }
 }
