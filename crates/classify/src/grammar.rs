@@ -1037,6 +1037,19 @@ fn is_plain_set_operation(s: &pg::SelectStmt) -> bool {
         && matches!(s.limit_offset(), Node::None)
 }
 
+/// Whether CREATE SCHEMA may contain this: what belongs to the schema and is no session's own.
+fn is_schema_element(element: Node) -> bool {
+    let is_kept = |relation: Option<&pg::RangeVar>| relation.is_some_and(|r| !is_temporary(r));
+    match element {
+        Node::CreateStmt(s) => is_kept(s.relation()),
+        Node::ViewStmt(s) => is_kept(s.view()),
+        Node::CreateSeqStmt(s) => is_kept(s.sequence()),
+        Node::IndexStmt(s) => !s.concurrent,
+        Node::GrantStmt(_) | Node::CreateTrigStmt(_) => true,
+        _ => false,
+    }
+}
+
 fn is_temporary(table: &pg::RangeVar) -> bool {
     table.relpersistence as u8 == b't' || table.schemaname().is_some_and(|s| s.starts_with("pg_temp"))
 }
@@ -1345,7 +1358,9 @@ fn other_statement(node: Node<'_>) -> Utility {
         Node::DropSubscriptionStmt(_) => maintenance("DROP SUBSCRIPTION"),
         Node::AlterDatabaseSetStmt(_) => ddl("ALTER DATABASE SET"),
         Node::AlterRoleSetStmt(_) => ddl("ALTER ROLE SET"),
-        Node::CreateSchemaStmt(s) if s.schema_elts().is_empty() => ddl("CREATE SCHEMA"),
+        Node::CreateSchemaStmt(s) if s.schema_elts().into_iter().all(is_schema_element) => {
+            ddl("CREATE SCHEMA")
+        }
         Node::CreateExtensionStmt(_) => ddl("CREATE EXTENSION"),
         Node::AlterExtensionStmt(_) | Node::AlterExtensionContentsStmt(_) => ddl("ALTER EXTENSION"),
         Node::CreateFdwStmt(_) => ddl("CREATE FOREIGN DATA WRAPPER"),

@@ -398,3 +398,36 @@ fn pgbench_makes_its_tables_in_both_ways() {
         }
     });
 }
+
+#[test]
+fn schema_is_created_with_what_is_in_it() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let client = connect(&ClusterFile::read(dir.path()).unwrap().client.dsn).await;
+        let script = [
+            "CREATE TABLE parent (id int PRIMARY KEY)",
+            "INSERT INTO parent VALUES (1)",
+            "CREATE SCHEMA s
+                 CREATE VIEW v AS SELECT id, of FROM t
+                 CREATE TABLE t (id serial PRIMARY KEY, of int REFERENCES public.parent)
+                 CREATE INDEX ON t (of)
+                 GRANT SELECT ON v TO PUBLIC",
+            "INSERT INTO s.t (of) VALUES (1), (NULL)",
+            "BEGIN",
+            "CREATE SCHEMA own CREATE TABLE t (id serial PRIMARY KEY, at timestamptz DEFAULT now())",
+            "INSERT INTO own.t DEFAULT VALUES",
+            "COMMIT",
+        ];
+        for sql in script {
+            client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        }
+        assert_eq!(
+            rows(&client, "SELECT v.id, v.of, own.t.id FROM s.v, own.t ORDER BY 1").await,
+            "1 1 1, 2 - 1"
+        );
+        let refused = client.batch_execute("INSERT INTO s.t (of) VALUES (2)").await.unwrap_err();
+        assert_eq!(refused.code(), Some(&SqlState::FOREIGN_KEY_VIOLATION));
+        assert_eq!(json(dir.path(), &["verify"])["identical"], true);
+    });
+}
