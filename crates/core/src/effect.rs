@@ -198,7 +198,7 @@ pub enum Decision {
     Reserve {
         /// The sequence.
         sequence: TableId,
-        /// The last value reserved.
+        /// The last value reserved; the one before the sequence's first if it shall begin anew, with nothing reserved.
         last: i64,
     },
 }

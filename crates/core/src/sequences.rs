@@ -119,22 +119,30 @@ impl Sequences {
 impl Sequence {
     /// The reservation to ask for so that `count` values can be given, if one is needed and none is on its way.
     fn missing(&mut self, count: u32) -> Option<i64> {
-        if self.rules.cycle && self.end(count).is_none() {
+        if self.rules.cycle && count > 0 && self.end(count).is_none() {
             self.rules.next = if self.rules.increment > 0 { self.rules.min } else { self.rules.max };
             self.reserved = None;
         }
         if self.reserving.is_some() || self.covers(count) {
             return None;
         }
-        let values = if count == 0 { -1 } else { RESERVE_VALUES.max(i64::from(count)) };
-        let span = values.saturating_mul(self.rules.increment);
-        let last = self.rules.next.saturating_add(span).clamp(self.rules.min, self.rules.max);
+        let last = if count == 0 {
+            // Before the first value of all this is none of the sequence's.
+            self.rules.next.saturating_sub(self.rules.increment)
+        } else {
+            let span = RESERVE_VALUES.max(i64::from(count)).saturating_mul(self.rules.increment);
+            self.rules.next.saturating_add(span).clamp(self.rules.min, self.rules.max)
+        };
         self.reserving = Some(last);
         Some(last)
     }
 
-    /// Whether `count` values may be given now; also when there are not so many, since then none are given.
+    /// Whether `count` values may be given now; also when there are not so many, since then none are given. No value may
+    /// be given once the log says where the sequence stands.
     fn covers(&self, count: u32) -> bool {
+        if count == 0 {
+            return self.reserved.is_some();
+        }
         let Some(end) = self.end(count) else { return true };
         self.reserved.is_some_and(|last| if self.rules.increment > 0 { end <= last } else { end >= last })
     }
@@ -201,9 +209,23 @@ mod tests {
         let Giving::Waits { reserve } = sequences.next(want(2, 1)) else { panic!("gave") };
         assert_eq!(reserve.as_slice(), [(S, 1043)]);
         assert_eq!(sequences.reserved(S, 1043).0[0].1[0], Some(43));
-        // There is nothing before the first value, and so nothing to make durable.
+        assert!(
+            matches!(sequences.next(want(3, 0)), Giving::Given(_)),
+            "the log says more than that already"
+        );
+        // Where it begins is made durable, too: a reservation from before may say that it was farther.
         sequences.define(S, rules(1, i64::MAX, false));
-        assert_eq!(sequences.next(want(3, 0)), Giving::Given(SmallVec::from_slice(&[None])));
+        let Giving::Waits { reserve } = sequences.next(want(4, 0)) else { panic!("gave") };
+        assert_eq!(reserve.as_slice(), [(S, 0)]);
+        assert_eq!(sequences.reserved(S, 0).0.len(), 1);
+        let Giving::Waits { reserve } = sequences.next(want(5, 1)) else { panic!("gave") };
+        assert_eq!(reserve.as_slice(), [(S, 1001)]);
+        assert_eq!(sequences.reserved(S, 1001).0[0].1[0], Some(1));
+        // One that cycles begins anew in the same way.
+        sequences.define(S, rules(1, 3, true));
+        assert!(matches!(sequences.next(want(6, 0)), Giving::Waits { .. }));
+        let (served, more) = sequences.reserved(S, 0);
+        assert_eq!((served.len(), more.len()), (1, 0));
     }
 
     #[test]

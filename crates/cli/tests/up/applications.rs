@@ -289,6 +289,20 @@ fn sequences_that_are_set_or_restarted_go_on_from_there() {
             SqlState::NUMERIC_VALUE_OUT_OF_RANGE
         );
         assert_eq!(rows(client, "SELECT setval('t_id_seq', NULL)").await, "-");
+        // Back to the beginning: at once on every replica, since a restart reads it there.
+        let state = "SELECT last_value, is_called FROM t_id_seq";
+        client.batch_execute("SELECT setval('t_id_seq', 1, false)").await.unwrap();
+        // (Reads of a sequence as a table do not wait for reservations: compare first.)
+        three.everywhere("SELECT 1").await;
+        assert_eq!(three.everywhere(state).await, "1 f");
+        client.batch_execute("SELECT setval('t_id_seq', 1, false)").await.unwrap();
+        client
+            .batch_execute("CREATE SEQUENCE down INCREMENT -5; SELECT setval('down', -1, false)")
+            .await
+            .unwrap();
+        three.everywhere("SELECT 1").await;
+        assert_eq!(three.everywhere("SELECT last_value, is_called FROM down").await, "-1 f");
+        assert_eq!(rows(client, "SELECT nextval('down')").await, "-1");
         // Not undone by a rollback, as in PostgreSQL.
         client.batch_execute("BEGIN; SELECT setval('t_id_seq', 90); ROLLBACK").await.unwrap();
         assert_eq!(rows(client, insert).await, "91");

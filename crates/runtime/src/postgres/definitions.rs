@@ -93,21 +93,55 @@ pub fn same(a: &Sequence, b: &Sequence) -> bool {
     (a.start, a.increment, a.min, a.max, a.cycle) == (b.start, b.increment, b.min, b.max, b.cycle)
 }
 
-/// Qualified, quoted names of sequences by identity.
-pub type SequenceNames = Arc<Mutex<HashMap<TableId, String>>>;
+/// What a reservation must know of sequences, by identity.
+pub type SequenceNames = Arc<Mutex<HashMap<TableId, NamedSequence>>>;
+
+/// A sequence as a reservation writes it.
+pub struct NamedSequence {
+    /// Its qualified, quoted name.
+    name: String,
+    increment: i64,
+    min: i64,
+    max: i64,
+}
+
+impl NamedSequence {
+    /// The command that moves it past `last`, or back to its beginning if `last` is the value before that.
+    fn moved_past(&self, last: i64) -> String {
+        let is_own = (self.min..=self.max).contains(&last);
+        let (value, called) =
+            if is_own { (last, true) } else { (last.saturating_add(self.increment), false) };
+        format!("SELECT pg_catalog.setval({}, {value}, {called})", quote(&self.name))
+    }
+}
 
 /// Renders a reservation: every replica's own sequence moves past what may be handed out.
 pub fn reservation(names: SequenceNames) -> Box<dyn Fn(TableId, i64) -> Bytes + Send + Sync> {
     Box::new(move |sequence, last| {
         let names = names.lock();
-        let Some(name) = names.get(&sequence) else { return Bytes::new() };
-        let sql = format!("SELECT pg_catalog.setval({}, {last}, true)", quote(name));
-        let write = Write::new(What::Text(sql));
+        let Some(named) = names.get(&sequence) else { return Bytes::new() };
+        let write = Write::new(What::Text(named.moved_past(last)));
         Record { writes: vec![write], ..Record::default() }.encode()
     })
 }
 
 /// The names that [`reservation`] needs.
-pub fn names(catalogue: &Catalogue) -> HashMap<TableId, String> {
-    catalogue.sequences.iter().map(|s| (table_id(&s.schema, &s.name), qualified(s))).collect()
+pub fn names(catalogue: &Catalogue) -> HashMap<TableId, NamedSequence> {
+    let named =
+        |s: &Sequence| NamedSequence { name: qualified(s), increment: s.increment, min: s.min, max: s.max };
+    catalogue.sequences.iter().map(|s| (table_id(&s.schema, &s.name), named(s))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_is_moved_past_a_value_or_back_to_its_beginning() {
+        let of = |increment, min, max| NamedSequence { name: "s.q".to_owned(), increment, min, max };
+        assert_eq!(of(1, 1, 100).moved_past(1), "SELECT pg_catalog.setval('s.q', 1, true)");
+        assert_eq!(of(1, 1, 100).moved_past(0), "SELECT pg_catalog.setval('s.q', 1, false)");
+        assert_eq!(of(-5, -100, -1).moved_past(4), "SELECT pg_catalog.setval('s.q', -1, false)");
+        assert_eq!(of(10, 3, 100).moved_past(-7), "SELECT pg_catalog.setval('s.q', 3, false)");
+    }
 }
