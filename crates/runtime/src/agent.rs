@@ -16,6 +16,7 @@ use crate::postgres::connect::Credentials;
 use crate::postgres::progress;
 use crate::record::{BadRecord, Record, What, Write};
 use crate::scheduler::{AgentCommand, Scheduler};
+use crate::session::environment::hash_of;
 
 /// Records that one database transaction may contain: they share its beginning, its progress and its end.
 const GROUP_MAX: usize = 64;
@@ -251,13 +252,18 @@ impl Agent {
             let sql = format!("SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value));
             self.send_own(lane, &mut unit, &sql)?;
         }
+        let read_under = if first.settings.is_empty() { 0 } else { hash_of(&first.settings) };
         let as_role = (!first.user.is_empty() && first.user != self.who.user).then_some(&first.user);
         for (_, record) in group {
             if let Some(role) = as_role {
                 self.send_own(lane, &mut unit, &format!("SET LOCAL ROLE {}", quote_identifier(role)))?;
             }
+            let changes_settings = record.writes.iter().any(|write| matches!(write.what, What::Text(_)));
             for write in &record.writes {
-                self.send_write(lane, &mut unit, write)?;
+                lane.read_under = read_under;
+                let sent = self.send_write(lane, &mut unit, write, as_role, changes_settings);
+                lane.read_under = 0;
+                sent?;
             }
             if as_role.is_some() {
                 self.send_own(lane, &mut unit, "SET LOCAL ROLE NONE")?;
@@ -269,14 +275,31 @@ impl Agent {
         Ok(unit)
     }
 
-    fn send_write(&self, lane: &mut Lane, unit: &mut Unit, write: &Write) -> Result<(), ApplyError> {
+    /// Captured rows are put where they belong by the agent itself: the role that changed them was allowed to, where it
+    /// did, and may neither turn triggers off nor write columns that it left alone.
+    fn send_write(
+        &self,
+        lane: &mut Lane,
+        unit: &mut Unit,
+        write: &Write,
+        as_role: Option<&String>,
+        changes_settings: bool,
+    ) -> Result<(), ApplyError> {
         if write.captured {
+            if as_role.is_some() {
+                self.send_own(lane, unit, "SET LOCAL ROLE NONE")?;
+            }
             self.send_own(lane, unit, "SET LOCAL session_replication_role = replica")?;
         }
         match &write.what {
             What::Text(sql) => {
                 build::parse(&mut lane.output, "", sql, [])?;
                 build::bind(&mut lane.output, "", "", [], [], [])?;
+            }
+            // A text before it may have changed the settings under which literals are read.
+            What::Prepared { sql, types, bind } if changes_settings => {
+                build::parse(&mut lane.output, "", sql, types.iter().copied())?;
+                lane.put_bind("", bind);
             }
             What::Prepared { sql, types, bind } => {
                 let (name, _) = lane.prepare(StatementKey::of(sql, types), sql, types)?;
@@ -297,6 +320,9 @@ impl Agent {
         unit.expected.push_back(Some(write.rows));
         if write.captured {
             self.send_own(lane, unit, "SET LOCAL session_replication_role = origin")?;
+            if let Some(role) = as_role {
+                self.send_own(lane, unit, &format!("SET LOCAL ROLE {}", quote_identifier(role)))?;
+            }
         }
         Ok(())
     }
@@ -309,7 +335,10 @@ impl Agent {
 
     /// A command of ours, whose row count says nothing.
     fn send_own(&self, lane: &mut Lane, unit: &mut Unit, sql: &str) -> Result<(), ApplyError> {
+        // It says nothing that settings could change.
+        let read_under = std::mem::take(&mut lane.read_under);
         let (name, _) = lane.prepare(StatementKey::of(sql, &[]), sql, &[])?;
+        lane.read_under = read_under;
         build::bind(&mut lane.output, "", &name, [], [], [])?;
         build::execute(&mut lane.output, "", 0)?;
         unit.expected.push_back(None);

@@ -5,6 +5,7 @@ mod applications;
 mod bad_input;
 mod bookkeeping;
 mod clients;
+mod copies;
 mod notifications;
 mod prepared_sql;
 mod repeated;

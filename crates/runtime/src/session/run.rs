@@ -11,7 +11,7 @@ use onecopy_wire::frontend::Bind;
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
-use super::environment::is_meaningful;
+use super::environment::{hash_of, is_meaningful};
 use super::extended::{Portal, PreparedStatement};
 use super::txn::{Lane, Txn};
 use super::unit::{
@@ -710,7 +710,9 @@ impl Session {
             How::Alone => None,
             How::Snapshot { open: false } | How::Home { open: false } => {
                 let lane = self.txn.as_mut().and_then(|txn| txn.lane_at(replica));
-                return lane.ok_or(LaneError::Closed);
+                let mut lane = lane.ok_or(LaneError::Closed)?;
+                lane.lent.lane.read_under = self.reads_under();
+                return Ok(lane);
             }
             How::Snapshot { open: true } => Some("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"),
             How::Home { open: true } => Some("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"),
@@ -740,6 +742,15 @@ impl Session {
             commands.push(self.environment.command());
             lent.lane.settings = self.environment.hash();
         }
+        lent.lane.read_under = self.reads_under();
+    }
+
+    /// Identifies the settings under which servers read the session's texts.
+    fn reads_under(&self) -> u64 {
+        let local = self.txn.iter().flat_map(|txn| &txn.local_settings);
+        let local: Vec<_> = local.filter(|(name, _)| is_meaningful(name)).collect();
+        let session = self.environment.meaningful_hash();
+        if local.is_empty() { session } else { hash_of(&(session, local)) }
     }
 
     /// Puts a lane where the transaction keeps it, or gives it back.

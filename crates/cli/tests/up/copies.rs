@@ -1,0 +1,136 @@
+//! What would make copies differ silently, since the numbers of rows that statements affect do not tell: each test runs
+//! it, and then compares what the replicas hold.
+
+use super::clients::{block_on, connect, json, rows};
+use super::{Up, folder};
+use onecopy_cluster::ClusterFile;
+use tokio_postgres::Client;
+
+/// A cluster of three.
+struct Three {
+    dir: tempfile::TempDir,
+    _up: Up,
+    file: ClusterFile,
+}
+
+impl Three {
+    fn start() -> Three {
+        let dir = folder();
+        let up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        Three { dir, _up: up, file }
+    }
+
+    async fn client(&self) -> Client {
+        connect(&self.file.client.dsn).await
+    }
+
+    async fn client_of(&self, role: &str) -> Client {
+        connect(&self.file.client.dsn.replace("user=postgres", &format!("user={role}"))).await
+    }
+
+    /// A query's answer on each replica by itself, which is the same.
+    async fn everywhere(&self, sql: &str) -> String {
+        let verified = json(self.dir.path(), &["verify"]);
+        assert_eq!(verified["identical"], true, "{verified}");
+        let mut answers = Vec::new();
+        for replica in &self.file.replicas {
+            answers.push(rows(&connect(&replica.dsn).await, sql).await);
+        }
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "{sql}: {answers:?}");
+        answers.swap_remove(0)
+    }
+}
+
+async fn code(client: &Client, sql: &str) -> String {
+    match client.batch_execute(sql).await {
+        Ok(()) => "done".to_owned(),
+        Err(error) => error.code().unwrap_or_else(|| panic!("{sql}: {error}")).code().to_owned(),
+    }
+}
+
+#[test]
+fn rows_that_an_ordinary_role_changed_are_shipped() {
+    block_on(async {
+        let three = Three::start();
+        let admin = three.client().await;
+        let schema = "CREATE ROLE ada LOGIN; CREATE TABLE note (id int PRIMARY KEY, owner text DEFAULT current_user, r float8);
+                      ALTER TABLE note ENABLE ROW LEVEL SECURITY;
+                      CREATE POLICY own ON note USING (owner = current_user);
+                      GRANT SELECT, INSERT, DELETE ON note TO ada; GRANT UPDATE (r) ON note TO ada";
+        admin.batch_execute(schema).await.unwrap();
+        let ada = three.client_of("ada").await;
+        for sql in [
+            "INSERT INTO note (id, r) VALUES (1, random()), (2, random())",
+            "INSERT INTO note (id, r) SELECT n, random() FROM generate_series(3, 40) n",
+            "UPDATE note SET r = random() WHERE id < 10",
+            "DELETE FROM note WHERE r < random() AND id > 30",
+            "BEGIN; INSERT INTO note (id) VALUES (50); UPDATE note SET r = random() WHERE id = 50;
+             INSERT INTO note (id) VALUES (51); COMMIT",
+        ] {
+            assert_eq!(code(&ada, sql).await, "done", "{sql}");
+        }
+        let found =
+            three.everywhere("SELECT count(*) FILTER (WHERE id < 30), count(DISTINCT owner) FROM note").await;
+        assert_eq!(found, "29 1");
+        three.everywhere("SELECT id, owner, r FROM note ORDER BY id").await;
+    });
+}
+
+#[test]
+fn literals_are_read_under_the_settings_of_the_session_that_sends_them() {
+    block_on(async {
+        let three = Three::start();
+        let clients = [three.client().await, three.client().await];
+        clients[0]
+            .batch_execute("CREATE TABLE t (id int PRIMARY KEY, at timestamptz, day date)")
+            .await
+            .unwrap();
+        let settings = [
+            "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, MDY'",
+            "SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'ISO, DMY'",
+        ];
+        let insert = "INSERT INTO t VALUES ($1, '2020-01-01 00:00', '03/04/2020')";
+        let update = "UPDATE t SET at = at + interval '1 day' WHERE id = $1 AND at = '2020-01-01 00:00'";
+        let read = "SELECT extract(epoch FROM '2020-01-01 00:00'::timestamptz)::text, '03/04/2020'::date::text, $1::int";
+        let expected = [("1577836800.000000", "2020-03-04"), ("1577804400.000000", "2020-04-03")];
+        for round in 0..4 {
+            for (i, client) in clients.iter().enumerate() {
+                // Outside of transactions, and inside of one that changes its settings for itself.
+                let other = if round == 3 { 1 - i } else { i };
+                client.batch_execute(if round == 3 { "BEGIN" } else { settings[i] }).await.unwrap();
+                if round == 3 {
+                    client.batch_execute(&settings[other].replace("SET ", "SET LOCAL ")).await.unwrap();
+                }
+                let id = round * 2 + i32::try_from(i).unwrap();
+                assert_eq!(client.execute(insert, &[&id]).await.unwrap(), 1);
+                assert_eq!(client.execute(update, &[&id]).await.unwrap(), 1, "its own literal finds the row");
+                let row = client.query_one(read, &[&id]).await.unwrap();
+                assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), expected[other]);
+                if round == 3 {
+                    client.batch_execute("COMMIT").await.unwrap();
+                }
+            }
+        }
+        let all = "SELECT string_agg(id::text, ' ' ORDER BY id), at AT TIME ZONE 'UTC', to_char(day, 'MM-DD') FROM t GROUP BY 2, 3 ORDER BY 2";
+        assert_eq!(
+            three.everywhere(all).await,
+            "1 3 5 6 2020-01-01 15:00:00 04-03, 0 2 4 7 2020-01-02 00:00:00 03-04"
+        );
+    });
+}
+
+#[test]
+fn a_literal_that_names_now_is_read_anew_by_each_parse() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let read = "SELECT ('now'::timestamptz)::text, $1::int";
+        let mut seen = Vec::new();
+        for i in 0..6 {
+            seen.push(client.query_one(read, &[&i]).await.unwrap().get::<_, String>(0));
+        }
+        seen.dedup();
+        assert_eq!(seen.len(), 6, "{seen:?}");
+    });
+}
