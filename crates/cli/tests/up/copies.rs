@@ -134,3 +134,93 @@ fn a_literal_that_names_now_is_read_anew_by_each_parse() {
         assert_eq!(seen.len(), 6, "{seen:?}");
     });
 }
+
+#[test]
+fn what_with_clauses_return_is_equal_everywhere_or_refused() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        client
+            .batch_execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int, r float8); INSERT INTO a SELECT generate_series(1, 9)")
+            .await
+            .unwrap();
+        for sql in [
+            "WITH d AS (DELETE FROM a RETURNING id, random() AS r) INSERT INTO b SELECT id, r FROM d",
+            "WITH d AS (UPDATE a SET id = 10 WHERE id = 9 RETURNING id, (SELECT count(*) FROM pg_class) AS r) INSERT INTO b SELECT id, r FROM d",
+        ] {
+            assert_eq!(code(&client, sql).await, "0A000", "{sql}");
+        }
+        let plain = "WITH d AS (DELETE FROM a WHERE id < 5 RETURNING id, id * 2 AS r) INSERT INTO b SELECT id, r FROM d";
+        assert_eq!(code(&client, plain).await, "done");
+        assert_eq!(code(&client, "DELETE FROM a WHERE id = 5 RETURNING random()").await, "done");
+        assert_eq!(three.everywhere("SELECT (SELECT count(*) FROM a), sum(r) FROM b").await, "4 20");
+    });
+}
+
+#[test]
+fn definitions_that_keep_a_moment_are_refused() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        client
+            .batch_execute("CREATE TABLE t (id int PRIMARY KEY, at timestamptz DEFAULT now())")
+            .await
+            .unwrap();
+        for sql in [
+            "CREATE TABLE u (at timestamptz DEFAULT 'now')",
+            "CREATE TABLE u (at timestamptz DEFAULT 'now'::timestamptz)",
+            "ALTER TABLE t ALTER COLUMN at SET DEFAULT 'today 12:00 UTC'",
+            "ALTER TABLE t ADD COLUMN day date DEFAULT 'tomorrow'",
+            "ALTER TABLE t ADD CHECK (at < timestamptz 'tomorrow')",
+            "CREATE VIEW v AS SELECT 'now'::timestamptz AS at",
+            "CREATE DOMAIN moment AS timestamptz DEFAULT 'now'",
+            "CREATE FUNCTION f() RETURNS timestamptz LANGUAGE sql RETURN 'now'::timestamptz",
+            "CREATE POLICY p ON t USING (at < 'now'::timestamptz)",
+            "CREATE ROLE short VALID UNTIL 'tomorrow'",
+        ] {
+            assert_eq!(code(&client, sql).await, "0A000", "{sql}");
+        }
+        for sql in [
+            "CREATE TABLE kept (id int PRIMARY KEY, what text DEFAULT 'today'::text, at date DEFAULT current_date)",
+            "COMMENT ON TABLE t IS 'now'",
+            "COMMENT ON TABLE kept IS 'what is there today'",
+            "ALTER TABLE t ADD COLUMN note text DEFAULT 'now it works'",
+            "CREATE TYPE span AS ENUM ('today', 'tomorrow')",
+        ] {
+            assert_eq!(code(&client, sql).await, "done", "{sql}");
+        }
+        three
+            .everywhere("SELECT adbin IS NULL, pg_get_expr(adbin, adrelid) FROM pg_attrdef ORDER BY 2")
+            .await;
+    });
+}
+
+#[test]
+fn defaults_that_servers_would_draw_by_themselves_are_refused() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p SELECT generate_series(0, 50);
+                      CREATE DOMAIN drawn AS float8 DEFAULT random(); CREATE DOMAIN seven AS int DEFAULT 7;
+                      CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 9)";
+        client.batch_execute(schema).await.unwrap();
+        assert_eq!(code(&client, "ALTER TABLE t ADD COLUMN r drawn").await, "0A000");
+        assert_eq!(
+            code(&client, "ALTER TABLE t ADD COLUMN r drawn DEFAULT 1, ADD COLUMN s seven").await,
+            "done"
+        );
+
+        client
+            .batch_execute(
+                "CREATE TABLE c (id int PRIMARY KEY, p int DEFAULT (random() * 50)::int REFERENCES p ON DELETE SET DEFAULT);
+                 INSERT INTO c VALUES (1, 9), (2, 9)",
+            )
+            .await
+            .unwrap();
+        assert_eq!(code(&client, "DELETE FROM p WHERE id = 9").await, "0A000");
+        assert_eq!(code(&client, "ALTER TABLE c ALTER COLUMN p SET DEFAULT 3").await, "done");
+        assert_eq!(code(&client, "DELETE FROM p WHERE id = 9").await, "done");
+        assert_eq!(three.everywhere("SELECT id, p FROM c ORDER BY id").await, "1 3, 2 3");
+        assert_eq!(three.everywhere("SELECT sum(r), sum(s) FROM t").await, "9 63");
+    });
+}
