@@ -224,3 +224,61 @@ fn defaults_that_servers_would_draw_by_themselves_are_refused() {
         assert_eq!(three.everywhere("SELECT sum(r), sum(s) FROM t").await, "9 63");
     });
 }
+
+#[test]
+fn foreign_keys_act_where_shipped_deletions_are_applied() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 30);
+                      CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p ON DELETE CASCADE, q int REFERENCES p ON DELETE SET NULL);
+                      CREATE TABLE g (id int PRIMARY KEY, c int REFERENCES c ON DELETE CASCADE);
+                      INSERT INTO c SELECT n, n, 31 - n FROM generate_series(1, 30) n; INSERT INTO g SELECT n, n FROM generate_series(1, 30) n";
+        client.batch_execute(schema).await.unwrap();
+        for sql in [
+            "DELETE FROM p WHERE id IN (SELECT id FROM p LIMIT 3)",
+            "DELETE FROM p WHERE random() < 0.3",
+            "WITH x AS (SELECT id FROM p ORDER BY random() LIMIT 2) DELETE FROM p USING x WHERE p.id = x.id",
+        ] {
+            assert_eq!(code(&client, sql).await, "done", "{sql}");
+        }
+        three.everywhere("SELECT id FROM p ORDER BY 1").await;
+        three.everywhere("SELECT id, p, q FROM c ORDER BY 1").await;
+        three.everywhere("SELECT id, c FROM g ORDER BY 1").await;
+        client.batch_execute("ALTER TABLE p ADD COLUMN g int REFERENCES g ON DELETE CASCADE").await.unwrap();
+        assert_eq!(code(&client, "DELETE FROM p WHERE random() < 2").await, "0A000", "a circle of cascades");
+    });
+}
+
+#[test]
+fn shipped_rows_keep_identity_columns_and_what_settings_would_hide() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE TABLE t (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY, f float8, at timestamptz);
+                      INSERT INTO t (id) SELECT generate_series(1, 5)";
+        client.batch_execute(schema).await.unwrap();
+        for (sql, expected) in [
+            ("UPDATE t SET f = random() WHERE id < 4", "done"),
+            (
+                "INSERT INTO t (id, f) VALUES (5, random()) ON CONFLICT (id) DO UPDATE SET f = random()",
+                "done",
+            ),
+            ("SET extra_float_digits = 0", "done"),
+            ("UPDATE t SET f = pi() / 7 + 0 * random()", "0A000"),
+            ("UPDATE t SET f = pi() / 7", "done"),
+            (
+                "RESET extra_float_digits; SET TimeZone = 'Asia/Shanghai'; SET DateStyle = 'Postgres, MDY'",
+                "done",
+            ),
+            ("UPDATE t SET at = timestamptz '2020-05-05 10:00' WHERE random() < 2", "0A000"),
+            ("UPDATE t SET at = timestamptz '2020-05-05 10:00'", "done"),
+            ("RESET DateStyle", "done"),
+            ("UPDATE t SET at = at + interval '1 day' WHERE random() < 2", "done"),
+        ] {
+            assert_eq!(code(&client, sql).await, expected, "{sql}");
+        }
+        three.everywhere("SELECT id, n, f, at FROM t ORDER BY id").await;
+        assert_eq!(three.everywhere("SELECT sum(n), count(DISTINCT at) FROM t").await, "15 1");
+    });
+}

@@ -17,6 +17,7 @@ mod numbered;
 mod prepared;
 mod run;
 mod sequences;
+mod shipping;
 mod simple;
 mod special;
 mod txn;

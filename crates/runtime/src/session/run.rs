@@ -17,7 +17,7 @@ use super::txn::{Lane, Txn};
 use super::unit::{
     self, Answer, AnswerHash, Captured, Preparation, Repeated, Request, Sink, Step, UnitError, Watch,
 };
-use super::{Done, Session};
+use super::{Done, Session, shipping};
 use crate::classifier::{Statement, rewrite_of, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
@@ -664,8 +664,19 @@ impl Session {
         txn.schema_changed |= job.schema_changed;
         txn.restarted.extend(job.aside.restarts.iter().cloned());
         let mut writes = Vec::new();
+        let mut settings = Vec::new();
+        if job.capture.is_some() || job.write.is_some() {
+            settings = self.environment.meaningful();
+            for (name, value) in txn.local_settings.iter().filter(|(name, _)| is_meaningful(name)) {
+                settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+                settings.push((name.clone(), value.clone()));
+            }
+        }
         if let (Some(plan), Some(captured)) = (&job.capture, captured) {
             let formats = captured_format(&job.request);
+            if let Some(failure) = shipping::loss(plan, formats, &settings) {
+                return Err(Some(failure));
+            }
             if !job.aside.blocks.iter().all(|block| captured.rows.iter().all(|row| block.has(row, formats))) {
                 return Err(Some(
                     Failure::new(
@@ -686,11 +697,6 @@ impl Session {
             writes.push(Write { what, captured: false, rows: answer.rows });
         }
         if !writes.is_empty() {
-            let mut settings = self.environment.meaningful();
-            for (name, value) in txn.local_settings.iter().filter(|(name, _)| is_meaningful(name)) {
-                settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-                settings.push((name.clone(), value.clone()));
-            }
             txn.note_writes(writes, settings);
         }
         if txn.writes_bytes > bytes_max {
@@ -1131,5 +1137,5 @@ fn captured_write(plan: &CapturePlan, row: &[Option<Bytes>], format: onecopy_wir
     // A row of at most 1600 columns always fits.
     let _ = onecopy_wire::frontend::build::bind(&mut bind, "", "", [format], values, []);
     let bind = after_names(&bind.freeze());
-    Write { what: What::Prepared { sql, types: Vec::new(), bind }, captured: true, rows: Some(1) }
+    Write { what: What::Prepared { sql, types: Vec::new(), bind }, captured: !plan.cascades, rows: Some(1) }
 }
