@@ -677,6 +677,8 @@ pub(crate) struct CreateTable {
 pub(crate) struct AlterCommand {
     /// A column that is added, with a default that is a call or a clock expression and nothing else.
     pub called_default: Option<(String, Expr)>,
+    /// The type of a column that is added without a default of its own.
+    pub added_type: Option<Name>,
     pub effect: AlterEffect,
     pub tables: Vec<Name>,
 }

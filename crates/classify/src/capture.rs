@@ -31,6 +31,8 @@ pub struct CapturePlan {
     pub client_returns: bool,
     /// The COPY that takes many new rows at once, columns in order; None for other changes and where policies forbid it.
     pub bulk: Option<String>,
+    /// Rows are deleted to which foreign keys refer that then change others: they must act where the rows are applied, too.
+    pub cascades: bool,
 }
 
 /// What a captured statement does to rows.
@@ -67,7 +69,8 @@ pub struct CapturedSql {
 }
 
 /// The statement that applies a row of the plan. It must run with triggers off
-/// (`session_replication_role = replica`), since their effects are captured or part of the row.
+/// (`session_replication_role = replica`), since their effects are captured or part of the row; only where it
+/// [cascades](CapturePlan::cascades) foreign keys must act.
 #[must_use]
 pub fn captured_sql(plan: &CapturePlan) -> CapturedSql {
     let columns: Vec<String> = plan.columns.iter().map(|c| quoted(&c.name)).collect();
@@ -75,8 +78,12 @@ pub fn captured_sql(plan: &CapturePlan) -> CapturedSql {
     let slots: Vec<String> = (0..columns.len()).map(slot).collect();
     let is_key = |i: usize| plan.key.iter().any(|k| k.name == plan.columns[i].name);
     let changes = |i: usize| !is_key(i) && !plan.columns[i].fixed;
-    let key: Vec<String> =
-        (0..columns.len()).filter(|i| is_key(*i)).map(|i| format!("{} = {}", columns[i], slots[i])).collect();
+    // What an UPDATE cannot assign must be used nevertheless, or the server would not know the parameter's type.
+    let names_row = |i: usize| is_key(i) || plan.op == CaptureOp::Update && plan.columns[i].fixed;
+    let key: Vec<String> = (0..columns.len())
+        .filter(|i| names_row(*i))
+        .map(|i| format!("{} = {}", columns[i], slots[i]))
+        .collect();
     let assigned: Vec<String> = (0..columns.len())
         .filter(|i| changes(*i))
         .map(|i| format!("{} = {}", columns[i], slots[i]))

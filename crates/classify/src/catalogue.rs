@@ -376,6 +376,9 @@ pub struct UserType {
     /// The text of a domain's check constraints, if any.
     #[serde(default)]
     pub check: Option<String>,
+    /// The text of a domain's default, if it or a domain that it is over has one.
+    #[serde(default)]
+    pub default: Option<String>,
 }
 
 /// An installed extension.

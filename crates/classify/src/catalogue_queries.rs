@@ -209,7 +209,8 @@ SELECT json_build_object(
             'base_oid', coalesce((SELECT CASE WHEN bt.typnamespace = 'pg_catalog'::regnamespace THEN bt.oid::bigint END
                                   FROM bases b JOIN pg_type bt ON bt.oid = b.base WHERE b.oid = t.oid), 0),
             'check', (SELECT string_agg(CASE WHEN k.conrelid = 0 THEN pg_get_expr(k.conbin, 0) END, ' AND ') FROM pg_constraint k
-                      WHERE k.contypid = t.oid AND k.contype = 'c')
+                      WHERE k.contypid = t.oid AND k.contype = 'c'),
+            'default', (SELECT b.default_text FROM bases b WHERE b.oid = t.oid)
         ) ORDER BY s.nspname, t.typname), '[]'::json)
         FROM pg_type t JOIN schemas s ON s.oid = t.typnamespace
         LEFT JOIN pg_class rc ON rc.oid = t.typrelid

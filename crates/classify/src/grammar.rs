@@ -804,6 +804,7 @@ impl Reader {
                         Node::AlterTableCmd(command) => self.alter_command(command)?,
                         _ => AlterCommand {
                             called_default: None,
+                            added_type: None,
                             effect: AlterEffect::Rewrites,
                             tables: Vec::new(),
                         },
@@ -925,9 +926,19 @@ impl Reader {
         use raw::AlterTableType as Kind;
         let mut tables = Vec::new();
         let mut called_default = None;
+        let mut added_type = None;
         let effect = match command.subtype {
             Kind::AT_AddColumn => match command.def() {
-                Node::ColumnDef(column) => self.added_column(column, &mut tables, &mut called_default)?,
+                Node::ColumnDef(column) => {
+                    let computes = |c: &Node<'_>| {
+                        use raw::ConstrType::{CONSTR_DEFAULT, CONSTR_GENERATED};
+                        matches!(c, Node::Constraint(c) if matches!(c.contype, CONSTR_DEFAULT | CONSTR_GENERATED))
+                    };
+                    if !column.constraints().iter().any(|c| computes(&c)) {
+                        added_type = Some(type_ref(column.type_name()).name);
+                    }
+                    self.added_column(column, &mut tables, &mut called_default)?
+                }
                 _ => AlterEffect::Evaluates,
             },
             Kind::AT_AlterColumnType => match command.def() {
@@ -966,7 +977,7 @@ impl Reader {
             }
             _ => AlterEffect::CatalogueOnly,
         };
-        Ok(AlterCommand { called_default, effect, tables })
+        Ok(AlterCommand { called_default, added_type, effect, tables })
     }
 
     fn added_column(

@@ -371,6 +371,32 @@ pub(crate) fn has_clock_word(text: &str) -> bool {
         })
 }
 
+/// Whether a statement may hold a literal that names a moment by the clock: one that a server reads when it prepares the
+/// statement, and then keeps.
+#[must_use]
+pub fn may_keep_moment(sql: &str) -> bool {
+    let has_word = |text: &str| {
+        text.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word.len() <= 9 && has_clock_word(word))
+    };
+    // Where quotes may be something else, the whole text is looked at.
+    let is_plain = !["--", "/*", "\\", "$$"].iter().any(|mark| sql.contains(mark));
+    let first = usize::from(is_plain);
+    (sql.contains('\'') || sql.contains("$$")) && sql.split('\'').skip(first).step_by(1 + first).any(has_word)
+}
+
+/// Whether text that is a date or time as a whole names a moment by the clock, as `today 12:00 UTC` does. Prose in which
+/// such a word stands does not.
+pub(crate) fn names_moment(text: &str) -> bool {
+    let is_part = |word: &str| {
+        let known = ["now", "today", "tomorrow", "yesterday", "allballs", "am", "pm", "z"];
+        known.iter().any(|known| word.eq_ignore_ascii_case(known))
+            || word.contains('/')
+            || (3..=5).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_uppercase())
+    };
+    let words = text.split(|c: char| !c.is_ascii_alphabetic() && c != '/' && c != '_');
+    has_clock_word(text) && words.filter(|word| !word.is_empty()).all(is_part)
+}
+
 pub(crate) fn integer(text: &str) -> Option<i64> {
     let text = text.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);

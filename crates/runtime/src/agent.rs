@@ -1,7 +1,6 @@
 //! The agent of one replica: fences it, learns what it contains, and applies to it what was executed elsewhere.
 
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use crate::postgres::connect::Credentials;
 use crate::postgres::progress;
 use crate::record::{BadRecord, Record, What, Write};
 use crate::scheduler::{AgentCommand, Scheduler, Writes};
+use crate::session::environment::hash_of;
 
 /// Records that one database transaction may contain: they share its beginning, its progress and its end.
 const GROUP_MAX: usize = 256;
@@ -296,6 +296,12 @@ impl Agent {
             self.send_own(lane, &mut unit, &command)?;
         }
         let settings = settings_hash(&first.settings);
+        // A text may change the settings under which those after it are read.
+        let reads_anew = group
+            .iter()
+            .any(|(_, record)| record.writes.iter().any(|write| matches!(write.what, What::Text(_))));
+        let none = Forms::default();
+        let forms = if reads_anew { &none } else { forms };
         let as_role = (!first.user.is_empty() && first.user != self.who.user).then_some(&first.user);
         let mut in_role = false;
         for step in bulk::arrange(group.iter().flat_map(|(_, record)| &record.writes), forms, settings) {
@@ -308,10 +314,13 @@ impl Agent {
                 self.send_own(lane, &mut unit, &format!("SET LOCAL ROLE {role}"))?;
                 in_role = wanted.is_some();
             }
-            match step {
-                Step::One(write) => self.send_write(lane, &mut unit, write, settings)?,
-                Step::Many(many) => self.send_many(lane, &mut unit, &many, settings)?,
-            }
+            lane.read_under = settings;
+            let sent = match step {
+                Step::One(write) => self.send_write(lane, &mut unit, write, reads_anew),
+                Step::Many(many) => self.send_many(lane, &mut unit, &many),
+            };
+            lane.read_under = 0;
+            sent?;
         }
         if in_role {
             self.send_own(lane, &mut unit, "SET LOCAL ROLE NONE")?;
@@ -327,7 +336,7 @@ impl Agent {
         lane: &mut Lane,
         unit: &mut Unit,
         write: &Write,
-        settings: u64,
+        reads_anew: bool,
     ) -> Result<(), ApplyError> {
         if write.captured {
             self.send_own(lane, unit, "SET LOCAL session_replication_role = replica")?;
@@ -337,8 +346,12 @@ impl Agent {
                 build::parse(&mut lane.output, "", sql, [])?;
                 build::bind(&mut lane.output, "", "", [], [], [])?;
             }
+            What::Prepared { sql, types, bind, .. } if reads_anew => {
+                build::parse(&mut lane.output, "", sql, types.iter().copied())?;
+                lane.put_bind("", bind);
+            }
             What::Prepared { key, sql, types, bind } => {
-                let (name, _) = lane.prepare(key.under(settings), sql, types)?;
+                let (name, _) = lane.prepare(*key, sql, types)?;
                 lane.put_bind(&name, bind);
             }
             What::Copy { sql, .. } => {
@@ -368,15 +381,9 @@ impl Agent {
     }
 
     /// Executions of one statement that were put together.
-    fn send_many(
-        &self,
-        lane: &mut Lane,
-        unit: &mut Unit,
-        many: &Many<'_>,
-        settings: u64,
-    ) -> Result<(), ApplyError> {
+    fn send_many(&self, lane: &mut Lane, unit: &mut Unit, many: &Many<'_>) -> Result<(), ApplyError> {
         let sql = &many.form.sql;
-        let (name, _) = lane.prepare(StatementKey::of(sql, &[]).under(settings), sql, &[])?;
+        let (name, _) = lane.prepare(StatementKey::of(sql, &[]), sql, &[])?;
         many.put_bind(&name, &mut lane.output)?;
         build::execute(&mut lane.output, "", 0)?;
         unit.expected.push_back(Some(Some(many.rows)));
@@ -391,7 +398,10 @@ impl Agent {
 
     /// A command of ours, whose row count says nothing.
     fn send_own(&self, lane: &mut Lane, unit: &mut Unit, sql: &str) -> Result<(), ApplyError> {
+        // It says nothing that settings could change.
+        let read_under = std::mem::take(&mut lane.read_under);
         let (name, _) = lane.prepare(StatementKey::of(sql, &[]), sql, &[])?;
+        lane.read_under = read_under;
         build::bind(&mut lane.output, "", &name, [], [], [])?;
         build::execute(&mut lane.output, "", 0)?;
         unit.expected.push_back(None);
@@ -409,8 +419,8 @@ async fn learn(lane: &mut Lane, forms: &mut Forms, group: &[(Csn, Arc<Record>)])
     let mut begun = false;
     for write in group.iter().flat_map(|(_, record)| &record.writes) {
         let (Some(_), What::Prepared { key, sql, types, .. }) = (&write.reach, &write.what) else { continue };
-        let key = key.under(settings);
-        if forms.contains_key(&key) {
+        let known_as = key.under(settings);
+        if forms.contains_key(&known_as) {
             continue;
         }
         if forms.len() >= FORMS_MAX {
@@ -423,7 +433,10 @@ async fn learn(lane: &mut Lane, forms: &mut Forms, group: &[(Csn, Arc<Record>)])
                 lane.command(&command).await?;
             }
         }
-        let form = match lane.param_types(key, sql, types).await {
+        lane.read_under = settings;
+        let types = lane.param_types(*key, sql, types).await;
+        lane.read_under = 0;
+        let form = match types {
             Ok(types) => Form::of(sql, &types),
             // Whoever executes it will say what is wrong with it.
             Err(error) if error.is_database() => {
@@ -433,7 +446,7 @@ async fn learn(lane: &mut Lane, forms: &mut Forms, group: &[(Csn, Arc<Record>)])
             }
             Err(error) => return Err(error.into()),
         };
-        forms.insert(key, form);
+        forms.insert(known_as, form);
     }
     if begun {
         lane.command("COMMIT").await?;
@@ -452,9 +465,7 @@ fn settings_hash(settings: &[(String, String)]) -> u64 {
     if settings.is_empty() {
         return 0;
     }
-    let mut hasher = DefaultHasher::new();
-    settings.hash(&mut hasher);
-    hasher.finish().max(1)
+    hash_of(&settings)
 }
 
 /// Whether a text may change definitions: it begins with none of the words that only change rows.

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -112,6 +113,9 @@ pub struct Lane {
     pub incarnation: u64,
     /// Hash of the session settings in force.
     pub settings: u64,
+    /// Hash of those settings in force under which a server reads a text: the literals of a statement are read when it is
+    /// prepared, so it stands for the text under the same settings only.
+    pub read_under: u64,
     /// Generation of definitions under which the statements were prepared.
     pub generation: u64,
     prepared: HashMap<StatementKey, Prepared>,
@@ -138,9 +142,15 @@ impl StatementKey {
         StatementKey(u128::from(low.finish()) << 64 | u128::from(high.finish()))
     }
 
-    /// The same statement under settings that may give its names and parameters another meaning; 0 stands for none.
+    /// The same text, prepared by itself.
+    pub fn unlike_others(self) -> StatementKey {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        self.under(NUMBER.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// The same text, read under settings with this hash; 0 stands for none.
     pub fn under(self, settings: u64) -> StatementKey {
-        StatementKey(self.0 ^ u128::from(settings) << 32)
+        StatementKey(self.0 ^ (u128::from(settings) << 64 | u128::from(settings.rotate_left(32))))
     }
 }
 
@@ -154,6 +164,7 @@ impl Lane {
             key: Bytes::new(),
             incarnation: 0,
             settings: 0,
+            read_under: 0,
             generation: 0,
             prepared: HashMap::new(),
             prepared_count: 0,
@@ -237,6 +248,7 @@ impl Lane {
         types: &[u32],
     ) -> Result<(StatementName, bool), WireError> {
         self.uses += 1;
+        let key = key.under(self.read_under);
         if let Some(prepared) = self.prepared.get_mut(&key) {
             prepared.used = self.uses;
             return Ok((StatementName::of(prepared.number), false));
@@ -294,12 +306,12 @@ impl Lane {
     }
 
     pub fn is_prepared(&self, key: StatementKey) -> bool {
-        self.prepared.contains_key(&key)
+        self.prepared.contains_key(&key.under(self.read_under))
     }
 
     /// A Parse failed or may not have been reached: the name is not to be relied on.
     pub fn unprepare(&mut self, key: StatementKey) {
-        self.prepared.remove(&key);
+        self.prepared.remove(&key.under(self.read_under));
     }
 
     /// Forgets everything prepared; the caller has sent DEALLOCATE ALL or will.

@@ -334,6 +334,7 @@ impl<'a> Analyser<'a> {
 
     fn write_cte(&mut self, statement: &'a Statement, parent: Parent, env: Env) {
         let _ = parent;
+        let in_with = std::mem::replace(&mut self.in_with, true);
         match statement {
             Statement::Insert(insert) => self.insert(insert, env, false),
             Statement::Update(update) => self.update(update, env),
@@ -344,6 +345,7 @@ impl<'a> Analyser<'a> {
                 self.refuse("the WITH clause holds a statement of unknown kind", "move it out");
             }
         }
+        self.in_with = in_with;
     }
 
     // FROM.

@@ -229,6 +229,9 @@ impl<'a> Analyser<'a> {
                 match (action, new) {
                     ('c', None) => self.delete_rows(child, &rows),
                     (action, new) => {
+                        if action == 'd' {
+                            self.default_by_cascade(child, fk);
+                        }
                         let cascaded = match (action, new) {
                             ('c', Some(new)) => mapped(new),
                             _ => Known::new(),
@@ -252,6 +255,23 @@ impl<'a> Analyser<'a> {
                     }
                 }
                 self.active.pop();
+            }
+        }
+    }
+
+    /// ON DELETE or ON UPDATE SET DEFAULT: the servers compute the defaults, each by itself.
+    fn default_by_cascade(&mut self, child: usize, fk: &ForeignKey) {
+        let t = self.table(child);
+        let columns = t.columns.iter().filter(|c| fk.columns.contains(&c.number));
+        for column in columns {
+            if !self.is_constant_default(column) {
+                self.refuse(
+                    format!(
+                        "a foreign key sets column {} of {} to its default, which may differ between replicas",
+                        column.name, t.name
+                    ),
+                    "give the column a constant default, or change its rows by a statement of its own before",
+                );
             }
         }
     }

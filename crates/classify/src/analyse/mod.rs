@@ -152,6 +152,8 @@ struct Analyser<'a> {
     nesting: u32,
     /// Functions and cascades under analysis, against endless recursion.
     active: Vec<(u64, u64)>,
+    /// A change of rows in a WITH clause is under analysis.
+    in_with: bool,
     /// Tables that a part of the statement changes.
     written: Vec<usize>,
     /// A trigger fires.
@@ -195,6 +197,7 @@ impl<'a> Analyser<'a> {
             edits: Edits::default(),
             nesting: 0,
             active: Vec::new(),
+            in_with: false,
             written: Vec::new(),
             has_triggers: false,
             writes_through_functions: false,

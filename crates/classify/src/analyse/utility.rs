@@ -106,6 +106,8 @@ impl<'a> Analyser<'a> {
                 let evaluates = commands.iter().filter(|c| c.effect == AlterEffect::Evaluates).any(|c| {
                     !c.called_default.as_ref().is_some_and(|(name, e)| self.added_clock(table, name, e))
                 });
+                let types = commands.iter().filter_map(|c| c.added_type.as_ref());
+                let evaluates = evaluates | types.fold(false, |any, name| any | self.draws_default(name));
                 if evaluates {
                     self.refuse(
                         "ALTER TABLE would compute a value for each row that may differ between replicas",
@@ -371,6 +373,7 @@ impl<'a> Analyser<'a> {
 
     fn ddl(&mut self, command: &'static str, names: &[Name], rewrites: bool) -> Kind {
         self.effects.writes = true;
+        self.refuse_moments(command);
         let mut tables = Vec::new();
         for name in names {
             match self.resolve(name) {
@@ -396,6 +399,7 @@ impl<'a> Analyser<'a> {
     /// DDL whose reach is the whole catalogue: functions, types, roles, schemas ...
     fn catalogue_ddl(&mut self, command: &'static str) -> Kind {
         self.effects.writes = true;
+        self.refuse_moments(command);
         self.touch_everything(Mode::Exclusive);
         Kind::Ddl { command, tables: Vec::new(), rewrites: false, temporary: false, unlogged: false }
     }
@@ -526,6 +530,42 @@ impl<'a> Analyser<'a> {
         self.expr(default, At::new(scope, true));
         self.edits.insert(end, vec![Piece::Text(kept)]);
         self.unreplayable.is_none()
+    }
+
+    /// Whether a column of this type begins with a domain's default that is no constant.
+    fn draws_default(&self, name: &Name) -> bool {
+        let is_named = |schema: &str| match name.schema() {
+            Some(named) => named == schema,
+            None => self.context.search_path.iter().any(|s| s == schema),
+        };
+        let named = self.catalogue().types.iter().filter(|t| t.name == name.last() && is_named(&t.schema));
+        named.filter_map(|t| t.default.as_ref()).any(|default| !self.is_constant_text(default))
+    }
+
+    /// DDL keeps expressions. A literal in them that names a moment is read once, when the command runs: by each replica
+    /// at another time.
+    fn refuse_moments(&mut self, tag: &str) {
+        if matches!(tag, "COMMENT" | "CREATE TYPE" | "ALTER TYPE" | "SECURITY LABEL") {
+            return;
+        }
+        let is_text = |end: usize| {
+            let rest = self.sql.get(end..).unwrap_or("").trim_start();
+            let cast = rest.strip_prefix("::").unwrap_or("").trim_start();
+            ["text", "varchar", "character varying", "bpchar", "name"]
+                .iter()
+                .any(|t| cast.get(..t.len()).is_some_and(|start| start.eq_ignore_ascii_case(t)))
+        };
+        let mut literals = self.layout.consts.iter().filter(|c| c.kind.is_string());
+        let found = literals.any(|c| {
+            let text = crate::value::string_value(self.sql, *c);
+            text.is_some_and(|text| crate::value::names_moment(&text)) && !is_text(c.end as usize)
+        });
+        if found {
+            self.refuse(
+                "a literal that names a moment by the clock ('now', 'today' ...) would be read by each replica at another time",
+                "write now() or current_date where the moment of use is meant, else the moment itself; mere text is written as 'today'::text",
+            );
+        }
     }
 
     fn index_of(&self, id: TableId) -> Option<usize> {

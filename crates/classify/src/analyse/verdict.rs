@@ -273,6 +273,7 @@ impl<'a> Analyser<'a> {
         if refers_to_itself && op == CaptureOp::Delete {
             return Err(format!("rows of {} refer to each other", t.name));
         }
+        let cascades = op == CaptureOp::Delete && self.cascades(index, index, &mut Vec::new())?;
         let all: Vec<CaptureColumn> = t
             .columns
             .iter()
@@ -310,7 +311,28 @@ impl<'a> Analyser<'a> {
             returning,
             client_returns,
             bulk,
+            cascades,
         })
+    }
+
+    /// Whether foreign keys change rows of other tables when rows of `table` are deleted. Those of `first` must not be among
+    /// them: a row that is gone by an action cannot be deleted by its key.
+    fn cascades(&self, table: usize, first: usize, seen: &mut Vec<usize>) -> Result<bool, String> {
+        let mut any = false;
+        for (child, fk) in self.catalogue().references(table) {
+            if matches!(self.table(*child).foreign_keys[*fk].on_delete, 'a' | 'r') {
+                continue;
+            }
+            any = true;
+            if *child == first {
+                return Err(format!("foreign keys lead from {} back to it", self.table(first).name));
+            }
+            if !seen.contains(child) {
+                seen.push(*child);
+                self.cascades(*child, first, seen)?;
+            }
+        }
+        Ok(any)
     }
 }
 

@@ -527,6 +527,28 @@ impl<'a> Analyser<'a> {
         found.next().is_none().then_some(only)
     }
 
+    /// Whether a column that is set to its default by the server gets the same on every replica, at any time.
+    pub(super) fn is_constant_default(&mut self, column: &'a Column) -> bool {
+        match &column.default {
+            None => column.identity.is_none(),
+            Some(text) => self.is_constant_text(text),
+        }
+    }
+
+    /// Whether a default expression is a mere constant.
+    pub(super) fn is_constant_text(&self, text: &'a str) -> bool {
+        fn is_constant(expr: &Expr) -> bool {
+            match expr {
+                Expr::Literal { value: Literal::Text(text), .. } => !has_clock_word(text),
+                Expr::Literal { .. } => true,
+                Expr::Cast { value, .. } => is_constant(value),
+                Expr::Operator { left: None, right: Some(value), .. } => is_constant(value),
+                _ => false,
+            }
+        }
+        self.library.expression(text).is_some_and(is_constant)
+    }
+
     /// What a column gets that is left out, or set to DEFAULT.
     pub(super) fn default_value(&mut self, column: &'a Column) -> DefaultValue {
         if column.identity.is_some() {
@@ -1114,12 +1136,15 @@ impl<'a> Analyser<'a> {
         }
     }
 
-    /// RETURNING goes to the client only: what it computes need not be the same elsewhere.
+    /// RETURNING of the statement itself goes to the client only: what it computes need not be the same elsewhere. That
+    /// of a WITH clause or a function may be what other parts of the statement write.
     fn returning(&mut self, targets: Option<&'a [Target]>, scope: ScopeId) {
         let Some(targets) = targets else { return };
         let unreplayable = self.unreplayable.clone();
         self.targets(targets, At::each(scope));
-        self.unreplayable = unreplayable;
+        if self.nesting == 0 && !self.in_with {
+            self.unreplayable = unreplayable;
+        }
     }
 
     /// Check constraints, which may call functions.

@@ -6,6 +6,7 @@ mod bad_input;
 mod bookkeeping;
 mod bulk;
 mod clients;
+mod copies;
 mod notifications;
 mod prepared_sql;
 mod repeated;

@@ -359,6 +359,7 @@ async fn dress(lent: &mut Lent, environment: &Environment) -> Result<(), LaneErr
     lent.lane.settings = u64::MAX;
     lent.lane.command(&environment.command()).await?;
     lent.lane.settings = environment.hash();
+    lent.lane.read_under = environment.meaningful_hash();
     Ok(())
 }
 

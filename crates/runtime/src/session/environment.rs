@@ -15,6 +15,7 @@ pub struct Environment {
     /// What RESET goes back to.
     initial: Arc<Vec<Setting>>,
     hash: u64,
+    meaningful_hash: u64,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -46,6 +47,11 @@ impl Environment {
     /// Identifies the settings; 0 for none.
     pub fn hash(&self) -> u64 {
         self.hash
+    }
+
+    /// Identifies those that may change what a statement means; 0 for none.
+    pub fn meaningful_hash(&self) -> u64 {
+        self.meaningful_hash
     }
 
     pub fn set(&mut self, name: &str, command: String, value: Option<String>) {
@@ -105,14 +111,18 @@ impl Environment {
     }
 
     fn rehash(&mut self) {
-        if self.settings.is_empty() {
-            self.hash = 0;
-            return;
-        }
-        let mut hasher = DefaultHasher::new();
-        self.settings.hash(&mut hasher);
-        self.hash = hasher.finish().max(1);
+        let meaningful: Vec<&Setting> =
+            self.settings.iter().filter(|setting| is_meaningful(&setting.name)).collect();
+        self.meaningful_hash = if meaningful.is_empty() { 0 } else { hash_of(&meaningful) };
+        self.hash = if self.settings.is_empty() { 0 } else { hash_of(&self.settings) };
     }
+}
+
+/// A hash of settings, which is not that of none: 0.
+pub fn hash_of(settings: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    settings.hash(&mut hasher);
+    hasher.finish().max(1)
 }
 
 /// Whether a setting may change what a statement means, so that its record must carry it.

@@ -18,6 +18,7 @@ mod prepared;
 mod run;
 mod sequences;
 mod settings;
+mod shipping;
 mod simple;
 mod special;
 mod txn;

@@ -11,13 +11,13 @@ use onecopy_wire::frontend::Bind;
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
-use super::environment::is_meaningful;
+use super::environment::{hash_of, is_meaningful};
 use super::extended::{Portal, PreparedStatement};
 use super::txn::{Lane, Txn};
 use super::unit::{
     self, Answer, AnswerHash, Captured, Preparation, Repeated, Request, Sink, Step, UnitError, Watch,
 };
-use super::{Done, Session};
+use super::{Done, Session, shipping};
 use crate::classifier::{Statement, rewrite_of, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
@@ -666,8 +666,19 @@ impl Session {
         txn.schema_changed |= job.schema_changed;
         txn.restarted.extend(job.aside.restarts.iter().cloned());
         let mut writes = Vec::new();
+        let mut settings = Vec::new();
+        if job.capture.is_some() || job.write.is_some() {
+            settings = self.environment.meaningful();
+            for (name, value) in txn.local_settings.iter().filter(|(name, _)| is_meaningful(name)) {
+                settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+                settings.push((name.clone(), value.clone()));
+            }
+        }
         if let (Some(plan), Some(captured)) = (&job.capture, captured) {
             let formats = captured_format(&job.request);
+            if let Some(failure) = shipping::loss(plan, formats, &settings) {
+                return Err(Some(failure));
+            }
             if !job.aside.blocks.iter().all(|block| captured.rows.iter().all(|row| block.has(row, formats))) {
                 return Err(Some(
                     Failure::new(
@@ -689,11 +700,6 @@ impl Session {
             writes.push(Write { what, captured: false, rows: answer.rows, reach });
         }
         if !writes.is_empty() {
-            let mut settings = self.environment.meaningful();
-            for (name, value) in txn.local_settings.iter().filter(|(name, _)| is_meaningful(name)) {
-                settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-                settings.push((name.clone(), value.clone()));
-            }
             txn.note_writes(writes, settings);
         }
         if txn.writes_bytes > bytes_max {
@@ -713,7 +719,9 @@ impl Session {
             How::Alone => None,
             How::Snapshot { open: false } | How::Home { open: false } => {
                 let lane = self.txn.as_mut().and_then(|txn| txn.lane_at(replica));
-                return lane.ok_or(LaneError::Closed);
+                let mut lane = lane.ok_or(LaneError::Closed)?;
+                lane.lent.lane.read_under = self.reads_under();
+                return Ok(lane);
             }
             How::Snapshot { open: true } => Some("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"),
             How::Home { open: true } => Some("BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"),
@@ -743,6 +751,15 @@ impl Session {
             commands.push(self.environment.command());
             lent.lane.settings = self.environment.hash();
         }
+        lent.lane.read_under = self.reads_under();
+    }
+
+    /// Identifies the settings under which servers read the session's texts.
+    fn reads_under(&self) -> u64 {
+        let local = self.txn.iter().flat_map(|txn| &txn.local_settings);
+        let local: Vec<_> = local.filter(|(name, _)| is_meaningful(name)).collect();
+        let session = self.environment.meaningful_hash();
+        if local.is_empty() { session } else { hash_of(&(session, local)) }
     }
 
     /// Puts a lane where the transaction keeps it, or gives it back.
@@ -1120,5 +1137,5 @@ fn captured_write(plan: &CapturePlan, row: &[Option<Bytes>], format: onecopy_wir
     // A row of at most 1600 columns always fits.
     let _ = onecopy_wire::frontend::build::bind(&mut bind, "", "", [format], values, []);
     let bind = after_names(&bind.freeze());
-    Write { captured: true, rows: Some(1), ..Write::new(What::prepared(&sql, &[], bind)) }
+    Write { captured: !plan.cascades, rows: Some(1), ..Write::new(What::prepared(&sql, &[], bind)) }
 }

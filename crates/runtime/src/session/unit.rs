@@ -5,6 +5,7 @@
 use std::hash::Hasher;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onecopy_classify::value::may_keep_moment;
 use onecopy_wire::backend::{Backend, ErrorFields, Status, row_count, strip_columns, tag};
 use onecopy_wire::frontend::{self, Frontend, Target, build};
 use onecopy_wire::relay::{Next, RelayState, TagSet, scan};
@@ -24,7 +25,10 @@ pub struct Preparation {
 
 impl Preparation {
     pub fn new(sql: &str, types: &[u32]) -> Preparation {
-        Preparation { key: StatementKey::of(sql, types), sql: sql.into(), types: types.into() }
+        let key = StatementKey::of(sql, types);
+        // What a server has once read as a moment stands in what it prepared: no other Parse may get that.
+        let key = if may_keep_moment(sql) { key.unlike_others() } else { key };
+        Preparation { key, sql: sql.into(), types: types.into() }
     }
 }
 

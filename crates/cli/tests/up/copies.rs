@@ -1,0 +1,284 @@
+//! What would make copies differ silently, since the numbers of rows that statements affect do not tell: each test runs
+//! it, and then compares what the replicas hold.
+
+use super::clients::{block_on, connect, json, rows};
+use super::{Up, folder};
+use onecopy_cluster::ClusterFile;
+use tokio_postgres::Client;
+
+/// A cluster of three.
+struct Three {
+    dir: tempfile::TempDir,
+    _up: Up,
+    file: ClusterFile,
+}
+
+impl Three {
+    fn start() -> Three {
+        let dir = folder();
+        let up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        Three { dir, _up: up, file }
+    }
+
+    async fn client(&self) -> Client {
+        connect(&self.file.client.dsn).await
+    }
+
+    async fn client_of(&self, role: &str) -> Client {
+        connect(&self.file.client.dsn.replace("user=postgres", &format!("user={role}"))).await
+    }
+
+    /// A query's answer on each replica by itself, which is the same.
+    async fn everywhere(&self, sql: &str) -> String {
+        let verified = json(self.dir.path(), &["verify"]);
+        assert_eq!(verified["identical"], true, "{verified}");
+        let mut answers = Vec::new();
+        for replica in &self.file.replicas {
+            answers.push(rows(&connect(&replica.dsn).await, sql).await);
+        }
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "{sql}: {answers:?}");
+        answers.swap_remove(0)
+    }
+}
+
+async fn code(client: &Client, sql: &str) -> String {
+    match client.batch_execute(sql).await {
+        Ok(()) => "done".to_owned(),
+        Err(error) => error.code().unwrap_or_else(|| panic!("{sql}: {error}")).code().to_owned(),
+    }
+}
+
+#[test]
+fn rows_that_an_ordinary_role_changed_are_shipped() {
+    block_on(async {
+        let three = Three::start();
+        let admin = three.client().await;
+        let schema = "CREATE ROLE ada LOGIN; CREATE TABLE note (id int PRIMARY KEY, owner text DEFAULT current_user, r float8);
+                      ALTER TABLE note ENABLE ROW LEVEL SECURITY;
+                      CREATE POLICY own ON note USING (owner = current_user);
+                      GRANT SELECT, INSERT, DELETE ON note TO ada; GRANT UPDATE (r) ON note TO ada";
+        admin.batch_execute(schema).await.unwrap();
+        let ada = three.client_of("ada").await;
+        for sql in [
+            "INSERT INTO note (id, r) VALUES (1, random()), (2, random())",
+            "INSERT INTO note (id, r) SELECT n, random() FROM generate_series(3, 40) n",
+            "UPDATE note SET r = random() WHERE id < 10",
+            "DELETE FROM note WHERE r < random() AND id > 30",
+            "BEGIN; INSERT INTO note (id) VALUES (50); UPDATE note SET r = random() WHERE id = 50;
+             INSERT INTO note (id) VALUES (51); COMMIT",
+        ] {
+            assert_eq!(code(&ada, sql).await, "done", "{sql}");
+        }
+        let found =
+            three.everywhere("SELECT count(*) FILTER (WHERE id < 30), count(DISTINCT owner) FROM note").await;
+        assert_eq!(found, "29 1");
+        three.everywhere("SELECT id, owner, r FROM note ORDER BY id").await;
+    });
+}
+
+#[test]
+fn literals_are_read_under_the_settings_of_the_session_that_sends_them() {
+    block_on(async {
+        let three = Three::start();
+        let clients = [three.client().await, three.client().await];
+        clients[0]
+            .batch_execute("CREATE TABLE t (id int PRIMARY KEY, at timestamptz, day date)")
+            .await
+            .unwrap();
+        let settings = [
+            "SET TimeZone = 'UTC'; SET DateStyle = 'ISO, MDY'",
+            "SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'ISO, DMY'",
+        ];
+        let insert = "INSERT INTO t VALUES ($1, '2020-01-01 00:00', '03/04/2020')";
+        let update = "UPDATE t SET at = at + interval '1 day' WHERE id = $1 AND at = '2020-01-01 00:00'";
+        let read = "SELECT extract(epoch FROM '2020-01-01 00:00'::timestamptz)::text, '03/04/2020'::date::text, $1::int";
+        let expected = [("1577836800.000000", "2020-03-04"), ("1577804400.000000", "2020-04-03")];
+        for round in 0..4 {
+            for (i, client) in clients.iter().enumerate() {
+                // Outside of transactions, and inside of one that changes its settings for itself.
+                let other = if round == 3 { 1 - i } else { i };
+                client.batch_execute(if round == 3 { "BEGIN" } else { settings[i] }).await.unwrap();
+                if round == 3 {
+                    client.batch_execute(&settings[other].replace("SET ", "SET LOCAL ")).await.unwrap();
+                }
+                let id = round * 2 + i32::try_from(i).unwrap();
+                assert_eq!(client.execute(insert, &[&id]).await.unwrap(), 1);
+                assert_eq!(client.execute(update, &[&id]).await.unwrap(), 1, "its own literal finds the row");
+                let row = client.query_one(read, &[&id]).await.unwrap();
+                assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), expected[other]);
+                if round == 3 {
+                    client.batch_execute("COMMIT").await.unwrap();
+                }
+            }
+        }
+        let all = "SELECT string_agg(id::text, ' ' ORDER BY id), at AT TIME ZONE 'UTC', to_char(day, 'MM-DD') FROM t GROUP BY 2, 3 ORDER BY 2";
+        assert_eq!(
+            three.everywhere(all).await,
+            "1 3 5 6 2020-01-01 15:00:00 04-03, 0 2 4 7 2020-01-02 00:00:00 03-04"
+        );
+    });
+}
+
+#[test]
+fn a_literal_that_names_now_is_read_anew_by_each_parse() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let read = "SELECT ('now'::timestamptz)::text, $1::int";
+        let mut seen = Vec::new();
+        for i in 0..6 {
+            seen.push(client.query_one(read, &[&i]).await.unwrap().get::<_, String>(0));
+        }
+        seen.dedup();
+        assert_eq!(seen.len(), 6, "{seen:?}");
+    });
+}
+
+#[test]
+fn what_with_clauses_return_is_equal_everywhere_or_refused() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        client
+            .batch_execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int, r float8); INSERT INTO a SELECT generate_series(1, 9)")
+            .await
+            .unwrap();
+        for sql in [
+            "WITH d AS (DELETE FROM a RETURNING id, random() AS r) INSERT INTO b SELECT id, r FROM d",
+            "WITH d AS (UPDATE a SET id = 10 WHERE id = 9 RETURNING id, (SELECT count(*) FROM pg_class) AS r) INSERT INTO b SELECT id, r FROM d",
+        ] {
+            assert_eq!(code(&client, sql).await, "0A000", "{sql}");
+        }
+        let plain = "WITH d AS (DELETE FROM a WHERE id < 5 RETURNING id, id * 2 AS r) INSERT INTO b SELECT id, r FROM d";
+        assert_eq!(code(&client, plain).await, "done");
+        assert_eq!(code(&client, "DELETE FROM a WHERE id = 5 RETURNING random()").await, "done");
+        assert_eq!(three.everywhere("SELECT (SELECT count(*) FROM a), sum(r) FROM b").await, "4 20");
+    });
+}
+
+#[test]
+fn definitions_that_keep_a_moment_are_refused() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        client
+            .batch_execute("CREATE TABLE t (id int PRIMARY KEY, at timestamptz DEFAULT now())")
+            .await
+            .unwrap();
+        for sql in [
+            "CREATE TABLE u (at timestamptz DEFAULT 'now')",
+            "CREATE TABLE u (at timestamptz DEFAULT 'now'::timestamptz)",
+            "ALTER TABLE t ALTER COLUMN at SET DEFAULT 'today 12:00 UTC'",
+            "ALTER TABLE t ADD COLUMN day date DEFAULT 'tomorrow'",
+            "ALTER TABLE t ADD CHECK (at < timestamptz 'tomorrow')",
+            "CREATE VIEW v AS SELECT 'now'::timestamptz AS at",
+            "CREATE DOMAIN moment AS timestamptz DEFAULT 'now'",
+            "CREATE FUNCTION f() RETURNS timestamptz LANGUAGE sql RETURN 'now'::timestamptz",
+            "CREATE POLICY p ON t USING (at < 'now'::timestamptz)",
+            "CREATE ROLE short VALID UNTIL 'tomorrow'",
+        ] {
+            assert_eq!(code(&client, sql).await, "0A000", "{sql}");
+        }
+        for sql in [
+            "CREATE TABLE kept (id int PRIMARY KEY, what text DEFAULT 'today'::text, at date DEFAULT current_date)",
+            "COMMENT ON TABLE t IS 'now'",
+            "COMMENT ON TABLE kept IS 'what is there today'",
+            "ALTER TABLE t ADD COLUMN note text DEFAULT 'now it works'",
+            "CREATE TYPE span AS ENUM ('today', 'tomorrow')",
+        ] {
+            assert_eq!(code(&client, sql).await, "done", "{sql}");
+        }
+        three
+            .everywhere("SELECT adbin IS NULL, pg_get_expr(adbin, adrelid) FROM pg_attrdef ORDER BY 2")
+            .await;
+    });
+}
+
+#[test]
+fn defaults_that_servers_would_draw_by_themselves_are_refused() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p SELECT generate_series(0, 50);
+                      CREATE DOMAIN drawn AS float8 DEFAULT random(); CREATE DOMAIN seven AS int DEFAULT 7;
+                      CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 9)";
+        client.batch_execute(schema).await.unwrap();
+        assert_eq!(code(&client, "ALTER TABLE t ADD COLUMN r drawn").await, "0A000");
+        assert_eq!(
+            code(&client, "ALTER TABLE t ADD COLUMN r drawn DEFAULT 1, ADD COLUMN s seven").await,
+            "done"
+        );
+
+        client
+            .batch_execute(
+                "CREATE TABLE c (id int PRIMARY KEY, p int DEFAULT (random() * 50)::int REFERENCES p ON DELETE SET DEFAULT);
+                 INSERT INTO c VALUES (1, 9), (2, 9)",
+            )
+            .await
+            .unwrap();
+        assert_eq!(code(&client, "DELETE FROM p WHERE id = 9").await, "0A000");
+        assert_eq!(code(&client, "ALTER TABLE c ALTER COLUMN p SET DEFAULT 3").await, "done");
+        assert_eq!(code(&client, "DELETE FROM p WHERE id = 9").await, "done");
+        assert_eq!(three.everywhere("SELECT id, p FROM c ORDER BY id").await, "1 3, 2 3");
+        assert_eq!(three.everywhere("SELECT sum(r), sum(s) FROM t").await, "9 63");
+    });
+}
+
+#[test]
+fn foreign_keys_act_where_shipped_deletions_are_applied() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE TABLE p (id int PRIMARY KEY); INSERT INTO p SELECT generate_series(1, 30);
+                      CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p ON DELETE CASCADE, q int REFERENCES p ON DELETE SET NULL);
+                      CREATE TABLE g (id int PRIMARY KEY, c int REFERENCES c ON DELETE CASCADE);
+                      INSERT INTO c SELECT n, n, 31 - n FROM generate_series(1, 30) n; INSERT INTO g SELECT n, n FROM generate_series(1, 30) n";
+        client.batch_execute(schema).await.unwrap();
+        for sql in [
+            "DELETE FROM p WHERE id IN (SELECT id FROM p LIMIT 3)",
+            "DELETE FROM p WHERE random() < 0.3",
+            "WITH x AS (SELECT id FROM p ORDER BY random() LIMIT 2) DELETE FROM p USING x WHERE p.id = x.id",
+        ] {
+            assert_eq!(code(&client, sql).await, "done", "{sql}");
+        }
+        three.everywhere("SELECT id FROM p ORDER BY 1").await;
+        three.everywhere("SELECT id, p, q FROM c ORDER BY 1").await;
+        three.everywhere("SELECT id, c FROM g ORDER BY 1").await;
+        client.batch_execute("ALTER TABLE p ADD COLUMN g int REFERENCES g ON DELETE CASCADE").await.unwrap();
+        assert_eq!(code(&client, "DELETE FROM p WHERE random() < 2").await, "0A000", "a circle of cascades");
+    });
+}
+
+#[test]
+fn shipped_rows_keep_identity_columns_and_what_settings_would_hide() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE TABLE t (id int PRIMARY KEY, n int GENERATED ALWAYS AS IDENTITY, f float8, at timestamptz);
+                      INSERT INTO t (id) SELECT generate_series(1, 5)";
+        client.batch_execute(schema).await.unwrap();
+        for (sql, expected) in [
+            ("UPDATE t SET f = random() WHERE id < 4", "done"),
+            (
+                "INSERT INTO t (id, f) VALUES (5, random()) ON CONFLICT (id) DO UPDATE SET f = random()",
+                "done",
+            ),
+            ("SET extra_float_digits = 0", "done"),
+            ("UPDATE t SET f = pi() / 7 + 0 * random()", "0A000"),
+            ("UPDATE t SET f = pi() / 7", "done"),
+            (
+                "RESET extra_float_digits; SET TimeZone = 'Asia/Shanghai'; SET DateStyle = 'Postgres, MDY'",
+                "done",
+            ),
+            ("UPDATE t SET at = timestamptz '2020-05-05 10:00' WHERE random() < 2", "0A000"),
+            ("UPDATE t SET at = timestamptz '2020-05-05 10:00'", "done"),
+            ("RESET DateStyle", "done"),
+            ("UPDATE t SET at = at + interval '1 day' WHERE random() < 2", "done"),
+        ] {
+            assert_eq!(code(&client, sql).await, expected, "{sql}");
+        }
+        three.everywhere("SELECT id, n, f, at FROM t ORDER BY id").await;
+        assert_eq!(three.everywhere("SELECT sum(n), count(DISTINCT at) FROM t").await, "15 1");
+    });
+}

@@ -1,0 +1,137 @@
+//! Whether rows that were captured say all that is in them, in the form in which the client's settings and formats give
+//! them.
+//!
+//! They come as a part of the client's own answer, so they look as it asked for. Most settings do no harm, since the record
+//! carries them; but a style of dates that abbreviates time zones (`CST`) or years, and floats that were rounded for the
+//! eye, cannot be read back. Values in binary form hold the OIDs of users' types, which differ between servers.
+
+use onecopy_classify::CapturePlan;
+use onecopy_wire::Format;
+
+use crate::errors::Failure;
+
+/// Types whose text and binary form is the same under all settings and on all servers.
+const PLAIN: &[&str] = &[
+    "smallint",
+    "integer",
+    "bigint",
+    "boolean",
+    "text",
+    "character varying",
+    "character",
+    "name",
+    "uuid",
+    "numeric",
+    "bytea",
+    "json",
+    "jsonb",
+    "bit",
+    "bit varying",
+    "inet",
+    "cidr",
+    "macaddr",
+];
+const FLOATS: &[&str] = &["real", "double precision"];
+/// Built-in types of which one style or another says too little.
+const DATES: &[&str] = &[
+    "date",
+    "interval",
+    "money",
+    "time without time zone",
+    "time with time zone",
+    "timestamp without time zone",
+    "timestamp with time zone",
+];
+
+/// Why captured rows cannot be shipped as they are.
+pub fn loss(plan: &CapturePlan, format: Format, settings: &[(String, String)]) -> Option<Failure> {
+    let value = |name: &str| {
+        settings.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    };
+    let is_of = |list: &[&str], type_name: &str| {
+        let base = type_name.trim_end_matches("[]");
+        let (bare, rest) = base.split_once('(').map_or((base, ""), |(bare, rest)| (bare, rest));
+        let after = rest.split_once(')').map_or("", |(_, after)| after);
+        list.contains(&format!("{bare}{after}").as_str())
+    };
+    let other = |lists: &[&[&str]]| {
+        let is_other = |type_name: &str| !lists.iter().any(|list| is_of(list, type_name));
+        plan.columns.iter().find(|column| is_other(&column.type_name))
+    };
+    let failure = |column: &onecopy_classify::CaptureColumn, what: &str, hint: &str| {
+        let reason = format!(
+            "the rows of the statement have to be shipped ({}), and {what} of column {} cannot be read back",
+            plan.reason, column.name
+        );
+        Failure::unsupported(reason, hint)
+    };
+    if format == Format::Binary {
+        let column = other(&[PLAIN, FLOATS, DATES])?;
+        return Some(failure(column, "the binary form", "Ask for results in text format."));
+    }
+    let style = value("DateStyle").unwrap_or("ISO").to_ascii_lowercase();
+    if ["postgres", "sql", "german"].iter().any(|lossy| style.contains(lossy))
+        && let Some(column) = other(&[PLAIN, FLOATS])
+    {
+        return Some(failure(column, "the DateStyle", "SET DateStyle = 'ISO' before it."));
+    }
+    let digits = value("extra_float_digits").and_then(|digits| digits.trim().parse::<i32>().ok());
+    if digits.is_some_and(|digits| digits < 1)
+        && let Some(column) = other(&[PLAIN, DATES])
+    {
+        return Some(failure(column, "the rounded floats", "RESET extra_float_digits before it."));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_classify::{CaptureColumn, CaptureOp, Rewrite};
+    use onecopy_core::TableId;
+
+    fn plan(type_name: &str) -> CapturePlan {
+        let column = CaptureColumn { name: "c".to_owned(), type_name: type_name.to_owned(), fixed: false };
+        CapturePlan {
+            reason: "random()".to_owned(),
+            table: TableId(1),
+            table_sql: "t".to_owned(),
+            op: CaptureOp::Insert,
+            key: Vec::new(),
+            columns: vec![column],
+            rewrite: Rewrite::default(),
+            returning: String::new(),
+            client_returns: false,
+            bulk: None,
+            cascades: false,
+        }
+    }
+
+    #[test]
+    fn rows_are_shipped_where_their_text_says_all() {
+        let set = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        let none = Vec::new();
+        let cases = [
+            ("timestamp(3) with time zone", Format::Text, &none, true),
+            ("timestamp(3) with time zone", Format::Binary, &none, true),
+            ("mood[]", Format::Text, &none, true),
+            ("mood[]", Format::Binary, &none, false),
+            ("timestamp with time zone", Format::Text, &set("datestyle", "SQL, DMY"), false),
+            ("date", Format::Text, &set("DateStyle", "DMY"), true),
+            ("numeric(8,2)", Format::Text, &set("DateStyle", "German"), true),
+            ("tstzrange", Format::Text, &set("DateStyle", "Postgres"), false),
+            ("double precision[]", Format::Text, &set("extra_float_digits", "0"), false),
+            ("double precision", Format::Binary, &set("extra_float_digits", "0"), true),
+            ("double precision", Format::Text, &set("extra_float_digits", "3"), true),
+            ("point", Format::Text, &set("extra_float_digits", "-1"), false),
+            ("date", Format::Text, &set("extra_float_digits", "0"), true),
+        ];
+        for (type_name, format, settings, shipped) in cases {
+            assert_eq!(
+                loss(&plan(type_name), format, settings).is_none(),
+                shipped,
+                "{type_name} {settings:?}"
+            );
+        }
+    }
+}
