@@ -14,7 +14,7 @@ use onecopy_wire::frontend::build;
 use crate::bulk::{self, Form, Forms, Many, Step};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
-use crate::postgres::connect::Credentials;
+use crate::postgres::connect::{AGENT_MARK, Credentials};
 use crate::postgres::progress;
 use crate::record::{BadRecord, Record, What, Write};
 use crate::scheduler::{AgentCommand, Scheduler, Writes};
@@ -108,7 +108,7 @@ impl Agent {
 
     async fn serve(&self, pause: &mut Duration) -> Result<std::convert::Infallible, ApplyError> {
         let queue = &self.scheduler.agents[usize::from(self.replica.0)];
-        let mut lane = self.pool.connector.connect_marked(&self.who, 0).await?;
+        let mut lane = self.pool.connector.connect_marked(&self.who, AGENT_MARK).await?;
         lane.command(
             "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0",
         )
@@ -119,7 +119,7 @@ impl Agent {
             return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });
         }
         queue.clear();
-        self.pool.open();
+        self.pool.open(lane.pid);
         tracing::info!(replica = %self.name, applied = position.csn.0, "replica entered service");
         self.scheduler.handle(Event::ReplicaUp { replica: self.replica, applied: position.csn });
         *pause = RECONNECT_MIN;
@@ -127,14 +127,24 @@ impl Agent {
         // What was there before is done once, from the lowest row on.
         let mut pruned = Csn(0);
         loop {
-            let applied = match tokio::time::timeout(PRUNE_PAUSE, queue.next()).await {
-                Ok(AgentCommand::Suspect(reason)) => return Err(ApplyError::Suspected(reason)),
-                Ok(AgentCommand::Apply { from, to }) => {
+            let command = tokio::select! {
+                biased;
+                command = queue.next() => Some(command),
+                // Nothing is asked of the server now: what comes is a notice, or the end of the connection.
+                received = lane.fill() => {
+                    received?;
+                    continue;
+                }
+                () = tokio::time::sleep(PRUNE_PAUSE) => None,
+            };
+            let applied = match command {
+                Some(AgentCommand::Suspect(reason)) => return Err(ApplyError::Suspected(reason)),
+                Some(AgentCommand::Apply { from, to }) => {
                     self.apply_run(&mut lane, &mut forms, from, to).await?;
                     to
                 }
                 // A replica that executes everything itself has nothing to apply, but rows to prune all the same.
-                Err(_) => self.applied(),
+                None => self.applied(),
             };
             if applied.0 >= pruned.0 + progress::KEEP_ROWS {
                 progress::prune(&mut lane, pruned, applied).await?;

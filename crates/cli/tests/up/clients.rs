@@ -168,6 +168,36 @@ fn connections_of_one_replica_are_killed_and_clients_go_on() {
     });
 }
 
+/// A server that crashes loses what it had answered in the last moments, and then lets everybody in again.
+#[test]
+fn server_has_crashed_and_a_new_client_reads_what_was_acknowledged_before() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client
+            .batch_execute(
+                "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 0);
+                 CREATE ROLE visitor LOGIN; GRANT SELECT ON t TO visitor",
+            )
+            .await
+            .unwrap();
+        let replica = connect(&file.replicas[0].dsn).await;
+        let victim = rows(&replica, "SELECT pg_backend_pid()").await;
+        for _ in 0..5 {
+            client.batch_execute("UPDATE t SET v = v + 1").await.unwrap();
+        }
+        assert!(Command::new("kill").args(["-9", &victim]).status().unwrap().success());
+        // No lane of this role was open: nothing but the agent's session can tell that the server is another one now.
+        let visitor = file.client.dsn.replace("user=postgres", "user=visitor");
+        for _ in 0..20 {
+            let visitor = connect(&visitor).await;
+            assert_eq!(rows(&visitor, "SELECT v FROM t").await, "5");
+        }
+    });
+}
+
 fn await_both_in_service(dir: &Path) {
     let begin = Instant::now();
     loop {

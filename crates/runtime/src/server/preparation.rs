@@ -13,7 +13,7 @@ use crate::clock::Deadline;
 use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
 use crate::postgres::checks::{self, Facts};
-use crate::postgres::connect::{Connector, Credentials};
+use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
 use crate::postgres::definitions::{self, SequenceNames};
 use crate::postgres::progress::{self, Position};
 use crate::scheduler::Scheduler;
@@ -127,7 +127,7 @@ async fn look_at(
     connector: &Connector,
     agent: &Credentials,
 ) -> Result<(Lane, Facts, Option<Position>), LaneError> {
-    let mut lane = connector.connect_marked(agent, 0).await?;
+    let mut lane = connector.connect_marked(agent, AGENT_MARK).await?;
     // Earlier sessions of ours may still be committing: the position is only final when they are gone.
     progress::fence(&mut lane).await?;
     let facts = checks::facts(&mut lane).await?;
