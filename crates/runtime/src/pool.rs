@@ -112,18 +112,25 @@ impl Pool {
         permit: OwnedSemaphorePermit,
     ) -> Result<Box<Lane>, LaneError> {
         let incarnation = self.incarnation.load(Ordering::Acquire);
-        let mut lane = Box::new(self.connector.connect_marked(who, incarnation).await?);
-        // A server that crashed since it was fenced may have lost commits that it had answered (design 3.4), and lets
-        // new sessions in as if nothing had happened.
-        if !self.connector.has_agent(&mut lane, self.agent_pid.load(Ordering::Acquire)).await? {
-            return Err(LaneError::Closed);
-        }
+        let opened = self.open_checked(who, incarnation).await;
+        // Whatever the server says, it says it after a crash, or while it is being fenced.
         if self.incarnation.load(Ordering::Acquire) != incarnation {
             return Err(LaneError::Closed);
         }
+        let mut lane = opened?;
         lane.incarnation = incarnation;
         lane.permit = Some(permit);
         Ok(lane)
+    }
+
+    /// A server that crashed since it was fenced may have lost commits that it had answered (design 3.4), and lets new
+    /// sessions in as if nothing had happened.
+    async fn open_checked(&self, who: &Credentials, incarnation: u64) -> Result<Box<Lane>, LaneError> {
+        let mut lane = Box::new(self.connector.connect_marked(who, incarnation).await?);
+        match self.connector.has_agent(&mut lane, self.agent_pid.load(Ordering::Acquire)).await? {
+            true => Ok(lane),
+            false => Err(LaneError::Closed),
+        }
     }
 
     /// As many connections as may be are open: one that is idle elsewhere is closed for this, or one given back.

@@ -11,7 +11,7 @@ use rand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::lane::{Lane, LaneError, Stream};
+use crate::lane::{Lane, LaneError, Stream, is_going_away};
 use crate::settings::{ReplicaSettings, ReplicaTls};
 
 /// First key of the advisory locks by which the sessions of onecopy are known on a replica ("oc2p").
@@ -158,6 +158,11 @@ impl Connector {
                 }
                 Backend::ParameterStatus(status) => {
                     lane.params.insert(status.name.to_owned(), status.value.to_string());
+                }
+                // The server as a whole is starting or stopping, which is not the role's fault: another replica serves it.
+                Backend::Error(fields) if is_going_away(fields.code()) => {
+                    let message = fields.to_owned().message;
+                    return Err(LaneError::Lost(std::io::Error::other(message)));
                 }
                 Backend::Error(fields) => return Err(LaneError::Database(Box::new(fields.to_owned()))),
                 Backend::ReadyForQuery(_) => {
