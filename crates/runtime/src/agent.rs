@@ -66,6 +66,12 @@ enum ApplyError {
     Refused { csn: Csn, fields: Box<ErrorFields> },
     #[error("commit {csn}: a write affected {found:?} rows here and {expected:?} at its home")]
     Differs { csn: Csn, expected: Option<u64>, found: Option<u64> },
+    #[error(
+        "commit {csn}: a write affected {found:?} rows here and {expected:?} at its home, and is committed here"
+    )]
+    Diverged { csn: Csn, expected: Option<u64>, found: Option<u64> },
+    #[error("its contents differ from those of the others ({0}); copy it anew from one of them")]
+    Excluded(String),
     #[error("it follows log {found}, not {expected}")]
     OtherLog { found: String, expected: String },
     #[error("onecopy's schema is missing")]
@@ -118,6 +124,9 @@ impl Agent {
         if position.log_id != self.log_id {
             return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });
         }
+        if let Some(reason) = position.differs {
+            return Err(ApplyError::Excluded(reason));
+        }
         queue.clear();
         self.pool.open(lane.pid);
         tracing::info!(replica = %self.name, applied = position.csn.0, "replica entered service");
@@ -139,10 +148,13 @@ impl Agent {
             };
             let applied = match command {
                 Some(AgentCommand::Suspect(reason)) => return Err(ApplyError::Suspected(reason)),
-                Some(AgentCommand::Apply { from, to }) => {
-                    self.apply_run(&mut lane, &mut forms, from, to).await?;
-                    to
-                }
+                Some(AgentCommand::Apply { from, to }) => match self.apply_run(&mut lane, &mut forms, from, to).await {
+                    Ok(()) => to,
+                    Err(error @ ApplyError::Diverged { .. }) => {
+                        return Err(self.exclude(&mut lane, error).await);
+                    }
+                    Err(error) => return Err(error),
+                },
                 // A replica that executes everything itself has nothing to apply, but rows to prune all the same.
                 None => self.applied(),
             };
@@ -157,6 +169,26 @@ impl Agent {
     fn applied(&self) -> Csn {
         let status = self.scheduler.status();
         status.replicas.get(usize::from(self.replica.0)).map_or(Csn(0), |replica| Csn(replica.applied))
+    }
+
+    /// Keeps a replica whose contents are wrong out of service, until it is copied anew; but never the last one: its
+    /// contents are all that there is.
+    async fn exclude(&self, lane: &mut Lane, error: ApplyError) -> ApplyError {
+        let me = usize::from(self.replica.0);
+        let others = self.scheduler.status().replicas.into_iter().enumerate();
+        if !others.into_iter().any(|(at, replica)| at != me && replica.up) {
+            tracing::error!(replica = %self.name, %error, "the last replica in service differs from what was executed elsewhere; it goes on serving");
+            return error;
+        }
+        tracing::error!(replica = %self.name, %error, "replica differs from the others; it stays out of service until it is copied anew from one of them");
+        match progress::exclude(lane, &error.to_string()).await {
+            Ok(()) => error,
+            // It says so again when it is applied to after a restart, if it ever is.
+            Err(lost) => {
+                tracing::error!(replica = %self.name, error = %lost, "note on the replica that it differs");
+                error
+            }
+        }
     }
 
     /// Applies a run; what fails is tried once more from a clean transaction, one record at a time and with everything
@@ -498,6 +530,12 @@ async fn read_unit(lane: &mut Lane, mut unit: Unit) -> Result<Unit, ApplyError> 
             }
             Backend::ReadyForQuery(_) => {
                 lane.consume(head);
+                // Its COMMIT was on its way already: what differs is there to stay.
+                if let Some(ApplyError::Differs { csn, expected: rows, found }) = unit.failure
+                    && expected.is_empty()
+                {
+                    unit.failure = Some(ApplyError::Diverged { csn, expected: rows, found });
+                }
                 return Ok(unit);
             }
             _ => {}
