@@ -165,9 +165,14 @@ impl Pool {
         workers::current().min(self.idle.len() - 1)
     }
 
+    /// Whether a lane was opened since the replica was last fenced.
+    pub fn is_current(&self, lent: &Lent) -> bool {
+        lent.lane.incarnation == self.incarnation.load(Ordering::Acquire)
+    }
+
     /// Takes back a lane on which nothing is open and nothing is outstanding.
     pub fn give_back(&self, who: &Credentials, lent: Lent) {
-        if lent.lane.incarnation != self.incarnation.load(Ordering::Acquire) {
+        if !self.is_current(&lent) {
             return;
         }
         {

@@ -766,6 +766,10 @@ impl Session {
     }
 
     pub(super) async fn roll_back_lane(&mut self, mut lane: Lane) {
+        if !self.shared.pools[usize::from(lane.replica.0)].is_current(&lane.lent) {
+            // It is closed, and may belong to a server that does not answer any more.
+            return;
+        }
         match lane.lent.lane.command("ROLLBACK").await {
             Ok(()) => self.give_back(lane),
             Err(error) => self.lose_lane(lane, &error),
