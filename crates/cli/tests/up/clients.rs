@@ -1,6 +1,7 @@
 //! What clients of a local cluster see, and what the replicas hold afterwards.
 
 use super::{Up, folder};
+use futures_util::StreamExt;
 use onecopy_cluster::ClusterFile;
 use std::path::Path;
 use std::pin::pin;
@@ -248,4 +249,51 @@ fn replica_differs_and_stays_out_of_service_while_the_others_serve() {
 
 fn replicas(status: &serde_json::Value) -> &[serde_json::Value] {
     status["replicas"].as_array().unwrap()
+}
+
+/// Reads rows slowly, ends the connections of the replicas that send them, and says what came: the rows, and why no more.
+async fn cut(
+    client: &Client,
+    file: &ClusterFile,
+    sql: &str,
+    rows_before: usize,
+) -> (Vec<i32>, Option<SqlState>) {
+    let mut stream = pin!(client.query_raw(sql, [0_i32; 0]).await.unwrap());
+    let mut numbers = Vec::new();
+    loop {
+        if numbers.len() == rows_before {
+            for replica in &file.replicas {
+                let replica = connect(&replica.dsn).await;
+                let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                            WHERE query LIKE '%generate_series%' AND pid <> pg_backend_pid()";
+                rows(&replica, kill).await;
+            }
+        }
+        match stream.next().await {
+            Some(Ok(row)) => numbers.push(row.get::<_, i32>(0)),
+            Some(Err(error)) => return (numbers, error.code().cloned()),
+            None => return (numbers, None),
+        }
+    }
+}
+
+#[test]
+fn answer_of_which_rows_were_sent_is_cut_off_and_not_begun_again() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        let sql = "SELECT i, repeat('x', 1000) FROM generate_series(1, 200000) i";
+        let (numbers, code) = cut(&client, &file, sql, 100).await;
+        assert_eq!(code, Some(SqlState::T_R_SERIALIZATION_FAILURE));
+        assert!(numbers.len() < 200_000 && numbers.iter().copied().eq(1..=numbers.len() as i32));
+        assert_eq!(rows(&client, "SELECT 1").await, "1", "the session goes on");
+        // Inside a row nothing can be said any more: the connection ends.
+        let sql = "SELECT i, repeat('x', 5000000) FROM generate_series(1, 100) i";
+        let (numbers, code) = cut(&client, &file, sql, 2).await;
+        assert_eq!(code, None);
+        assert!(numbers.len() < 100 && numbers.iter().copied().eq(1..=numbers.len() as i32));
+        assert!(client.simple_query("SELECT 1").await.is_err());
+    });
 }
