@@ -13,7 +13,7 @@ use onecopy_wire::frontend::build;
 use crate::bulk::{self, Form, Forms, Many, Step};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
-use crate::postgres::connect::Credentials;
+use crate::postgres::connect::{AGENT_MARK, Credentials};
 use crate::postgres::progress;
 use crate::record::{BadRecord, Record, What, Write};
 use crate::scheduler::{AgentCommand, Scheduler, Writes};
@@ -66,6 +66,12 @@ enum ApplyError {
     Refused { csn: Csn, fields: Box<ErrorFields> },
     #[error("commit {csn}: a write affected {found:?} rows here and {expected:?} at its home")]
     Differs { csn: Csn, expected: Option<u64>, found: Option<u64> },
+    #[error(
+        "commit {csn}: a write affected {found:?} rows here and {expected:?} at its home, and is committed here"
+    )]
+    Diverged { csn: Csn, expected: Option<u64>, found: Option<u64> },
+    #[error("its contents differ from those of the others ({0}); copy it anew from one of them")]
+    Excluded(String),
     #[error("it follows log {found}, not {expected}")]
     OtherLog { found: String, expected: String },
     #[error("onecopy's schema is missing")]
@@ -108,7 +114,7 @@ impl Agent {
 
     async fn serve(&self, pause: &mut Duration) -> Result<std::convert::Infallible, ApplyError> {
         let queue = &self.scheduler.agents[usize::from(self.replica.0)];
-        let mut lane = self.pool.connector.connect_marked(&self.who, 0).await?;
+        let mut lane = self.pool.connector.connect_marked(&self.who, AGENT_MARK).await?;
         lane.command(
             "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0",
         )
@@ -118,8 +124,11 @@ impl Agent {
         if position.log_id != self.log_id {
             return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });
         }
+        if let Some(reason) = position.differs {
+            return Err(ApplyError::Excluded(reason));
+        }
         queue.clear();
-        self.pool.open();
+        self.pool.open(lane.pid);
         tracing::info!(replica = %self.name, applied = position.csn.0, "replica entered service");
         self.scheduler.handle(Event::ReplicaUp { replica: self.replica, applied: position.csn });
         *pause = RECONNECT_MIN;
@@ -127,14 +136,27 @@ impl Agent {
         // What was there before is done once, from the lowest row on.
         let mut pruned = Csn(0);
         loop {
-            let applied = match tokio::time::timeout(PRUNE_PAUSE, queue.next()).await {
-                Ok(AgentCommand::Suspect(reason)) => return Err(ApplyError::Suspected(reason)),
-                Ok(AgentCommand::Apply { from, to }) => {
-                    self.apply_run(&mut lane, &mut forms, from, to).await?;
-                    to
+            let command = tokio::select! {
+                biased;
+                command = queue.next() => Some(command),
+                // Nothing is asked of the server now: what comes is a notice, or the end of the connection.
+                received = lane.fill() => {
+                    received?;
+                    continue;
                 }
+                () = tokio::time::sleep(PRUNE_PAUSE) => None,
+            };
+            let applied = match command {
+                Some(AgentCommand::Suspect(reason)) => return Err(ApplyError::Suspected(reason)),
+                Some(AgentCommand::Apply { from, to }) => match self.apply_run(&mut lane, &mut forms, from, to).await {
+                    Ok(()) => to,
+                    Err(error @ ApplyError::Diverged { .. }) => {
+                        return Err(self.exclude(&mut lane, error).await);
+                    }
+                    Err(error) => return Err(error),
+                },
                 // A replica that executes everything itself has nothing to apply, but rows to prune all the same.
-                Err(_) => self.applied(),
+                None => self.applied(),
             };
             if progress::is_due(pruned, applied) {
                 progress::prune(&mut lane, pruned, applied).await?;
@@ -147,6 +169,26 @@ impl Agent {
     fn applied(&self) -> Csn {
         let status = self.scheduler.status();
         status.replicas.get(usize::from(self.replica.0)).map_or(Csn(0), |replica| Csn(replica.applied))
+    }
+
+    /// Keeps a replica whose contents are wrong out of service, until it is copied anew; but never the last one: its
+    /// contents are all that there is.
+    async fn exclude(&self, lane: &mut Lane, error: ApplyError) -> ApplyError {
+        let me = usize::from(self.replica.0);
+        let others = self.scheduler.status().replicas.into_iter().enumerate();
+        if !others.into_iter().any(|(at, replica)| at != me && replica.up) {
+            tracing::error!(replica = %self.name, %error, "the last replica in service differs from what was executed elsewhere; it goes on serving");
+            return error;
+        }
+        tracing::error!(replica = %self.name, %error, "replica differs from the others; it stays out of service until it is copied anew from one of them");
+        match progress::exclude(lane, &error.to_string()).await {
+            Ok(()) => error,
+            // It says so again when it is applied to after a restart, if it ever is.
+            Err(lost) => {
+                tracing::error!(replica = %self.name, error = %lost, "note on the replica that it differs");
+                error
+            }
+        }
     }
 
     /// Applies a run; what fails is tried once more from a clean transaction, one record at a time and with everything
@@ -506,6 +548,12 @@ async fn read_unit(lane: &mut Lane, mut unit: Unit) -> Result<Unit, ApplyError> 
             }
             Backend::ReadyForQuery(_) => {
                 lane.consume(head);
+                // Its COMMIT was on its way already: what differs is there to stay.
+                if let Some(ApplyError::Differs { csn, expected: rows, found }) = unit.failure
+                    && expected.is_empty()
+                {
+                    unit.failure = Some(ApplyError::Diverged { csn, expected: rows, found });
+                }
                 return Ok(unit);
             }
             _ => {}

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use onecopy_core::ReplicaId;
@@ -28,6 +28,8 @@ pub struct Pool {
     given_back: Notify,
     incarnation: AtomicU64,
     up: AtomicBool,
+    /// The agent's session on the replica: what is known of the replica holds for as long as that lives.
+    agent_pid: AtomicU32,
     agent: Arc<AgentQueue>,
 }
 
@@ -75,6 +77,7 @@ impl Pool {
             given_back: Notify::new(),
             incarnation: AtomicU64::new(0),
             up: AtomicBool::new(false),
+            agent_pid: AtomicU32::new(0),
             agent,
         }
     }
@@ -109,13 +112,25 @@ impl Pool {
         permit: OwnedSemaphorePermit,
     ) -> Result<Box<Lane>, LaneError> {
         let incarnation = self.incarnation.load(Ordering::Acquire);
-        let mut lane = Box::new(self.connector.connect_marked(who, incarnation).await?);
+        let opened = self.open_checked(who, incarnation).await;
+        // Whatever the server says, it says it after a crash, or while it is being fenced.
         if self.incarnation.load(Ordering::Acquire) != incarnation {
             return Err(LaneError::Closed);
         }
+        let mut lane = opened?;
         lane.incarnation = incarnation;
         lane.permit = Some(permit);
         Ok(lane)
+    }
+
+    /// A server that crashed since it was fenced may have lost commits that it had answered (design 3.4), and lets new
+    /// sessions in as if nothing had happened.
+    async fn open_checked(&self, who: &Credentials, incarnation: u64) -> Result<Box<Lane>, LaneError> {
+        let mut lane = Box::new(self.connector.connect_marked(who, incarnation).await?);
+        match self.connector.has_agent(&mut lane, self.agent_pid.load(Ordering::Acquire)).await? {
+            true => Ok(lane),
+            false => Err(LaneError::Closed),
+        }
     }
 
     /// As many connections as may be are open: one that is idle elsewhere is closed for this, or one given back.
@@ -150,9 +165,14 @@ impl Pool {
         workers::current().min(self.idle.len() - 1)
     }
 
+    /// Whether a lane was opened since the replica was last fenced.
+    pub fn is_current(&self, lent: &Lent) -> bool {
+        lent.lane.incarnation == self.incarnation.load(Ordering::Acquire)
+    }
+
     /// Takes back a lane on which nothing is open and nothing is outstanding.
     pub fn give_back(&self, who: &Credentials, lent: Lent) {
-        if lent.lane.incarnation != self.incarnation.load(Ordering::Acquire) {
+        if !self.is_current(&lent) {
             return;
         }
         {
@@ -195,9 +215,10 @@ impl Pool {
         self.suspect(self.incarnation.load(Ordering::Acquire), reason);
     }
 
-    /// The replica was fenced: only lanes opened from now on may be used.
-    pub fn open(&self) -> u64 {
+    /// The replica was fenced by this session of its agent: only lanes opened from now on may be used.
+    pub fn open(&self, agent_pid: u32) -> u64 {
         self.close_idle();
+        self.agent_pid.store(agent_pid, Ordering::Release);
         let incarnation = self.incarnation.fetch_add(1, Ordering::AcqRel) + 1;
         self.up.store(true, Ordering::Release);
         incarnation

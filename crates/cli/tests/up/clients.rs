@@ -1,6 +1,7 @@
 //! What clients of a local cluster see, and what the replicas hold afterwards.
 
 use super::{Up, folder};
+use futures_util::StreamExt;
 use onecopy_cluster::ClusterFile;
 use std::path::Path;
 use std::pin::pin;
@@ -168,6 +169,36 @@ fn connections_of_one_replica_are_killed_and_clients_go_on() {
     });
 }
 
+/// A server that crashes loses what it had answered in the last moments, and then lets everybody in again.
+#[test]
+fn server_has_crashed_and_a_new_client_reads_what_was_acknowledged_before() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client
+            .batch_execute(
+                "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 0);
+                 CREATE ROLE visitor LOGIN; GRANT SELECT ON t TO visitor",
+            )
+            .await
+            .unwrap();
+        let replica = connect(&file.replicas[0].dsn).await;
+        let victim = rows(&replica, "SELECT pg_backend_pid()").await;
+        for _ in 0..5 {
+            client.batch_execute("UPDATE t SET v = v + 1").await.unwrap();
+        }
+        assert!(Command::new("kill").args(["-9", &victim]).status().unwrap().success());
+        // No lane of this role was open: nothing but the agent's session can tell that the server is another one now.
+        let visitor = file.client.dsn.replace("user=postgres", "user=visitor");
+        for _ in 0..5 {
+            let visitor = connect(&visitor).await;
+            assert_eq!(rows(&visitor, "SELECT v FROM t").await, "5");
+        }
+    });
+}
+
 fn await_both_in_service(dir: &Path) {
     let begin = Instant::now();
     loop {
@@ -178,4 +209,91 @@ fn await_both_in_service(dir: &Path) {
         assert!(begin.elapsed() < Duration::from_secs(60), "a replica stayed out of service: {status}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Somebody changed one replica behind onecopy's back, and a write shows it.
+#[test]
+fn replica_differs_and_stays_out_of_service_while_the_others_serve() {
+    block_on(async {
+        let dir = folder();
+        let mut up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        let table = "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 0)";
+        client.batch_execute(table).await.unwrap();
+        super::wait_until("all replicas contain the table", || {
+            let status = json(dir.path(), &["status"]);
+            replicas(&status).iter().all(|replica| replica["applied"] == status["status"]["told"])
+        });
+        // The next write finds its home where the last one did, and is applied to the others.
+        let status = json(dir.path(), &["status"]);
+        let changed = replicas(&status).iter().position(|replica| replica["home_statements"] == 0).unwrap();
+        let changed_directly = connect(&file.replicas[changed].dsn).await;
+        changed_directly.batch_execute("DELETE FROM t").await.unwrap();
+        assert_eq!(client.execute("UPDATE t SET v = v + 1 WHERE id = 1", &[]).await.unwrap(), 1);
+        let others_serve = || {
+            let status = json(dir.path(), &["status"]);
+            let is_up = |at: usize| replicas(&status)[at]["state"] == "up";
+            (0..3).all(|at| is_up(at) == (at != changed))
+        };
+        super::wait_until("it has left service", others_serve);
+        for _ in 0..600 {
+            assert_eq!(rows(&client, "SELECT v FROM t").await, "1");
+        }
+        up.signal("-TERM");
+        assert!(up.process.wait().unwrap().success());
+        let _again = Up::ready(dir.path(), 3);
+        assert!(others_serve(), "a restart does not bring it back");
+    });
+}
+
+fn replicas(status: &serde_json::Value) -> &[serde_json::Value] {
+    status["replicas"].as_array().unwrap()
+}
+
+/// Reads rows slowly, ends the connections of the replicas that send them, and says what came: the rows, and why no more.
+async fn cut(
+    client: &Client,
+    file: &ClusterFile,
+    sql: &str,
+    rows_before: usize,
+) -> (Vec<i32>, Option<SqlState>) {
+    let mut stream = pin!(client.query_raw(sql, [0_i32; 0]).await.unwrap());
+    let mut numbers = Vec::new();
+    loop {
+        if numbers.len() == rows_before {
+            for replica in &file.replicas {
+                let replica = connect(&replica.dsn).await;
+                let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                            WHERE query LIKE '%generate_series%' AND pid <> pg_backend_pid()";
+                rows(&replica, kill).await;
+            }
+        }
+        match stream.next().await {
+            Some(Ok(row)) => numbers.push(row.get::<_, i32>(0)),
+            Some(Err(error)) => return (numbers, error.code().cloned()),
+            None => return (numbers, None),
+        }
+    }
+}
+
+#[test]
+fn answer_of_which_rows_were_sent_is_cut_off_and_not_begun_again() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        let sql = "SELECT i, repeat('x', 1000) FROM generate_series(1, 200000) i";
+        let (numbers, code) = cut(&client, &file, sql, 100).await;
+        assert_eq!(code, Some(SqlState::T_R_SERIALIZATION_FAILURE));
+        assert!(numbers.len() < 200_000 && numbers.iter().copied().eq(1..=numbers.len() as i32));
+        assert_eq!(rows(&client, "SELECT 1").await, "1", "the session goes on");
+        // Inside a row nothing can be said any more: the connection ends.
+        let sql = "SELECT i, repeat('x', 5000000) FROM generate_series(1, 100) i";
+        let (numbers, code) = cut(&client, &file, sql, 2).await;
+        assert_eq!(code, None);
+        assert!(numbers.len() < 100 && numbers.iter().copied().eq(1..=numbers.len() as i32));
+        assert!(client.simple_query("SELECT 1").await.is_err());
+    });
 }

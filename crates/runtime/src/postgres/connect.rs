@@ -11,11 +11,14 @@ use rand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::lane::{Lane, LaneError, Stream};
+use crate::lane::{Lane, LaneError, Stream, is_going_away};
 use crate::settings::{ReplicaSettings, ReplicaTls};
 
 /// First key of the advisory locks by which the sessions of onecopy are known on a replica ("oc2p").
 pub const SESSION_MARK: i32 = 0x6f63_3270;
+
+/// Second key of an agent's own session; that of a lane is the replica's incarnation, which is greater.
+pub const AGENT_MARK: u64 = 0;
 
 /// Who connects to a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +42,17 @@ impl Connector {
         let mark = (incarnation & 0x7fff_ffff) as i32;
         lane.command(&format!("SELECT pg_catalog.pg_advisory_lock_shared({SESSION_MARK}, {mark})")).await?;
         Ok(lane)
+    }
+
+    /// Whether an agent's session still lives on the server of this lane. It does not outlive a crash of the server.
+    pub async fn has_agent(&self, lane: &mut Lane, pid: u32) -> Result<bool, LaneError> {
+        let held = lane
+            .query(&format!(
+                "SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' \
+                 AND classid::bigint = {SESSION_MARK} AND objid::bigint = {AGENT_MARK} AND pid = {pid}"
+            ))
+            .await?;
+        Ok(!held.is_empty())
     }
 
     /// A connection that is ready for statements.
@@ -144,6 +158,11 @@ impl Connector {
                 }
                 Backend::ParameterStatus(status) => {
                     lane.params.insert(status.name.to_owned(), status.value.to_string());
+                }
+                // The server as a whole is starting or stopping, which is not the role's fault: another replica serves it.
+                Backend::Error(fields) if is_going_away(fields.code()) => {
+                    let message = fields.to_owned().message;
+                    return Err(LaneError::Lost(std::io::Error::other(message)));
                 }
                 Backend::Error(fields) => return Err(LaneError::Database(Box::new(fields.to_owned()))),
                 Backend::ReadyForQuery(_) => {

@@ -40,6 +40,8 @@ pub struct Position {
     pub csn: Csn,
     /// Proves to the replica that onecopy is calling.
     pub secret: String,
+    /// Why it must not serve: its contents were found to differ.
+    pub differs: Option<String>,
 }
 
 /// Reads the position; `None` on a server that onecopy has never used.
@@ -50,17 +52,31 @@ pub async fn read(lane: &mut Lane) -> Result<Option<Position>, LaneError> {
     }
     let rows = lane
         .query(
-            "SELECT m.log_id, m.secret, p.epoch, p.csn FROM onecopy.meta m, \
+            "SELECT m.log_id, m.secret, p.epoch, p.csn, pg_catalog.to_jsonb(m) ->> 'differs' FROM onecopy.meta m, \
              (SELECT epoch, csn FROM onecopy.progress ORDER BY csn DESC LIMIT 1) p",
         )
         .await?;
     Ok(rows.into_iter().next().map(|row| {
+        let differs = row.get(4).cloned().flatten();
         let mut values = row.into_iter().map(Option::unwrap_or_default);
         let mut next = || values.next().unwrap_or_default();
         let (log_id, secret) = (next(), next());
         let (epoch, csn) = (next().parse().unwrap_or(0), next().parse().unwrap_or(0));
-        Position { log_id, epoch, csn: Csn(csn), secret }
+        Position { log_id, epoch, csn: Csn(csn), secret, differs }
     }))
+}
+
+/// Notes on a replica that its contents differ from what they should be: it is not to serve again. The column is made when
+/// it is first needed.
+pub async fn exclude(lane: &mut Lane, reason: &str) -> Result<(), LaneError> {
+    // What was under way behind it may have failed. And this must not be lost by a crash.
+    lane.command("ROLLBACK").await?;
+    let reason = crate::agent::quote(reason);
+    lane.command(&format!(
+        "SET synchronous_commit = on; ALTER TABLE onecopy.meta ADD COLUMN IF NOT EXISTS differs text; \
+         UPDATE onecopy.meta SET differs = {reason}"
+    ))
+    .await
 }
 
 /// Creates the schema on a server that shall follow a log from `csn` on.

@@ -319,7 +319,7 @@ async fn start(
         started: Stopwatch::start(),
         sequence_names: prepared.sequence_names,
     });
-    preparation::await_service(&shared).await?;
+    preparation::await_service(&shared, prepared.usable).await?;
     Ok(shared)
 }
 

@@ -13,7 +13,7 @@ use crate::clock::Deadline;
 use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
 use crate::postgres::checks::{self, Facts};
-use crate::postgres::connect::{Connector, Credentials};
+use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
 use crate::postgres::definitions::{self, SequenceNames};
 use crate::postgres::progress::{self, Position};
 use crate::scheduler::Scheduler;
@@ -25,6 +25,8 @@ const SERVICE_WAIT: Duration = Duration::from_secs(30);
 
 /// What was learned before serving.
 pub struct Prepared {
+    /// Replicas that can be used now.
+    pub usable: usize,
     pub log: Arc<Log>,
     pub log_id: String,
     pub epoch: u64,
@@ -75,6 +77,12 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
             timeout: Duration::from_millis(settings.limits.connect_timeout_ms),
         };
         match look_at(&connector, &agent).await {
+            Ok((_, _, Some(Position { differs: Some(reason), .. }))) => {
+                missing.push(format!(
+                    "{}: its contents differ from those of the others ({reason}); copy it anew from one of them",
+                    replica.name
+                ));
+            }
             Ok((lane, facts, position)) => {
                 found.push(Found { lane, name: replica.name.clone(), facts, position });
             }
@@ -111,6 +119,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     let sequences = sequences.into_iter().map(|(id, definition, _)| (id, definition)).collect();
     let sequence_names = Arc::new(Mutex::new(definitions::names(&catalogue)));
     Ok(Prepared {
+        usable: found.len(),
         log: Arc::new(log),
         log_id,
         epoch,
@@ -127,7 +136,7 @@ async fn look_at(
     connector: &Connector,
     agent: &Credentials,
 ) -> Result<(Lane, Facts, Option<Position>), LaneError> {
-    let mut lane = connector.connect_marked(agent, 0).await?;
+    let mut lane = connector.connect_marked(agent, AGENT_MARK).await?;
     // Earlier sessions of ours may still be committing: the position is only final when they are gone.
     progress::fence(&mut lane).await?;
     let facts = checks::facts(&mut lane).await?;
@@ -198,8 +207,13 @@ async fn bring_together(
         progress::create(&mut one.lane, log_id, &secret, end)
             .await
             .map_err(|error| ServeError::Replicas(format!("prepare replica {}: {error}", one.name)))?;
-        one.position =
-            Some(Position { log_id: log_id.to_owned(), epoch: 0, csn: end, secret: secret.clone() });
+        one.position = Some(Position {
+            log_id: log_id.to_owned(),
+            epoch: 0,
+            csn: end,
+            secret: secret.clone(),
+            differs: None,
+        });
     }
     Ok(secret)
 }
@@ -244,13 +258,13 @@ async fn adopt(settings: &Settings, found: &mut [Found]) -> Result<(), ServeErro
     Ok(())
 }
 
-/// Waits until every replica has been brought to the log's end; one that takes too long is left to catch up.
-pub async fn await_service(shared: &Shared) -> Result<(), ServeError> {
+/// Waits until so many replicas have been brought to the log's end; one that takes too long is left to catch up.
+pub async fn await_service(shared: &Shared, usable: usize) -> Result<(), ServeError> {
     let deadline = Deadline::after(SERVICE_WAIT);
     loop {
         let status = shared.scheduler.status();
         let ready = status.replicas.iter().filter(|r| r.up && r.applied >= status.told).count();
-        if ready == status.replicas.len() {
+        if ready >= usable {
             return Ok(());
         }
         if deadline.has_passed() {

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::lane::LaneError;
-use crate::pool::Lent;
+use crate::pool::{Lent, Pool};
 use crate::postgres::connect::Credentials;
 use crate::server::{Counted, Shared, cancel};
 use crate::session::Session;
@@ -328,8 +328,13 @@ async fn reported_settings(
 ) -> Result<HashMap<String, String>, Failure> {
     let limit = Duration::from_millis(shared.limits.wait_timeout_ms.max(1));
     let deadline = Deadline::after(limit);
+    // The role may have been made, or given settings, by the last commit.
+    let told = shared.scheduler.status().told;
+    let mut pause = Duration::from_millis(1);
     loop {
-        for pool in shared.pools.iter().filter(|pool| pool.is_up()) {
+        let replicas = shared.scheduler.status().replicas;
+        let is_fresh = |pool: &&Arc<Pool>| replicas[usize::from(pool.replica.0)].applied >= told;
+        for pool in shared.pools.iter().filter(|pool| pool.is_up()).filter(is_fresh) {
             match pool.lend(who).await {
                 Ok(mut lent) => match dress(&mut lent, environment).await {
                     Ok(()) => {
@@ -348,7 +353,8 @@ async fn reported_settings(
             return Err(Failure::new(SqlState::CANNOT_CONNECT_NOW, "no replica is in service")
                 .hint("Try again when one is back; `onecopy status` shows them."));
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(50));
     }
 }
 

@@ -88,12 +88,17 @@ pub struct Client {
     stream: Stream,
     pub input: BytesMut,
     pub output: BytesMut,
+    /// Bytes sent since the start: what has left cannot be taken back.
+    pub sent: u64,
+    /// The output, sent or not, ends in the middle of a message, so nothing but its rest may follow.
+    pub mid_message: bool,
     message_len_max: usize,
 }
 
 impl Client {
     pub fn new(stream: Stream, input: BytesMut, message_len_max: usize) -> Client {
-        Client { stream, input, output: BytesMut::with_capacity(READ_LEN), message_len_max }
+        let output = BytesMut::with_capacity(READ_LEN);
+        Client { stream, input, output, sent: 0, mid_message: false, message_len_max }
     }
 
     /// Whether the connection is encrypted.
@@ -104,6 +109,7 @@ impl Client {
     /// Sends all answers so far.
     pub async fn flush(&mut self) -> Result<(), ClientError> {
         if !self.output.is_empty() {
+            self.sent += self.output.len() as u64;
             self.stream.write_all_buf(&mut self.output).await?;
             if self.output.capacity() > 4 * SEND_LEN {
                 self.output = BytesMut::with_capacity(READ_LEN);

@@ -495,7 +495,7 @@ impl Session {
         if let (Some(columns), None) = (job.aside.probe, &watch.capture) {
             watch.capture = Some(Captured { columns, client_returns: true, ..Captured::default() });
         }
-        let begun_at = self.client.output.len();
+        let (begun_at, sent) = (self.client.output.len(), self.client.sent);
         let result = {
             let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
             self.cancel.set(Whereabouts::OnLane {
@@ -539,8 +539,10 @@ impl Session {
                 return Err(error);
             }
             Err(UnitError::Lane(error)) => {
-                let answer_begun = self.client.output.len() < begun_at;
-                self.client.output.truncate(begun_at);
+                let answer_begun = self.client.sent != sent;
+                if !answer_begun {
+                    self.client.output.truncate(begun_at);
+                }
                 self.drop_held();
                 self.lose_lane(lane, &error);
                 let outcome = Outcome::Lost { answer_begun };
@@ -558,7 +560,9 @@ impl Session {
             Ok(returned) => Outcome::Done { returned },
             Err(Some(failure)) => {
                 self.drop_held();
-                self.client.output.truncate(begun_at.min(self.client.output.len()));
+                if self.client.sent == sent {
+                    self.client.output.truncate(begun_at);
+                }
                 self.return_lane(lane, how, Status::Failed).await;
                 self.fail(&failure);
                 self.report(id, op, replica, Outcome::Failed, elapsed_ns);
@@ -783,6 +787,10 @@ impl Session {
     }
 
     pub(super) async fn roll_back_lane(&mut self, mut lane: Lane) {
+        if !self.shared.pools[usize::from(lane.replica.0)].is_current(&lane.lent) {
+            // It is closed, and may belong to a server that does not answer any more.
+            return;
+        }
         match lane.lent.lane.command("ROLLBACK").await {
             Ok(()) => self.give_back(lane),
             Err(error) => self.lose_lane(lane, &error),

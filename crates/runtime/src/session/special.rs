@@ -480,7 +480,7 @@ impl Session {
 
     /// Runs a unit that changes nothing on the reference replica; one that is lost before it answered is replaced.
     async fn run_on_reference(&mut self, request: &Request) -> Result<Done, ClientError> {
-        let begun_at = self.client.output.len();
+        let (begun_at, sent) = (self.client.output.len(), self.client.sent);
         let mut losses = 0;
         loop {
             let Some(replica) = self.await_reference_replica().await else {
@@ -495,7 +495,7 @@ impl Session {
                     let mut watch = Watch::default();
                     let result = unit::run(&mut lane.lent.lane, 0, request, sink, &mut watch, None).await;
                     match result {
-                        Err(UnitError::Lane(error)) if self.client.output.len() >= begun_at => {
+                        Err(UnitError::Lane(error)) if self.client.sent == sent => {
                             self.client.output.truncate(begun_at);
                             self.lose_lane(lane, &error);
                             error

@@ -133,8 +133,6 @@ pub struct Answer {
     /// Rows affected, by the last command tag.
     pub rows: Option<u64>,
     pub status: Option<Status>,
-    /// Bytes of the answer that have left for the client before it was complete.
-    pub begun: bool,
     /// The held answer grew too large and was dropped.
     pub overflow: bool,
     /// There was more to keep than may be kept: nothing was.
@@ -370,7 +368,9 @@ pub async fn run(
         }
         Err(error) => return Err(error.into()),
     }
-    relay.relay(lane, &mut expectations).await?;
+    if let Err(error) = relay.relay(lane, &mut expectations).await {
+        return Err(relay.unless_cut(error));
+    }
     relay.answer.unparsed = forget_unparsed(lane, &mut expectations);
     Ok(relay.answer)
 }
@@ -433,11 +433,11 @@ impl Relay<'_, '_> {
         }
         self.put(&lane.input[..len]);
         lane.input.advance(len);
-        if let Sink::Client(client) = &mut self.sink
-            && (client.output.len() >= SEND_LEN || mid_frame)
-        {
-            self.answer.begun = true;
-            client.flush().await?;
+        if let Sink::Client(client) = &mut self.sink {
+            client.mid_message = mid_frame;
+            if client.output.len() >= SEND_LEN || mid_frame {
+                client.flush().await?;
+            }
         }
         Ok(())
     }
@@ -567,7 +567,6 @@ impl Relay<'_, '_> {
                 return Err(ClientError::Protocol("COPY FROM STDIN has nobody to ask for data".into()).into());
             }
         };
-        answer.begun = true;
         client.flush().await?;
         loop {
             while let Some(head) = client.peek()? {
@@ -623,6 +622,18 @@ impl Relay<'_, '_> {
                 }
                 received = client.fill() => received?,
             }
+        }
+    }
+
+    /// A lane that is lost in the middle of a message takes the client with it: no error could be told from the message's
+    /// rest.
+    fn unless_cut(&self, error: UnitError) -> UnitError {
+        match (&self.sink, error) {
+            (Sink::Client(client), UnitError::Lane(error)) if client.mid_message => {
+                let cut = format!("an answer was cut in the middle of a message: {error}");
+                ClientError::Lost(std::io::Error::other(cut)).into()
+            }
+            (_, error) => error,
         }
     }
 

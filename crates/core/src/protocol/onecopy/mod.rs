@@ -835,7 +835,13 @@ impl Onecopy {
 
     fn on_replica_down(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
         self.replicas.get_mut(id).on_down();
-        self.decisions.home_is_gone(id);
+        // Of those that committed there already, nothing is left to leave; the others would wait for their turn for ever.
+        let applied = self.replicas.get(id).applied;
+        for (txn, csn) in self.decisions.home_is_gone(id) {
+            if csn > applied {
+                effects.push(Effect::Leave { txn, replica: id });
+            }
+        }
         self.advance_all(effects);
         let mut affected: Vec<TxnId> =
             self.txns.iter().filter(|(_, txn)| txn.uses(id)).map(|(id, _)| *id).collect();

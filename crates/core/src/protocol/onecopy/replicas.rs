@@ -374,12 +374,15 @@ impl Decisions {
         Some(decided.csn)
     }
 
-    pub(super) fn home_is_gone(&mut self, replica: ReplicaId) {
+    /// What was open at a replica is gone with it, and will be applied there. Returns whose it was, and its place.
+    pub(super) fn home_is_gone(&mut self, replica: ReplicaId) -> Vec<(TxnId, Csn)> {
+        let mut gone = Vec::new();
         for decided in self.recent.iter_mut() {
-            if decided.home.is_some_and(|(_, home)| home == replica) {
-                decided.home = None;
+            if let Some((txn, _)) = decided.home.take_if(|(_, home)| *home == replica) {
+                gone.push((txn, decided.csn));
             }
         }
+        gone
     }
 
     /// Drops what every serving replica contains and every client knows.

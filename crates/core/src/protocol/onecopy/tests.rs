@@ -341,6 +341,24 @@ fn a_replica_lost_between_decision_and_durability_still_lets_the_items_go() {
 }
 
 #[test]
+fn a_home_lost_before_its_turn_in_the_order_is_left_even_if_the_client_was_answered() {
+    let mut rig = rig();
+    rig.single(T1, write(1));
+    rig.single(T2, write(2));
+    rig.done(T2, OP0, R1);
+    rig.done(T1, OP0, R0);
+    rig.durable(2);
+    // R1 commits T2, then applies T1; R0 has not applied T2 yet, and T1 waits there for its turn.
+    rig.applied(R1, 1);
+    rig.applied(R1, 2);
+    rig.effects.clear();
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.expect(&[Effect::Leave { txn: T1, replica: R0 }]);
+    rig.on(Event::ReplicaDown { replica: R1 });
+    rig.expect(&[]);
+}
+
+#[test]
 fn a_read_lost_with_its_replica_runs_again_elsewhere_unless_rows_were_seen() {
     let mut rig = rig();
     rig.single(T1, read(1));
