@@ -12,7 +12,7 @@ use onecopy_wire::relay::{Next, RelayState, TagSet, scan};
 use onecopy_wire::{SqlState, WireError, backend};
 
 use crate::errors::Failure;
-use crate::lane::{DECODE_LEN_MAX, Lane, LaneError, StatementKey, StatementName};
+use crate::lane::{DECODE_LEN_MAX, Lane, LaneError, StatementKey, StatementName, is_going_away};
 use crate::session::client::{Client, ClientError, SEND_LEN};
 
 /// A statement as the client prepared it, and as it is prepared on lanes.
@@ -469,6 +469,8 @@ impl Relay<'_, '_> {
                 lane.consume(head);
                 return Ok(true);
             }
+            // It is the connection that ends, whatever the statement was doing.
+            Backend::Error(fields) if is_going_away(fields.code()) => return Err(LaneError::Closed.into()),
             Backend::Error(fields) => {
                 let mut fields = Box::new(fields.to_owned());
                 if self.answer.kept_overflow {
