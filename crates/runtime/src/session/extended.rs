@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use onecopy_classify::{Determinism, FrozenValue, Kind, ParamValue};
 use onecopy_wire::Format;
+use onecopy_wire::backend::build;
 use onecopy_wire::frontend::{Bind, Named, Parse, Target};
 use onecopy_wire::sqlstate::SqlState;
 use smallvec::SmallVec;
@@ -13,7 +14,7 @@ use smallvec::SmallVec;
 use super::client::ClientError;
 use super::run::rendered;
 use super::simple::is_transaction_control;
-use super::unit::{Preparation, Request, Sink, Step, Watch};
+use super::unit::{AnswerHash, Preparation, Request, Sink, Step, Watch};
 use super::{Done, Session};
 use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
@@ -346,6 +347,11 @@ impl Session {
                 None,
             )
             .await;
+            if let (Ok(answer), Request::Extended(steps)) = (&result, request)
+                && answer.error.is_none()
+            {
+                self.note_portals(steps);
+            }
             return self.after_describe(Some(lane), result).await;
         }
         if let Some(portal) = self.bound_for_later(&request, ends) {
@@ -363,6 +369,28 @@ impl Session {
             return Ok(());
         }
         self.describe_anywhere(&request).await
+    }
+
+    /// Portals that are bound or closed without an Execute: if the transaction moves to its home, this is done again there,
+    /// in its place among the reads.
+    fn note_portals(&mut self, steps: Vec<Step>) {
+        let Some(txn) = self.txn.as_mut().filter(|txn| !txn.at_home) else { return };
+        let concerns = |step: &Step| matches!(step, Step::Bind { .. } | Step::ClosePortal(_));
+        let again: Vec<Step> = steps.into_iter().filter(concerns).collect();
+        if again.is_empty() {
+            return;
+        }
+        let mut hash = AnswerHash::default();
+        for step in &again {
+            let mut frame = BytesMut::new();
+            match step {
+                Step::Bind { .. } => build::bind_complete(&mut frame),
+                _ => build::close_complete(&mut frame),
+            }
+            hash.add(&frame);
+        }
+        txn.cursors = true;
+        txn.note_read(Request::Extended(again), hash.value());
     }
 
     /// The portal of a query that is bound first in its transaction and executed after the next Sync or Flush: it must

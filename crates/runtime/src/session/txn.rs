@@ -1,8 +1,10 @@
 //! One open transaction of a session: its lanes, what it has read and written so far.
 
 use onecopy_core::{OpId, ReplicaId, TxnId};
+use onecopy_wire::sqlstate::SqlState;
 
 use crate::agent::{quote, quote_identifier};
+use crate::errors::Failure;
 use crate::notifications::Notification;
 use crate::pool::Lent;
 use crate::record::{What, Write};
@@ -175,6 +177,17 @@ impl Txn {
         let Some([first, last]) = self.write_settings.take() else { return (Settings::new(), writes) };
         writes.extend(changes(&last, &first));
         (first, writes)
+    }
+
+    /// Why a transaction that leaves its read phase cannot bring its cursors along.
+    pub fn lost_cursors(&self) -> Option<Failure> {
+        (self.cursors && self.reads_lost).then(|| {
+            let message = format!(
+                "a transaction with cursors cannot begin to write after reads of more than {READS_BYTES_MAX} bytes of statements"
+            );
+            Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
+                .hint("Write or lock rows before opening cursors, or read in a transaction of its own.")
+        })
     }
 
     pub fn note_read(&mut self, request: Request, hash: u64) {

@@ -102,7 +102,8 @@ pub struct Watch {
 pub struct AnswerHash(std::hash::DefaultHasher);
 
 impl AnswerHash {
-    fn add(&mut self, bytes: &[u8]) {
+    /// Frames, in order; in how many pieces does not matter.
+    pub fn add(&mut self, bytes: &[u8]) {
         self.0.write(bytes);
     }
 
