@@ -103,6 +103,29 @@ fn portals_that_were_bound_or_closed_before_the_first_write_are_so_after_it() {
 }
 
 #[test]
+fn cursors_that_a_savepoint_took_with_it_do_not_come_back() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let client = connect(&ClusterFile::read(dir.path()).unwrap().client.dsn).await;
+        client
+            .batch_execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3)")
+            .await
+            .unwrap();
+        let declare = |name: &str| format!("DECLARE {name} CURSOR FOR SELECT id FROM t ORDER BY id");
+        client.batch_execute(&format!("BEGIN; {}; SAVEPOINT s", declare("before"))).await.unwrap();
+        client.batch_execute(&declare("c")).await.unwrap();
+        assert_eq!(rows(&client, "FETCH 2 FROM c").await, "1, 2");
+        assert_eq!(rows(&client, "FETCH before").await, "1");
+        client.batch_execute("ROLLBACK TO s; INSERT INTO t VALUES (4)").await.unwrap();
+        client.batch_execute(&declare("c")).await.unwrap();
+        assert_eq!(rows(&client, "FETCH 9 FROM c").await, "1, 2, 3, 4");
+        assert_eq!(rows(&client, "FETCH 9 FROM before").await, "2, 3", "moved, which no rollback undoes");
+        client.batch_execute("COMMIT").await.unwrap();
+    });
+}
+
+#[test]
 fn cursors_that_cannot_be_opened_again_are_an_error_that_says_so() {
     block_on(async {
         let dir = folder();

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use onecopy_classify::{Determinism, FrozenValue, Kind, ParamValue};
 use onecopy_wire::Format;
-use onecopy_wire::backend::build;
 use onecopy_wire::frontend::{Bind, Named, Parse, Target};
 use onecopy_wire::sqlstate::SqlState;
 use smallvec::SmallVec;
@@ -14,7 +13,7 @@ use smallvec::SmallVec;
 use super::client::ClientError;
 use super::run::rendered;
 use super::simple::is_transaction_control;
-use super::unit::{AnswerHash, Preparation, Request, Sink, Step, Watch};
+use super::unit::{Preparation, Request, Sink, Step, Watch};
 use super::{Done, Session};
 use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
@@ -380,17 +379,9 @@ impl Session {
         if again.is_empty() {
             return;
         }
-        let mut hash = AnswerHash::default();
-        for step in &again {
-            let mut frame = BytesMut::new();
-            match step {
-                Step::Bind { .. } => build::bind_complete(&mut frame),
-                _ => build::close_complete(&mut frame),
-            }
-            hash.add(&frame);
-        }
+        let (request, hash) = Request::of_completions(again);
         txn.cursors = true;
-        txn.note_read(Request::Extended(again), hash.value());
+        txn.note_read(request, hash);
     }
 
     /// The portal of a query that is bound first in its transaction and executed after the next Sync or Flush: it must
