@@ -297,7 +297,8 @@ pub struct Effects {
     pub advisory_locks: bool,
     /// It calls pg_notify.
     pub notifies: bool,
-    /// It changes a setting by set_config, other than as `Kind::SetConfig` and `sets_custom_locally` say.
+    /// It changes a setting by set_config, other than as `sets_custom_locally` says. In the arguments of
+    /// `Kind::SetConfig` nothing does.
     pub sets_config: bool,
     /// It sets customised settings (with a dot in their names) up to the end of the transaction.
     pub sets_custom_locally: bool,

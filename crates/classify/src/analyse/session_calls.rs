@@ -45,11 +45,17 @@ impl<'a> Analyser<'a> {
         for (call, written) in &calls {
             match call.function {
                 SessionFunction::Notify => self.effects.notifies = true,
+                // Said below.
                 SessionFunction::SetConfig => self.effects.returns_rows = true,
                 _ => self.effects.advisory_locks = true,
             }
             written.arguments.iter().for_each(|e| self.expr(e, At::new(scope, true)));
         }
+        let nested = self.effects.sets_config || self.effects.sets_custom_locally;
+        if all_set && nested {
+            return None;
+        }
+        self.effects.sets_config |= all_set;
         let calls = calls.into_iter().map(|(call, _)| call).collect();
         Some(match all_set {
             true => Kind::SetConfig { calls, rows: None },
@@ -90,10 +96,9 @@ impl<'a> Analyser<'a> {
             start: self.position_of(tokens.get(from)?.start)?,
             end: self.position_of(tokens.last()?.end)?,
         };
-        let sets_config = self.effects.sets_config;
         self.query(query, None, None, QueryUse::top());
-        // Only the calls themselves do, as was counted.
-        self.effects.sets_config = sets_config;
+        // The calls themselves, as was counted.
+        self.effects.sets_config = true;
         self.effects.sets_custom_locally = false;
         let calls = calls.into_iter().map(|(call, _)| call).collect();
         Some(Kind::SetConfig { calls, rows: Some(rows) })

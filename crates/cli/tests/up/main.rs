@@ -7,6 +7,7 @@ mod bookkeeping;
 mod bulk;
 mod clients;
 mod copies;
+mod cursors;
 mod notifications;
 mod prepared_sql;
 mod repeated;

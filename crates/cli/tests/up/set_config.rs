@@ -158,6 +158,8 @@ fn set_config_is_answered_as_postgresql_answers() {
             // What a session would not know of.
             ("SELECT set_config('app.x', '1', false), 1", SqlState::FEATURE_NOT_SUPPORTED),
             ("SELECT 1 WHERE set_config('search_path', 'x', true) = 'x'", SqlState::FEATURE_NOT_SUPPORTED),
+            ("EXPLAIN ANALYZE SELECT set_config('app.x', '1', false)", SqlState::FEATURE_NOT_SUPPORTED),
+            ("COPY (SELECT set_config('app.x', '1', false)) TO STDOUT", SqlState::FEATURE_NOT_SUPPORTED),
             (
                 "SELECT set_config('app.x', set_config('app.y', '1', false), false)",
                 SqlState::FEATURE_NOT_SUPPORTED,

@@ -346,6 +346,11 @@ impl Session {
                 None,
             )
             .await;
+            if let (Ok(answer), Request::Extended(steps)) = (&result, request)
+                && answer.error.is_none()
+            {
+                self.note_portals(steps);
+            }
             return self.after_describe(Some(lane), result).await;
         }
         if let Some(portal) = self.bound_for_later(&request, ends) {
@@ -363,6 +368,20 @@ impl Session {
             return Ok(());
         }
         self.describe_anywhere(&request).await
+    }
+
+    /// Portals that are bound or closed without an Execute: if the transaction moves to its home, this is done again there,
+    /// in its place among the reads.
+    fn note_portals(&mut self, steps: Vec<Step>) {
+        let Some(txn) = self.txn.as_mut().filter(|txn| !txn.at_home) else { return };
+        let concerns = |step: &Step| matches!(step, Step::Bind { .. } | Step::ClosePortal(_));
+        let again: Vec<Step> = steps.into_iter().filter(concerns).collect();
+        if again.is_empty() {
+            return;
+        }
+        let (request, hash) = Request::of_completions(again);
+        txn.cursors = true;
+        txn.note_read(request, hash);
     }
 
     /// The portal of a query that is bound first in its transaction and executed after the next Sync or Flush: it must

@@ -223,22 +223,25 @@ fn params_of(sql: &str, scratch: &mut Scratch) -> usize {
     highest
 }
 
-/// Whether the expressions in a statement act on nothing, not even on the session.
+/// Whether the arguments of a SELECT of nothing but `set_config` act on nothing, not even on the session.
 pub(super) fn computes_only(class: &Class) -> bool {
     let effects = &class.effects;
-    stands_alone(class) && !effects.advisory_locks && !effects.notifies
+    touches_nothing(class) && !effects.advisory_locks && !effects.notifies
 }
 
 /// Whether the expressions in a statement touch nothing that others can change or see, so that any replica may evaluate
 /// them at any time.
 pub(super) fn stands_alone(class: &Class) -> bool {
     let effects = &class.effects;
+    touches_nothing(class) && !effects.sets_config && !effects.sets_custom_locally
+}
+
+fn touches_nothing(class: &Class) -> bool {
+    let effects = &class.effects;
     let acts = effects.writes
         || effects.reads
         || effects.locks_rows
         || effects.sequences
-        || effects.sets_config
-        || effects.sets_custom_locally
         || effects.pins_session
         || effects.temporary_tables;
     !acts && class.tables.is_empty() && !matches!(class.determinism, Determinism::Refuse(_))

@@ -464,6 +464,14 @@ impl Session {
         job: &Job,
     ) -> Result<Executed, ClientError> {
         let started = Stopwatch::start();
+        if matches!(how, How::Home { open: true })
+            && let Some(failure) = self.txn.as_ref().and_then(Txn::lost_cursors)
+        {
+            self.fail(&failure);
+            self.report(id, op, replica, Outcome::Failed, 0);
+            self.end_if_failed(id).await;
+            return Ok(Executed::Refused);
+        }
         let mut commands = Vec::new();
         let lane = self.lane_for(replica, how, &mut commands).await;
         let mut lane = match lane {

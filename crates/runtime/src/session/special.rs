@@ -115,10 +115,14 @@ impl Session {
         txn.write_settings = savepoint.write_settings.clone();
         txn.local_settings = savepoint.local_settings.clone();
         self.environment = savepoint.environment.clone();
+        let (reads, declared) = (savepoint.reads, savepoint.declared);
         txn.notifications.truncate(savepoint.notifications);
         txn.listens.truncate(savepoint.listens);
         self.locks.return_to(savepoint.locks);
         txn.savepoints.truncate(at + 1);
+        if !txn.at_home {
+            txn.close_cursors_since(reads, declared);
+        }
         // The lane is told directly: the transaction goes on where it was, with the items that it holds.
         let Some(mut lane) = self.open_lane() else {
             if let Some(txn) = self.txn.as_mut() {
@@ -183,6 +187,8 @@ impl Session {
                         name: name.clone(),
                         writes: txn.writes.len(),
                         repeat: txn.repeat.len(),
+                        reads: txn.reads.len(),
+                        declared: txn.declared.len(),
                         write_settings: txn.write_settings.clone(),
                         local_settings: txn.local_settings.clone(),
                         environment: self.environment.clone(),
@@ -301,9 +307,10 @@ impl Session {
                     "Declare the cursor without WITH HOLD inside a transaction.",
                 );
             }
-            Kind::DeclareCursor { .. } => {
+            Kind::DeclareCursor { name, .. } => {
                 if let Some(txn) = self.txn.as_mut() {
                     txn.cursors = true;
+                    txn.declared.push(name.clone());
                 }
                 return Ok(None);
             }

@@ -1,13 +1,15 @@
 //! One open transaction of a session: its lanes, what it has read and written so far.
 
 use onecopy_core::{OpId, ReplicaId, TxnId};
+use onecopy_wire::sqlstate::SqlState;
 
 use crate::agent::{quote, quote_identifier};
+use crate::errors::Failure;
 use crate::notifications::Notification;
 use crate::pool::Lent;
 use crate::record::{What, Write};
 use crate::session::environment::Environment;
-use crate::session::unit::Request;
+use crate::session::unit::{Request, Step};
 
 /// Bytes of read statements kept for running them again. What a transaction has read beyond it cannot be compared: if
 /// it may have changed, the transaction is refused.
@@ -39,6 +41,8 @@ pub struct Txn {
     pub reads_lost: bool,
     /// Cursors or portals may be open in the middle of their rows: the home must have them, too.
     pub cursors: bool,
+    /// Names of cursors that it has declared.
+    pub declared: Vec<String>,
     /// Settings and savepoints to repeat on the home's lane.
     pub repeat: Vec<String>,
     pub writes: Vec<Write>,
@@ -79,6 +83,9 @@ pub struct Savepoint {
     pub name: String,
     pub writes: usize,
     pub repeat: usize,
+    /// Reads of the read phase.
+    pub reads: usize,
+    pub declared: usize,
     pub write_settings: Option<[Settings; 2]>,
     pub local_settings: Settings,
     pub environment: Environment,
@@ -115,6 +122,7 @@ impl Txn {
             reads_bytes: 0,
             reads_lost: false,
             cursors: false,
+            declared: Vec::new(),
             repeat: Vec::new(),
             writes: Vec::new(),
             writes_bytes: 0,
@@ -175,6 +183,30 @@ impl Txn {
         let Some([first, last]) = self.write_settings.take() else { return (Settings::new(), writes) };
         writes.extend(changes(&last, &first));
         (first, writes)
+    }
+
+    /// Cursors and portals that were made after so many reads and declarations are gone by a rollback: at the home, where
+    /// the reads are done again after all savepoints were made, they are closed.
+    pub fn close_cursors_since(&mut self, reads: usize, declared: usize) {
+        let mut names = self.declared.split_off(declared.min(self.declared.len()));
+        for (request, _) in self.reads.iter().skip(reads) {
+            names.extend(request.portals());
+        }
+        if !names.is_empty() {
+            let (request, hash) = Request::of_completions(names.into_iter().map(Step::ClosePortal).collect());
+            self.note_read(request, hash);
+        }
+    }
+
+    /// Why a transaction that leaves its read phase cannot bring its cursors along.
+    pub fn lost_cursors(&self) -> Option<Failure> {
+        (self.cursors && self.reads_lost).then(|| {
+            let message = format!(
+                "a transaction with cursors cannot begin to write after reads of more than {READS_BYTES_MAX} bytes of statements"
+            );
+            Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
+                .hint("Write or lock rows before opening cursors, or read in a transaction of its own.")
+        })
     }
 
     pub fn note_read(&mut self, request: Request, hash: u64) {

@@ -62,6 +62,32 @@ pub enum Request {
     Prepared(Repeated),
 }
 
+impl Request {
+    /// Steps that only bind and close portals, and the hash of their answer.
+    pub fn of_completions(steps: Vec<Step>) -> (Request, u64) {
+        let mut hash = AnswerHash::default();
+        for step in &steps {
+            let mut frame = BytesMut::new();
+            match step {
+                Step::Bind { .. } => backend::build::bind_complete(&mut frame),
+                _ => backend::build::close_complete(&mut frame),
+            }
+            hash.add(&frame);
+        }
+        (Request::Extended(steps), hash.value())
+    }
+
+    /// Names of the portals that it binds.
+    pub fn portals(&self) -> Vec<String> {
+        let Request::Extended(steps) = self else { return Vec::new() };
+        let bound = steps.iter().filter_map(|step| match step {
+            Step::Bind { body, .. } => frontend::Bind::decode(body).ok().map(|bind| bind.portal.to_owned()),
+            _ => None,
+        });
+        bound.collect()
+    }
+}
+
 /// A simple statement with its constants as parameters.
 #[derive(Clone, Debug)]
 pub struct Repeated {

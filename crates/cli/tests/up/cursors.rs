@@ -1,0 +1,162 @@
+//! Cursors and portals of transactions that go from reading to writing, and with it from a snapshot to their home.
+
+use super::clients::{block_on, connect, rows};
+use super::{Up, folder};
+use onecopy_cluster::ClusterFile;
+use std::io::{Read, Write};
+use tokio_postgres::error::SqlState;
+
+/// A client that chooses the names of its portals.
+struct Raw(Vec<u8>);
+
+impl Raw {
+    fn message(&mut self, tag: &[u8], parts: &[&[u8]]) -> &mut Raw {
+        let body = parts.concat();
+        let len = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+        self.0.extend_from_slice(&[tag, &len, &body].concat());
+        self
+    }
+
+    fn query(&mut self, sql: &str) -> &mut Raw {
+        self.message(b"Q", &[sql.as_bytes(), b"\0"])
+    }
+
+    fn parse(&mut self, name: &str, sql: &str) -> &mut Raw {
+        self.message(b"P", &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"])
+    }
+
+    fn bind(&mut self, portal: &str, name: &str) -> &mut Raw {
+        self.message(b"B", &[portal.as_bytes(), b"\0", name.as_bytes(), b"\0\0\0\0\0\0\0"])
+    }
+
+    fn execute(&mut self, portal: &str, max_rows: u32) -> &mut Raw {
+        self.message(b"E", &[portal.as_bytes(), b"\0", &max_rows.to_be_bytes()])
+    }
+
+    fn close(&mut self, portal: &str) -> &mut Raw {
+        self.message(b"C", &[b"P", portal.as_bytes(), b"\0"])
+    }
+
+    fn sync(&mut self) -> &mut Raw {
+        self.message(b"S", &[])
+    }
+
+    /// Sends everything; the cells of single-column rows, command tags and error codes, in order.
+    fn answers(&mut self, dsn: &str) -> String {
+        let port: u16 = super::parameter(dsn, "port").parse().unwrap();
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let mut startup = Raw(Vec::new());
+        startup.message(b"", &[&196_608_u32.to_be_bytes(), b"user\0postgres\0database\0postgres\0\0"]);
+        stream.write_all(&startup.0).unwrap();
+        self.message(b"X", &[]);
+        stream.write_all(&self.0).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let mut found = Vec::new();
+        let mut rest = &answer[..];
+        while let [tag, len @ ..] = rest {
+            let len = u32::from_be_bytes(len[..4].try_into().unwrap()) as usize;
+            let body = &rest[5..=len];
+            match tag {
+                b'D' => found.push(String::from_utf8_lossy(&body[6..]).into_owned()),
+                b'C' => found.push(String::from_utf8_lossy(body.strip_suffix(b"\0").unwrap()).into_owned()),
+                b'E' => {
+                    let fields = body.split(|byte| *byte == 0);
+                    let code = fields.filter_map(|field| field.strip_prefix(b"C")).next().unwrap();
+                    found.push(format!("error {}", String::from_utf8_lossy(code)));
+                }
+                _ => {}
+            }
+            rest = &rest[len + 1..];
+        }
+        found.join(", ")
+    }
+}
+
+#[test]
+fn portals_that_were_bound_or_closed_before_the_first_write_are_so_after_it() {
+    let dir = folder();
+    let _up = Up::ready(dir.path(), 2);
+    let file = ClusterFile::read(dir.path()).unwrap();
+    block_on(async {
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, v int)").await.unwrap();
+        client.batch_execute("INSERT INTO t SELECT n, 0 FROM generate_series(1, 4) n").await.unwrap();
+    });
+    let mut raw = Raw(Vec::new());
+    raw.query("BEGIN");
+    raw.parse("s", "SELECT id FROM t ORDER BY id").bind("c", "s").execute("c", 1).sync();
+    // Closed while nothing is executed, and bound again: the second one is open in the middle of its rows.
+    raw.close("c").sync();
+    raw.bind("d", "s").sync();
+    raw.bind("e", "s").execute("e", 2).sync();
+    raw.query("UPDATE t SET v = 1 WHERE id = 4");
+    raw.bind("c", "s").execute("c", 1).sync();
+    raw.execute("d", 1).sync();
+    raw.execute("e", 1).sync();
+    raw.close("d").sync().bind("d", "s").execute("d", 0).sync();
+    raw.query("COMMIT");
+    assert_eq!(
+        raw.answers(&file.client.dsn),
+        "BEGIN, 1, 1, 2, UPDATE 1, 1, 1, 3, 1, 2, 3, 4, SELECT 4, COMMIT"
+    );
+}
+
+#[test]
+fn cursors_that_a_savepoint_took_with_it_do_not_come_back() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let client = connect(&ClusterFile::read(dir.path()).unwrap().client.dsn).await;
+        client
+            .batch_execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3)")
+            .await
+            .unwrap();
+        let declare = |name: &str| format!("DECLARE {name} CURSOR FOR SELECT id FROM t ORDER BY id");
+        client.batch_execute(&format!("BEGIN; {}; SAVEPOINT s", declare("before"))).await.unwrap();
+        client.batch_execute(&declare("c")).await.unwrap();
+        assert_eq!(rows(&client, "FETCH 2 FROM c").await, "1, 2");
+        assert_eq!(rows(&client, "FETCH before").await, "1");
+        client.batch_execute("ROLLBACK TO s; INSERT INTO t VALUES (4)").await.unwrap();
+        client.batch_execute(&declare("c")).await.unwrap();
+        assert_eq!(rows(&client, "FETCH 9 FROM c").await, "1, 2, 3, 4");
+        assert_eq!(rows(&client, "FETCH 9 FROM before").await, "2, 3", "moved, which no rollback undoes");
+        client.batch_execute("COMMIT").await.unwrap();
+    });
+}
+
+#[test]
+fn cursors_that_cannot_be_opened_again_are_an_error_that_says_so() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let client = connect(&ClusterFile::read(dir.path()).unwrap().client.dsn).await;
+        client
+            .batch_execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+            .await
+            .unwrap();
+        let long = "x".repeat(1024 * 1024);
+        client.batch_execute("BEGIN; DECLARE c CURSOR FOR SELECT id FROM t ORDER BY id").await.unwrap();
+        assert_eq!(rows(&client, "FETCH c").await, "1");
+        for _ in 0..5 {
+            let length = rows(&client, &format!("SELECT length('{long}') FROM t WHERE id = 1")).await;
+            assert_eq!(length, "1048576");
+        }
+        assert_eq!(rows(&client, "FETCH c").await, "2", "it is served where it was opened");
+        let refused = client.batch_execute("INSERT INTO t VALUES (3)").await.unwrap_err();
+        assert_eq!(refused.code(), Some(&SqlState::PROGRAM_LIMIT_EXCEEDED));
+        assert!(refused.as_db_error().unwrap().message().contains("cursors"), "{refused:?}");
+        let after = client.batch_execute("FETCH c").await.unwrap_err();
+        assert_eq!(after.code(), Some(&SqlState::IN_FAILED_SQL_TRANSACTION));
+        client.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(rows(&client, "SELECT count(*) FROM t").await, "2");
+
+        // Without cursors it goes on, unless what it read has changed.
+        client.batch_execute("BEGIN").await.unwrap();
+        for _ in 0..5 {
+            rows(&client, &format!("SELECT length('{long}') FROM t WHERE id = 1")).await;
+        }
+        client.batch_execute("INSERT INTO t VALUES (3); COMMIT").await.unwrap();
+        assert_eq!(rows(&client, "SELECT count(*) FROM t").await, "3");
+    });
+}
