@@ -148,13 +148,15 @@ impl Agent {
             };
             let applied = match command {
                 Some(AgentCommand::Suspect(reason)) => return Err(ApplyError::Suspected(reason)),
-                Some(AgentCommand::Apply { from, to }) => match self.apply_run(&mut lane, &mut forms, from, to).await {
-                    Ok(()) => to,
-                    Err(error @ ApplyError::Diverged { .. }) => {
-                        return Err(self.exclude(&mut lane, error).await);
+                Some(AgentCommand::Apply { from, to }) => {
+                    match self.apply_run(&mut lane, &mut forms, from, to).await {
+                        Ok(()) => to,
+                        Err(error @ ApplyError::Diverged { .. }) => {
+                            return Err(self.exclude(&mut lane, error).await);
+                        }
+                        Err(error) => return Err(error),
                     }
-                    Err(error) => return Err(error),
-                },
+                }
                 // A replica that executes everything itself has nothing to apply, but rows to prune all the same.
                 None => self.applied(),
             };
