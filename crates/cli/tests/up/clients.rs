@@ -297,3 +297,40 @@ fn answer_of_which_rows_were_sent_is_cut_off_and_not_begun_again() {
         assert!(client.simple_query("SELECT 1").await.is_err());
     });
 }
+
+/// A cancel request meets whatever runs on a connection at that moment, what onecopy adds included.
+#[test]
+fn statements_are_cancelled_at_any_moment_and_happen_on_all_replicas_or_on_none() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute("CREATE TABLE t (id text PRIMARY KEY, v int, note text)").await.unwrap();
+        let mut workers = Vec::new();
+        for id in 0..4 {
+            client.batch_execute(&format!("INSERT INTO t VALUES ('{id}', 0, '')")).await.unwrap();
+            let worker = connect(&file.client.dsn).await;
+            let token = worker.cancel_token();
+            let canceller = tokio::spawn(async move { while token.cancel_query(NoTls).await.is_ok() {} });
+            workers.push(tokio::spawn(async move {
+                let mut done = 0;
+                for n in 0..600 {
+                    let sql = format!("UPDATE t SET v = v + 1, note = 'n{n}' WHERE id = '{id}'");
+                    match worker.simple_query(&sql).await {
+                        Ok(_) => done += 1,
+                        Err(error) => assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED), "{error}"),
+                    }
+                }
+                canceller.abort();
+                format!("{id} {done}")
+            }));
+        }
+        let mut expected = Vec::new();
+        for worker in workers {
+            expected.push(worker.await.unwrap());
+        }
+        assert_eq!(rows(&client, "SELECT id, v FROM t ORDER BY id").await, expected.join(", "));
+        assert_eq!(json(dir.path(), &["verify"])["identical"], true);
+    });
+}

@@ -511,7 +511,7 @@ impl Session {
                 pid: lane.lent.lane.pid,
                 key: lane.lent.lane.key.clone(),
             });
-            let prelude = unit::put_prelude(&mut lane.lent.lane, &commands, &job.request);
+            let prelude = unit::put_prelude(&mut lane.lent.lane, &commands);
             match prelude {
                 Err(error) => Err(UnitError::from(error)),
                 Ok(prelude) if hold || silent => {

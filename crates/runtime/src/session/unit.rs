@@ -194,34 +194,32 @@ impl From<WireError> for UnitError {
 pub struct Prelude {
     /// So many commands, each answered by a ReadyForQuery of its own.
     ready: u32,
-    /// After them the beginning of a transaction, answered with the unit.
-    begins: bool,
+    /// After them the beginning of a transaction and what belongs into it: so many commands, answered with the unit. If
+    /// one fails, by a cancel request for example, the server skips the unit. A write that was executed without its
+    /// BEGIN would commit at once, on this replica only.
+    begins: u32,
 }
 
 impl From<u32> for Prelude {
     fn from(ready: u32) -> Prelude {
-        Prelude { ready, begins: false }
+        Prelude { ready, begins: 0 }
     }
 }
 
-/// Appends commands of our own that go ahead of a request; if the last one begins a transaction, the request shares its
-/// ReadyForQuery, and with it a message each way.
-pub fn put_prelude(lane: &mut Lane, commands: &[&str], request: &Request) -> Result<Prelude, WireError> {
-    let (alone, begin) = match commands {
-        [alone @ .., begin] if begin.starts_with("BEGIN ") && !matches!(request, Request::Simple(_)) => {
-            (alone, Some(begin))
-        }
-        all => (all, None),
-    };
+/// Appends commands of our own that go ahead of a request. From the one on that begins a transaction, they share the
+/// request's ReadyForQuery, and with it a message each way.
+pub fn put_prelude(lane: &mut Lane, commands: &[&str]) -> Result<Prelude, WireError> {
+    let begin = commands.iter().position(|command| command.starts_with("BEGIN "));
+    let (alone, together) = commands.split_at(begin.unwrap_or(commands.len()));
     for sql in alone {
         build::query(&mut lane.output, sql)?;
     }
-    if let Some(begin) = begin {
-        let (name, _) = lane.prepare(StatementKey::of(begin, &[]), begin, &[])?;
+    for sql in together {
+        let (name, _) = lane.prepare(StatementKey::of(sql, &[]), sql, &[])?;
         lane.put_bind(&name, &[0; 6]);
         build::execute(&mut lane.output, "", 0)?;
     }
-    Ok(Prelude { ready: alone.len() as u32, begins: begin.is_some() })
+    Ok(Prelude { ready: alone.len() as u32, begins: together.len() as u32 })
 }
 
 /// What the answers of the steps mean, in order.
@@ -371,14 +369,21 @@ pub async fn run(
         ready => lane.collect(ready).await.map(drop),
     };
     // What was to begin has been sent: its answer must be read whatever became of the commands before it.
-    let begun = match prelude.begins {
-        true => lane.command_complete().await,
-        false => Ok(()),
-    };
+    let mut begun = Ok(());
+    for _ in 0..prelude.begins {
+        if begun.is_ok() {
+            begun = lane.command_complete().await;
+        }
+    }
+    let skipped = begun.is_err();
     match result.and(begun) {
         Ok(()) => {}
         Err(LaneError::Database(fields)) => {
             // The statement ran without what should have gone before, or not at all: its answer is of no use to anybody.
+            if skipped && matches!(request, Request::Simple(_)) {
+                // The text was skipped, too, and only a Sync ends that.
+                expectations.owes_sync = true;
+            }
             pay_sync(lane, &mut expectations).await?;
             let (status, _) = lane.ready().await?;
             let mut answer = BytesMut::new();
