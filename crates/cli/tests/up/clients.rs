@@ -289,12 +289,12 @@ fn answer_of_which_rows_were_sent_is_cut_off_and_not_begun_again() {
         assert_eq!(code, Some(SqlState::T_R_SERIALIZATION_FAILURE));
         assert!(numbers.len() < 200_000 && numbers.iter().copied().eq(1..=numbers.len() as i32));
         assert_eq!(rows(&client, "SELECT 1").await, "1", "the session goes on");
-        // Inside a row nothing can be said any more: the connection ends.
+        // Inside a row nothing can be said any more: the connection ends. A server that was told between two rows says so.
         let sql = "SELECT i, repeat('x', 5000000) FROM generate_series(1, 100) i";
         let (numbers, code) = cut(&client, &file, sql, 2).await;
-        assert_eq!(code, None);
         assert!(numbers.len() < 100 && numbers.iter().copied().eq(1..=numbers.len() as i32));
-        assert!(client.simple_query("SELECT 1").await.is_err());
+        assert!(matches!(code, None | Some(SqlState::T_R_SERIALIZATION_FAILURE)), "{code:?}");
+        assert_eq!(client.simple_query("SELECT 1").await.is_err(), code.is_none());
     });
 }
 
