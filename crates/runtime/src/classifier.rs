@@ -84,7 +84,9 @@ impl Classifier {
         search_path: &[String],
         scratch: &mut Scratch,
     ) -> (Statement, Option<usize>) {
-        self.classify_under(&self.catalogue(), self.generation(), sql, search_path, scratch)
+        // In this order: what is classified under newer definitions than it says is only refused for nothing.
+        let generation = self.generation();
+        self.classify_under(&self.catalogue(), generation, sql, search_path, scratch)
     }
 
     /// The same under definitions that only one transaction sees so far (generation 0: not kept).

@@ -10,6 +10,7 @@ use onecopy_workload::{Catalogue, Value, pgbench, tpcw};
 use std::path::Path;
 use std::time::Duration;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 /// Counters of the whole cluster.
 #[derive(Debug, PartialEq, Eq)]
@@ -304,5 +305,33 @@ fn three_replicas_share_a_load_of_reads() {
         for reads in &served {
             assert!(reads * 4 >= total, "a replica served less than a quarter: {served:?}");
         }
+    });
+}
+
+#[test]
+fn transaction_refused_since_a_definition_changed_holds_up_nobody() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let [one, other] = two_clients(dir.path()).await;
+        let tables = "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int);
+                      INSERT INTO a VALUES (1, 0); INSERT INTO b VALUES (1, 0)";
+        one.batch_execute(tables).await.unwrap();
+        at_once(&one, "BEGIN; ALTER TABLE b ALTER COLUMN v SET DEFAULT random() * 1000000").await;
+        at_once(&other, "BEGIN; UPDATE a SET v = 1 WHERE id = 1").await;
+        let before = counters(dir.path()).grants_waited;
+        // Classified before the change it would draw another number on each replica.
+        let waits = other.batch_execute("INSERT INTO b (id) VALUES (2)");
+        let commits = async {
+            while counters(dir.path()).grants_waited == before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            at_once(&one, "COMMIT").await;
+        };
+        let (refused, ()) = futures_util::future::join(waits, commits).await;
+        assert_eq!(refused.unwrap_err().code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
+        // Its client has not said ROLLBACK yet.
+        at_once(&one, "UPDATE a SET v = 2 WHERE id = 1").await;
+        at_once(&other, "ROLLBACK").await;
     });
 }

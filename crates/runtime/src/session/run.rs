@@ -359,11 +359,13 @@ impl Session {
             };
             match directive {
                 Directive::Execute { op: _, replica, how, hold } => {
-                    if job.generation != 0
-                        && job.generation != self.shared.classifier.generation()
-                        && job.kind != StatementKind::Read
-                    {
-                        return Ok(self.refuse_changed(id, op, replica));
+                    let may_be_outdated = job.generation != 0 && job.kind != StatementKind::Read;
+                    if may_be_outdated && self.shared.classifier.is_changing() {
+                        // A change that it waited for is told, and may not have been read yet.
+                        self.shared.classifier.settled().await;
+                    }
+                    if may_be_outdated && job.generation != self.shared.classifier.generation() {
+                        return Ok(self.refuse_changed(id).await);
                     }
                     match self.execute_on_lane(id, op, replica, how, hold, job).await? {
                         Executed::Answered(answer) if !autocommit || answer.error.is_some() => {
@@ -404,11 +406,19 @@ impl Session {
         }
     }
 
-    fn refuse_changed(&mut self, id: TxnId, _op: OpId, _replica: ReplicaId) -> Ran {
-        self.shared.scheduler.handle(Event::Rollback { txn: id });
-        if let Some(txn) = self.txn.as_mut() {
-            txn.over = true;
+    async fn refuse_changed(&mut self, id: TxnId) -> Ran {
+        let lanes = match self.txn.as_mut() {
+            Some(txn) => {
+                txn.over = true;
+                txn.snapshot.take().into_iter().chain(txn.home.take()).collect()
+            }
+            None => Vec::new(),
+        };
+        // The lanes first: items must not be let go while the database still holds its own locks on them.
+        for lane in lanes {
+            self.roll_back_lane(lane).await;
         }
+        self.shared.scheduler.handle(Event::Rollback { txn: id });
         self.fail(
             &Failure::new(
                 SqlState::SERIALIZATION_FAILURE,
