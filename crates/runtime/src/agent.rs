@@ -29,6 +29,8 @@ const FORMS_MAX: usize = 1_000;
 const SEND_LEN: usize = 64 * 1024;
 /// Without anything to apply for so long, an agent looks whether there is something to prune.
 const PRUNE_PAUSE: Duration = Duration::from_secs(1);
+/// Nobody holds a lock that a reservation of sequence values needs for longer, but a transaction that waits for it.
+const RESERVATION_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 const RECONNECT_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
 
@@ -347,6 +349,12 @@ impl Agent {
         let none = Forms::default();
         let forms = if reads_anew { &none } else { forms };
         let as_role = (!first.user.is_empty() && first.user != self.who.user).then_some(&first.user);
+        // A change of definitions at this home may lock a sequence and have its turn only after this reservation: that it
+        // waits is found, and the replica gives up its lanes, and with them the lock, by leaving service.
+        let is_own = first.user.is_empty();
+        if is_own {
+            self.send_own(lane, &mut unit, RESERVATION_TIMEOUT)?;
+        }
         let mut in_role = false;
         for step in bulk::arrange(group.iter().flat_map(|(_, record)| &record.writes), forms, settings) {
             // Rows that are shipped were permitted at their home; here they are put in past triggers and policies, which
@@ -368,6 +376,9 @@ impl Agent {
         }
         if in_role {
             self.send_own(lane, &mut unit, "SET LOCAL ROLE NONE")?;
+        }
+        if is_own {
+            self.send_own(lane, &mut unit, "SET LOCAL lock_timeout = 0")?;
         }
         self.send_advance(lane, &mut unit, from.previous(), to)?;
         self.send_own(lane, &mut unit, "COMMIT")?;

@@ -282,3 +282,44 @@ fn shipped_rows_keep_identity_columns_and_what_settings_would_hide() {
         assert_eq!(three.everywhere("SELECT sum(n), count(DISTINCT at) FROM t").await, "15 1");
     });
 }
+
+#[test]
+fn definitions_change_while_other_sessions_lock_tables_and_draw_numbers() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        // Numbers are drawn, and at once a definition changes that locks the sequence.
+        for i in 0..4 {
+            let sql = [
+                format!("CREATE TABLE t{i} (id serial PRIMARY KEY, v int)"),
+                format!("INSERT INTO t{i} (v) VALUES (1)"),
+                format!("ALTER SEQUENCE t{i}_id_seq INCREMENT 2"),
+                format!("INSERT INTO t{i} (v) VALUES (1)"),
+                format!("TRUNCATE t{i} RESTART IDENTITY"),
+                format!("INSERT INTO t{i} (v) VALUES (1)"),
+            ];
+            for sql in sql {
+                assert_eq!(code(&client, &sql).await, "done", "{sql}");
+            }
+        }
+        // They hold up nobody who changes other definitions, nor that these are read.
+        let mut holders = Vec::new();
+        for i in 0..4 {
+            let holder = three.client().await;
+            let schema = format!("CREATE TABLE held{i} (id serial PRIMARY KEY, v int CHECK (v > 0))");
+            holder.batch_execute(&schema).await.unwrap();
+            holder.batch_execute(&format!("BEGIN; LOCK TABLE held{i}")).await.unwrap();
+            holders.push(holder);
+        }
+        for i in 0..4 {
+            let sql = format!("CREATE TABLE made{i} (id int PRIMARY KEY CHECK (id > 0))");
+            assert_eq!(code(&client, &sql).await, "done");
+        }
+        for (i, holder) in holders.iter().enumerate() {
+            let end = format!("INSERT INTO held{i} (v) VALUES (1); COMMIT");
+            // Where every server held a table, some had to let go.
+            assert!(["done", "40001"].contains(&code(holder, &end).await.as_str()));
+        }
+        assert_eq!(three.everywhere("SELECT (SELECT id FROM t0), (SELECT id FROM t3)").await, "1 1");
+    });
+}

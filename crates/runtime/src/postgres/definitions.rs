@@ -80,6 +80,13 @@ pub async fn sequences<'a>(
         .collect())
 }
 
+/// Ends, on one replica, the transactions that hold tables against everybody, so that definitions can be read. Their
+/// clients get 40001.
+pub const END_LOCKING: &str = "SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l
+    JOIN pg_catalog.pg_database d ON d.oid = l.database AND d.datname = pg_catalog.current_database()
+    WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.granted
+    AND l.pid <> pg_catalog.pg_backend_pid()";
+
 /// Sequences whose values are read by one query.
 const SEQUENCES_AT_ONCE: usize = 200;
 

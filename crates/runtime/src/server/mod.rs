@@ -31,6 +31,10 @@ use crate::settings::{Limits, Settings};
 use crate::workers::Workers;
 use cancel::Cancels;
 
+/// How often each replica is asked for definitions in vain, since tables are locked, before the locks are taken away: for
+/// some seconds.
+const BLOCKED_ROUNDS_MAX: u32 = 10;
+
 /// What all sessions of a served database share.
 pub struct Shared {
     pub scheduler: Arc<Scheduler>,
@@ -79,8 +83,10 @@ impl Shared {
     /// Reads the definitions and the state of new sequences from a replica that contains everything told.
     async fn read_definitions(&self, restarted: &[(String, String)]) -> onecopy_classify::Catalogue {
         let mut pause = Duration::from_millis(1);
+        let mut rounds_blocked = 0;
         loop {
             let told = self.scheduler.status().told;
+            let mut is_blocked = false;
             for pool in self.pools.iter().filter(|pool| pool.is_up()) {
                 let applied = self.scheduler.status().replicas[usize::from(pool.replica.0)].applied;
                 if applied < told {
@@ -92,12 +98,32 @@ impl Shared {
                         pool.give_back(&self.agent, lent);
                         return catalogue;
                     }
+                    // Somebody has locked a table, or another change came between two queries: the replica is well.
+                    Err(error) if error.is_database() => {
+                        tracing::debug!(%error, "read definitions; trying again");
+                        is_blocked = true;
+                        // Statements of the transaction that holds the lock may be waiting for these definitions.
+                        if rounds_blocked >= BLOCKED_ROUNDS_MAX {
+                            tracing::warn!(
+                                replica = pool.replica.0,
+                                "end transactions that keep definitions from being read"
+                            );
+                            match lent.lane.command(definitions::END_LOCKING).await {
+                                Ok(()) => rounds_blocked = 0,
+                                Err(error) => tracing::warn!(%error, "end transactions"),
+                            }
+                        }
+                        if lent.lane.command("RESET lock_timeout").await.is_ok() {
+                            pool.give_back(&self.agent, lent);
+                        }
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "read definitions");
                         pool.suspect(lent.lane.incarnation, &error);
                     }
                 }
             }
+            rounds_blocked = if is_blocked { rounds_blocked + 1 } else { 0 };
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(200));
         }
@@ -108,6 +134,7 @@ impl Shared {
         lane: &mut crate::lane::Lane,
         restarted: &[(String, String)],
     ) -> Result<onecopy_classify::Catalogue, crate::lane::LaneError> {
+        lane.command("SET lock_timeout = '200ms'").await?;
         let catalogue = definitions::read(lane).await?;
         *self.sequence_names.lock() = definitions::names(&catalogue);
         let known = self.classifier.catalogue();
@@ -120,6 +147,7 @@ impl Shared {
                 self.scheduler.handle(Event::Sequence { sequence, definition });
             }
         }
+        lane.command("RESET lock_timeout").await?;
         Ok(catalogue)
     }
 }

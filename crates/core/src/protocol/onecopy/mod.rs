@@ -35,7 +35,7 @@ use crate::map::HashMap;
 use crate::effect::{Decision, Effect, How, Refusal};
 use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
-use crate::item::{Access, AccessSet, Item, Mode};
+use crate::item::{Access, AccessSet, Item, Mode, Space, TableId};
 use crate::item_locks::{Granting, ItemLocks};
 use crate::load::Costs;
 use crate::prediction::Predictor;
@@ -64,6 +64,8 @@ pub struct Onecopy {
     costs: Costs,
     predictor: Predictor,
     sequences: Sequences,
+    /// The last reservation of sequence values that was told. It has no items: only definitions conflict with it.
+    reserved: Csn,
     txns: HashMap<TxnId, Txn>,
     /// Statements that wait until any replica contains a commit.
     awaiting_any: BTreeMap<Csn, Vec<TxnId>>,
@@ -113,6 +115,7 @@ impl Onecopy {
             costs: Costs::default(),
             predictor: Predictor::default(),
             sequences: Sequences::default(),
+            reserved: Csn(0),
             txns: HashMap::default(),
             awaiting_any: BTreeMap::new(),
             snapshots: BTreeMap::new(),
@@ -517,7 +520,14 @@ impl Onecopy {
     fn home_floor(&self, accesses: &[Access]) -> Csn {
         let exclusive = accesses.iter().filter(|access| access.mode.conflicts(Mode::KeyShared));
         let referenced = exclusive.map(|access| self.references.last_writer(&access.item)).max();
-        self.versions.floor(accesses).max(referenced.unwrap_or_default())
+        // A change of definitions locks sequences that it drops or restarts: a reservation that its home had still to apply
+        // would wait for it there, and it for its turn after the reservation.
+        let defines = accesses.iter().any(|access| {
+            access.mode == Mode::Exclusive
+                && (access.item.space == Space::Schema || access.item.table == TableId::ALL)
+        });
+        let reserved = if defines { self.reserved } else { Csn(0) };
+        self.versions.floor(accesses).max(referenced.unwrap_or_default()).max(reserved)
     }
 
     fn choose_home(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
@@ -687,6 +697,9 @@ impl Onecopy {
                     txn.state = State::AwaitingCommit;
                     txn.learn(&mut self.predictor);
                 }
+            }
+            if decision.reserved.is_some() {
+                self.reserved = decision.csn;
             }
             reserved.extend(decision.reserved);
         }

@@ -444,6 +444,23 @@ fn sequence_values_are_given_after_their_reservation_is_durable_and_every_replic
 }
 
 #[test]
+fn a_change_of_definitions_runs_where_reservations_are_applied_since_it_would_wait_for_them_holding_their_locks()
+ {
+    let mut rig = rig();
+    let sequence = TableId(5);
+    let definition = SequenceDefinition { next: 1, increment: 1, min: 1, max: i64::MAX, cycle: false };
+    rig.on(Event::Sequence { sequence, definition });
+    rig.on(Event::NextValues { txn: T1, op: OP0, wants: smallvec![(sequence, 1)] });
+    rig.durable(1);
+    rig.effects.clear();
+    let change = Access::new(Item::table(TableId::ALL), Mode::Exclusive);
+    rig.single(T2, statement(StatementKind::Schema, &[change]));
+    rig.expect(&[]);
+    rig.applied(R1, 1);
+    rig.expect(&[execute_held(T2, OP0, R1, OPEN_HOME)]);
+}
+
+#[test]
 fn a_failed_single_write_lets_everything_go() {
     let mut rig = rig();
     rig.single(T1, write(1));
