@@ -57,6 +57,7 @@ pub struct Shared {
     pub users: startup::Users,
     pub started: Stopwatch,
     pub sequence_names: definitions::SequenceNames,
+    reading_definitions: tokio::sync::Mutex<()>,
 }
 
 impl Shared {
@@ -76,8 +77,13 @@ impl Shared {
     /// After a transaction that changed definitions: reads them anew from a replica that contains it.
     /// `restarted` are sequences that begin anew, by schema and name.
     pub async fn read_definitions_after(&self, committed: bool, restarted: &[(String, String)]) {
-        let catalogue = if committed { Some(self.read_definitions(restarted).await) } else { None };
-        self.classifier.end_change(catalogue);
+        if !committed {
+            return self.classifier.end_change(None);
+        }
+        // One after another: what was read earlier must not take the place of what was read later.
+        let _turn = self.reading_definitions.lock().await;
+        let catalogue = self.read_definitions(restarted).await;
+        self.classifier.end_change(Some(catalogue));
     }
 
     /// Reads the definitions and the state of new sequences from a replica that contains everything told.
@@ -346,6 +352,7 @@ async fn start(
         settings,
         started: Stopwatch::start(),
         sequence_names: prepared.sequence_names,
+        reading_definitions: tokio::sync::Mutex::new(()),
     });
     preparation::await_service(&shared, prepared.usable).await?;
     Ok(shared)

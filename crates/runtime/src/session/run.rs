@@ -93,6 +93,8 @@ pub(super) enum Ran {
     Answered(Answer),
     /// It failed, and the client has been told.
     Failed,
+    /// Definitions changed while it waited, and nothing of it was executed: the text is to be classified again.
+    Outdated,
 }
 
 impl Session {
@@ -163,6 +165,10 @@ impl Session {
                     self.read_own_definitions().await;
                 }
                 Ok(Done::Answered)
+            }
+            Ran::Outdated => {
+                let (again, _) = self.classify(&statement.sql).await;
+                Box::pin(self.execute(&again, portal)).await
             }
             _ => Ok(Done::Failed),
         }
@@ -365,6 +371,11 @@ impl Session {
                         self.shared.classifier.settled().await;
                     }
                     if may_be_outdated && job.generation != self.shared.classifier.generation() {
+                        if autocommit && !matches!(job.request, Request::Extended(_)) {
+                            // Nothing of it was executed: it can be classified anew.
+                            self.shared.scheduler.handle(Event::Rollback { txn: id });
+                            return Ok(Ran::Outdated);
+                        }
                         return Ok(self.refuse_changed(id).await);
                     }
                     match self.execute_on_lane(id, op, replica, how, hold, job).await? {
