@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use onecopy_classify::{CapturePlan, Determinism, FrozenValue, Kind, NoParams, Parameterised};
+use onecopy_classify::{CapturePlan, Class, Determinism, FrozenValue, Kind, NoParams, Parameterised};
 use onecopy_core::{Access, AccessSet, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::frontend::Bind;
@@ -68,6 +68,8 @@ pub(super) struct Aside {
     pub restarts: Vec<(String, String)>,
     /// Replicas may execute it together with others of its class.
     pub bulk: bool,
+    /// The text that was classified, and as what.
+    pub classified: Option<(Arc<str>, Arc<Class>)>,
 }
 
 /// Whether the client sees an answer. Errors it always sees, and what a COPY needs to go on.
@@ -240,7 +242,12 @@ impl Session {
             generation: statement.generation,
             repeat: None,
             schema_changed,
-            aside: Aside { restarts: class.restarts.clone(), bulk: class.bulk, ..Aside::default() },
+            aside: Aside {
+                restarts: class.restarts.clone(),
+                bulk: class.bulk,
+                classified: Some((statement.sql.clone(), class.clone())),
+                ..Aside::default()
+            },
         }))
     }
 
@@ -356,6 +363,7 @@ impl Session {
         autocommit: bool,
     ) -> Result<Ran, ClientError> {
         let mut answered = None;
+        let mut generation = job.generation;
         loop {
             let directive = match self.mail.take(id) {
                 Some(directive) => directive,
@@ -365,18 +373,20 @@ impl Session {
             };
             match directive {
                 Directive::Execute { op: _, replica, how, hold } => {
-                    let may_be_outdated = job.generation != 0 && job.kind != StatementKind::Read;
+                    let may_be_outdated = generation != 0 && job.kind != StatementKind::Read;
                     if may_be_outdated && self.shared.classifier.is_changing() {
                         // A change that it waited for is told, and may not have been read yet.
                         self.shared.classifier.settled().await;
                     }
-                    if may_be_outdated && job.generation != self.shared.classifier.generation() {
-                        if autocommit && !matches!(job.request, Request::Extended(_)) {
-                            // Nothing of it was executed: it can be classified anew.
-                            self.shared.scheduler.handle(Event::Rollback { txn: id });
+                    let newest = self.shared.classifier.generation();
+                    if may_be_outdated && generation != newest {
+                        if self.means_the_same(job).await {
+                            generation = newest;
+                        } else if !matches!(job.request, Request::Extended(_)) && self.starts_over(id) {
                             return Ok(Ran::Outdated);
+                        } else {
+                            return Ok(self.refuse_changed(id).await);
                         }
-                        return Ok(self.refuse_changed(id).await);
                     }
                     match self.execute_on_lane(id, op, replica, how, hold, job).await? {
                         Executed::Answered(answer) if !autocommit || answer.error.is_some() => {
@@ -415,6 +425,35 @@ impl Session {
                 Directive::Release { .. } | Directive::Values { .. } => {}
             }
         }
+    }
+
+    /// Whether a statement is under today's definitions what it was under those by which it was classified: most changes
+    /// of definitions concern other tables.
+    async fn means_the_same(&mut self, job: &Job) -> bool {
+        let Some((sql, class)) = &job.aside.classified else { return false };
+        let (again, _) = self.classify(sql).await;
+        // Every field counts, and this is rare.
+        format!("{:?}", again.class) == format!("{class:?}")
+    }
+
+    /// Begins the transaction again if nothing of it was executed on a replica.
+    fn starts_over(&mut self, id: TxnId) -> bool {
+        let Some(txn) = self.txn.as_mut() else { return false };
+        let untouched = txn.home.is_none()
+            && txn.snapshot.is_none()
+            && txn.writes.is_empty()
+            && txn.reads.is_empty()
+            && txn.repeat.is_empty()
+            && txn.savepoints.is_empty()
+            && txn.local_settings.is_empty();
+        if !untouched {
+            return false;
+        }
+        self.shared.scheduler.handle(Event::Rollback { txn: id });
+        self.shared.scheduler.end_txn(id);
+        txn.id = self.shared.scheduler.new_txn(&self.mail);
+        txn.begun = false;
+        true
     }
 
     async fn refuse_changed(&mut self, id: TxnId) -> Ran {
