@@ -84,7 +84,7 @@ pub async fn create(lane: &mut Lane, log_id: &str, secret: &str, csn: Csn) -> Re
     lane.command(&create_sql(log_id, secret, csn)).await
 }
 
-/// The commands of [`create`].
+/// The commands that create the schema: what `create` sends.
 pub fn create_sql(log_id: &str, secret: &str, csn: Csn) -> String {
     format!(
         "BEGIN;
@@ -152,7 +152,7 @@ pub async fn prune(lane: &mut Lane, pruned: Csn, applied: Csn) -> Result<(), Lan
     lane.command(&prune_sql(pruned, applied)).await
 }
 
-/// The command of [`prune`]. It names where to begin: a snapshot that is held open keeps the index entries of all that
+/// The command that `prune` sends. It names where to begin: a snapshot that is held open keeps the index entries of all that
 /// was deleted since, and a search from the lowest one on would read them again each time.
 pub fn prune_sql(pruned: Csn, applied: Csn) -> String {
     let [from, to] = [pruned, applied].map(|csn| csn.0.saturating_sub(KEEP_ROWS));
