@@ -316,7 +316,7 @@ impl Agent {
         first: bool,
     ) -> Result<Unit, ApplyError> {
         let mut writes = group.iter().flat_map(|(_, record)| &record.writes);
-        if writes.any(|write| matches!(&write.what, What::Text(sql) if may_change_types(sql))) {
+        if writes.any(may_change_types) {
             // Parameters may have other types from somewhere in its middle on.
             forms.clear();
         } else if first {
@@ -422,9 +422,7 @@ impl Agent {
             build::copy_done(&mut lane.output);
         }
         unit.expected.push_back(Some(write.rows));
-        if let What::Text(sql) = &write.what
-            && may_change_types(sql)
-        {
+        if may_change_types(write) {
             // A prepared statement keeps the types that its parameters had when it was prepared.
             self.send_own(lane, unit, "DEALLOCATE ALL")?;
             lane.unprepare_all();
@@ -523,8 +521,13 @@ fn settings_hash(settings: &[(String, String)]) -> u64 {
     hash_of(&settings)
 }
 
-/// Whether a text may change definitions: it begins with none of the words that only change rows.
-fn may_change_types(sql: &str) -> bool {
+/// Whether a write may change definitions: its text begins with none of the words that only change rows.
+fn may_change_types(write: &Write) -> bool {
+    let sql = match &write.what {
+        What::Text(sql) => sql.as_str(),
+        What::Prepared { sql, .. } => sql,
+        What::Copy { .. } => return false,
+    };
     let word = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("");
     !["insert", "update", "delete", "merge", "select", "with"]
         .iter()

@@ -112,29 +112,45 @@ fn replicas_that_apply_in_bulk_hold_what_the_home_holds() {
 
 #[test]
 fn parameters_have_the_types_that_columns_have_now() {
+    const LONG: &str = "0.1234567890123";
+    const CHANGE: &str = "UPDATE t SET x = $1 WHERE id = $2";
     block_on(async {
         let dir = folder();
         let _up = Up::ready(dir.path(), 3);
         let file = ClusterFile::read(dir.path()).unwrap();
-        let client = connect(&file.client.dsn).await;
+        let mut client = connect(&file.client.dsn).await;
         client.batch_execute("CREATE TABLE t (id int PRIMARY KEY, x float4)").await.unwrap();
-        client.batch_execute("INSERT INTO t SELECT n, 0 FROM generate_series(1, 40) n").await.unwrap();
-        let change = |from: i32| {
-            let client = &client;
-            async move {
-                for id in from..from + 20 {
-                    client
-                        .simple_query(&format!("UPDATE t SET x = '0.1234567890123' WHERE id = {id}"))
-                        .await
-                        .unwrap();
+        client.batch_execute("INSERT INTO t SELECT n, 0 FROM generate_series(1, 80) n").await.unwrap();
+        let long = || AsText(LONG.to_owned());
+        // The change of the type comes as text, by the extended protocol, and within a transaction that goes on.
+        for (from, alter) in [(0, "simple"), (20, "extended"), (40, "within")] {
+            client.batch_execute("ALTER TABLE t ALTER COLUMN x TYPE float4").await.unwrap();
+            for id in from + 1..=from + 10 {
+                client.simple_query(&format!("UPDATE t SET x = '{LONG}' WHERE id = {id}")).await.unwrap();
+                client.execute(CHANGE, &[&long(), &id]).await.unwrap();
+            }
+            let widen = "ALTER TABLE t ALTER COLUMN x TYPE float8";
+            let transaction = client.transaction().await.unwrap();
+            match alter {
+                "simple" => transaction.batch_execute(widen).await.unwrap(),
+                "extended" => drop(transaction.execute(widen, &[]).await.unwrap()),
+                _ => {
+                    transaction.execute(CHANGE, &[&long(), &(from + 11)]).await.unwrap();
+                    transaction.execute(widen, &[]).await.unwrap();
+                    transaction.execute(CHANGE, &[&long(), &(from + 11)]).await.unwrap();
                 }
             }
-        };
-        change(1).await;
-        client.batch_execute("ALTER TABLE t ALTER COLUMN x TYPE float8").await.unwrap();
-        change(21).await;
-        assert_eq!(rows(&client, "SELECT DISTINCT x FROM t WHERE id > 20").await, "0.1234567890123");
-        let verified = json(dir.path(), &["verify"]);
-        assert_eq!(verified["identical"], true, "{verified}");
+            transaction.commit().await.unwrap();
+            for id in from + 12..=from + 20 {
+                client.execute(CHANGE, &[&long(), &id]).await.unwrap();
+            }
+            let new = format!("SELECT DISTINCT x FROM t WHERE id BETWEEN {} AND {}", from + 12, from + 20);
+            assert_eq!(rows(&client, &new).await, LONG, "{alter}");
+            if alter == "within" {
+                assert_eq!(rows(&client, &format!("SELECT x FROM t WHERE id = {}", from + 11)).await, LONG);
+            }
+            let verified = json(dir.path(), &["verify"]);
+            assert_eq!(verified["identical"], true, "{alter}: {verified}");
+        }
     });
 }

@@ -68,6 +68,8 @@ pub(super) struct Aside {
     pub restarts: Vec<(String, String)>,
     /// Replicas may execute it together with others of its class.
     pub bulk: bool,
+    /// It is all of its statement, so that the statement may begin again where nothing of it was executed.
+    pub whole: bool,
     /// The text that was classified, and as what.
     pub classified: Option<(Arc<str>, Arc<Class>)>,
 }
@@ -245,6 +247,7 @@ impl Session {
             aside: Aside {
                 restarts: class.restarts.clone(),
                 bulk: class.bulk,
+                whole: true,
                 classified: Some((statement.sql.clone(), class.clone())),
                 ..Aside::default()
             },
@@ -382,7 +385,10 @@ impl Session {
                     if may_be_outdated && generation != newest {
                         if self.means_the_same(job).await {
                             generation = newest;
-                        } else if !matches!(job.request, Request::Extended(_)) && self.starts_over(id) {
+                        } else if job.aside.whole
+                            && !matches!(job.request, Request::Extended(_))
+                            && self.starts_over(id)
+                        {
                             return Ok(Ran::Outdated);
                         } else {
                             return Ok(self.refuse_changed(id).await);

@@ -739,7 +739,14 @@ impl Session {
     /// Definitions as the open transaction sees them after a change of its own.
     pub(super) async fn read_own_definitions(&mut self) {
         let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return };
-        match crate::postgres::definitions::read(&mut lane.lent.lane).await {
+        // A prepared statement keeps the types that its parameters had when it was prepared.
+        lane.lent.lane.unprepare_all();
+        let forgotten = lane.lent.lane.command("DEALLOCATE ALL").await;
+        let read = match forgotten {
+            Ok(()) => crate::postgres::definitions::read(&mut lane.lent.lane).await,
+            Err(error) => Err(error),
+        };
+        match read {
             Ok(catalogue) => {
                 if let Some(txn) = self.txn.as_mut() {
                     txn.catalogue = Some(std::sync::Arc::new(catalogue));
