@@ -79,6 +79,33 @@ pub struct ParamValue<'a> {
     pub bytes: Option<&'a [u8]>,
 }
 
+/// The name of a built-in type that clients declare by number, and whose arrays are written as those of any other.
+#[must_use]
+pub fn type_name(oid: u32) -> Option<&'static str> {
+    Some(match oid {
+        16 => "bool",
+        17 => "bytea",
+        20 => "int8",
+        21 => "int2",
+        23 => "int4",
+        25 => "text",
+        114 => "json",
+        700 => "float4",
+        701 => "float8",
+        1042 => "bpchar",
+        1043 => "varchar",
+        1082 => "date",
+        1083 => "time",
+        1114 => "timestamp",
+        1184 => "timestamptz",
+        1186 => "interval",
+        1700 => "numeric",
+        2950 => "uuid",
+        3802 => "jsonb",
+        _ => return None,
+    })
+}
+
 /// The parameters of one execution. Text is UTF-8.
 pub trait Params {
     /// The parameter `$number` (from 1), or None if there is none.

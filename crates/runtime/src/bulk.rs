@@ -31,7 +31,8 @@ impl Form {
         if types.is_empty() {
             return None;
         }
-        let names: Option<Vec<&str>> = types.iter().map(|oid| type_name(*oid)).collect();
+        let names: Option<Vec<&str>> =
+            types.iter().map(|oid| onecopy_classify::value::type_name(*oid)).collect();
         let sql = BulkText::of(sql, &mut Scratch::default())?.with_types(&names?);
         Some(Form { sql, elements: types.to_vec() })
     }
@@ -258,32 +259,6 @@ impl Touched {
             known.len() == item.equals.len() && known.iter().zip(&item.equals).all(|((a, _), (b, _))| a == b)
         })
     }
-}
-
-/// The name of a built-in type whose arrays are written as those of any other.
-fn type_name(oid: u32) -> Option<&'static str> {
-    Some(match oid {
-        16 => "bool",
-        17 => "bytea",
-        20 => "int8",
-        21 => "int2",
-        23 => "int4",
-        25 => "text",
-        114 => "json",
-        700 => "float4",
-        701 => "float8",
-        1042 => "bpchar",
-        1043 => "varchar",
-        1082 => "date",
-        1083 => "time",
-        1114 => "timestamp",
-        1184 => "timestamptz",
-        1186 => "interval",
-        1700 => "numeric",
-        2950 => "uuid",
-        3802 => "jsonb",
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

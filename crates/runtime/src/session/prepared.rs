@@ -123,7 +123,7 @@ impl Session {
                 Some(ExecuteArgument::Text(value)) => quote(value),
                 None => self.argument_expression(text).await?,
             };
-            let cast = prepared.types.get(index).and_then(|oid| type_name(*oid));
+            let cast = prepared.types.get(index).and_then(|oid| onecopy_classify::value::type_name(*oid));
             values.push(match cast {
                 Some(name) => format!("({value}::{name})"),
                 None => value,
@@ -245,30 +245,4 @@ fn touches_nothing(class: &Class) -> bool {
         || effects.pins_session
         || effects.temporary_tables;
     !acts && class.tables.is_empty() && !matches!(class.determinism, Determinism::Refuse(_))
-}
-
-/// The name of a built-in type that clients declare by number.
-fn type_name(oid: u32) -> Option<&'static str> {
-    Some(match oid {
-        16 => "bool",
-        17 => "bytea",
-        20 => "int8",
-        21 => "int2",
-        23 => "int4",
-        25 => "text",
-        114 => "json",
-        700 => "float4",
-        701 => "float8",
-        1042 => "bpchar",
-        1043 => "varchar",
-        1082 => "date",
-        1083 => "time",
-        1114 => "timestamp",
-        1184 => "timestamptz",
-        1186 => "interval",
-        1700 => "numeric",
-        2950 => "uuid",
-        3802 => "jsonb",
-        _ => return None,
-    })
 }
