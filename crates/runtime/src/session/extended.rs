@@ -11,7 +11,7 @@ use onecopy_wire::sqlstate::SqlState;
 use smallvec::SmallVec;
 
 use super::client::ClientError;
-use super::run::rendered;
+use super::job::rendered;
 use super::simple::is_transaction_control;
 use super::unit::{Preparation, Request, Sink, Step, Watch};
 use super::{Done, Session};

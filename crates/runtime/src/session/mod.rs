@@ -8,10 +8,12 @@ pub mod unit;
 
 mod answers;
 mod calls;
+mod captured;
 mod commit;
 pub mod environment;
 mod extended;
 mod frozen;
+mod job;
 mod listening;
 mod numbered;
 mod prepared;

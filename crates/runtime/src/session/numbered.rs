@@ -14,7 +14,8 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
 use super::extended::Portal;
-use super::run::{Aside, Block, Job, Quiet, Ran};
+use super::job::{Aside, Block, Job, Quiet};
+use super::run::Ran;
 use super::unit::{Answer, Preparation, Request, Step};
 use super::{Done, Session};
 use crate::classifier::Statement;

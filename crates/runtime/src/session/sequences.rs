@@ -10,7 +10,8 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
 use super::extended::Portal;
-use super::run::{Aside, Job, Quiet, Ran};
+use super::job::{Aside, Job, Quiet};
+use super::run::Ran;
 use super::unit::{Answer, Request};
 use super::{Done, Session};
 use crate::agent::{quote, quote_identifier};

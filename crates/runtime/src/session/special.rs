@@ -10,7 +10,7 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
 use super::extended::Portal;
-use super::run::{Aside, Job};
+use super::job::{Aside, Job};
 use super::settings::list_value;
 use super::txn::{Lane, Listen, Savepoint};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};

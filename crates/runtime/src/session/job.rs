@@ -1,0 +1,324 @@
+//! What the core and a lane must know of a classified statement, and how other replicas do it again.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use onecopy_classify::{CapturePlan, Class, Determinism, FrozenValue, Kind, NoParams, Parameterised};
+use onecopy_core::{AccessSet, StatementKind};
+use onecopy_wire::frontend::Bind;
+
+use super::Session;
+use super::client::ClientError;
+use super::extended::{Portal, PreparedStatement};
+use super::unit::{Preparation, Repeated, Request, Step};
+use crate::classifier::{Statement, rewrite_of};
+use crate::errors::Failure;
+use crate::lane::StatementKey;
+use crate::record::What;
+
+/// How many statements of a class come as texts before the class is kept prepared.
+const USES_BEFORE_PREPARED: u32 = 3;
+
+/// A statement ready for the core and for a lane.
+pub(super) struct Job {
+    pub request: Request,
+    pub kind: StatementKind,
+    pub access: AccessSet,
+    pub class: onecopy_core::ClassId,
+    /// How it is done again on the other replicas, if it writes.
+    pub write: Option<What>,
+    pub capture: Option<Box<CapturePlan>>,
+    /// Definitions under which it was classified.
+    pub generation: u64,
+    /// To be repeated on the home's lane, should the transaction move there (a setting, a savepoint).
+    pub repeat: Option<String>,
+    pub schema_changed: bool,
+    pub aside: Aside,
+}
+
+/// What is unusual about a job that is a step towards the answer of a statement, and not all of it.
+#[derive(Default)]
+pub(super) struct Aside {
+    /// Whether the client sees its answer.
+    pub quiet: Quiet,
+    /// So many columns at the end of its rows are for the session.
+    pub probe: Option<usize>,
+    /// Numbers that its captured rows may have, by column.
+    pub blocks: Vec<Block>,
+    /// Sequences that it restarts, by schema and name.
+    pub restarts: Vec<(String, String)>,
+    /// Replicas may execute it together with others of its class.
+    pub bulk: bool,
+    /// It is all of its statement, so that the statement may begin again where nothing of it was executed.
+    pub whole: bool,
+    /// The text that was classified, and as what.
+    pub classified: Option<(Arc<str>, Arc<Class>)>,
+}
+
+/// Whether the client sees an answer. Errors it always sees, and what a COPY needs to go on.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Quiet {
+    #[default]
+    No,
+    /// It stays in `held` until the session knows.
+    Held,
+    Dropped,
+}
+
+/// Numbers that were drawn for a captured column.
+pub(super) struct Block {
+    pub column: usize,
+    pub first: i64,
+    pub last: i64,
+}
+
+impl Session {
+    /// What the core and the lane must know of a statement that reads or writes.
+    pub(super) async fn prepare_job(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+    ) -> Result<Result<Job, Failure>, ClientError> {
+        let class = statement.class.clone();
+        let determinism = self.determinism(statement, portal);
+        match &determinism {
+            Determinism::Refuse(refusal) => {
+                return Ok(Err(Failure::unsupported(refusal.reason.clone(), refusal.hint.clone())));
+            }
+            Determinism::Number(plan) => {
+                return Ok(Err(Failure::unsupported(
+                    format!("a statement cannot be executed in this form: {}", plan.capture.reason),
+                    "Send it by itself, as a query or a prepared statement of the protocol.",
+                )));
+            }
+            Determinism::Read | Determinism::Replay | Determinism::Capture(_) => {}
+        }
+        let in_block = self.txn.is_some();
+        let frozen = match portal {
+            Some(portal) => portal.frozen.clone(),
+            None => match self.freeze(statement, in_block).await? {
+                Ok(frozen) => frozen,
+                Err(failure) => return Ok(Err(failure)),
+            },
+        };
+        let access = match portal {
+            None => class.bind(&statement.sql, statement.layout.layout(), &NoParams, &frozen),
+            Some(portal) => portal
+                .with_params(|params| class.bind(&statement.sql, statement.layout.layout(), params, &frozen)),
+        };
+        let capture = match determinism {
+            Determinism::Capture(plan) => Some(plan),
+            _ => None,
+        };
+        let kind = kind_of(&class.kind, class.effects.writes, class.effects.locks_rows, capture.is_some());
+        let request = match portal {
+            None => match repeated(statement, &frozen, capture.is_none(), in_block) {
+                Some(repeated) => Request::Prepared(repeated),
+                None => {
+                    let rewrite = rewrite_of(&class, capture.as_deref(), in_block);
+                    Request::Simple(match rewrite.is_empty() {
+                        true => statement.sql.to_string(),
+                        false => rewrite.render_simple(&statement.sql, statement.layout.layout(), &frozen),
+                    })
+                }
+            },
+            Some(_) => Request::Extended(self.steps_with_capture(capture.as_deref())?),
+        };
+        let writes = matches!(kind, StatementKind::Write | StatementKind::Schema);
+        let write = (writes && capture.is_none()).then(|| what_of(statement, &request, portal, &frozen));
+        let schema_changed = matches!(class.kind, Kind::Ddl { .. })
+            || !class.restarts.is_empty()
+            || class.effects.sequences && class.effects.writes && class.kind == Kind::Select;
+        Ok(Ok(Job {
+            request,
+            kind,
+            access,
+            class: class.id,
+            write,
+            capture,
+            generation: statement.generation,
+            repeat: None,
+            schema_changed,
+            aside: Aside {
+                restarts: class.restarts.clone(),
+                bulk: class.bulk,
+                whole: true,
+                classified: Some((statement.sql.clone(), class.clone())),
+                ..Aside::default()
+            },
+        }))
+    }
+
+    /// How an execution's changes reach the other replicas.
+    pub(super) fn determinism(&self, statement: &Statement, portal: Option<&Portal>) -> Determinism {
+        let layout = statement.layout.layout();
+        match portal {
+            None => statement.class.determinism_of(&statement.sql, layout, &NoParams).clone(),
+            Some(portal) => portal
+                .with_params(|params| statement.class.determinism_of(&statement.sql, layout, params).clone()),
+        }
+    }
+
+    /// The collected messages; with a capture, the formats of our columns are settled.
+    pub(super) fn steps_with_capture(
+        &mut self,
+        capture: Option<&CapturePlan>,
+    ) -> Result<Vec<Step>, ClientError> {
+        let mut steps = std::mem::take(&mut self.steps);
+        let Some(plan) = capture else { return Ok(steps) };
+        for step in &mut steps {
+            if let Step::Bind { body, .. } = step {
+                *body = with_result_formats(body, plan.columns.len())?;
+            }
+        }
+        Ok(steps)
+    }
+}
+
+/// How the core must treat a statement.
+fn kind_of(kind: &Kind, writes: bool, locks: bool, captured: bool) -> StatementKind {
+    match kind {
+        Kind::Ddl { tables, .. } if !tables.is_empty() => StatementKind::Schema,
+        Kind::Truncate { .. } => StatementKind::Schema,
+        Kind::Ddl { .. } => StatementKind::Write,
+        Kind::Insert | Kind::Update | Kind::Delete | Kind::Merge | Kind::WriteCte | Kind::CopyIn { .. } => {
+            StatementKind::Write
+        }
+        Kind::SelectLocking { .. } | Kind::LockTable { .. } if !writes => StatementKind::LockingRead,
+        _ if writes || captured => StatementKind::Write,
+        _ if locks => StatementKind::LockingRead,
+        _ => StatementKind::Read,
+    }
+}
+
+/// How a statement is done again elsewhere.
+fn what_of(
+    statement: &Statement,
+    request: &Request,
+    portal: Option<&Portal>,
+    frozen: &[FrozenValue],
+) -> What {
+    match (request, portal) {
+        (Request::Prepared(Repeated { statement, bind, .. }), _) => what_prepared(statement, bind.clone()),
+        (Request::Simple(sql), _) if matches!(statement.class.kind, Kind::CopyIn { .. }) => {
+            What::Copy { sql: sql.clone(), data: Vec::new() }
+        }
+        (Request::Simple(sql), _) => {
+            parameterised(statement, frozen).unwrap_or_else(|| What::Text(sql.clone()))
+        }
+        (Request::Extended(steps), Some(portal)) => {
+            let copies = matches!(statement.class.kind, Kind::CopyIn { .. });
+            if copies {
+                return What::Copy { sql: statement.sql.to_string(), data: Vec::new() };
+            }
+            let bound = steps.iter().rev().find_map(|step| match step {
+                Step::Bind { statement, body, extra } => {
+                    Some((statement.clone(), body.clone(), extra.clone()))
+                }
+                _ => None,
+            });
+            let (preparation, body, extra) = bound.unwrap_or_else(|| {
+                let extra = frozen.iter().map(|value| value.0.clone()).collect();
+                (rendered(statement, &portal.prepared, None, portal.in_block), portal.body.clone(), extra)
+            });
+            what_prepared(&preparation, bind_rest(&body, &extra))
+        }
+        (Request::Extended(_), None) => What::Text(statement.sql.to_string()),
+    }
+}
+
+/// The statement of a portal as lanes prepare it.
+pub(super) fn rendered(
+    statement: &Statement,
+    prepared: &PreparedStatement,
+    capture: Option<&CapturePlan>,
+    in_block: bool,
+) -> Preparation {
+    let rewrite = rewrite_of(&statement.class, capture, in_block);
+    if rewrite.is_empty() {
+        return prepared.preparation.clone();
+    }
+    let sql = rewrite.render_extended(&statement.sql, statement.layout.layout(), statement.class.params_max);
+    Preparation::new(&sql, &prepared.types)
+}
+
+/// The statement with its constants as parameters, so that the other replicas need not parse each one anew.
+fn parameterised(statement: &Statement, frozen: &[FrozenValue]) -> Option<What> {
+    let form = statement.class.parameterised.as_ref()?;
+    let bind = bind_constants(form, statement, frozen)?;
+    Some(What::prepared(&form.sql, &form.types, bind))
+}
+
+fn what_prepared(statement: &Preparation, bind: Bytes) -> What {
+    let Preparation { key, sql, types } = statement.clone();
+    What::Prepared { key, sql, types, bind }
+}
+
+/// A statement whose like was met often enough to keep it prepared on every lane, where its answer is that to its text:
+/// the server then neither parses nor plans it again.
+fn repeated(
+    statement: &Statement,
+    frozen: &[FrozenValue],
+    is_whole: bool,
+    in_block: bool,
+) -> Option<Repeated> {
+    let class = &statement.class;
+    let form = class.parameterised.as_ref().filter(|form| form.answers && is_whole)?;
+    if statement.uses < USES_BEFORE_PREPARED || in_block && class.in_block.is_some() {
+        return None;
+    }
+    Some(Repeated {
+        bind: bind_constants(form, statement, frozen)?,
+        statement: Preparation {
+            key: StatementKey::of(&form.sql, &form.types),
+            sql: form.sql.clone(),
+            types: form.types.clone(),
+        },
+        returns: matches!(class.kind, Kind::Select | Kind::SelectLocking { .. }),
+        generation: statement.generation,
+    })
+}
+
+/// What follows the names in a Bind of a statement's constants and frozen values.
+fn bind_constants(form: &Parameterised, statement: &Statement, frozen: &[FrozenValue]) -> Option<Bytes> {
+    let values = form.values(&statement.sql, statement.layout.layout(), frozen)?;
+    let mut bind = BytesMut::new();
+    let values = values.iter().map(|value| Some(value.as_bytes()));
+    onecopy_wire::frontend::build::bind(&mut bind, "", "", [], values, []).ok()?;
+    Some(after_names(&bind.freeze()))
+}
+
+/// Formats, parameters and result formats of a Bind, with further text parameters.
+fn bind_rest(body: &Bytes, extra: &[String]) -> Bytes {
+    let extra: Vec<&[u8]> = extra.iter().map(String::as_bytes).collect();
+    let mut out = BytesMut::new();
+    match onecopy_wire::frontend::rewrite_bind(body, "", "", &extra, &mut out) {
+        Ok(()) => after_names(&out.freeze()),
+        // It was decoded before; this cannot happen, and an empty rest is refused by the replicas.
+        Err(_) => Bytes::new(),
+    }
+}
+
+/// A Bind frame without its head and its two empty names.
+pub(super) fn after_names(frame: &Bytes) -> Bytes {
+    frame.slice(onecopy_wire::frame::HEAD_LEN + 2..)
+}
+
+/// The client's Bind with text formats for the columns that we append, where its list of formats ends before them.
+fn with_result_formats(body: &Bytes, columns: usize) -> Result<Bytes, ClientError> {
+    let bind = Bind::decode(body)?;
+    if bind.result_formats.len() < 2 {
+        return Ok(body.clone());
+    }
+    let formats = bind.result_formats.iter().chain(std::iter::repeat_n(onecopy_wire::Format::Text, columns));
+    let mut out = BytesMut::new();
+    onecopy_wire::frontend::build::bind(
+        &mut out,
+        bind.portal,
+        bind.statement,
+        bind.param_formats.iter(),
+        bind.params.iter(),
+        formats,
+    )?;
+    Ok(out.freeze().slice(onecopy_wire::frame::HEAD_LEN..))
+}
