@@ -385,11 +385,15 @@ async fn show_progress(
             ended = customers.join_next() => if ended.is_none() { break },
             () = pause => {
                 ticks += 1;
+                // A line that stays stands for all the time since the one before it, not for its last half second.
+                if bar.is_hidden() && !ticks.is_multiple_of(10) {
+                    continue;
+                }
                 let elapsed = clock.start.elapsed();
                 let line = progress_line(options, clock, collected, &mut shown, &mut last);
                 bar.set_position(elapsed.as_millis() as u64);
                 bar.set_message(line.clone());
-                if plain && ticks.is_multiple_of(10) {
+                if plain {
                     eprintln!("{line}");
                 }
             }
