@@ -9,7 +9,7 @@ use crate::load::Load;
 use crate::protocol::ReplicaStatus;
 
 /// Decisions that one `Apply` may name: enough to fill a pipeline, few enough to let others in between.
-const RUN_MAX: u64 = 128;
+const RUN_MAX: u64 = 256;
 
 /// A replica that is at most so many commits behind is waited for with forgetting, or under load it might always be one
 /// commit behind what is remembered and never serve.
@@ -38,8 +38,8 @@ impl Default for Tuning {
             turn_slack_ns: Some(1_000_000.0),
             turn_reads: 256,
             home_slack_ns: Some(5_000_000.0),
-            linger_ns: 10_000_000,
-            linger_decisions: 128,
+            linger_ns: 40_000_000,
+            linger_decisions: 256,
         }
     }
 }
