@@ -2,11 +2,9 @@
 
 use crate::CommandError;
 use crate::signals::Signals;
-use onecopy_runtime::{Handle, STACK_BYTES, Settings};
-use std::io;
+use onecopy_runtime::{Handle, STACK_BYTES, Settings, event_loop};
 use std::net::SocketAddr;
 use std::thread::{self, JoinHandle};
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
 /// Serves until SIGINT or SIGTERM. `ready` is called when clients can connect; its failure ends serving. `reload` is
@@ -106,9 +104,4 @@ impl Background {
 
 fn join(thread: JoinHandle<Result<(), CommandError>>) -> Result<(), CommandError> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// The event loop of the first worker; the server starts the others.
-fn event_loop() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
 }

@@ -45,4 +45,4 @@ pub mod bookkeeping {
 pub use errors::ServeError;
 pub use server::{Handle, serve};
 pub use settings::Settings;
-pub use workers::STACK_BYTES;
+pub use workers::{STACK_BYTES, event_loop};

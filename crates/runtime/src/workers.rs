@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
 use crate::server::{Shared, startup};
@@ -23,6 +24,16 @@ thread_local! {
 /// The number of the worker that is running; 0 is the one that accepts.
 pub fn current() -> usize {
     NUMBER.get()
+}
+
+/// The event loop of one worker, to be run on its own thread.
+///
+/// # Errors
+/// When the system gives no event queue.
+pub fn event_loop() -> io::Result<Runtime> {
+    // Whoever shares the processor goes first: where there are more threads than processors, more events are there when
+    // it comes back, and neither it nor they pay for putting it to sleep and waking it.
+    Builder::new_current_thread().enable_all().on_thread_park(std::thread::yield_now).build()
 }
 
 /// A client's connection between two event loops.
@@ -104,7 +115,7 @@ impl Drop for Workers {
 impl Worker {
     fn start(number: usize) -> io::Result<Worker> {
         let (hand, mut handed) = mpsc::unbounded_channel::<(Handed, Counted, Arc<Shared>)>();
-        let event_loop = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let event_loop = event_loop()?;
         let serve = move || {
             NUMBER.set(number);
             event_loop.block_on(async {
