@@ -233,18 +233,32 @@ impl Log {
     ///
     /// # Errors
     /// Why the record was refused; then nothing has changed.
-    pub fn append(&self, mut record: Record) -> Result<Seq, AppendError> {
+    pub fn append(&self, record: Record) -> Result<Seq, AppendError> {
+        let seq = self.append_quietly(record)?;
+        self.wake();
+        Ok(seq)
+    }
+
+    /// Like [`Log::append`], but [`Log::wake`] has to follow: for those who append under a lock of their own, which
+    /// the thread that writes, once it is awake, would make them hold for longer.
+    ///
+    /// # Errors
+    /// Why the record was refused; then nothing has changed.
+    pub fn append_quietly(&self, mut record: Record) -> Result<Seq, AppendError> {
         let len = record.frame_len();
         let mut queue = self.shared.queue.lock();
         let seq = queue.gate.admit(&mut record)?;
         queue.records.push(record);
         self.shared.backlog_bytes.fetch_add(len, Ordering::Relaxed);
-        let wake = std::mem::take(&mut queue.asleep);
-        drop(queue);
-        if wake {
+        Ok(seq)
+    }
+
+    /// Has what was appended written.
+    pub fn wake(&self) {
+        let asleep = std::mem::take(&mut self.shared.queue.lock().asleep);
+        if asleep {
             self.shared.wake.notify_one();
         }
-        Ok(seq)
     }
 
     /// Reads all durable records behind commit `csn - 1`, and those that become durable meanwhile.
@@ -262,11 +276,8 @@ impl Log {
     pub fn truncate_before(&self, csn: Csn) {
         let mut queue = self.shared.queue.lock();
         queue.truncate = queue.truncate.max(Some(csn));
-        let wake = std::mem::take(&mut queue.asleep);
         drop(queue);
-        if wake {
-            self.shared.wake.notify_one();
-        }
+        self.wake();
     }
 
     /// The argument to [`Log::truncate_before`] that leaves at most `bytes_max` bytes, but never less than the last

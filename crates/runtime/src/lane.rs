@@ -2,7 +2,9 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::Shutdown;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
@@ -12,6 +14,7 @@ use onecopy_wire::backend::{self, Backend, ErrorFields, Status};
 use onecopy_wire::frame::HEAD_LEN;
 use onecopy_wire::frontend::{self, build};
 use onecopy_wire::{FrameError, Head, SqlState, WireError, frame};
+use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
@@ -64,6 +67,21 @@ impl AsyncWrite for Stream {
     }
 }
 
+/// A second handle on a lane's socket, for messages that another thread sends while the lane's own waits.
+#[derive(Debug)]
+pub struct DirectSocket(Socket);
+
+impl DirectSocket {
+    /// Sends a few messages whole, without waiting. If they do not fit the connection is ended, which the lane's own thread
+    /// notices: nothing was under way, so there is room on any connection that lives.
+    pub fn send(&self, messages: &[u8]) {
+        if !matches!(self.0.send(messages), Ok(sent) if sent == messages.len()) {
+            // It may have been ended already.
+            let _ended = self.0.shutdown(Shutdown::Both);
+        }
+    }
+}
+
 /// Why a lane cannot be used any more, or a command of ours failed on it.
 #[derive(Debug, thiserror::Error)]
 pub enum LaneError {
@@ -102,6 +120,7 @@ struct Prepared {
 /// One backend connection.
 pub struct Lane {
     stream: Stream,
+    direct: Option<Arc<DirectSocket>>,
     /// Received and not consumed.
     pub input: BytesMut,
     /// To be sent by the next [`Lane::flush`].
@@ -158,6 +177,7 @@ impl Lane {
     pub fn new(stream: Stream) -> Lane {
         Lane {
             stream,
+            direct: None,
             input: BytesMut::with_capacity(READ_LEN),
             output: BytesMut::with_capacity(4096),
             pid: 0,
@@ -172,6 +192,19 @@ impl Lane {
             params: HashMap::new(),
             permit: None,
         }
+    }
+
+    /// A handle for others to send by; `None` if the connection is encrypted, or the process may not open more files.
+    pub fn direct(&mut self) -> Option<Arc<DirectSocket>> {
+        if self.direct.is_none() {
+            let socket = match &self.stream {
+                Stream::Tcp(stream) => SockRef::from(stream).try_clone(),
+                Stream::Unix(stream) => SockRef::from(stream).try_clone(),
+                Stream::Tls(_) => return None,
+            };
+            self.direct = socket.ok().map(|socket| Arc::new(DirectSocket(socket)));
+        }
+        self.direct.clone()
     }
 
     /// Sends what was appended to `output`.

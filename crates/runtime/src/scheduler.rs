@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use onecopy_core::{
     Begin, Csn, Decision, Effect, Event, How, Instant, NodeId, OpId, Place, Protocol, Refusal, ReplicaId,
     Statement, Status, TableId, TxnId,
@@ -20,6 +21,7 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
+use crate::lane::DirectSocket;
 use crate::notifications::{Channels, Notification};
 use crate::record::Record;
 
@@ -50,12 +52,11 @@ struct Inbox {
 }
 
 impl Mail {
-    fn post(&self, txn: TxnId, directive: Directive) {
+    /// Returns whom to wake.
+    fn post(&self, txn: TxnId, directive: Directive) -> Option<Waker> {
         let mut inbox = self.inbox.lock();
         inbox.directives.push_back((txn, directive));
-        if let Some(waker) = inbox.waker.take() {
-            waker.wake();
-        }
+        inbox.waker.take()
     }
 
     /// The next directive for this transaction; those for earlier ones are dropped: their sessions have gone on.
@@ -117,23 +118,25 @@ pub enum AgentCommand {
 }
 
 impl AgentQueue {
-    fn apply(&self, from: Csn, to: Csn) {
-        self.post(|inbox| inbox.runs.push_back((from, to)));
+    /// Returns whom to wake.
+    fn apply(&self, from: Csn, to: Csn) -> Option<Waker> {
+        self.post(|inbox| inbox.runs.push_back((from, to)))
     }
 
     /// A connection to the replica was lost: it is to be fenced before it serves again (design 3.4).
     pub fn suspect(&self, reason: &str) {
-        self.post(|inbox| {
+        let waker = self.post(|inbox| {
             inbox.suspected.get_or_insert_with(|| reason.to_owned());
         });
-    }
-
-    fn post(&self, put: impl FnOnce(&mut AgentInbox)) {
-        let mut inbox = self.inbox.lock();
-        put(&mut inbox);
-        if let Some(waker) = inbox.waker.take() {
+        if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    fn post(&self, put: impl FnOnce(&mut AgentInbox)) -> Option<Waker> {
+        let mut inbox = self.inbox.lock();
+        put(&mut inbox);
+        inbox.waker.take()
     }
 
     /// Forgets what was asked of an earlier incarnation.
@@ -163,6 +166,51 @@ impl AgentQueue {
 pub trait Decisions: Send + Sync {
     /// Appends without waiting; durability is reported by [`Scheduler::handle`] with `Event::Durable`.
     fn append(&self, csn: Csn, body: Bytes);
+    /// Has what was appended written. Called without the scheduler's lock.
+    fn wake(&self);
+}
+
+/// A transaction that is decided and open at its home, with the messages that commit it there: whoever learns that its
+/// turn has come sends them, since commits follow each other and each that waited for its session's thread would hold up
+/// those behind it.
+#[derive(Debug)]
+pub struct ArmedCommit {
+    pub replica: ReplicaId,
+    /// Ending in a Sync.
+    pub messages: Bytes,
+    pub socket: Arc<DirectSocket>,
+}
+
+/// What follows from an event and is done without the lock: woken threads that find it taken would only wait.
+#[derive(Default)]
+#[must_use]
+struct Outbox {
+    wakers: SmallVec<[Waker; 4]>,
+    commits: SmallVec<[ArmedCommit; 1]>,
+    appended: bool,
+}
+
+impl Outbox {
+    fn post(&mut self, state: &State, txn: TxnId, directive: Directive) {
+        match state.mails.get(&txn) {
+            Some(mail) => self.wakers.extend(mail.post(txn, directive)),
+            // The client vanished; its lanes were closed with it.
+            None => tracing::debug!(?txn, ?directive, "no session: ignoring"),
+        }
+    }
+
+    fn deliver(self, decisions: &dyn Decisions) {
+        // What others wait for comes first.
+        for commit in self.commits {
+            commit.socket.send(&commit.messages);
+        }
+        if self.appended {
+            decisions.wake();
+        }
+        for waker in self.wakers {
+            waker.wake();
+        }
+    }
 }
 
 /// What a transaction wrote.
@@ -180,6 +228,8 @@ struct State {
     mails: HashMap<TxnId, Arc<Mail>>,
     /// Writes of transactions that may be decided at any moment.
     writes: HashMap<TxnId, Writes>,
+    /// Commits whose turn has not come.
+    armed: HashMap<TxnId, ArmedCommit>,
     /// Notifications of transactions that are about to end well.
     notifications: HashMap<TxnId, Vec<Notification>>,
     /// Decisions that some replica may still have to apply.
@@ -217,6 +267,7 @@ impl Scheduler {
             effects: Vec::new(),
             mails: HashMap::new(),
             writes: HashMap::new(),
+            armed: HashMap::new(),
             notifications: HashMap::new(),
             recent: BTreeMap::new(),
             next_txn: 1,
@@ -257,6 +308,7 @@ impl Scheduler {
         let mut effects = std::mem::take(&mut state.effects);
         let event = Event::Autocommit { begin: begin(txn), statement };
         state.protocol.handle(HERE, self.clock.now(), event, &mut effects);
+        let mut outbox = Outbox::default();
         let placed = match effects.as_slice() {
             [Effect::Execute { txn: of, op, replica, how: How::Alone, .. }] if *of == txn => {
                 Some((*op, *replica))
@@ -268,11 +320,13 @@ impl Scheduler {
             None => {
                 state.mails.insert(txn, mail.clone());
                 for effect in effects.drain(..) {
-                    self.carry_out(&mut state, effect);
+                    self.carry_out(&mut state, effect, &mut outbox);
                 }
             }
         }
         state.effects = effects;
+        drop(state);
+        outbox.deliver(&*self.decisions);
         (txn, placed)
     }
 
@@ -289,9 +343,23 @@ impl Scheduler {
             let mut inbox = from.inbox.lock();
             inbox.directives.drain(..).collect()
         };
+        let mut wakers: SmallVec<[Waker; 4]> = SmallVec::new();
         for (of, directive) in waiting {
-            if of == txn { to.post(of, directive) } else { from.post(of, directive) }
+            wakers.extend(if of == txn { to.post(of, directive) } else { from.post(of, directive) });
         }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Has the commit sent when its turn comes, without a directive. A directive that says that it has come already is
+    /// in the transaction's mail.
+    pub fn arm(&self, txn: TxnId, commit: ArmedCommit) {
+        self.state.lock().armed.insert(txn, commit);
+    }
+
+    /// Takes the commit back; `None` if it was sent. From now on its turn is told by a directive.
+    pub fn disarm(&self, txn: TxnId) -> Option<ArmedCommit> {
+        self.state.lock().armed.remove(&txn)
     }
 
     /// The transaction is over for its session.
@@ -299,6 +367,7 @@ impl Scheduler {
         let mut state = self.state.lock();
         state.mails.remove(&txn);
         state.writes.remove(&txn);
+        state.armed.remove(&txn);
         state.notifications.remove(&txn);
     }
 
@@ -316,44 +385,64 @@ impl Scheduler {
     /// Tells the core what happened, and carries out what follows.
     pub fn handle(&self, event: Event) {
         let mut state = self.state.lock();
-        self.handle_locked(&mut state, event);
+        let (outbox, _) = self.handle_locked(&mut state, event);
+        drop(state);
+        outbox.deliver(&*self.decisions);
     }
 
-    /// Like [`Scheduler::handle`], with the writes that are to be logged if this leads to a decision.
-    pub fn handle_with_writes(&self, txn: TxnId, writes: Writes, event: Event) {
+    /// Like [`Scheduler::handle`], with the writes that are to be logged if this leads to a decision. If it did, its place
+    /// in the order is returned.
+    pub fn handle_with_writes(&self, txn: TxnId, writes: Writes, event: Event) -> Option<Csn> {
         let mut state = self.state.lock();
         state.writes.insert(txn, writes);
-        self.handle_locked(&mut state, event);
+        let (outbox, decided) = self.handle_locked(&mut state, event);
+        drop(state);
+        outbox.deliver(&*self.decisions);
+        decided.filter(|(of, _)| *of == txn).map(|(_, csn)| csn)
     }
 
-    fn handle_locked(&self, state: &mut State, event: Event) {
+    /// Returns the last transaction that was decided by it, too.
+    fn handle_locked(&self, state: &mut State, event: Event) -> (Outbox, Option<(TxnId, Csn)>) {
+        let mut outbox = Outbox::default();
+        let mut decided = None;
         let mut effects = std::mem::take(&mut state.effects);
         state.protocol.handle(HERE, self.clock.now(), event, &mut effects);
         for effect in effects.drain(..) {
-            self.carry_out(state, effect);
+            if let Effect::Append { csn, decision: Decision::Commit(txn) } = &effect {
+                decided = Some((*txn, *csn));
+            }
+            self.carry_out(state, effect, &mut outbox);
         }
         state.effects = effects;
+        (outbox, decided)
     }
 
-    fn carry_out(&self, state: &mut State, effect: Effect) {
+    fn carry_out(&self, state: &mut State, effect: Effect, outbox: &mut Outbox) {
         match effect {
             Effect::Execute { txn, op, replica, how, hold } => {
-                post(state, txn, Directive::Execute { op, replica, how, hold });
+                outbox.post(state, txn, Directive::Execute { op, replica, how, hold });
             }
-            Effect::Release { txn, op, replica } => post(state, txn, Directive::Release { op, replica }),
-            Effect::Revalidate { txn, replica } => post(state, txn, Directive::Revalidate { replica }),
-            Effect::Leave { txn, replica } => post(state, txn, Directive::Leave { replica }),
+            Effect::Release { txn, op, replica } => {
+                outbox.post(state, txn, Directive::Release { op, replica })
+            }
+            Effect::Revalidate { txn, replica } => outbox.post(state, txn, Directive::Revalidate { replica }),
+            Effect::Leave { txn, replica } => outbox.post(state, txn, Directive::Leave { replica }),
             Effect::Finish { txn, op, replica } => {
                 self.publish(state, txn);
-                post(state, txn, Directive::Finish { op, replica });
+                outbox.post(state, txn, Directive::Finish { op, replica });
             }
-            Effect::Refuse { txn, op, reason } => post(state, txn, Directive::Refuse { op, reason }),
-            Effect::CommitAt { txn, replica, csn } => post(state, txn, Directive::CommitAt { replica, csn }),
+            Effect::Refuse { txn, op, reason } => outbox.post(state, txn, Directive::Refuse { op, reason }),
+            Effect::CommitAt { txn, replica, csn } => match state.armed.entry(txn) {
+                Entry::Occupied(commit) if commit.get().replica == replica => {
+                    outbox.commits.push(commit.remove());
+                }
+                _ => outbox.post(state, txn, Directive::CommitAt { replica, csn }),
+            },
             Effect::Acknowledge { txn, op, csn } => {
                 self.publish(state, txn);
-                post(state, txn, Directive::Acknowledge { op, csn });
+                outbox.post(state, txn, Directive::Acknowledge { op, csn });
             }
-            Effect::Values { txn, op, values } => post(state, txn, Directive::Values { op, values }),
+            Effect::Values { txn, op, values } => outbox.post(state, txn, Directive::Values { op, values }),
             Effect::Append { csn, decision } => {
                 let writes = match decision {
                     Decision::Commit(txn) => state.writes.remove(&txn).unwrap_or_default(),
@@ -364,10 +453,11 @@ impl Scheduler {
                 let body = writes.body.clone();
                 state.recent.insert(csn, writes);
                 self.decisions.append(csn, body);
+                outbox.appended = true;
             }
             Effect::Apply { replica, from, to } => {
                 if let Some(agent) = self.agents.get(usize::from(replica.0)) {
-                    agent.apply(from, to);
+                    outbox.wakers.extend(agent.apply(from, to));
                 }
             }
             Effect::SetTimer { timer, at } => {
@@ -419,13 +509,5 @@ impl Scheduler {
 
     pub fn status(&self) -> Status {
         self.state.lock().protocol.status()
-    }
-}
-
-fn post(state: &State, txn: TxnId, directive: Directive) {
-    match state.mails.get(&txn) {
-        Some(mail) => mail.post(txn, directive),
-        // The client vanished; its lanes were closed with it.
-        None => tracing::debug!(?txn, ?directive, "no session: ignoring"),
     }
 }

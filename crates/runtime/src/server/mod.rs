@@ -189,16 +189,17 @@ const CHUNK_LEN: usize = 8 * 1024 * 1024;
 impl LogDecisions {
     fn append_whole(&self, csn: Csn, mut body: Bytes) -> Result<(), AppendError> {
         if body.len() <= CHUNK_LEN {
-            return self.log.append(LogRecord::commit(self.epoch, csn, body)).map(drop);
+            return self.log.append_quietly(LogRecord::commit(self.epoch, csn, body)).map(drop);
         }
         let payload = PayloadId(csn.0);
         let mut chunks = 0;
         while body.len() > CHUNK_LEN {
             let chunk = body.split_to(CHUNK_LEN);
-            self.log.append(LogRecord::payload(self.epoch, payload, chunks, chunk))?;
+            self.log.append_quietly(LogRecord::payload(self.epoch, payload, chunks, chunk))?;
             chunks += 1;
         }
-        self.log.append(LogRecord::commit_with_payload(self.epoch, csn, payload, chunks, body)).map(drop)
+        let decision = LogRecord::commit_with_payload(self.epoch, csn, payload, chunks, body);
+        self.log.append_quietly(decision).map(drop)
     }
 }
 
@@ -208,6 +209,10 @@ impl Decisions for LogDecisions {
             // Nothing is acknowledged that is not durable: the transaction waits, and so does everything after it.
             tracing::error!(%error, %csn, "append to the commit log");
         }
+    }
+
+    fn wake(&self) {
+        self.log.wake();
     }
 }
 

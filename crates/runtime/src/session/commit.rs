@@ -3,21 +3,16 @@
 use std::sync::Arc;
 
 use onecopy_core::{Csn, Event, ReplicaId, TxnId};
-use onecopy_wire::frontend::build;
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
+use super::home::Home;
 use super::run::Ran;
 use super::txn::{Lane, Txn};
 use super::{Done, Session};
 use crate::errors::{Cancelled, Failure};
-use crate::lane::{LaneError, StatementKey};
-use crate::pool::Pool;
-use crate::postgres::connect::Credentials;
-use crate::postgres::progress;
 use crate::record::Record;
-use crate::scheduler::{Directive, Mail, Scheduler, Writes};
-use crate::server::Shared;
+use crate::scheduler::{Directive, Mail, Writes};
 
 /// Longer records are kept in memory only as they are logged, not once more.
 const RECORD_LEN_KEPT: usize = 64 * 1024;
@@ -92,7 +87,8 @@ impl Session {
         }
         let writes = self.record_of_writes();
         let listening = self.listen_at_commit(id);
-        self.shared.scheduler.handle_with_writes(id, writes, Event::Commit { txn: id, op });
+        let decided = self.shared.scheduler.handle_with_writes(id, writes, Event::Commit { txn: id, op });
+        self.arm_commit(id, decided);
         let done = self.carry_out_commit(id).await;
         self.listened_at_commit(listening, matches!(done, Ok(Done::Answered)));
         if schema_changed {
@@ -128,11 +124,8 @@ impl Session {
 
     async fn carry_out_commit(&mut self, id: TxnId) -> Result<Done, ClientError> {
         loop {
-            let directive = match self.mail.take(id) {
-                Some(directive) => directive,
-                // From here on the decision may have been made: the client is not listened to until it is known.
-                None => self.mail.clone().next(id).await,
-            };
+            // From here on the decision may have been made: the client is not listened to until it is known.
+            let Some(directive) = self.next_at_commit(id).await else { continue };
             match directive {
                 Directive::CommitAt { replica, csn } => self.commit_at(id, replica, csn).await,
                 Directive::Acknowledge { .. } => {
@@ -260,15 +253,33 @@ impl Session {
         Writes { body, record }
     }
 
+    /// Prepares the commit of a transaction that was decided, to be sent by whoever learns that its turn has come.
+    pub(super) fn arm_commit(&mut self, id: TxnId, decided: Option<Csn>) {
+        let (Some(csn), Some(txn)) = (decided, self.txn.as_mut()) else { return };
+        let Some(Lane { lent, replica }) = txn.home.as_mut() else { return };
+        let home = Home { shared: &self.shared, who: &self.who, txn: id };
+        txn.turn = home.arm(&mut lent.lane, *replica, csn);
+    }
+
+    /// The next directive of a transaction that may be decided; `None` if its home has committed meanwhile.
+    pub(super) async fn next_at_commit(&mut self, id: TxnId) -> Option<Directive> {
+        let Some(txn) = self.txn.as_mut() else { return Some(self.mail.next(id).await) };
+        let home = Home { shared: &self.shared, who: &self.who, txn: id };
+        home.next(&mut txn.turn, &mut txn.home, &self.mail).await
+    }
+
     /// Commits the home's open transaction at its turn.
     pub(super) async fn commit_at(&mut self, id: TxnId, replica: ReplicaId, csn: Csn) {
         let lane = self.txn.as_mut().and_then(|txn| txn.lane_at(replica));
-        commit_home(&self.shared, &self.who, id, replica, csn, lane).await;
+        Home { shared: &self.shared, who: &self.who, txn: id }.commit(replica, csn, lane).await;
     }
 
     /// If another replica was the first to commit, the home's own turn is awaited in the background.
     pub(super) fn detach_home(&mut self, id: TxnId) {
-        let Some(lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return };
+        let Some((lane, mut turn)) = self.txn.as_mut().and_then(|txn| Some((txn.home.take()?, txn.turn)))
+        else {
+            return;
+        };
         let mail: Arc<Mail> = Arc::default();
         self.shared.scheduler.redirect(id, &self.mail, &mail);
         // The session forgets the transaction; the scheduler must go on knowing where its mail goes.
@@ -277,14 +288,15 @@ impl Session {
         }
         let (shared, who) = (self.shared.clone(), self.who.clone());
         tokio::spawn(async move {
+            let home = Home { shared: &shared, who: &who, txn: id };
             let mut lane = Some(lane);
-            loop {
-                match mail.next(id).await {
-                    Directive::CommitAt { replica, csn } => {
-                        commit_home(&shared, &who, id, replica, csn, lane.take()).await;
-                        break;
+            while lane.is_some() {
+                match home.next(&mut turn, &mut lane, &mail).await {
+                    Some(Directive::CommitAt { replica, csn }) => {
+                        home.commit(replica, csn, lane.take()).await;
                     }
-                    Directive::Leave { .. } | Directive::Refuse { .. } => break,
+                    // The lane is closed, and with it what may be under way on it.
+                    Some(Directive::Leave { .. } | Directive::Refuse { .. }) => break,
                     _ => {}
                 }
             }
@@ -318,66 +330,5 @@ impl Session {
             SqlState::NO_ACTIVE_SQL_TRANSACTION,
             "this command can only be used in transaction blocks",
         )
-    }
-}
-
-/// Marks and commits an open transaction, and says what came of it.
-async fn commit_home(
-    shared: &Shared,
-    who: &Credentials,
-    txn: TxnId,
-    replica: ReplicaId,
-    csn: Csn,
-    lane: Option<Lane>,
-) {
-    let scheduler: &Scheduler = &shared.scheduler;
-    let Some(mut lane) = lane else {
-        return scheduler.handle(Event::HomeLost { txn, replica });
-    };
-    let pool: &Pool = &shared.pools[usize::from(replica.0)];
-    match send_commit(shared, who, &mut lane, csn).await {
-        Ok(()) => {
-            scheduler.handle(Event::Applied { replica, csn });
-            pool.give_back(who, lane.lent);
-        }
-        Err(error) if error.is_database() => {
-            tracing::warn!(%error, %csn, replica = replica.0, "commit at the home was refused; it will be applied");
-            if lane.lent.lane.command("ROLLBACK").await.is_ok() {
-                pool.give_back(who, lane.lent);
-            }
-            scheduler.handle(Event::HomeLost { txn, replica });
-        }
-        Err(error) => pool.suspect(lane.lent.lane.incarnation, &error),
-    }
-}
-
-async fn send_commit(shared: &Shared, who: &Credentials, lane: &mut Lane, csn: Csn) -> Result<(), LaneError> {
-    let lane = &mut lane.lent.lane;
-    if who.user == shared.agent_user {
-        progress::put_advance(lane, csn.previous(), csn, shared.epoch)?;
-    } else {
-        let (number, epoch) = (csn.0.to_string(), shared.epoch.to_string());
-        let proof = progress::proof(&shared.secret, csn, shared.epoch);
-        let key = StatementKey::of(progress::ADVANCE_AS_CLIENT, &progress::ADVANCE_AS_CLIENT_TYPES);
-        let (name, _) = lane.prepare(key, progress::ADVANCE_AS_CLIENT, &progress::ADVANCE_AS_CLIENT_TYPES)?;
-        let params = [Some(number.as_bytes()), Some(epoch.as_bytes()), Some(proof.as_bytes())];
-        build::bind(&mut lane.output, "", &name, [], params, [])?;
-        build::execute(&mut lane.output, "", 0)?;
-    }
-    let key = StatementKey::of("COMMIT", &[]);
-    let (name, _) = lane.prepare(key, "COMMIT", &[])?;
-    build::bind(&mut lane.output, "", &name, [], [], [])?;
-    build::execute(&mut lane.output, "", 0)?;
-    build::sync(&mut lane.output);
-    lane.flush().await?;
-    match lane.ready().await? {
-        (_, None) => Ok(()),
-        (_, Some(fields)) => {
-            // What was to be prepared after the error is not.
-            lane.unprepare_all();
-            lane.settings = u64::MAX;
-            let _ = lane.command("DEALLOCATE ALL").await;
-            Err(LaneError::Database(fields))
-        }
     }
 }

@@ -13,6 +13,7 @@ mod commit;
 pub mod environment;
 mod extended;
 mod frozen;
+mod home;
 mod job;
 mod listening;
 mod numbered;

@@ -13,6 +13,7 @@ use super::captured::{captured_format, captured_writes};
 use super::client::ClientError;
 use super::environment::{hash_of, is_meaningful};
 use super::extended::Portal;
+use super::home::{Home, Turn};
 use super::job::{Job, Quiet};
 use super::txn::{Lane, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Request, Sink, UnitError, Watch};
@@ -207,6 +208,10 @@ impl Session {
         loop {
             let directive = match self.mail.take(id) {
                 Some(directive) => directive,
+                None if self.txn.as_ref().is_some_and(|txn| txn.turn != Turn::Told) => {
+                    let Some(directive) = self.next_at_commit(id).await else { continue };
+                    directive
+                }
                 // A statement of its own transaction that has been executed may be decided at any moment: its home must
                 // hear of its turn whether or not the client is still there.
                 None => self.await_directive(id, op, answered.is_none()).await?,
@@ -510,7 +515,8 @@ impl Session {
             }
             let writes = self.record_of_writes();
             let event = Event::Executed { txn: id, op, replica, outcome, elapsed_ns };
-            self.shared.scheduler.handle_with_writes(id, writes, event);
+            let decided = self.shared.scheduler.handle_with_writes(id, writes, event);
+            self.arm_commit(id, decided);
         } else {
             self.report(id, op, replica, outcome, elapsed_ns);
             if failed {
@@ -710,7 +716,10 @@ impl Session {
 
     /// Ends what the transaction has open on a replica.
     pub(super) async fn leave(&mut self, replica: ReplicaId) {
-        if let Some(lane) = self.txn.as_mut().and_then(|txn| txn.lane_at(replica)) {
+        let Some(txn) = self.txn.as_mut() else { return };
+        let Some(lane) = txn.lane_at(replica) else { return };
+        let home = Home { shared: &self.shared, who: &self.who, txn: txn.id };
+        if let Some(lane) = home.leave(&mut txn.turn, lane) {
             self.roll_back_lane(lane).await;
         }
     }

@@ -9,6 +9,7 @@ use crate::notifications::Notification;
 use crate::pool::Lent;
 use crate::record::{What, Write};
 use crate::session::environment::Environment;
+use crate::session::home::Turn;
 use crate::session::unit::{Request, Step};
 
 /// Bytes of read statements kept for running them again. What a transaction has read beyond it cannot be compared: if
@@ -32,6 +33,8 @@ pub struct Txn {
     pub next_op: u32,
     pub snapshot: Option<Lane>,
     pub home: Option<Lane>,
+    /// Who sends the commit on the home's lane.
+    pub turn: Turn,
     /// It has left its read phase.
     pub at_home: bool,
     /// Reads of the read phase, with the hashes of their answers.
@@ -117,6 +120,7 @@ impl Txn {
             next_op: 0,
             snapshot: None,
             home: None,
+            turn: Turn::Told,
             at_home: false,
             reads: Vec::new(),
             reads_bytes: 0,
