@@ -302,10 +302,10 @@ pub struct Loaded {
 /// # Errors
 /// [`SettingsError`], which shows what is wrong where, or that the secrets lie open.
 pub fn load(path: &Path) -> Result<Loaded, SettingsError> {
-    let mut config = Config::parse(path, &read_file(path)?)?;
+    let mut config = Config::parse(path, &read_file(path, EXAMPLE)?)?;
     config.resolve_paths(path.parent().unwrap_or(Path::new("")));
     let mut warnings = check_permissions(&config.secrets)?;
-    let text = read_file(&config.secrets)?;
+    let text = read_file(&config.secrets, EXAMPLE_SECRETS)?;
     let secrets = read(&config.secrets, &text, Secrets::check)?;
     if config.auth.method == AuthMethod::Scram && secrets.users.is_empty() {
         warnings.push(format!("{} names no users, so nobody can connect", config.secrets.display()));
@@ -482,15 +482,21 @@ pub fn secrets_schema() -> &'static crate::settings::Schema {
     Secrets::SCHEMA
 }
 
-fn read_file(path: &Path) -> Result<String, SettingsError> {
-    fs::read_to_string(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })
+/// The options of `onecopy config` that print an example of each file.
+const EXAMPLE: &str = "--example";
+const EXAMPLE_SECRETS: &str = "--example-secrets";
+
+fn read_file(path: &Path, example: &'static str) -> Result<String, SettingsError> {
+    let unreadable = |source| SettingsError::Unreadable { path: path.to_owned(), example, source };
+    fs::read_to_string(path).map_err(unreadable)
 }
 
 /// Refuses a file of secrets that everybody may read or others may change; a group that may read it is common
 /// practice (root owns it, the service's group reads it) and only worth a warning.
 fn check_permissions(path: &Path) -> Result<Vec<String>, SettingsError> {
-    let metadata =
-        fs::metadata(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
+    let unreadable =
+        |source| SettingsError::Unreadable { path: path.to_owned(), example: EXAMPLE_SECRETS, source };
+    let metadata = fs::metadata(path).map_err(unreadable)?;
     let mode = metadata.mode();
     let exposed = |who, mode| Err(SettingsError::Exposed { path: path.to_owned(), who, mode });
     match mode {

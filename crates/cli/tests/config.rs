@@ -275,7 +275,11 @@ fn nobody_to_connect_is_worth_a_warning() {
 #[test]
 fn missing_file_is_named() {
     let error = load(Path::new("/nonexistent/onecopy.toml")).unwrap_err();
-    assert_eq!(error.to_string(), "read /nonexistent/onecopy.toml: No such file or directory (os error 2)");
+    assert_eq!(
+        error.to_string(),
+        "read /nonexistent/onecopy.toml: No such file or directory (os error 2)\n\
+         to begin with an example: onecopy config --example > /nonexistent/onecopy.toml"
+    );
 }
 
 #[test]

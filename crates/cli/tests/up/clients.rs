@@ -237,6 +237,12 @@ fn replica_differs_and_stays_out_of_service_while_the_others_serve() {
             (0..3).all(|at| is_up(at) == (at != changed))
         };
         super::wait_until("it has left service", others_serve);
+        let verified = onecopy(dir.path(), &["verify", "--json"]);
+        let complaint = String::from_utf8(verified.stderr).unwrap();
+        assert_eq!(verified.status.code(), Some(1));
+        assert!(complaint.contains(&format!("not compared: {}", file.replicas[changed].name)), "{complaint}");
+        let verified: serde_json::Value = serde_json::from_slice(&verified.stdout).unwrap();
+        assert_eq!(verified["identical"], false, "{verified}");
         for _ in 0..600 {
             assert_eq!(rows(&client, "SELECT v FROM t").await, "1");
         }
