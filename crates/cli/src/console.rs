@@ -255,16 +255,16 @@ fn advice(error: &tokio_postgres::Error) -> &'static str {
     let Some(refusal) = error.as_db_error() else {
         return "start it with `onecopy up` or `onecopy serve`, or say by --target where it listens";
     };
-    match refusal.code() {
+    match *refusal.code() {
         // Whatever listens there has no console.
-        &SqlState::INVALID_CATALOG_NAME => {
+        SqlState::INVALID_CATALOG_NAME => {
             "that is a PostgreSQL server: say by --target where onecopy listens"
         }
         // This connection never encrypts.
-        &SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
             "where clients must encrypt, give the folder of onecopy's Unix socket (listen.socket_dir) as host"
         }
-        &SqlState::INVALID_PASSWORD => "set PGPASSWORD to the password of that user",
+        SqlState::INVALID_PASSWORD => "set PGPASSWORD to the password of that user",
         _ => "say by --target as whom to connect, and where",
     }
 }
