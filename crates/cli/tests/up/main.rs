@@ -13,6 +13,7 @@ mod prepared_sql;
 mod repeated;
 mod set_config;
 mod settings;
+mod three;
 mod waiting;
 
 #[path = "../running/mod.rs"]
