@@ -49,10 +49,11 @@ choice! {
         /// Conflicts counted on rows, one order of commits, reads on any replica that is fresh enough:
         /// strict serializability. See docs/protocols/onecopy.md.
         Onecopy = "onecopy",
-        /// Conflict-aware scheduling: table locks taken in one order at every replica, reads where their
-        /// locks are granted first, writes answered by the first replica.
+        /// Not served yet, only simulated. Conflict-aware scheduling: table locks taken in one order at every
+        /// replica, reads where their locks are granted first, writes answered by the first replica.
         ConflictAware = "conflict_aware",
-        /// The same table locks, but a write is answered when all replicas have executed it.
+        /// Not served yet, only simulated. The same table locks, but a write is answered when all replicas have
+        /// executed it.
         Eager = "eager",
     }
 }
@@ -313,6 +314,21 @@ pub fn load(path: &Path) -> Result<Loaded, SettingsError> {
     Ok(Loaded { config, secrets, warnings })
 }
 
+/// A protocol that the simulator knows and the server does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the protocol {} runs in simulation only so far; choose \"onecopy\"", .0.word())]
+pub struct NotServed(pub Protocol);
+
+impl Protocol {
+    /// Whether real servers can be run by it, so that whoever asks for another one hears so before anything is made.
+    ///
+    /// # Errors
+    /// [`NotServed`].
+    pub fn check_served(self) -> Result<(), NotServed> {
+        if self == Protocol::Onecopy { Ok(()) } else { Err(NotServed(self)) }
+    }
+}
+
 impl Config {
     /// Reads the text of the first file; `path` is only for messages.
     ///
@@ -357,6 +373,9 @@ impl Config {
 
     /// What no single value shows: names that occur twice, settings that need each other.
     fn check(&self, reader: &mut Reader) {
+        if let Err(refusal) = self.protocol.check_served() {
+            reader.report_at(&["protocol".into()], refusal.to_string(), None);
+        }
         self.check_listening(reader);
         self.check_tls(reader);
         if self.databases.is_empty() {

@@ -165,6 +165,15 @@ fn serve_beside_another_process_is_refused_before_it_touches_a_replica() {
 }
 
 #[test]
+fn protocol_that_cannot_be_served_yet_is_refused_before_anything_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let said =
+        complaint(&["up", "--protocol", "eager", "--port", "0", "--dir", dir.path().to_str().unwrap()]);
+    assert!(said.contains("the protocol eager runs in simulation only so far"), "{said}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn nothing_to_explain_is_refused_by_the_command_line() {
     let output = onecopy(&["explain", ""]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

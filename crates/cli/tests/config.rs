@@ -75,11 +75,11 @@ fn effective(example: &str) -> String {
 #[test]
 fn given_values_replace_the_defaults() {
     let text = format!(
-        "protocol = \"eager\"\nworkers = 3\n[listen]\naddresses = [\"::1\", \"127.0.0.1\"]\nport = 0x1F40\n\
+        "protocol = \"onecopy\"\nworkers = 3\n[listen]\naddresses = [\"::1\", \"127.0.0.1\"]\nport = 0x1F40\n\
          [auth]\nmethod = \"trust\"\n[log]\ndurability = \"memory\"\nsegment_bytes = 1_048_576\n{MINIMAL}"
     );
     let config = parse(&text).unwrap();
-    assert_eq!(config.protocol, Protocol::Eager);
+    assert_eq!(config.protocol, Protocol::Onecopy);
     assert_eq!(config.workers, 3);
     assert_eq!(config.listen.addresses.len(), 2);
     assert_eq!(config.listen.port, 8000);
@@ -195,6 +195,14 @@ fn text_that_is_not_toml_is_shown_where_it_breaks() {
 #[test]
 fn empty_configuration_is_refused_for_want_of_a_database() {
     assert_eq!(parse("").unwrap_err(), "`databases` is missing at the top level\n  --> onecopy.toml");
+}
+
+#[test]
+fn protocol_that_cannot_be_served_yet_is_refused_where_it_is_named() {
+    let error = parse(&format!("workers = 1\nprotocol = \"eager\"\n{MINIMAL}")).unwrap_err();
+    let refusal =
+        "the protocol eager runs in simulation only so far; choose \"onecopy\"\n  --> onecopy.toml:2:12\n";
+    assert!(error.starts_with(refusal), "{error}");
 }
 
 #[test]
