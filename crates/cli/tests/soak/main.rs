@@ -8,8 +8,9 @@ use onecopy_bench::torture::{
     ClassCount, CompareOptions, Comparison, Isolation, Options, Report, Workload, compare_until_identical,
     nondeterminism, run,
 };
-use onecopy_cluster::ClusterFile;
+use onecopy_cluster::{Binaries, ClusterFile};
 use running::{Up, folder};
+use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
@@ -127,6 +128,42 @@ fn transactions_that_read_a_hot_row_and_then_update_it_rarely_fail_once_their_cl
         let options = Options { transactions: 3_000, workloads, ..cluster.options(60, 4) };
         let report = cluster.judge(run(&options).await.unwrap()).await;
         assert_few_conflicts(&report);
+    });
+}
+
+/// About 20 seconds. A forgotten snapshot on each server, and pgbench in all its modes: no error, nothing differs.
+#[test]
+fn pgbench_in_every_mode_beside_held_snapshots_meets_no_error_and_leaves_equal_replicas() {
+    block_on(async {
+        let cluster = Cluster::start();
+        let program = Binaries::find().unwrap().program("pgbench");
+        let pgbench = |args: &[&str]| {
+            let output = Command::new(&program).args(args).arg(&cluster.file.client.dsn).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "pgbench {args:?}: {said}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        pgbench(&["-i", "-q", "-s", "1"]);
+        let mut held = Vec::new();
+        for replica in &cluster.file.replicas {
+            let (client, connection) = tokio_postgres::connect(&replica.dsn, NoTls).await.unwrap();
+            tokio::spawn(connection);
+            let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pgbench_history";
+            client.batch_execute(begin).await.unwrap();
+            held.push(client);
+        }
+        for mode in ["simple", "extended", "prepared"] {
+            let said = pgbench(&["-n", "-c", "8", "-T", "3", "-M", mode]);
+            // Before version 15 it does not count them: an error ends the client, and pgbench fails.
+            let failed = said.lines().find(|line| line.starts_with("number of failed transactions"));
+            assert!(failed.is_none_or(|failed| failed.contains(": 0 ")), "{mode}: {said}");
+        }
+        let comparison = cluster.compare().await;
+        assert!(comparison.identical(), "{comparison}");
+        for client in held {
+            let row = client.query_one("SELECT count(*) FROM pgbench_history", &[]).await.unwrap();
+            assert_eq!(row.get::<_, i64>(0), 0, "the snapshot is as old as it was");
+        }
     });
 }
 
