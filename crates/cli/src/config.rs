@@ -49,10 +49,11 @@ choice! {
         /// Conflicts counted on rows, one order of commits, reads on any replica that is fresh enough:
         /// strict serializability. See docs/protocols/onecopy.md.
         Onecopy = "onecopy",
-        /// Conflict-aware scheduling: table locks taken in one order at every replica, reads where their
-        /// locks are granted first, writes answered by the first replica.
+        /// Not served yet, only simulated. Conflict-aware scheduling: table locks taken in one order at every
+        /// replica, reads where their locks are granted first, writes answered by the first replica.
         ConflictAware = "conflict_aware",
-        /// The same table locks, but a write is answered when all replicas have executed it.
+        /// Not served yet, only simulated. The same table locks, but a write is answered when all replicas have
+        /// executed it.
         Eager = "eager",
     }
 }
@@ -302,15 +303,30 @@ pub struct Loaded {
 /// # Errors
 /// [`SettingsError`], which shows what is wrong where, or that the secrets lie open.
 pub fn load(path: &Path) -> Result<Loaded, SettingsError> {
-    let mut config = Config::parse(path, &read_file(path)?)?;
+    let mut config = Config::parse(path, &read_file(path, EXAMPLE)?)?;
     config.resolve_paths(path.parent().unwrap_or(Path::new("")));
     let mut warnings = check_permissions(&config.secrets)?;
-    let text = read_file(&config.secrets)?;
+    let text = read_file(&config.secrets, EXAMPLE_SECRETS)?;
     let secrets = read(&config.secrets, &text, Secrets::check)?;
     if config.auth.method == AuthMethod::Scram && secrets.users.is_empty() {
         warnings.push(format!("{} names no users, so nobody can connect", config.secrets.display()));
     }
     Ok(Loaded { config, secrets, warnings })
+}
+
+/// A protocol that the simulator knows and the server does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the protocol {} runs in simulation only so far; choose \"onecopy\"", .0.word())]
+pub struct NotServed(pub Protocol);
+
+impl Protocol {
+    /// Whether real servers can be run by it, so that whoever asks for another one hears so before anything is made.
+    ///
+    /// # Errors
+    /// [`NotServed`].
+    pub fn check_served(self) -> Result<(), NotServed> {
+        if self == Protocol::Onecopy { Ok(()) } else { Err(NotServed(self)) }
+    }
 }
 
 impl Config {
@@ -357,6 +373,9 @@ impl Config {
 
     /// What no single value shows: names that occur twice, settings that need each other.
     fn check(&self, reader: &mut Reader) {
+        if let Err(refusal) = self.protocol.check_served() {
+            reader.report_at(&["protocol".into()], refusal.to_string(), None);
+        }
         self.check_listening(reader);
         self.check_tls(reader);
         if self.databases.is_empty() {
@@ -482,15 +501,21 @@ pub fn secrets_schema() -> &'static crate::settings::Schema {
     Secrets::SCHEMA
 }
 
-fn read_file(path: &Path) -> Result<String, SettingsError> {
-    fs::read_to_string(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })
+/// The options of `onecopy config` that print an example of each file.
+const EXAMPLE: &str = "--example";
+const EXAMPLE_SECRETS: &str = "--example-secrets";
+
+fn read_file(path: &Path, example: &'static str) -> Result<String, SettingsError> {
+    let unreadable = |source| SettingsError::Unreadable { path: path.to_owned(), example, source };
+    fs::read_to_string(path).map_err(unreadable)
 }
 
 /// Refuses a file of secrets that everybody may read or others may change; a group that may read it is common
 /// practice (root owns it, the service's group reads it) and only worth a warning.
 fn check_permissions(path: &Path) -> Result<Vec<String>, SettingsError> {
-    let metadata =
-        fs::metadata(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
+    let unreadable =
+        |source| SettingsError::Unreadable { path: path.to_owned(), example: EXAMPLE_SECRETS, source };
+    let metadata = fs::metadata(path).map_err(unreadable)?;
     let mode = metadata.mode();
     let exposed = |who, mode| Err(SettingsError::Exposed { path: path.to_owned(), who, mode });
     match mode {

@@ -9,6 +9,7 @@ use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
 /// The database under whose name the console answers.
@@ -73,7 +74,10 @@ impl Console {
     /// When the string is none, or nobody answers there.
     pub async fn connect(dsn: &str) -> Result<Console, CommandError> {
         let mut config: Config =
-            dsn.parse().map_err(|error| format!("read the connection string: {}", describe(&error)))?;
+            dsn.parse().map_err(|error| {
+                let like = "write it like \"host=127.0.0.1 port=6432 user=postgres\" or postgresql://postgres@127.0.0.1:6432";
+                format!("read the connection string: {}; {like}", describe(&error))
+            })?;
         config.dbname(CONSOLE).application_name("onecopy");
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
@@ -83,7 +87,7 @@ impl Console {
         }
         let connecting = config.connect(NoTls).await;
         let (client, connection) = connecting.map_err(|error| {
-            format!("connect to onecopy at {}: {}; does it run?", address(&config), describe(&error))
+            format!("connect to onecopy at {}: {}; {}", address(&config), describe(&error), advice(&error))
         })?;
         // An error of the connection reaches whoever waits for an answer on it.
         tokio::spawn(async move { drop(connection.await) });
@@ -243,6 +247,25 @@ fn address(config: &Config) -> String {
         Some(Host::Tcp(name)) => format!("{name}:{port}"),
         Some(Host::Unix(path)) => format!("{}:{port}", path.display()),
         None => format!("localhost:{port}"),
+    }
+}
+
+/// What to do about a connection that could not be made.
+fn advice(error: &tokio_postgres::Error) -> &'static str {
+    let Some(refusal) = error.as_db_error() else {
+        return "start it with `onecopy up` or `onecopy serve`, or say by --target where it listens";
+    };
+    match *refusal.code() {
+        // Whatever listens there has no console.
+        SqlState::INVALID_CATALOG_NAME => {
+            "that is a PostgreSQL server: say by --target where onecopy listens"
+        }
+        // This connection never encrypts.
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            "where clients must encrypt, give the folder of onecopy's Unix socket (listen.socket_dir) as host"
+        }
+        SqlState::INVALID_PASSWORD => "set PGPASSWORD to the password of that user",
+        _ => "say by --target as whom to connect, and where",
     }
 }
 

@@ -96,3 +96,85 @@ fn reader_that_leaves_early_is_no_error() {
     assert!(process.wait().unwrap().success(), "{error}");
     assert_eq!(error, "");
 }
+
+/// What a command that must fail says.
+fn complaint(args: &[&str]) -> String {
+    let output = onecopy(args).env_remove("PGPASSWORD").output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn commands_that_find_nobody_to_ask_say_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    // A port that was free a moment ago, so that nobody listens there.
+    let nobody = format!("host=127.0.0.1 port={}", onecopy_cluster::free_port().unwrap());
+    for command in [&["status"][..], &["verify"], &["explain", "SELECT 1"]] {
+        let said = complaint(&[command, &["--target", &nobody]].concat());
+        assert!(said.contains("Connection refused") && said.contains("or say by --target where"), "{said}");
+        let said = complaint(&[command, &["--dir", dir]].concat());
+        assert!(said.contains(&format!("start it with `onecopy up --dir {dir}`")), "{said}");
+        let said = complaint(&[command, &["--target", "nonsense"]].concat());
+        assert!(said.contains("write it like \"host=127.0.0.1 port=6432"), "{said}");
+    }
+}
+
+#[test]
+fn server_that_has_no_console_is_not_taken_for_onecopy() {
+    let server = onecopy_cluster::Server::temporary(&onecopy_cluster::Options::default()).unwrap();
+    let said = complaint(&["status", "--target", &server.dsn()]);
+    assert!(said.contains("that is a PostgreSQL server"), "{said}");
+}
+
+#[test]
+fn missing_files_come_with_the_command_that_makes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("onecopy.toml");
+    let said = complaint(&["serve", "-c", config.to_str().unwrap()]);
+    assert!(said.contains(&format!("onecopy config --example > {}", config.display())), "{said}");
+    let example = onecopy(&["config", "--example"]).output().unwrap();
+    std::fs::write(&config, example.stdout).unwrap();
+    let said = complaint(&["serve", "-c", config.to_str().unwrap()]);
+    let secrets = dir.path().join("onecopy.secrets.toml");
+    assert!(said.contains(&format!("onecopy config --example-secrets > {}", secrets.display())), "{said}");
+}
+
+#[test]
+fn serve_beside_another_process_is_refused_before_it_touches_a_replica() {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // Nothing answers there: whoever asked it would wait.
+    let replica = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    replica.set_nonblocking(true).unwrap();
+    let port = |listener: &std::net::TcpListener| listener.local_addr().unwrap().port();
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("onecopy.toml");
+    let text = format!(
+        "auth.method = \"trust\"\nlisten.port = {}\n[[databases]]\nname = \"a\"\n[[databases.replicas]]\nname = \"r1\"\n\
+         host = \"127.0.0.1\"\nport = {}\n",
+        port(&listener),
+        port(&replica)
+    );
+    std::fs::write(&config, text).unwrap();
+    let secrets = dir.path().join("onecopy.secrets.toml");
+    std::fs::write(&secrets, "replica_login.user = \"postgres\"\n").unwrap();
+    std::fs::set_permissions(&secrets, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let said = complaint(&["serve", "-c", config.to_str().unwrap()]);
+    assert!(said.contains("does another onecopy serve there?"), "{said}");
+    assert!(replica.accept().is_err(), "it connected to the replica");
+}
+
+#[test]
+fn protocol_that_cannot_be_served_yet_is_refused_before_anything_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let said =
+        complaint(&["up", "--protocol", "eager", "--port", "0", "--dir", dir.path().to_str().unwrap()]);
+    assert!(said.contains("the protocol eager runs in simulation only so far"), "{said}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn nothing_to_explain_is_refused_by_the_command_line() {
+    let output = onecopy(&["explain", ""]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

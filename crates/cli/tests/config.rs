@@ -75,11 +75,11 @@ fn effective(example: &str) -> String {
 #[test]
 fn given_values_replace_the_defaults() {
     let text = format!(
-        "protocol = \"eager\"\nworkers = 3\n[listen]\naddresses = [\"::1\", \"127.0.0.1\"]\nport = 0x1F40\n\
+        "protocol = \"onecopy\"\nworkers = 3\n[listen]\naddresses = [\"::1\", \"127.0.0.1\"]\nport = 0x1F40\n\
          [auth]\nmethod = \"trust\"\n[log]\ndurability = \"memory\"\nsegment_bytes = 1_048_576\n{MINIMAL}"
     );
     let config = parse(&text).unwrap();
-    assert_eq!(config.protocol, Protocol::Eager);
+    assert_eq!(config.protocol, Protocol::Onecopy);
     assert_eq!(config.workers, 3);
     assert_eq!(config.listen.addresses.len(), 2);
     assert_eq!(config.listen.port, 8000);
@@ -198,6 +198,14 @@ fn empty_configuration_is_refused_for_want_of_a_database() {
 }
 
 #[test]
+fn protocol_that_cannot_be_served_yet_is_refused_where_it_is_named() {
+    let error = parse(&format!("workers = 1\nprotocol = \"eager\"\n{MINIMAL}")).unwrap_err();
+    let refusal =
+        "the protocol eager runs in simulation only so far; choose \"onecopy\"\n  --> onecopy.toml:2:12\n";
+    assert!(error.starts_with(refusal), "{error}");
+}
+
+#[test]
 fn two_replicas_on_one_server_are_refused() {
     let text = format!("{MINIMAL}[[databases.replicas]]\nname = \"r2\"\nhost = \"10.0.0.1\"\n");
     let error = parse(&text).unwrap_err();
@@ -275,7 +283,11 @@ fn nobody_to_connect_is_worth_a_warning() {
 #[test]
 fn missing_file_is_named() {
     let error = load(Path::new("/nonexistent/onecopy.toml")).unwrap_err();
-    assert_eq!(error.to_string(), "read /nonexistent/onecopy.toml: No such file or directory (os error 2)");
+    assert_eq!(
+        error.to_string(),
+        "read /nonexistent/onecopy.toml: No such file or directory (os error 2)\n\
+         to begin with an example: onecopy config --example > /nonexistent/onecopy.toml"
+    );
 }
 
 #[test]

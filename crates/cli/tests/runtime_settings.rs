@@ -29,7 +29,7 @@ fn settings(config: &str) -> Settings {
 #[test]
 fn every_setting_reaches_the_runtime() {
     let settings = settings(
-        "protocol = \"conflict_aware\"
+        "protocol = \"onecopy\"
 workers = 3
 [listen]
 addresses = [\"10.1.2.3\", \"::1\"]
@@ -71,7 +71,7 @@ port = 5433
 tls = \"disable\"
 ",
     );
-    assert_eq!(settings.protocol, "conflict_aware");
+    assert_eq!(settings.protocol, "onecopy");
     assert_eq!(settings.workers, 3);
     assert_eq!(settings.listen, ["10.1.2.3:7000", "[::1]:7000", "/run/onecopy:7000"]);
     let tls = settings.tls.unwrap();

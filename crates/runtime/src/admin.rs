@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use onecopy_classify::Scratch;
+use onecopy_classify::{Class, Determinism, Kind, Scratch};
 use onecopy_core::{Access, AccessSet, Begin, ClassId, Event, Item, Mode, OpId, SessionId, StatementKind};
 use onecopy_wire::backend::Status;
 use onecopy_wire::backend::build::{self, Severity};
@@ -225,21 +225,34 @@ fn explain(sql: &str, shared: &Shared) -> Table {
         .filter(|(replica, _)| replica.up)
         .map(|(_, settings)| settings.name.as_str())
         .collect();
-    let served_by = if statement.class.effects.catalogue_only {
-        format!(
-            "{}: catalogue queries show object ids, which differ between replicas",
-            up.first().unwrap_or(&"none")
-        )
-    } else if statement.class.effects.writes {
-        format!(
-            "home: the least loaded of {} that contains the last writers of its items; then all",
-            up.join(", ")
-        )
-    } else {
-        format!("the least loaded of {} that contains the last writers of its items", up.join(", "))
-    };
-    rows.push(vec!["served by".to_owned(), served_by]);
+    rows.push(vec!["served by".to_owned(), served_by(&statement.class, &up)]);
     Table { columns: vec!["what", "value"], rows, command: "EXPLAIN" }
+}
+
+/// Which of the replicas in service would execute a statement, and why.
+fn served_by(class: &Class, up: &[&str]) -> String {
+    let (first, all) = (up.first().unwrap_or(&"none"), up.join(", "));
+    let effects = &class.effects;
+    match (&class.kind, &class.determinism) {
+        (Kind::SyntaxError { .. } | Kind::Unsupported | Kind::Ddl { temporary: true, .. }, _)
+        | (_, Determinism::Refuse(_)) => "none: it is refused".to_owned(),
+        (Kind::Maintenance { .. }, _) => {
+            format!("{all}, one after the other: it has no place in the order of commits")
+        }
+        _ if effects.catalogue_only => {
+            format!("{first}: catalogue queries show object ids, which differ between replicas")
+        }
+        _ if effects.writes => {
+            format!("home: the least loaded of {all} that contains the last writers of its items; then all")
+        }
+        _ if effects.locks_rows || matches!(class.kind, Kind::LockTable { .. }) => {
+            format!("home: the least loaded of {all} that contains the last writers of its items")
+        }
+        _ if effects.reads => {
+            format!("the least loaded of {all} that contains the last writers of its items")
+        }
+        _ => format!("{all}: any, it reads no table"),
+    }
 }
 
 /// Compares the contents of all replicas at one commit: writers are held off until every replica has a snapshot of it.

@@ -227,6 +227,20 @@ impl Comparison {
         Spread::of(pairs.iter().map(|(ours, theirs)| us(ours) - us(theirs)))
     }
 
+    /// The CPU time that a target's servers spent for a transaction over what another's did, round by round.
+    pub fn servers_cpu_ratio(&self, load: Load, target: Target, over: Target) -> Option<Spread> {
+        let of_round = |target, round| {
+            let sample = self.of(load, target).find(|sample| sample.round == round)?;
+            let servers = sample.cpu.iter().filter(|usage| usage.name.starts_with("server"));
+            let seconds: f64 = servers.map(|usage| usage.seconds).sum();
+            let transactions = sample.run.as_ref()?.transactions;
+            (transactions > 0 && seconds > 0.0).then(|| seconds / transactions as f64)
+        };
+        Spread::of(
+            (0..self.rounds).filter_map(|round| Some(of_round(target, round)? / of_round(over, round)?)),
+        )
+    }
+
     /// Load by load, with the targets that could be measured.
     pub fn loads(&self) -> Vec<LoadReport> {
         let mut loads = Vec::new();
@@ -263,6 +277,13 @@ impl Comparison {
                     let goal = format!("{}: {name} us beyond PgBouncer's", load.name());
                     goals.push(Goal { goal, measured, needed: 20.0, at_least: false });
                 }
+            }
+        }
+        for load in [Load::SelectSimple, Load::SelectPrepared] {
+            let single = Target::Onecopy1;
+            if let Some(measured) = self.servers_cpu_ratio(load, ours, single) {
+                let goal = format!("{}: servers' CPU time a read over {}", load.name(), single.name());
+                goals.push(Goal { goal, measured, needed: 1.1, at_least: false });
             }
         }
         goals
@@ -520,6 +541,18 @@ mod tests {
         assert!(verdicts[0].1 && (verdicts[0].0 - 1.2).abs() < 1e-9);
         // 125 us against 100 us.
         assert!(!verdicts[1].1 && (verdicts[1].0 - 25.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn more_replicas_must_not_make_a_read_cost_its_server_more() {
+        let mut comparison = Comparison::new(&Options::default(), Machine::default());
+        for round in 0..11 {
+            // Both cost the servers 7 s a run: for fewer reads that is more for each.
+            comparison.samples.push(sample(Load::SelectPrepared, round, Target::Onecopy1, 20_000.0));
+            comparison.samples.push(sample(Load::SelectPrepared, round, Target::Onecopy3, 16_000.0));
+        }
+        let [goal] = &comparison.goals()[..] else { panic!("{:?}", comparison.goals()) };
+        assert!((goal.measured.median - 1.25).abs() < 1e-9 && !goal.holds(), "{goal:?}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::output::print;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The statement.
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     sql: String,
     #[command(flatten)]
     target: Target,

@@ -6,6 +6,8 @@ use crate::messages;
 use crate::output::print;
 use crate::runtime_settings::runtime_settings;
 use crate::serving::serve_until_stopped;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 
 /// Serve the databases of a configuration.
@@ -31,7 +33,9 @@ impl Args {
             tracing::info!(addresses = handle.addresses().join(", "), "ready");
             Ok(print("ready")?)
         };
-        serve_until_stopped(runtime_settings(&loaded), ready, || self.check_again())
+        let settings = runtime_settings(&loaded);
+        check_addresses(&settings.listen)?;
+        serve_until_stopped(settings, ready, || self.check_again())
     }
 
     /// SIGHUP: settings take effect at the next start; whether they would is said now.
@@ -43,4 +47,21 @@ impl Args {
             }
         }
     }
+}
+
+/// A start by mistake, beside a process that serves, is refused before it ends that process' sessions on the replicas.
+fn check_addresses(listen: &[String]) -> Result<(), CommandError> {
+    for address in listen.iter().filter_map(|address| address.parse::<SocketAddr>().ok()) {
+        TcpListener::bind(address).map_err(|error| {
+            let what = match error.kind() {
+                ErrorKind::AddrInUse => {
+                    "does another onecopy serve there? Stop it, or set another listen.port"
+                }
+                ErrorKind::PermissionDenied => "take a listen.port of 1024 or more, or run as a user who may",
+                _ => "listen.addresses must be those of this machine",
+            };
+            format!("listen on {address}: {error}; {what}")
+        })?;
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use crate::console::{Compared, Table, Target};
 use crate::output::print;
 use serde_json::json;
 
-/// Compare the full contents of all replicas at one commit; fails if they differ.
+/// Compare the full contents of all replicas at one commit; fails if they differ or one could not be compared.
 ///
 /// Writers are held off until every replica has a snapshot of the same commit, not while contents are read.
 #[derive(Debug, clap::Args)]
@@ -18,22 +18,28 @@ impl Args {
     /// Asks a running onecopy and prints its verdict.
     ///
     /// # Errors
-    /// When replicas differ, or onecopy cannot be asked.
+    /// When replicas differ, one of them is out of service, or onecopy cannot be asked.
     pub fn run(self) -> Result<(), CommandError> {
         let (compared, replicas) = self
             .target
             .ask(async |console| Ok((console.verify().await?, console.query("SHOW REPLICAS").await?)))?;
-        for name in not_compared(&replicas, &compared) {
-            eprintln!("warning: {name} is out of service and was not compared");
-        }
-        let identical = compared.iter().all(Compared::is_identical);
+        let missing = not_compared(&replicas, &compared);
+        let identical = missing.is_empty() && compared.iter().all(Compared::is_identical);
         if self.target.json {
-            let all = json!({ "identical": identical, "replicas": table(&compared).json() });
+            let replicas = table(&compared).json();
+            let all = json!({ "identical": identical, "not_compared": missing, "replicas": replicas });
             print(format!("{all:#}"))?;
         } else {
             print(table(&compared))?;
         }
-        if identical { Ok(()) } else { Err("the replicas differ".into()) }
+        match missing.join(", ") {
+            _ if !compared.iter().all(Compared::is_identical) => Err("the replicas differ".into()),
+            names if !names.is_empty() => Err(format!(
+                "out of service, and so not compared: {names}; `onecopy status` shows the replicas, onecopy's messages say why"
+            )
+            .into()),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is wrong with a file, shown with the line that it is about.
 
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -19,10 +20,12 @@ pub struct Problem {
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The file cannot be read.
-    #[error("read {path}: {source}", path = path.display())]
+    #[error("read {path}: {source}\n{help}", path = path.display(), help = how_to_provide(path, example, source))]
     Unreadable {
         /// The file.
         path: PathBuf,
+        /// The option of `onecopy config` that prints an example of it.
+        example: &'static str,
         /// Why not.
         source: std::io::Error,
     },
@@ -46,6 +49,14 @@ pub enum SettingsError {
         /// What is wrong, in the order of the file.
         problems: Vec<Problem>,
     },
+}
+
+fn how_to_provide(path: &Path, example: &str, why: &io::Error) -> String {
+    if why.kind() == io::ErrorKind::NotFound {
+        format!("to begin with an example: onecopy config {example} > {}", path.display())
+    } else {
+        "let the user who runs onecopy read it".to_owned()
+    }
 }
 
 struct Report<'a> {

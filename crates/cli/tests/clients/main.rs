@@ -8,18 +8,19 @@
 mod by_tokio_postgres;
 mod completion;
 
+#[path = "../running/mod.rs"]
+mod running;
+
 use onecopy_cluster::{ClusterFile, Options, Server};
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use running::{Up, folder};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, Weak};
 use tempfile::TempDir;
 
 /// Three servers behind onecopy, and one server alone.
 struct Servers {
-    process: Child,
+    _up: Up,
     file: ClusterFile,
     alone: Server,
     dir: TempDir,
@@ -39,22 +40,12 @@ impl Servers {
     }
 
     fn start() -> Servers {
-        // Another user may enter, since root hands the servers to one.
-        let permissions = fs::Permissions::from_mode(0o711);
-        let dir =
-            tempfile::Builder::new().prefix("onecopy-clients-").permissions(permissions).tempdir().unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_onecopy"))
-            .args(["up", "--port", "0", "--replicas", "3", "--dir"])
-            .arg(dir.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let dir = folder();
+        let mut up = Up::spawn(dir.path(), 3);
         let alone = Server::temporary(&Options::replica()).unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        up.await_ready();
         let file = ClusterFile::read(dir.path()).unwrap();
-        Servers { process, file, alone, dir }
+        Servers { _up: up, file, alone, dir }
     }
 
     fn dsn(&self) -> &str {
@@ -85,14 +76,6 @@ impl Servers {
         }
         assert_eq!(through.lines().count(), direct.lines().count(), "{through}");
         self.assert_identical();
-    }
-}
-
-impl Drop for Servers {
-    fn drop(&mut self) {
-        // The servers' watchdogs end them.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

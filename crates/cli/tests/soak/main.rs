@@ -1,15 +1,16 @@
 //! Eight clients on three real servers behind onecopy, with everything they see checked for strict serializability, and
 //! the servers compared afterwards. `make soak` runs it for SOAK_SECONDS.
 
+#[path = "../running/mod.rs"]
+mod running;
+
 use onecopy_bench::torture::{
     ClassCount, CompareOptions, Comparison, Isolation, Options, Report, Workload, compare_until_identical,
-    run,
+    nondeterminism, run,
 };
-use onecopy_cluster::ClusterFile;
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command, Stdio};
+use onecopy_cluster::{Binaries, ClusterFile};
+use running::{Up, folder};
+use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio_postgres::NoTls;
@@ -19,28 +20,17 @@ const CATCH_UP: Duration = Duration::from_secs(60);
 
 /// A local cluster with default settings.
 struct Cluster {
-    process: Child,
+    _up: Up,
     file: ClusterFile,
     _dir: TempDir,
 }
 
 impl Cluster {
     fn start() -> Cluster {
-        // Another user may enter, since root hands the servers to one.
-        let permissions = fs::Permissions::from_mode(0o711);
-        let dir =
-            tempfile::Builder::new().prefix("onecopy-soak-").permissions(permissions).tempdir().unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_onecopy"))
-            .args(["up", "--port", "0", "--replicas", "3", "--dir"])
-            .arg(dir.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
+        let dir = folder();
+        let up = Up::ready(dir.path(), 3);
         let file = ClusterFile::read(dir.path()).unwrap();
-        Cluster { process, file, _dir: dir }
+        Cluster { _up: up, file, _dir: dir }
     }
 
     fn options(&self, seconds: u64, seed: u64) -> Options {
@@ -65,14 +55,6 @@ impl Cluster {
         );
         assert!(comparison.identical(), "see above: the replicas differ");
         report
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        // The servers' watchdogs end them.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -146,6 +128,64 @@ fn transactions_that_read_a_hot_row_and_then_update_it_rarely_fail_once_their_cl
         let options = Options { transactions: 3_000, workloads, ..cluster.options(60, 4) };
         let report = cluster.judge(run(&options).await.unwrap()).await;
         assert_few_conflicts(&report);
+    });
+}
+
+/// About 20 seconds. A forgotten snapshot on each server, and pgbench in all its modes: no error, nothing differs.
+#[test]
+fn pgbench_in_every_mode_beside_held_snapshots_meets_no_error_and_leaves_equal_replicas() {
+    block_on(async {
+        let cluster = Cluster::start();
+        let program = Binaries::find().unwrap().program("pgbench");
+        let pgbench = |args: &[&str]| {
+            let output = Command::new(&program).args(args).arg(&cluster.file.client.dsn).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "pgbench {args:?}: {said}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        pgbench(&["-i", "-q", "-s", "1"]);
+        let mut held = Vec::new();
+        for replica in &cluster.file.replicas {
+            let (client, connection) = tokio_postgres::connect(&replica.dsn, NoTls).await.unwrap();
+            tokio::spawn(connection);
+            let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pgbench_history";
+            client.batch_execute(begin).await.unwrap();
+            held.push(client);
+        }
+        for mode in ["simple", "extended", "prepared"] {
+            let said = pgbench(&["-n", "-c", "8", "-T", "3", "-M", mode]);
+            // Before version 15 it does not count them: an error ends the client, and pgbench fails.
+            let failed = said.lines().find(|line| line.starts_with("number of failed transactions"));
+            assert!(failed.is_none_or(|failed| failed.contains(": 0 ")), "{mode}: {said}");
+        }
+        let comparison = cluster.compare().await;
+        assert!(comparison.identical(), "{comparison}");
+        for client in held {
+            let row = client.query_one("SELECT count(*) FROM pgbench_history", &[]).await.unwrap();
+            assert_eq!(row.get::<_, i64>(0), 0, "the snapshot is as old as it was");
+        }
+    });
+}
+
+/// About 15 seconds. Values that no two servers would draw alike, and what clients are told of them.
+#[test]
+fn what_servers_would_draw_by_themselves_is_the_same_everywhere_and_what_clients_were_told() {
+    block_on(async {
+        let cluster = Cluster::start();
+        let duration = Duration::from_secs(10);
+        let options = nondeterminism::Options {
+            duration,
+            seed: 6,
+            ..nondeterminism::Options::new(&cluster.file.client.dsn)
+        };
+        let report = nondeterminism::run(&options).await.unwrap();
+        println!("{report}");
+        let comparison = cluster.compare().await;
+        println!("{comparison}");
+        assert!(report.passed(), "see above: a wrong value, or an error that must not happen");
+        assert!(comparison.identical(), "see above: the replicas differ");
+        let done: u64 = report.done.values().sum();
+        assert!(done > 200 && report.connection_errors == 0, "{report}");
     });
 }
 

@@ -2,6 +2,7 @@
 //! then compares what the replicas hold.
 
 use super::clients::{block_on, connect, json, rows};
+use super::three::Three;
 use super::{Up, folder};
 use futures_util::{SinkExt, future::join_all};
 use onecopy_cluster::{Binaries, ClusterFile};
@@ -12,32 +13,23 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// A cluster of three with a client.
-struct Three {
-    dir: tempfile::TempDir,
-    _up: Up,
-    file: ClusterFile,
+struct Application {
+    three: Three,
     client: Client,
 }
 
-impl Three {
-    async fn start(schema: &str) -> Three {
-        let dir = folder();
-        let up = Up::ready(dir.path(), 3);
-        let file = ClusterFile::read(dir.path()).unwrap();
-        let client = connect(&file.client.dsn).await;
+impl Application {
+    async fn start(schema: &str) -> Application {
+        let three = Three::start();
+        let client = three.client().await;
         client.batch_execute(schema).await.unwrap();
-        Three { dir, _up: up, file, client }
+        Application { three, client }
     }
 
     /// A query's answer, which is the same through onecopy and on each replica by itself.
     async fn everywhere(&self, sql: &str) -> String {
         let answer = rows(&self.client, sql).await;
-        // What was applied everywhere is compared at one point of the order.
-        let verified = json(self.dir.path(), &["verify"]);
-        assert_eq!(verified["identical"], true, "{verified}");
-        for replica in &self.file.replicas {
-            assert_eq!(rows(&connect(&replica.dsn).await, sql).await, answer, "{}: {sql}", replica.name);
-        }
+        assert_eq!(self.three.everywhere(sql).await, answer, "{sql}");
         answer
     }
 
@@ -55,10 +47,10 @@ async fn refused(client: &Client, sql: &str) -> SqlState {
 #[test]
 fn time_is_one_value_for_the_reads_and_writes_of_a_transaction() {
     block_on(async {
-        let mut three =
-            Three::start("CREATE TABLE note (id int PRIMARY KEY, at timestamptz DEFAULT now())").await;
+        let mut app =
+            Application::start("CREATE TABLE note (id int PRIMARY KEY, at timestamptz DEFAULT now())").await;
         let now = "SELECT now()::text, current_timestamp::text, transaction_timestamp()::text";
-        let client = &mut three.client;
+        let client = &mut app.client;
 
         let transaction = client.transaction().await.unwrap();
         let first = transaction.query_one(now, &[]).await.unwrap();
@@ -91,21 +83,21 @@ fn time_is_one_value_for_the_reads_and_writes_of_a_transaction() {
             })
             .collect();
         assert_eq!(counts, ["1"]);
-        three.everywhere("SELECT * FROM note ORDER BY id").await;
+        app.everywhere("SELECT * FROM note ORDER BY id").await;
     });
 }
 
 #[test]
 fn rows_of_a_query_get_numbers_in_its_order() {
     block_on(async {
-        let three = Three::start(
+        let app = Application::start(
             "CREATE TABLE source (id int PRIMARY KEY, name text);
              INSERT INTO source SELECT n, 'name ' || n FROM generate_series(1, 100) n;
              CREATE TABLE target (id serial PRIMARY KEY, tens bigint GENERATED ALWAYS AS IDENTITY (INCREMENT 10),
                  name varchar(20) UNIQUE, at timestamptz DEFAULT now(), token uuid DEFAULT gen_random_uuid())",
         )
         .await;
-        let client = &three.client;
+        let client = &app.client;
         let insert = "INSERT INTO target (name) SELECT name FROM source WHERE id <= 3 ORDER BY id DESC \
                       RETURNING id, tens, name";
         assert_eq!(rows(client, insert).await, "1 1 name 3, 2 11 name 2, 3 21 name 1");
@@ -142,14 +134,14 @@ fn rows_of_a_query_get_numbers_in_its_order() {
         );
         let all = "SELECT count(*) - count(DISTINCT id), count(*) - count(DISTINCT tens), \
                    count(*) FILTER (WHERE name LIKE E'a\\tb%'), count(*) FILTER (WHERE at = '2026-01-02 03:04:05+00') FROM target";
-        assert_eq!(three.everywhere(all).await, "0 0 40 2");
+        assert_eq!(app.everywhere(all).await, "0 0 40 2");
     });
 }
 
 #[test]
 fn rows_inserted_in_a_with_clause_get_numbers() {
     block_on(async {
-        let three = Three::start(
+        let app = Application::start(
             "CREATE TABLE invoice (id serial PRIMARY KEY, at timestamptz DEFAULT now());
              CREATE TABLE line (id bigint GENERATED ALWAYS AS IDENTITY, invoice int REFERENCES invoice, text text)",
         )
@@ -158,24 +150,25 @@ fn rows_inserted_in_a_with_clause_get_numbers() {
                     first AS (INSERT INTO line (invoice, text) VALUES ((SELECT id FROM new), $1) RETURNING id) \
                     SELECT new.id, first.id FROM new, first";
         for number in 1..=2_i32 {
-            let row = three.client.query_one(both, &[&"a line"]).await.unwrap();
+            let row = app.client.query_one(both, &[&"a line"]).await.unwrap();
             assert_eq!((row.get::<_, i32>(0), row.get::<_, i64>(1)), (number, i64::from(number)));
         }
         assert_eq!(
-            three.everywhere("SELECT id, invoice, text FROM line ORDER BY id").await,
+            app.everywhere("SELECT id, invoice, text FROM line ORDER BY id").await,
             "1 1 a line, 2 2 a line"
         );
-        three.everywhere("SELECT * FROM invoice ORDER BY id").await;
+        app.everywhere("SELECT * FROM invoice ORDER BY id").await;
     });
 }
 
 #[test]
 fn column_is_added_with_the_time_as_its_default() {
     block_on(async {
-        let three =
-            Three::start("CREATE TABLE t (id serial PRIMARY KEY, v int); INSERT INTO t (v) VALUES (1), (2)")
-                .await;
-        let client = &three.client;
+        let app = Application::start(
+            "CREATE TABLE t (id serial PRIMARY KEY, v int); INSERT INTO t (v) VALUES (1), (2)",
+        )
+        .await;
+        let client = &app.client;
         client
             .batch_execute("ALTER TABLE t ADD COLUMN made timestamptz NOT NULL DEFAULT now()")
             .await
@@ -190,10 +183,10 @@ fn column_is_added_with_the_time_as_its_default() {
             .unwrap();
         client.execute("INSERT INTO t (v) VALUES (3)", &[]).await.unwrap();
         let found = "SELECT count(DISTINCT made), count(*) FILTER (WHERE made > (SELECT min(made) FROM t)), sum(n) FROM t";
-        assert_eq!(three.everywhere(found).await, "2 1 9");
+        assert_eq!(app.everywhere(found).await, "2 1 9");
         let defaults = "SELECT column_default FROM information_schema.columns WHERE table_name = 't' \
                         AND column_name IN ('made', 'day') ORDER BY column_name";
-        assert_eq!(three.everywhere(defaults).await, "CURRENT_DATE, now()");
+        assert_eq!(app.everywhere(defaults).await, "CURRENT_DATE, now()");
         assert_eq!(
             refused(client, "ALTER TABLE t ADD COLUMN token uuid DEFAULT gen_random_uuid()").await,
             SqlState::FEATURE_NOT_SUPPORTED
@@ -204,9 +197,9 @@ fn column_is_added_with_the_time_as_its_default() {
 #[test]
 fn clients_that_number_rows_at_once_never_get_one_number_twice() {
     block_on(async {
-        let three = Three::start("CREATE TABLE item (id bigserial PRIMARY KEY, client int, n int)").await;
+        let app = Application::start("CREATE TABLE item (id bigserial PRIMARY KEY, client int, n int)").await;
         let clients = (0..4).map(|number| {
-            let dsn = three.file.client.dsn.clone();
+            let dsn = app.three.file.client.dsn.clone();
             async move {
                 let client = connect(&dsn).await;
                 for round in 0..10 {
@@ -223,32 +216,32 @@ fn clients_that_number_rows_at_once_never_get_one_number_twice() {
             }
         });
         join_all(clients).await;
-        assert_eq!(three.everywhere("SELECT count(*), count(DISTINCT id) FROM item").await, "160 160");
+        assert_eq!(app.everywhere("SELECT count(*), count(DISTINCT id) FROM item").await, "160 160");
     });
 }
 
 #[test]
 fn rows_copied_in_get_what_copy_leaves_out() {
     block_on(async {
-        let mut three = Three::start(
+        let mut app = Application::start(
             "CREATE TABLE visit (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, page text NOT NULL,
                  at timestamptz DEFAULT now(), chance float8 DEFAULT random())",
         )
         .await;
-        assert_eq!(three.copy_in("COPY visit (page) FROM STDIN", b"/\n/a\\tb\n").await, 2);
+        assert_eq!(app.copy_in("COPY visit (page) FROM STDIN", b"/\n/a\\tb\n").await, 2);
         assert_eq!(
-            three.copy_in("COPY visit (page) FROM STDIN (FORMAT csv, HEADER)", b"page\n\"/c\"\"d\"\n").await,
+            app.copy_in("COPY visit (page) FROM STDIN (FORMAT csv, HEADER)", b"page\n\"/c\"\"d\"\n").await,
             1
         );
         let direct = "COPY visit (id, page, at, chance) FROM STDIN";
-        assert_eq!(three.copy_in(direct, b"100\t/given\t2026-01-01\t0.5\n").await, 1);
+        assert_eq!(app.copy_in(direct, b"100\t/given\t2026-01-01\t0.5\n").await, 1);
 
         // What one COPY does wrong leaves nothing behind, neither rows nor tables of ours.
-        let mut sink = Box::pin(three.client.copy_in("COPY visit (page) FROM STDIN").await.unwrap());
+        let mut sink = Box::pin(app.client.copy_in("COPY visit (page) FROM STDIN").await.unwrap());
         sink.send(&b"/x\n\\N\n"[..]).await.unwrap();
         assert_eq!(sink.as_mut().finish().await.unwrap_err().code(), Some(&SqlState::NOT_NULL_VIOLATION));
 
-        let transaction = three.client.transaction().await.unwrap();
+        let transaction = app.client.transaction().await.unwrap();
         {
             let mut sink = pin!(transaction.copy_in("COPY visit (page) FROM STDIN").await.unwrap());
             sink.send(&b"/in\n"[..]).await.unwrap();
@@ -259,23 +252,20 @@ fn rows_copied_in_get_what_copy_leaves_out() {
         transaction.commit().await.unwrap();
 
         let all = "SELECT id, page FROM visit ORDER BY id";
-        let found = three.everywhere(all).await;
+        let found = app.everywhere(all).await;
         assert!(found.starts_with("1 /, 2 /a\tb, 3 /c\"d, "), "{found}");
         assert!(found.ends_with("100 /given") && found.contains("/in"), "{found}");
         let different = "SELECT count(DISTINCT chance) FROM visit";
-        assert_eq!(three.everywhere(different).await, "5");
-        assert_eq!(
-            three.everywhere("SELECT count(*) FROM pg_class WHERE relname = 'onecopy_rows'").await,
-            "0"
-        );
+        assert_eq!(app.everywhere(different).await, "5");
+        assert_eq!(app.everywhere("SELECT count(*) FROM pg_class WHERE relname = 'onecopy_rows'").await, "0");
     });
 }
 
 #[test]
 fn sequences_that_are_set_or_restarted_go_on_from_there() {
     block_on(async {
-        let three = Three::start("CREATE TABLE t (id serial PRIMARY KEY, v text)").await;
-        let client = &three.client;
+        let app = Application::start("CREATE TABLE t (id serial PRIMARY KEY, v text)").await;
+        let client = &app.client;
         let insert = "INSERT INTO t (v) VALUES ('x') RETURNING id";
         assert_eq!(rows(client, "SELECT setval('t_id_seq', 41)").await, "41");
         assert_eq!(rows(client, insert).await, "42");
@@ -293,15 +283,15 @@ fn sequences_that_are_set_or_restarted_go_on_from_there() {
         let state = "SELECT last_value, is_called FROM t_id_seq";
         client.batch_execute("SELECT setval('t_id_seq', 1, false)").await.unwrap();
         // (Reads of a sequence as a table do not wait for reservations: compare first.)
-        three.everywhere("SELECT 1").await;
-        assert_eq!(three.everywhere(state).await, "1 f");
+        app.everywhere("SELECT 1").await;
+        assert_eq!(app.everywhere(state).await, "1 f");
         client.batch_execute("SELECT setval('t_id_seq', 1, false)").await.unwrap();
         client
             .batch_execute("CREATE SEQUENCE down INCREMENT -5; SELECT setval('down', -1, false)")
             .await
             .unwrap();
-        three.everywhere("SELECT 1").await;
-        assert_eq!(three.everywhere("SELECT last_value, is_called FROM down").await, "-1 f");
+        app.everywhere("SELECT 1").await;
+        assert_eq!(app.everywhere("SELECT last_value, is_called FROM down").await, "-1 f");
         assert_eq!(rows(client, "SELECT nextval('down')").await, "-1");
         // Not undone by a rollback, as in PostgreSQL.
         client.batch_execute("BEGIN; SELECT setval('t_id_seq', 90); ROLLBACK").await.unwrap();
@@ -319,8 +309,8 @@ fn sequences_that_are_set_or_restarted_go_on_from_there() {
             COMMIT";
         client.batch_execute(made).await.unwrap();
         assert_eq!(rows(client, "INSERT INTO u (v) VALUES ('d') RETURNING id").await, "6");
-        assert_eq!(three.everywhere("SELECT id, v FROM u ORDER BY id").await, "1 a, 2 b, 3 c, 4 c, 5 c, 6 d");
-        assert_eq!(three.everywhere("SELECT id FROM t ORDER BY id").await, "1, 500");
+        assert_eq!(app.everywhere("SELECT id, v FROM u ORDER BY id").await, "1 a, 2 b, 3 c, 4 c, 5 c, 6 d");
+        assert_eq!(app.everywhere("SELECT id FROM t ORDER BY id").await, "1, 500");
     });
 }
 
@@ -356,20 +346,20 @@ fn run(program: &str, arguments: &[&str], input: Option<&Path>) -> String {
 #[test]
 fn dump_of_another_server_is_restored_into_an_empty_database() {
     block_on(async {
-        let three = Three::start("").await;
+        let app = Application::start("").await;
         // Another database of a replica, of which onecopy knows nothing, plays the other server.
-        let direct = &three.file.replicas[0].dsn;
+        let direct = &app.three.file.replicas[0].dsn;
         connect(direct).await.batch_execute("CREATE DATABASE origin").await.unwrap();
         let origin = direct.replace("dbname=postgres", "dbname=origin");
         connect(&origin).await.batch_execute(SHOP).await.unwrap();
         let dump = run("pg_dump", &["-d", &origin], None);
-        let file = three.dir.path().join("dump.sql");
+        let file = app.three.dir.path().join("dump.sql");
         std::fs::write(&file, &dump).unwrap();
-        let through = three.file.client.dsn.clone();
+        let through = app.three.file.client.dsn.clone();
         let restore = ["-XqAt", "-v", "ON_ERROR_STOP=1", "-d", &through];
 
         run("psql", &restore, Some(&file));
-        let client = &three.client;
+        let client = &app.client;
         let insert = "INSERT INTO shop.customer (name, mail) VALUES ('new', 'n@example.org') RETURNING id";
         assert_eq!(rows(client, insert).await, "31", "numbers go on where the dump says");
         assert_eq!(
@@ -379,20 +369,20 @@ fn dump_of_another_server_is_restored_into_an_empty_database() {
         );
         let contents = "SELECT (SELECT count(*) FROM shop.customer), (SELECT sum(total) FROM shop.spent), \
                         (SELECT count(*) FROM shop.node WHERE up = 1)";
-        assert_eq!(three.everywhere(contents).await, "31 701.50 1");
+        assert_eq!(app.everywhere(contents).await, "31 701.50 1");
 
         // In one transaction, after everything is gone.
         client.batch_execute("DROP SCHEMA shop CASCADE").await.unwrap();
         run("psql", &[&restore[..], &["-1"]].concat(), Some(&file));
         assert_eq!(rows(client, insert).await, "31");
-        assert_eq!(three.everywhere(contents).await, "31 697.50 1");
+        assert_eq!(app.everywhere(contents).await, "31 697.50 1");
 
         // A dump that is read through onecopy is as good, though its numbers may be those that are reserved.
         let again = run("pg_dump", &["-N", "onecopy", "-d", &through], None);
         std::fs::write(&file, &again).unwrap();
         client.batch_execute("DROP SCHEMA shop CASCADE").await.unwrap();
         run("psql", &restore, Some(&file));
-        assert_eq!(three.everywhere(contents).await, "31 697.50 1");
+        assert_eq!(app.everywhere(contents).await, "31 697.50 1");
         let more =
             "INSERT INTO shop.customer (name, mail) VALUES ('newer', 'n@example.org') RETURNING id > 31";
         assert_eq!(rows(client, more).await, "t");
@@ -402,13 +392,13 @@ fn dump_of_another_server_is_restored_into_an_empty_database() {
 #[test]
 fn pgbench_makes_its_tables_in_both_ways() {
     block_on(async {
-        let three = Three::start("").await;
-        let dsn = three.file.client.dsn.clone();
+        let app = Application::start("").await;
+        let dsn = app.three.file.client.dsn.clone();
         for steps in ["dtgvp", "dtGvpf"] {
             run("pgbench", &["-i", "-q", "-s", "1", "-I", steps, &dsn], None);
             let counts =
                 "SELECT (SELECT count(*) FROM pgbench_accounts), (SELECT count(*) FROM pgbench_tellers)";
-            assert_eq!(three.everywhere(counts).await, "100000 10", "{steps}");
+            assert_eq!(app.everywhere(counts).await, "100000 10", "{steps}");
         }
     });
 }

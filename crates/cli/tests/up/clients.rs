@@ -104,6 +104,19 @@ fn commands_ask_the_cluster_that_serves() {
         let explained = printed(dir.path(), &["explain", "UPDATE accounts SET balance = 1 WHERE id = 7"]);
         assert!(explained.contains("accounts (id = 7)"), "{explained}");
         assert_eq!(rows(&client, "SELECT count(*) FROM accounts").await, "0", "nothing was executed");
+        for (sql, served_by) in [
+            ("SELECT balance FROM accounts WHERE id = 7", "the least loaded of r1, r2 that contains"),
+            ("SELECT balance FROM accounts FOR UPDATE", "home: the least loaded of r1, r2"),
+            ("DELETE FROM accounts", "that contains the last writers of its items; then all"),
+            ("SELECT relname FROM pg_class", "r1: catalogue queries show object ids"),
+            ("VACUUM accounts", "r1, r2, one after the other"),
+            ("SELEC 1", "none: it is refused"),
+            ("CREATE TEMPORARY TABLE t (id int)", "none: it is refused"),
+        ] {
+            let explained = printed(dir.path(), &["explain", sql]);
+            let line = explained.lines().find(|line| line.starts_with("served by")).unwrap();
+            assert!(line.contains(served_by), "{sql}: {line}");
+        }
 
         let status = printed(dir.path(), &["status"]);
         assert!(status.contains("r1") && status.contains("r2") && status.contains("protocol"), "{status}");
@@ -237,6 +250,12 @@ fn replica_differs_and_stays_out_of_service_while_the_others_serve() {
             (0..3).all(|at| is_up(at) == (at != changed))
         };
         super::wait_until("it has left service", others_serve);
+        let verified = onecopy(dir.path(), &["verify", "--json"]);
+        let complaint = String::from_utf8(verified.stderr).unwrap();
+        assert_eq!(verified.status.code(), Some(1));
+        assert!(complaint.contains(&format!("not compared: {}", file.replicas[changed].name)), "{complaint}");
+        let verified: serde_json::Value = serde_json::from_slice(&verified.stdout).unwrap();
+        assert_eq!(verified["identical"], false, "{verified}");
         for _ in 0..600 {
             assert_eq!(rows(&client, "SELECT v FROM t").await, "1");
         }

@@ -1,46 +1,9 @@
 //! What would make copies differ silently, since the numbers of rows that statements affect do not tell: each test runs
 //! it, and then compares what the replicas hold.
 
-use super::clients::{block_on, connect, json, rows};
-use super::{Up, folder};
-use onecopy_cluster::ClusterFile;
+use super::clients::block_on;
+use super::three::Three;
 use tokio_postgres::Client;
-
-/// A cluster of three.
-struct Three {
-    dir: tempfile::TempDir,
-    _up: Up,
-    file: ClusterFile,
-}
-
-impl Three {
-    fn start() -> Three {
-        let dir = folder();
-        let up = Up::ready(dir.path(), 3);
-        let file = ClusterFile::read(dir.path()).unwrap();
-        Three { dir, _up: up, file }
-    }
-
-    async fn client(&self) -> Client {
-        connect(&self.file.client.dsn).await
-    }
-
-    async fn client_of(&self, role: &str) -> Client {
-        connect(&self.file.client.dsn.replace("user=postgres", &format!("user={role}"))).await
-    }
-
-    /// A query's answer on each replica by itself, which is the same.
-    async fn everywhere(&self, sql: &str) -> String {
-        let verified = json(self.dir.path(), &["verify"]);
-        assert_eq!(verified["identical"], true, "{verified}");
-        let mut answers = Vec::new();
-        for replica in &self.file.replicas {
-            answers.push(rows(&connect(&replica.dsn).await, sql).await);
-        }
-        assert!(answers.iter().all(|answer| *answer == answers[0]), "{sql}: {answers:?}");
-        answers.swap_remove(0)
-    }
-}
 
 async fn code(client: &Client, sql: &str) -> String {
     match client.batch_execute(sql).await {

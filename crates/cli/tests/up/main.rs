@@ -13,63 +13,18 @@ mod prepared_sql;
 mod repeated;
 mod set_config;
 mod settings;
+mod three;
 mod waiting;
 
+#[path = "../running/mod.rs"]
+mod running;
+
 use onecopy_cluster::ClusterFile;
+use running::{Up, folder};
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
-
-struct Up {
-    process: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Up {
-    fn spawn(dir: &Path, replicas: u32) -> Up {
-        let replicas = replicas.to_string();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_onecopy"))
-            .args(["up", "--port", "0", "--replicas", &replicas, "--dir"])
-            .arg(dir)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        Up { process, output }
-    }
-
-    /// Starts it and waits until it serves.
-    fn ready(dir: &Path, replicas: u32) -> Up {
-        let mut up = Up::spawn(dir, replicas);
-        let mut line = String::new();
-        up.output.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        up
-    }
-
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
-        assert!(status.success());
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        // The servers' watchdogs end them.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// A folder that another user may enter, since root hands the servers to one.
-fn folder() -> tempfile::TempDir {
-    let permissions = fs::Permissions::from_mode(0o711);
-    tempfile::Builder::new().prefix("onecopy-up-").permissions(permissions).tempdir().unwrap()
-}
 
 fn process_runs(pid: u32) -> bool {
     // A zombie has an empty command line.
@@ -132,11 +87,7 @@ fn servers_end_when_the_process_is_killed_and_the_folder_serves_again() {
 fn second_start_in_one_folder_is_refused() {
     let dir = folder();
     let up = Up::ready(dir.path(), 1);
-    let output = Command::new(env!("CARGO_BIN_EXE_onecopy"))
-        .args(["up", "--port", "0", "--replicas", "1", "--dir"])
-        .arg(dir.path())
-        .output()
-        .unwrap();
+    let output = Up::command(dir.path(), 1).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(

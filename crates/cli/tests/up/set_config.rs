@@ -1,8 +1,7 @@
 //! `SELECT set_config(...)` is served as SET is, and what a transaction sets back reaches the replicas.
 
-use super::clients::{block_on, connect, json, rows};
-use super::{Up, folder};
-use onecopy_cluster::ClusterFile;
+use super::clients::{block_on, rows};
+use super::three::Three;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
@@ -26,23 +25,11 @@ async fn error_of(client: &Client, sql: &str) -> SqlState {
     }
 }
 
-/// The same rows on every replica, however they are asked for.
-async fn identical(dir: &std::path::Path, file: &ClusterFile, sql: &str, expected: &str) {
-    let verified = json(dir, &["verify"]);
-    assert_eq!(verified["identical"], true, "{verified}");
-    for replica in &file.replicas {
-        let direct = connect(&replica.dsn).await;
-        assert_eq!(rows(&direct, sql).await, expected, "{}", replica.name);
-    }
-}
-
 #[test]
 fn set_config_does_what_set_does_on_every_replica() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let file = ClusterFile::read(dir.path()).unwrap();
-        let client = connect(&file.client.dsn).await;
+        let three = Three::start();
+        let client = three.client().await;
         client.batch_execute(SCHEMAS).await.unwrap();
         let script = [
             "SELECT set_config('search_path', 'a', false), pg_catalog.set_config('TimeZone', 'utc', false)",
@@ -98,16 +85,15 @@ fn set_config_does_what_set_does_on_every_replica() {
                         b 5 2001-01-05 00:00:00, a 6 2001-01-06 00:00:00, b 8 2001-01-08 00:00:00, \
                         a 9 2001-01-09 00:00:00, a 10 2001-01-10 00:00:00, b 11 2001-01-11 00:00:00";
         assert_eq!(rows(&client, CONTENTS).await, expected);
-        identical(dir.path(), &file, CONTENTS, expected).await;
+        assert_eq!(three.everywhere(CONTENTS).await, expected);
     });
 }
 
 #[test]
 fn set_config_is_answered_as_postgresql_answers() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 2);
-        let client = connect(&ClusterFile::read(dir.path()).unwrap().client.dsn).await;
+        let three = Three::start();
+        let client = three.client().await;
         // A value that says only a part goes with what was set before, on whichever lane.
         run(&client, &["SET DateStyle = 'German'"]).await;
         assert_eq!(rows(&client, "SELECT set_config('DateStyle', 'MDY', false)").await, "German, MDY");
@@ -198,10 +184,8 @@ fn set_config_is_answered_as_postgresql_answers() {
 #[test]
 fn settings_of_applications_are_right_in_what_is_written() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let file = ClusterFile::read(dir.path()).unwrap();
-        let client = connect(&file.client.dsn).await;
+        let three = Three::start();
+        let client = three.client().await;
         let script = [
             "CREATE TABLE t (id int PRIMARY KEY, who text DEFAULT current_setting('app.user', true), note text)",
             "SELECT set_config('app.user', 'ada', false)",
@@ -218,17 +202,15 @@ fn settings_of_applications_are_right_in_what_is_written() {
         let expected = "1 ada of ada, 2 ada bo, 3 bo -";
         let contents = "SELECT * FROM t ORDER BY id";
         assert_eq!(rows(&client, contents).await, expected);
-        identical(dir.path(), &file, contents, expected).await;
+        assert_eq!(three.everywhere(contents).await, expected);
     });
 }
 
 #[test]
 fn policies_that_read_settings_of_applications_hold_on_every_replica() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let file = ClusterFile::read(dir.path()).unwrap();
-        let owner = connect(&file.client.dsn).await;
+        let three = Three::start();
+        let owner = three.client().await;
         let script = [
             "CREATE ROLE app LOGIN",
             "CREATE TABLE t (id int PRIMARY KEY, tenant text, note text)",
@@ -238,8 +220,8 @@ fn policies_that_read_settings_of_applications_hold_on_every_replica() {
             "INSERT INTO t VALUES (1, 'one', ''), (2, 'two', '')",
         ];
         run(&owner, &script).await;
-        let client = connect(&file.client.dsn.replace("user=postgres", "user=app")).await;
-        assert_eq!(rows(&client, "SELECT current_user").await, "app", "{}", file.client.dsn);
+        let client = three.client_of("app").await;
+        assert_eq!(rows(&client, "SELECT current_user").await, "app");
         let script = [
             "BEGIN",
             "SELECT set_config('app.tenant', 'one', true)",
@@ -258,17 +240,15 @@ fn policies_that_read_settings_of_applications_hold_on_every_replica() {
         );
         let expected = "1 one seen, 2 two seen by two, 3 one seen";
         let contents = "SELECT * FROM t ORDER BY id";
-        identical(dir.path(), &file, contents, expected).await;
+        assert_eq!(three.everywhere(contents).await, expected);
     });
 }
 
 #[test]
 fn what_a_transaction_sets_back_is_set_back_in_its_record() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let file = ClusterFile::read(dir.path()).unwrap();
-        let client = connect(&file.client.dsn).await;
+        let three = Three::start();
+        let client = three.client().await;
         client.batch_execute(SCHEMAS).await.unwrap();
         let script = [
             "CREATE TABLE public.t (id int PRIMARY KEY, at timestamptz)",
@@ -308,7 +288,7 @@ fn what_a_transaction_sets_back_is_set_back_in_its_record() {
         let moments = "SELECT id, at AT TIME ZONE 'UTC' = make_timestamp(2001, 1, id, 0, 0, 0)
                        FROM a.t WHERE id <> 1 ORDER BY 1";
         assert_eq!(rows(&client, moments).await, "2 t, 3 t, 7 t, 8 t, 9 t");
-        identical(dir.path(), &file, contents, expected).await;
-        identical(dir.path(), &file, moments, "2 t, 3 t, 7 t, 8 t, 9 t").await;
+        assert_eq!(three.everywhere(contents).await, expected);
+        assert_eq!(three.everywhere(moments).await, "2 t, 3 t, 7 t, 8 t, 9 t");
     });
 }

@@ -3,11 +3,9 @@
 //! Two transactions run in step on two connections. If one had to wait for the other, the test would wait for ever, so
 //! each statement has a minute.
 
-use super::clients::{block_on, connect, json, rows};
-use super::{Up, folder};
-use onecopy_cluster::ClusterFile;
+use super::clients::{block_on, connect, rows};
+use super::three::Three;
 use onecopy_workload::{Catalogue, Value, pgbench, tpcw};
-use std::path::Path;
 use std::time::Duration;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -20,8 +18,8 @@ struct Counters {
     reads_changed: u64,
 }
 
-fn counters(dir: &Path) -> Counters {
-    let status = json(dir, &["status"]);
+fn counters(three: &Three) -> Counters {
+    let status = three.status();
     let count =
         |name: &str| status["status"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {status}"));
     Counters {
@@ -51,21 +49,26 @@ async fn in_step(one: &Client, other: &Client, statements: &[[String; 2]]) {
     }
 }
 
-async fn two_clients(dir: &Path) -> [Client; 2] {
-    let dsn = ClusterFile::read(dir).unwrap().client.dsn;
-    [connect(&dsn).await, connect(&dsn).await]
+/// A cluster with what is made by these statements, and two clients.
+async fn start<S: AsRef<str>>(statements: &[S]) -> (Three, [Client; 2]) {
+    let three = Three::start();
+    let clients = [three.client().await, three.client().await];
+    for sql in statements {
+        at_once(&clients[0], sql.as_ref()).await;
+    }
+    (three, clients)
 }
+
+/// Two tables with a row each.
+const TWO_TABLES: &str =
+    "CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, n int);
+                          INSERT INTO a VALUES (1, 0); INSERT INTO b VALUES (1, 0)";
 
 #[test]
 fn transaction_that_has_written_one_table_lets_reads_of_another_through() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let [writer, reader] = two_clients(dir.path()).await;
-        let make = "CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, n int);
-                    INSERT INTO a VALUES (1, 0); INSERT INTO b VALUES (1, 0)";
-        at_once(&writer, make).await;
-        let before = counters(dir.path());
+        let (three, [writer, reader]) = start(&[TWO_TABLES]).await;
+        let before = counters(&three);
         at_once(&writer, "BEGIN").await;
         at_once(&writer, "UPDATE a SET n = n + 1").await;
         let prepared = reader.prepare("SELECT n FROM b WHERE id = $1").await.unwrap();
@@ -79,7 +82,7 @@ fn transaction_that_has_written_one_table_lets_reads_of_another_through() {
         // Not even a reader of the same table waits: it sees what is committed.
         assert_eq!(at_once(&reader, "SELECT n FROM a").await, "0");
         at_once(&writer, "COMMIT").await;
-        assert_eq!(counters(dir.path()), before);
+        assert_eq!(counters(&three), before);
         assert_eq!(at_once(&reader, "SELECT n FROM a").await, "1");
     });
 }
@@ -87,15 +90,10 @@ fn transaction_that_has_written_one_table_lets_reads_of_another_through() {
 #[test]
 fn commits_to_one_table_make_no_read_of_another_wait_for_a_replica() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let [writer, reader] = two_clients(dir.path()).await;
-        let make = "CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, n int);
-                    INSERT INTO a VALUES (1, 0); INSERT INTO b VALUES (1, 0)";
-        at_once(&writer, make).await;
+        let (three, [writer, reader]) = start(&[TWO_TABLES]).await;
         // Every replica has caught up.
-        assert_eq!(json(dir.path(), &["verify"])["identical"], true);
-        let freshness = || json(dir.path(), &["status"])["status"]["freshness_waits"].as_u64().unwrap();
+        three.assert_identical();
+        let freshness = || three.status()["status"]["freshness_waits"].as_u64().unwrap();
         let before = freshness();
         for _ in 0..100 {
             let (written, read) = futures_util::future::join(
@@ -112,15 +110,9 @@ fn commits_to_one_table_make_no_read_of_another_wait_for_a_replica() {
 #[test]
 fn readers_and_writers_of_different_rows_of_one_table_do_not_wait_for_each_other() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let [one, other] = two_clients(dir.path()).await;
-        at_once(
-            &one,
-            "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0), (2, 0), (3, 0)",
-        )
-        .await;
-        let before = counters(dir.path());
+        let table = "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0), (2, 0), (3, 0)";
+        let (three, [one, other]) = start(&[table]).await;
+        let before = counters(&three);
         let step = |one: &str, other: &str| [one.to_owned(), other.to_owned()];
         in_step(
             &one,
@@ -134,7 +126,7 @@ fn readers_and_writers_of_different_rows_of_one_table_do_not_wait_for_each_other
             ],
         )
         .await;
-        assert_eq!(counters(dir.path()), before);
+        assert_eq!(counters(&three), before);
 
         // The counter counts: of the same row, the second has to wait.
         at_once(&one, "BEGIN").await;
@@ -142,14 +134,14 @@ fn readers_and_writers_of_different_rows_of_one_table_do_not_wait_for_each_other
         let update = other.batch_execute("UPDATE t SET n = n + 1 WHERE id = 1");
         let commit = async {
             super::wait_until("the second one waits", || {
-                counters(dir.path()).grants_waited > before.grants_waited
+                counters(&three).grants_waited > before.grants_waited
             });
             at_once(&one, "COMMIT").await;
         };
         let (updated, ()) = futures_util::future::join(update, commit).await;
         updated.unwrap();
         assert_eq!(at_once(&one, "SELECT n FROM t WHERE id = 1").await, "11");
-        assert_eq!(counters(dir.path()).grants_waited, before.grants_waited + 1);
+        assert_eq!(counters(&three).grants_waited, before.grants_waited + 1);
     });
 }
 
@@ -162,19 +154,15 @@ fn statement(catalogue: &Catalogue, name: &str, params: &[Value]) -> String {
 #[test]
 fn customers_of_the_bookstore_change_their_own_carts_without_waiting() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let [one, other] = two_clients(dir.path()).await;
         let store = tpcw::catalogue();
-        for sql in [store.create_tables(), store.create_indexes(), store.add_foreign_keys()].concat() {
-            at_once(&one, &sql).await;
-        }
+        let schema = [store.create_tables(), store.create_indexes(), store.add_foreign_keys()].concat();
+        let (three, [one, other]) = start(&schema).await;
         let books = "INSERT INTO author (a_id) VALUES (1);
                      INSERT INTO item (i_id, i_a_id, i_title, i_cost, i_related1) VALUES
                      (1, 1, 'one', 1, 2), (2, 1, 'two', 2, 3), (3, 1, 'three', 3, 1)";
         at_once(&one, books).await;
         let int = |value: i64| Value::Int(value);
-        let before = counters(dir.path());
+        let before = counters(&three);
         // Both put the same book into their carts, change its quantity, and look at what they have.
         for round in 0..3 {
             let carts = [round * 2 + 1, round * 2 + 2];
@@ -209,7 +197,7 @@ fn customers_of_the_bookstore_change_their_own_carts_without_waiting() {
             ];
             in_step(&one, &other, &steps).await;
         }
-        assert_eq!(counters(dir.path()), before);
+        assert_eq!(counters(&three), before);
         let lines = "SELECT count(*), sum(scl_i_id), sum(scl_qty) FROM shopping_cart_line";
         assert_eq!(at_once(&one, lines).await, "6 12 6");
     });
@@ -218,18 +206,13 @@ fn customers_of_the_bookstore_change_their_own_carts_without_waiting() {
 #[test]
 fn deposits_at_different_branches_tellers_and_accounts_do_not_wait_for_each_other() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let [one, other] = two_clients(dir.path()).await;
         let bank = pgbench::catalogue();
-        for sql in bank.create_tables() {
-            at_once(&one, &sql).await;
-        }
+        let (three, [one, other]) = start(&bank.create_tables()).await;
         let fill = "INSERT INTO pgbench_branches VALUES (1, 0), (2, 0);
                     INSERT INTO pgbench_tellers SELECT g, 1 + g / 11, 0 FROM generate_series(1, 20) g;
                     INSERT INTO pgbench_accounts SELECT g, 1 + g / 51, 0 FROM generate_series(1, 100) g";
         at_once(&one, fill).await;
-        let before = counters(dir.path());
+        let before = counters(&three);
         for round in 0..5 {
             // Account, teller and branch of each.
             let who = [[1 + round, 1 + round, 1], [51 + round, 11 + round, 2]].map(|who| who.map(Value::Int));
@@ -248,7 +231,7 @@ fn deposits_at_different_branches_tellers_and_accounts_do_not_wait_for_each_othe
             ];
             in_step(&one, &other, &steps).await;
         }
-        assert_eq!(counters(dir.path()), before);
+        assert_eq!(counters(&three), before);
         let sums = "SELECT (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(tbalance) FROM pgbench_tellers),
                     (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(delta) FROM pgbench_history)";
         assert_eq!(at_once(&one, sums).await, "1000 1000 1000 1000");
@@ -260,26 +243,20 @@ fn three_replicas_share_a_load_of_reads() {
     const CLIENTS: usize = 4;
     const READS: usize = 5_000;
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 3);
-        let dsn = ClusterFile::read(dir.path()).unwrap().client.dsn;
-        let client = connect(&dsn).await;
-        at_once(&client, "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t SELECT g, g FROM generate_series(1, 1000) g").await;
+        let table = "CREATE TABLE t (id int PRIMARY KEY, n int);
+                     INSERT INTO t SELECT g, g FROM generate_series(1, 1000) g";
+        let (three, _) = start(&[table]).await;
         // Every replica has caught up.
-        assert_eq!(json(dir.path(), &["verify"])["identical"], true);
+        three.assert_identical();
         let served = || -> Vec<u64> {
-            let status = json(dir.path(), &["status"]);
-            status["replicas"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|replica| replica["reads"].as_u64().unwrap())
-                .collect()
+            let status = three.status();
+            let replicas = status["replicas"].as_array().unwrap().iter();
+            replicas.map(|replica| replica["reads"].as_u64().unwrap()).collect()
         };
         let before = served();
         let tasks: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let dsn = dsn.clone();
+                let dsn = three.file.client.dsn.clone();
                 tokio::spawn(async move {
                     let client = connect(&dsn).await;
                     let select = client.prepare("SELECT n FROM t WHERE id = $1").await.unwrap();
@@ -311,19 +288,14 @@ fn three_replicas_share_a_load_of_reads() {
 #[test]
 fn transaction_refused_since_a_definition_changed_holds_up_nobody() {
     block_on(async {
-        let dir = folder();
-        let _up = Up::ready(dir.path(), 2);
-        let [one, other] = two_clients(dir.path()).await;
-        let tables = "CREATE TABLE a (id int PRIMARY KEY, v int); CREATE TABLE b (id int PRIMARY KEY, v int);
-                      INSERT INTO a VALUES (1, 0); INSERT INTO b VALUES (1, 0)";
-        one.batch_execute(tables).await.unwrap();
-        at_once(&one, "BEGIN; ALTER TABLE b ALTER COLUMN v SET DEFAULT random() * 1000000").await;
-        at_once(&other, "BEGIN; UPDATE a SET v = 1 WHERE id = 1").await;
-        let before = counters(dir.path()).grants_waited;
+        let (three, [one, other]) = start(&[TWO_TABLES]).await;
+        at_once(&one, "BEGIN; ALTER TABLE b ALTER COLUMN n SET DEFAULT random() * 1000000").await;
+        at_once(&other, "BEGIN; UPDATE a SET n = 1 WHERE id = 1").await;
+        let before = counters(&three).grants_waited;
         // Classified before the change it would draw another number on each replica.
         let waits = other.batch_execute("INSERT INTO b (id) VALUES (2)");
         let commits = async {
-            while counters(dir.path()).grants_waited == before {
+            while counters(&three).grants_waited == before {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             at_once(&one, "COMMIT").await;
@@ -331,7 +303,7 @@ fn transaction_refused_since_a_definition_changed_holds_up_nobody() {
         let (refused, ()) = futures_util::future::join(waits, commits).await;
         assert_eq!(refused.unwrap_err().code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
         // Its client has not said ROLLBACK yet.
-        at_once(&one, "UPDATE a SET v = 2 WHERE id = 1").await;
+        at_once(&one, "UPDATE a SET n = 2 WHERE id = 1").await;
         at_once(&other, "ROLLBACK").await;
     });
 }

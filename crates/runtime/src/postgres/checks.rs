@@ -121,7 +121,7 @@ const PLAIN_TEXT: &str = "SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO
      SET LOCAL lc_monetary = 'C'; SET LOCAL xmlbinary = 'base64'; SET LOCAL search_path = pg_catalog; \
      SET LOCAL quote_all_identifiers = off";
 
-/// Sums up every table and sequence of users, in the lane's open transaction.
+/// Sums up every table and materialized view of users, in the lane's open transaction.
 pub async fn contents(lane: &mut Lane) -> Result<Vec<TableSum>, LaneError> {
     lane.command(PLAIN_TEXT).await?;
     let tables = lane

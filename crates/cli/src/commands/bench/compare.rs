@@ -23,7 +23,7 @@ pub(super) struct Args {
     #[arg(long, default_value_t = Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Seconds of one measurement.
-    #[arg(long, value_name = "SECONDS", default_value_t = Options::default().duration.as_secs())]
+    #[arg(long, value_name = "SECONDS", default_value_t = Options::default().duration.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     duration: u64,
     /// Clients of the loads that have several.
     #[arg(long, default_value_t = Options::default().clients, value_parser = clap::value_parser!(u32).range(1..))]

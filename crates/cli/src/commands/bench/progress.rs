@@ -16,7 +16,7 @@ pub(super) struct Args {
     commits: u64,
     /// Commits that share a database transaction: 64 as when a replica applies what others have executed, 1 as when
     /// it executes them itself.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     group: u64,
     /// Hold no snapshot, to compare.
     #[arg(long)]

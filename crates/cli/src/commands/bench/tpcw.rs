@@ -26,7 +26,7 @@ pub(super) struct Args {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     connections: Option<u32>,
     /// Seconds that count.
-    #[arg(long, value_name = "SECONDS", default_value_t = Options::default().duration.as_secs())]
+    #[arg(long, value_name = "SECONDS", default_value_t = Options::default().duration.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     duration: u64,
     /// Seconds before them, in which the customers come.
     #[arg(long, value_name = "SECONDS", default_value_t = Options::default().ramp.as_secs())]

@@ -1,0 +1,242 @@
+//! `onecopy serve` before servers that ask for passwords and encrypt: what an operator sets up with a configuration and
+//! a file of secrets. (`localhost.key` and its certificate are for these tests only.)
+//!
+//! About ten seconds.
+
+#[path = "../running/mod.rs"]
+mod running;
+
+use onecopy_cluster::{Auth, Cluster, Options, Server, free_port};
+use running::folder;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve").join(name)
+}
+
+/// Gives a server its own certificate, with the key as PostgreSQL wants it: nobody else may read it.
+fn give_certificate(server: &Server) {
+    for name in ["localhost.crt", "localhost.key"] {
+        let copy = server.data_dir().join(name);
+        fs::copy(source(name), &copy).unwrap();
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o600)).unwrap();
+        let owner = fs::metadata(server.data_dir()).unwrap();
+        chown(&copy, Some(owner.uid()), Some(owner.gid())).unwrap();
+    }
+}
+
+/// Runs SQL by psql: one server itself if the connection string is its own.
+fn psql(dsn: &str, sql: &str) -> Output {
+    let mut psql = Command::new("psql");
+    // As a session that nobody has prepared: no password and no certificate but those of the string.
+    psql.env_remove("PGPASSWORD").env("PGPASSFILE", "/nonexistent");
+    psql.args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", sql, "-d", dsn]);
+    psql.output().expect("psql is missing; install it with: scripts/setup test")
+}
+
+/// What psql prints.
+fn answer(dsn: &str, sql: &str) -> String {
+    let output = psql(dsn, sql);
+    assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// What psql complains of.
+fn complaint(dsn: &str, sql: &str) -> String {
+    let output = psql(dsn, sql);
+    assert!(!output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The files of a configuration, in a folder of their own.
+struct Configuration {
+    dir: TempDir,
+    port: u16,
+}
+
+impl Configuration {
+    /// Writes both files: the servers, which are reached by their TCP ports, and what else the files hold.
+    fn write(servers: &[Server], config: &str, secrets: &str) -> Configuration {
+        let (dir, port) = (folder(), free_port().unwrap());
+        let mut text = config.to_owned();
+        let _ = write!(
+            text,
+            "[listen]\nport = {port}\nsocket_dir = \".\"\n[log]\ndir = \"log\"\n[[databases]]\nname = \"postgres\"\n"
+        );
+        for (index, server) in servers.iter().enumerate() {
+            let (name, port) = (Cluster::name(index), server.port());
+            let _ = write!(
+                text,
+                "[[databases.replicas]]\nname = \"{name}\"\nhost = \"localhost\"\nport = {port}\n"
+            );
+        }
+        fs::write(dir.path().join("onecopy.toml"), text).unwrap();
+        let path = dir.path().join("onecopy.secrets.toml");
+        fs::write(&path, secrets).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        Configuration { dir, port }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.arg("serve").arg("-c").arg(self.dir.path().join("onecopy.toml"));
+        command
+    }
+
+    /// What it says if it cannot serve.
+    fn refusal(&self) -> String {
+        let output = self.command().output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+/// `onecopy serve`, ready.
+struct Serving(Child);
+
+impl Serving {
+    fn start(configuration: &Configuration) -> Serving {
+        let mut process = configuration.command().stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Serving(process)
+    }
+
+    /// Ends it as a service manager does.
+    fn stop(mut self) {
+        let status = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status().unwrap();
+        assert!(status.success() && self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const SECRETS: &str = r#"
+[replica_login]
+user = "postgres"
+password = "of the servers"
+[[users]]
+name = "app"
+password = "of the clients"
+replica_password = "of the role"
+[[users]]
+name = "postgres"
+password = "of the operator"
+replica_password = "of the servers"
+"#;
+
+#[test]
+fn existing_database_is_adopted_and_served_with_passwords_and_encryption_on_both_sides() {
+    let options = Options {
+        auth: Auth::Scram { password: Some("of the servers".to_owned()) },
+        ..Options::replica()
+            .with("ssl", "on")
+            .with("ssl_cert_file", "localhost.crt")
+            .with("ssl_key_file", "localhost.key")
+    };
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 2, &options).unwrap();
+    cluster.servers().iter().for_each(give_certificate);
+    cluster.start().unwrap();
+    let [first, second] = [0, 1].map(|index| cluster.server(index).dsn());
+    for server in [&first, &second] {
+        answer(server, "CREATE ROLE app LOGIN PASSWORD 'of the role'");
+    }
+    // One server has a database already, the other is new.
+    let existing = "CREATE TABLE accounts (id serial PRIMARY KEY, owner text NOT NULL, balance int DEFAULT 0);
+                    CREATE INDEX ON accounts (owner); GRANT ALL ON accounts, accounts_id_seq TO app;
+                    INSERT INTO accounts (owner, balance) SELECT 'client ' || g, g FROM generate_series(1, 100) g";
+    answer(&first, existing);
+
+    let certificate = source("localhost.crt").display().to_string();
+    let key = source("localhost.key").display().to_string();
+    let config = format!(
+        "[client_tls]\nmode = \"require\"\ncertificate = \"{certificate}\"\nkey = \"{key}\"\n\
+         [replica_tls]\nmode = \"verify-full\"\nauthority = \"{certificate}\"\n"
+    );
+    let configuration = Configuration::write(cluster.servers(), &config, SECRETS);
+    let serving = Serving::start(&configuration);
+
+    let port = configuration.port;
+    let app = |more: &str| format!("host=localhost port={port} user=app dbname=postgres {more}");
+    // A client that trusts nobody else, and makes sure that nobody stands between.
+    let careful = format!(
+        "password='of the clients' sslmode=verify-full sslrootcert={certificate} channel_binding=require"
+    );
+    let dsn = app(&careful);
+    assert_eq!(answer(&dsn, "SELECT count(*), sum(balance), current_user FROM accounts"), "100|5050|app");
+    assert_eq!(
+        answer(&dsn, "INSERT INTO accounts (owner) VALUES ('new') RETURNING id").lines().next(),
+        Some("101")
+    );
+    for statement in ["SELECT count(*) FROM accounts WHERE owner = 'new'", "UPDATE accounts SET balance = 1"]
+    {
+        answer(&dsn, statement);
+    }
+
+    let refused = complaint(&app("password='of the clients' sslmode=disable"), "SELECT 1");
+    assert!(refused.contains("this server requires TLS"), "{refused}");
+    let refused = complaint(&app("password='of somebody' sslmode=require"), "SELECT 1");
+    assert!(refused.contains("password authentication failed for user \"app\""), "{refused}");
+
+    // Asked through the Unix socket, which nobody can listen to.
+    let socket = configuration.dir.path().display();
+    let console = format!("host={socket} port={port} user=postgres");
+    let mut verify = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    verify.env("PGPASSWORD", "of the operator").args(["verify", "--json", "--target", &console]);
+    let verified = verify.output().unwrap();
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    let verified: serde_json::Value = serde_json::from_slice(&verified.stdout).unwrap();
+    assert_eq!(verified["replicas"].as_array().unwrap().len(), 2, "{verified}");
+
+    let in_the_clear = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+                        WHERE NOT ssl AND client_port > 0 AND pid <> pg_backend_pid()";
+    let encrypted = "SELECT count(*) > 0 FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+                     WHERE ssl AND pid <> pg_backend_pid()";
+    for server in [&first, &second] {
+        assert_eq!(answer(server, "SELECT count(*), sum(balance) FROM accounts"), "101|101");
+        assert_eq!((answer(server, in_the_clear), answer(server, encrypted)), ("0".into(), "t".into()));
+        assert_eq!(answer(server, "SELECT count(*) FROM pg_indexes WHERE tablename = 'accounts'"), "2");
+    }
+    serving.stop();
+
+    // What it wrote down is enough to go on.
+    let again = Serving::start(&configuration);
+    assert_eq!(answer(&dsn, "SELECT count(*), sum(balance) FROM accounts"), "101|101");
+    again.stop();
+}
+
+#[test]
+fn servers_that_differ_are_refused_with_what_differs() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let [first, second] = [0, 1].map(|index| cluster.server(index).dsn());
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+
+    answer(&second, "ALTER DATABASE postgres SET TimeZone = 'Asia/Tokyo'");
+    let refused = configuration.refusal();
+    assert!(refused.contains("TimeZone is ") && refused.contains("\"Asia/Tokyo\" on r2"), "{refused}");
+    answer(&second, "ALTER DATABASE postgres RESET TimeZone");
+
+    answer(&first, "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1)");
+    answer(&second, "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (2)");
+    let refused = configuration.refusal();
+    assert!(refused.contains("r1 and r2 differ in public.a (contents)"), "{refused}");
+
+    answer(&second, "UPDATE a SET id = 1");
+    Serving::start(&configuration).stop();
+}
