@@ -109,16 +109,7 @@ impl Failure {
                 "the transaction touches a table that transactions like it had not touched before",
             )
             .hint("It has been learned. Run the transaction again."),
-            Refusal::Cancelled => match cancelled {
-                Cancelled::ByClient => {
-                    Failure::new(SqlState::QUERY_CANCELED, "canceling statement due to user request")
-                }
-                Cancelled::ByTimeout => Failure::new(
-                    SqlState::LOCK_NOT_AVAILABLE,
-                    "the statement waited too long for other transactions or for a replica",
-                )
-                .hint("SHOW WAITS on the admin console tells who blocks whom; limits.query_wait_timeout_ms is the limit."),
-            },
+            Refusal::Cancelled => cancelled.failure(),
         }
     }
 
@@ -152,5 +143,38 @@ impl Failure {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cancelled {
     ByClient,
+    /// It waited as long as onecopy lets anybody wait.
     ByTimeout,
+    /// The session's own `lock_timeout`.
+    ByLockTimeout,
+    /// The session's own `statement_timeout`.
+    ByStatementTimeout,
+    /// The statement says NOWAIT.
+    ByNoWait,
+}
+
+impl Cancelled {
+    /// What the client hears.
+    pub fn failure(self) -> Failure {
+        match self {
+            Cancelled::ByClient => {
+                Failure::new(SqlState::QUERY_CANCELED, "canceling statement due to user request")
+            }
+            Cancelled::ByTimeout => Failure::new(
+                SqlState::LOCK_NOT_AVAILABLE,
+                "the statement waited too long for other transactions or for a replica",
+            )
+            .hint("SHOW WAITS on the admin console tells who blocks whom; limits.query_wait_timeout_ms is the limit."),
+            Cancelled::ByLockTimeout => {
+                Failure::new(SqlState::LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
+            }
+            Cancelled::ByStatementTimeout => {
+                Failure::new(SqlState::QUERY_CANCELED, "canceling statement due to statement timeout")
+            }
+            Cancelled::ByNoWait => Failure::new(
+                SqlState::LOCK_NOT_AVAILABLE,
+                "could not obtain a lock that another transaction holds",
+            ),
+        }
+    }
 }

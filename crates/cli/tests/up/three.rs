@@ -8,9 +8,10 @@ use tokio_postgres::Client;
 
 /// Three servers behind onecopy.
 pub(super) struct Three {
+    // It stops before its folder goes.
+    _up: Up,
     pub(super) dir: TempDir,
     pub(super) file: ClusterFile,
-    _up: Up,
 }
 
 impl Three {
@@ -18,7 +19,7 @@ impl Three {
         let dir = folder();
         let up = Up::ready(dir.path(), 3);
         let file = ClusterFile::read(dir.path()).unwrap();
-        Three { dir, file, _up: up }
+        Three { _up: up, dir, file }
     }
 
     pub(super) async fn client(&self) -> Client {

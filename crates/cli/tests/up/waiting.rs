@@ -307,3 +307,41 @@ fn transaction_refused_since_a_definition_changed_holds_up_nobody() {
         at_once(&other, "ROLLBACK").await;
     });
 }
+
+#[test]
+fn a_statement_waits_no_longer_than_its_session_or_its_text_allows() {
+    block_on(async {
+        let table = "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0), (2, 0)";
+        let (three, [one, other]) = start(&[table]).await;
+        at_once(&one, "BEGIN").await;
+        at_once(&one, "UPDATE t SET n = 10 WHERE id = 1").await;
+        let refused = async |sql: &str| {
+            let error = other.batch_execute(sql).await.expect_err(sql);
+            (error.code().cloned().unwrap(), error.as_db_error().unwrap().message().to_owned())
+        };
+
+        let update = "UPDATE t SET n = n + 1 WHERE id = 1";
+        other.batch_execute("SET lock_timeout = '30ms'").await.unwrap();
+        let lock_timeout = "canceling statement due to lock timeout".to_owned();
+        assert_eq!(refused(update).await, (SqlState::LOCK_NOT_AVAILABLE, lock_timeout.clone()));
+        other.batch_execute("SET statement_timeout = '20ms'").await.unwrap();
+        let statement_timeout = "canceling statement due to statement timeout".to_owned();
+        assert_eq!(refused(update).await, (SqlState::QUERY_CANCELED, statement_timeout));
+        other.batch_execute("RESET lock_timeout; RESET statement_timeout").await.unwrap();
+
+        other.batch_execute("BEGIN; SET LOCAL lock_timeout = '30ms'").await.unwrap();
+        assert_eq!(refused(update).await, (SqlState::LOCK_NOT_AVAILABLE, lock_timeout));
+        other.batch_execute("ROLLBACK").await.unwrap();
+
+        let held = "could not obtain a lock that another transaction holds".to_owned();
+        for sql in ["SELECT n FROM t WHERE id = 1 FOR UPDATE NOWAIT", "BEGIN; LOCK TABLE t NOWAIT"] {
+            assert_eq!(refused(sql).await, (SqlState::LOCK_NOT_AVAILABLE, held.clone()), "{sql}");
+        }
+        other.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(rows(&other, "SELECT n FROM t WHERE id = 2 FOR UPDATE NOWAIT").await, "0");
+
+        at_once(&one, "COMMIT").await;
+        assert_eq!(rows(&other, "SELECT n FROM t WHERE id = 1 FOR UPDATE NOWAIT").await, "10");
+        three.assert_identical();
+    });
+}

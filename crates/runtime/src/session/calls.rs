@@ -186,53 +186,28 @@ impl Session {
         self.client.flush().await?;
         let cancelled = Arc::new(tokio::sync::Notify::new());
         self.cancel.set(Whereabouts::Locking(cancelled.clone()));
-        let limit = self.lock_limit();
-        let deadline = Deadline::after(limit.as_ref().map_or(Duration::ZERO, |(limit, _)| *limit));
+        let patience = self.patience(false);
+        let deadline = Deadline::after(patience.map_or(Duration::ZERO, |(limit, _)| limit));
         let end = loop {
             let may_read = self.client.may_read_ahead();
             tokio::select! {
                 biased;
                 _ = &mut granted => break Ok(None),
                 () = cancelled.notified() => {
-                    let refusal = onecopy_core::Refusal::Cancelled;
-                    break Ok(Some(Failure::of_refusal(refusal, Cancelled::ByClient)));
+                    break Ok(Some(Cancelled::ByClient.failure()));
                 }
                 received = self.client.fill(), if may_read => {
                     if let Err(error) = received {
                         break Err(error);
                     }
                 }
-                () = deadline.reached(), if limit.is_some() => break Ok(limit.map(|(_, failure)| failure)),
+                () = deadline.reached(), if patience.is_some() => {
+                    break Ok(patience.map(|(_, cause)| cause.failure()));
+                }
             }
         };
         self.cancel.set(Whereabouts::Idle);
         end
-    }
-
-    /// How long a lock may be waited for, and what the client hears then.
-    fn lock_limit(&self) -> Option<(Duration, Failure)> {
-        let limit_ms = self.shared.limits.wait_timeout_ms;
-        let refusal = onecopy_core::Refusal::Cancelled;
-        let ours = (Duration::from_millis(limit_ms), Failure::of_refusal(refusal, Cancelled::ByTimeout));
-        let of_lock = self.timeout("lock_timeout").map(|limit| {
-            let what = "canceling statement due to lock timeout";
-            (limit, Failure::new(SqlState::LOCK_NOT_AVAILABLE, what))
-        });
-        let of_statement = self.timeout("statement_timeout").map(|limit| {
-            let what = "canceling statement due to statement timeout";
-            (limit, Failure::new(SqlState::QUERY_CANCELED, what))
-        });
-        let all = [of_lock, of_statement, (limit_ms > 0).then_some(ours)];
-        all.into_iter().flatten().min_by_key(|(limit, _)| *limit)
-    }
-
-    /// A setting of the session that limits time, if it has set one.
-    fn timeout(&self, name: &str) -> Option<Duration> {
-        let local = self.txn.as_ref().and_then(|txn| {
-            let mut settings = txn.local_settings.iter().rev();
-            settings.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
-        });
-        milliseconds(local.or_else(|| self.environment.value(name))?)
     }
 
     // Arguments.
@@ -668,36 +643,9 @@ fn key(numbers: &[String]) -> Result<Key, Failure> {
     }
 }
 
-/// A time as settings write it: milliseconds, unless a unit follows. `None` for 0, which is no limit.
-fn milliseconds(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor = match unit.trim() {
-        "us" => 0.001,
-        "" | "ms" => 1.0,
-        "s" => 1_000.0,
-        "min" => 60_000.0,
-        "h" => 3_600_000.0,
-        "d" => 86_400_000.0,
-        _ => return None,
-    };
-    let milliseconds = (number.parse::<f64>().ok()? * factor).round();
-    (milliseconds >= 1.0).then(|| Duration::from_millis(milliseconds.min(f64::from(i32::MAX)) as u64))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn time_limits_are_read_as_settings_are() {
-        let read = |text| milliseconds(text).map(|limit| limit.as_millis());
-        assert_eq!(read("250"), Some(250));
-        assert_eq!(read(" 1.5 s"), Some(1_500));
-        assert_eq!(read("2min"), Some(120_000));
-        assert_eq!((read("0"), read("0ms"), read("soon")), (None, None, None));
-    }
 
     #[test]
     fn booleans_are_read_as_the_server_does() {

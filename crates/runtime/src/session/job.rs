@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use onecopy_classify::{CapturePlan, Class, Determinism, FrozenValue, Kind, NoParams, Parameterised};
+use onecopy_classify::{
+    CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised,
+};
 use onecopy_core::{AccessSet, StatementKind};
 use onecopy_wire::frontend::Bind;
 
@@ -70,6 +72,17 @@ pub(super) struct Block {
     pub column: usize,
     pub first: i64,
     pub last: i64,
+}
+
+impl Job {
+    /// Whether its text says that it rather fails than waits for another transaction.
+    pub fn no_wait(&self) -> bool {
+        let kind = self.aside.classified.as_ref().map(|(_, class)| &class.kind);
+        matches!(
+            kind,
+            Some(Kind::SelectLocking { wait: LockWait::NoWait, .. } | Kind::LockTable { no_wait: true, .. })
+        )
+    }
 }
 
 impl Session {

@@ -17,6 +17,7 @@ mod home;
 mod job;
 mod listening;
 mod numbered;
+mod patience;
 mod prepared;
 mod run;
 mod sequences;

@@ -214,7 +214,7 @@ impl Session {
                 }
                 // A statement of its own transaction that has been executed may be decided at any moment: its home must
                 // hear of its turn whether or not the client is still there.
-                None => self.await_directive(id, op, answered.is_none()).await?,
+                None => self.await_directive(id, op, job.no_wait(), answered.is_none()).await?,
             };
             match directive {
                 Directive::Execute { op: _, replica, how, hold } => {
@@ -332,14 +332,13 @@ impl Session {
         &mut self,
         id: TxnId,
         op: OpId,
+        no_wait: bool,
         watch_client: bool,
     ) -> Result<Directive, ClientError> {
         self.cancel.set(Whereabouts::Waiting { txn: id, op });
-        let limit_ms = self.shared.limits.wait_timeout_ms;
-        let limit = Duration::from_millis(if limit_ms == 0 { u64::MAX / 2_000_000 } else { limit_ms });
+        let mut patience = self.patience(no_wait);
         let mail = self.mail.clone();
-        let deadline = Deadline::after(limit);
-        let mut timed_out = false;
+        let deadline = Deadline::after(patience.map_or(Duration::ZERO, |(limit, _)| limit));
         let result = loop {
             let may_read = watch_client && self.client.may_read_ahead();
             tokio::select! {
@@ -350,9 +349,10 @@ impl Session {
                         break Err(error);
                     }
                 }
-                () = deadline.reached(), if !timed_out => {
-                    timed_out = true;
-                    self.cancel.note_cause(Cancelled::ByTimeout);
+                () = deadline.reached(), if patience.is_some() => {
+                    if let Some((_, cause)) = patience.take() {
+                        self.cancel.note_cause(cause);
+                    }
                     self.shared.scheduler.handle(Event::Cancel { txn: id, op });
                 }
             }
