@@ -19,6 +19,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::pool::Registered;
+
 /// Bytes asked for in one read.
 const READ_LEN: usize = 64 * 1024;
 /// The longest frame of a server's that is kept whole: errors, notices, descriptions, rows that must be read.
@@ -31,6 +33,17 @@ pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Another handle of the socket, by which it can be shut down while somebody waits for it.
+    pub fn socket(&self) -> io::Result<Socket> {
+        match self {
+            Stream::Tcp(stream) => SockRef::from(stream).try_clone(),
+            Stream::Unix(stream) => SockRef::from(stream).try_clone(),
+            Stream::Tls(stream) => SockRef::from(stream.get_ref().0).try_clone(),
+        }
+    }
 }
 
 impl AsyncRead for Stream {
@@ -144,6 +157,8 @@ pub struct Lane {
     pub params: HashMap<String, String>,
     /// Lets another connection be opened when this one is closed.
     pub permit: Option<OwnedSemaphorePermit>,
+    /// Lets its pool end it while it is lent.
+    pub registered: Option<Registered>,
 }
 
 /// What a prepared statement is known by: a hash of its text and parameter types.
@@ -191,6 +206,7 @@ impl Lane {
             uses: 0,
             params: HashMap::new(),
             permit: None,
+            registered: None,
         }
     }
 
@@ -205,6 +221,11 @@ impl Lane {
             self.direct = socket.ok().map(|socket| Arc::new(DirectSocket(socket)));
         }
         self.direct.clone()
+    }
+
+    /// Another handle of the lane's socket.
+    pub fn socket(&self) -> io::Result<Socket> {
+        self.stream.socket()
     }
 
     /// Sends what was appended to `output`.

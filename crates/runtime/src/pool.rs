@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use hashbrown::HashMap;
 use onecopy_core::ReplicaId;
 use parking_lot::Mutex;
+use socket2::Socket;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::lane::{Lane, LaneError};
 use crate::postgres::connect::{Connector, Credentials};
 use crate::scheduler::AgentQueue;
+use crate::standing::Standing;
 use crate::workers;
 
 /// The lanes of one replica.
@@ -26,6 +28,9 @@ pub struct Pool {
     /// Somebody waits for a lane of any kind.
     waiting: AtomicUsize,
     given_back: Notify,
+    sockets: Arc<Sockets>,
+    /// Why the replica is out of service, if it is.
+    pub standing: Standing,
     incarnation: AtomicU64,
     up: AtomicBool,
     /// The agent's session on the replica: what is known of the replica holds for as long as that lives.
@@ -75,6 +80,8 @@ impl Pool {
             lent: Arc::default(),
             waiting: AtomicUsize::new(0),
             given_back: Notify::new(),
+            sockets: Arc::default(),
+            standing: Standing::default(),
             incarnation: AtomicU64::new(0),
             up: AtomicBool::new(false),
             agent_pid: AtomicU32::new(0),
@@ -112,9 +119,16 @@ impl Pool {
         permit: OwnedSemaphorePermit,
     ) -> Result<Box<Lane>, LaneError> {
         let incarnation = self.incarnation.load(Ordering::Acquire);
-        let opened = self.open_checked(who, incarnation).await;
-        // Whatever the server says, it says it after a crash, or while it is being fenced.
-        if self.incarnation.load(Ordering::Acquire) != incarnation {
+        if !self.is_up() {
+            return Err(LaneError::Closed);
+        }
+        let mut opened = self.open_checked(who, incarnation).await;
+        // Whatever the server says, it says it after a crash, or while it is being fenced. Only what is registered is ended
+        // from now on.
+        if let Ok(lane) = &mut opened {
+            lane.registered = Some(Sockets::register(&self.sockets, lane)?);
+        }
+        if !self.is_up() || self.incarnation.load(Ordering::Acquire) != incarnation {
             return Err(LaneError::Closed);
         }
         let mut lane = opened?;
@@ -127,7 +141,8 @@ impl Pool {
     /// sessions in as if nothing had happened.
     async fn open_checked(&self, who: &Credentials, incarnation: u64) -> Result<Box<Lane>, LaneError> {
         let mut lane = Box::new(self.connector.connect_marked(who, incarnation).await?);
-        match self.connector.has_agent(&mut lane, self.agent_pid.load(Ordering::Acquire)).await? {
+        let agent_pid = self.agent_pid.load(Ordering::Acquire);
+        match self.connector.in_time(self.connector.has_agent(&mut lane, agent_pid)).await? {
             true => Ok(lane),
             false => Err(LaneError::Closed),
         }
@@ -224,15 +239,51 @@ impl Pool {
         incarnation
     }
 
-    /// The replica must not be used.
+    /// The replica must not be used: who waits for an answer on one of its lanes finds the lane closed.
     pub fn close(&self) {
         self.up.store(false, Ordering::Release);
         self.incarnation.fetch_add(1, Ordering::AcqRel);
         self.close_idle();
+        self.sockets.shut_down();
     }
 
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Acquire)
+    }
+}
+
+/// The sockets of all lanes that exist. A server that is silent leaves whoever uses one waiting for ever, so they are shut
+/// down here.
+#[derive(Default)]
+pub struct Sockets {
+    next: AtomicU64,
+    by_number: Mutex<HashMap<u64, Socket>>,
+}
+
+impl Sockets {
+    fn register(sockets: &Arc<Sockets>, lane: &Lane) -> std::io::Result<Registered> {
+        let number = sockets.next.fetch_add(1, Ordering::Relaxed);
+        sockets.by_number.lock().insert(number, lane.socket()?);
+        Ok(Registered { number, sockets: sockets.clone() })
+    }
+
+    fn shut_down(&self) {
+        for socket in self.by_number.lock().values() {
+            // One that has failed by itself needs no help.
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+/// A lane is among the sockets of its pool for as long as this lives.
+pub struct Registered {
+    number: u64,
+    sockets: Arc<Sockets>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.sockets.by_number.lock().remove(&self.number);
     }
 }
 

@@ -102,19 +102,9 @@ pub struct AgentQueue {
 #[derive(Default)]
 struct AgentInbox {
     runs: VecDeque<(Csn, Csn)>,
-    suspected: Option<String>,
     waker: Option<Waker>,
-}
-
-/// What an agent is woken by.
-#[derive(Debug)]
-pub enum AgentCommand {
-    Apply {
-        from: Csn,
-        to: Csn,
-    },
-    /// Somebody lost a connection to the replica, for this reason.
-    Suspect(String),
+    suspected: Option<String>,
+    suspicion_waker: Option<Waker>,
 }
 
 impl AgentQueue {
@@ -125,9 +115,11 @@ impl AgentQueue {
 
     /// A connection to the replica was lost: it is to be fenced before it serves again (design 3.4).
     pub fn suspect(&self, reason: &str) {
-        let waker = self.post(|inbox| {
+        let waker = {
+            let mut inbox = self.inbox.lock();
             inbox.suspected.get_or_insert_with(|| reason.to_owned());
-        });
+            inbox.suspicion_waker.take()
+        };
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -146,17 +138,32 @@ impl AgentQueue {
         inbox.suspected = None;
     }
 
-    pub async fn next(&self) -> AgentCommand {
+    /// The first and the last of the next commits to apply.
+    pub async fn next(&self) -> (Csn, Csn) {
         poll_fn(|cx| {
             let mut inbox = self.inbox.lock();
-            if let Some(reason) = inbox.suspected.take() {
-                return Poll::Ready(AgentCommand::Suspect(reason));
+            match inbox.runs.pop_front() {
+                Some(run) => Poll::Ready(run),
+                None => {
+                    inbox.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
             }
-            if let Some((from, to)) = inbox.runs.pop_front() {
-                return Poll::Ready(AgentCommand::Apply { from, to });
+        })
+        .await
+    }
+
+    /// Waits until somebody has lost a connection to the replica, and says for which reason.
+    pub async fn suspected(&self) -> String {
+        poll_fn(|cx| {
+            let mut inbox = self.inbox.lock();
+            match inbox.suspected.take() {
+                Some(reason) => Poll::Ready(reason),
+                None => {
+                    inbox.suspicion_waker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
             }
-            inbox.waker = Some(cx.waker().clone());
-            Poll::Pending
         })
         .await
     }
