@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use onecopy_classify::Determinism;
+use onecopy_classify::{Bulk, Determinism};
 use onecopy_core::{Access, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
@@ -617,8 +617,9 @@ impl Session {
                 }
                 other => other.clone(),
             };
-            let reach = job.aside.bulk.then(|| job.access.as_slice().into());
-            writes.push(Write { what, captured: false, rows: answer.rows, reach });
+            let reach = (job.aside.bulk != Bulk::No).then(|| job.access.as_slice().into());
+            let one_row = job.aside.bulk.is_one_row(&job.access);
+            writes.push(Write { what, captured: false, rows: answer.rows, reach, one_row });
         }
         if !writes.is_empty() {
             txn.note_writes(writes, settings);
