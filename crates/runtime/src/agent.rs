@@ -257,7 +257,7 @@ impl Agent {
             position.csn = csn;
         }
         queue.clear();
-        self.pool.open(lane.pid);
+        self.pool.open(lane.backend.pid);
         self.pool.standing.enter();
         tracing::info!(replica = %self.name, applied = position.csn.0, "replica entered service");
         self.scheduler.handle(Event::ReplicaUp { replica: self.replica, applied: position.csn });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use hashbrown::HashMap;
 use onecopy_wire::backend::{self, Backend, ErrorFields, Status};
 use onecopy_wire::frame::HEAD_LEN;
@@ -20,11 +20,14 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::pool::Registered;
+use crate::server::cancel::Backend as BackendProcess;
 
 /// Bytes asked for in one read.
 const READ_LEN: usize = 64 * 1024;
 /// The longest frame of a server's that is kept whole: errors, notices, descriptions, rows that must be read.
 pub const DECODE_LEN_MAX: usize = 256 * 1024 * 1024;
+/// How often ROLLBACK is sent before a server that refuses it is given up.
+const ROLLBACKS_MAX: usize = 3;
 /// Statements prepared on one lane; the oldest are closed beyond it.
 const PREPARED_MAX: usize = 1_000;
 
@@ -138,9 +141,8 @@ pub struct Lane {
     pub input: BytesMut,
     /// To be sent by the next [`Lane::flush`].
     pub output: BytesMut,
-    /// For cancel requests.
-    pub pid: u32,
-    pub key: Bytes,
+    /// Where cancel requests for its statements go.
+    pub backend: Arc<BackendProcess>,
     /// The replica's incarnation: a lane of an earlier one must not be used.
     pub incarnation: u64,
     /// Hash of the session settings in force.
@@ -195,8 +197,7 @@ impl Lane {
             direct: None,
             input: BytesMut::with_capacity(READ_LEN),
             output: BytesMut::with_capacity(4096),
-            pid: 0,
-            key: Bytes::new(),
+            backend: Arc::default(),
             incarnation: 0,
             settings: 0,
             read_under: 0,
@@ -384,6 +385,18 @@ impl Lane {
     /// Runs commands of our own by the simple protocol and drops their results.
     pub async fn command(&mut self, sql: &str) -> Result<(), LaneError> {
         self.query(sql).await.map(drop)
+    }
+
+    /// Ends the transaction that is open, if any. A late cancel request may meet the ROLLBACK itself, which then has
+    /// happened not at all.
+    pub async fn roll_back(&mut self) -> Result<(), LaneError> {
+        for _ in 1..ROLLBACKS_MAX {
+            match self.command("ROLLBACK").await {
+                Err(error) if error.is_database() => tracing::debug!(%error, "roll back; trying again"),
+                done => return done,
+            }
+        }
+        self.command("ROLLBACK").await
     }
 
     /// Runs a command of our own by the simple protocol and returns its rows as text.

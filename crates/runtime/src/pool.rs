@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use socket2::Socket;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::lane::{Lane, LaneError};
+use crate::lane::{Lane, LaneError, is_going_away};
 use crate::postgres::connect::{Connector, Credentials};
 use crate::scheduler::AgentQueue;
 use crate::standing::Standing;
@@ -185,8 +185,21 @@ impl Pool {
         lent.lane.incarnation == self.incarnation.load(Ordering::Acquire)
     }
 
-    /// Takes back a lane on which nothing is open and nothing is outstanding.
-    pub fn give_back(&self, who: &Credentials, lent: Lent) {
+    /// Takes back a lane on which nothing is open and nothing is outstanding. Is a cancel request under way to it, nobody
+    /// else gets it before it has arrived: it would meet another session's statement.
+    pub fn give_back(self: &Arc<Self>, who: &Credentials, lent: Lent) {
+        if lent.lane.backend.is_quiet() {
+            return self.take_back(who, lent);
+        }
+        let (pool, who) = (self.clone(), who.clone());
+        tokio::spawn(async move {
+            if lent.lane.backend.become_quiet().await {
+                pool.take_back(&who, lent);
+            }
+        });
+    }
+
+    fn take_back(&self, who: &Credentials, lent: Lent) {
         if !self.is_current(&lent) {
             return;
         }
@@ -218,8 +231,12 @@ impl Pool {
         }
     }
 
-    /// A lane was lost: the replica is to be fenced before it serves again.
+    /// A lane was lost: the replica is to be fenced before it serves again. A server that refused something has lost nothing,
+    /// unless it says that it is going.
     pub fn suspect(&self, incarnation: u64, reason: &LaneError) {
+        if matches!(reason, LaneError::Database(fields) if !is_going_away(fields.code)) {
+            return;
+        }
         if incarnation == self.incarnation.load(Ordering::Acquire) && self.up.load(Ordering::Acquire) {
             self.agent.suspect(&reason.to_string());
         }
@@ -300,5 +317,147 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::errors::Failure;
+    use crate::lane::Stream;
+    use crate::settings::{ReplicaSettings, ReplicaTls};
+    use onecopy_wire::SqlState;
+    use onecopy_wire::backend::ErrorFields;
+    use onecopy_wire::backend::Status;
+    use onecopy_wire::backend::build::{self, Severity};
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    fn on_loop(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    }
+
+    fn ada() -> Credentials {
+        Credentials { user: "ada".to_owned(), password: None }
+    }
+
+    fn pool() -> (Arc<Pool>, Arc<AgentQueue>) {
+        let address = ReplicaSettings {
+            name: "r1".to_owned(),
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+            tls: ReplicaTls::Disable,
+        };
+        let connector = Connector {
+            address: Arc::new(address),
+            database: "d".into(),
+            timeout: Duration::from_secs(60),
+            silence: Duration::ZERO,
+        };
+        let queue = Arc::<AgentQueue>::default();
+        let pool = Arc::new(Pool::new(ReplicaId(0), connector, 4, 1, queue.clone()));
+        pool.open(1);
+        (pool, queue)
+    }
+
+    /// A lane of the pool, and the server's end of it.
+    fn lend(pool: &Arc<Pool>) -> (Lent, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut lane = Box::new(Lane::new(Stream::Unix(ours)));
+        lane.incarnation = pool.incarnation.load(Ordering::Acquire);
+        lane.registered = Some(Sockets::register(&pool.sockets, &lane).unwrap());
+        (Lent { lane, _loan: Counting::new(&pool.lent) }, theirs)
+    }
+
+    #[test]
+    fn lane_is_lent_to_nobody_else_before_a_cancel_request_has_arrived() {
+        on_loop(async {
+            let (pool, _) = pool();
+            for arrives in [true, false] {
+                let (lent, _server) = lend(&pool);
+                let request = crate::server::cancel::Request::to(&lent.lane.backend);
+                pool.give_back(&ada(), lent);
+                tokio::task::yield_now().await;
+                assert!(pool.take_idle(&ada()).is_none());
+                if arrives {
+                    request.arrived()
+                } else {
+                    drop(request)
+                }
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!(
+                    pool.take_idle(&ada()).is_some(),
+                    arrives,
+                    "one that may still arrive closes the lane"
+                );
+                assert_eq!(pool.lent(), 0);
+            }
+        });
+    }
+
+    #[test]
+    fn whoever_waits_on_a_lane_is_freed_when_its_replica_leaves_service() {
+        on_loop(async {
+            let (pool, _) = pool();
+            let (mut lent, _silent) = lend(&pool);
+            let waiting = tokio::spawn(async move { lent.lane.command("SELECT 1").await });
+            tokio::task::yield_now().await;
+            pool.close();
+            assert!(matches!(waiting.await.unwrap(), Err(LaneError::Closed | LaneError::Lost(_))));
+            assert!(pool.sockets.by_number.lock().is_empty());
+        });
+    }
+
+    fn refused(code: SqlState) -> LaneError {
+        let mut fields = bytes::BytesMut::new();
+        Failure::new(code, "no").put(&mut fields, Severity::Error);
+        let frame = fields.freeze();
+        let Ok(onecopy_wire::backend::Backend::Error(fields)) =
+            onecopy_wire::backend::decode(frame[0], &frame[5..])
+        else {
+            panic!("an error")
+        };
+        let fields: ErrorFields = fields.to_owned();
+        LaneError::Database(Box::new(fields))
+    }
+
+    #[test]
+    fn server_that_refuses_a_command_of_ours_is_not_taken_for_lost() {
+        on_loop(async {
+            let (pool, queue) = pool();
+            pool.suspect_now(&refused(SqlState::QUERY_CANCELED));
+            pool.suspect_now(&refused(SqlState::ADMIN_SHUTDOWN));
+            assert!(queue.suspected().await.starts_with("57P01"), "only the second is a reason");
+        });
+    }
+
+    #[test]
+    fn rollback_that_a_cancel_request_meets_is_sent_again() {
+        on_loop(async {
+            let (pool, _) = pool();
+            let (mut lent, mut server) = lend(&pool);
+            let serve = tokio::spawn(async move {
+                let mut asked = 0;
+                let mut buffer = [0_u8; 256];
+                while server.read(&mut buffer).await.unwrap() > 0 {
+                    asked += 1;
+                    let mut answer = bytes::BytesMut::new();
+                    if asked == 1 {
+                        Failure::new(SqlState::QUERY_CANCELED, "late").put(&mut answer, Severity::Error);
+                    } else {
+                        build::command_complete(&mut answer, "ROLLBACK");
+                    }
+                    build::ready_for_query(&mut answer, Status::Idle);
+                    server.write_all(&answer).await.unwrap();
+                }
+                asked
+            });
+            lent.lane.roll_back().await.unwrap();
+            drop(lent);
+            assert_eq!(serve.await.unwrap(), 2);
+        });
     }
 }

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::lane::{Lane, LaneError, Stream, is_going_away};
+use crate::server::cancel::Backend as BackendProcess;
 use crate::settings::{ReplicaSettings, ReplicaTls};
 
 /// First key of the advisory locks by which the sessions of onecopy are known on a replica ("oc2p").
@@ -172,7 +173,7 @@ impl Connector {
                 }
                 Backend::BackendKeyData(key) => {
                     let (pid, key) = (key.pid, bytes::Bytes::copy_from_slice(key.key));
-                    (lane.pid, lane.key) = (pid, key);
+                    lane.backend = Arc::new(BackendProcess::new(pid, key));
                 }
                 Backend::ParameterStatus(status) => {
                     lane.params.insert(status.name.to_owned(), status.value.to_string());

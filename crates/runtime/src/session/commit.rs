@@ -231,7 +231,7 @@ impl Session {
         if !lanes.is_empty() {
             tokio::spawn(async move {
                 for mut lane in lanes {
-                    if lane.lent.lane.command("ROLLBACK").await.is_ok() {
+                    if lane.lent.lane.roll_back().await.is_ok() {
                         shared.pools[usize::from(lane.replica.0)].give_back(&who, lane.lent);
                     }
                 }

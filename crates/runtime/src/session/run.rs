@@ -414,11 +414,7 @@ impl Session {
         let (begun_at, sent) = (self.client.output.len(), self.client.sent);
         let result = {
             let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-            self.cancel.set(Whereabouts::OnLane {
-                replica,
-                pid: lane.lent.lane.pid,
-                key: lane.lent.lane.key.clone(),
-            });
+            self.cancel.set(Whereabouts::OnLane { replica, backend: lane.lent.lane.backend.clone() });
             let prelude = unit::put_prelude(&mut lane.lent.lane, &commands);
             match prelude {
                 Err(error) => Err(UnitError::from(error)),
@@ -709,7 +705,7 @@ impl Session {
             // It is closed, and may belong to a server that does not answer any more.
             return;
         }
-        match lane.lent.lane.command("ROLLBACK").await {
+        match lane.lent.lane.roll_back().await {
             Ok(()) => self.give_back(lane),
             Err(error) => self.lose_lane(lane, &error),
         }
