@@ -175,6 +175,6 @@ async fn pass_on(connector: &Connector, backend: &Backend) -> Result<(), LaneErr
     onecopy_wire::startup::cancel_request(&mut request, backend.pid, &backend.key)?;
     let mut stream = connector.open_stream().await?;
     stream.write_all(&request).await?;
-    stream.read(&mut [0_u8; 1]).await?;
+    stream.read_to_end(&mut Vec::new()).await?;
     Ok(())
 }
