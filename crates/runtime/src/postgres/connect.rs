@@ -89,6 +89,8 @@ impl Connector {
             ("database", &self.database),
             ("client_encoding", "UTF8"),
             ("synchronous_commit", "off"),
+            // What is set for a role, a database or the server must not end connections that all clients share.
+            ("idle_in_transaction_session_timeout", "0"),
         ];
         startup::startup(&mut lane.output, VERSION_3_0, &params)?;
         lane.flush().await?;

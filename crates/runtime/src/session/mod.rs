@@ -20,7 +20,7 @@ mod numbered;
 mod prepared;
 mod run;
 mod sequences;
-mod settings;
+pub mod settings;
 mod shipping;
 mod simple;
 mod special;
