@@ -48,7 +48,7 @@ impl Session {
 
     /// Several statements in one message, or before one Sync, are one transaction.
     pub(super) fn begin_implicit(&mut self) {
-        self.begin_txn(false, false);
+        self.begin_txn(false, self.default_read_only());
     }
 
     /// Commits (or, after an error, ends) an implicit transaction.

@@ -92,6 +92,13 @@ impl Session {
         if let Some(done) = self.execute_special(statement, portal).await? {
             return Ok(done);
         }
+        if self.txn.is_none() && statement.class.effects.writes && self.default_read_only() {
+            let word =
+                statement.class.text.split_whitespace().next().unwrap_or_default().to_ascii_uppercase();
+            let what = format!("cannot execute {word} in a read-only transaction");
+            let failure = Failure::new(SqlState::READ_ONLY_SQL_TRANSACTION, what);
+            return self.fail_statement(&failure).await;
+        }
         if statement.class.numbers_rows()
             && let Determinism::Number(plan) = self.determinism(statement, portal)
         {
