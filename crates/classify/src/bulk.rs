@@ -9,6 +9,10 @@ use crate::lexer::{Scratch, Token, TokenKind, normalise, tokens};
 
 /// The name under which the arrays' elements are found.
 const ROWS: &str = "onecopy_rows";
+/// The column with the number of an execution, from 1.
+const NUMBER: &str = "onecopy_n";
+/// What the numbers of rows are called when they are other than expected: the server raises an error that shows it.
+const OTHER_ROWS: &str = "other numbers of rows than at the home";
 
 /// A statement's text, ready to be executed for many at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,12 +72,38 @@ impl BulkText {
     #[must_use]
     pub fn with_types(&self, types: &[&str]) -> String {
         let BulkText { before, keyword, after } = self;
-        let arrays: Vec<String> =
-            types.iter().enumerate().map(|(i, name)| format!("${}::{name}[]", i + 1)).collect();
-        let columns: Vec<String> = (1..=types.len()).map(|number| format!("onecopy_p{number}")).collect();
-        let (arrays, columns) = (arrays.join(", "), columns.join(", "));
+        let (arrays, columns) = arrays(types);
         format!("{before} {keyword} unnest({arrays}) AS {ROWS} ({columns}) {after}")
     }
+
+    /// The same, but it fails unless each execution affects as many rows as are expected. These are one more parameter, an
+    /// array of pairs of an execution's number, from 1, and of its rows, for those that affect any; NULL for none at all.
+    /// None for an INSERT, of which every execution adds a row or fails.
+    #[must_use]
+    pub fn counted_with_types(&self, types: &[&str]) -> Option<String> {
+        let BulkText { before, keyword, after } = self;
+        if after.is_empty() {
+            return None;
+        }
+        let (arrays, columns) = arrays(types);
+        let expected = types.len() + 1;
+        // Made of what was found, lest the planner computes it ahead.
+        Some(format!(
+            "WITH onecopy_done AS ({before} {keyword} unnest({arrays}) WITH ORDINALITY AS {ROWS} ({columns}, {NUMBER}) {after} \
+             RETURNING {ROWS}.{NUMBER}) \
+             SELECT CASE WHEN c.found IS NOT DISTINCT FROM ${expected}::pg_catalog.int8[] THEN 1 \
+             ELSE ('{OTHER_ROWS}: ' || coalesce(c.found::pg_catalog.text, '{{}}'))::pg_catalog.int4 END \
+             FROM (SELECT pg_catalog.array_agg(ARRAY[e.n, e.affected] ORDER BY e.n) AS found \
+             FROM (SELECT {NUMBER} AS n, pg_catalog.count(*) AS affected FROM onecopy_done GROUP BY 1) e) c"
+        ))
+    }
+}
+
+/// The arrays of the parameters, and the names of their elements.
+fn arrays(types: &[&str]) -> (String, String) {
+    let arrays = types.iter().enumerate().map(|(i, name)| format!("${}::{name}[]", i + 1));
+    let columns = (1..=types.len()).map(|number| format!("onecopy_p{number}"));
+    (arrays.collect::<Vec<_>>().join(", "), columns.collect::<Vec<_>>().join(", "))
 }
 
 /// The text between two offsets with its parameters as columns of the arrays' rows.
@@ -115,6 +145,22 @@ mod tests {
             "INSERT INTO values (a, b) SELECT onecopy_rows.onecopy_p1 , ( onecopy_rows.onecopy_p2 ::date) \
              FROM unnest($1::int4[], $2::text[]) AS onecopy_rows (onecopy_p1, onecopy_p2)"
         );
+    }
+
+    #[test]
+    fn counted_form_returns_the_executions_numbers() {
+        let counted =
+            |sql: &str| BulkText::of(sql, &mut Scratch::default()).unwrap().counted_with_types(&["int4"]);
+        let delete = counted("DELETE FROM t WHERE a = $1").unwrap();
+        assert!(
+            delete.starts_with(
+                "WITH onecopy_done AS (DELETE FROM t  USING unnest($1::int4[]) WITH ORDINALITY AS \
+                 onecopy_rows (onecopy_p1, onecopy_n) WHERE a =  onecopy_rows.onecopy_p1  \
+                 RETURNING onecopy_rows.onecopy_n) SELECT CASE WHEN c.found IS NOT DISTINCT FROM $2::pg_catalog.int8[]"
+            ),
+            "{delete}"
+        );
+        assert_eq!(counted("INSERT INTO t VALUES ($1)"), None);
     }
 
     #[test]

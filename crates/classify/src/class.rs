@@ -7,7 +7,7 @@ use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
 use crate::template::AccessTemplate;
 use crate::value::{Params, has_clock_word, string_value};
-use onecopy_core::{AccessSet, ClassId, TableId};
+use onecopy_core::{Access, AccessSet, ClassId, Space, TableId};
 
 /// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Class {
     /// The statement with its constants as parameters, where that surely means the same.
     pub parameterised: Option<Parameterised>,
     /// Whether many executions of it may be put together as one on a replica that applies them: see [`crate::bulk`].
-    pub bulk: bool,
+    pub bulk: Bulk,
     /// The tables that it touches, views expanded, partitions as their roots, without repetition; `TableId::ALL`
     /// if that could not be bounded.
     pub tables: Vec<TableId>,
@@ -46,6 +46,36 @@ pub struct Class {
     /// Used instead of `determinism` when a string names a moment by the clock (`'now'`).
     pub(crate) clock_words: ClockWords,
     pub(crate) fallback: Option<Box<Determinism>>,
+}
+
+/// Whether executions of a statement may be put together, and how many rows one can affect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Bulk {
+    /// They may not.
+    #[default]
+    No,
+    /// They may, and each adds one row, or fails.
+    Insert,
+    /// They may, and each finds its row by the primary key: so many columns of this table.
+    ByKey(TableId, usize),
+    /// They may, and nothing bounds how many rows one affects.
+    Rows,
+}
+
+impl Bulk {
+    /// Whether an execution cannot affect more than one row, given the items that it takes: a value whose type is not the
+    /// key's names no row, even if it equals one.
+    #[must_use]
+    pub fn is_one_row(self, access: &[Access]) -> bool {
+        match self {
+            Bulk::No | Bulk::Rows => false,
+            Bulk::Insert => true,
+            Bulk::ByKey(table, columns) => {
+                let mut rows = access.iter().filter(|a| a.item.table == table && a.item.space == Space::Rows);
+                matches!((rows.next(), rows.next()), (Some(row), None) if row.item.equals.len() == columns)
+            }
+        }
+    }
 }
 
 /// What kind of statement it is: everything that a driver must tell apart.

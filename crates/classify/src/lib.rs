@@ -47,7 +47,7 @@ pub use cache::{ClassCache, context_key};
 pub use capture::{CaptureColumn, CaptureOp, CapturePlan, CapturedSql, captured_sql};
 pub use catalogue::{Catalogue, CatalogueError, key_id, table_id};
 pub use class::{
-    Class, Determinism, Effects, ExecuteArgument, Kind, NumberPlan, Numbered, Numbering, Refusal,
+    Bulk, Class, Determinism, Effects, ExecuteArgument, Kind, NumberPlan, Numbered, Numbering, Refusal,
 };
 pub use explain::{Explanation, explain};
 pub use functions::ENVIRONMENT_SETTINGS;

@@ -3,7 +3,7 @@
 //! A file names its catalogue, then lists cases: a title, the statement, a line of dashes, the explanation. Run with
 //! `UPDATE_CASES=1` to write the explanations anew, and read the difference.
 
-use onecopy_classify::{Catalogue, Context, explain};
+use onecopy_classify::{Bulk, Catalogue, Context, NoParams, Scratch, classify, explain, normalise};
 use std::fs;
 use std::path::Path;
 
@@ -36,6 +36,42 @@ fn every_case_is_explained_as_written() {
     }
     assert!(count > 100, "only {count} cases were found");
     assert!(failures.is_empty(), "{failures}");
+}
+
+/// How many rows one execution may affect decides how replicas compare many of them.
+#[test]
+fn executions_are_of_one_row_where_the_whole_primary_key_of_one_table_names_it() {
+    let catalogue = catalogue("shop");
+    let path = ["public".to_owned()];
+    let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
+    let mut scratch = Scratch::default();
+    for (sql, expected) in [
+        ("INSERT INTO child (id) VALUES (1)", "one row"),
+        ("UPDATE child SET note = 'x' WHERE id = 1", "one row"),
+        ("UPDATE child SET note = 'x' WHERE id = 1 AND parent_id > 3", "one row"),
+        ("DELETE FROM child WHERE id = 1", "one row"),
+        // The rounded key equals more than one number.
+        ("DELETE FROM typed WHERE i8 = 9007199254740993e0", "rows"),
+        ("UPDATE child SET note = 'x' WHERE parent_id = 1", "rows"),
+        ("UPDATE child SET note = 'x' WHERE id IN (1, 2)", "rows"),
+        ("UPDATE child SET note = 'x' WHERE id = 1 OR id = 2", "rows"),
+        ("UPDATE child SET id = 2 WHERE id = 1", "rows"),
+        ("DELETE FROM child WHERE id > 1", "rows"),
+        // A row of an inheriting table may have the same key.
+        ("UPDATE animal SET name = 'x' WHERE id = 1", "rows"),
+        ("UPDATE child SET note = 'x'", "alone"),
+        ("INSERT INTO child (id) VALUES (1), (2)", "alone"),
+    ] {
+        let normalised = normalise(sql, &mut scratch);
+        let class = classify(sql, &normalised, &context);
+        let access = class.bind(sql, normalised.layout, &NoParams, &[]);
+        let found = match class.bulk {
+            Bulk::No => "alone",
+            bulk if bulk.is_one_row(&access) => "one row",
+            _ => "rows",
+        };
+        assert_eq!(found, expected, "{sql}: {:?} {access:?}", class.bulk);
+    }
 }
 
 /// The file as it would be if every explanation were right, and the number of its cases.

@@ -160,10 +160,15 @@ section_with_defaults! {
     /// Connections to the replicas.
     pub struct Pool {
         /// Connections to one replica that open transactions and reads may hold at once. The replica's own
-        /// max_connections must allow for them and for a few more, over which the log is applied.
+        /// max_connections must allow for them and for a few more, over which the log is applied and the
+        /// replica's health is looked after.
         lanes_per_replica_max: u32 = 64, in 1..=10_000;
         /// Milliseconds that opening a connection may take.
         connect_timeout_ms: u64 = 5_000, in 10..=600_000;
+        /// Milliseconds for which a connected replica may leave a question unanswered, which is asked ten times in
+        /// this time; then it leaves service until it answers again. It finds servers that hang, are stopped, or are
+        /// cut off by the network. TCP's keepalive is set by it, too. 0 waits for ever.
+        silence_timeout_ms: u64 = 10_000, in 0..=86_400_000;
     }
 }
 

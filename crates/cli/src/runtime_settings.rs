@@ -102,6 +102,7 @@ fn limits(config: &Config) -> Limits {
         wait_timeout_ms: limits.query_wait_timeout_ms,
         startup_timeout_ms: limits.startup_timeout_ms,
         connect_timeout_ms: config.pool.connect_timeout_ms,
+        silence_timeout_ms: config.pool.silence_timeout_ms,
     }
 }
 

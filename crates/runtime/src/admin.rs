@@ -19,6 +19,7 @@ use crate::postgres::connect::Credentials;
 use crate::scheduler::{Directive, Mail};
 use crate::server::Shared;
 use crate::session::client::{Client, ClientError};
+use crate::standing::Absence;
 
 /// How long VERIFY waits for every replica to reach the last commit.
 const VERIFY_WAIT: Duration = Duration::from_secs(60);
@@ -165,6 +166,9 @@ fn show_replicas(shared: &Shared) -> Table {
         .zip(&shared.settings.replicas)
         .zip(&shared.pools)
         .map(|((replica, settings), pool)| {
+            let absence = pool.standing.absence().filter(|_| !replica.up);
+            let of_absence =
+                |what: &dyn Fn(&Absence) -> String| absence.as_ref().map(what).unwrap_or_default();
             vec![
                 settings.name.clone(),
                 format!("{}:{}", settings.host, settings.port),
@@ -176,6 +180,9 @@ fn show_replicas(shared: &Shared) -> Table {
                 format!("{:.3}", replica.outstanding_ns / 1e6),
                 pool.lent().to_string(),
                 pool.idle().to_string(),
+                of_absence(&|absence| absence.reason.word().to_owned()),
+                of_absence(&|absence| absence.lasts_s().to_string()),
+                of_absence(&|absence| absence.detail.clone()),
             ]
         })
         .collect();
@@ -191,6 +198,9 @@ fn show_replicas(shared: &Shared) -> Table {
             "outstanding_ms",
             "lanes_lent",
             "lanes_idle",
+            "out_because",
+            "out_s",
+            "detail",
         ],
         rows,
         command: "SHOW",

@@ -9,15 +9,18 @@ use onecopy_core::{Csn, Event, ReplicaId};
 use onecopy_wire::WireError;
 use onecopy_wire::backend::{Backend, ErrorFields, row_count};
 use onecopy_wire::frontend::build;
+use parking_lot::Mutex;
 
 use crate::bulk::{self, Form, Forms, Many, Step};
+use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
-use crate::postgres::connect::{AGENT_MARK, Credentials};
+use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
 use crate::postgres::progress;
 use crate::record::{BadRecord, Record, What, Write};
-use crate::scheduler::{AgentCommand, Scheduler, Writes};
+use crate::scheduler::{Scheduler, Writes};
 use crate::session::environment::hash_of;
+use crate::standing::Reason;
 
 /// Records that one database transaction may contain: they share its beginning, its progress and its end.
 const GROUP_MAX: usize = 256;
@@ -33,6 +36,8 @@ const PRUNE_PAUSE: Duration = Duration::from_secs(1);
 const RESERVATION_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 const RECONNECT_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
+/// So often may one commit fail before the replica serves again only with that commit.
+const FAILURES_MAX: u32 = 3;
 
 /// Where decisions are found that are no longer in memory.
 pub trait History: Send + Sync {
@@ -50,6 +55,8 @@ pub struct Agent {
     pub who: Credentials,
     pub log_id: String,
     pub epoch: u64,
+    /// Why the replica's contents are wrong, until that is noted on it: whatever else happens, it does not serve before.
+    pub diverged: Mutex<Option<String>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -58,12 +65,12 @@ enum ApplyError {
     Lane(#[from] LaneError),
     #[error(transparent)]
     Wire(#[from] WireError),
-    #[error(transparent)]
-    Record(#[from] BadRecord),
+    #[error("commit {csn}: {source}")]
+    Record { csn: Csn, source: BadRecord },
     #[error("commit {0} is in neither memory nor log")]
     Missing(Csn),
-    #[error("read the commit log: {0}")]
-    Log(#[from] std::io::Error),
+    #[error("commit {csn}: read the commit log: {source}")]
+    Log { csn: Csn, source: std::io::Error },
     #[error("commit {csn}: {}: {}", fields.code.as_str(), fields.message)]
     Refused { csn: Csn, fields: Box<ErrorFields> },
     #[error("commit {csn}: a write affected {found:?} rows here and {expected:?} at its home")]
@@ -80,6 +87,75 @@ enum ApplyError {
     NoSchema,
     #[error("{0}")]
     Suspected(String),
+    #[error(transparent)]
+    Ill(#[from] Ill),
+}
+
+impl ApplyError {
+    /// The commit that is at fault, and not the connection.
+    fn failing(&self) -> Option<Csn> {
+        match self {
+            ApplyError::Missing(csn)
+            | ApplyError::Record { csn, .. }
+            | ApplyError::Log { csn, .. }
+            | ApplyError::Refused { csn, .. }
+            | ApplyError::Differs { csn, .. }
+            | ApplyError::Diverged { csn, .. } => Some(*csn),
+            _ => None,
+        }
+    }
+
+    /// What to call it in the replica's status.
+    fn reason(&self, was_up: bool) -> Reason {
+        match self {
+            ApplyError::Diverged { .. } | ApplyError::Excluded(_) => Reason::Differs,
+            ApplyError::OtherLog { .. } => Reason::OtherLog,
+            ApplyError::NoSchema => Reason::NoSchema,
+            ApplyError::Ill(Ill::Silent(_)) => Reason::Silent,
+            ApplyError::Suspected(_) => Reason::ConnectionLost,
+            _ if self.failing().is_some() || matches!(self, ApplyError::Wire(_)) => Reason::RecordFails,
+            _ if was_up => Reason::ConnectionLost,
+            _ => Reason::Unreachable,
+        }
+    }
+}
+
+/// What has gone wrong on a replica since it was last well.
+struct Setbacks {
+    /// How long to wait before the next attempt.
+    pause: Duration,
+    /// A commit that cannot be applied, and how often it was tried.
+    failing: Option<(Csn, u32)>,
+}
+
+impl Default for Setbacks {
+    fn default() -> Setbacks {
+        Setbacks { pause: RECONNECT_MIN, failing: None }
+    }
+}
+
+impl Setbacks {
+    /// Notes an attempt that has failed; returns how long to wait before the next.
+    fn note(&mut self, error: &ApplyError) -> Duration {
+        if let Some(csn) = error.failing() {
+            let before = self.failing.filter(|(known, _)| *known == csn).map_or(0, |(_, times)| times);
+            self.failing = Some((csn, before + 1));
+        }
+        let pause = if self.must_apply().is_some() { RECONNECT_MAX } else { self.pause };
+        self.pause = (pause * 2).min(RECONNECT_MAX);
+        pause
+    }
+
+    /// The replica contains this commit.
+    fn reached(&mut self, csn: Csn) {
+        self.pause = RECONNECT_MIN;
+        self.failing.take_if(|(failing, _)| *failing <= csn);
+    }
+
+    /// The commit without which the replica is not to serve again: it would only leave service once more.
+    fn must_apply(&self) -> Option<Csn> {
+        self.failing.filter(|(_, times)| *times >= FAILURES_MAX).map(|(csn, _)| csn)
+    }
 }
 
 /// One database transaction of the pipeline.
@@ -94,53 +170,103 @@ struct Unit {
 impl Agent {
     /// Runs until the process ends.
     pub async fn run(self) {
-        let mut pause = RECONNECT_MIN;
+        let mut setbacks = Setbacks::default();
         loop {
-            match self.serve(&mut pause).await {
+            let error = match self.serve(&mut setbacks).await {
                 Ok(never) => match never {},
-                Err(error) => {
-                    let was_up = self.pool.is_up();
-                    self.pool.close();
-                    if was_up {
-                        tracing::warn!(replica = %self.name, %error, "replica left service");
-                        self.scheduler.handle(Event::ReplicaDown { replica: self.replica });
-                    } else {
-                        tracing::debug!(replica = %self.name, %error, "replica is not available");
-                    }
+                Err(error) => error,
+            };
+            let was_up = self.pool.is_up();
+            self.pool.close();
+            let pause = setbacks.note(&error);
+            let detail = match setbacks.failing {
+                Some((csn, times)) if error.failing() == Some(csn) => {
+                    format!("{error} (tried {times} times)")
                 }
+                _ => error.to_string(),
+            };
+            let is_news = self.pool.standing.leave(error.reason(was_up), detail);
+            if was_up {
+                tracing::warn!(replica = %self.name, %error, "replica left service");
+                self.scheduler.handle(Event::ReplicaDown { replica: self.replica });
+            } else if is_news {
+                tracing::warn!(replica = %self.name, %error, "replica stays out of service");
+            } else {
+                tracing::debug!(replica = %self.name, %error, "replica stays out of service");
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RECONNECT_MAX);
         }
     }
 
-    async fn serve(&self, pause: &mut Duration) -> Result<std::convert::Infallible, ApplyError> {
+    async fn serve(&self, setbacks: &mut Setbacks) -> Result<std::convert::Infallible, ApplyError> {
         let queue = &self.scheduler.agents[usize::from(self.replica.0)];
+        let Connector { silence, .. } = self.pool.connector;
         let mut lane = self.pool.connector.connect_marked(&self.who, AGENT_MARK).await?;
+        let probe = self.pool.connector.connect_unmarked(&self.who).await?;
+        let error = tokio::select! {
+            biased;
+            result = self.follow(&mut lane, setbacks) => match result {
+                Ok(never) => match never {},
+                Err(error) => error,
+            },
+            // Whatever the agent itself is waiting for, it may wait for it in vain.
+            reason = queue.suspected() => ApplyError::Suspected(reason),
+            ill = health::watch(probe, silence) => ill.into(),
+        };
+        // Who was interrupted has left answers behind on the connection: then the next one is for this.
+        let is_interrupted = matches!(error, ApplyError::Suspected(_) | ApplyError::Ill(_));
+        if self.diverged.lock().is_some() && !is_interrupted {
+            match health::answered(self.exclude(&mut lane), silence).await {
+                Some(Ok(())) => {}
+                Some(Err(lost)) => {
+                    tracing::error!(replica = %self.name, error = %lost, "note on the replica that it differs; trying again");
+                }
+                None => {
+                    tracing::error!(replica = %self.name, "the replica is silent: note on it that it differs; trying again")
+                }
+            }
+        }
+        Err(error)
+    }
+
+    /// Brings the replica into service and applies what the others execute.
+    async fn follow(
+        &self,
+        lane: &mut Lane,
+        setbacks: &mut Setbacks,
+    ) -> Result<std::convert::Infallible, ApplyError> {
+        let queue = &self.scheduler.agents[usize::from(self.replica.0)];
         lane.command(
             "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0",
         )
         .await?;
-        progress::fence(&mut lane).await?;
-        let position = progress::read(&mut lane).await?.ok_or(ApplyError::NoSchema)?;
+        progress::fence(lane).await?;
+        let mut position = progress::read(lane).await?.ok_or(ApplyError::NoSchema)?;
         if position.log_id != self.log_id {
             return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });
         }
-        if let Some(reason) = position.differs {
+        let differs = position.differs.or_else(|| self.diverged.lock().clone());
+        if let Some(reason) = differs {
             return Err(ApplyError::Excluded(reason));
         }
+        let mut forms = Forms::default();
+        if let Some(csn) = setbacks.must_apply()
+            && position.csn < csn
+        {
+            self.apply_run(lane, &mut forms, position.csn.next(), csn).await?;
+            position.csn = csn;
+        }
         queue.clear();
-        self.pool.open(lane.pid);
+        self.pool.open(lane.backend.pid);
+        self.pool.standing.enter();
         tracing::info!(replica = %self.name, applied = position.csn.0, "replica entered service");
         self.scheduler.handle(Event::ReplicaUp { replica: self.replica, applied: position.csn });
-        *pause = RECONNECT_MIN;
-        let mut forms = Forms::default();
         // What was there before is done once, from the lowest row on.
         let mut pruned = Csn(0);
         loop {
-            let command = tokio::select! {
+            let run = tokio::select! {
                 biased;
-                command = queue.next() => Some(command),
+                run = queue.next() => Some(run),
                 // Nothing is asked of the server now: what comes is a notice, or the end of the connection.
                 received = lane.fill() => {
                     received?;
@@ -148,22 +274,17 @@ impl Agent {
                 }
                 () = tokio::time::sleep(PRUNE_PAUSE) => None,
             };
-            let applied = match command {
-                Some(AgentCommand::Suspect(reason)) => return Err(ApplyError::Suspected(reason)),
-                Some(AgentCommand::Apply { from, to }) => {
-                    match self.apply_run(&mut lane, &mut forms, from, to).await {
-                        Ok(()) => to,
-                        Err(error @ ApplyError::Diverged { .. }) => {
-                            return Err(self.exclude(&mut lane, error).await);
-                        }
-                        Err(error) => return Err(error),
-                    }
+            let applied = match run {
+                Some((from, to)) => {
+                    self.apply_run(lane, &mut forms, from, to).await?;
+                    to
                 }
                 // A replica that executes everything itself has nothing to apply, but rows to prune all the same.
                 None => self.applied(),
             };
+            setbacks.reached(applied);
             if progress::is_due(pruned, applied) {
-                progress::prune(&mut lane, pruned, applied).await?;
+                progress::prune(lane, pruned, applied).await?;
                 pruned = applied;
             }
         }
@@ -177,22 +298,19 @@ impl Agent {
 
     /// Keeps a replica whose contents are wrong out of service, until it is copied anew; but never the last one: its
     /// contents are all that there is.
-    async fn exclude(&self, lane: &mut Lane, error: ApplyError) -> ApplyError {
+    async fn exclude(&self, lane: &mut Lane) -> Result<(), LaneError> {
+        let Some(difference) = self.diverged.lock().clone() else { return Ok(()) };
         let me = usize::from(self.replica.0);
         let others = self.scheduler.status().replicas.into_iter().enumerate();
         if !others.into_iter().any(|(at, replica)| at != me && replica.up) {
-            tracing::error!(replica = %self.name, %error, "the last replica in service differs from what was executed elsewhere; it goes on serving");
-            return error;
+            tracing::error!(replica = %self.name, difference, "the last replica in service differs from what was executed elsewhere; it goes on serving");
+            *self.diverged.lock() = None;
+            return Ok(());
         }
-        tracing::error!(replica = %self.name, %error, "replica differs from the others; it stays out of service until it is copied anew from one of them");
-        match progress::exclude(lane, &error.to_string()).await {
-            Ok(()) => error,
-            // It says so again when it is applied to after a restart, if it ever is.
-            Err(lost) => {
-                tracing::error!(replica = %self.name, error = %lost, "note on the replica that it differs");
-                error
-            }
-        }
+        tracing::error!(replica = %self.name, difference, "replica differs from the others; it stays out of service until it is copied anew from one of them");
+        progress::exclude(lane, &difference).await?;
+        *self.diverged.lock() = None;
+        Ok(())
     }
 
     /// Applies a run; what fails is tried once more from a clean transaction, one record at a time and with everything
@@ -213,7 +331,9 @@ impl Agent {
                 Err((applied, error @ (ApplyError::Refused { .. } | ApplyError::Differs { .. })))
                     if group_max > 1 || retried != Some(applied) =>
                 {
-                    tracing::warn!(replica = %self.name, %error, "apply failed; trying again");
+                    if self.pool.is_up() {
+                        tracing::warn!(replica = %self.name, %error, "apply failed; trying again");
+                    }
                     retried = (group_max == 1).then_some(applied);
                     group_max = 1;
                     // What failed left its transaction open and aborted.
@@ -280,6 +400,9 @@ impl Agent {
         let mut failure = None;
         while let Some(unit) = units.pop_front() {
             let unit = read_unit(lane, unit).await?;
+            if let Some(error @ ApplyError::Diverged { .. }) = &unit.failure {
+                self.diverged.lock().get_or_insert_with(|| error.to_string());
+            }
             match (unit.failure, &failure) {
                 (None, None) => {
                     *applied = unit.to;
@@ -296,12 +419,18 @@ impl Agent {
     fn record(&self, csn: Csn) -> Result<(Arc<Record>, usize), ApplyError> {
         let writes = match self.scheduler.recent(csn) {
             Some(writes) => writes,
-            None => Writes { body: self.history.read(csn)?.ok_or(ApplyError::Missing(csn))?, record: None },
+            None => {
+                let read = self.history.read(csn).map_err(|source| ApplyError::Log { csn, source })?;
+                Writes { body: read.ok_or(ApplyError::Missing(csn))?, record: None }
+            }
         };
         let len = writes.body.len();
         let record = match writes.record {
             Some(record) => record,
-            None => Arc::new(Record::decode(writes.body)?),
+            None => {
+                let record = Record::decode(writes.body);
+                Arc::new(record.map_err(|source| ApplyError::Record { csn, source })?)
+            }
         };
         Ok((record, len))
     }
@@ -435,11 +564,11 @@ impl Agent {
 
     /// Executions of one statement that were put together.
     fn send_many(&self, lane: &mut Lane, unit: &mut Unit, many: &Many<'_>) -> Result<(), ApplyError> {
-        let sql = &many.form.sql;
+        let sql = many.sql();
         let (name, _) = lane.prepare(StatementKey::of(sql, &[]), sql, &[])?;
         many.put_bind(&name, &mut lane.output)?;
         build::execute(&mut lane.output, "", 0)?;
-        unit.expected.push_back(Some(Some(many.rows)));
+        unit.expected.push_back(Some(Some(many.rows())));
         Ok(())
     }
 

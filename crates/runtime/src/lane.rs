@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use hashbrown::HashMap;
 use onecopy_wire::backend::{self, Backend, ErrorFields, Status};
 use onecopy_wire::frame::HEAD_LEN;
@@ -19,10 +19,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::pool::Registered;
+use crate::server::cancel::Backend as BackendProcess;
+
 /// Bytes asked for in one read.
 const READ_LEN: usize = 64 * 1024;
 /// The longest frame of a server's that is kept whole: errors, notices, descriptions, rows that must be read.
 pub const DECODE_LEN_MAX: usize = 256 * 1024 * 1024;
+/// How often ROLLBACK is sent before a server that refuses it is given up.
+const ROLLBACKS_MAX: usize = 3;
 /// Statements prepared on one lane; the oldest are closed beyond it.
 const PREPARED_MAX: usize = 1_000;
 
@@ -31,6 +36,17 @@ pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Another handle of the socket, by which it can be shut down while somebody waits for it.
+    pub fn socket(&self) -> io::Result<Socket> {
+        match self {
+            Stream::Tcp(stream) => SockRef::from(stream).try_clone(),
+            Stream::Unix(stream) => SockRef::from(stream).try_clone(),
+            Stream::Tls(stream) => SockRef::from(stream.get_ref().0).try_clone(),
+        }
+    }
 }
 
 impl AsyncRead for Stream {
@@ -125,9 +141,8 @@ pub struct Lane {
     pub input: BytesMut,
     /// To be sent by the next [`Lane::flush`].
     pub output: BytesMut,
-    /// For cancel requests.
-    pub pid: u32,
-    pub key: Bytes,
+    /// Where cancel requests for its statements go.
+    pub backend: Arc<BackendProcess>,
     /// The replica's incarnation: a lane of an earlier one must not be used.
     pub incarnation: u64,
     /// Hash of the session settings in force.
@@ -144,6 +159,8 @@ pub struct Lane {
     pub params: HashMap<String, String>,
     /// Lets another connection be opened when this one is closed.
     pub permit: Option<OwnedSemaphorePermit>,
+    /// Lets its pool end it while it is lent.
+    pub registered: Option<Registered>,
 }
 
 /// What a prepared statement is known by: a hash of its text and parameter types.
@@ -180,8 +197,7 @@ impl Lane {
             direct: None,
             input: BytesMut::with_capacity(READ_LEN),
             output: BytesMut::with_capacity(4096),
-            pid: 0,
-            key: Bytes::new(),
+            backend: Arc::default(),
             incarnation: 0,
             settings: 0,
             read_under: 0,
@@ -191,6 +207,7 @@ impl Lane {
             uses: 0,
             params: HashMap::new(),
             permit: None,
+            registered: None,
         }
     }
 
@@ -205,6 +222,11 @@ impl Lane {
             self.direct = socket.ok().map(|socket| Arc::new(DirectSocket(socket)));
         }
         self.direct.clone()
+    }
+
+    /// Another handle of the lane's socket.
+    pub fn socket(&self) -> io::Result<Socket> {
+        self.stream.socket()
     }
 
     /// Sends what was appended to `output`.
@@ -363,6 +385,18 @@ impl Lane {
     /// Runs commands of our own by the simple protocol and drops their results.
     pub async fn command(&mut self, sql: &str) -> Result<(), LaneError> {
         self.query(sql).await.map(drop)
+    }
+
+    /// Ends the transaction that is open, if any. A late cancel request may meet the ROLLBACK itself, which then has
+    /// happened not at all.
+    pub async fn roll_back(&mut self) -> Result<(), LaneError> {
+        for _ in 1..ROLLBACKS_MAX {
+            match self.command("ROLLBACK").await {
+                Err(error) if error.is_database() => tracing::debug!(%error, "roll back; trying again"),
+                done => return done,
+            }
+        }
+        self.command("ROLLBACK").await
     }
 
     /// Runs a command of our own by the simple protocol and returns its rows as text.

@@ -26,6 +26,8 @@ mod lane;
 
 mod agent;
 mod bulk;
+mod health;
+mod standing;
 
 mod postgres;
 

@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use hashbrown::HashMap;
 use onecopy_core::ReplicaId;
 use parking_lot::Mutex;
+use socket2::Socket;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::lane::{Lane, LaneError};
+use crate::lane::{Lane, LaneError, is_going_away};
 use crate::postgres::connect::{Connector, Credentials};
 use crate::scheduler::AgentQueue;
+use crate::standing::Standing;
 use crate::workers;
 
 /// The lanes of one replica.
@@ -26,6 +28,9 @@ pub struct Pool {
     /// Somebody waits for a lane of any kind.
     waiting: AtomicUsize,
     given_back: Notify,
+    sockets: Arc<Sockets>,
+    /// Why the replica is out of service, if it is.
+    pub standing: Standing,
     incarnation: AtomicU64,
     up: AtomicBool,
     /// The agent's session on the replica: what is known of the replica holds for as long as that lives.
@@ -75,6 +80,8 @@ impl Pool {
             lent: Arc::default(),
             waiting: AtomicUsize::new(0),
             given_back: Notify::new(),
+            sockets: Arc::default(),
+            standing: Standing::default(),
             incarnation: AtomicU64::new(0),
             up: AtomicBool::new(false),
             agent_pid: AtomicU32::new(0),
@@ -112,9 +119,16 @@ impl Pool {
         permit: OwnedSemaphorePermit,
     ) -> Result<Box<Lane>, LaneError> {
         let incarnation = self.incarnation.load(Ordering::Acquire);
-        let opened = self.open_checked(who, incarnation).await;
-        // Whatever the server says, it says it after a crash, or while it is being fenced.
-        if self.incarnation.load(Ordering::Acquire) != incarnation {
+        if !self.is_up() {
+            return Err(LaneError::Closed);
+        }
+        let mut opened = self.open_checked(who, incarnation).await;
+        // Whatever the server says, it says it after a crash, or while it is being fenced. Only what is registered is ended
+        // from now on.
+        if let Ok(lane) = &mut opened {
+            lane.registered = Some(Sockets::register(&self.sockets, lane)?);
+        }
+        if !self.is_up() || self.incarnation.load(Ordering::Acquire) != incarnation {
             return Err(LaneError::Closed);
         }
         let mut lane = opened?;
@@ -127,7 +141,8 @@ impl Pool {
     /// sessions in as if nothing had happened.
     async fn open_checked(&self, who: &Credentials, incarnation: u64) -> Result<Box<Lane>, LaneError> {
         let mut lane = Box::new(self.connector.connect_marked(who, incarnation).await?);
-        match self.connector.has_agent(&mut lane, self.agent_pid.load(Ordering::Acquire)).await? {
+        let agent_pid = self.agent_pid.load(Ordering::Acquire);
+        match self.connector.in_time(self.connector.has_agent(&mut lane, agent_pid)).await? {
             true => Ok(lane),
             false => Err(LaneError::Closed),
         }
@@ -170,8 +185,21 @@ impl Pool {
         lent.lane.incarnation == self.incarnation.load(Ordering::Acquire)
     }
 
-    /// Takes back a lane on which nothing is open and nothing is outstanding.
-    pub fn give_back(&self, who: &Credentials, lent: Lent) {
+    /// Takes back a lane on which nothing is open and nothing is outstanding. Is a cancel request under way to it, nobody
+    /// else gets it before it has arrived: it would meet another session's statement.
+    pub fn give_back(self: &Arc<Self>, who: &Credentials, lent: Lent) {
+        if lent.lane.backend.is_quiet() {
+            return self.take_back(who, lent);
+        }
+        let (pool, who) = (self.clone(), who.clone());
+        tokio::spawn(async move {
+            if lent.lane.backend.become_quiet().await {
+                pool.take_back(&who, lent);
+            }
+        });
+    }
+
+    fn take_back(&self, who: &Credentials, lent: Lent) {
         if !self.is_current(&lent) {
             return;
         }
@@ -203,8 +231,12 @@ impl Pool {
         }
     }
 
-    /// A lane was lost: the replica is to be fenced before it serves again.
+    /// A lane was lost: the replica is to be fenced before it serves again. A server that refused something has lost nothing,
+    /// unless it says that it is going.
     pub fn suspect(&self, incarnation: u64, reason: &LaneError) {
+        if matches!(reason, LaneError::Database(fields) if !is_going_away(fields.code)) {
+            return;
+        }
         if incarnation == self.incarnation.load(Ordering::Acquire) && self.up.load(Ordering::Acquire) {
             self.agent.suspect(&reason.to_string());
         }
@@ -224,15 +256,51 @@ impl Pool {
         incarnation
     }
 
-    /// The replica must not be used.
+    /// The replica must not be used: who waits for an answer on one of its lanes finds the lane closed.
     pub fn close(&self) {
         self.up.store(false, Ordering::Release);
         self.incarnation.fetch_add(1, Ordering::AcqRel);
         self.close_idle();
+        self.sockets.shut_down();
     }
 
     pub fn is_up(&self) -> bool {
         self.up.load(Ordering::Acquire)
+    }
+}
+
+/// The sockets of all lanes that exist. A server that is silent leaves whoever uses one waiting for ever, so they are shut
+/// down here.
+#[derive(Default)]
+pub struct Sockets {
+    next: AtomicU64,
+    by_number: Mutex<HashMap<u64, Socket>>,
+}
+
+impl Sockets {
+    fn register(sockets: &Arc<Sockets>, lane: &Lane) -> std::io::Result<Registered> {
+        let number = sockets.next.fetch_add(1, Ordering::Relaxed);
+        sockets.by_number.lock().insert(number, lane.socket()?);
+        Ok(Registered { number, sockets: sockets.clone() })
+    }
+
+    fn shut_down(&self) {
+        for socket in self.by_number.lock().values() {
+            // One that has failed by itself needs no help.
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+/// A lane is among the sockets of its pool for as long as this lives.
+pub struct Registered {
+    number: u64,
+    sockets: Arc<Sockets>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.sockets.by_number.lock().remove(&self.number);
     }
 }
 
@@ -249,5 +317,147 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::errors::Failure;
+    use crate::lane::Stream;
+    use crate::settings::{ReplicaSettings, ReplicaTls};
+    use onecopy_wire::SqlState;
+    use onecopy_wire::backend::ErrorFields;
+    use onecopy_wire::backend::Status;
+    use onecopy_wire::backend::build::{self, Severity};
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    fn on_loop(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    }
+
+    fn ada() -> Credentials {
+        Credentials { user: "ada".to_owned(), password: None }
+    }
+
+    fn pool() -> (Arc<Pool>, Arc<AgentQueue>) {
+        let address = ReplicaSettings {
+            name: "r1".to_owned(),
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+            tls: ReplicaTls::Disable,
+        };
+        let connector = Connector {
+            address: Arc::new(address),
+            database: "d".into(),
+            timeout: Duration::from_secs(60),
+            silence: Duration::ZERO,
+        };
+        let queue = Arc::<AgentQueue>::default();
+        let pool = Arc::new(Pool::new(ReplicaId(0), connector, 4, 1, queue.clone()));
+        pool.open(1);
+        (pool, queue)
+    }
+
+    /// A lane of the pool, and the server's end of it.
+    fn lend(pool: &Arc<Pool>) -> (Lent, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut lane = Box::new(Lane::new(Stream::Unix(ours)));
+        lane.incarnation = pool.incarnation.load(Ordering::Acquire);
+        lane.registered = Some(Sockets::register(&pool.sockets, &lane).unwrap());
+        (Lent { lane, _loan: Counting::new(&pool.lent) }, theirs)
+    }
+
+    #[test]
+    fn lane_is_lent_to_nobody_else_before_a_cancel_request_has_arrived() {
+        on_loop(async {
+            let (pool, _) = pool();
+            for arrives in [true, false] {
+                let (lent, _server) = lend(&pool);
+                let request = crate::server::cancel::Request::to(&lent.lane.backend);
+                pool.give_back(&ada(), lent);
+                tokio::task::yield_now().await;
+                assert!(pool.take_idle(&ada()).is_none());
+                if arrives {
+                    request.arrived()
+                } else {
+                    drop(request)
+                }
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                assert_eq!(
+                    pool.take_idle(&ada()).is_some(),
+                    arrives,
+                    "one that may still arrive closes the lane"
+                );
+                assert_eq!(pool.lent(), 0);
+            }
+        });
+    }
+
+    #[test]
+    fn whoever_waits_on_a_lane_is_freed_when_its_replica_leaves_service() {
+        on_loop(async {
+            let (pool, _) = pool();
+            let (mut lent, _silent) = lend(&pool);
+            let waiting = tokio::spawn(async move { lent.lane.command("SELECT 1").await });
+            tokio::task::yield_now().await;
+            pool.close();
+            assert!(matches!(waiting.await.unwrap(), Err(LaneError::Closed | LaneError::Lost(_))));
+            assert!(pool.sockets.by_number.lock().is_empty());
+        });
+    }
+
+    fn refused(code: SqlState) -> LaneError {
+        let mut fields = bytes::BytesMut::new();
+        Failure::new(code, "no").put(&mut fields, Severity::Error);
+        let frame = fields.freeze();
+        let Ok(onecopy_wire::backend::Backend::Error(fields)) =
+            onecopy_wire::backend::decode(frame[0], &frame[5..])
+        else {
+            panic!("an error")
+        };
+        let fields: ErrorFields = fields.to_owned();
+        LaneError::Database(Box::new(fields))
+    }
+
+    #[test]
+    fn server_that_refuses_a_command_of_ours_is_not_taken_for_lost() {
+        on_loop(async {
+            let (pool, queue) = pool();
+            pool.suspect_now(&refused(SqlState::QUERY_CANCELED));
+            pool.suspect_now(&refused(SqlState::ADMIN_SHUTDOWN));
+            assert!(queue.suspected().await.starts_with("57P01"), "only the second is a reason");
+        });
+    }
+
+    #[test]
+    fn rollback_that_a_cancel_request_meets_is_sent_again() {
+        on_loop(async {
+            let (pool, _) = pool();
+            let (mut lent, mut server) = lend(&pool);
+            let serve = tokio::spawn(async move {
+                let mut asked = 0;
+                let mut buffer = [0_u8; 256];
+                while server.read(&mut buffer).await.unwrap() > 0 {
+                    asked += 1;
+                    let mut answer = bytes::BytesMut::new();
+                    if asked == 1 {
+                        Failure::new(SqlState::QUERY_CANCELED, "late").put(&mut answer, Severity::Error);
+                    } else {
+                        build::command_complete(&mut answer, "ROLLBACK");
+                    }
+                    build::ready_for_query(&mut answer, Status::Idle);
+                    server.write_all(&answer).await.unwrap();
+                }
+                asked
+            });
+            lent.lane.roll_back().await.unwrap();
+            drop(lent);
+            assert_eq!(serve.await.unwrap(), 2);
+        });
     }
 }

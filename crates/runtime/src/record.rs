@@ -41,6 +41,8 @@ pub struct Write {
     pub rows: Option<u64>,
     /// The items that it touches, if it may be put together with others of its statement. Kept in memory only.
     pub reach: Option<Arc<[Access]>>,
+    /// It cannot affect more than one row. Kept in memory only.
+    pub one_row: bool,
 }
 
 /// How a write is done again.
@@ -104,7 +106,7 @@ impl Record {
 impl Write {
     /// A write by itself, of which nothing more is known.
     pub fn new(what: What) -> Write {
-        Write { what, captured: false, rows: None, reach: None }
+        Write { what, captured: false, rows: None, reach: None, one_row: false }
     }
 
     /// Bytes that this takes in memory and in the log, about.
@@ -155,7 +157,7 @@ impl Write {
             _ => return Err(BadRecord("unknown kind of write")),
         };
         let rows = (rows != ROWS_UNKNOWN).then_some(rows);
-        Ok(Write { what, captured: flags & FLAG_CAPTURED != 0, rows, reach: None })
+        Ok(Write { what, captured: flags & FLAG_CAPTURED != 0, rows, reach: None, one_row: false })
     }
 }
 

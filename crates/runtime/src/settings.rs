@@ -115,6 +115,8 @@ pub struct Limits {
     pub startup_timeout_ms: u64,
     /// Milliseconds to connect to a replica.
     pub connect_timeout_ms: u64,
+    /// Milliseconds for which a replica may leave a question unanswered before it leaves service; 0 for ever.
+    pub silence_timeout_ms: u64,
 }
 
 impl Default for Limits {
@@ -131,6 +133,7 @@ impl Default for Limits {
             wait_timeout_ms: 60_000,
             startup_timeout_ms: 15_000,
             connect_timeout_ms: 5_000,
+            silence_timeout_ms: 10_000,
         }
     }
 }

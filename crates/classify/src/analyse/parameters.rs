@@ -3,10 +3,13 @@
 use super::Analyser;
 use crate::ast::{Body, Expr, Literal, Statement};
 use crate::catalogue::{Column, Table};
+use crate::class::Bulk;
 use crate::lexer::ConstKind;
 use crate::parameterise::{Parameterised, ReplayParam};
 use crate::rewrite::{Piece, Rewrite};
+use crate::template::{AccessTemplate, Values};
 use crate::value::oid;
+use onecopy_core::Space;
 use std::collections::BTreeMap;
 
 impl<'a> Analyser<'a> {
@@ -87,9 +90,36 @@ impl<'a> Analyser<'a> {
         Some(rendered)
     }
 
-    /// Whether many executions may be put together: one table without triggers and rules, expressions of columns,
-    /// constants, parameters and operators only.
-    pub(super) fn is_bulk(&mut self, statement: &Statement) -> bool {
+    /// Whether many executions may be put together.
+    pub(super) fn bulk(&mut self, statement: &Statement, access: &AccessTemplate) -> Bulk {
+        if !self.is_bulk(statement) {
+            return Bulk::No;
+        }
+        let name = match statement {
+            Statement::Update(update) => &update.table,
+            Statement::Delete(delete) => &delete.table,
+            _ => return Bulk::Insert,
+        };
+        let super::Resolved::Table(index) = self.resolve(name) else { return Bulk::Rows };
+        let table = self.table(index);
+        let id = crate::table_id(&table.schema, &table.name);
+        let mut rows = access.items.iter().filter(|item| item.table == id && item.space == Space::Rows);
+        let (Some(row), None, Some(key)) = (rows.next(), rows.next(), table.primary_key()) else {
+            return Bulk::Rows;
+        };
+        let names = |number: &u16| {
+            let mut columns = row.columns.iter();
+            columns.any(|c| c.column.0 == *number && matches!(c.values, Values::One(_)))
+        };
+        // Keys are unique in one table, not among those that inherit from it.
+        let is_one = row.columns.len() == key.columns.len()
+            && key.columns.iter().all(names)
+            && self.catalogue().children(index).is_empty();
+        if is_one { Bulk::ByKey(id, key.columns.len()) } else { Bulk::Rows }
+    }
+
+    /// Whether it is about one table without triggers and rules, and of columns, constants, parameters and operators only.
+    fn is_bulk(&mut self, statement: &Statement) -> bool {
         let (table, values, filter) = match statement {
             Statement::Insert(insert) => {
                 let plain = insert.with.is_none()

@@ -5,7 +5,7 @@ use super::freeze::Finished;
 use crate::ast::{Copy, Statement, Utility};
 use crate::capture::{CaptureColumn, CaptureOp, CapturePlan};
 use crate::catalogue::Table;
-use crate::class::{Class, Determinism, Kind, NumberPlan, Pinned, Refusal, all_constants};
+use crate::class::{Bulk, Class, Determinism, Kind, NumberPlan, Pinned, Refusal, all_constants};
 use crate::lexer::{Normalised, hash_bytes};
 use crate::rewrite::{Frozen, Piece, Rewrite, Splice, qualified, quoted};
 use crate::template::{AccessTemplate, ItemTemplate, NullRule, Operand, Source, Values};
@@ -70,7 +70,10 @@ impl<'a> Analyser<'a> {
             }
             _ => None,
         };
-        let bulk = matches!(determinism, Determinism::Replay) && statement.is_some_and(|s| self.is_bulk(s));
+        let bulk = match (&determinism, statement) {
+            (Determinism::Replay, Some(statement)) => self.bulk(statement, &access),
+            _ => Bulk::No,
+        };
         if !writes {
             self.clock_words = Default::default();
         }

@@ -110,6 +110,36 @@ fn replicas_that_apply_in_bulk_hold_what_the_home_holds() {
     });
 }
 
+/// One replica was changed behind onecopy: where the home changed one row by each statement, it changes two and none.
+#[test]
+fn executions_that_affect_other_rows_are_found_even_if_they_are_as_many_in_all() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        let table = "CREATE TABLE t (id int PRIMARY KEY, k int, v int); CREATE INDEX ON t (k); INSERT INTO t VALUES (1, 1, 0), (2, 2, 0), (3, 3, 0)";
+        client.batch_execute(table).await.unwrap();
+        assert_eq!(json(dir.path(), &["verify"])["identical"], true);
+        let replicas = || json(dir.path(), &["status"])["replicas"].as_array().unwrap().clone();
+        let at = replicas().iter().position(|replica| replica["home_statements"] == 0).unwrap();
+        let mut behind = connect(&file.replicas[at].dsn).await;
+        behind.batch_execute("UPDATE t SET k = 1 WHERE id = 2").await.unwrap();
+        let change = client.prepare("UPDATE t SET v = v + $1 WHERE k = $2").await.unwrap();
+        let lock = behind.transaction().await.unwrap();
+        lock.batch_execute("LOCK TABLE t").await.unwrap();
+        // The first waits there for the lock, so that the others come together behind it.
+        assert_eq!(client.execute(&change, &[&1, &3]).await.unwrap(), 1);
+        for k in [1, 2, 1, 2] {
+            assert_eq!(client.execute(&change, &[&1, &k]).await.unwrap(), 1);
+        }
+        lock.rollback().await.unwrap();
+        super::wait_until("it is found", || replicas()[at]["out_because"] == "differs");
+        let rest = rows(&client, "SELECT id, v FROM t ORDER BY id").await;
+        assert_eq!(rest, "1 2, 2 2, 3 1");
+    });
+}
+
 #[test]
 fn parameters_have_the_types_that_columns_have_now() {
     const LONG: &str = "0.1234567890123";

@@ -263,6 +263,11 @@ fn replica_differs_and_stays_out_of_service_while_the_others_serve() {
         assert!(up.process.wait().unwrap().success());
         let _again = Up::ready(dir.path(), 3);
         assert!(others_serve(), "a restart does not bring it back");
+        super::wait_until("the status says why", || {
+            replicas(&json(dir.path(), &["status"]))[changed]["out_because"] == "differs"
+        });
+        let shown = printed(dir.path(), &["status"]);
+        assert!(shown.contains("copy it anew from one of them"), "{shown}");
     });
 }
 

@@ -8,6 +8,7 @@ mod bulk;
 mod clients;
 mod copies;
 mod cursors;
+mod failures;
 mod notifications;
 mod prepared_sql;
 mod repeated;

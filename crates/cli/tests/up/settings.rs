@@ -144,3 +144,42 @@ fn a_role_and_a_database_begin_with_settings_of_their_own() {
         assert_eq!(json(dir.path(), &["verify"])["identical"], true);
     });
 }
+
+#[test]
+fn startup_options_are_refused_as_set_refuses_them_and_default_read_only_sessions_change_nothing() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let begin = async |options: &str| {
+            let dsn = format!("{} options='-c {options}'", file.client.dsn);
+            tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await.map(|(client, connection)| {
+                tokio::spawn(connection);
+                client
+            })
+        };
+        for options in [
+            "session_replication_role=replica",
+            "standard_conforming_strings=off",
+            "client_encoding=latin1",
+            "role=postgres",
+            "idle_session_timeout=1",
+            "idle_in_transaction_session_timeout=10s",
+        ] {
+            let error = begin(options).await.err().unwrap();
+            assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED), "{options}: {error}");
+        }
+        let client = begin("default_transaction_read_only=on").await.unwrap();
+        for sql in ["CREATE TABLE t (id int)", "SELECT 1; CREATE TABLE t (id int)"] {
+            let error = client.batch_execute(sql).await.unwrap_err();
+            assert_eq!(error.code(), Some(&SqlState::READ_ONLY_SQL_TRANSACTION), "{sql}");
+        }
+        assert_eq!(rows(&client, "SELECT 1").await, "1");
+        client.batch_execute("BEGIN READ WRITE; CREATE TABLE t (id int); COMMIT").await.unwrap();
+        // One message is one transaction, which began read-only.
+        for sql in ["SET default_transaction_read_only = off", "INSERT INTO t VALUES (1)"] {
+            client.batch_execute(sql).await.unwrap();
+        }
+        assert_eq!(rows(&client, "SELECT id FROM t").await, "1");
+    });
+}

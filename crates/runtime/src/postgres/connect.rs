@@ -8,10 +8,12 @@ use onecopy_wire::frontend::build;
 use onecopy_wire::startup::{self, SslReply, VERSION_3_0};
 use onecopy_wire::{password, scram};
 use rand::Rng;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::lane::{Lane, LaneError, Stream, is_going_away};
+use crate::server::cancel::Backend as BackendProcess;
 use crate::settings::{ReplicaSettings, ReplicaTls};
 
 /// First key of the advisory locks by which the sessions of onecopy are known on a replica ("oc2p").
@@ -32,16 +34,28 @@ pub struct Credentials {
 pub struct Connector {
     pub address: Arc<ReplicaSettings>,
     pub database: Arc<str>,
+    /// How long opening one may take.
     pub timeout: Duration,
+    /// How long the server may leave a question unanswered; zero for ever.
+    pub silence: Duration,
 }
 
 impl Connector {
     /// A connection that a later fencing will find and end.
     pub async fn connect_marked(&self, who: &Credentials, incarnation: u64) -> Result<Lane, LaneError> {
-        let mut lane = self.connect(who).await?;
-        let mark = (incarnation & 0x7fff_ffff) as i32;
-        lane.command(&format!("SELECT pg_catalog.pg_advisory_lock_shared({SESSION_MARK}, {mark})")).await?;
-        Ok(lane)
+        self.in_time(async {
+            let mut lane = self.connect(who).await?;
+            let mark = (incarnation & 0x7fff_ffff) as i32;
+            lane.command(&format!("SELECT pg_catalog.pg_advisory_lock_shared({SESSION_MARK}, {mark})"))
+                .await?;
+            Ok(lane)
+        })
+        .await
+    }
+
+    /// A connection over which nothing is changed, and which no fencing ends.
+    pub async fn connect_unmarked(&self, who: &Credentials) -> Result<Lane, LaneError> {
+        self.in_time(self.connect(who)).await
     }
 
     /// Whether an agent's session still lives on the server of this lane. It does not outlive a crash of the server.
@@ -55,15 +69,19 @@ impl Connector {
         Ok(!held.is_empty())
     }
 
-    /// A connection that is ready for statements.
-    async fn connect(&self, who: &Credentials) -> Result<Lane, LaneError> {
-        match tokio::time::timeout(self.timeout, self.connect_unbounded(who)).await {
+    /// Gives up what belongs to opening a connection when it takes too long.
+    pub async fn in_time<T>(
+        &self,
+        opening: impl Future<Output = Result<T, LaneError>>,
+    ) -> Result<T, LaneError> {
+        match tokio::time::timeout(self.timeout, opening).await {
             Ok(result) => result,
             Err(_) => Err(LaneError::Lost(std::io::Error::from(std::io::ErrorKind::TimedOut))),
         }
     }
 
-    async fn connect_unbounded(&self, who: &Credentials) -> Result<Lane, LaneError> {
+    /// A connection that is ready for statements.
+    async fn connect(&self, who: &Credentials) -> Result<Lane, LaneError> {
         let stream = self.open_stream().await?;
         let mut lane = Lane::new(stream);
         let params = [
@@ -71,6 +89,8 @@ impl Connector {
             ("database", &self.database),
             ("client_encoding", "UTF8"),
             ("synchronous_commit", "off"),
+            // What is set for a role, a database or the server must not end connections that all clients share.
+            ("idle_in_transaction_session_timeout", "0"),
         ];
         startup::startup(&mut lane.output, VERSION_3_0, &params)?;
         lane.flush().await?;
@@ -85,6 +105,7 @@ impl Connector {
         }
         let mut stream = TcpStream::connect((self.address.host.as_str(), self.address.port)).await?;
         stream.set_nodelay(true)?;
+        keep_alive(&stream, self.silence)?;
         if self.address.tls == ReplicaTls::Disable {
             return Ok(Stream::Tcp(stream));
         }
@@ -154,7 +175,7 @@ impl Connector {
                 }
                 Backend::BackendKeyData(key) => {
                     let (pid, key) = (key.pid, bytes::Bytes::copy_from_slice(key.key));
-                    (lane.pid, lane.key) = (pid, key);
+                    lane.backend = Arc::new(BackendProcess::new(pid, key));
                 }
                 Backend::ParameterStatus(status) => {
                     lane.params.insert(status.name.to_owned(), status.value.to_string());
@@ -187,6 +208,21 @@ enum Exchange {
     None,
     First(scram::AwaitingServerFirst),
     Final(scram::AwaitingServerFinal),
+}
+
+/// Lets the system find out that the host at the other end is gone while nothing is sent to it. There is no limit for sent
+/// bytes here (TCP_USER_TIMEOUT): it counts the time, too, for which a server that is well reads nothing, as during a COPY
+/// that waits for a lock. What is sent into the void is noticed by [`crate::health`], which asks.
+fn keep_alive(stream: &TcpStream, silence: Duration) -> std::io::Result<()> {
+    const PROBES: u32 = 3;
+    if silence.is_zero() {
+        return Ok(());
+    }
+    // The system counts in seconds.
+    let wait = (silence / 2).max(Duration::from_secs(1));
+    let interval = (silence / 2 / PROBES).max(Duration::from_secs(1));
+    let keepalive = TcpKeepalive::new().with_time(wait).with_interval(interval).with_retries(PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 fn unexpected(what: &str) -> LaneError {

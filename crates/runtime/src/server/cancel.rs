@@ -1,14 +1,18 @@
 //! Cancel requests: whose they are, and where their statement is at this moment.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
 use onecopy_core::{Event, OpId, ReplicaId, TxnId};
 use parking_lot::Mutex;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
 
 use crate::errors::Cancelled;
+use crate::lane::LaneError;
+use crate::postgres::connect::Connector;
 use crate::server::Shared;
 
 /// Where a session's statement is.
@@ -22,7 +26,70 @@ pub enum Whereabouts {
     /// It waits for an advisory lock; this wakes it.
     Locking(Arc<tokio::sync::Notify>),
     /// A replica executes it.
-    OnLane { replica: ReplicaId, pid: u32, key: Bytes },
+    OnLane { replica: ReplicaId, backend: Arc<Backend> },
+}
+
+/// The server's process behind a lane, as cancel requests name it. It is told to cancel whatever it executes when they
+/// arrive, so a lane is not lent to anybody else while one is under way.
+#[derive(Debug, Default)]
+pub struct Backend {
+    pub pid: u32,
+    pub key: Bytes,
+    requests: AtomicUsize,
+    all_arrived: Notify,
+    /// Nobody knows whether a request will still arrive.
+    is_doubtful: AtomicBool,
+}
+
+impl Backend {
+    pub fn new(pid: u32, key: Bytes) -> Backend {
+        Backend { pid, key, ..Backend::default() }
+    }
+
+    /// Whether the lane can go to somebody else at once.
+    pub fn is_quiet(&self) -> bool {
+        self.requests.load(Ordering::Acquire) == 0 && !self.is_doubtful.load(Ordering::Acquire)
+    }
+
+    /// Waits until no request is under way; says whether the lane can go to somebody else then.
+    pub async fn become_quiet(&self) -> bool {
+        loop {
+            let all_arrived = self.all_arrived.notified();
+            if self.requests.load(Ordering::Acquire) == 0 {
+                return !self.is_doubtful.load(Ordering::Acquire);
+            }
+            all_arrived.await;
+        }
+    }
+}
+
+/// A cancel request that is under way, until this is dropped.
+pub struct Request {
+    backend: Arc<Backend>,
+    has_arrived: bool,
+}
+
+impl Request {
+    pub fn to(backend: &Arc<Backend>) -> Request {
+        backend.requests.fetch_add(1, Ordering::AcqRel);
+        Request { backend: backend.clone(), has_arrived: false }
+    }
+
+    /// The server has passed it on.
+    pub fn arrived(mut self) {
+        self.has_arrived = true;
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.has_arrived {
+            self.backend.is_doubtful.store(true, Ordering::Release);
+        }
+        if self.backend.requests.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.backend.all_arrived.notify_waiters();
+        }
+    }
 }
 
 /// One session as cancel requests see it.
@@ -35,6 +102,16 @@ pub struct Cancellable {
 impl Cancellable {
     pub fn set(&self, at: Whereabouts) {
         *self.at.lock() = at;
+    }
+
+    /// Where the statement is; if on a lane, that lane stays with this session as long as the request lives.
+    fn aim(&self) -> (Whereabouts, Option<Request>) {
+        let at = self.at.lock();
+        let request = match &*at {
+            Whereabouts::OnLane { backend, .. } => Some(Request::to(backend)),
+            _ => None,
+        };
+        (at.clone(), request)
     }
 
     pub fn note_cause(&self, cause: Cancelled) {
@@ -74,7 +151,7 @@ impl Cancels {
 /// Carries out a cancel request. Nothing is answered, and a wrong key is ignored.
 pub async fn cancel(shared: &Shared, pid: u32, key: &[u8]) {
     let Some(session) = shared.cancels.find(pid, key) else { return };
-    let at = session.at.lock().clone();
+    let (at, request) = session.aim();
     match at {
         Whereabouts::Idle => {}
         Whereabouts::Waiting { txn, op } => {
@@ -82,20 +159,22 @@ pub async fn cancel(shared: &Shared, pid: u32, key: &[u8]) {
             shared.scheduler.handle(Event::Cancel { txn, op });
         }
         Whereabouts::Locking(wake) => wake.notify_one(),
-        Whereabouts::OnLane { replica, pid, key } => {
-            let pool = &shared.pools[usize::from(replica.0)];
-            let mut request = bytes::BytesMut::new();
-            if onecopy_wire::startup::cancel_request(&mut request, pid, &key).is_err() {
-                return;
-            }
-            match pool.connector.open_stream().await {
-                Ok(mut stream) => {
-                    let _ = stream.write_all(&request).await;
-                    // The server closes the connection when it has passed the request on.
-                    let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut [0_u8; 1]).await;
-                }
+        Whereabouts::OnLane { replica, backend } => {
+            let connector = &shared.pools[usize::from(replica.0)].connector;
+            match connector.in_time(pass_on(connector, &backend)).await {
+                Ok(()) => request.into_iter().for_each(Request::arrived),
                 Err(error) => tracing::warn!(%error, "send a cancel request to a replica"),
             }
         }
     }
+}
+
+/// Sends a request, and waits until the server has passed it on: then it closes the connection.
+async fn pass_on(connector: &Connector, backend: &Backend) -> Result<(), LaneError> {
+    let mut request = bytes::BytesMut::new();
+    onecopy_wire::startup::cancel_request(&mut request, backend.pid, &backend.key)?;
+    let mut stream = connector.open_stream().await?;
+    stream.write_all(&request).await?;
+    stream.read_to_end(&mut Vec::new()).await?;
+    Ok(())
 }

@@ -317,6 +317,7 @@ async fn start(
                 address: Arc::new(replica.clone()),
                 database: settings.database.as_str().into(),
                 timeout,
+                silence: Duration::from_millis(settings.limits.silence_timeout_ms),
             };
             let id = ReplicaId(i as u16);
             let lanes_max = settings.limits.lanes_per_replica_max;
@@ -333,6 +334,7 @@ async fn start(
             who: agent.clone(),
             log_id: prepared.log_id.clone(),
             epoch: prepared.epoch,
+            diverged: Mutex::default(),
         };
         tokio::spawn(agent.run());
     }
@@ -405,6 +407,8 @@ async fn accept(listener: Listener, shared: Arc<Shared>, workers: Arc<Workers>) 
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
                 // Answers are whole messages: waiting for more bytes only delays them.
                 let _ = stream.set_nodelay(true);
+                // A client whose host is gone says nothing more, and its session would stay for ever.
+                let _ = socket2::SockRef::from(&stream).set_keepalive(true);
                 Stream::Tcp(stream)
             }),
             Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),

@@ -75,6 +75,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
             address: Arc::new(replica.clone()),
             database: settings.database.as_str().into(),
             timeout: Duration::from_millis(settings.limits.connect_timeout_ms),
+            silence: Duration::from_millis(settings.limits.silence_timeout_ms),
         };
         match look_at(&connector, &agent).await {
             Ok((_, _, Some(Position { differs: Some(reason), .. }))) => {

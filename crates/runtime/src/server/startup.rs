@@ -25,6 +25,7 @@ use crate::server::{Counted, Shared, cancel};
 use crate::session::Session;
 use crate::session::client::{Client, ClientError, Stream};
 use crate::session::environment::Environment;
+use crate::session::settings::forbidden_setting;
 use crate::settings::UserSettings;
 
 /// The database name under which the admin console answers.
@@ -298,17 +299,6 @@ fn startup_environment(start: &Start, catalogue: &Catalogue, user: &str) -> Resu
                 ));
             }
             "replication" => {}
-            "client_encoding" => {
-                if !matches!(
-                    value.to_ascii_lowercase().replace('-', "").trim_matches('\''),
-                    "utf8" | "unicode"
-                ) {
-                    return Err(Failure::unsupported(
-                        format!("client encoding {value} is not supported"),
-                        "Set client_encoding to UTF8.",
-                    ));
-                }
-            }
             _ => settings.push((name.clone(), value.clone())),
         }
     }
@@ -316,6 +306,13 @@ fn startup_environment(start: &Start, catalogue: &Catalogue, user: &str) -> Resu
         Ok(options) => settings.extend(options),
         Err(error) => return Err(Failure::new(SqlState::INVALID_PARAMETER_VALUE, error.to_string())),
     }
+    for (name, value) in &settings {
+        // As libpq writes it for PGCLIENTENCODING, the name may stand in quotes.
+        if let Some((what, hint)) = forbidden_setting(name, Some(value.trim_matches('\''))) {
+            return Err(Failure::unsupported(what, hint));
+        }
+    }
+    settings.retain(|(name, _)| !name.eq_ignore_ascii_case("client_encoding"));
     Ok(Environment::of_startup(catalogue, user, &settings))
 }
 

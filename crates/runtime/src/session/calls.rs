@@ -303,11 +303,8 @@ impl Session {
                 self.plain_lane(replica).await.map_err(|error| Failure::of_lane(&error))?
             }
         };
-        self.cancel.set(Whereabouts::OnLane {
-            replica: lane.replica,
-            pid: lane.lent.lane.pid,
-            key: lane.lent.lane.key.clone(),
-        });
+        self.cancel
+            .set(Whereabouts::OnLane { replica: lane.replica, backend: lane.lent.lane.backend.clone() });
         let rows = ask(&mut lane, sql, portal).await;
         self.cancel.set(Whereabouts::Idle);
         let error = rows.as_ref().err();

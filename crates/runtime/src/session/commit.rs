@@ -48,7 +48,7 @@ impl Session {
 
     /// Several statements in one message, or before one Sync, are one transaction.
     pub(super) fn begin_implicit(&mut self) {
-        self.begin_txn(false, false);
+        self.begin_txn(false, self.default_read_only());
     }
 
     /// Commits (or, after an error, ends) an implicit transaction.
@@ -231,7 +231,7 @@ impl Session {
         if !lanes.is_empty() {
             tokio::spawn(async move {
                 for mut lane in lanes {
-                    if lane.lent.lane.command("ROLLBACK").await.is_ok() {
+                    if lane.lent.lane.roll_back().await.is_ok() {
                         shared.pools[usize::from(lane.replica.0)].give_back(&who, lane.lent);
                     }
                 }

@@ -118,12 +118,13 @@ impl Home<'_> {
         let pool = &self.shared.pools[usize::from(replica.0)];
         match answer {
             Ok(()) => {
-                scheduler.handle(Event::Applied { replica, csn });
+                // If the server has crashed since it answered, it may have lost what it answered.
+                scheduler.handle_if(|| pool.is_current(&lane.lent), Event::Applied { replica, csn });
                 pool.give_back(self.who, lane.lent);
             }
             Err(error) if error.is_database() => {
                 tracing::warn!(%error, %csn, replica = replica.0, "commit at the home was refused; it will be applied");
-                if lane.lent.lane.command("ROLLBACK").await.is_ok() {
+                if lane.lent.lane.roll_back().await.is_ok() {
                     pool.give_back(self.who, lane.lent);
                 }
                 scheduler.handle(Event::HomeLost { txn: self.txn, replica });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_classify::{
-    CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised,
+    Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised,
 };
 use onecopy_core::{AccessSet, StatementKind};
 use onecopy_wire::frontend::Bind;
@@ -49,8 +49,8 @@ pub(super) struct Aside {
     pub blocks: Vec<Block>,
     /// Sequences that it restarts, by schema and name.
     pub restarts: Vec<(String, String)>,
-    /// Replicas may execute it together with others of its class.
-    pub bulk: bool,
+    /// Whether replicas may execute it together with others of its class.
+    pub bulk: Bulk,
     /// It is all of its statement, so that the statement may begin again where nothing of it was executed.
     pub whole: bool,
     /// The text that was classified, and as what.

@@ -21,7 +21,7 @@ mod patience;
 mod prepared;
 mod run;
 mod sequences;
-mod settings;
+pub mod settings;
 mod shipping;
 mod simple;
 mod special;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use onecopy_classify::Determinism;
+use onecopy_classify::{Bulk, Determinism};
 use onecopy_core::{Access, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
@@ -91,6 +91,13 @@ impl Session {
         }
         if let Some(done) = self.execute_special(statement, portal).await? {
             return Ok(done);
+        }
+        if self.txn.is_none() && statement.class.effects.writes && self.default_read_only() {
+            let word =
+                statement.class.text.split_whitespace().next().unwrap_or_default().to_ascii_uppercase();
+            let what = format!("cannot execute {word} in a read-only transaction");
+            let failure = Failure::new(SqlState::READ_ONLY_SQL_TRANSACTION, what);
+            return self.fail_statement(&failure).await;
         }
         if statement.class.numbers_rows()
             && let Determinism::Number(plan) = self.determinism(statement, portal)
@@ -414,11 +421,7 @@ impl Session {
         let (begun_at, sent) = (self.client.output.len(), self.client.sent);
         let result = {
             let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
-            self.cancel.set(Whereabouts::OnLane {
-                replica,
-                pid: lane.lent.lane.pid,
-                key: lane.lent.lane.key.clone(),
-            });
+            self.cancel.set(Whereabouts::OnLane { replica, backend: lane.lent.lane.backend.clone() });
             let prelude = unit::put_prelude(&mut lane.lent.lane, &commands);
             match prelude {
                 Err(error) => Err(UnitError::from(error)),
@@ -617,8 +620,9 @@ impl Session {
                 }
                 other => other.clone(),
             };
-            let reach = job.aside.bulk.then(|| job.access.as_slice().into());
-            writes.push(Write { what, captured: false, rows: answer.rows, reach });
+            let reach = (job.aside.bulk != Bulk::No).then(|| job.access.as_slice().into());
+            let one_row = job.aside.bulk.is_one_row(&job.access);
+            writes.push(Write { what, captured: false, rows: answer.rows, reach, one_row });
         }
         if !writes.is_empty() {
             txn.note_writes(writes, settings);
@@ -708,7 +712,7 @@ impl Session {
             // It is closed, and may belong to a server that does not answer any more.
             return;
         }
-        match lane.lent.lane.command("ROLLBACK").await {
+        match lane.lent.lane.roll_back().await {
             Ok(()) => self.give_back(lane),
             Err(error) => self.lose_lane(lane, &error),
         }

@@ -378,8 +378,8 @@ pub(super) fn list_value(name: &str, values: &[String]) -> String {
     }
 }
 
-/// Settings that would undo what onecopy relies on.
-fn forbidden_setting(name: &str, value: Option<&str>) -> Option<(String, &'static str)> {
+/// Settings that would undo what onecopy relies on: what is wrong with one, and what to do instead.
+pub fn forbidden_setting(name: &str, value: Option<&str>) -> Option<(String, &'static str)> {
     match name.to_ascii_lowercase().as_str() {
         "session_replication_role" | "session_authorization" | "role" => Some((
             format!("setting {name} is not supported"),
@@ -393,8 +393,26 @@ fn forbidden_setting(name: &str, value: Option<&str>) -> Option<(String, &'stati
             "standard_conforming_strings = off is not supported".to_owned(),
             "Write strings with backslash escapes as E'...'.",
         )),
+        // The servers would end connections that onecopy keeps for all clients, which looks like a crash of theirs.
+        "idle_session_timeout" | "idle_in_transaction_session_timeout" | "transaction_timeout"
+            if !value.is_none_or(is_zero) =>
+        {
+            Some((
+                format!("setting {name} is not supported"),
+                "limits.idle_in_transaction_timeout_ms in onecopy's configuration ends idle transactions.",
+            ))
+        }
+        "exit_on_error" if value.is_some_and(|value| boolean(value) == Some(true)) => {
+            Some(("exit_on_error = on is not supported".to_owned(), "Close the connection after an error."))
+        }
         _ => None,
     }
+}
+
+/// Whether a time is none, with or without a unit.
+fn is_zero(time: &str) -> bool {
+    let number = time.trim().trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+    number.parse::<f64>() == Ok(0.0)
 }
 
 /// Whether a name is one of UTF8's, as the server compares them.
@@ -417,6 +435,10 @@ mod tests {
             ("client_encoding", Some("LATIN1")),
             ("standard_conforming_strings", Some("OFF")),
             ("standard_conforming_strings", Some("f")),
+            ("idle_session_timeout", Some("1")),
+            ("Idle_In_Transaction_Session_Timeout", Some("10 s")),
+            ("transaction_timeout", Some("5min")),
+            ("exit_on_error", Some("on")),
         ] {
             assert!(refused(name, value), "{name} = {value:?}");
         }
@@ -426,6 +448,10 @@ mod tests {
             ("client_encoding", None),
             ("standard_conforming_strings", Some("ON")),
             ("app.role", Some("x")),
+            ("idle_session_timeout", Some("0")),
+            ("idle_in_transaction_session_timeout", Some("0 ms")),
+            ("idle_in_transaction_session_timeout", None),
+            ("exit_on_error", Some("off")),
         ] {
             assert!(!refused(name, value), "{name} = {value:?}");
         }

@@ -8,6 +8,7 @@ use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
+use super::calls::boolean;
 use super::client::ClientError;
 use super::extended::Portal;
 use super::job::{Aside, Job};
@@ -345,12 +346,13 @@ impl Session {
         build::notice(&mut self.client.output, &build::Report::new(build::Severity::Warning, code, message));
     }
 
-    fn default_read_only(&self) -> bool {
+    /// Whether transactions that do not say otherwise change nothing.
+    pub(super) fn default_read_only(&self) -> bool {
         self.default_read_only
             || self
                 .environment
                 .value("default_transaction_read_only")
-                .is_some_and(|value| matches!(value, "on" | "true" | "yes" | "1"))
+                .is_some_and(|value| boolean(value) == Some(true))
     }
 
     fn answer_show(&mut self, extended: bool, name: &str, value: &str) {

@@ -1,0 +1,155 @@
+//! Servers that fail in ways of which TCP tells nothing, and what clients and `onecopy status` notice of it.
+
+use super::clients::{block_on, connect, json};
+use super::{Up, folder, wait_until};
+use onecopy_cluster::ClusterFile;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio_postgres::Client;
+
+/// What `onecopy status` says of a replica.
+fn replica(dir: &Path, index: usize) -> Value {
+    json(dir, &["status"])["replicas"][index].clone()
+}
+
+fn are_up(dir: &Path) -> bool {
+    let status = json(dir, &["status"]);
+    status["replicas"].as_array().unwrap().iter().all(|replica| replica["state"] == "up")
+}
+
+/// A server all of whose processes are stopped; they go on when this is dropped.
+struct Paused(Vec<u32>);
+
+impl Paused {
+    /// The postmaster first, so that it starts no others meanwhile.
+    fn new(postmaster: u32) -> Paused {
+        let mut paused = Paused(vec![postmaster]);
+        signal("-STOP", postmaster);
+        let children = format!("/proc/{postmaster}/task/{postmaster}/children");
+        for child in std::fs::read_to_string(children).unwrap().split_whitespace() {
+            let child = child.parse().unwrap();
+            paused.0.push(child);
+            signal("-STOP", child);
+        }
+        paused
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.0.iter().rev().for_each(|pid| signal("-CONT", *pid));
+    }
+}
+
+fn signal(which: &str, pid: u32) {
+    // One that has just ended needs none.
+    let _ = Command::new("kill").args([which, &pid.to_string()]).output().unwrap();
+}
+
+/// Adds to its own row and reads it, until told to stop; returns how often it has added.
+async fn count(client: Client, id: i32, stop: Arc<AtomicBool>, steps: Arc<AtomicU64>) -> i64 {
+    let mut added = 0;
+    while !stop.load(Ordering::Relaxed) {
+        match client.execute("UPDATE t SET v = v + 1 WHERE id = $1", &[&id]).await {
+            Ok(_) => added += 1,
+            Err(error) => assert_eq!(error.code().map(|code| code.code()), Some("40001"), "{error}"),
+        }
+        match client.query_one("SELECT v FROM t WHERE id = $1", &[&id]).await {
+            Ok(row) => assert_eq!(row.get::<_, i64>(0), added),
+            Err(error) => assert_eq!(error.code().map(|code| code.code()), Some("40001"), "{error}"),
+        }
+        steps.fetch_add(1, Ordering::Relaxed);
+    }
+    added
+}
+
+#[test]
+fn stopped_server_keeps_no_client_waiting_and_serves_again_when_it_goes_on() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        let table = "CREATE TABLE t (id int PRIMARY KEY, v bigint); INSERT INTO t SELECT n, 0 FROM generate_series(1, 6) n";
+        client.batch_execute(table).await.unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let steps: Vec<Arc<AtomicU64>> = (0..6).map(|_| Arc::default()).collect();
+        let mut workers = Vec::new();
+        for (id, steps) in (1..).zip(&steps) {
+            let client = connect(&file.client.dsn).await;
+            workers.push(tokio::spawn(count(client, id, stop.clone(), steps.clone())));
+        }
+        let all_have_gone_on = |what: &str| {
+            let before: Vec<u64> = steps.iter().map(|steps| steps.load(Ordering::Relaxed)).collect();
+            let has_gone_on =
+                |(steps, before): (&Arc<AtomicU64>, &u64)| steps.load(Ordering::Relaxed) > before + 10;
+            wait_until(what, || steps.iter().zip(&before).all(has_gone_on));
+        };
+        all_have_gone_on("all clients count");
+        let paused = Paused::new(file.replicas[1].pid);
+        wait_until("the stopped server is out of service", || replica(dir.path(), 1)["state"] == "down");
+        all_have_gone_on("all clients go on without the stopped server");
+        // The first to find out may be somebody who wanted to open a connection.
+        wait_until("the status says why", || {
+            ["silent", "unreachable"].map(Value::from).contains(&replica(dir.path(), 1)["out_because"])
+        });
+        let status = replica(dir.path(), 1);
+        assert!(!status["detail"].as_str().unwrap().is_empty() && status["out_s"].is_u64(), "{status}");
+        drop(paused);
+        wait_until("it serves again", || are_up(dir.path()));
+        stop.store(true, Ordering::Relaxed);
+        for (id, worker) in (1..).zip(workers) {
+            let added = worker.await.unwrap();
+            let row = client.query_one("SELECT v FROM t WHERE id = $1", &[&id]).await.unwrap();
+            assert_eq!(row.get::<_, i64>(0), added);
+        }
+        let verified = json(dir.path(), &["verify"]);
+        assert_eq!(
+            (&verified["identical"], verified["replicas"].as_array().unwrap().len()),
+            (&true.into(), 3)
+        );
+        assert_eq!(replica(dir.path(), 1)["out_because"], "");
+    });
+}
+
+#[test]
+fn replica_that_cannot_apply_a_commit_stays_out_of_service_until_it_can() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY)").await.unwrap();
+        wait_until("all replicas contain the table", || {
+            let status = json(dir.path(), &["status"]);
+            let replicas = status["replicas"].as_array().unwrap();
+            replicas.iter().all(|replica| replica["applied"] == status["status"]["told"])
+        });
+        // The next write finds its home where the last one did.
+        let at = (0..3).find(|at| replica(dir.path(), *at)["home_statements"] == 0).unwrap();
+        let behind = connect(&file.replicas[at].dsn).await;
+        behind.batch_execute("INSERT INTO t VALUES (1)").await.unwrap();
+        client.batch_execute("INSERT INTO t VALUES (1)").await.unwrap();
+        let tried = |times: u32| {
+            let status = replica(dir.path(), at);
+            status["detail"].as_str().unwrap().contains(&format!("(tried {times} times)"))
+        };
+        wait_until("it was tried four times", || tried(4));
+        for _ in 0..20 {
+            let status = replica(dir.path(), at);
+            assert_eq!((&status["state"], &status["out_because"]), (&"down".into(), &"record_fails".into()));
+            assert!(status["detail"].as_str().unwrap().contains("23505: duplicate key"), "{status}");
+        }
+        client.batch_execute("INSERT INTO t VALUES (2)").await.unwrap();
+        behind.batch_execute("DELETE FROM t WHERE id = 1").await.unwrap();
+        wait_until("it serves again", || are_up(dir.path()));
+        let verified = json(dir.path(), &["verify"]);
+        assert_eq!(
+            (&verified["identical"], verified["replicas"].as_array().unwrap().len()),
+            (&true.into(), 3)
+        );
+    });
+}
