@@ -37,6 +37,9 @@ pub struct Catalogue {
     /// Operators outside `pg_catalog`.
     #[serde(default)]
     pub operators: Vec<Operator>,
+    /// Casts of users whose functions are not immutable.
+    #[serde(default)]
+    pub casts: Vec<Cast>,
     /// Enumerations, domains and composite types outside `pg_catalog`.
     #[serde(default)]
     pub types: Vec<UserType>,
@@ -361,6 +364,60 @@ pub struct Operator {
     pub of_builtin_types: bool,
 }
 
+/// A cast of a user whose result may vary.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cast {
+    /// What it converts: the type, and the domains over it.
+    pub source: CastSide,
+    /// What it yields: the type, and what is made of it (domains, arrays, composite types).
+    pub target: CastSide,
+    /// Where it takes place without being asked for.
+    pub context: CastContext,
+    /// Its function, as (schema, name); None for a conversion by the types' own input and output functions.
+    #[serde(default)]
+    pub function: Option<(String, String)>,
+    /// Number of the function's arguments.
+    #[serde(default)]
+    pub arguments: u16,
+    /// How far its result may vary.
+    pub volatility: Volatility,
+    /// Functions of users that take or yield one of its types, as (schema, name).
+    #[serde(default)]
+    pub functions: Vec<(String, String)>,
+}
+
+/// When a cast is used (`pg_cast.castcontext`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CastContext {
+    /// Only where it is written.
+    #[serde(rename = "e")]
+    Explicit,
+    /// Where a value is assigned to a column, too.
+    #[serde(rename = "a")]
+    Assignment,
+    /// Anywhere.
+    #[serde(rename = "i")]
+    Implicit,
+}
+
+/// A cast's source or target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CastSide {
+    /// The type itself, then the others.
+    pub types: Vec<CastType>,
+}
+
+/// A type by its names.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CastType {
+    /// Its schema.
+    pub schema: String,
+    /// `pg_type.typname`.
+    pub name: String,
+    /// As SQL writes it, without modifiers.
+    pub shown: String,
+}
+
 /// A type outside `pg_catalog`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct UserType {
@@ -548,6 +605,52 @@ impl Catalogue {
     pub(crate) fn operators_named<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Operator> + 'a {
         let name = name.to_owned();
         self.operators.iter().filter(move |o| o.name == name)
+    }
+}
+
+impl Cast {
+    /// Those of its sides that are no types of `pg_catalog`.
+    pub(crate) fn users_types(&self) -> impl Iterator<Item = &CastSide> {
+        let is_users = |side: &&CastSide| side.types.first().is_none_or(|t| t.schema != "pg_catalog");
+        [&self.source, &self.target].into_iter().filter(is_users)
+    }
+
+    /// Whether a value of a type may be one that it converts, or be converted by it, where nothing shows it.
+    pub(crate) fn may_begin_at(&self, name: &Name) -> bool {
+        self.users_types().any(|side| side.is_named(name))
+    }
+}
+
+impl CastSide {
+    /// Whether a name may mean one of the types.
+    pub(crate) fn is_named(&self, name: &Name) -> bool {
+        let means = |t: &CastType| {
+            // A name before `[]` is that of an element, which has a line of its own.
+            t.name == name.last() && name.schema().is_none_or(|schema| t.schema == schema)
+        };
+        self.types.iter().any(means)
+    }
+
+    /// Whether a column is of one of the types.
+    pub(crate) fn is_type_of(&self, column: &Column) -> bool {
+        let plain = without_modifiers(&column.type_name);
+        self.types.iter().any(|t| t.shown == plain)
+    }
+
+    /// The type itself, as SQL writes it.
+    pub(crate) fn shown(&self) -> &str {
+        self.types.first().map_or("an unknown type", |t| &t.shown)
+    }
+}
+
+/// `timestamp(3) without time zone` without its `(3)`. A quoted name may hold parentheses, and no type with one is known
+/// that takes modifiers.
+fn without_modifiers(type_name: &str) -> std::borrow::Cow<'_, str> {
+    match (type_name.find('('), type_name.find(')')) {
+        (Some(from), Some(to)) if from < to && !type_name.contains('"') => {
+            format!("{}{}", &type_name[..from], &type_name[to + 1..]).into()
+        }
+        _ => type_name.into(),
     }
 }
 

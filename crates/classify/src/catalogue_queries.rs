@@ -203,6 +203,49 @@ SELECT json_build_object(
                 AND t.typnamespace <> 'pg_catalog'::regnamespace)
         ) ORDER BY s.nspname, o.oprname, o.oid), '[]'::json)
         FROM pg_operator o JOIN schemas s ON s.oid = o.oprnamespace JOIN pg_proc p ON p.oid = o.oprcode),
+    'casts', (
+        SELECT coalesce(json_agg(json_build_object(
+            'source', json_build_object('types', (
+                SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
+                                ORDER BY t.oid <> c.castsource, n.nspname, t.typname)
+                FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+                WHERE t.oid = c.castsource
+                   OR n.oid IN (SELECT oid FROM schemas) AND t.oid IN (SELECT d.oid FROM domains d WHERE d.at = c.castsource))),
+            'target', json_build_object('types', (
+                WITH RECURSIVE made (oid) AS (
+                    SELECT c.casttarget
+                    UNION
+                    SELECT m.oid FROM made JOIN LATERAL (
+                        SELECT t.oid FROM pg_type t
+                        WHERE t.typtype = 'd' AND t.typbasetype = made.oid OR t.typelem = made.oid AND t.typcategory = 'A'
+                        UNION ALL
+                        SELECT r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
+                        WHERE a.atttypid = made.oid AND a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
+                    ) m ON true
+                )
+                SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
+                                ORDER BY t.oid <> c.casttarget, n.nspname, t.typname)
+                FROM made JOIN pg_type t ON t.oid = made.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+                WHERE t.oid IN (c.casttarget, tt.typarray) OR n.oid IN (SELECT oid FROM schemas))),
+            'context', c.castcontext,
+            'function', CASE WHEN p.oid IS NOT NULL THEN json_build_array(pn.nspname, p.proname) END,
+            'arguments', coalesce(p.pronargs, 0),
+            'volatility', coalesce(p.provolatile, ti.provolatile),
+            'functions', (
+                SELECT coalesce(json_agg(DISTINCT jsonb_build_array(s.nspname, f.proname)), '[]'::json)
+                FROM pg_proc f JOIN schemas s ON s.oid = f.pronamespace
+                WHERE (c.castsource >= 16384 AND (c.castsource = ANY (f.proargtypes::oid[]) OR c.castsource = f.prorettype))
+                   OR (c.casttarget >= 16384 AND (c.casttarget = ANY (f.proargtypes::oid[]) OR c.casttarget = f.prorettype)))
+        ) ORDER BY format_type(c.castsource, NULL), format_type(c.casttarget, NULL)), '[]'::json)
+        FROM pg_cast c
+        JOIN pg_type tt ON tt.oid = c.casttarget
+        JOIN pg_proc ti ON ti.oid = tt.typinput
+        LEFT JOIN pg_proc p ON p.oid = c.castfunc
+        LEFT JOIN pg_namespace pn ON pn.oid = p.pronamespace
+        WHERE c.oid >= 16384
+          AND (p.provolatile <> 'i'
+               -- By input and output functions: what reads the environment are types of the system.
+               OR c.castmethod = 'i' AND ti.provolatile <> 'i' AND tt.typnamespace = 'pg_catalog'::regnamespace)),
     'types', (
         SELECT coalesce(json_agg(json_build_object(
             'schema', s.nspname, 'name', t.typname, 'kind', t.typtype,

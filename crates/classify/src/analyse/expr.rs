@@ -58,6 +58,7 @@ impl<'a> Analyser<'a> {
 
     /// An expression whose text, if it is a mere literal or parameter, is read as a column's type.
     pub(super) fn expr_for(&mut self, expr: &'a Expr, at: At, column: &crate::catalogue::Column) {
+        self.assignment_casts(Some(expr), column, at.scope);
         self.expr_read(expr, at, reads_of(column.type_oid, column.type_kind));
     }
 
@@ -178,6 +179,7 @@ impl<'a> Analyser<'a> {
     }
 
     fn cast(&mut self, value: &'a Expr, to: &TypeRef, at: At) {
+        self.explicit_casts(Some(value), &to.name, at.scope);
         let type_oid = builtin_type(&to.name);
         if is_reg_type(&to.name) {
             self.effects.reads_catalogue = true;
@@ -219,6 +221,9 @@ impl<'a> Analyser<'a> {
                 self.unreplayable(format!("the operator {} calls a stable function of a user", name.last()));
             }
             _ => {}
+        }
+        if volatility.is_some() {
+            self.casts_of_operator();
         }
     }
 
@@ -291,6 +296,10 @@ impl<'a> Analyser<'a> {
         let name = call.name.last();
         let in_catalog = matches!(call.name.schema(), None | Some("pg_catalog"));
         let mut found = false;
+        if call.arguments.len() <= 1 {
+            // The name of a type in the form of a call converts.
+            self.explicit_casts(call.arguments.first(), &call.name, at.scope);
+        }
         if in_catalog {
             if let Some(behaviour) = builtin(name, call.arguments.len()) {
                 found = true;
@@ -586,7 +595,8 @@ impl<'a> Analyser<'a> {
         !chosen.is_empty()
     }
 
-    fn user_function(&mut self, index: usize, function: &'a Function) {
+    pub(super) fn user_function(&mut self, index: usize, function: &'a Function) {
+        self.casts_of_function(&function.schema, &function.name);
         if matches!(function.kind, 'a' | 'w') {
             self.unreplayable(format!("the aggregate {}() may depend on the order of rows", function.name));
         }

@@ -9,6 +9,7 @@
 //! keeps the statement from being replayed.
 
 mod block;
+mod casts;
 mod expr;
 mod facts;
 mod freeze;
@@ -336,6 +337,7 @@ impl<'a> Analyser<'a> {
 
     /// A query or a change of rows, at the top or inside EXPLAIN, PREPARE, DECLARE and COPY.
     fn data_statement(&mut self, statement: &'a Statement) -> Kind {
+        self.casts_anywhere();
         match statement {
             Statement::Query(query) => {
                 self.effects.returns_rows = true;

@@ -179,6 +179,7 @@ impl<'a> Analyser<'a> {
             Body::Select(select) => {
                 let usage = QueryUse { lock: None, ordered: true, once: !body, body };
                 self.query(query, None, env, usage);
+                given.iter().for_each(|(column, _)| self.assignment_casts(None, column, scope));
                 let mut known = Known::new();
                 for ((column, partial), target) in given.iter().zip(&select.targets) {
                     if matches!(target.value, Expr::Column { star: true, .. }) {
@@ -196,6 +197,7 @@ impl<'a> Analyser<'a> {
             _ => {
                 let usage = QueryUse { lock: None, ordered: true, once: !body, body };
                 self.query(query, None, env, usage);
+                given.iter().for_each(|(column, _)| self.assignment_casts(None, column, scope));
                 Rows { values: vec![Known::new()], form: RowForm::Select { single: false } }
             }
         }
@@ -588,6 +590,9 @@ impl<'a> Analyser<'a> {
             self.unreplayable(format!("the default of column {} could not be read", column.name));
             return DefaultValue::Server(None);
         };
+        // The text does not show a conversion to the column's type.
+        let scope = self.new_scope(None, None, true);
+        self.assignment_casts(Some(expr), column, scope);
         if let Some(operand) = constant_default(expr, column) {
             return DefaultValue::Server(Some(operand));
         }
