@@ -312,7 +312,7 @@ impl<'a> Analyser<'a> {
         let Some(table) = self.target_table(name) else {
             return Kind::CopyIn { table: TableId::ALL };
         };
-        let t = self.table(table);
+        let t = self.as_named(name, table);
         self.left_out_by_copy(copy, t);
         let scope = self.opaque_scope();
         copy.filter.iter().for_each(|e| self.expr(e, At::each(scope)));
