@@ -286,3 +286,31 @@ fn definitions_change_while_other_sessions_lock_tables_and_draw_numbers() {
         assert_eq!(three.everywhere("SELECT (SELECT id FROM t0), (SELECT id FROM t3)").await, "1 1");
     });
 }
+
+#[test]
+fn definitions_that_others_change_are_heeded_after_a_transaction_has_changed_its_own() {
+    block_on(async {
+        let three = Three::start();
+        let (changing, other) = (three.client().await, three.client().await);
+        changing.batch_execute("CREATE TABLE note (id int PRIMARY KEY, r float8)").await.unwrap();
+        changing.batch_execute("BEGIN; CREATE TABLE mine (id serial PRIMARY KEY, v int)").await.unwrap();
+        // What concerns nothing of it changes nothing.
+        other.batch_execute("CREATE TABLE far (id int PRIMARY KEY)").await.unwrap();
+        changing
+            .batch_execute("INSERT INTO mine (v) VALUES (1); INSERT INTO note VALUES (1, 0)")
+            .await
+            .unwrap();
+        // Under the definitions that it read, this would be executed by every replica for itself.
+        other.batch_execute("CREATE TABLE note2 (id int PRIMARY KEY, r float8)").await.unwrap();
+        changing.batch_execute("COMMIT").await.unwrap();
+
+        changing.batch_execute("BEGIN; CREATE TABLE more (id int)").await.unwrap();
+        other.batch_execute("ALTER TABLE note2 ALTER r SET DEFAULT random()").await.unwrap();
+        let done = code(&changing, "INSERT INTO note2 (id) VALUES (1)").await;
+        assert_eq!(done, "40001", "it was classified before the default was there");
+        changing.batch_execute("ROLLBACK; BEGIN; CREATE TABLE more (id int)").await.unwrap();
+        changing.batch_execute("INSERT INTO note2 (id) VALUES (1); COMMIT").await.unwrap();
+        assert_eq!(three.everywhere("SELECT count(*), count(r) FROM note2").await, "1 1");
+        assert_eq!(three.everywhere("SELECT v FROM mine").await, "1");
+    });
+}
