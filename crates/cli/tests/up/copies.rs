@@ -314,3 +314,38 @@ fn definitions_that_others_change_are_heeded_after_a_transaction_has_changed_its
         assert_eq!(three.everywhere("SELECT v FROM mine").await, "1");
     });
 }
+
+#[test]
+fn errors_are_those_of_the_server() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE SEQUENCE few MAXVALUE 2; CREATE SEQUENCE down INCREMENT -1 MINVALUE -2 START -2;
+                      CREATE TABLE parent (id int PRIMARY KEY); INSERT INTO parent VALUES (1);
+                      CREATE TABLE child (id int PRIMARY KEY, parent int CONSTRAINT has_parent REFERENCES parent
+                          DEFERRABLE INITIALLY DEFERRED)";
+        client.batch_execute(schema).await.unwrap();
+        let drawn = |name: &str| format!("SELECT nextval('{name}')");
+        for (name, sql) in [("few", drawn("few")), ("few", drawn("few")), ("down", drawn("down"))] {
+            assert_eq!(code(&client, &sql).await, "done", "{name}");
+        }
+        let failed = async |sql: &str| {
+            let error = client.batch_execute(sql).await.unwrap_err();
+            error.as_db_error().unwrap().clone()
+        };
+        for (name, words) in [
+            ("few", "maximum value of sequence \"few\" (2)"),
+            ("down", "minimum value of sequence \"down\" (-2)"),
+        ] {
+            let error = failed(&drawn(name)).await;
+            assert_eq!(error.code().code(), "2200H");
+            assert_eq!(error.message(), format!("nextval: reached {words}"));
+        }
+
+        let error = failed("BEGIN; INSERT INTO child VALUES (1, 7); COMMIT").await;
+        assert_eq!(error.code().code(), "23503");
+        let names = (error.schema(), error.table(), error.constraint());
+        assert_eq!(names, (Some("public"), Some("child"), Some("has_parent")));
+        assert_eq!(three.everywhere("SELECT count(*) FROM child").await, "0");
+    });
+}
