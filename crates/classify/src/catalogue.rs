@@ -40,6 +40,9 @@ pub struct Catalogue {
     /// Casts of users whose functions are not immutable.
     #[serde(default)]
     pub casts: Vec<Cast>,
+    /// Checks of domains that call functions whose result may vary.
+    #[serde(default)]
+    pub domain_checks: Vec<DomainCheck>,
     /// Enumerations, domains and composite types outside `pg_catalog`.
     #[serde(default)]
     pub types: Vec<UserType>,
@@ -335,6 +338,9 @@ pub struct Function {
     /// It belongs to an extension.
     #[serde(default)]
     pub extension: Option<String>,
+    /// The defaults of its last arguments, as expressions with commas between them.
+    #[serde(default)]
+    pub default_values: Option<String>,
 }
 
 /// Functions of `pg_catalog` that share name and number of arguments.
@@ -382,6 +388,18 @@ pub struct Cast {
     /// How far its result may vary.
     pub volatility: Volatility,
     /// Functions of users that take or yield one of its types, as (schema, name).
+    #[serde(default)]
+    pub functions: Vec<(String, String)>,
+}
+
+/// A check of a domain that a value must pass which becomes one of the domain's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DomainCheck {
+    /// Its text.
+    pub check: String,
+    /// The domain, then what is made of it (domains over it, arrays, composite types).
+    pub types: Vec<CastType>,
+    /// Functions of users that take or yield the domain, as (schema, name).
     #[serde(default)]
     pub functions: Vec<(String, String)>,
 }
@@ -621,20 +639,27 @@ impl Cast {
     }
 }
 
+impl CastType {
+    /// Whether a name may mean it. One before `[]` is that of an element, which is a type of its own.
+    pub(crate) fn is_named(&self, name: &Name) -> bool {
+        self.name == name.last() && name.schema().is_none_or(|schema| self.schema == schema)
+    }
+
+    /// Whether a column is of it.
+    pub(crate) fn is_type_of(&self, column: &Column) -> bool {
+        self.shown == without_modifiers(&column.type_name)
+    }
+}
+
 impl CastSide {
     /// Whether a name may mean one of the types.
     pub(crate) fn is_named(&self, name: &Name) -> bool {
-        let means = |t: &CastType| {
-            // A name before `[]` is that of an element, which has a line of its own.
-            t.name == name.last() && name.schema().is_none_or(|schema| t.schema == schema)
-        };
-        self.types.iter().any(means)
+        self.types.iter().any(|t| t.is_named(name))
     }
 
     /// Whether a column is of one of the types.
     pub(crate) fn is_type_of(&self, column: &Column) -> bool {
-        let plain = without_modifiers(&column.type_name);
-        self.types.iter().any(|t| t.shown == plain)
+        self.types.iter().any(|t| t.is_type_of(column))
     }
 
     /// The type itself, as SQL writes it.

@@ -4,9 +4,10 @@
 //! it open whether the server makes that call.
 
 use super::Analyser;
-use super::block::ScopeId;
+use super::block::{Entry, EntryColumns, ScopeId};
+use super::expr::At;
 use crate::ast::{Expr, Literal, Name};
-use crate::catalogue::{Cast, CastContext, Column, Table, Volatility};
+use crate::catalogue::{Cast, CastContext, Column, DomainCheck, Table, Volatility};
 use crate::lexer::hash_bytes;
 use onecopy_core::Mode;
 
@@ -19,6 +20,10 @@ impl<'a> Analyser<'a> {
                 self.call_cast(cast);
             }
         }
+        for domain in self.catalogue().domain_checks.iter().filter(|d| d.types.iter().any(|t| t.is_named(to)))
+        {
+            self.check_domain(domain);
+        }
     }
 
     /// A value that is assigned to a column; None for what a query yields.
@@ -30,6 +35,10 @@ impl<'a> Analyser<'a> {
             {
                 self.call_cast(cast);
             }
+        }
+        let concerns = |d: &&DomainCheck| d.types.iter().any(|t| t.is_type_of(column));
+        for domain in self.catalogue().domain_checks.iter().filter(concerns) {
+            self.check_domain(domain);
         }
     }
 
@@ -52,6 +61,9 @@ impl<'a> Analyser<'a> {
                 self.call_cast(cast);
             }
         }
+        for domain in self.catalogue().domain_checks.iter().filter(|d| d.functions.iter().any(names)) {
+            self.check_domain(domain);
+        }
     }
 
     /// An operator of a user may convert its operands.
@@ -73,6 +85,32 @@ impl<'a> Analyser<'a> {
     /// Whether values that become those of a column of a type may be converted by a cast of a user.
     pub(super) fn converts_rows(&self, to: &Name) -> bool {
         self.catalogue().casts.iter().any(|c| c.target.is_named(to))
+    }
+
+    /// The check of a domain, whose value it takes by the name VALUE.
+    fn check_domain(&mut self, domain: &'a DomainCheck) {
+        let key = (u64::MAX - 3, hash_bytes(domain.check.as_bytes()));
+        if self.active.contains(&key) {
+            return;
+        }
+        self.active.push(key);
+        match self.library.expression(&domain.check) {
+            Some(check) => {
+                let scope = self.new_scope(None, None, true);
+                let columns = EntryColumns::Opaque;
+                self.scopes[scope].entries.push(Entry { name: String::new(), columns });
+                self.expr(check, At::each(scope));
+            }
+            None => {
+                self.touch_everything(Mode::Exclusive);
+                self.effects.writes = true;
+                self.refuse(
+                    "the check of a domain could not be read",
+                    "use functions that are immutable in it",
+                );
+            }
+        }
+        self.active.pop();
     }
 
     fn call_cast(&mut self, cast: &'a Cast) {

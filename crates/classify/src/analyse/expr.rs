@@ -591,8 +591,28 @@ impl<'a> Analyser<'a> {
         let chosen = if fitting.is_empty() { &named } else { &fitting };
         for (index, function) in chosen {
             self.user_function(*index, function);
+            if call.named || count < usize::from(function.arguments) {
+                self.argument_defaults(function);
+            }
         }
         !chosen.is_empty()
+    }
+
+    /// What a call leaves out is computed where it is called, whatever the function itself depends on.
+    pub(super) fn argument_defaults(&mut self, function: &'a Function) {
+        let Some(defaults) = &function.default_values else { return };
+        let library = self.library;
+        match library.query(library.texts.alloc(format!("SELECT {defaults}"))) {
+            Some(query) => {
+                self.query(
+                    query,
+                    None,
+                    None,
+                    QueryUse { lock: None, ordered: true, once: false, body: true },
+                );
+            }
+            None => self.unreplayable(format!("the defaults of {}() could not be read", function.name)),
+        }
     }
 
     pub(super) fn user_function(&mut self, index: usize, function: &'a Function) {

@@ -28,3 +28,14 @@ CREATE FUNCTION takes_loose(loose) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT
 
 CREATE FUNCTION saved(int) RETURNS safe LANGUAGE sql IMMUTABLE AS 'SELECT row($1)::safe';
 CREATE CAST (int AS safe) WITH FUNCTION saved(int) AS ASSIGNMENT;
+
+CREATE TABLE seen (n int);
+CREATE FUNCTION note(int) RETURNS bool LANGUAGE sql VOLATILE AS 'INSERT INTO seen VALUES ($1) RETURNING true';
+CREATE DOMAIN noted AS int CHECK (note(VALUE));
+CREATE DOMAIN lucky AS float8 CHECK (VALUE < random());
+CREATE TYPE holder AS (n noted);
+CREATE TABLE held (id int PRIMARY KEY, h holder);
+CREATE FUNCTION takes_noted(noted) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1';
+CREATE FUNCTION added(int, int) RETURNS int LANGUAGE plpgsql VOLATILE AS 'BEGIN RETURN $1 + $2; END';
+CREATE AGGREGATE summed (int) (sfunc = added, stype = int, initcond = '0');
+CREATE FUNCTION guessed(a float8 DEFAULT random(), b int DEFAULT 3) RETURNS float8 LANGUAGE sql IMMUTABLE AS 'SELECT a';

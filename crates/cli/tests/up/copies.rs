@@ -349,3 +349,65 @@ fn errors_are_those_of_the_server() {
         assert_eq!(three.everywhere("SELECT count(*) FROM child").await, "0");
     });
 }
+
+#[test]
+fn a_query_sees_one_state_whatever_its_functions_are_declared() {
+    block_on(async {
+        let three = Three::start();
+        let (reader, writer) = (three.client().await, three.client().await);
+        let schema = "CREATE TABLE account (id int PRIMARY KEY, n int); INSERT INTO account VALUES (1, 0);
+                      CREATE FUNCTION seen(int) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT n FROM account WHERE id = 1'";
+        reader.batch_execute(schema).await.unwrap();
+        let writes = async {
+            for _ in 0..150 {
+                writer.batch_execute("UPDATE account SET n = n + 1 WHERE id = 1").await.unwrap();
+            }
+        };
+        let reads = async {
+            for _ in 0..5 {
+                let sql = "SELECT count(DISTINCT seen(g)) FROM generate_series(1, 3000) g";
+                assert_eq!(super::clients::rows(&reader, sql).await, "1");
+                let prepared = reader.query_one(sql, &[]).await.unwrap();
+                assert_eq!(prepared.get::<_, i64>(0), 1);
+            }
+        };
+        futures_util::future::join(writes, reads).await;
+    });
+}
+
+#[test]
+fn what_is_called_without_being_named_is_called_on_every_replica_or_not_at_all() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE TABLE seen (n int); CREATE TABLE plain (id int PRIMARY KEY, x float8);
+                      CREATE TYPE coin AS (side float8); CREATE TABLE tossed (id int PRIMARY KEY, c coin);
+                      CREATE FUNCTION toss(int) RETURNS coin LANGUAGE sql VOLATILE AS 'SELECT row(random())::coin';
+                      CREATE CAST (int AS coin) WITH FUNCTION toss(int) AS ASSIGNMENT;
+                      CREATE FUNCTION note(int) RETURNS bool LANGUAGE sql VOLATILE
+                          AS 'INSERT INTO seen VALUES ($1) RETURNING true';
+                      CREATE DOMAIN noted AS int CHECK (note(VALUE));
+                      CREATE FUNCTION adds(int, int) RETURNS int LANGUAGE sql VOLATILE
+                          AS 'INSERT INTO seen VALUES ($2); SELECT $1 + $2';
+                      CREATE AGGREGATE summed (int) (sfunc = adds, stype = int, initcond = '0');
+                      CREATE FUNCTION guessed(a float8 DEFAULT random()) RETURNS float8 LANGUAGE sql IMMUTABLE AS 'SELECT a';
+                      CREATE TABLE parted (id int, x float8, PRIMARY KEY (id)) PARTITION BY LIST (id);
+                      CREATE TABLE part PARTITION OF parted (x DEFAULT random()) FOR VALUES IN (1)";
+        client.batch_execute(schema).await.unwrap();
+        let calls = [
+            ("INSERT INTO tossed VALUES (1, 7)", "done"),
+            ("SELECT 7::noted", "done"),
+            ("SELECT summed(n) FROM seen", "0A000"),
+            ("INSERT INTO plain VALUES (1, guessed())", "done"),
+            ("INSERT INTO part (id) VALUES (1)", "done"),
+            ("UPDATE part SET x = DEFAULT WHERE id = 1", "done"),
+        ];
+        for (sql, expected) in calls {
+            assert_eq!(code(&client, sql).await, expected, "{sql}");
+        }
+        let counts =
+            "SELECT (SELECT count(c) FROM tossed), (SELECT count(*) FROM seen), (SELECT count(x) FROM plain),
+                      (SELECT count(x) FROM part)";
+        assert_eq!(three.everywhere(counts).await, "1 1 1 1");
+    });
+}

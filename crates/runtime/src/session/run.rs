@@ -393,6 +393,11 @@ impl Session {
             Ok(lane) => lane,
             Err(error) => return Ok(self.lane_unavailable(id, op, replica, error)),
         };
+        let class = job.aside.classified.as_ref().map(|(_, class)| class);
+        if matches!(how, How::Alone) && class.is_some_and(|class| class.effects.takes_snapshots) {
+            // All of it must see one state. The block is rolled back before the lane is lent again.
+            commands.push("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY".to_owned());
+        }
         if matches!(how, How::Home { open: true })
             && self.txn.as_ref().is_some_and(|txn| txn.cursors && !txn.reads.is_empty())
             && let Err(error) = self.reopen_cursors(&mut lane, std::mem::take(&mut commands)).await
