@@ -162,7 +162,7 @@ impl<'a> Analyser<'a> {
     }
 
     /// Text that names a moment by the clock, if it does.
-    fn clock_literal(&mut self, text: &str, place: u32, at: At) {
+    pub(super) fn clock_literal(&mut self, text: &str, place: u32, at: At) {
         if self.scope_is_body(at.scope) {
             if crate::value::has_clock_word(text) {
                 self.unreplayable("a function, view or default names a moment by the clock");
@@ -180,6 +180,7 @@ impl<'a> Analyser<'a> {
 
     fn cast(&mut self, value: &'a Expr, to: &TypeRef, at: At) {
         self.explicit_casts(Some(value), &to.name, at.scope);
+        self.read_as_moment(value, &to.name, at);
         let type_oid = builtin_type(&to.name);
         if is_reg_type(&to.name) {
             self.effects.reads_catalogue = true;
@@ -299,8 +300,16 @@ impl<'a> Analyser<'a> {
         if call.arguments.len() <= 1 {
             // The name of a type in the form of a call converts.
             self.explicit_casts(call.arguments.first(), &call.name, at.scope);
+            if let Some(value) = call.arguments.first() {
+                self.read_as_moment(value, &call.name, at);
+            }
         }
         if in_catalog {
+            if makes_records(name) {
+                self.unreplayable(
+                    "text in JSON that is read as a date or time may name a moment by the clock",
+                );
+            }
             if let Some(behaviour) = builtin(name, call.arguments.len()) {
                 found = true;
                 if self.behave(behaviour, call, at) {
@@ -683,6 +692,12 @@ fn extension_function(function: &Function) -> Option<Known> {
 
 fn is_system_column(name: &str) -> bool {
     matches!(name, "ctid" | "xmin" | "xmax" | "cmin" | "cmax" | "tableoid")
+}
+
+/// Functions that read text in JSON as values of any type.
+fn makes_records(name: &str) -> bool {
+    let rest = name.strip_prefix("json").map(|rest| rest.strip_prefix('b').unwrap_or(rest));
+    matches!(rest, Some("_populate_record" | "_populate_recordset" | "_to_record" | "_to_recordset"))
 }
 
 /// Types whose values are OIDs of objects.

@@ -14,6 +14,7 @@ mod expr;
 mod facts;
 mod freeze;
 mod locks;
+mod moments;
 mod numbering;
 mod parameters;
 mod procedural;
