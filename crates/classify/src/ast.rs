@@ -679,6 +679,8 @@ pub(crate) struct AlterCommand {
     pub called_default: Option<(String, Expr)>,
     /// The type of a column that is added without a default of its own.
     pub added_type: Option<Name>,
+    /// The type to which it converts the values of rows that are there.
+    pub converted_to: Option<Name>,
     pub effect: AlterEffect,
     pub tables: Vec<Name>,
 }

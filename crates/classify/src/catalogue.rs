@@ -37,6 +37,12 @@ pub struct Catalogue {
     /// Operators outside `pg_catalog`.
     #[serde(default)]
     pub operators: Vec<Operator>,
+    /// Casts of users whose functions are not immutable.
+    #[serde(default)]
+    pub casts: Vec<Cast>,
+    /// Checks of domains that call functions whose result may vary.
+    #[serde(default)]
+    pub domain_checks: Vec<DomainCheck>,
     /// Enumerations, domains and composite types outside `pg_catalog`.
     #[serde(default)]
     pub types: Vec<UserType>,
@@ -332,6 +338,9 @@ pub struct Function {
     /// It belongs to an extension.
     #[serde(default)]
     pub extension: Option<String>,
+    /// The defaults of its last arguments, as expressions with commas between them.
+    #[serde(default)]
+    pub default_values: Option<String>,
 }
 
 /// Functions of `pg_catalog` that share name and number of arguments.
@@ -359,6 +368,72 @@ pub struct Operator {
     /// It accepts two operands of types of `pg_catalog`, so it may stand where a built-in operator would.
     #[serde(default)]
     pub of_builtin_types: bool,
+}
+
+/// A cast of a user whose result may vary.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cast {
+    /// What it converts: the type, and the domains over it.
+    pub source: CastSide,
+    /// What it yields: the type, and what is made of it (domains, arrays, composite types).
+    pub target: CastSide,
+    /// Where it takes place without being asked for.
+    pub context: CastContext,
+    /// Its function, as (schema, name); None for a conversion by the types' own input and output functions.
+    #[serde(default)]
+    pub function: Option<(String, String)>,
+    /// Number of the function's arguments.
+    #[serde(default)]
+    pub arguments: u16,
+    /// How far its result may vary.
+    pub volatility: Volatility,
+    /// Functions of users that take or yield one of its types, as (schema, name).
+    #[serde(default)]
+    pub functions: Vec<(String, String)>,
+}
+
+/// A check of a domain that a value must pass which becomes one of the domain's.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DomainCheck {
+    /// Its text.
+    pub check: String,
+    /// The domain, then what is made of it (domains over it, arrays, composite types).
+    pub types: Vec<CastType>,
+    /// Functions of users that take or yield the domain, as (schema, name).
+    #[serde(default)]
+    pub functions: Vec<(String, String)>,
+}
+
+/// When a cast is used (`pg_cast.castcontext`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CastContext {
+    /// Only where it is written.
+    #[serde(rename = "e")]
+    Explicit,
+    /// Where a value is assigned to a column, too.
+    #[serde(rename = "a")]
+    Assignment,
+    /// Anywhere.
+    #[serde(rename = "i")]
+    Implicit,
+}
+
+/// A cast's source or target.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CastSide {
+    /// The type itself, then the others.
+    pub types: Vec<CastType>,
+}
+
+/// A type by its names.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CastType {
+    /// Its schema.
+    pub schema: String,
+    /// `pg_type.typname`.
+    pub name: String,
+    /// As SQL writes it, without modifiers.
+    pub shown: String,
 }
 
 /// A type outside `pg_catalog`.
@@ -548,6 +623,59 @@ impl Catalogue {
     pub(crate) fn operators_named<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Operator> + 'a {
         let name = name.to_owned();
         self.operators.iter().filter(move |o| o.name == name)
+    }
+}
+
+impl Cast {
+    /// Those of its sides that are no types of `pg_catalog`.
+    pub(crate) fn users_types(&self) -> impl Iterator<Item = &CastSide> {
+        let is_users = |side: &&CastSide| side.types.first().is_none_or(|t| t.schema != "pg_catalog");
+        [&self.source, &self.target].into_iter().filter(is_users)
+    }
+
+    /// Whether a value of a type may be one that it converts, or be converted by it, where nothing shows it.
+    pub(crate) fn may_begin_at(&self, name: &Name) -> bool {
+        self.users_types().any(|side| side.is_named(name))
+    }
+}
+
+impl CastType {
+    /// Whether a name may mean it. One before `[]` is that of an element, which is a type of its own.
+    pub(crate) fn is_named(&self, name: &Name) -> bool {
+        self.name == name.last() && name.schema().is_none_or(|schema| self.schema == schema)
+    }
+
+    /// Whether a column is of it.
+    pub(crate) fn is_type_of(&self, column: &Column) -> bool {
+        self.shown == without_modifiers(&column.type_name)
+    }
+}
+
+impl CastSide {
+    /// Whether a name may mean one of the types.
+    pub(crate) fn is_named(&self, name: &Name) -> bool {
+        self.types.iter().any(|t| t.is_named(name))
+    }
+
+    /// Whether a column is of one of the types.
+    pub(crate) fn is_type_of(&self, column: &Column) -> bool {
+        self.types.iter().any(|t| t.is_type_of(column))
+    }
+
+    /// The type itself, as SQL writes it.
+    pub(crate) fn shown(&self) -> &str {
+        self.types.first().map_or("an unknown type", |t| &t.shown)
+    }
+}
+
+/// `timestamp(3) without time zone` without its `(3)`. A quoted name may hold parentheses, and no type with one is known
+/// that takes modifiers.
+fn without_modifiers(type_name: &str) -> std::borrow::Cow<'_, str> {
+    match (type_name.find('('), type_name.find(')')) {
+        (Some(from), Some(to)) if from < to && !type_name.contains('"') => {
+            format!("{}{}", &type_name[..from], &type_name[to + 1..]).into()
+        }
+        _ => type_name.into(),
     }
 }
 

@@ -176,7 +176,14 @@ SELECT json_build_object(
                 SELECT json_agg(n.name ORDER BY n.ord)
                 FROM unnest(p.proargnames, p.proargmodes) WITH ORDINALITY AS n (name, mode, ord)
                 WHERE n.mode IN ('i', 'b', 'v')) END, '[]'::json),
-            'volatility', p.provolatile, 'language', l.lanname,
+            'default_values', pg_get_expr(p.proargdefaults, 0),
+            'volatility', coalesce((
+                -- An aggregate varies as far as the functions of which it is made.
+                SELECT max(f.provolatile::text) FROM pg_aggregate a JOIN pg_proc f ON f.oid IN (
+                    a.aggtransfn, a.aggfinalfn, a.aggcombinefn, a.aggserialfn, a.aggdeserialfn, a.aggmtransfn,
+                    a.aggminvtransfn, a.aggmfinalfn)
+                WHERE a.aggfnoid = p.oid), p.provolatile::text),
+            'language', l.lanname,
             'body', CASE WHEN l.lanname IN ('c', 'internal') THEN '' ELSE {body} END,
             'settings', coalesce(array_to_json(p.proconfig), '[]'::json),
             'extension', (SELECT e.extname FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
@@ -203,6 +210,84 @@ SELECT json_build_object(
                 AND t.typnamespace <> 'pg_catalog'::regnamespace)
         ) ORDER BY s.nspname, o.oprname, o.oid), '[]'::json)
         FROM pg_operator o JOIN schemas s ON s.oid = o.oprnamespace JOIN pg_proc p ON p.oid = o.oprcode),
+    'casts', (
+        SELECT coalesce(json_agg(json_build_object(
+            'source', json_build_object('types', (
+                SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
+                                ORDER BY t.oid <> c.castsource, n.nspname, t.typname)
+                FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+                WHERE t.oid = c.castsource
+                   OR n.oid IN (SELECT oid FROM schemas) AND t.oid IN (SELECT d.oid FROM domains d WHERE d.at = c.castsource))),
+            'target', json_build_object('types', (
+                WITH RECURSIVE made (oid) AS (
+                    SELECT c.casttarget
+                    UNION
+                    SELECT m.oid FROM made JOIN LATERAL (
+                        SELECT t.oid FROM pg_type t
+                        WHERE t.typtype = 'd' AND t.typbasetype = made.oid OR t.typelem = made.oid AND t.typcategory = 'A'
+                        UNION ALL
+                        SELECT r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
+                        WHERE a.atttypid = made.oid AND a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
+                    ) m ON true
+                )
+                SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
+                                ORDER BY t.oid <> c.casttarget, n.nspname, t.typname)
+                FROM made JOIN pg_type t ON t.oid = made.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+                WHERE t.oid IN (c.casttarget, tt.typarray) OR n.oid IN (SELECT oid FROM schemas))),
+            'context', c.castcontext,
+            'function', CASE WHEN p.oid IS NOT NULL THEN json_build_array(pn.nspname, p.proname) END,
+            'arguments', coalesce(p.pronargs, 0),
+            'volatility', coalesce(p.provolatile, ti.provolatile),
+            'functions', (
+                SELECT coalesce(json_agg(DISTINCT jsonb_build_array(s.nspname, f.proname)), '[]'::json)
+                FROM pg_proc f JOIN schemas s ON s.oid = f.pronamespace
+                WHERE (c.castsource >= 16384 AND (c.castsource = ANY (f.proargtypes::oid[]) OR c.castsource = f.prorettype))
+                   OR (c.casttarget >= 16384 AND (c.casttarget = ANY (f.proargtypes::oid[]) OR c.casttarget = f.prorettype)))
+        ) ORDER BY format_type(c.castsource, NULL), format_type(c.casttarget, NULL)), '[]'::json)
+        FROM pg_cast c
+        JOIN pg_type tt ON tt.oid = c.casttarget
+        JOIN pg_proc ti ON ti.oid = tt.typinput
+        LEFT JOIN pg_proc p ON p.oid = c.castfunc
+        LEFT JOIN pg_namespace pn ON pn.oid = p.pronamespace
+        WHERE c.oid >= 16384
+          AND (p.provolatile <> 'i'
+               -- By input and output functions: what reads the environment are types of the system.
+               OR c.castmethod = 'i' AND ti.provolatile <> 'i' AND tt.typnamespace = 'pg_catalog'::regnamespace)),
+    'domain_checks', (
+        SELECT coalesce(json_agg(json_build_object(
+            'check', x.text,
+            'types', (
+                WITH RECURSIVE made (oid) AS (
+                    SELECT x.domain
+                    UNION
+                    SELECT m.oid FROM made JOIN LATERAL (
+                        SELECT t.oid FROM pg_type t
+                        WHERE t.typtype = 'd' AND t.typbasetype = made.oid OR t.typelem = made.oid AND t.typcategory = 'A'
+                        UNION ALL
+                        SELECT r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
+                        WHERE a.atttypid = made.oid AND a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
+                    ) m ON true
+                )
+                SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
+                                ORDER BY t.oid <> x.domain, n.nspname, t.typname)
+                FROM made JOIN pg_type t ON t.oid = made.oid JOIN pg_namespace n ON n.oid = t.typnamespace),
+            'functions', (
+                SELECT coalesce(json_agg(DISTINCT jsonb_build_array(s.nspname, f.proname)), '[]'::json)
+                FROM pg_proc f JOIN schemas s ON s.oid = f.pronamespace
+                WHERE x.domain = ANY (f.proargtypes::oid[]) OR x.domain = f.prorettype)
+        ) ORDER BY format_type(x.domain, NULL), x.text), '[]'::json)
+        FROM (
+            SELECT k.contypid AS domain, CASE WHEN k.conrelid = 0 THEN pg_get_expr(k.conbin, 0) END AS text
+            FROM pg_constraint k JOIN pg_type t ON t.oid = k.contypid JOIN schemas s ON s.oid = t.typnamespace
+            WHERE k.contype = 'c'
+              -- One that calls what may vary. What belongs to the system has no dependency: its names tell.
+              AND (EXISTS (SELECT FROM pg_depend d JOIN pg_proc f ON f.oid = d.refobjid
+                           WHERE d.classid = 'pg_constraint'::regclass AND d.objid = k.oid
+                             AND d.refclassid = 'pg_proc'::regclass AND f.provolatile <> 'i')
+                   OR EXISTS (SELECT FROM regexp_matches(pg_get_constraintdef(k.oid), '([a-z_0-9]+)[(]', 'g') m
+                              JOIN pg_proc f ON f.proname = m[1] AND f.pronamespace = 'pg_catalog'::regnamespace
+                              WHERE f.provolatile = 'v'))
+        ) x WHERE x.text IS NOT NULL),
     'types', (
         SELECT coalesce(json_agg(json_build_object(
             'schema', s.nspname, 'name', t.typname, 'kind', t.typtype,

@@ -321,6 +321,8 @@ pub struct Effects {
     pub reads_session: bool,
     /// Its result changes from call to call: `random()`, `gen_random_uuid()`, `clock_timestamp()`.
     pub reads_random: bool,
+    /// It calls a volatile function in SQL. At READ COMMITTED each of that function's queries takes a snapshot of its own.
+    pub takes_snapshots: bool,
     /// It calls nextval, currval, lastval or setval.
     pub sequences: bool,
     /// It calls a function of the advisory locks.

@@ -805,6 +805,7 @@ impl Reader {
                         _ => AlterCommand {
                             called_default: None,
                             added_type: None,
+                            converted_to: None,
                             effect: AlterEffect::Rewrites,
                             tables: Vec::new(),
                         },
@@ -927,6 +928,7 @@ impl Reader {
         let mut tables = Vec::new();
         let mut called_default = None;
         let mut added_type = None;
+        let mut converted_to = None;
         let effect = match command.subtype {
             Kind::AT_AddColumn => match command.def() {
                 Node::ColumnDef(column) => {
@@ -934,18 +936,23 @@ impl Reader {
                         use raw::ConstrType::{CONSTR_DEFAULT, CONSTR_GENERATED};
                         matches!(c, Node::Constraint(c) if matches!(c.contype, CONSTR_DEFAULT | CONSTR_GENERATED))
                     };
-                    if !column.constraints().iter().any(|c| computes(&c)) {
-                        added_type = Some(type_ref(column.type_name()).name);
+                    let of_column = type_ref(column.type_name()).name;
+                    match column.constraints().iter().any(|c| computes(&c)) {
+                        true => converted_to = Some(of_column),
+                        false => added_type = Some(of_column),
                     }
                     self.added_column(column, &mut tables, &mut called_default)?
                 }
                 _ => AlterEffect::Evaluates,
             },
             Kind::AT_AlterColumnType => match command.def() {
-                Node::ColumnDef(column) => match self.optional(column.raw_default())? {
-                    Some(using) if !is_simple(&using) => AlterEffect::Evaluates,
-                    _ => AlterEffect::Rewrites,
-                },
+                Node::ColumnDef(column) => {
+                    converted_to = Some(type_ref(column.type_name()).name);
+                    match self.optional(column.raw_default())? {
+                        Some(using) if !is_simple(&using) => AlterEffect::Evaluates,
+                        _ => AlterEffect::Rewrites,
+                    }
+                }
                 _ => AlterEffect::Evaluates,
             },
             Kind::AT_AddConstraint => {
@@ -977,7 +984,7 @@ impl Reader {
             }
             _ => AlterEffect::CatalogueOnly,
         };
-        Ok(AlterCommand { called_default, added_type, effect, tables })
+        Ok(AlterCommand { called_default, added_type, converted_to, effect, tables })
     }
 
     fn added_column(

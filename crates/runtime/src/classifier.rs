@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use onecopy_classify::{
     CapturePlan, Catalogue, Class, ClassCache, Context, OwnedLayout, Rewrite, Scratch, context_key,
 };
+use onecopy_core::Csn;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
@@ -49,6 +50,8 @@ const CLASSES_MAX: usize = 20_000;
 /// The definitions in force and the classes found under them.
 pub struct Classifier {
     catalogue: RwLock<Arc<Catalogue>>,
+    /// A replica that has applied this much contains every change up to the generation in force.
+    contained_at: AtomicU64,
     cache: Mutex<ClassCache>,
     generation: AtomicU64,
     /// Changes of definitions that are decided or about to be, and not yet read.
@@ -58,10 +61,12 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    pub fn new(catalogue: Catalogue) -> Classifier {
+    /// Begins with definitions that every replica has which has applied as much.
+    pub fn new(catalogue: Catalogue, told: Csn) -> Classifier {
         Classifier {
             has_deferrable: AtomicBool::new(has_deferrable(&catalogue)),
             catalogue: RwLock::new(Arc::new(catalogue)),
+            contained_at: AtomicU64::new(told.0),
             cache: Mutex::new(ClassCache::new(CLASSES_MAX)),
             generation: AtomicU64::new(1),
             changing: AtomicU32::new(0),
@@ -75,6 +80,13 @@ impl Classifier {
 
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+
+    /// The generation in force, if a replica that has applied so much surely contains it.
+    pub fn generation_contained(&self, applied: Csn) -> Option<u64> {
+        // In this order: a newer position is only demanded for nothing.
+        let generation = self.generation();
+        (applied.0 >= self.contained_at.load(Ordering::Acquire)).then_some(generation)
     }
 
     /// Classifies the first statement of `sql`; also the offset of the next one.
@@ -122,9 +134,11 @@ impl Classifier {
         self.changing.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The new definitions were read, or the change did not happen (`None`).
-    pub fn end_change(&self, catalogue: Option<Catalogue>) {
-        if let Some(catalogue) = catalogue {
+    /// The new definitions were read from a replica that contained everything up to a position, or the change did not
+    /// happen (`None`).
+    pub fn end_change(&self, read: Option<(Catalogue, Csn)>) {
+        if let Some((catalogue, told)) = read {
+            self.contained_at.fetch_max(told.0, Ordering::AcqRel);
             self.has_deferrable.store(has_deferrable(&catalogue), Ordering::Release);
             *self.catalogue.write() = Arc::new(catalogue);
             self.generation.fetch_add(1, Ordering::AcqRel);

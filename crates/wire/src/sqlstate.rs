@@ -143,6 +143,8 @@ states! {
     UNDEFINED_PARAMETER = b"42P02";
     /// The portal or cursor exists already.
     DUPLICATE_CURSOR = b"42P03";
+    /// A sequence has no further value.
+    SEQUENCE_GENERATOR_LIMIT_EXCEEDED = b"2200H";
     /// The prepared statement exists already.
     DUPLICATE_PREPARED_STATEMENT = b"42P05";
     /// No such object.

@@ -359,6 +359,11 @@ impl<'a> Analyser<'a> {
         self.scopes.get(scope).is_some_and(|s| s.body)
     }
 
+    /// The table of a relation, with its columns in the order in which `*` yields them.
+    fn shape(&self, relation: u32, table: usize) -> &'a crate::catalogue::Table {
+        self.partitions.get(&relation).copied().unwrap_or_else(|| self.table(table))
+    }
+
     /// A new number for an occurrence of a table.
     pub(super) fn new_relation(&mut self, table: Option<usize>) -> u32 {
         self.relations.push(table);
@@ -474,6 +479,9 @@ impl<'a> Analyser<'a> {
                 self.open_item(table, scope, block, locks)
             }
             From::Other { parts, alias } => {
+                self.unreplayable(
+                    "text in XML or JSON that is read as a date or time may name a moment by the clock",
+                );
                 block.walks.extend(parts.iter().map(|e| (e, scope)));
                 let name = alias.as_ref().map_or(String::new(), |a| a.name.clone());
                 self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Opaque });
@@ -497,6 +505,10 @@ impl<'a> Analyser<'a> {
         match self.resolve(name) {
             Resolved::Table(table) => {
                 let relation = self.new_relation(Some(table));
+                let named = self.as_named(name, table);
+                if !std::ptr::eq(named, self.table(table)) {
+                    self.partitions.insert(relation, named);
+                }
                 let columns = match renames {
                     [] => EntryColumns::Table(relation),
                     renames => EntryColumns::Derived(self.renamed(table, relation, renames)),
@@ -684,7 +696,7 @@ impl<'a> Analyser<'a> {
                 EntryColumns::Derived(derived) => columns.extend(derived.iter().cloned()),
                 EntryColumns::Table(relation) => {
                     let table = self.relations.get(*relation as usize).copied().flatten()?;
-                    let of_table = &self.table(table).columns;
+                    let of_table = &self.shape(*relation, table).columns;
                     columns.extend(of_table.iter().map(|c| (c.name.clone(), Some((*relation, c.number)))));
                 }
             }
@@ -693,7 +705,7 @@ impl<'a> Analyser<'a> {
     }
 
     fn renamed(&self, table: usize, relation: u32, renames: &[String]) -> Vec<(String, Option<Key>)> {
-        let columns = &self.table(table).columns;
+        let columns = &self.shape(relation, table).columns;
         let mut named: Vec<(String, Option<Key>)> =
             columns.iter().map(|c| (c.name.clone(), Some((relation, c.number)))).collect();
         for ((name, _), rename) in named.iter_mut().zip(renames) {

@@ -58,6 +58,7 @@ impl<'a> Analyser<'a> {
 
     /// An expression whose text, if it is a mere literal or parameter, is read as a column's type.
     pub(super) fn expr_for(&mut self, expr: &'a Expr, at: At, column: &crate::catalogue::Column) {
+        self.assignment_casts(Some(expr), column, at.scope);
         self.expr_read(expr, at, reads_of(column.type_oid, column.type_kind));
     }
 
@@ -161,7 +162,7 @@ impl<'a> Analyser<'a> {
     }
 
     /// Text that names a moment by the clock, if it does.
-    fn clock_literal(&mut self, text: &str, place: u32, at: At) {
+    pub(super) fn clock_literal(&mut self, text: &str, place: u32, at: At) {
         if self.scope_is_body(at.scope) {
             if crate::value::has_clock_word(text) {
                 self.unreplayable("a function, view or default names a moment by the clock");
@@ -178,6 +179,8 @@ impl<'a> Analyser<'a> {
     }
 
     fn cast(&mut self, value: &'a Expr, to: &TypeRef, at: At) {
+        self.explicit_casts(Some(value), &to.name, at.scope);
+        self.read_as_moment(value, &to.name, at);
         let type_oid = builtin_type(&to.name);
         if is_reg_type(&to.name) {
             self.effects.reads_catalogue = true;
@@ -219,6 +222,9 @@ impl<'a> Analyser<'a> {
                 self.unreplayable(format!("the operator {} calls a stable function of a user", name.last()));
             }
             _ => {}
+        }
+        if volatility.is_some() {
+            self.casts_of_operator();
         }
     }
 
@@ -291,7 +297,19 @@ impl<'a> Analyser<'a> {
         let name = call.name.last();
         let in_catalog = matches!(call.name.schema(), None | Some("pg_catalog"));
         let mut found = false;
+        if call.arguments.len() <= 1 {
+            // The name of a type in the form of a call converts.
+            self.explicit_casts(call.arguments.first(), &call.name, at.scope);
+            if let Some(value) = call.arguments.first() {
+                self.read_as_moment(value, &call.name, at);
+            }
+        }
         if in_catalog {
+            if makes_records(name) {
+                self.unreplayable(
+                    "text in JSON that is read as a date or time may name a moment by the clock",
+                );
+            }
             if let Some(behaviour) = builtin(name, call.arguments.len()) {
                 found = true;
                 if self.behave(behaviour, call, at) {
@@ -582,11 +600,32 @@ impl<'a> Analyser<'a> {
         let chosen = if fitting.is_empty() { &named } else { &fitting };
         for (index, function) in chosen {
             self.user_function(*index, function);
+            if call.named || count < usize::from(function.arguments) {
+                self.argument_defaults(function);
+            }
         }
         !chosen.is_empty()
     }
 
-    fn user_function(&mut self, index: usize, function: &'a Function) {
+    /// What a call leaves out is computed where it is called, whatever the function itself depends on.
+    pub(super) fn argument_defaults(&mut self, function: &'a Function) {
+        let Some(defaults) = &function.default_values else { return };
+        let library = self.library;
+        match library.query(library.texts.alloc(format!("SELECT {defaults}"))) {
+            Some(query) => {
+                self.query(
+                    query,
+                    None,
+                    None,
+                    QueryUse { lock: None, ordered: true, once: false, body: true },
+                );
+            }
+            None => self.unreplayable(format!("the defaults of {}() could not be read", function.name)),
+        }
+    }
+
+    pub(super) fn user_function(&mut self, index: usize, function: &'a Function) {
+        self.casts_of_function(&function.schema, &function.name);
         if matches!(function.kind, 'a' | 'w') {
             self.unreplayable(format!("the aggregate {}() may depend on the order of rows", function.name));
         }
@@ -653,6 +692,12 @@ fn extension_function(function: &Function) -> Option<Known> {
 
 fn is_system_column(name: &str) -> bool {
     matches!(name, "ctid" | "xmin" | "xmax" | "cmin" | "cmax" | "tableoid")
+}
+
+/// Functions that read text in JSON as values of any type.
+fn makes_records(name: &str) -> bool {
+    let rest = name.strip_prefix("json").map(|rest| rest.strip_prefix('b').unwrap_or(rest));
+    matches!(rest, Some("_populate_record" | "_populate_recordset" | "_to_record" | "_to_recordset"))
 }
 
 /// Types whose values are OIDs of objects.

@@ -171,6 +171,7 @@ impl<'a> Analyser<'a> {
         if t.row_security {
             self.policies(table);
         }
+        self.casts_beside(t);
         let id = self.item_id(table);
         if !self.tables.contains(&id) {
             self.tables.push(id);

@@ -9,10 +9,12 @@
 //! keeps the statement from being replayed.
 
 mod block;
+mod casts;
 mod expr;
 mod facts;
 mod freeze;
 mod locks;
+mod moments;
 mod numbering;
 mod parameters;
 mod procedural;
@@ -22,7 +24,7 @@ mod verdict;
 mod write;
 
 use crate::ast::{Expr, LockStrength, LockWait, Name, Query, Statement};
-use crate::catalogue::{Catalogue, Relation, Table};
+use crate::catalogue::{Catalogue, Column, Relation, Table};
 use crate::class::{Class, ClockWords, Effects, Kind, Refusal};
 use crate::grammar::{self, ParseError};
 use crate::lexer::{Layout, Normalised, OwnedLayout};
@@ -78,6 +80,7 @@ struct Library {
     expressions: Arena<Expr>,
     texts: Arena<String>,
     layouts: Arena<OwnedLayout>,
+    tables: Arena<Table>,
 }
 
 impl Library {
@@ -137,6 +140,8 @@ struct Analyser<'a> {
     ctes: Vec<CteEnv<'a>>,
     /// The table of each relation of the statement, by its number.
     relations: Vec<Option<usize>>,
+    /// Relations that are partitions, with their columns in their own order.
+    partitions: HashMap<u32, &'a Table>,
     // What it depends on.
     effects: Effects,
     unreplayable: Option<String>,
@@ -186,6 +191,7 @@ impl<'a> Analyser<'a> {
             scopes: Vec::new(),
             ctes: Vec::new(),
             relations: Vec::new(),
+            partitions: HashMap::new(),
             effects: Effects::default(),
             unreplayable: None,
             refusal: None,
@@ -316,6 +322,37 @@ impl<'a> Analyser<'a> {
         if system || information_schema { Resolved::System } else { Resolved::Unknown }
     }
 
+    /// A table as the statement names it. A partition has its own order of columns, and its own defaults; items, keys
+    /// and the columns' numbers are those of its root.
+    fn as_named(&mut self, name: &Name, table: usize) -> &'a Table {
+        let root = self.table(table);
+        let named = match name.schema() {
+            Some(schema) => self.catalogue().relation_in(schema, name.last()),
+            None => {
+                self.context.search_path.iter().find_map(|s| self.catalogue().relation_in(s, name.last()))
+            }
+        };
+        let Some(Relation::Table(index)) = named.filter(|found| *found != Relation::Table(table)) else {
+            return root;
+        };
+        let partition = self.table(index);
+        if partition.row_security {
+            self.policies(index);
+        }
+        // A partition has the columns of its root, by their names.
+        let own = partition.columns.iter().filter_map(|column| {
+            let of_root = root.column(&column.name)?;
+            let sequence = match column.identity {
+                Some(_) => column.sequence.clone().or_else(|| of_root.sequence.clone()),
+                None => column.sequence.clone(),
+            };
+            Some(Column { number: of_root.number, sequence, ..column.clone() })
+        });
+        let columns = own.collect();
+        let (schema, name) = (partition.schema.clone(), partition.name.clone());
+        self.library.tables.alloc(Table { schema, name, columns, ..root.clone() })
+    }
+
     fn relation_in(&self, schema: &str, name: &str) -> Option<Resolved> {
         Some(match self.catalogue().relation_in(schema, name)? {
             Relation::Table(i) => {
@@ -336,6 +373,7 @@ impl<'a> Analyser<'a> {
 
     /// A query or a change of rows, at the top or inside EXPLAIN, PREPARE, DECLARE and COPY.
     fn data_statement(&mut self, statement: &'a Statement) -> Kind {
+        self.casts_anywhere();
         match statement {
             Statement::Query(query) => {
                 self.effects.returns_rows = true;

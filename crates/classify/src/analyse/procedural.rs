@@ -47,6 +47,7 @@ impl<'a> Analyser<'a> {
                 analysed
             };
         if analysed {
+            self.effects.takes_snapshots |= function.volatility == Volatility::Volatile;
             return;
         }
         match function.volatility {
@@ -127,6 +128,7 @@ impl<'a> Analyser<'a> {
             self.procedural_block("CALL of an unknown procedure");
         }
         for (index, function) in found {
+            self.argument_defaults(function);
             if function.language == "sql" {
                 self.function_body(index, function);
             } else {

@@ -108,6 +108,13 @@ impl<'a> Analyser<'a> {
                 });
                 let types = commands.iter().filter_map(|c| c.added_type.as_ref());
                 let evaluates = evaluates | types.fold(false, |any, name| any | self.draws_default(name));
+                let mut converted = commands.iter().filter_map(|c| c.converted_to.as_ref());
+                if converted.any(|to| self.converts_rows(to)) {
+                    self.refuse(
+                        "ALTER TABLE would convert values by a cast whose function is not immutable",
+                        "declare the function IMMUTABLE if it is, or add a column, fill it by UPDATE, and drop the old one",
+                    );
+                }
                 if evaluates {
                     self.refuse(
                         "ALTER TABLE would compute a value for each row that may differ between replicas",
@@ -305,7 +312,7 @@ impl<'a> Analyser<'a> {
         let Some(table) = self.target_table(name) else {
             return Kind::CopyIn { table: TableId::ALL };
         };
-        let t = self.table(table);
+        let t = self.as_named(name, table);
         self.left_out_by_copy(copy, t);
         let scope = self.opaque_scope();
         copy.filter.iter().for_each(|e| self.expr(e, At::each(scope)));

@@ -17,6 +17,7 @@ use crate::rewrite::{FrozenKind, Piece, identifier_parts, quoted};
 use crate::template::{ITEMS_MAX, Operand, Source, Values};
 use crate::value::{self, Canon, Found, Use, has_clock_word};
 use onecopy_core::Mode;
+use std::collections::BTreeSet;
 
 /// What an INSERT does about a column that it does not name.
 pub(super) enum DefaultValue {
@@ -50,7 +51,7 @@ impl<'a> Analyser<'a> {
     }
 
     fn insert_into(&mut self, insert: &'a Insert, table: usize, scope: ScopeId, env: Env, top: bool) {
-        let t = self.table(table);
+        let t = self.as_named(&insert.table, table);
         let Some(given) = self.given_columns(insert, t) else {
             // An unknown column is an error; until the server says so, anything may happen.
             self.touch_everything(Mode::Exclusive);
@@ -99,7 +100,7 @@ impl<'a> Analyser<'a> {
                     "of several new rows with one key the first is kept, and their order is not total",
                 );
             }
-            self.on_conflict(conflict, table, &rows.values, inner);
+            self.on_conflict(conflict, t, table, &rows.values, inner);
         }
         self.returning(insert.returning.as_deref(), inner);
     }
@@ -179,6 +180,7 @@ impl<'a> Analyser<'a> {
             Body::Select(select) => {
                 let usage = QueryUse { lock: None, ordered: true, once: !body, body };
                 self.query(query, None, env, usage);
+                given.iter().for_each(|(column, _)| self.assignment_casts(None, column, scope));
                 let mut known = Known::new();
                 for ((column, partial), target) in given.iter().zip(&select.targets) {
                     if matches!(target.value, Expr::Column { star: true, .. }) {
@@ -196,6 +198,7 @@ impl<'a> Analyser<'a> {
             _ => {
                 let usage = QueryUse { lock: None, ordered: true, once: !body, body };
                 self.query(query, None, env, usage);
+                given.iter().for_each(|(column, _)| self.assignment_casts(None, column, scope));
                 Rows { values: vec![Known::new()], form: RowForm::Select { single: false } }
             }
         }
@@ -588,6 +591,9 @@ impl<'a> Analyser<'a> {
             self.unreplayable(format!("the default of column {} could not be read", column.name));
             return DefaultValue::Server(None);
         };
+        // The text does not show a conversion to the column's type.
+        let scope = self.new_scope(None, None, true);
+        self.assignment_casts(Some(expr), column, scope);
         if let Some(operand) = constant_default(expr, column) {
             return DefaultValue::Server(Some(operand));
         }
@@ -634,11 +640,17 @@ impl<'a> Analyser<'a> {
         DefaultValue::Frozen { pieces, operand }
     }
 
-    fn on_conflict(&mut self, conflict: &'a OnConflict, table: usize, rows: &[Known], scope: ScopeId) {
+    fn on_conflict(
+        &mut self,
+        conflict: &'a OnConflict,
+        t: &'a Table,
+        table: usize,
+        rows: &[Known],
+        scope: ScopeId,
+    ) {
         let each = At::each(scope);
         conflict.infer_parts.iter().for_each(|e| self.expr(e, each));
         let Some((set, filter)) = &conflict.update else { return };
-        let t = self.table(table);
         // EXCLUDED is the row that was to be inserted.
         let excluded: Vec<(String, Option<Key>)> = t.columns.iter().map(|c| (c.name.clone(), None)).collect();
         let entry = Entry { name: "excluded".to_owned(), columns: EntryColumns::Derived(excluded) };
@@ -710,7 +722,7 @@ impl<'a> Analyser<'a> {
         self.close_block(update.filter.as_ref(), scope, block);
         let facts = self.scopes[scope].facts.clone();
         let known = self.known_of(relation, table, &facts);
-        let t = self.table(table);
+        let t = self.as_named(&update.table, table);
         let once = !body && update.from.is_empty() && names_one_row(t, &known);
         for target in &update.set {
             let at = At::new(scope, once);
@@ -1009,6 +1021,7 @@ impl<'a> Analyser<'a> {
         }
         for arm in &merge.arms {
             arm.condition.iter().for_each(|e| self.expr(e, each));
+            let target = target.map(|table| (table, self.as_named(&merge.table, table)));
             self.merge_action(&arm.action, target, merge.only, &known, scope);
         }
         if let Some(table) = target {
@@ -1021,7 +1034,7 @@ impl<'a> Analyser<'a> {
     fn merge_action(
         &mut self,
         action: &'a MergeAction,
-        target: Option<usize>,
+        target: Option<(usize, &'a Table)>,
         only: bool,
         known: &Known,
         scope: ScopeId,
@@ -1029,12 +1042,11 @@ impl<'a> Analyser<'a> {
         let each = At::each(scope);
         match (action, target) {
             (MergeAction::Nothing, _) => {}
-            (MergeAction::Delete, Some(table)) => {
+            (MergeAction::Delete, Some((table, _))) => {
                 self.fire_triggers(table, Event::Delete);
                 self.change(table, only, known, |a, table, known| a.delete_rows(table, known));
             }
-            (MergeAction::Update(set), Some(table)) => {
-                let t = self.table(table);
+            (MergeAction::Update(set), Some((table, t))) => {
                 for target in set {
                     match target.name.as_deref().and_then(|n| t.column(n)) {
                         Some(column) => self.expr_for(&target.value, each, column),
@@ -1050,8 +1062,7 @@ impl<'a> Analyser<'a> {
                     a.update_rows(table, known, &own);
                 });
             }
-            (MergeAction::Insert { columns, values, .. }, Some(table)) => {
-                let t = self.table(table);
+            (MergeAction::Insert { columns, values, .. }, Some((table, t))) => {
                 let given: Vec<&'a Column> = if columns.is_empty() {
                     t.columns.iter().take(values.len()).collect()
                 } else {
@@ -1150,7 +1161,12 @@ impl<'a> Analyser<'a> {
     /// Check constraints, which may call functions.
     pub(super) fn checks(&mut self, table: usize) {
         let library = self.library;
-        for text in &self.table(table).checks {
+        let partitions = self.catalogue().partitions(table);
+        let texts: BTreeSet<&'a String> = std::iter::once(table)
+            .chain(partitions)
+            .flat_map(|table| &self.catalogue().tables[table].checks)
+            .collect();
+        for text in texts {
             let Some(expr) = library.expression(text) else {
                 self.unreplayable("a check constraint could not be read");
                 continue;

@@ -286,3 +286,128 @@ fn definitions_change_while_other_sessions_lock_tables_and_draw_numbers() {
         assert_eq!(three.everywhere("SELECT (SELECT id FROM t0), (SELECT id FROM t3)").await, "1 1");
     });
 }
+
+#[test]
+fn definitions_that_others_change_are_heeded_after_a_transaction_has_changed_its_own() {
+    block_on(async {
+        let three = Three::start();
+        let (changing, other) = (three.client().await, three.client().await);
+        changing.batch_execute("CREATE TABLE note (id int PRIMARY KEY, r float8)").await.unwrap();
+        changing.batch_execute("BEGIN; CREATE TABLE mine (id serial PRIMARY KEY, v int)").await.unwrap();
+        // What concerns nothing of it changes nothing.
+        other.batch_execute("CREATE TABLE far (id int PRIMARY KEY)").await.unwrap();
+        changing
+            .batch_execute("INSERT INTO mine (v) VALUES (1); INSERT INTO note VALUES (1, 0)")
+            .await
+            .unwrap();
+        // Under the definitions that it read, this would be executed by every replica for itself.
+        other.batch_execute("CREATE TABLE note2 (id int PRIMARY KEY, r float8)").await.unwrap();
+        changing.batch_execute("COMMIT").await.unwrap();
+
+        changing.batch_execute("BEGIN; CREATE TABLE more (id int)").await.unwrap();
+        other.batch_execute("ALTER TABLE note2 ALTER r SET DEFAULT random()").await.unwrap();
+        let done = code(&changing, "INSERT INTO note2 (id) VALUES (1)").await;
+        assert_eq!(done, "40001", "it was classified before the default was there");
+        changing.batch_execute("ROLLBACK; BEGIN; CREATE TABLE more (id int)").await.unwrap();
+        changing.batch_execute("INSERT INTO note2 (id) VALUES (1); COMMIT").await.unwrap();
+        assert_eq!(three.everywhere("SELECT count(*), count(r) FROM note2").await, "1 1");
+        assert_eq!(three.everywhere("SELECT v FROM mine").await, "1");
+    });
+}
+
+#[test]
+fn errors_are_those_of_the_server() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE SEQUENCE few MAXVALUE 2; CREATE SEQUENCE down INCREMENT -1 MINVALUE -2 START -2;
+                      CREATE TABLE parent (id int PRIMARY KEY); INSERT INTO parent VALUES (1);
+                      CREATE TABLE child (id int PRIMARY KEY, parent int CONSTRAINT has_parent REFERENCES parent
+                          DEFERRABLE INITIALLY DEFERRED)";
+        client.batch_execute(schema).await.unwrap();
+        let drawn = |name: &str| format!("SELECT nextval('{name}')");
+        for (name, sql) in [("few", drawn("few")), ("few", drawn("few")), ("down", drawn("down"))] {
+            assert_eq!(code(&client, &sql).await, "done", "{name}");
+        }
+        let failed = async |sql: &str| {
+            let error = client.batch_execute(sql).await.unwrap_err();
+            error.as_db_error().unwrap().clone()
+        };
+        for (name, words) in [
+            ("few", "maximum value of sequence \"few\" (2)"),
+            ("down", "minimum value of sequence \"down\" (-2)"),
+        ] {
+            let error = failed(&drawn(name)).await;
+            assert_eq!(error.code().code(), "2200H");
+            assert_eq!(error.message(), format!("nextval: reached {words}"));
+        }
+
+        let error = failed("BEGIN; INSERT INTO child VALUES (1, 7); COMMIT").await;
+        assert_eq!(error.code().code(), "23503");
+        let names = (error.schema(), error.table(), error.constraint());
+        assert_eq!(names, (Some("public"), Some("child"), Some("has_parent")));
+        assert_eq!(three.everywhere("SELECT count(*) FROM child").await, "0");
+    });
+}
+
+#[test]
+fn a_query_sees_one_state_whatever_its_functions_are_declared() {
+    block_on(async {
+        let three = Three::start();
+        let (reader, writer) = (three.client().await, three.client().await);
+        let schema = "CREATE TABLE account (id int PRIMARY KEY, n int); INSERT INTO account VALUES (1, 0);
+                      CREATE FUNCTION seen(int) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT n FROM account WHERE id = 1'";
+        reader.batch_execute(schema).await.unwrap();
+        let writes = async {
+            for _ in 0..150 {
+                writer.batch_execute("UPDATE account SET n = n + 1 WHERE id = 1").await.unwrap();
+            }
+        };
+        let reads = async {
+            for _ in 0..5 {
+                let sql = "SELECT count(DISTINCT seen(g)) FROM generate_series(1, 3000) g";
+                assert_eq!(super::clients::rows(&reader, sql).await, "1");
+                let prepared = reader.query_one(sql, &[]).await.unwrap();
+                assert_eq!(prepared.get::<_, i64>(0), 1);
+            }
+        };
+        futures_util::future::join(writes, reads).await;
+    });
+}
+
+#[test]
+fn what_is_called_without_being_named_is_called_on_every_replica_or_not_at_all() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let schema = "CREATE TABLE seen (n int); CREATE TABLE plain (id int PRIMARY KEY, x float8);
+                      CREATE TYPE coin AS (side float8); CREATE TABLE tossed (id int PRIMARY KEY, c coin);
+                      CREATE FUNCTION toss(int) RETURNS coin LANGUAGE sql VOLATILE AS 'SELECT row(random())::coin';
+                      CREATE CAST (int AS coin) WITH FUNCTION toss(int) AS ASSIGNMENT;
+                      CREATE FUNCTION note(int) RETURNS bool LANGUAGE sql VOLATILE
+                          AS 'INSERT INTO seen VALUES ($1) RETURNING true';
+                      CREATE DOMAIN noted AS int CHECK (note(VALUE));
+                      CREATE FUNCTION adds(int, int) RETURNS int LANGUAGE sql VOLATILE
+                          AS 'INSERT INTO seen VALUES ($2); SELECT $1 + $2';
+                      CREATE AGGREGATE summed (int) (sfunc = adds, stype = int, initcond = '0');
+                      CREATE FUNCTION guessed(a float8 DEFAULT random()) RETURNS float8 LANGUAGE sql IMMUTABLE AS 'SELECT a';
+                      CREATE TABLE parted (id int, x float8, PRIMARY KEY (id)) PARTITION BY LIST (id);
+                      CREATE TABLE part PARTITION OF parted (x DEFAULT random()) FOR VALUES IN (1)";
+        client.batch_execute(schema).await.unwrap();
+        let calls = [
+            ("INSERT INTO tossed VALUES (1, 7)", "done"),
+            ("SELECT 7::noted", "done"),
+            ("SELECT summed(n) FROM seen", "0A000"),
+            ("INSERT INTO plain VALUES (1, guessed())", "done"),
+            ("INSERT INTO part (id) VALUES (1)", "done"),
+            ("UPDATE part SET x = DEFAULT WHERE id = 1", "done"),
+        ];
+        for (sql, expected) in calls {
+            assert_eq!(code(&client, sql).await, expected, "{sql}");
+        }
+        let counts =
+            "SELECT (SELECT count(c) FROM tossed), (SELECT count(*) FROM seen), (SELECT count(x) FROM plain),
+                      (SELECT count(x) FROM part)";
+        assert_eq!(three.everywhere(counts).await, "1 1 1 1");
+    });
+}

@@ -82,12 +82,12 @@ impl Shared {
         }
         // One after another: what was read earlier must not take the place of what was read later.
         let _turn = self.reading_definitions.lock().await;
-        let catalogue = self.read_definitions(restarted).await;
-        self.classifier.end_change(Some(catalogue));
+        let read = self.read_definitions(restarted).await;
+        self.classifier.end_change(Some(read));
     }
 
     /// Reads the definitions and the state of new sequences from a replica that contains everything told.
-    async fn read_definitions(&self, restarted: &[(String, String)]) -> onecopy_classify::Catalogue {
+    async fn read_definitions(&self, restarted: &[(String, String)]) -> (onecopy_classify::Catalogue, Csn) {
         let mut pause = Duration::from_millis(1);
         let mut rounds_blocked = 0;
         loop {
@@ -102,7 +102,7 @@ impl Shared {
                 match self.read_definitions_on(&mut lent.lane, restarted).await {
                     Ok(catalogue) => {
                         pool.give_back(&self.agent, lent);
-                        return catalogue;
+                        return (catalogue, Csn(told));
                     }
                     // Somebody has locked a table, or another change came between two queries: the replica is well.
                     Err(error) if error.is_database() => {
@@ -341,7 +341,7 @@ async fn start(
     let users = startup::Users::new(&settings.users);
     let shared = Arc::new(Shared {
         scheduler,
-        classifier: Classifier::new(prepared.catalogue),
+        classifier: Classifier::new(prepared.catalogue, prepared.end),
         pools,
         limits: settings.limits.clone(),
         cancels: Cancels::default(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use onecopy_core::{Csn, Event, ReplicaId, TxnId};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -11,6 +12,7 @@ use super::run::Ran;
 use super::txn::{Lane, Txn};
 use super::{Done, Session};
 use crate::errors::{Cancelled, Failure};
+use crate::lane::LaneError;
 use crate::record::Record;
 use crate::scheduler::{Directive, Mail, Writes};
 
@@ -75,10 +77,10 @@ impl Session {
         }
         if !txn.writes.is_empty()
             && self.shared.classifier.has_deferrable()
-            && let Err(failure) = self.settle_constraints().await
+            && let Err(words) = self.settle_constraints().await
         {
             self.rollback().await;
-            failure.put(&mut self.client.output, onecopy_wire::backend::build::Severity::Error);
+            self.client.output.extend_from_slice(&words);
             return Ok(Done::Failed);
         }
         let schema_changed = self.txn.as_ref().is_some_and(|txn| txn.schema_changed);
@@ -100,8 +102,9 @@ impl Session {
         done
     }
 
-    /// Deferred constraints are made immediate before the decision: what fails must fail here (design 3.4).
-    async fn settle_constraints(&mut self) -> Result<(), Failure> {
+    /// Deferred constraints are made immediate before the decision: what fails must fail here (design 3.4). The error is
+    /// the server's own message, which names the constraint.
+    async fn settle_constraints(&mut self) -> Result<(), BytesMut> {
         let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return Ok(()) };
         let result = lane.lent.lane.command("SET CONSTRAINTS ALL IMMEDIATE").await;
         match result {
@@ -111,13 +114,18 @@ impl Session {
                 }
                 Ok(())
             }
-            Err(error) if error.is_database() => {
+            Err(LaneError::Database(fields)) => {
                 self.roll_back_lane(lane).await;
-                Err(Failure::of_lane(&error))
+                let mut words = BytesMut::new();
+                fields.put_error(&mut words);
+                Err(words)
             }
             Err(error) => {
                 self.lose_lane(lane, &error);
-                Err(Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::ByTimeout))
+                let failure = Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::ByTimeout);
+                let mut words = BytesMut::new();
+                failure.put(&mut words, onecopy_wire::backend::build::Severity::Error);
+                Err(words)
             }
         }
     }

@@ -51,9 +51,7 @@ impl Session {
                 FrozenKind::TransactionTimestamp => self.transaction_timestamp(),
                 FrozenKind::StatementTimestamp => timestamp(crate::clock::unix_micros()),
                 FrozenKind::NextVal { schema, name } => {
-                    let value = drawn.next().flatten().ok_or_else(|| {
-                        not_yet(format!("nextval: sequence \"{name}\" is used up or does not exist"))
-                    })?;
+                    let value = drawn.next().flatten().ok_or_else(|| self.no_value(schema, name))?;
                     if note {
                         self.sequences.insert((schema.clone(), name.clone()), value);
                         self.last_sequence = Some(value);

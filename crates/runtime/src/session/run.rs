@@ -211,7 +211,10 @@ impl Session {
         autocommit: bool,
     ) -> Result<Ran, ClientError> {
         let mut answered = None;
-        let mut generation = job.generation;
+        // 0 stands for the transaction's own definitions.
+        let own = self.txn.as_ref().filter(|txn| txn.catalogue.is_some() && job.generation == 0);
+        let mut generation = own.map_or(job.generation, |txn| txn.generation);
+        let is_classified = job.generation != 0 || own.is_some();
         loop {
             let directive = match self.mail.take(id) {
                 Some(directive) => directive,
@@ -225,7 +228,7 @@ impl Session {
             };
             match directive {
                 Directive::Execute { op: _, replica, how, hold } => {
-                    let may_be_outdated = generation != 0 && job.kind != StatementKind::Read;
+                    let may_be_outdated = is_classified && job.kind != StatementKind::Read;
                     if may_be_outdated && self.shared.classifier.is_changing() {
                         // A change that it waited for is told, and may not have been read yet.
                         self.shared.classifier.settled().await;
@@ -286,6 +289,10 @@ impl Session {
     /// of definitions concern other tables.
     async fn means_the_same(&mut self, job: &Job) -> bool {
         let Some((sql, class)) = &job.aside.classified else { return false };
+        if job.generation == 0 {
+            // Its home contains every change that concerns what it touches.
+            self.read_own_definitions().await;
+        }
         let (again, _) = self.classify(sql).await;
         // Every field counts, and this is rare.
         format!("{:?}", again.class) == format!("{class:?}")
@@ -393,6 +400,11 @@ impl Session {
             Ok(lane) => lane,
             Err(error) => return Ok(self.lane_unavailable(id, op, replica, error)),
         };
+        let class = job.aside.classified.as_ref().map(|(_, class)| class);
+        if matches!(how, How::Alone) && class.is_some_and(|class| class.effects.takes_snapshots) {
+            // All of it must see one state. The block is rolled back before the lane is lent again.
+            commands.push("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY".to_owned());
+        }
         if matches!(how, How::Home { open: true })
             && self.txn.as_ref().is_some_and(|txn| txn.cursors && !txn.reads.is_empty())
             && let Err(error) = self.reopen_cursors(&mut lane, std::mem::take(&mut commands)).await

@@ -3,8 +3,10 @@
 //! The scheduler hands out the numbers of all others. It hears of a new one when its transaction has committed; until
 //! then nobody else can see it, so its numbers are drawn at the transaction's home, and the record sets it elsewhere.
 
+use std::sync::Arc;
+
 use onecopy_classify::catalogue::Sequence;
-use onecopy_classify::{FrozenKind, Kind, table_id};
+use onecopy_classify::{Catalogue, FrozenKind, Kind, table_id};
 use onecopy_core::{AccessSet, Event, SequenceDefinition, StatementKind};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -43,10 +45,7 @@ impl Session {
                 ))
                 .await;
         }
-        let catalogue = match self.txn.as_ref().and_then(|txn| txn.catalogue.clone()) {
-            Some(catalogue) => catalogue,
-            None => self.shared.classifier.catalogue(),
-        };
+        let catalogue = self.definitions();
         let found = catalogue.sequences.iter().find(|s| s.schema == *schema && s.name == *name);
         let Some(sequence) = found.cloned() else {
             let message = format!("relation \"{name}\" does not exist");
@@ -155,11 +154,29 @@ impl Session {
         Some(self.draw_at_home(schema, name, count).await)
     }
 
-    async fn draw_at_home(&mut self, schema: &str, name: &str, count: u32) -> Option<i64> {
-        let catalogue = match self.txn.as_ref().and_then(|txn| txn.catalogue.clone()) {
-            Some(catalogue) => catalogue,
-            None => self.shared.classifier.catalogue(),
+    /// Why a sequence has no next value, in PostgreSQL's words.
+    pub(super) fn no_value(&self, schema: &str, name: &str) -> Failure {
+        let catalogue = self.definitions();
+        let Some(sequence) = catalogue.sequences.iter().find(|s| s.schema == schema && s.name == name) else {
+            let message = format!("relation \"{schema}.{name}\" does not exist");
+            return Failure::new(SqlState::UNDEFINED_TABLE, message);
         };
+        let (end, value) =
+            if sequence.increment < 0 { ("minimum", sequence.min) } else { ("maximum", sequence.max) };
+        Failure::new(
+            SqlState::SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
+            format!("nextval: reached {end} value of sequence \"{name}\" ({value})"),
+        )
+    }
+
+    /// The definitions that the session's next statement finds.
+    fn definitions(&self) -> Arc<Catalogue> {
+        let own = self.txn.as_ref().and_then(|txn| txn.catalogue.clone());
+        own.unwrap_or_else(|| self.shared.classifier.catalogue())
+    }
+
+    async fn draw_at_home(&mut self, schema: &str, name: &str, count: u32) -> Option<i64> {
+        let catalogue = self.definitions();
         let increment = catalogue.sequences.iter().find(|s| s.schema == schema && s.name == name)?.increment;
         let mut lane = self.txn.as_mut().and_then(|txn| txn.home.take())?;
         let target = quote(&qualified(schema, name));

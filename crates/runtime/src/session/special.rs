@@ -1,10 +1,12 @@
 //! Commands that concern the session or the transaction itself, and statements with a way of their own.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use bytes::BytesMut;
 use onecopy_classify::{Discard, Kind};
-use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind};
+use onecopy_core::protocol::ReplicaStatus;
+use onecopy_core::{AccessSet, Csn, Event, ReplicaId, StatementKind};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -606,7 +608,10 @@ impl Session {
             None => unit::Preparation::new(&statement.sql, &[]),
         };
         let request = Request::Extended(vec![unit::Step::DescribeStatement(preparation)]);
-        let replica = self.reference_replica().ok_or_else(no_replica)?;
+        // One that lags would not know what the client has just made.
+        let status = self.shared.scheduler.status();
+        let replica = most_advanced(&status.replicas).ok_or_else(no_replica)?;
+        self.shared.await_applied(replica, status.told).await;
         let mut lane = self.plain_lane(replica).await.map_err(|error| Failure::of_lane(&error))?;
         let mut words = BytesMut::new();
         let sink = Sink::Hold(&mut words, 1024 * 1024);
@@ -741,6 +746,9 @@ impl Session {
     /// Definitions as the open transaction sees them after a change of its own.
     pub(super) async fn read_own_definitions(&mut self) {
         let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return };
+        let status = self.shared.scheduler.status();
+        let applied = status.replicas.get(usize::from(lane.replica.0)).map(|replica| Csn(replica.applied));
+        let contained = applied.and_then(|applied| self.shared.classifier.generation_contained(applied));
         // A prepared statement keeps the types that its parameters had when it was prepared.
         lane.lent.lane.unprepare_all();
         let forgotten = lane.lent.lane.command("DEALLOCATE ALL").await;
@@ -752,6 +760,7 @@ impl Session {
             Ok(catalogue) => {
                 if let Some(txn) = self.txn.as_mut() {
                     txn.catalogue = Some(std::sync::Arc::new(catalogue));
+                    txn.generation = contained.unwrap_or(txn.generation);
                     txn.home = Some(lane);
                 }
             }
@@ -766,4 +775,25 @@ impl Session {
 pub(super) fn no_replica() -> Failure {
     Failure::new(SqlState::CANNOT_CONNECT_NOW, "no replica is in service")
         .hint("Statements run again as soon as one replica is back; `onecopy status` shows them.")
+}
+
+/// The first of the replicas in service that have applied most.
+fn most_advanced(replicas: &[ReplicaStatus]) -> Option<ReplicaId> {
+    let up = replicas.iter().enumerate().filter(|(_, replica)| replica.up);
+    let (index, _) = up.max_by_key(|(index, replica)| (replica.applied, Reverse(*index)))?;
+    u16::try_from(index).ok().map(ReplicaId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_replica_asked_for_its_words_is_in_service_and_lags_least() {
+        let replica = |up, applied| ReplicaStatus { up, applied, ..ReplicaStatus::default() };
+        let found = |replicas: &[ReplicaStatus]| most_advanced(replicas);
+        assert_eq!(found(&[replica(true, 3), replica(false, 9), replica(true, 5)]), Some(ReplicaId(2)));
+        assert_eq!(found(&[replica(true, 5), replica(true, 5)]), Some(ReplicaId(0)));
+        assert_eq!(found(&[replica(false, 5)]), None);
+    }
 }

@@ -64,6 +64,8 @@ pub struct Txn {
     pub changing: bool,
     /// Definitions as this transaction has changed them.
     pub catalogue: Option<std::sync::Arc<onecopy_classify::Catalogue>>,
+    /// The last change of definitions by others that `catalogue` surely contains; 0 while that is not known.
+    pub generation: u64,
     /// Microseconds since 1970 at which it began: its `now()`.
     pub started_micros: i64,
     /// What SET LOCAL has set, for the record.
@@ -138,6 +140,7 @@ impl Txn {
             restarted: Vec::new(),
             changing: false,
             catalogue: None,
+            generation: 0,
             started_micros: crate::clock::unix_micros(),
             local_settings: Vec::new(),
             environment_before: environment.clone(),
