@@ -142,36 +142,36 @@ impl Failure {
 /// Who gave up the waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cancelled {
-    ByClient,
+    Client,
     /// It waited as long as onecopy lets anybody wait.
-    ByTimeout,
+    Timeout,
     /// The session's own `lock_timeout`.
-    ByLockTimeout,
+    LockTimeout,
     /// The session's own `statement_timeout`.
-    ByStatementTimeout,
+    StatementTimeout,
     /// The statement says NOWAIT.
-    ByNoWait,
+    NoWait,
 }
 
 impl Cancelled {
     /// What the client hears.
     pub fn failure(self) -> Failure {
         match self {
-            Cancelled::ByClient => {
+            Cancelled::Client => {
                 Failure::new(SqlState::QUERY_CANCELED, "canceling statement due to user request")
             }
-            Cancelled::ByTimeout => Failure::new(
+            Cancelled::Timeout => Failure::new(
                 SqlState::LOCK_NOT_AVAILABLE,
                 "the statement waited too long for other transactions or for a replica",
             )
             .hint("SHOW WAITS on the admin console tells who blocks whom; limits.query_wait_timeout_ms is the limit."),
-            Cancelled::ByLockTimeout => {
+            Cancelled::LockTimeout => {
                 Failure::new(SqlState::LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
             }
-            Cancelled::ByStatementTimeout => {
+            Cancelled::StatementTimeout => {
                 Failure::new(SqlState::QUERY_CANCELED, "canceling statement due to statement timeout")
             }
-            Cancelled::ByNoWait => Failure::new(
+            Cancelled::NoWait => Failure::new(
                 SqlState::LOCK_NOT_AVAILABLE,
                 "could not obtain a lock that another transaction holds",
             ),

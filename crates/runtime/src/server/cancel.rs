@@ -155,7 +155,7 @@ pub async fn cancel(shared: &Shared, pid: u32, key: &[u8]) {
     match at {
         Whereabouts::Idle => {}
         Whereabouts::Waiting { txn, op } => {
-            session.note_cause(Cancelled::ByClient);
+            session.note_cause(Cancelled::Client);
             shared.scheduler.handle(Event::Cancel { txn, op });
         }
         Whereabouts::Locking(wake) => wake.notify_one(),

@@ -194,7 +194,7 @@ impl Session {
                 biased;
                 _ = &mut granted => break Ok(None),
                 () = cancelled.notified() => {
-                    break Ok(Some(Cancelled::ByClient.failure()));
+                    break Ok(Some(Cancelled::Client.failure()));
                 }
                 received = self.client.fill(), if may_read => {
                     if let Err(error) = received {

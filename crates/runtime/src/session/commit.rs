@@ -122,7 +122,7 @@ impl Session {
             }
             Err(error) => {
                 self.lose_lane(lane, &error);
-                let failure = Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::ByTimeout);
+                let failure = Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::Timeout);
                 let mut words = BytesMut::new();
                 failure.put(&mut words, onecopy_wire::backend::build::Severity::Error);
                 Err(words)
@@ -146,7 +146,7 @@ impl Session {
                 }
                 Directive::Leave { replica } => self.leave(replica).await,
                 Directive::Refuse { reason, .. } => {
-                    let failure = Failure::of_refusal(reason, Cancelled::ByTimeout);
+                    let failure = Failure::of_refusal(reason, Cancelled::Timeout);
                     if let Some(txn) = self.txn.as_mut() {
                         txn.over = true;
                     }

@@ -15,10 +15,10 @@ impl Session {
     pub(super) fn patience(&self, no_wait: bool) -> Option<(Duration, Cancelled)> {
         let limit_ms = self.shared.limits.wait_timeout_ms;
         let limits = [
-            no_wait.then_some((NO_WAIT_GRACE, Cancelled::ByNoWait)),
-            self.timeout("lock_timeout").map(|limit| (limit, Cancelled::ByLockTimeout)),
-            self.timeout("statement_timeout").map(|limit| (limit, Cancelled::ByStatementTimeout)),
-            (limit_ms > 0).then_some((Duration::from_millis(limit_ms), Cancelled::ByTimeout)),
+            no_wait.then_some((NO_WAIT_GRACE, Cancelled::NoWait)),
+            self.timeout("lock_timeout").map(|limit| (limit, Cancelled::LockTimeout)),
+            self.timeout("statement_timeout").map(|limit| (limit, Cancelled::StatementTimeout)),
+            (limit_ms > 0).then_some((Duration::from_millis(limit_ms), Cancelled::Timeout)),
         ];
         limits.into_iter().flatten().min_by_key(|(limit, _)| *limit)
     }

@@ -261,7 +261,7 @@ impl Session {
                 Directive::Revalidate { replica } => self.revalidate(id, replica).await?,
                 Directive::Leave { replica } => self.leave(replica).await,
                 Directive::Refuse { reason, .. } => {
-                    let cancelled = self.cancel.take_cause().unwrap_or(Cancelled::ByTimeout);
+                    let cancelled = self.cancel.take_cause().unwrap_or(Cancelled::Timeout);
                     self.drop_held();
                     if let Some(txn) = self.txn.as_mut() {
                         txn.over = true;

@@ -740,7 +740,7 @@ impl Session {
         if let Some(txn) = id {
             self.shared.scheduler.handle(Event::HomeLost { txn, replica });
         }
-        Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::ByTimeout)
+        Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::Timeout)
     }
 
     /// Definitions as the open transaction sees them after a change of its own.
