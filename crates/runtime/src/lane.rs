@@ -38,17 +38,6 @@ pub enum Stream {
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }
 
-impl Stream {
-    /// Another handle of the socket, by which it can be shut down while somebody waits for it.
-    pub fn socket(&self) -> io::Result<Socket> {
-        match self {
-            Stream::Tcp(stream) => SockRef::from(stream).try_clone(),
-            Stream::Unix(stream) => SockRef::from(stream).try_clone(),
-            Stream::Tls(stream) => SockRef::from(stream.get_ref().0).try_clone(),
-        }
-    }
-}
-
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
@@ -83,18 +72,27 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// A second handle on a lane's socket, for messages that another thread sends while the lane's own waits.
+/// A second handle of a lane's socket, for others than the thread that waits on the lane.
 #[derive(Debug)]
-pub struct DirectSocket(Socket);
+pub struct SocketHandle(Socket);
 
-impl DirectSocket {
+impl SocketHandle {
+    pub fn new(socket: Socket) -> SocketHandle {
+        SocketHandle(socket)
+    }
+
     /// Sends a few messages whole, without waiting. If they do not fit the connection is ended, which the lane's own thread
     /// notices: nothing was under way, so there is room on any connection that lives.
     pub fn send(&self, messages: &[u8]) {
         if !matches!(self.0.send(messages), Ok(sent) if sent == messages.len()) {
-            // It may have been ended already.
-            let _ended = self.0.shutdown(Shutdown::Both);
+            self.shut_down();
         }
+    }
+
+    /// Ends the connection: whoever waits on the lane is told.
+    pub fn shut_down(&self) {
+        // One that has failed by itself needs no help.
+        let _ended = self.0.shutdown(Shutdown::Both);
     }
 }
 
@@ -136,7 +134,7 @@ struct Prepared {
 /// One backend connection.
 pub struct Lane {
     stream: Stream,
-    direct: Option<Arc<DirectSocket>>,
+    handle: Option<Arc<SocketHandle>>,
     /// Received and not consumed.
     pub input: BytesMut,
     /// To be sent by the next [`Lane::flush`].
@@ -194,7 +192,7 @@ impl Lane {
     pub fn new(stream: Stream) -> Lane {
         Lane {
             stream,
-            direct: None,
+            handle: None,
             input: BytesMut::with_capacity(READ_LEN),
             output: BytesMut::with_capacity(4096),
             backend: Arc::default(),
@@ -211,22 +209,25 @@ impl Lane {
         }
     }
 
-    /// A handle for others to send by; `None` if the connection is encrypted, or the process may not open more files.
-    pub fn direct(&mut self) -> Option<Arc<DirectSocket>> {
-        if self.direct.is_none() {
-            let socket = match &self.stream {
-                Stream::Tcp(stream) => SockRef::from(stream).try_clone(),
-                Stream::Unix(stream) => SockRef::from(stream).try_clone(),
-                Stream::Tls(_) => return None,
-            };
-            self.direct = socket.ok().map(|socket| Arc::new(DirectSocket(socket)));
+    /// Another handle of the socket.
+    ///
+    /// # Errors
+    /// When the process may not open more files.
+    pub fn handle(&mut self) -> io::Result<Arc<SocketHandle>> {
+        if let Some(handle) = &self.handle {
+            return Ok(handle.clone());
         }
-        self.direct.clone()
+        let socket = match &self.stream {
+            Stream::Tcp(stream) => SockRef::from(stream).try_clone(),
+            Stream::Unix(stream) => SockRef::from(stream).try_clone(),
+            Stream::Tls(stream) => SockRef::from(stream.get_ref().0).try_clone(),
+        };
+        Ok(self.handle.insert(Arc::new(SocketHandle::new(socket?))).clone())
     }
 
-    /// Another handle of the lane's socket.
-    pub fn socket(&self) -> io::Result<Socket> {
-        self.stream.socket()
+    /// The handle by which others may send messages; `None` if the connection is encrypted, or there is no handle.
+    pub fn direct(&mut self) -> Option<Arc<SocketHandle>> {
+        if matches!(self.stream, Stream::Tls(_)) { None } else { self.handle().ok() }
     }
 
     /// Sends what was appended to `output`.

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use hashbrown::HashMap;
 use onecopy_core::ReplicaId;
 use parking_lot::Mutex;
-use socket2::Socket;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::lane::{Lane, LaneError, is_going_away};
+use crate::lane::{Lane, LaneError, SocketHandle, is_going_away};
 use crate::postgres::connect::{Connector, Credentials};
 use crate::scheduler::AgentQueue;
 use crate::standing::Standing;
@@ -274,20 +273,19 @@ impl Pool {
 #[derive(Default)]
 pub struct Sockets {
     next: AtomicU64,
-    by_number: Mutex<HashMap<u64, Socket>>,
+    by_number: Mutex<HashMap<u64, Arc<SocketHandle>>>,
 }
 
 impl Sockets {
-    fn register(sockets: &Arc<Sockets>, lane: &Lane) -> std::io::Result<Registered> {
+    fn register(sockets: &Arc<Sockets>, lane: &mut Lane) -> std::io::Result<Registered> {
         let number = sockets.next.fetch_add(1, Ordering::Relaxed);
-        sockets.by_number.lock().insert(number, lane.socket()?);
+        sockets.by_number.lock().insert(number, lane.handle()?);
         Ok(Registered { number, sockets: sockets.clone() })
     }
 
     fn shut_down(&self) {
         for socket in self.by_number.lock().values() {
-            // One that has failed by itself needs no help.
-            let _ = socket.shutdown(std::net::Shutdown::Both);
+            socket.shut_down();
         }
     }
 }
@@ -366,7 +364,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut lane = Box::new(Lane::new(Stream::Unix(ours)));
         lane.incarnation = pool.incarnation.load(Ordering::Acquire);
-        lane.registered = Some(Sockets::register(&pool.sockets, &lane).unwrap());
+        lane.registered = Some(Sockets::register(&pool.sockets, &mut lane).unwrap());
         (Lent { lane, _loan: Counting::new(&pool.lent) }, theirs)
     }
 

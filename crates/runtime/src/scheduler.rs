@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
-use crate::lane::DirectSocket;
+use crate::lane::SocketHandle;
 use crate::notifications::{Channels, Notification};
 use crate::record::Record;
 
@@ -185,7 +185,7 @@ pub struct ArmedCommit {
     pub replica: ReplicaId,
     /// Ending in a Sync.
     pub messages: Bytes,
-    pub socket: Arc<DirectSocket>,
+    pub socket: Arc<SocketHandle>,
 }
 
 /// What follows from an event and is done without the lock: woken threads that find it taken would only wait.
@@ -594,5 +594,72 @@ mod tests {
         assert!(scheduler.status().replicas[0].up);
         scheduler.handle_if(|| true, Event::ReplicaDown { replica: R0 });
         assert!(!scheduler.status().replicas[0].up);
+    }
+
+    /// What a commit's socket has received, without waiting.
+    fn received(mut peer: &std::os::unix::net::UnixStream) -> String {
+        use std::io::Read;
+        let mut text = [0; 64];
+        let len = peer.read(&mut text).unwrap_or(0);
+        String::from_utf8_lossy(&text[..len]).into_owned()
+    }
+
+    fn armed(replica: ReplicaId) -> (ArmedCommit, std::os::unix::net::UnixStream) {
+        let (ours, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let socket = Arc::new(SocketHandle::new(ours.into()));
+        (ArmedCommit { replica, messages: Bytes::from_static(b"commit"), socket }, peer)
+    }
+
+    #[test]
+    fn armed_commit_is_sent_at_its_turn_once_and_without_a_directive() {
+        let (scheduler, _) = scheduler();
+        let mail = Arc::<Mail>::default();
+        scheduler.adopt(T1, &mail);
+        let decided =
+            scheduler.handle_with_writes(T1, Writes::default(), Event::Commit { txn: T1, op: OpId(1) });
+        assert_eq!(decided, Some(Csn(1)));
+        let (commit, peer) = armed(R0);
+        scheduler.arm(T1, commit);
+        assert_eq!(received(&peer), "");
+        scheduler.handle(Event::Durable { csn: Csn(1) });
+        assert_eq!(received(&peer), "commit");
+        assert!(scheduler.disarm(T1).is_none());
+        assert_eq!(mail.take(T1), None);
+        scheduler.handle(Event::Applied { replica: R0, csn: Csn(1) });
+        assert_eq!(mail.take(T1), Some(Directive::Acknowledge { op: OpId(1), csn: Csn(1) }));
+        assert_eq!(received(&peer), "");
+    }
+
+    #[test]
+    fn commit_that_was_taken_back_or_belongs_to_another_replica_is_told_by_a_directive() {
+        let told = |arm: fn(&Scheduler) -> std::os::unix::net::UnixStream| {
+            let (scheduler, _) = scheduler();
+            let mail = Arc::<Mail>::default();
+            scheduler.adopt(T1, &mail);
+            scheduler.handle_with_writes(T1, Writes::default(), Event::Commit { txn: T1, op: OpId(1) });
+            let peer = arm(&scheduler);
+            scheduler.handle(Event::Durable { csn: Csn(1) });
+            assert_eq!(mail.take(T1), Some(Directive::CommitAt { replica: R0, csn: Csn(1) }));
+            assert_eq!(received(&peer), "");
+        };
+        told(|scheduler| {
+            let (commit, peer) = armed(R0);
+            scheduler.arm(T1, commit);
+            assert!(scheduler.disarm(T1).is_some());
+            peer
+        });
+        told(|scheduler| {
+            let (commit, peer) = armed(ReplicaId(1));
+            scheduler.arm(T1, commit);
+            peer
+        });
+        // A transaction that is over for its session leaves nothing behind.
+        let (scheduler, _) = scheduler();
+        let (commit, peer) = armed(R0);
+        scheduler.arm(T1, commit);
+        scheduler.end_txn(T1);
+        assert!(scheduler.disarm(T1).is_none());
+        assert_eq!(received(&peer), "");
     }
 }
