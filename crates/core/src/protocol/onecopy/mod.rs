@@ -347,7 +347,7 @@ impl Onecopy {
         let Some(pending) = &txn.pending else { return };
         let floor = self.versions.floor(&pending.statement.access);
         self.want_everywhere(floor, effects);
-        match self.replicas.for_read(floor, self.versions.forgotten()) {
+        match self.replicas.for_read(floor, self.versions.forgotten(), self.now) {
             Some(replica) => {
                 self.counts.reads_placed += 1;
                 self.replicas.get_mut(replica).reads += 1;
@@ -372,7 +372,7 @@ impl Onecopy {
             return self.awaiting_schema.push(id);
         }
         self.want_everywhere(floor, effects);
-        let chosen = self.replicas.for_read(floor, self.versions.forgotten());
+        let chosen = self.replicas.for_read(floor, self.versions.forgotten(), self.now);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         match chosen {
             Some(replica) => {

@@ -21,8 +21,9 @@ pub struct Tuning {
     /// Reads stay together on one replica, whose caches are warm then, while it has at most so much more outstanding work
     /// than the least loaded one, in nanoseconds; `None`: always the least loaded.
     pub turn_slack_ns: Option<f64>,
-    /// Reads after which it is the next replica's turn, so that each serves its share.
-    pub turn_reads: u64,
+    /// Nanoseconds after which it is the next replica's turn, so that each serves its share: reads that come less often go
+    /// round.
+    pub turn_ns: u64,
     /// New transactions find their home where the last one did, which then commits them without waiting for others, and
     /// the others apply in larger groups, up to so much more outstanding work there; `None`: always the least loaded.
     pub home_slack_ns: Option<f64>,
@@ -36,7 +37,7 @@ impl Default for Tuning {
     fn default() -> Self {
         Tuning {
             turn_slack_ns: Some(1_000_000.0),
-            turn_reads: 256,
+            turn_ns: 40_000_000,
             home_slack_ns: Some(5_000_000.0),
             linger_ns: 40_000_000,
             linger_decisions: 256,
@@ -48,7 +49,7 @@ impl Tuning {
     /// Always the least loaded replica, and nothing is put off.
     #[must_use]
     pub fn immediate() -> Tuning {
-        Tuning { turn_slack_ns: None, turn_reads: 1, home_slack_ns: None, linger_ns: 0, linger_decisions: 1 }
+        Tuning { turn_slack_ns: None, turn_ns: 0, home_slack_ns: None, linger_ns: 0, linger_decisions: 1 }
     }
 }
 
@@ -169,13 +170,15 @@ pub(super) struct Replicas {
     tuning: Tuning,
     /// Where the last transaction found its home.
     home: Option<ReplicaId>,
-    reads: u64,
+    /// Whose turn it is to serve reads, and since when.
+    turn: usize,
+    turn_since: Instant,
 }
 
 impl Replicas {
     pub(super) fn new(count: usize, tuning: Tuning) -> Replicas {
         let replicas = (0..count).map(|_| Replica::default()).collect();
-        Replicas { replicas, choices: 0, tuning, home: None, reads: 0 }
+        Replicas { replicas, choices: 0, tuning, home: None, turn: 0, turn_since: Instant(0) }
     }
 
     pub(super) fn get(&self, id: ReplicaId) -> &Replica {
@@ -192,12 +195,14 @@ impl Replicas {
 
     /// Where the next read runs: among the replicas that contain `floor`, the one whose turn it is or, if that has much
     /// more to do, the least loaded.
-    pub(super) fn for_read(&mut self, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
+    pub(super) fn for_read(&mut self, floor: Csn, forgotten: Csn, now: Instant) -> Option<ReplicaId> {
         let least = self.least_loaded(floor, forgotten)?;
-        self.reads += 1;
         let Some(slack_ns) = self.tuning.turn_slack_ns else { return Some(least) };
-        let turn = self.reads / self.tuning.turn_reads % self.replicas.len() as u64;
-        Some(self.unless_overloaded(ReplicaId(turn as u16), least, slack_ns, floor.max(forgotten)))
+        if now.since_ns(self.turn_since) >= self.tuning.turn_ns {
+            self.turn = (self.turn + 1) % self.replicas.len();
+            self.turn_since = now;
+        }
+        Some(self.unless_overloaded(ReplicaId(self.turn as u16), least, slack_ns, floor.max(forgotten)))
     }
 
     /// Where a transaction executes from its first write on: among the replicas that contain `floor`, where the last one

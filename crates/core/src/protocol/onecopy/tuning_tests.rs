@@ -85,14 +85,20 @@ fn reads_stay_together_until_their_replica_has_much_more_to_do() {
 
 #[test]
 fn replicas_take_turns_so_that_each_serves_its_share_of_the_reads() {
-    let mut rig = rig(|tuning| tuning.turn_reads = 2);
-    let mut placed = Vec::new();
-    for txn in 1..=5 {
+    let mut rig = rig(|tuning| tuning.turn_ns = 1_000);
+    let mut txn = 0;
+    let mut placed = |rig: &mut Rig, at: u64| {
+        rig.now = Instant(at);
+        txn += 1;
         let replica = rig.place(txn, StatementKind::Read, 1);
         rig.done(txn, replica);
-        placed.push(replica);
-    }
-    assert_eq!(placed, [R0, R1, R1, R0, R0]);
+        replica
+    };
+    let close_together: Vec<_> =
+        [0, 400, 999, 1_000, 1_500, 1_999, 2_000].map(|at| placed(&mut rig, at)).into();
+    assert_eq!(close_together, [R0, R0, R0, R1, R1, R1, R0]);
+    let far_apart: Vec<_> = [5_000, 9_000, 13_000].map(|at| placed(&mut rig, at)).into();
+    assert_eq!(far_apart, [R1, R0, R1]);
 }
 
 #[test]
