@@ -366,7 +366,10 @@ impl<'a> Analyser<'a> {
 
     fn statement(&mut self, statement: &'a Statement) -> Kind {
         match statement {
-            Statement::Utility(utility) => self.utility(utility),
+            Statement::Utility(utility) => {
+                let kind = self.utility(utility);
+                self.make_logged(kind, false)
+            }
             data => self.data_statement(data),
         }
     }
@@ -399,13 +402,17 @@ impl<'a> Analyser<'a> {
                 self.merge(merge, None);
                 Kind::Merge
             }
-            Statement::Utility(utility) => self.utility(utility),
+            Statement::Utility(utility) => {
+                let kind = self.utility(utility);
+                self.make_logged(kind, false)
+            }
         }
     }
 
     fn top_query(&mut self, query: &'a Query) -> Kind {
-        if let Some((name, temporary)) = &query.into {
-            return self.create_table_as(name, *temporary, false, query, "SELECT INTO");
+        if let Some(into) = &query.into {
+            let kind = self.create_table_as(&into.name, into.temporary, query, "SELECT INTO");
+            return self.make_logged(kind, into.unlogged);
         }
         if let Some(kind) = self.set_value_call(query) {
             return kind;
