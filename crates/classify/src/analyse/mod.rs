@@ -17,6 +17,7 @@ mod locks;
 mod moments;
 mod numbering;
 mod parameters;
+mod places;
 mod procedural;
 mod session_calls;
 mod utility;
