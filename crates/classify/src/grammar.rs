@@ -1333,6 +1333,7 @@ fn drop_statement(s: &pg::DropStmt) -> Utility {
         Kind::OBJECT_EXTENSION => "DROP EXTENSION",
         Kind::OBJECT_RULE => "DROP RULE",
         Kind::OBJECT_POLICY => "DROP POLICY",
+        Kind::OBJECT_EVENT_TRIGGER => "DROP EVENT TRIGGER",
         _ => "DROP",
     };
     Utility::Drop {

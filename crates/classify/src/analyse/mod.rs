@@ -369,6 +369,7 @@ impl<'a> Analyser<'a> {
         match statement {
             Statement::Utility(utility) => {
                 let kind = self.utility(utility);
+                self.fire_event_triggers(&kind);
                 self.make_logged(kind, false)
             }
             data => self.data_statement(data),
@@ -405,6 +406,7 @@ impl<'a> Analyser<'a> {
             }
             Statement::Utility(utility) => {
                 let kind = self.utility(utility);
+                self.fire_event_triggers(&kind);
                 self.make_logged(kind, false)
             }
         }
@@ -413,6 +415,7 @@ impl<'a> Analyser<'a> {
     fn top_query(&mut self, query: &'a Query) -> Kind {
         if let Some(into) = &query.into {
             let kind = self.create_table_as(&into.name, into.temporary, query, "SELECT INTO");
+            self.fire_event_triggers(&kind);
             return self.make_logged(kind, into.unlogged);
         }
         if let Some(kind) = self.set_value_call(query) {

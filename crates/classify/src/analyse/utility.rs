@@ -396,6 +396,31 @@ impl<'a> Analyser<'a> {
         Kind::Ddl { command, tables, rewrites, temporary: false, unlogged }
     }
 
+    /// An event trigger runs code at each change of definitions, wherever that is executed.
+    pub(super) fn fire_event_triggers(&mut self, kind: &Kind) {
+        // Those of event triggers themselves, and of what belongs to no database, fire none.
+        const SILENT: &[&str] = &[
+            "CREATE EVENT TRIGGER",
+            "ALTER EVENT TRIGGER",
+            "DROP EVENT TRIGGER",
+            "CREATE ROLE",
+            "ALTER ROLE",
+            "ALTER ROLE SET",
+            "DROP ROLE",
+            "GRANT ROLE",
+            "ALTER DATABASE SET",
+        ];
+        let Kind::Ddl { command, temporary: false, .. } = kind else { return };
+        if let Some(name) = self.catalogue().event_triggers.first()
+            && !SILENT.contains(command)
+        {
+            self.refuse(
+                format!("the event trigger {name} would run code on each replica, whose effects are not known"),
+                "declare its function IMMUTABLE if it only raises errors or notices; else drop it, or ALTER EVENT TRIGGER ... DISABLE while definitions change",
+            );
+        }
+    }
+
     /// DDL that makes a relation which did not exist.
     fn new_relation_ddl(&mut self, command: &'static str, name: &Name, others: &[Name]) -> Kind {
         self.effects.writes = true;
