@@ -53,7 +53,15 @@ pub(crate) struct Query {
     pub with_ties: bool,
     pub locking: Vec<Locking>,
     /// SELECT INTO.
-    pub into: Option<(Name, bool)>,
+    pub into: Option<IntoTable>,
+}
+
+/// The table that SELECT INTO makes.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct IntoTable {
+    pub name: Name,
+    pub temporary: bool,
+    pub unlogged: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -501,7 +509,6 @@ pub(crate) enum Utility {
     CreateTableAs {
         name: Name,
         temporary: bool,
-        unlogged: bool,
         query: Box<Statement>,
         materialised: bool,
         if_not_exists: bool,
@@ -666,7 +673,6 @@ pub(crate) struct Copy {
 pub(crate) struct CreateTable {
     pub name: Name,
     pub temporary: bool,
-    pub unlogged: bool,
     pub if_not_exists: bool,
     /// Parents, partitioned table, tables of LIKE and REFERENCES.
     pub others: Vec<Name>,

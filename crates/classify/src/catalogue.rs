@@ -52,7 +52,7 @@ pub struct Catalogue {
     /// Settings that sessions begin with, weakest first: of the server's file, the database and roles.
     #[serde(default)]
     pub settings: Vec<DefaultSetting>,
-    /// Names of enabled event triggers.
+    /// Names of enabled event triggers whose function is not immutable.
     #[serde(default)]
     pub event_triggers: Vec<String>,
     #[serde(skip)]

@@ -318,5 +318,7 @@ SELECT json_build_object(
               AND (s.setrole = 0 OR r.oid IS NOT NULL)
         ) x),
     'event_triggers', (
-        SELECT coalesce(json_agg(evtname ORDER BY evtname), '[]'::json) FROM pg_event_trigger WHERE evtenabled <> 'D')
+        SELECT coalesce(json_agg(e.evtname ORDER BY e.evtname), '[]'::json)
+        FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid
+        WHERE e.evtenabled IN ('O', 'A') AND p.provolatile <> 'i')
 )::text";

@@ -221,7 +221,8 @@ pub enum Kind {
         rewrites: bool,
         /// It creates a temporary object, which belongs to one session on one replica.
         temporary: bool,
-        /// It creates an unlogged table.
+        /// Its text asks for an unlogged relation; what is executed makes a logged one (see [`Class::rewrite`]), and the
+        /// client is to be told.
         unlogged: bool,
     },
     /// TRUNCATE.

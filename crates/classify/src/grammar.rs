@@ -6,10 +6,10 @@
 
 use crate::ast::{
     Alias, AlterCommand, AlterEffect, Body, Call, ClockKind, CommonTable, Copy, CreateTable, Delete, Discard,
-    Distinct, Expr, From, Insert, Isolation, JoinKind, Literal, LockStrength, LockWait, Locking, Merge,
-    MergeAction, MergeArm, MergeMatch, Modes, Name, OnConflict, Overriding, Query, RelationKind, Select,
-    SessionValue, SetValue, Statement, SubqueryKind, Target, Transaction, TypeRef, Update, Utility, Window,
-    With,
+    Distinct, Expr, From, Insert, IntoTable, Isolation, JoinKind, Literal, LockStrength, LockWait, Locking,
+    Merge, MergeAction, MergeArm, MergeMatch, Modes, Name, OnConflict, Overriding, Query, RelationKind,
+    Select, SessionValue, SetValue, Statement, SubqueryKind, Target, Transaction, TypeRef, Update, Utility,
+    Window, With,
 };
 use pg_raw_parse::list::{CastNodeList, NodeList};
 use pg_raw_parse::nodes as pg;
@@ -120,10 +120,11 @@ impl Reader {
                 offset: r.optional(s.limit_offset())?,
                 with_ties: s.limit_option == raw::LimitOption::LIMIT_OPTION_WITH_TIES,
                 locking: s.locking_clause().iter().map(locking).collect(),
-                into: s
-                    .into_clause()
-                    .and_then(|i| i.rel())
-                    .map(|rel| (name_of(rel), rel.relpersistence as u8 == b't')),
+                into: s.into_clause().and_then(|i| i.rel()).map(|rel| IntoTable {
+                    name: name_of(rel),
+                    temporary: rel.relpersistence as u8 == b't',
+                    unlogged: rel.relpersistence as u8 == b'u',
+                }),
             })
         })
     }
@@ -774,7 +775,6 @@ impl Reader {
                 Utility::CreateTableAs {
                     name: rel.map(name_of).unwrap_or_default(),
                     temporary: rel.is_some_and(is_temporary),
-                    unlogged: rel.is_some_and(|r| r.relpersistence as u8 == b'u'),
                     query: Box::new(self.statement(s.query())?),
                     materialised: s.objtype == raw::ObjectType::OBJECT_MATVIEW,
                     if_not_exists: s.if_not_exists,
@@ -904,7 +904,6 @@ impl Reader {
         Ok(CreateTable {
             name: rel.map(name_of).unwrap_or_default(),
             temporary: rel.is_some_and(is_temporary),
-            unlogged: rel.is_some_and(|r| r.relpersistence as u8 == b'u'),
             if_not_exists: s.if_not_exists,
             others,
             expressions,
@@ -1334,6 +1333,7 @@ fn drop_statement(s: &pg::DropStmt) -> Utility {
         Kind::OBJECT_EXTENSION => "DROP EXTENSION",
         Kind::OBJECT_RULE => "DROP RULE",
         Kind::OBJECT_POLICY => "DROP POLICY",
+        Kind::OBJECT_EVENT_TRIGGER => "DROP EVENT TRIGGER",
         _ => "DROP",
     };
     Utility::Drop {

@@ -74,6 +74,31 @@ fn executions_are_of_one_row_where_the_whole_primary_key_of_one_table_names_it()
     }
 }
 
+/// What an event trigger does at each replica cannot be the same: it may write rows with random values.
+#[test]
+fn definitions_do_not_change_under_an_event_trigger() {
+    let mut catalogue = catalogue("shop");
+    catalogue.event_triggers.push("audit".to_owned());
+    let path = ["public".to_owned()];
+    let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
+    for (sql, refused) in [
+        ("CREATE TABLE fresh (id int)", true),
+        ("SELECT 1 AS n INTO fresh", true),
+        ("CREATE TABLE fresh AS SELECT 1 AS n", true),
+        ("ALTER TABLE child ADD COLUMN n int", true),
+        ("GRANT SELECT ON child TO PUBLIC", true),
+        ("DROP TABLE child", true),
+        ("DROP EVENT TRIGGER audit", false),
+        ("ALTER EVENT TRIGGER audit DISABLE", false),
+        ("CREATE ROLE somebody", false),
+        ("TRUNCATE child", false),
+        ("INSERT INTO child (id) VALUES (1)", false),
+    ] {
+        let explanation = explain(sql, &context).to_string();
+        assert_eq!(explanation.contains("refused: the event trigger audit"), refused, "{explanation}");
+    }
+}
+
 /// The file as it would be if every explanation were right, and the number of its cases.
 fn run(text: &str) -> (String, usize) {
     let mut out = String::new();

@@ -172,7 +172,10 @@ impl<'a> Analyser<'a> {
         self.targets(&select.targets, at);
         select.filter.iter().for_each(|e| self.expr(e, at));
         select.group_by.iter().for_each(|e| self.expr(e, each));
-        select.having.iter().for_each(|e| self.expr(e, each));
+        if let Some(condition) = &select.having {
+            self.places_in(condition, scope);
+            self.expr(condition, each);
+        }
         for window in &select.windows {
             self.window(window, each);
         }
@@ -396,6 +399,7 @@ impl<'a> Analyser<'a> {
         let mut facts = std::mem::take(&mut self.scopes[scope].facts);
         facts.extend(&block.exported);
         if let Some(filter) = filter {
+            self.places_in(filter, scope);
             self.gather(filter, scope, &mut facts);
         }
         self.scopes[scope].facts = facts;
@@ -629,6 +633,7 @@ impl<'a> Analyser<'a> {
             exported.extend(&of_item);
         }
         if let Some(filter) = &select.filter {
+            self.places_in(filter, inner);
             self.gather(filter, inner, &mut exported);
             block.walks.push((filter, inner));
         }
@@ -741,6 +746,7 @@ impl<'a> Analyser<'a> {
         exported.extend(&of_right);
         let mut on = Facts::default();
         if let Some(condition) = join.on {
+            self.places_in(condition, scope);
             self.gather(condition, scope, &mut on);
             block.walks.push((condition, scope));
         }

@@ -690,7 +690,7 @@ fn extension_function(function: &Function) -> Option<Known> {
     }
 }
 
-fn is_system_column(name: &str) -> bool {
+pub(super) fn is_system_column(name: &str) -> bool {
     matches!(name, "ctid" | "xmin" | "xmax" | "cmin" | "cmax" | "tableoid")
 }
 

@@ -17,6 +17,7 @@ mod locks;
 mod moments;
 mod numbering;
 mod parameters;
+mod places;
 mod procedural;
 mod session_calls;
 mod utility;
@@ -366,7 +367,11 @@ impl<'a> Analyser<'a> {
 
     fn statement(&mut self, statement: &'a Statement) -> Kind {
         match statement {
-            Statement::Utility(utility) => self.utility(utility),
+            Statement::Utility(utility) => {
+                let kind = self.utility(utility);
+                self.fire_event_triggers(&kind);
+                self.make_logged(kind, false)
+            }
             data => self.data_statement(data),
         }
     }
@@ -399,13 +404,19 @@ impl<'a> Analyser<'a> {
                 self.merge(merge, None);
                 Kind::Merge
             }
-            Statement::Utility(utility) => self.utility(utility),
+            Statement::Utility(utility) => {
+                let kind = self.utility(utility);
+                self.fire_event_triggers(&kind);
+                self.make_logged(kind, false)
+            }
         }
     }
 
     fn top_query(&mut self, query: &'a Query) -> Kind {
-        if let Some((name, temporary)) = &query.into {
-            return self.create_table_as(name, *temporary, false, query, "SELECT INTO");
+        if let Some(into) = &query.into {
+            let kind = self.create_table_as(&into.name, into.temporary, query, "SELECT INTO");
+            self.fire_event_triggers(&kind);
+            return self.make_logged(kind, into.unlogged);
         }
         if let Some(kind) = self.set_value_call(query) {
             return kind;

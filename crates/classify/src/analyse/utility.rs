@@ -72,10 +72,10 @@ impl<'a> Analyser<'a> {
             Utility::Explain { analyze, statement } => self.explain(*analyze, statement),
             Utility::Copy(copy) => self.copy(copy),
             Utility::CreateTable(create) => self.create_table(create),
-            Utility::CreateTableAs { name, temporary, unlogged, query, materialised, .. } => match &**query {
+            Utility::CreateTableAs { name, temporary, query, materialised, .. } => match &**query {
                 Statement::Query(query) => {
                     let command = if *materialised { "CREATE MATERIALIZED VIEW" } else { "CREATE TABLE AS" };
-                    self.create_table_as(name, *temporary, *unlogged, query, command)
+                    self.create_table_as(name, *temporary, query, command)
                 }
                 _ => {
                     self.refuse(
@@ -328,20 +328,13 @@ impl<'a> Analyser<'a> {
         if create.temporary {
             return self.temporary_object("CREATE TEMPORARY TABLE");
         }
-        let kind = self.new_relation_ddl("CREATE TABLE", &create.name, &create.others);
-        match kind {
-            Kind::Ddl { command, tables, rewrites, temporary, .. } => {
-                Kind::Ddl { command, tables, rewrites, temporary, unlogged: create.unlogged }
-            }
-            other => other,
-        }
+        self.new_relation_ddl("CREATE TABLE", &create.name, &create.others)
     }
 
     pub(super) fn create_table_as(
         &mut self,
         name: &'a Name,
         temporary: bool,
-        unlogged: bool,
         query: &'a Query,
         command: &'static str,
     ) -> Kind {
@@ -359,11 +352,72 @@ impl<'a> Analyser<'a> {
         if temporary {
             return self.temporary_object(command);
         }
-        match self.new_relation_ddl(command, name, &[]) {
-            Kind::Ddl { command, tables, rewrites, temporary, .. } => {
-                Kind::Ddl { command, tables, rewrites, temporary, unlogged }
+        self.new_relation_ddl(command, name, &[])
+    }
+
+    /// An unlogged relation loses its rows when its server crashes, and no other server's: what is executed makes it logged
+    /// (design 3.4). `into` says that the statement is SELECT INTO UNLOGGED.
+    pub(super) fn make_logged(&mut self, kind: Kind, into: bool) -> Kind {
+        let Kind::Ddl { command, tables, rewrites, temporary: false, .. } = kind else { return kind };
+        let tokens = self.tokens();
+        let mut depth = 0_u32;
+        let mut found = Vec::new();
+        for (i, token) in tokens.iter().enumerate() {
+            match token.kind {
+                TokenKind::Byte(b'(') => depth += 1,
+                TokenKind::Byte(b')') => depth = depth.saturating_sub(1),
+                TokenKind::Word if depth == 0 && i > 0 && self.word(token) == "unlogged" => {
+                    // A relation and a schema may have this name, so the words around it decide.
+                    let is = |at: usize, words: &[&str]| {
+                        tokens.get(at).is_some_and(|t| {
+                            t.kind == TokenKind::Word && words.contains(&self.word(t).as_str())
+                        })
+                    };
+                    let created = is(i - 1, &["create"]) && is(i + 1, &["table", "sequence"]);
+                    let altered = is(0, &["alter"]) && is(i - 1, &["set"]);
+                    if created || into && found.is_empty() && is(i - 1, &["into"]) {
+                        found.push((token.start, token.end, ""));
+                    } else if altered {
+                        // Of a logged relation this changes nothing.
+                        found.push((token.start, token.end, "LOGGED"));
+                    }
+                }
+                _ => {}
             }
-            other => other,
+        }
+        let unlogged = !found.is_empty();
+        for (from, to, text) in found {
+            // Texts are shorter than 4 GiB: the protocol's messages are.
+            let (from, to) = (u32::try_from(from), u32::try_from(to));
+            if let (Ok(from), Ok(to)) = (from, to) {
+                self.edits.replace(from, to, vec![Piece::Text(text.to_owned())], true);
+            }
+        }
+        Kind::Ddl { command, tables, rewrites, temporary: false, unlogged }
+    }
+
+    /// An event trigger runs code at each change of definitions, wherever that is executed.
+    pub(super) fn fire_event_triggers(&mut self, kind: &Kind) {
+        // Those of event triggers themselves, and of what belongs to no database, fire none.
+        const SILENT: &[&str] = &[
+            "CREATE EVENT TRIGGER",
+            "ALTER EVENT TRIGGER",
+            "DROP EVENT TRIGGER",
+            "CREATE ROLE",
+            "ALTER ROLE",
+            "ALTER ROLE SET",
+            "DROP ROLE",
+            "GRANT ROLE",
+            "ALTER DATABASE SET",
+        ];
+        let Kind::Ddl { command, temporary: false, .. } = kind else { return };
+        if let Some(name) = self.catalogue().event_triggers.first()
+            && !SILENT.contains(command)
+        {
+            self.refuse(
+                format!("the event trigger {name} would run code on each replica, whose effects are not known"),
+                "declare its function IMMUTABLE if it only raises errors or notices; else drop it, or ALTER EVENT TRIGGER ... DISABLE while definitions change",
+            );
         }
     }
 

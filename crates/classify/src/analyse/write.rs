@@ -665,7 +665,10 @@ impl<'a> Analyser<'a> {
                 None => self.expr(&target.value, at),
             }
         }
-        filter.iter().for_each(|e| self.expr(e, at));
+        if let Some(condition) = filter {
+            self.places_in(condition, inner);
+            self.expr(condition, at);
+        }
         let keys: Vec<&UniqueKey> = t.unique.iter().filter(|k| is_arbiter(k, conflict, t)).collect();
         let fallback: Vec<&UniqueKey> = t.unique.iter().collect();
         let keys = if keys.is_empty() { fallback } else { keys };
@@ -996,6 +999,7 @@ impl<'a> Analyser<'a> {
             self.gather(&merge.on, scope, &mut facts);
         }
         let each = At::each(scope);
+        self.places_in(&merge.on, scope);
         self.expr(&merge.on, each);
         let known = match (relation, target) {
             (Some(relation), Some(table)) => self.known_of(relation, table, &facts),
@@ -1020,7 +1024,10 @@ impl<'a> Analyser<'a> {
             self.unreplayable("MERGE creates and frees values of keys in the order in which rows lie");
         }
         for arm in &merge.arms {
-            arm.condition.iter().for_each(|e| self.expr(e, each));
+            if let Some(condition) = &arm.condition {
+                self.places_in(condition, scope);
+                self.expr(condition, each);
+            }
             let target = target.map(|table| (table, self.as_named(&merge.table, table)));
             self.merge_action(&arm.action, target, merge.only, &known, scope);
         }

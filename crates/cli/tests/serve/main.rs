@@ -238,5 +238,10 @@ fn servers_that_differ_are_refused_with_what_differs() {
     assert!(refused.contains("r1 and r2 differ in public.a (contents)"), "{refused}");
 
     answer(&second, "UPDATE a SET id = 1");
+    answer(&first, "CREATE UNLOGGED TABLE b (id int PRIMARY KEY)");
+    let refused = configuration.refusal();
+    assert!(refused.contains("r1 has unlogged relations (public.b)"), "{refused}");
+    assert!(refused.contains("ALTER TABLE public.b SET LOGGED"), "{refused}");
+    answer(&first, "DROP TABLE b");
     Serving::start(&configuration).stop();
 }

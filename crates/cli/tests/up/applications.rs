@@ -435,3 +435,27 @@ fn schema_is_created_with_what_is_in_it() {
         assert_eq!(json(dir.path(), &["verify"])["identical"], true);
     });
 }
+
+#[test]
+fn unlogged_relations_are_kept_logged_since_a_crash_would_empty_one_copy() {
+    block_on(async {
+        let app = Application::start(
+            "CREATE UNLOGGED TABLE plain (id serial PRIMARY KEY, n int);
+             CREATE UNLOGGED TABLE queried AS SELECT 1 AS n; SELECT 1 AS n INTO UNLOGGED TABLE selected;
+             CREATE SCHEMA other CREATE UNLOGGED TABLE inner_one (id int)",
+        )
+        .await;
+        let client = &app.client;
+        client.execute("CREATE UNLOGGED TABLE prepared (id int PRIMARY KEY)", &[]).await.unwrap();
+        client.execute("ALTER TABLE plain SET UNLOGGED, ADD COLUMN unlogged int", &[]).await.unwrap();
+        // In a transaction whose own definitions decide.
+        client
+            .batch_execute("BEGIN; CREATE TABLE late (id int); ALTER TABLE late SET UNLOGGED; COMMIT")
+            .await
+            .unwrap();
+        let held = "SELECT count(*), count(*) FILTER (WHERE relpersistence <> 'p') FROM pg_class \
+                    WHERE relname IN ('plain', 'queried', 'selected', 'inner_one', 'prepared', 'late', 'plain_id_seq')";
+        assert_eq!(app.everywhere(held).await, "7 0");
+        assert_eq!(rows(client, "INSERT INTO plain (n) VALUES (1) RETURNING id, unlogged").await, "1 -");
+    });
+}

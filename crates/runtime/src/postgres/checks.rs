@@ -15,6 +15,8 @@ pub struct Facts {
     pub objects: u64,
     /// Whether the agent's role is a superuser.
     pub superuser: bool,
+    /// Qualified names of unlogged tables and sequences, as SQL writes them.
+    pub unlogged: Vec<String>,
 }
 
 /// Settings that change what a statement computes. Others, such as memory sizes, may differ.
@@ -74,7 +76,15 @@ pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
         .await?;
     let first = counts.into_iter().next().unwrap_or_default();
     let text = |i: usize| first.get(i).cloned().flatten().unwrap_or_default();
-    Ok(Facts { settings, objects: text(0).parse().unwrap_or(0), superuser: text(1) == "t" })
+    let unlogged = lane
+        .query(
+            "SELECT format('%I.%I', n.nspname, c.relname) FROM pg_catalog.pg_class c \
+             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'p', 'S') ORDER BY c.relkind <> 'S' DESC, 1",
+        )
+        .await?;
+    let unlogged = unlogged.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
+    Ok(Facts { settings, objects: text(0).parse().unwrap_or(0), superuser: text(1) == "t", unlogged })
 }
 
 /// Compares replicas; the error says what differs and what to do.
@@ -83,6 +93,13 @@ pub fn compare(replicas: &[(&str, &Facts)]) -> Result<(), String> {
     if let Some((name, _)) = replicas.iter().find(|(_, facts)| !facts.superuser) {
         return Err(format!(
             "the agent's role is no superuser on {name}; onecopy needs one to apply writes of all roles"
+        ));
+    }
+    if let Some((name, facts)) = replicas.iter().find(|(_, facts)| !facts.unlogged.is_empty()) {
+        let first = facts.unlogged.first().map_or("", String::as_str);
+        return Err(format!(
+            "{name} has unlogged relations ({}): a server that crashes empties its copy of them, and the others keep theirs. Make each logged on every replica (ALTER TABLE {first} SET LOGGED), see that all hold the same rows, and start again",
+            facts.unlogged.join(", ")
         ));
     }
     for (name, facts) in &replicas[1..] {

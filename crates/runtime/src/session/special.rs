@@ -26,6 +26,10 @@ use crate::lane::LaneError;
 /// Replicas that may be lost under one statement before its client hears of it.
 const LOSSES_MAX: u32 = 5;
 
+/// What a client hears that asks for an unlogged relation.
+const UNLOGGED: &str =
+    "UNLOGGED is ignored: a server that crashes would empty its copy, so the relation is kept logged";
+
 impl Session {
     /// Transaction control: answered here, also inside a failed transaction.
     pub(super) async fn execute_control(
@@ -325,6 +329,13 @@ impl Session {
                     "temporary objects are not supported",
                     "Use an ordinary table with a column for the session, or WITH queries.",
                 );
+            }
+            Kind::Ddl { unlogged: true, .. } => {
+                build::notice(
+                    &mut self.client.output,
+                    &build::Report::new(build::Severity::Notice, SqlState::SUCCESSFUL_COMPLETION, UNLOGGED),
+                );
+                return Ok(None);
             }
             Kind::SetVal { .. } => self.execute_setval(statement, portal).await?,
             Kind::Maintenance { command, .. } => self.on_maintenance(statement, extended, command).await?,

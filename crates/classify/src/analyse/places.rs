@@ -1,0 +1,147 @@
+//! Places and transaction numbers of rows in conditions.
+//!
+//! `ctid`, `xmin` and the other system columns of a row differ between replicas (design 3.11). Inside one statement they
+//! mean the same row as long as they are compared with each other; a constant or parameter was read on some replica, and
+//! means another row, or none, on the next.
+
+use super::Analyser;
+use super::block::{EntryColumns, ScopeId};
+use super::expr::is_system_column;
+use crate::ast::{Body, Expr, Name, Query};
+
+impl<'a> Analyser<'a> {
+    /// Refuses a condition that compares a system column of a user's table with a value from outside the statement.
+    pub(super) fn places_in(&mut self, condition: &Expr, scope: ScopeId) {
+        if let Some(name) = self.compared_place(condition, scope) {
+            self.refuse(
+                format!("{name} is another number for the same row on each replica, and is compared with a given value"),
+                "find rows by their primary key, and keep a version of your own for optimistic concurrency: a column that \
+                 each UPDATE raises (Entity Framework: IsConcurrencyToken() on such a column instead of xmin)",
+            );
+        }
+    }
+
+    /// The system column that some part of a condition compares with what comes from no row.
+    fn compared_place(&self, expr: &Expr, scope: ScopeId) -> Option<String> {
+        let parts: Vec<&Expr> = match expr {
+            Expr::Operator { left: Some(left), right: Some(right), .. } if matches!((&**left, &**right), (Expr::Row(l), Expr::Row(r)) if l.len() == r.len()) =>
+            {
+                let (Expr::Row(left), Expr::Row(right)) = (&**left, &**right) else { return None };
+                return left.iter().zip(right).find_map(|(l, r)| self.compared_with(vec![l, r], scope));
+            }
+            Expr::Operator { left, right, .. } => {
+                left.as_deref().into_iter().chain(right.as_deref()).collect()
+            }
+            Expr::OfArray { left, right, .. } => vec![left, right],
+            Expr::In { left, list, .. } => std::iter::once(&**left).chain(list).collect(),
+            Expr::Chain { operands, .. } => operands.iter().collect(),
+            Expr::Form(parts) => parts.iter().collect(),
+            Expr::Subquery { test: Some(test), query, .. } => {
+                return self.place(test, scope).filter(|_| !is_of_rows(query));
+            }
+            Expr::And(parts) | Expr::Or(parts) | Expr::Row(parts) | Expr::Array(parts) => {
+                return parts.iter().find_map(|part| self.compared_place(part, scope));
+            }
+            Expr::Not(inner) => return self.compared_place(inner, scope),
+            Expr::Cast { value, .. } | Expr::Collate { value } => return self.compared_place(value, scope),
+            Expr::Call(call) => {
+                return call.arguments.iter().find_map(|argument| self.compared_place(argument, scope));
+            }
+            _ => return None,
+        };
+        self.compared_with(parts, scope)
+    }
+
+    fn compared_with(&self, parts: Vec<&Expr>, scope: ScopeId) -> Option<String> {
+        let place = parts.iter().find_map(|part| self.place(part, scope));
+        if place.is_some() && parts.iter().any(|part| !self.is_from_rows(part)) {
+            return place;
+        }
+        parts.into_iter().find_map(|part| self.compared_place(part, scope))
+    }
+
+    /// The system column of a user's table that an expression is made of.
+    fn place(&self, expr: &Expr, scope: ScopeId) -> Option<String> {
+        match expr {
+            Expr::Column { path, star: false, .. } => {
+                path.last().filter(|_| self.is_place(path, scope)).cloned()
+            }
+            // The name of a table is the same everywhere.
+            Expr::Cast { value, to } if reads_names(&to.name) => {
+                self.place(value, scope).filter(|name| name != "tableoid")
+            }
+            Expr::Cast { value, .. } | Expr::Collate { value } => self.place(value, scope),
+            Expr::Call(call) => call.arguments.iter().find_map(|argument| self.place(argument, scope)),
+            Expr::Row(parts) | Expr::Form(parts) | Expr::Array(parts) => {
+                parts.iter().find_map(|part| self.place(part, scope))
+            }
+            Expr::Operator { left, right, .. } => {
+                [left, right].into_iter().flatten().find_map(|side| self.place(side, scope))
+            }
+            Expr::Chain { operands, .. } => operands.iter().find_map(|operand| self.place(operand, scope)),
+            _ => None,
+        }
+    }
+
+    /// Whether a value comes from rows that the statement reads, or is the same everywhere by its name.
+    fn is_from_rows(&self, expr: &Expr) -> bool {
+        match expr {
+            Expr::Column { .. } => true,
+            Expr::Subquery { query, .. } => is_of_rows(query),
+            Expr::Cast { value, to } => reads_names(&to.name) || self.is_from_rows(value),
+            Expr::Collate { value } => self.is_from_rows(value),
+            Expr::Call(call) => call.arguments.iter().any(|argument| self.is_from_rows(argument)),
+            Expr::Row(parts) => parts.iter().all(|part| self.is_from_rows(part)),
+            Expr::Form(parts) | Expr::Array(parts) => parts.iter().any(|part| self.is_from_rows(part)),
+            Expr::Operator { left, right, .. } => {
+                [left, right].into_iter().flatten().any(|side| self.is_from_rows(side))
+            }
+            Expr::Chain { operands, .. } => operands.iter().any(|operand| self.is_from_rows(operand)),
+            _ => false,
+        }
+    }
+
+    fn is_place(&self, path: &[String], scope: ScopeId) -> bool {
+        let (name, qualifier) = match path {
+            [name] => (name, None),
+            [.., qualifier, name] => (name, Some(qualifier)),
+            [] => return false,
+        };
+        let mut at = Some(scope).filter(|_| is_system_column(name));
+        while let Some(id) = at {
+            let scope = &self.scopes[id];
+            let mut of_table = false;
+            let mut of_another = false;
+            for entry in scope.entries.iter().filter(|entry| qualifier.is_none_or(|q| *q == entry.name)) {
+                match &entry.columns {
+                    EntryColumns::Table(relation) => {
+                        of_table |= self.relations.get(*relation as usize).copied().flatten().is_some();
+                    }
+                    // A subquery's own column of that name.
+                    EntryColumns::Derived(columns) if columns.iter().any(|(n, _)| n == name) => return false,
+                    EntryColumns::Derived(_) => {}
+                    EntryColumns::Opaque => of_another = true,
+                }
+            }
+            if of_table || of_another {
+                return of_table;
+            }
+            at = scope.parent;
+        }
+        false
+    }
+}
+
+/// Whether a type (regclass and kin) turns names, which are the same everywhere, into numbers.
+fn reads_names(name: &Name) -> bool {
+    matches!(name.schema(), None | Some("pg_catalog")) && name.last().starts_with("reg")
+}
+
+/// Whether a subquery's rows can hold what tables hold.
+fn is_of_rows(query: &Query) -> bool {
+    match &query.body {
+        Body::Select(select) => !select.from.is_empty(),
+        Body::Values(_) => false,
+        _ => true,
+    }
+}
