@@ -88,6 +88,8 @@ pub struct LogSettings {
     pub durable: bool,
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// Bytes that are kept for replicas that are away; one that needs more must be copied anew.
+    pub kept_bytes_max: u64,
 }
 
 /// Every limit, in one place.

@@ -63,11 +63,16 @@ struct Configuration {
 impl Configuration {
     /// Writes both files: the servers, which are reached by their TCP ports, and what else the files hold.
     fn write(servers: &[Server], config: &str, secrets: &str) -> Configuration {
+        Configuration::write_with_log(servers, config, "", secrets)
+    }
+
+    /// The same, with further settings of the log.
+    fn write_with_log(servers: &[Server], config: &str, log: &str, secrets: &str) -> Configuration {
         let (dir, port) = (folder(), free_port().unwrap());
         let mut text = config.to_owned();
         let _ = write!(
             text,
-            "[listen]\nport = {port}\nsocket_dir = \".\"\n[log]\ndir = \"log\"\n[[databases]]\nname = \"postgres\"\n"
+            "[listen]\nport = {port}\nsocket_dir = \".\"\n[log]\ndir = \"log\"\n{log}[[databases]]\nname = \"postgres\"\n"
         );
         for (index, server) in servers.iter().enumerate() {
             let (name, port) = (Cluster::name(index), server.port());
@@ -239,4 +244,87 @@ fn servers_that_differ_are_refused_with_what_differs() {
 
     answer(&second, "UPDATE a SET id = 1");
     Serving::start(&configuration).stop();
+}
+
+/// What `onecopy status` says.
+fn status(configuration: &Configuration) -> serde_json::Value {
+    let console = format!("host=127.0.0.1 port={} user=postgres", configuration.port);
+    let mut status = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    let output = status.args(["status", "--json", "--target", &console]).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "waited 60 s until {what}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+fn number(value: &serde_json::Value) -> u64 {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+#[test]
+fn log_is_cut_behind_what_replicas_have_flushed_and_one_that_needs_more_stays_out() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let log = "segment_bytes = 1_048_576\nkept_bytes_max = 2_097_152\n";
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let config = "[auth]\nmethod = \"trust\"\n";
+    let configuration = Configuration::write_with_log(cluster.servers(), config, log, secrets);
+    let serving = Serving::start(&configuration);
+    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let write = || {
+        answer(&dsn, &format!("INSERT INTO t (s) VALUES ('{}')", "x".repeat(100_000)));
+    };
+    answer(&dsn, "CREATE TABLE t (id serial PRIMARY KEY, s text)");
+
+    // While both serve, nothing that either may need after a crash goes, and all else does.
+    (0..30).for_each(|_| write());
+    wait_until("the log is cut", || {
+        // Something moves the server's own log on.
+        write();
+        number(&status(&configuration)["status"]["log_first"]) > 1
+    });
+    cluster.server_mut(1).kill().unwrap();
+    wait_until("it is out of service", || status(&configuration)["replicas"][1]["state"] == "down");
+    cluster.server_mut(1).start().unwrap();
+    wait_until("it serves again after a crash", || status(&configuration)["replicas"][1]["state"] == "up");
+
+    // One that is away may come back as long as there is room for what it lacks.
+    cluster.server_mut(1).kill().unwrap();
+    write();
+    let applied = number(&status(&configuration)["replicas"][1]["applied"]);
+    for _ in 0..30 {
+        write();
+    }
+    wait_until("the log has gone on without it", || {
+        write();
+        number(&status(&configuration)["status"]["log_first"]) > applied + 1
+    });
+    assert!(number(&status(&configuration)["status"]["log_kept_bytes"]) < 8 << 20);
+    wait_until("the status says what will be needed", || {
+        status(&configuration)["replicas"][1]["detail"].as_str().unwrap().contains("copied anew")
+    });
+    cluster.server_mut(1).start().unwrap();
+    wait_until("it is told apart", || status(&configuration)["replicas"][1]["out_because"] == "records_gone");
+    for _ in 0..20 {
+        let replica = &status(&configuration)["replicas"][1];
+        assert_eq!((&replica["state"], &replica["out_because"]), (&"down".into(), &"records_gone".into()));
+        assert!(
+            replica["detail"].as_str().unwrap().contains("copy it anew from another replica"),
+            "{replica}"
+        );
+    }
+    let rows = answer(&dsn, "SELECT count(*) FROM t");
+    serving.stop();
+
+    // Nor does it keep the others from starting.
+    let again = Serving::start(&configuration);
+    assert_eq!(answer(&dsn, "SELECT count(*) FROM t"), rows);
+    wait_until("it stays out", || status(&configuration)["replicas"][1]["out_because"] == "records_gone");
+    again.stop();
 }

@@ -25,6 +25,7 @@ use crate::notifications::Channels;
 use crate::pool::Pool;
 use crate::postgres::connect::{Connector, Credentials};
 use crate::postgres::definitions;
+use crate::retention::Retention;
 use crate::scheduler::{Decisions, Scheduler};
 use crate::session::client::Stream;
 use crate::settings::{Limits, Settings};
@@ -53,6 +54,7 @@ pub struct Shared {
     pub connections: AtomicUsize,
     pub sessions: AtomicU64,
     pub log: Arc<Log>,
+    retention: Arc<Retention>,
     pub tls: Option<tls::Acceptor>,
     pub users: startup::Users,
     pub started: Stopwatch,
@@ -324,6 +326,7 @@ async fn start(
             Arc::new(Pool::new(id, connector, lanes_max, settings.workers, scheduler.agents[i].clone()))
         })
         .collect();
+    let retention = Arc::new(Retention::new(count, prepared.first));
     for pool in &pools {
         let agent = Agent {
             replica: pool.replica,
@@ -334,6 +337,7 @@ async fn start(
             who: agent.clone(),
             log_id: prepared.log_id.clone(),
             epoch: prepared.epoch,
+            retention: retention.clone(),
             diverged: Mutex::default(),
         };
         tokio::spawn(agent.run());
@@ -354,6 +358,7 @@ async fn start(
         connections: AtomicUsize::new(0),
         sessions: AtomicU64::new(1),
         log: prepared.log,
+        retention,
         tls,
         users,
         settings,
@@ -365,13 +370,21 @@ async fn start(
     Ok(shared)
 }
 
-/// Drops what every replica contains from memory.
+/// Drops what every replica contains from memory, and what no replica can need again from the log.
 async fn keep_house(shared: Arc<Shared>) {
+    let mut looked_at_log = Stopwatch::start();
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let status = shared.scheduler.status();
         if let Some(everywhere) = status.replicas.iter().filter(|r| r.up).map(|r| r.applied).min() {
             shared.scheduler.forget_recent(Csn(everywhere));
+        }
+        if looked_at_log.elapsed_s() >= 1 {
+            looked_at_log = Stopwatch::start();
+            let within = || shared.log.oldest_within(shared.settings.log.kept_bytes_max);
+            if let Some(first) = shared.retention.advance(within) {
+                shared.log.truncate_before(first);
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
 use crate::postgres::definitions::{self, SequenceNames};
 use crate::postgres::progress::{self, Position};
+use crate::retention;
 use crate::scheduler::Scheduler;
 use crate::server::Shared;
 use crate::settings::Settings;
@@ -32,6 +33,8 @@ pub struct Prepared {
     pub epoch: u64,
     pub secret: String,
     pub end: Csn,
+    /// The first commit that the log holds.
+    pub first: Csn,
     pub catalogue: Catalogue,
     pub sequences: Vec<(TableId, SequenceDefinition)>,
     pub sequence_names: SequenceNames,
@@ -101,6 +104,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     let durable = DurableTo::default();
     let (log, recovered) = open_log(settings, &durable, &found)?;
     let log_id = recovered.log_id.to_string();
+    leave_behind(&mut found, &mut missing, &log_id, recovered.first)?;
     let secret = bring_together(settings, &mut found, &log_id, recovered.last, &missing).await?;
     let newest = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.csn).max().unwrap_or(Csn(0));
     if newest > recovered.last {
@@ -126,11 +130,35 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
         epoch,
         secret,
         end: recovered.last,
+        first: recovered.first,
         catalogue,
         sequences,
         sequence_names,
         durable,
     })
+}
+
+/// Goes on without replicas that lack commits which the log does not hold any more.
+fn leave_behind(
+    found: &mut Vec<Found>,
+    missing: &mut Vec<String>,
+    log_id: &str,
+    first: Csn,
+) -> Result<(), ServeError> {
+    found.retain(|one| {
+        let position = one.position.as_ref().filter(|position| position.log_id == log_id);
+        let Some(Err(gap)) = position.map(|position| retention::check(position.csn, first)) else {
+            return true;
+        };
+        let problem = format!("{}: {gap}", one.name);
+        tracing::warn!("{problem}; starting without it");
+        missing.push(problem);
+        false
+    });
+    if found.is_empty() {
+        return Err(ServeError::Replicas(format!("no replica can be used: {}", missing.join("; "))));
+    }
+    Ok(())
 }
 
 async fn look_at(
