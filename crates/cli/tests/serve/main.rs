@@ -10,7 +10,7 @@ use onecopy_cluster::{Auth, Cluster, Options, Server, free_port};
 use running::folder;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -326,5 +326,71 @@ fn log_is_cut_behind_what_replicas_have_flushed_and_one_that_needs_more_stays_ou
     let again = Serving::start(&configuration);
     assert_eq!(answer(&dsn, "SELECT count(*) FROM t"), rows);
     wait_until("it stays out", || status(&configuration)["replicas"][1]["out_because"] == "records_gone");
+    again.stop();
+}
+
+/// The sessions by which onecopy is known on a server.
+const SESSIONS: &str = "SELECT array_agg(pid ORDER BY pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1868771952 AND objid = 0";
+
+#[test]
+fn second_process_of_one_log_is_refused_before_it_touches_a_replica() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 1, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let mut configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let serving = Serving::start(&configuration);
+    let server = cluster.server(0).dsn();
+    let sessions = answer(&server, SESSIONS);
+    assert!(sessions.contains(|c: char| c.is_ascii_digit()), "{sessions}");
+
+    let path = configuration.dir.path().join("onecopy.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let other = free_port().unwrap();
+    let text = text
+        .replace(&format!("port = {}\nsocket_dir = \".\"", configuration.port), &format!("port = {other}"));
+    fs::write(&path, text).unwrap();
+    let refused = configuration.refusal();
+    assert!(refused.contains("is in use by"), "{refused}");
+    assert_eq!(answer(&server, SESSIONS), sessions);
+    configuration.port = other;
+    serving.stop();
+}
+
+#[test]
+fn process_ends_when_its_log_cannot_be_written_and_nothing_that_was_answered_is_lost() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+
+    // No file may grow beyond some megabytes, and what is written behind that fails.
+    let inner = configuration.command();
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 6144; exec \"$0\" \"$@\""]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let mut serving = Serving(process);
+    answer(&dsn, "CREATE TABLE t (id serial PRIMARY KEY, s text)");
+    let insert = format!("INSERT INTO t (s) VALUES ('{}')", "x".repeat(100_000));
+    let answered = (0..100).take_while(|_| psql(&dsn, &insert).status.success()).count();
+    assert!((10..100).contains(&answered), "{answered}");
+    assert_eq!(serving.0.wait().unwrap().code(), Some(1));
+    let mut complaint = String::new();
+    serving.0.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+    assert!(complaint.contains("the commit log stopped"), "{complaint}");
+
+    // Of the one that was not answered nobody knew.
+    let again = Serving::start(&configuration);
+    let rows: usize = answer(&dsn, "SELECT count(*) FROM t").parse().unwrap();
+    assert!(rows == answered || rows == answered + 1, "{rows} rows, {answered} answered");
+    for server in cluster.servers() {
+        assert_eq!(answer(&server.dsn(), "SELECT count(*) FROM t"), rows.to_string());
+    }
     again.stop();
 }

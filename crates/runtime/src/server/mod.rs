@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_core::{Csn, Epoch, Event, ReplicaId};
-use onecopy_log::{AppendError, Log, PayloadId, Record as LogRecord};
+use onecopy_log::{AppendError, Fault, Log, PayloadId, Record as LogRecord};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
 
 use crate::advisory::AdvisoryLocks;
 use crate::agent::{Agent, History};
@@ -266,7 +267,7 @@ pub async fn serve(
     let prepared = preparation::prepare(&settings).await?;
     let listeners = listen(&settings).await?;
     let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
-    let shared = start(settings, prepared, tls).await?;
+    let (shared, log_failed) = start(settings, prepared, tls).await?;
     let mut tasks = tokio::task::JoinSet::new();
     let workers = Workers::start(shared.settings.workers).map_err(ServeError::Threads)?;
     let workers = Arc::new(workers);
@@ -276,19 +277,25 @@ pub async fn serve(
     }
     let housekeeping = tokio::spawn(keep_house(shared.clone()));
     ready(&Handle { shared: shared.clone(), addresses });
-    shutdown.await;
+    // What the log has failed to write may be in it or not: as PostgreSQL does without its own log, onecopy ends, so that
+    // those who wait for a commit learn that its outcome is unknown, and reads it again when it is started.
+    let failed = tokio::select! {
+        () = shutdown => None,
+        Ok(fault) = log_failed => Some(fault),
+    };
     tasks.shutdown().await;
     // Whoever still serves must have ended before the log is closed.
     drop(workers);
     housekeeping.abort();
-    shared.log.close().map_err(|fault| ServeError::Log(fault.to_string()))
+    let closed = shared.log.close();
+    failed.map_or(closed, Err).map_err(|fault| ServeError::LogFailed(fault.to_string()))
 }
 
 async fn start(
     settings: Settings,
     prepared: preparation::Prepared,
     tls: Option<tls::Acceptor>,
-) -> Result<Arc<Shared>, ServeError> {
+) -> Result<(Arc<Shared>, oneshot::Receiver<Fault>), ServeError> {
     let decisions = LogDecisions { log: prepared.log.clone(), epoch: Epoch(prepared.epoch) };
     let count = settings.replicas.len();
     let protocol = onecopy_core::protocol::by_name(&settings.protocol, count, prepared.end)
@@ -367,7 +374,7 @@ async fn start(
         reading_definitions: tokio::sync::Mutex::new(()),
     });
     preparation::await_service(&shared, prepared.usable).await?;
-    Ok(shared)
+    Ok((shared, prepared.log_failed))
 }
 
 /// Drops what every replica contains from memory, and what no replica can need again from the log.

@@ -323,8 +323,7 @@ async fn reported_settings(
     who: &Credentials,
     environment: &Environment,
 ) -> Result<HashMap<String, String>, Failure> {
-    let limit = Duration::from_millis(shared.limits.wait_timeout_ms.max(1));
-    let deadline = Deadline::after(limit);
+    let deadline = Deadline::within_ms(shared.limits.wait_timeout_ms);
     // The role may have been made, or given settings, by the last commit.
     let told = shared.scheduler.status().told;
     let mut pause = Duration::from_millis(1);
@@ -346,7 +345,7 @@ async fn reported_settings(
                 Err(error) => pool.suspect_now(&error),
             }
         }
-        if deadline.has_passed() {
+        if deadline.is_some_and(Deadline::has_passed) {
             return Err(Failure::new(SqlState::CANNOT_CONNECT_NOW, "no replica is in service")
                 .hint("Try again when one is back; `onecopy status` shows them."));
         }
