@@ -327,6 +327,7 @@ async fn start(
                 database: settings.database.as_str().into(),
                 timeout,
                 silence: Duration::from_millis(settings.limits.silence_timeout_ms),
+                version: Arc::default(),
             };
             let id = ReplicaId(i as u16);
             let lanes_max = settings.limits.lanes_per_replica_max;

@@ -84,6 +84,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
             database: settings.database.as_str().into(),
             timeout: Duration::from_millis(settings.limits.connect_timeout_ms),
             silence: Duration::from_millis(settings.limits.silence_timeout_ms),
+            version: Arc::default(),
         };
         match look_at(&connector, &agent).await {
             Ok((_, _, Some(Position { differs: Some(reason), .. }))) => {

@@ -24,7 +24,8 @@ use crate::postgres::connect::Credentials;
 use crate::server::{Counted, Shared, cancel};
 use crate::session::Session;
 use crate::session::client::{Client, ClientError, Stream};
-use crate::session::environment::Environment;
+use crate::session::environment::{Environment, is_kept_here};
+use crate::session::patience::shown_limit;
 use crate::session::settings::forbidden_setting;
 use crate::settings::UserSettings;
 
@@ -311,6 +312,9 @@ fn startup_environment(start: &Start, catalogue: &Catalogue, user: &str) -> Resu
         if let Some((what, hint)) = forbidden_setting(name, Some(value.trim_matches('\''))) {
             return Err(Failure::unsupported(what, hint));
         }
+    }
+    for (name, value) in settings.iter_mut().filter(|(name, _)| is_kept_here(name)) {
+        *value = shown_limit(name, value)?;
     }
     settings.retain(|(name, _)| !name.eq_ignore_ascii_case("client_encoding"));
     Ok(Environment::of_startup(catalogue, user, &settings))
