@@ -153,6 +153,10 @@ section_with_defaults! {
         durability: Durability = Durability::Disk;
         /// The size in bytes at which a new file of the log is begun.
         segment_bytes: u64 = 64 << 20, in 1 << 20..=4 << 30;
+        /// The size in bytes up to which the log is kept for replicas that are out of service: one that needs more when
+        /// it is back must be copied anew from another. What a replica in service may need is always kept, and
+        /// so is the newest file.
+        kept_bytes_max: u64 = 16 << 30, in 1 << 20..=1 << 50;
     }
 }
 

@@ -29,6 +29,7 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
             dir: config.log.dir.clone(),
             durable: config.log.durability == Durability::Disk,
             segment_bytes: config.log.segment_bytes,
+            kept_bytes_max: config.log.kept_bytes_max,
         },
         limits: limits(config),
         workers: workers(config),

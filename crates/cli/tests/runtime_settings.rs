@@ -46,6 +46,7 @@ authority = \"/a\"
 dir = \"/l\"
 durability = \"memory\"
 segment_bytes = 2_097_152
+kept_bytes_max = 3_000_000
 [pool]
 lanes_per_replica_max = 5
 connect_timeout_ms = 11
@@ -91,6 +92,7 @@ tls = \"disable\"
     assert!(
         !settings.log.durable && settings.log.dir.ends_with("l") && settings.log.segment_bytes == 2_097_152
     );
+    assert_eq!(settings.log.kept_bytes_max, 3_000_000);
     let limits = settings.limits;
     assert_eq!((limits.lanes_per_replica_max, limits.connect_timeout_ms), (5, 11));
     assert_eq!((limits.connections_max, limits.message_bytes_max), (6, 7000));

@@ -167,7 +167,11 @@ impl Log {
         Log::open_on(Folder::open(path)?, path, options, hooks)
     }
 
-    pub(crate) fn open_on(
+    /// Like [`Log::open`], in a folder that was locked before, whose path this is.
+    ///
+    /// # Errors
+    /// [`OpenError`]; no record was changed.
+    pub fn open_on(
         mut folder: Folder,
         path: &Path,
         options: Options,

@@ -12,12 +12,14 @@ use onecopy_wire::frontend::build;
 use parking_lot::Mutex;
 
 use crate::bulk::{self, Form, Forms, Many, Step};
+use crate::clock::Stopwatch;
 use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
 use crate::postgres::progress;
 use crate::record::{BadRecord, Record, What, Write};
+use crate::retention::{Gap, Retention};
 use crate::scheduler::{Scheduler, Writes};
 use crate::session::environment::hash_of;
 use crate::standing::Reason;
@@ -30,7 +32,8 @@ const GROUP_LEN: usize = 1024 * 1024;
 const FORMS_MAX: usize = 1_000;
 /// Bytes of output after which a pipeline is sent on.
 const SEND_LEN: usize = 64 * 1024;
-/// Without anything to apply for so long, an agent looks whether there is something to prune.
+/// Without anything to apply for so long, an agent looks whether there is something to prune. And so often it asks what the
+/// server has flushed.
 const PRUNE_PAUSE: Duration = Duration::from_secs(1);
 /// Nobody holds a lock that a reservation of sequence values needs for longer, but a transaction that waits for it.
 const RESERVATION_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
@@ -55,6 +58,8 @@ pub struct Agent {
     pub who: Credentials,
     pub log_id: String,
     pub epoch: u64,
+    /// Which commits the log keeps for it.
+    pub retention: Arc<Retention>,
     /// Why the replica's contents are wrong, until that is noted on it: whatever else happens, it does not serve before.
     pub diverged: Mutex<Option<String>>,
 }
@@ -83,6 +88,8 @@ enum ApplyError {
     Excluded(String),
     #[error("it follows log {found}, not {expected}")]
     OtherLog { found: String, expected: String },
+    #[error(transparent)]
+    Gone(#[from] Gap),
     #[error("onecopy's schema is missing")]
     NoSchema,
     #[error("{0}")]
@@ -110,6 +117,7 @@ impl ApplyError {
         match self {
             ApplyError::Diverged { .. } | ApplyError::Excluded(_) => Reason::Differs,
             ApplyError::OtherLog { .. } => Reason::OtherLog,
+            ApplyError::Gone(_) => Reason::RecordsGone,
             ApplyError::NoSchema => Reason::NoSchema,
             ApplyError::Ill(Ill::Silent(_)) => Reason::Silent,
             ApplyError::Suspected(_) => Reason::ConnectionLost,
@@ -158,6 +166,25 @@ impl Setbacks {
     }
 }
 
+/// What an agent waits for until its server has flushed it.
+struct Securing {
+    asked: Stopwatch,
+    /// A commit that the server contains, and the end of the server's own log behind it.
+    pending: Option<(Csn, String)>,
+}
+
+impl Default for Securing {
+    fn default() -> Securing {
+        Securing { asked: Stopwatch::start(), pending: None }
+    }
+}
+
+impl Securing {
+    fn is_due(&self) -> bool {
+        u128::from(self.asked.elapsed_ns()) >= PRUNE_PAUSE.as_nanos()
+    }
+}
+
 /// One database transaction of the pipeline.
 struct Unit {
     to: Csn,
@@ -178,12 +205,20 @@ impl Agent {
             };
             let was_up = self.pool.is_up();
             self.pool.close();
+            self.retention.leave(self.replica);
             let pause = setbacks.note(&error);
             let detail = match setbacks.failing {
                 Some((csn, times)) if error.failing() == Some(csn) => {
                     format!("{error} (tried {times} times)")
                 }
                 _ => error.to_string(),
+            };
+            let detail = match error {
+                ApplyError::Gone(_) => detail,
+                _ if self.retention.may_lack(self.replica) => format!(
+                    "{detail}; the commit log may no longer hold what it lacks, and then it must be copied anew from another replica"
+                ),
+                _ => detail,
             };
             let is_news = self.pool.standing.leave(error.reason(was_up), detail);
             if was_up {
@@ -249,6 +284,7 @@ impl Agent {
         if let Some(reason) = differs {
             return Err(ApplyError::Excluded(reason));
         }
+        self.retention.enter(self.replica, position.csn)?;
         let mut forms = Forms::default();
         if let Some(csn) = setbacks.must_apply()
             && position.csn < csn
@@ -263,6 +299,7 @@ impl Agent {
         self.scheduler.handle(Event::ReplicaUp { replica: self.replica, applied: position.csn });
         // What was there before is done once, from the lowest row on.
         let mut pruned = Csn(0);
+        let mut securing = Securing::default();
         loop {
             let run = tokio::select! {
                 biased;
@@ -287,6 +324,9 @@ impl Agent {
                 progress::prune(lane, pruned, applied).await?;
                 pruned = applied;
             }
+            if securing.is_due() {
+                self.secure(lane, &mut securing).await?;
+            }
         }
     }
 
@@ -294,6 +334,31 @@ impl Agent {
     fn applied(&self) -> Csn {
         let status = self.scheduler.status();
         status.replicas.get(usize::from(self.replica.0)).map_or(Csn(0), |replica| Csn(replica.applied))
+    }
+
+    /// Finds out what of the replica's commits has surely been flushed: it must not be asked for again after a crash.
+    async fn secure(&self, lane: &mut Lane, securing: &mut Securing) -> Result<(), ApplyError> {
+        // First what it contains, then how far its own log goes: everything that it contains is in that.
+        let applied = self.applied();
+        securing.asked = Stopwatch::start();
+        if securing.pending.is_none() && self.retention.secured(self.replica) >= Some(applied) {
+            return Ok(());
+        }
+        let until = securing.pending.as_ref().map_or("0/0", |(_, until)| until.as_str());
+        let rows = lane
+            .query(&format!(
+                "SELECT pg_catalog.pg_current_wal_flush_lsn() >= '{until}', pg_catalog.pg_current_wal_insert_lsn()"
+            ))
+            .await?;
+        let mut values = rows.into_iter().next().unwrap_or_default().into_iter().flatten();
+        let (Some(is_flushed), Some(inserted)) = (values.next(), values.next()) else { return Ok(()) };
+        if is_flushed == "t"
+            && let Some((csn, _)) = securing.pending.take()
+        {
+            self.retention.secure(self.replica, csn);
+        }
+        securing.pending.get_or_insert((applied, inserted));
+        Ok(())
     }
 
     /// Keeps a replica whose contents are wrong out of service, until it is copied anew; but never the last one: its

@@ -34,6 +34,11 @@ impl Deadline {
         Deadline(tokio::time::Instant::now() + duration)
     }
 
+    /// The deadline of a limit in milliseconds, of which 0 is none.
+    pub fn within_ms(limit_ms: u64) -> Option<Deadline> {
+        (limit_ms > 0).then(|| Deadline::after(Duration::from_millis(limit_ms)))
+    }
+
     pub fn has_passed(self) -> bool {
         tokio::time::Instant::now() >= self.0
     }
@@ -58,5 +63,16 @@ impl Stopwatch {
 
     pub fn elapsed_s(self) -> u64 {
         self.0.elapsed().as_secs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limit_of_zero_is_never_reached() {
+        assert!(Deadline::within_ms(0).is_none());
+        assert!(Deadline::within_ms(86_400_000).is_some_and(|deadline| !deadline.has_passed()));
     }
 }

@@ -24,6 +24,10 @@ pub enum ServeError {
     /// The commit log could not be opened or is damaged.
     #[error("open the commit log: {0}")]
     Log(String),
+    /// The commit log cannot be written any more. What it was about to write may be in it or not, so nobody can be told what
+    /// became of it before it is read again.
+    #[error("{0}")]
+    LogFailed(String),
     /// A setting cannot be used.
     #[error("{0}")]
     Settings(String),

@@ -27,6 +27,7 @@ mod lane;
 mod agent;
 mod bulk;
 mod health;
+mod retention;
 mod standing;
 
 mod postgres;

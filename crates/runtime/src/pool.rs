@@ -352,6 +352,7 @@ mod tests {
             database: "d".into(),
             timeout: Duration::from_secs(60),
             silence: Duration::ZERO,
+            version: Arc::default(),
         };
         let queue = Arc::<AgentQueue>::default();
         let pool = Arc::new(Pool::new(ReplicaId(0), connector, 4, 1, queue.clone()));

@@ -88,6 +88,8 @@ pub struct LogSettings {
     pub durable: bool,
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// Bytes that are kept for replicas that are away; one that needs more must be copied anew.
+    pub kept_bytes_max: u64,
 }
 
 /// Every limit, in one place.
@@ -117,23 +119,4 @@ pub struct Limits {
     pub connect_timeout_ms: u64,
     /// Milliseconds for which a replica may leave a question unanswered before it leaves service; 0 for ever.
     pub silence_timeout_ms: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            connections_max: 1_000,
-            lanes_per_replica_max: 64,
-            message_bytes_max: 64 * 1024 * 1024,
-            transaction_bytes_max: 512 * 1024 * 1024,
-            held_result_bytes_max: 64 * 1024 * 1024,
-            advisory_locks_max: 100_000,
-            notifications_bytes_max: 64 * 1024 * 1024,
-            idle_in_transaction_timeout_ms: 60_000,
-            wait_timeout_ms: 60_000,
-            startup_timeout_ms: 15_000,
-            connect_timeout_ms: 5_000,
-            silence_timeout_ms: 10_000,
-        }
-    }
 }

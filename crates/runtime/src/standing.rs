@@ -21,6 +21,8 @@ pub enum Reason {
     Differs,
     /// It follows another commit log.
     OtherLog,
+    /// The commit log does not hold any more what it lacks.
+    RecordsGone,
     /// onecopy's schema is missing on it.
     NoSchema,
 }
@@ -36,6 +38,7 @@ impl Reason {
             Reason::RecordFails => "record_fails",
             Reason::Differs => "differs",
             Reason::OtherLog => "other_log",
+            Reason::RecordsGone => "records_gone",
             Reason::NoSchema => "no_schema",
         }
     }

@@ -10,7 +10,7 @@ use onecopy_cluster::{Auth, Cluster, Options, Server, free_port};
 use running::folder;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -63,11 +63,16 @@ struct Configuration {
 impl Configuration {
     /// Writes both files: the servers, which are reached by their TCP ports, and what else the files hold.
     fn write(servers: &[Server], config: &str, secrets: &str) -> Configuration {
+        Configuration::write_with_log(servers, config, "", secrets)
+    }
+
+    /// The same, with further settings of the log.
+    fn write_with_log(servers: &[Server], config: &str, log: &str, secrets: &str) -> Configuration {
         let (dir, port) = (folder(), free_port().unwrap());
         let mut text = config.to_owned();
         let _ = write!(
             text,
-            "[listen]\nport = {port}\nsocket_dir = \".\"\n[log]\ndir = \"log\"\n[[databases]]\nname = \"postgres\"\n"
+            "[listen]\nport = {port}\nsocket_dir = \".\"\n[log]\ndir = \"log\"\n{log}[[databases]]\nname = \"postgres\"\n"
         );
         for (index, server) in servers.iter().enumerate() {
             let (name, port) = (Cluster::name(index), server.port());
@@ -244,4 +249,153 @@ fn servers_that_differ_are_refused_with_what_differs() {
     assert!(refused.contains("ALTER TABLE public.b SET LOGGED"), "{refused}");
     answer(&first, "DROP TABLE b");
     Serving::start(&configuration).stop();
+}
+
+/// What `onecopy status` says.
+fn status(configuration: &Configuration) -> serde_json::Value {
+    let console = format!("host=127.0.0.1 port={} user=postgres", configuration.port);
+    let mut status = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    let output = status.args(["status", "--json", "--target", &console]).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "waited 60 s until {what}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
+fn number(value: &serde_json::Value) -> u64 {
+    value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+#[test]
+fn log_is_cut_behind_what_replicas_have_flushed_and_one_that_needs_more_stays_out() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let log = "segment_bytes = 1_048_576\nkept_bytes_max = 2_097_152\n";
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let config = "[auth]\nmethod = \"trust\"\n";
+    let configuration = Configuration::write_with_log(cluster.servers(), config, log, secrets);
+    let serving = Serving::start(&configuration);
+    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let write = || {
+        answer(&dsn, &format!("INSERT INTO t (s) VALUES ('{}')", "x".repeat(100_000)));
+    };
+    answer(&dsn, "CREATE TABLE t (id serial PRIMARY KEY, s text)");
+
+    // While both serve, nothing that either may need after a crash goes, and all else does.
+    (0..30).for_each(|_| write());
+    wait_until("the log is cut", || {
+        // Something moves the server's own log on.
+        write();
+        number(&status(&configuration)["status"]["log_first"]) > 1
+    });
+    cluster.server_mut(1).kill().unwrap();
+    wait_until("it is out of service", || status(&configuration)["replicas"][1]["state"] == "down");
+    cluster.server_mut(1).start().unwrap();
+    wait_until("it serves again after a crash", || status(&configuration)["replicas"][1]["state"] == "up");
+
+    // One that is away may come back as long as there is room for what it lacks.
+    cluster.server_mut(1).kill().unwrap();
+    write();
+    let applied = number(&status(&configuration)["replicas"][1]["applied"]);
+    for _ in 0..30 {
+        write();
+    }
+    wait_until("the log has gone on without it", || {
+        write();
+        number(&status(&configuration)["status"]["log_first"]) > applied + 1
+    });
+    assert!(number(&status(&configuration)["status"]["log_kept_bytes"]) < 8 << 20);
+    wait_until("the status says what will be needed", || {
+        status(&configuration)["replicas"][1]["detail"].as_str().unwrap().contains("copied anew")
+    });
+    cluster.server_mut(1).start().unwrap();
+    wait_until("it is told apart", || status(&configuration)["replicas"][1]["out_because"] == "records_gone");
+    for _ in 0..20 {
+        let replica = &status(&configuration)["replicas"][1];
+        assert_eq!((&replica["state"], &replica["out_because"]), (&"down".into(), &"records_gone".into()));
+        assert!(
+            replica["detail"].as_str().unwrap().contains("copy it anew from another replica"),
+            "{replica}"
+        );
+    }
+    let rows = answer(&dsn, "SELECT count(*) FROM t");
+    serving.stop();
+
+    // Nor does it keep the others from starting.
+    let again = Serving::start(&configuration);
+    assert_eq!(answer(&dsn, "SELECT count(*) FROM t"), rows);
+    wait_until("it stays out", || status(&configuration)["replicas"][1]["out_because"] == "records_gone");
+    again.stop();
+}
+
+/// The sessions by which onecopy is known on a server.
+const SESSIONS: &str = "SELECT array_agg(pid ORDER BY pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1868771952 AND objid = 0";
+
+#[test]
+fn second_process_of_one_log_is_refused_before_it_touches_a_replica() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 1, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let mut configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let serving = Serving::start(&configuration);
+    let server = cluster.server(0).dsn();
+    let sessions = answer(&server, SESSIONS);
+    assert!(sessions.contains(|c: char| c.is_ascii_digit()), "{sessions}");
+
+    let path = configuration.dir.path().join("onecopy.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let other = free_port().unwrap();
+    let text = text
+        .replace(&format!("port = {}\nsocket_dir = \".\"", configuration.port), &format!("port = {other}"));
+    fs::write(&path, text).unwrap();
+    let refused = configuration.refusal();
+    assert!(refused.contains("is in use by"), "{refused}");
+    assert_eq!(answer(&server, SESSIONS), sessions);
+    configuration.port = other;
+    serving.stop();
+}
+
+#[test]
+fn process_ends_when_its_log_cannot_be_written_and_nothing_that_was_answered_is_lost() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+
+    // No file may grow beyond some megabytes, and what is written behind that fails.
+    let inner = configuration.command();
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 6144; exec \"$0\" \"$@\""]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let mut serving = Serving(process);
+    answer(&dsn, "CREATE TABLE t (id serial PRIMARY KEY, s text)");
+    let insert = format!("INSERT INTO t (s) VALUES ('{}')", "x".repeat(100_000));
+    let answered = (0..100).take_while(|_| psql(&dsn, &insert).status.success()).count();
+    assert!((10..100).contains(&answered), "{answered}");
+    assert_eq!(serving.0.wait().unwrap().code(), Some(1));
+    let mut complaint = String::new();
+    serving.0.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+    assert!(complaint.contains("the commit log stopped"), "{complaint}");
+
+    // Of the one that was not answered nobody knew.
+    let again = Serving::start(&configuration);
+    let rows: usize = answer(&dsn, "SELECT count(*) FROM t").parse().unwrap();
+    assert!(rows == answered || rows == answered + 1, "{rows} rows, {answered} answered");
+    for server in cluster.servers() {
+        assert_eq!(answer(&server.dsn(), "SELECT count(*) FROM t"), rows.to_string());
+    }
+    again.stop();
 }

@@ -163,8 +163,7 @@ fn startup_options_are_refused_as_set_refuses_them_and_default_read_only_session
             "standard_conforming_strings=off",
             "client_encoding=latin1",
             "role=postgres",
-            "idle_session_timeout=1",
-            "idle_in_transaction_session_timeout=10s",
+            "transaction_timeout=10s",
         ] {
             let error = begin(options).await.err().unwrap();
             assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED), "{options}: {error}");
@@ -181,5 +180,48 @@ fn startup_options_are_refused_as_set_refuses_them_and_default_read_only_session
             client.batch_execute(sql).await.unwrap();
         }
         assert_eq!(rows(&client, "SELECT id FROM t").await, "1");
+    });
+}
+
+#[test]
+fn idle_sessions_end_as_they_ask_and_take_no_lane_with_them() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let replica = connect(&file.replicas[0].dsn).await;
+        // The server's own, and a role's: neither may end what all clients share.
+        replica.batch_execute("ALTER SYSTEM SET idle_session_timeout = '300ms'").await.unwrap();
+        replica.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+        let dsn = format!("{} options='-c idle_in_transaction_session_timeout=250'", file.client.dsn);
+        let (client, connection) = tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await.unwrap();
+        let ended = tokio::spawn(connection);
+        assert_eq!(rows(&client, "SHOW idle_in_transaction_session_timeout").await, "250ms");
+        client.batch_execute("SET idle_session_timeout TO 90000").await.unwrap();
+        assert_eq!(rows(&client, "SHOW idle_session_timeout").await, "90s");
+        let set = "SELECT set_config('idle_session_timeout', '2min', false)";
+        assert_eq!(rows(&client, set).await, "2min");
+        let wrong = client.batch_execute("SET idle_session_timeout = 'soon'").await.unwrap_err();
+        assert_eq!(wrong.code(), Some(&SqlState::INVALID_PARAMETER_VALUE));
+        client.batch_execute("BEGIN; SET LOCAL idle_session_timeout = 0").await.unwrap();
+        assert_eq!(rows(&client, "SHOW idle_session_timeout").await, "0");
+        client.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(rows(&client, "SHOW idle_session_timeout").await, "2min");
+        client.batch_execute("BEGIN; CREATE TABLE t (id int)").await.unwrap();
+        let error = ended.await.unwrap().unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT), "{error}");
+
+        let (client, connection) =
+            tokio_postgres::connect(&file.client.dsn, tokio_postgres::NoTls).await.unwrap();
+        let ended = tokio::spawn(connection);
+        client.batch_execute("SET idle_session_timeout = '500ms'").await.unwrap();
+        let error = ended.await.unwrap().unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::IDLE_SESSION_TIMEOUT), "{error}");
+        let status = json(dir.path(), &["status"]);
+        assert_eq!(status["replicas"][0]["state"], "up", "{status}");
+        let lanes = "SELECT count(*) > 0 FROM pg_stat_activity WHERE state = 'idle' AND state_change < now() - interval '300ms'
+                     AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+        let replica = connect(&file.replicas[0].dsn).await;
+        assert_eq!(rows(&replica, lanes).await, "t");
     });
 }

@@ -1,6 +1,7 @@
 //! Opening a backend connection: TLS, startup, authentication.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use onecopy_wire::backend::{Authentication, Backend, decode};
@@ -38,6 +39,8 @@ pub struct Connector {
     pub timeout: Duration,
     /// How long the server may leave a question unanswered; zero for ever.
     pub silence: Duration,
+    /// The server's major version, once a connection has told it; 0 before.
+    pub version: Arc<AtomicU32>,
 }
 
 impl Connector {
@@ -82,16 +85,29 @@ impl Connector {
 
     /// A connection that is ready for statements.
     async fn connect(&self, who: &Credentials) -> Result<Lane, LaneError> {
+        loop {
+            let known = self.version.load(Ordering::Relaxed);
+            let lane = self.connect_to(who, known).await?;
+            let version = lane.params.get("server_version").map_or(0, |version| major(version));
+            if limits_of(version) == limits_of(known) {
+                return Ok(lane);
+            }
+            // Only the startup packet's values are those to which RESET returns.
+            self.version.store(version, Ordering::Relaxed);
+        }
+    }
+
+    async fn connect_to(&self, who: &Credentials, version: u32) -> Result<Lane, LaneError> {
         let stream = self.open_stream().await?;
         let mut lane = Lane::new(stream);
-        let params = [
+        let mut params = vec![
             ("user", who.user.as_str()),
             ("database", &self.database),
             ("client_encoding", "UTF8"),
             ("synchronous_commit", "off"),
-            // What is set for a role, a database or the server must not end connections that all clients share.
-            ("idle_in_transaction_session_timeout", "0"),
         ];
+        // What is set for a role, a database or the server must not end connections that all clients share.
+        params.extend(limits_of(version).iter().map(|name| (*name, "0")));
         startup::startup(&mut lane.output, VERSION_3_0, &params)?;
         lane.flush().await?;
         self.authenticate(&mut lane, who).await?;
@@ -201,6 +217,23 @@ impl Connector {
     }
 }
 
+/// The settings by which a server of this major version ends connections.
+fn limits_of(version: u32) -> &'static [&'static str] {
+    const LIMITS: [&str; 3] =
+        ["idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout"];
+    match version {
+        0..14 => &LIMITS[..1],
+        14..17 => &LIMITS[..2],
+        _ => &LIMITS,
+    }
+}
+
+/// The first number of what a server says that its version is.
+fn major(version: &str) -> u32 {
+    let end = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+    version[..end].parse().unwrap_or(0)
+}
+
 /// Where a SCRAM exchange stands.
 #[derive(Default)]
 enum Exchange {
@@ -227,4 +260,18 @@ fn keep_alive(stream: &TcpStream, silence: Duration) -> std::io::Result<()> {
 
 fn unexpected(what: &str) -> LaneError {
     LaneError::Lost(std::io::Error::other(format!("authentication on the replica: {what}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_override_the_limits_that_their_server_knows() {
+        assert_eq!(
+            [major("15.18 (Debian 15.18-0)"), major("17beta1"), major("9.6.1"), major("")],
+            [15, 17, 9, 0]
+        );
+        assert_eq!([0, 13, 14, 16, 17, 18].map(|version| limits_of(version).len()), [1, 1, 2, 2, 3, 3]);
+    }
 }

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_core::{Csn, Epoch, Event, ReplicaId};
-use onecopy_log::{AppendError, Log, PayloadId, Record as LogRecord};
+use onecopy_log::{AppendError, Fault, Log, PayloadId, Record as LogRecord};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
 
 use crate::advisory::AdvisoryLocks;
 use crate::agent::{Agent, History};
@@ -25,6 +26,7 @@ use crate::notifications::Channels;
 use crate::pool::Pool;
 use crate::postgres::connect::{Connector, Credentials};
 use crate::postgres::definitions;
+use crate::retention::Retention;
 use crate::scheduler::{Decisions, Scheduler};
 use crate::session::client::Stream;
 use crate::settings::{Limits, Settings};
@@ -53,6 +55,7 @@ pub struct Shared {
     pub connections: AtomicUsize,
     pub sessions: AtomicU64,
     pub log: Arc<Log>,
+    retention: Arc<Retention>,
     pub tls: Option<tls::Acceptor>,
     pub users: startup::Users,
     pub started: Stopwatch,
@@ -264,7 +267,7 @@ pub async fn serve(
     let prepared = preparation::prepare(&settings).await?;
     let listeners = listen(&settings).await?;
     let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
-    let shared = start(settings, prepared, tls).await?;
+    let (shared, log_failed) = start(settings, prepared, tls).await?;
     let mut tasks = tokio::task::JoinSet::new();
     let workers = Workers::start(shared.settings.workers).map_err(ServeError::Threads)?;
     let workers = Arc::new(workers);
@@ -274,19 +277,25 @@ pub async fn serve(
     }
     let housekeeping = tokio::spawn(keep_house(shared.clone()));
     ready(&Handle { shared: shared.clone(), addresses });
-    shutdown.await;
+    // What the log has failed to write may be in it or not: as PostgreSQL does without its own log, onecopy ends, so that
+    // those who wait for a commit learn that its outcome is unknown, and reads it again when it is started.
+    let failed = tokio::select! {
+        () = shutdown => None,
+        Ok(fault) = log_failed => Some(fault),
+    };
     tasks.shutdown().await;
     // Whoever still serves must have ended before the log is closed.
     drop(workers);
     housekeeping.abort();
-    shared.log.close().map_err(|fault| ServeError::Log(fault.to_string()))
+    let closed = shared.log.close();
+    failed.map_or(closed, Err).map_err(|fault| ServeError::LogFailed(fault.to_string()))
 }
 
 async fn start(
     settings: Settings,
     prepared: preparation::Prepared,
     tls: Option<tls::Acceptor>,
-) -> Result<Arc<Shared>, ServeError> {
+) -> Result<(Arc<Shared>, oneshot::Receiver<Fault>), ServeError> {
     let decisions = LogDecisions { log: prepared.log.clone(), epoch: Epoch(prepared.epoch) };
     let count = settings.replicas.len();
     let protocol = onecopy_core::protocol::by_name(&settings.protocol, count, prepared.end)
@@ -318,12 +327,14 @@ async fn start(
                 database: settings.database.as_str().into(),
                 timeout,
                 silence: Duration::from_millis(settings.limits.silence_timeout_ms),
+                version: Arc::default(),
             };
             let id = ReplicaId(i as u16);
             let lanes_max = settings.limits.lanes_per_replica_max;
             Arc::new(Pool::new(id, connector, lanes_max, settings.workers, scheduler.agents[i].clone()))
         })
         .collect();
+    let retention = Arc::new(Retention::new(count, prepared.first));
     for pool in &pools {
         let agent = Agent {
             replica: pool.replica,
@@ -334,6 +345,7 @@ async fn start(
             who: agent.clone(),
             log_id: prepared.log_id.clone(),
             epoch: prepared.epoch,
+            retention: retention.clone(),
             diverged: Mutex::default(),
         };
         tokio::spawn(agent.run());
@@ -354,6 +366,7 @@ async fn start(
         connections: AtomicUsize::new(0),
         sessions: AtomicU64::new(1),
         log: prepared.log,
+        retention,
         tls,
         users,
         settings,
@@ -362,16 +375,24 @@ async fn start(
         reading_definitions: tokio::sync::Mutex::new(()),
     });
     preparation::await_service(&shared, prepared.usable).await?;
-    Ok(shared)
+    Ok((shared, prepared.log_failed))
 }
 
-/// Drops what every replica contains from memory.
+/// Drops what every replica contains from memory, and what no replica can need again from the log.
 async fn keep_house(shared: Arc<Shared>) {
+    let mut looked_at_log = Stopwatch::start();
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let status = shared.scheduler.status();
         if let Some(everywhere) = status.replicas.iter().filter(|r| r.up).map(|r| r.applied).min() {
             shared.scheduler.forget_recent(Csn(everywhere));
+        }
+        if looked_at_log.elapsed_s() >= 1 {
+            looked_at_log = Stopwatch::start();
+            let within = || shared.log.oldest_within(shared.settings.log.kept_bytes_max);
+            if let Some(first) = shared.retention.advance(within) {
+                shared.log.truncate_before(first);
+            }
         }
     }
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use onecopy_classify::Catalogue;
 use onecopy_core::{Csn, Epoch, Event, SequenceDefinition, TableId};
-use onecopy_log::{Durability, Genesis, Hooks, Log, LogId, Options};
+use onecopy_log::{Durability, Fault, Folder, Genesis, Hooks, Log, LogId, Options};
 use parking_lot::Mutex;
 use rand::Rng;
+use tokio::sync::oneshot;
 
 use crate::clock::Deadline;
 use crate::errors::ServeError;
@@ -16,6 +17,7 @@ use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
 use crate::postgres::definitions::{self, SequenceNames};
 use crate::postgres::progress::{self, Position};
+use crate::retention;
 use crate::scheduler::Scheduler;
 use crate::server::Shared;
 use crate::settings::Settings;
@@ -32,10 +34,14 @@ pub struct Prepared {
     pub epoch: u64,
     pub secret: String,
     pub end: Csn,
+    /// The first commit that the log holds.
+    pub first: Csn,
     pub catalogue: Catalogue,
     pub sequences: Vec<(TableId, SequenceDefinition)>,
     pub sequence_names: SequenceNames,
     pub durable: DurableTo,
+    /// Tells when the log has failed, and why.
+    pub log_failed: oneshot::Receiver<Fault>,
 }
 
 /// Carries the log's reports to the scheduler, which exists only later.
@@ -67,6 +73,8 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     if settings.replicas.is_empty() {
         return Err(ServeError::Settings("no replicas are configured; add at least one [[replica]]".into()));
     }
+    // Before anything is asked of a replica, which would end the sessions of a process that serves already.
+    let folder = lock_log(settings)?;
     let agent = Credentials { user: settings.agent_user.clone(), password: settings.agent_password.clone() };
     let mut found = Vec::new();
     let mut missing = Vec::new();
@@ -76,6 +84,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
             database: settings.database.as_str().into(),
             timeout: Duration::from_millis(settings.limits.connect_timeout_ms),
             silence: Duration::from_millis(settings.limits.silence_timeout_ms),
+            version: Arc::default(),
         };
         match look_at(&connector, &agent).await {
             Ok((_, _, Some(Position { differs: Some(reason), .. }))) => {
@@ -99,8 +108,10 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     let facts: Vec<(&str, &Facts)> = found.iter().map(|f| (f.name.as_str(), &f.facts)).collect();
     checks::compare(&facts).map_err(ServeError::Replicas)?;
     let durable = DurableTo::default();
-    let (log, recovered) = open_log(settings, &durable, &found)?;
+    let (tell_failure, log_failed) = oneshot::channel();
+    let (log, recovered) = open_log(settings, folder, &durable, tell_failure, &found)?;
     let log_id = recovered.log_id.to_string();
+    leave_behind(&mut found, &mut missing, &log_id, recovered.first)?;
     let secret = bring_together(settings, &mut found, &log_id, recovered.last, &missing).await?;
     let newest = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.csn).max().unwrap_or(Csn(0));
     if newest > recovered.last {
@@ -126,11 +137,36 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
         epoch,
         secret,
         end: recovered.last,
+        first: recovered.first,
         catalogue,
         sequences,
         sequence_names,
         durable,
+        log_failed,
     })
+}
+
+/// Goes on without replicas that lack commits which the log does not hold any more.
+fn leave_behind(
+    found: &mut Vec<Found>,
+    missing: &mut Vec<String>,
+    log_id: &str,
+    first: Csn,
+) -> Result<(), ServeError> {
+    found.retain(|one| {
+        let position = one.position.as_ref().filter(|position| position.log_id == log_id);
+        let Some(Err(gap)) = position.map(|position| retention::check(position.csn, first)) else {
+            return true;
+        };
+        let problem = format!("{}: {gap}", one.name);
+        tracing::warn!("{problem}; starting without it");
+        missing.push(problem);
+        false
+    });
+    if found.is_empty() {
+        return Err(ServeError::Replicas(format!("no replica can be used: {}", missing.join("; "))));
+    }
+    Ok(())
 }
 
 async fn look_at(
@@ -145,9 +181,18 @@ async fn look_at(
     Ok((lane, facts, position))
 }
 
+/// Makes sure that no other process serves by this log.
+fn lock_log(settings: &Settings) -> Result<Folder, ServeError> {
+    std::fs::create_dir_all(&settings.log.dir)
+        .map_err(|error| ServeError::Log(format!("create {}: {error}", settings.log.dir.display())))?;
+    Folder::open(&settings.log.dir).map_err(|error| ServeError::Log(error.to_string()))
+}
+
 fn open_log(
     settings: &Settings,
+    folder: Folder,
     durable: &DurableTo,
+    tell_failure: oneshot::Sender<Fault>,
     found: &[Found],
 ) -> Result<(Log, onecopy_log::Recovered), ServeError> {
     let has_position = found.iter().any(|f| f.position.is_some());
@@ -155,14 +200,19 @@ fn open_log(
     let mut options = Options { genesis: (!has_position).then_some(genesis), ..Options::default() };
     options.settings.durability = if settings.log.durable { Durability::Disk } else { Durability::Memory };
     options.settings.segment_len = settings.log.segment_bytes;
-    std::fs::create_dir_all(&settings.log.dir)
-        .map_err(|error| ServeError::Log(format!("create {}: {error}", settings.log.dir.display())))?;
     let report = durable.clone();
+    let mut tell_failure = Some(tell_failure);
     let hooks = Hooks::new(
         move |durable| report.report(durable.csn),
-        |fault| tracing::error!(%fault, "the commit log has failed; nothing can be committed until a restart"),
+        move |fault| {
+            if let Some(tell) = tell_failure.take() {
+                // Without a receiver the process is ending already.
+                let _ = tell.send(fault.clone());
+            }
+        },
     );
-    Log::open(&settings.log.dir, options, hooks).map_err(|error| ServeError::Log(error.to_string()))
+    Log::open_on(folder, &settings.log.dir, options, hooks)
+        .map_err(|error| ServeError::Log(error.to_string()))
 }
 
 /// Makes every replica follow this log: new ones get onecopy's schema, empty ones the contents of the one that has any.

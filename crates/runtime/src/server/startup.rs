@@ -24,7 +24,8 @@ use crate::postgres::connect::Credentials;
 use crate::server::{Counted, Shared, cancel};
 use crate::session::Session;
 use crate::session::client::{Client, ClientError, Stream};
-use crate::session::environment::Environment;
+use crate::session::environment::{Environment, is_kept_here};
+use crate::session::patience::shown_limit;
 use crate::session::settings::forbidden_setting;
 use crate::settings::UserSettings;
 
@@ -312,6 +313,9 @@ fn startup_environment(start: &Start, catalogue: &Catalogue, user: &str) -> Resu
             return Err(Failure::unsupported(what, hint));
         }
     }
+    for (name, value) in settings.iter_mut().filter(|(name, _)| is_kept_here(name)) {
+        *value = shown_limit(name, value)?;
+    }
     settings.retain(|(name, _)| !name.eq_ignore_ascii_case("client_encoding"));
     Ok(Environment::of_startup(catalogue, user, &settings))
 }
@@ -323,8 +327,7 @@ async fn reported_settings(
     who: &Credentials,
     environment: &Environment,
 ) -> Result<HashMap<String, String>, Failure> {
-    let limit = Duration::from_millis(shared.limits.wait_timeout_ms.max(1));
-    let deadline = Deadline::after(limit);
+    let deadline = Deadline::within_ms(shared.limits.wait_timeout_ms);
     // The role may have been made, or given settings, by the last commit.
     let told = shared.scheduler.status().told;
     let mut pause = Duration::from_millis(1);
@@ -346,7 +349,7 @@ async fn reported_settings(
                 Err(error) => pool.suspect_now(&error),
             }
         }
-        if deadline.has_passed() {
+        if deadline.is_some_and(Deadline::has_passed) {
             return Err(Failure::new(SqlState::CANNOT_CONNECT_NOW, "no replica is in service")
                 .hint("Try again when one is back; `onecopy status` shows them."));
         }

@@ -21,7 +21,7 @@ pub struct Environment {
 #[derive(Clone, Debug, Hash)]
 struct Setting {
     name: String,
-    /// The command that sets it.
+    /// The command that sets it; empty for what lanes must not know.
     command: String,
     /// Its value for `set_config`, if the text showed it.
     value: Option<String>,
@@ -33,7 +33,8 @@ impl Environment {
     pub fn of_startup(catalogue: &Catalogue, user: &str, asked: &[(String, String)]) -> Environment {
         let mut environment = Environment::default();
         let begins = catalogue.settings.iter().filter(|setting| {
-            setting.role.as_deref().is_none_or(|role| role == user) && is_meaningful(&setting.name)
+            setting.role.as_deref().is_none_or(|role| role == user)
+                && (is_meaningful(&setting.name) || is_kept_here(&setting.name))
         });
         let begins = begins.map(|setting| (&setting.name, &setting.value));
         for (name, value) in begins.chain(asked.iter().map(|(name, value)| (name, value))) {
@@ -55,6 +56,7 @@ impl Environment {
     }
 
     pub fn set(&mut self, name: &str, command: String, value: Option<String>) {
+        let command = if is_kept_here(name) { String::new() } else { command };
         let settings = Arc::make_mut(&mut self.settings);
         settings.retain(|setting| !setting.name.eq_ignore_ascii_case(name));
         settings.push(Setting { name: name.to_owned(), command, value });
@@ -103,7 +105,7 @@ impl Environment {
     /// The command that makes a lane's settings these, whatever they were.
     pub fn command(&self) -> String {
         let mut command = String::from("RESET ALL");
-        for setting in self.settings.iter() {
+        for setting in self.settings.iter().filter(|setting| !setting.command.is_empty()) {
             command.push_str("; ");
             command.push_str(&setting.command);
         }
@@ -124,6 +126,16 @@ pub fn hash_of(settings: &impl Hash) -> u64 {
     settings.hash(&mut hasher);
     hasher.finish().max(1)
 }
+
+/// Whether onecopy itself honours a setting: a server would end the connection, which is not this client's alone.
+pub fn is_kept_here(name: &str) -> bool {
+    [IDLE_IN_TRANSACTION, IDLE_SESSION].iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// For how long a session may leave a transaction open without a statement.
+pub const IDLE_IN_TRANSACTION: &str = "idle_in_transaction_session_timeout";
+/// For how long a session may be silent outside transactions.
+pub const IDLE_SESSION: &str = "idle_session_timeout";
 
 /// Whether a setting may change what a statement means, so that its record must carry it.
 pub fn is_meaningful(name: &str) -> bool {
@@ -164,5 +176,19 @@ mod tests {
         assert_eq!(environment.value("datestyle"), Some("German"));
         environment.reset_all();
         assert_eq!((environment.value("datestyle"), environment.hash()), (None, begun));
+    }
+
+    #[test]
+    fn what_would_end_a_lane_is_kept_and_never_sent_to_it() {
+        let mut catalogue = Catalogue::default();
+        catalogue.settings = vec![begins(Some("ada"), IDLE_SESSION, "1h")];
+        let asked = [("Idle_In_Transaction_Session_Timeout".to_owned(), "5s".to_owned())];
+        let mut environment = Environment::of_startup(&catalogue, "ada", &asked);
+        assert_eq!(environment.value(IDLE_SESSION), Some("1h"));
+        assert_eq!(environment.value(IDLE_IN_TRANSACTION), Some("5s"));
+        environment.set(IDLE_SESSION, "SET idle_session_timeout = 7".to_owned(), Some("7".to_owned()));
+        assert_eq!(environment.command(), "RESET ALL");
+        environment.reset(IDLE_SESSION);
+        assert_eq!(environment.value(IDLE_SESSION), Some("1h"));
     }
 }

@@ -17,7 +17,7 @@ mod home;
 mod job;
 mod listening;
 mod numbered;
-mod patience;
+pub mod patience;
 mod prepared;
 mod run;
 mod sequences;
@@ -48,7 +48,7 @@ use crate::scheduler::Mail;
 use crate::server::Shared;
 use crate::server::cancel::Cancellable;
 use client::{Client, ClientError};
-use environment::Environment;
+use environment::{Environment, IDLE_IN_TRANSACTION, IDLE_SESSION};
 use extended::{Portal, PreparedStatement};
 use txn::Txn;
 use unit::Step;
@@ -227,15 +227,42 @@ impl Session {
         Ok(())
     }
 
-    /// The next message; `None` when the client stayed idle inside a transaction for too long.
-    async fn next_message(&mut self) -> Result<Option<(u8, BytesMut)>, ClientError> {
+    /// For how long the client may be silent now, and what it hears after that.
+    fn silence_max(&self) -> Option<(Duration, Failure)> {
+        if self.txn.is_none() {
+            let what = "terminating connection due to idle-session timeout";
+            let limit = self.timeout(IDLE_SESSION)?;
+            return Some((limit, Failure::new(SqlState::IDLE_SESSION_TIMEOUT, what)));
+        }
+        let what = "terminating connection due to idle-in-transaction timeout";
+        let failure = Failure::new(SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT, what);
         let limit_ms = self.shared.limits.idle_in_transaction_timeout_ms;
-        let limited = limit_ms > 0 && self.txn.is_some();
-        let listens = self.txn.is_none() && self.listener.is_some();
-        if !limited && !listens && !self.deaf || self.client.peek()?.is_some() {
+        let limit = (limit_ms > 0).then(|| Duration::from_millis(limit_ms));
+        match (self.timeout(IDLE_IN_TRANSACTION), limit) {
+            (Some(own), limit) if limit.is_none_or(|limit| own < limit) => Some((own, failure)),
+            (_, Some(limit)) => Some((limit, failure.hint("An idle open transaction blocks others on every replica; limits.idle_in_transaction_timeout_ms is the limit."))),
+            (_, None) => None,
+        }
+    }
+
+    /// The next message; `None` when the client stayed idle for too long.
+    async fn next_message(&mut self) -> Result<Option<(u8, BytesMut)>, ClientError> {
+        if self.client.peek()?.is_some() {
             return self.client.next().await.map(Some);
         }
-        let deadline = Deadline::after(Duration::from_millis(limit_ms));
+        let limit = self.silence_max();
+        let listens = self.txn.is_none() && self.listener.is_some();
+        if limit.is_none() && !listens && !self.deaf {
+            return self.client.next().await.map(Some);
+        }
+        let deadline = limit.as_ref().map(|(limit, _)| Deadline::after(*limit));
+        let silence_ends = async {
+            match deadline {
+                Some(deadline) => deadline.reached().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(silence_ends);
         loop {
             if self.client.peek()?.is_some() {
                 return self.client.next().await.map(Some);
@@ -256,12 +283,8 @@ impl Session {
             tokio::select! {
                 received = self.client.fill() => received?,
                 () = arrived => {}
-                () = deadline.reached(), if limited => {
-                    let failure = Failure::new(
-                        SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
-                        "terminating connection due to idle-in-transaction timeout",
-                    )
-                    .hint("An idle open transaction blocks others on every replica; limits.idle_in_transaction_timeout_ms is the limit.");
+                () = &mut silence_ends => {
+                    let Some((_, failure)) = limit else { continue };
                     return self.end_by(&failure).await;
                 }
             }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::Session;
-use crate::errors::Cancelled;
+use crate::errors::{Cancelled, Failure};
+use onecopy_wire::sqlstate::SqlState;
 
 /// What a statement with NOWAIT still waits for: a commit that is on its way to the replica where the statement belongs
 /// is nobody's lock.
@@ -24,17 +25,48 @@ impl Session {
     }
 
     /// A setting of the session that limits time, if it has set one.
-    fn timeout(&self, name: &str) -> Option<Duration> {
+    pub(super) fn timeout(&self, name: &str) -> Option<Duration> {
+        milliseconds(self.setting(name)?)
+    }
+
+    /// What the session has set, for the transaction or for itself.
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
         let local = self.txn.as_ref().and_then(|txn| {
             let mut settings = txn.local_settings.iter().rev();
             settings.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
         });
-        milliseconds(local.or_else(|| self.environment.value(name))?)
+        local.or_else(|| self.environment.value(name))
     }
+}
+
+/// A time limit as `SHOW` tells it: in the largest unit that needs no fraction.
+pub fn shown_limit(name: &str, value: &str) -> Result<String, Failure> {
+    const UNITS: [(u64, &str); 5] =
+        [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")];
+    let wrong = |message: String| Failure::new(SqlState::INVALID_PARAMETER_VALUE, message);
+    let text = value.trim();
+    let (sign, size) = text.strip_prefix('-').map_or((1.0, text), |size| (-1.0, size));
+    let Some(limit) = in_milliseconds(size).map(|limit| sign * limit) else {
+        let failure = wrong(format!("invalid value for parameter \"{name}\": \"{value}\""));
+        return Err(failure
+            .hint("Valid units for this parameter are \"us\", \"ms\", \"s\", \"min\", \"h\", and \"d\"."));
+    };
+    if !(0.0..=f64::from(i32::MAX)).contains(&limit) {
+        let range = format!("(0 .. {})", i32::MAX);
+        return Err(wrong(format!("{limit} ms is outside the valid range for parameter \"{name}\" {range}")));
+    }
+    let limit = limit as u64;
+    let unit = UNITS.iter().find(|(unit, _)| limit > 0 && limit.is_multiple_of(*unit));
+    Ok(unit.map_or_else(|| "0".to_owned(), |(unit, word)| format!("{}{word}", limit / unit)))
 }
 
 /// A time as settings write it: milliseconds, unless a unit follows. `None` for 0, which is no limit.
 fn milliseconds(text: &str) -> Option<Duration> {
+    let milliseconds = in_milliseconds(text)?;
+    (milliseconds >= 1.0).then(|| Duration::from_millis(milliseconds.min(f64::from(i32::MAX)) as u64))
+}
+
+fn in_milliseconds(text: &str) -> Option<f64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -47,8 +79,7 @@ fn milliseconds(text: &str) -> Option<Duration> {
         "d" => 86_400_000.0,
         _ => return None,
     };
-    let milliseconds = (number.parse::<f64>().ok()? * factor).round();
-    (milliseconds >= 1.0).then(|| Duration::from_millis(milliseconds.min(f64::from(i32::MAX)) as u64))
+    Some((number.parse::<f64>().ok()? * factor).round())
 }
 
 #[cfg(test)]
@@ -62,5 +93,18 @@ mod tests {
         assert_eq!(read(" 1.5 s"), Some(1_500));
         assert_eq!(read("2min"), Some(120_000));
         assert_eq!((read("0"), read("0ms"), read("soon")), (None, None, None));
+    }
+
+    #[test]
+    fn time_limits_are_shown_as_the_server_shows_them() {
+        let shown = |value| shown_limit("x", value).map_err(|failure| failure.message);
+        for (value, expected) in
+            [("0", "0"), ("1500", "1500ms"), ("60s", "1min"), (" 2 h", "2h"), ("1d", "1d"), ("0.5s", "500ms")]
+        {
+            assert_eq!(shown(value).as_deref(), Ok(expected));
+        }
+        assert_eq!(shown("soon"), Err("invalid value for parameter \"x\": \"soon\"".to_owned()));
+        let outside = "-1 ms is outside the valid range for parameter \"x\" (0 .. 2147483647)";
+        assert_eq!(shown("-1"), Err(outside.to_owned()));
     }
 }

@@ -14,9 +14,10 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::calls::{Arguments, boolean, describe, known_arguments, wrong_count};
 use super::client::ClientError;
-use super::environment::is_meaningful;
+use super::environment::{is_kept_here, is_meaningful};
 use super::extended::Portal;
 use super::job::{Aside, Job, Quiet};
+use super::patience::shown_limit;
 use super::prepared::computes_only;
 use super::run::Ran;
 use super::unit::Request;
@@ -54,6 +55,19 @@ impl Session {
         if let Some((what, hint)) = forbidden_setting(name, value.as_deref()) {
             return self.fail_statement(&Failure::unsupported(what, hint)).await;
         }
+        if is_kept_here(name) {
+            let shown = match value.map(|value| shown_limit(name, &value)).transpose() {
+                Ok(shown) => shown,
+                Err(failure) => return self.fail_statement(&failure).await,
+            };
+            if local && self.txn.is_none() {
+                let what = "SET LOCAL can only be used in transaction blocks";
+                self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, what);
+            }
+            self.note_setting(name, String::new(), shown, local);
+            self.answer_command(portal.is_some(), "SET");
+            return Ok(Done::Answered);
+        }
         if !is_meaningful(name) {
             let done = self.run_in_place(statement, portal.is_some(), true).await?;
             if done == Done::Answered {
@@ -89,6 +103,11 @@ impl Session {
                 let command = set_command(name, Some(&value), false);
                 self.note_setting(name, command, Some(value), false);
                 build::command_complete(&mut self.client.output, "RESET");
+                return Ok(Done::Answered);
+            }
+            Some(name) if is_kept_here(name) => {
+                self.note_setting(name, String::new(), None, false);
+                self.answer_command(portal.is_some(), "RESET");
                 return Ok(Done::Answered);
             }
             _ => {}
@@ -235,7 +254,7 @@ impl Session {
     async fn set_together(
         &mut self,
         statement: &Statement,
-        together: Vec<Asked>,
+        mut together: Vec<Asked>,
     ) -> Result<Result<Vec<Option<String>>, NotSet>, ClientError> {
         if together.is_empty() {
             return Ok(Ok(Vec::new()));
@@ -245,8 +264,18 @@ impl Session {
                 return Ok(Err(NotSet::Because(Failure::unsupported(what, hint))));
             }
         }
-        let commands: Vec<String> =
-            together.iter().map(|asked| call_of(&asked.name, asked.value.as_deref(), asked.local)).collect();
+        for asked in together.iter_mut().filter(|asked| is_kept_here(&asked.name)) {
+            let value = asked.value.as_deref().or(self.environment.initial_value(&asked.name)).unwrap_or("0");
+            match shown_limit(&asked.name, value) {
+                Ok(shown) => asked.value = Some(shown),
+                Err(failure) => return Ok(Err(NotSet::Because(failure))),
+            }
+        }
+        let command_of = |asked: &Asked| match &asked.value {
+            Some(value) if is_kept_here(&asked.name) => quote(value),
+            value => call_of(&asked.name, value.as_deref(), asked.local),
+        };
+        let commands: Vec<String> = together.iter().map(command_of).collect();
         let sql = format!("SELECT {}", commands.join(", "));
         let Some(values) = self.run_and_ask(statement, sql.clone(), sql, together.len()).await? else {
             return Ok(Err(NotSet::Answered));
@@ -394,14 +423,10 @@ pub fn forbidden_setting(name: &str, value: Option<&str>) -> Option<(String, &'s
             "Write strings with backslash escapes as E'...'.",
         )),
         // The servers would end connections that onecopy keeps for all clients, which looks like a crash of theirs.
-        "idle_session_timeout" | "idle_in_transaction_session_timeout" | "transaction_timeout"
-            if !value.is_none_or(is_zero) =>
-        {
-            Some((
-                format!("setting {name} is not supported"),
-                "limits.idle_in_transaction_timeout_ms in onecopy's configuration ends idle transactions.",
-            ))
-        }
+        "transaction_timeout" if !value.is_none_or(is_zero) => Some((
+            format!("setting {name} is not supported"),
+            "Set statement_timeout and idle_in_transaction_session_timeout instead.",
+        )),
         "exit_on_error" if value.is_some_and(|value| boolean(value) == Some(true)) => {
             Some(("exit_on_error = on is not supported".to_owned(), "Close the connection after an error."))
         }
@@ -435,8 +460,6 @@ mod tests {
             ("client_encoding", Some("LATIN1")),
             ("standard_conforming_strings", Some("OFF")),
             ("standard_conforming_strings", Some("f")),
-            ("idle_session_timeout", Some("1")),
-            ("Idle_In_Transaction_Session_Timeout", Some("10 s")),
             ("transaction_timeout", Some("5min")),
             ("exit_on_error", Some("on")),
         ] {
@@ -448,9 +471,9 @@ mod tests {
             ("client_encoding", None),
             ("standard_conforming_strings", Some("ON")),
             ("app.role", Some("x")),
-            ("idle_session_timeout", Some("0")),
-            ("idle_in_transaction_session_timeout", Some("0 ms")),
-            ("idle_in_transaction_session_timeout", None),
+            ("idle_session_timeout", Some("1")),
+            ("transaction_timeout", Some("0 ms")),
+            ("transaction_timeout", None),
             ("exit_on_error", Some("off")),
         ] {
             assert!(!refused(name, value), "{name} = {value:?}");

@@ -12,8 +12,10 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::calls::boolean;
 use super::client::ClientError;
+use super::environment::is_kept_here;
 use super::extended::Portal;
 use super::job::{Aside, Job};
+use super::patience::shown_limit;
 use super::settings::list_value;
 use super::txn::{Lane, Listen, Savepoint};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
@@ -250,6 +252,12 @@ impl Session {
             }
             Kind::Show(name) if name == "transaction_isolation" => {
                 self.answer_show(extended, "transaction_isolation", "serializable");
+                Done::Answered
+            }
+            Kind::Show(name) if is_kept_here(name) => {
+                let value = self.setting(name).unwrap_or("0").to_owned();
+                let shown = shown_limit(name, &value).unwrap_or(value);
+                self.answer_show(extended, &name.to_ascii_lowercase(), &shown);
                 Done::Answered
             }
             Kind::Show(_) => self.run_in_place(statement, extended, false).await?,

@@ -1,0 +1,174 @@
+//! How far back the commit log must reach (design 3.4): replicas commit without waiting for their disks, so a server that
+//! crashes comes back without its newest commits, and needs them again.
+
+use onecopy_core::{Csn, ReplicaId};
+use parking_lot::Mutex;
+
+/// What is known of one replica.
+#[derive(Clone, Copy, Default)]
+struct Holding {
+    /// It serves, or is about to: what it may need is kept, whatever its size.
+    serves: bool,
+    /// It contains everything up to here, and has flushed it: no crash takes that away. `None` until it was asked.
+    secured: Option<Csn>,
+}
+
+struct State {
+    /// The first commit that is kept.
+    first: Csn,
+    replicas: Vec<Holding>,
+}
+
+/// Which commits the log keeps.
+///
+/// Invariant: `first <= secured + 1` of every replica that serves, so that none of them can meet a gap, and at least
+/// one replica has everything before `first` on its disk.
+pub struct Retention(Mutex<State>);
+
+/// The log does not hold what a replica lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "it contains the commits up to {position}, but the commit log keeps those from {first} on only (see log.kept_bytes_max); copy it anew from another replica"
+)]
+pub struct Gap {
+    /// The last commit that the replica contains.
+    pub position: Csn,
+    /// The first one that the log holds.
+    pub first: Csn,
+}
+
+impl Retention {
+    /// For a log that begins with commit `first`.
+    pub fn new(replicas: usize, first: Csn) -> Retention {
+        Retention(Mutex::new(State { first, replicas: vec![Holding::default(); replicas] }))
+    }
+
+    /// Keeps from now on whatever a replica needs that comes into service with what it contains.
+    ///
+    /// # Errors
+    /// [`Gap`]; it must not serve.
+    pub fn enter(&self, replica: ReplicaId, position: Csn) -> Result<(), Gap> {
+        let mut state = self.0.lock();
+        let first = state.first;
+        check(position, first)?;
+        if let Some(holding) = state.replicas.get_mut(usize::from(replica.0)) {
+            holding.serves = true;
+            // One that was put back to an earlier state has not what it had.
+            holding.secured = holding.secured.map(|secured| secured.min(position));
+        }
+        Ok(())
+    }
+
+    /// The replica does not serve: what it needs is kept as long as there is room.
+    pub fn leave(&self, replica: ReplicaId) {
+        if let Some(holding) = self.0.lock().replicas.get_mut(usize::from(replica.0)) {
+            holding.serves = false;
+        }
+    }
+
+    /// The replica has flushed everything up to here.
+    pub fn secure(&self, replica: ReplicaId, csn: Csn) {
+        if let Some(holding) = self.0.lock().replicas.get_mut(usize::from(replica.0)) {
+            holding.secured = holding.secured.max(Some(csn));
+        }
+    }
+
+    /// The last commit that the replica has surely flushed.
+    pub fn secured(&self, replica: ReplicaId) -> Option<Csn> {
+        self.0.lock().replicas.get(usize::from(replica.0)).and_then(|holding| holding.secured)
+    }
+
+    /// Whether a replica that is away may lack commits that are not kept any more.
+    pub fn may_lack(&self, replica: ReplicaId) -> bool {
+        let state = self.0.lock();
+        let holding = state.replicas.get(usize::from(replica.0)).copied().unwrap_or_default();
+        !holding.serves && holding.secured.is_some_and(|secured| secured.next() < state.first)
+    }
+
+    /// The commit before which nothing needs to be kept any more, if more can go than before. `within` is the first one
+    /// that there is room for, where only replicas that are away need it.
+    pub fn advance(&self, within: impl FnOnce() -> Csn) -> Option<Csn> {
+        let mut state = self.0.lock();
+        // Nobody serves: what there is on disk elsewhere is unknown, and nothing new comes.
+        let serving = state.replicas.iter().filter(|holding| holding.serves);
+        let mut keep = serving.map(|holding| holding.secured).min()??.next();
+        let away = state.replicas.iter().filter(|holding| !holding.serves);
+        let needed = away.map(|holding| holding.secured.map_or(Csn(0), Csn::next)).min();
+        if let Some(needed) = needed.filter(|needed| *needed < keep) {
+            keep = keep.min(needed.max(within()));
+        }
+        if keep <= state.first {
+            return None;
+        }
+        state.first = keep;
+        Some(keep)
+    }
+}
+
+/// Whether a log that begins with `first` continues what a replica contains.
+pub fn check(position: Csn, first: Csn) -> Result<(), Gap> {
+    if position.next() < first { Err(Gap { position, first }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const R0: ReplicaId = ReplicaId(0);
+    const R1: ReplicaId = ReplicaId(1);
+
+    fn both_serve() -> Retention {
+        let retention = Retention::new(2, Csn(1));
+        retention.enter(R0, Csn(0)).unwrap();
+        retention.enter(R1, Csn(0)).unwrap();
+        retention
+    }
+
+    fn nobody_asks() -> Csn {
+        panic!("all replicas serve")
+    }
+
+    #[test]
+    fn what_a_serving_replica_has_not_surely_flushed_is_kept() {
+        let retention = both_serve();
+        assert_eq!(retention.advance(nobody_asks), None);
+        retention.secure(R0, Csn(10));
+        assert_eq!(retention.advance(nobody_asks), None, "nothing is known of the other");
+        retention.secure(R1, Csn(7));
+        assert_eq!(retention.advance(nobody_asks), Some(Csn(8)));
+        assert_eq!(retention.advance(nobody_asks), None);
+        retention.secure(R1, Csn(12));
+        assert_eq!(retention.advance(nobody_asks), Some(Csn(11)));
+    }
+
+    #[test]
+    fn what_a_replica_that_is_away_needs_is_kept_as_far_as_there_is_room() {
+        let retention = both_serve();
+        retention.secure(R0, Csn(5));
+        retention.secure(R1, Csn(5));
+        retention.leave(R1);
+        assert_eq!(retention.advance(|| Csn(1)), Some(Csn(6)));
+        retention.secure(R0, Csn(100));
+        assert_eq!(retention.advance(|| Csn(6)), None);
+        assert!(!retention.may_lack(R1));
+        assert_eq!(retention.advance(|| Csn(50)), Some(Csn(50)));
+        assert!(retention.may_lack(R1));
+        assert_eq!(retention.advance(|| Csn(1_000)), Some(Csn(101)), "another replica needs more");
+        assert_eq!(retention.enter(R1, Csn(99)), Err(Gap { position: Csn(99), first: Csn(101) }));
+        assert_eq!(retention.enter(R1, Csn(100)), Ok(()));
+        assert!(!retention.may_lack(R1));
+    }
+
+    #[test]
+    fn nothing_goes_while_nobody_serves_or_a_replica_was_put_back() {
+        let retention = both_serve();
+        for replica in [R0, R1] {
+            retention.secure(replica, Csn(9));
+            retention.leave(replica);
+        }
+        assert_eq!(retention.advance(|| Csn(1_000)), None);
+        retention.enter(R0, Csn(20)).unwrap();
+        retention.enter(R1, Csn(4)).unwrap();
+        assert_eq!(retention.advance(nobody_asks), Some(Csn(5)));
+    }
+}
