@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::object_ids::LaneIds;
 use crate::pool::Registered;
 use crate::server::cancel::Backend as BackendProcess;
 
@@ -159,6 +160,8 @@ pub struct Lane {
     pub permit: Option<OwnedSemaphorePermit>,
     /// Lets its pool end it while it is lent.
     pub registered: Option<Registered>,
+    /// What clients are told in the place of the replica's object ids.
+    pub object_ids: Option<LaneIds>,
 }
 
 /// What a prepared statement is known by: a hash of its text and parameter types.
@@ -206,6 +209,7 @@ impl Lane {
             params: HashMap::new(),
             permit: None,
             registered: None,
+            object_ids: None,
         }
     }
 
@@ -293,6 +297,14 @@ impl Lane {
 
     pub fn consume(&mut self, head: Head) {
         self.input.advance(head.len);
+    }
+
+    /// Makes the object ids in a description at the head of the input those that clients know.
+    pub async fn tell_object_ids(&mut self, head: Head) -> Result<(), WireError> {
+        match &mut self.object_ids {
+            Some(ids) => ids.tell(head.tag, &mut self.input[HEAD_LEN..head.len]).await,
+            None => Ok(()),
+        }
     }
 
     /// The name of a statement on this lane, preparing it if it is new: then its Parse is appended to the output and

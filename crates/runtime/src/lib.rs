@@ -23,6 +23,7 @@ mod notifications;
 mod pool;
 
 mod lane;
+mod object_ids;
 
 mod agent;
 mod bulk;

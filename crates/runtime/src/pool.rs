@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::lane::{Lane, LaneError, SocketHandle, is_going_away};
+use crate::object_ids::{LaneIds, ObjectIds};
 use crate::postgres::connect::{Connector, Credentials};
 use crate::scheduler::AgentQueue;
 use crate::standing::Standing;
@@ -35,6 +36,7 @@ pub struct Pool {
     /// The agent's session on the replica: what is known of the replica holds for as long as that lives.
     agent_pid: AtomicU32,
     agent: Arc<AgentQueue>,
+    object_ids: Arc<ObjectIds>,
 }
 
 /// Lanes by user, the one last used at the end.
@@ -70,6 +72,7 @@ impl Pool {
         lanes_max: usize,
         workers: usize,
         agent: Arc<AgentQueue>,
+        object_ids: Arc<ObjectIds>,
     ) -> Pool {
         Pool {
             replica,
@@ -85,6 +88,7 @@ impl Pool {
             up: AtomicBool::new(false),
             agent_pid: AtomicU32::new(0),
             agent,
+            object_ids,
         }
     }
 
@@ -132,6 +136,7 @@ impl Pool {
         }
         let mut lane = opened?;
         lane.incarnation = incarnation;
+        lane.object_ids = Some(LaneIds::new(self.object_ids.clone(), self.replica, incarnation));
         lane.permit = Some(permit);
         Ok(lane)
     }
@@ -182,6 +187,11 @@ impl Pool {
     /// Whether a lane was opened since the replica was last fenced.
     pub fn is_current(&self, lent: &Lent) -> bool {
         lent.lane.incarnation == self.incarnation.load(Ordering::Acquire)
+    }
+
+    /// Counts how often the replica was fenced, or left service.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation.load(Ordering::Acquire)
     }
 
     /// Takes back a lane on which nothing is open and nothing is outstanding. Is a cancel request under way to it, nobody
@@ -355,7 +365,7 @@ mod tests {
             version: Arc::default(),
         };
         let queue = Arc::<AgentQueue>::default();
-        let pool = Arc::new(Pool::new(ReplicaId(0), connector, 4, 1, queue.clone()));
+        let pool = Arc::new(Pool::new(ReplicaId(0), connector, 4, 1, queue.clone(), Arc::default()));
         pool.open(1);
         (pool, queue)
     }

@@ -5,7 +5,7 @@ mod report;
 mod rows;
 
 pub use report::{ErrorFields, Fields};
-pub use rows::{Column, RowDescription, strip_columns};
+pub use rows::{Column, OidOf, RowDescription, replace_oids, strip_columns};
 
 use std::borrow::Cow;
 

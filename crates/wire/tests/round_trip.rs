@@ -224,6 +224,36 @@ fn a_giant_message_is_cut_between_characters() {
 }
 
 #[test]
+fn object_ids_in_descriptions_are_replaced_in_their_places() {
+    let column = |name, table_oid, type_oid| Column { table_oid, type_oid, ..Column::text(name) };
+    let mut frame = built(|out| reply::row_description(out, [column("a", 1, 2), column("", 0, 4)]).unwrap());
+    let mut seen = Vec::new();
+    backend::replace_oids(b'T', &mut frame[5..], |of, oid| {
+        seen.push((of, oid));
+        oid + 70_000
+    })
+    .unwrap();
+    let (table, a_type) = (backend::OidOf::Table, backend::OidOf::Type);
+    assert_eq!(seen, [(table, 1), (a_type, 2), (table, 0), (a_type, 4)]);
+    let Backend::RowDescription(columns) = from_server(&frame) else { panic!() };
+    let expected = [column("a", 70_001, 70_002), column("", 70_000, 70_004)];
+    assert_eq!(columns.iter().collect::<Vec<_>>(), expected);
+
+    let mut frame = built(|out| reply::parameter_description(out, [23, 20_000]).unwrap());
+    backend::replace_oids(b't', &mut frame[5..], |_, oid| oid + 1).unwrap();
+    let Backend::ParameterDescription(types) = from_server(&frame) else { panic!() };
+    assert_eq!(types.iter().collect::<Vec<_>>(), [24, 20_001]);
+
+    for (tag, len) in [(b'T', 1), (b'T', 20), (b't', 0), (b't', 7)] {
+        let mut frame = built(|out| match tag {
+            b'T' => reply::row_description(out, [column("a", 1, 2)]).unwrap(),
+            _ => reply::parameter_description(out, [23, 25]).unwrap(),
+        });
+        assert!(backend::replace_oids(tag, &mut frame[5..5 + len], |_, oid| oid).is_err(), "{tag} {len}");
+    }
+}
+
+#[test]
 fn rows_and_their_descriptions() {
     let frame = built(|out| reply::text_row_description(out, &["a", "ü"]).unwrap());
     let Backend::RowDescription(columns) = from_server(&frame) else { panic!() };

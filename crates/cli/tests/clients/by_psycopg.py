@@ -6,8 +6,10 @@ nothing here prints an OID that a user's object has, a time or a process id.
 usage: by_psycopg.py DSN
 """
 
+import contextlib
 import datetime
 import decimal
+import enum
 import sys
 import threading
 import uuid
@@ -15,6 +17,8 @@ import uuid
 import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
+from psycopg.types.composite import CompositeInfo, register_composite
+from psycopg.types.enum import EnumInfo, register_enum
 from psycopg.types.json import Jsonb
 
 DSN = sys.argv[1]
@@ -343,6 +347,43 @@ def errors(conn):
         failing(query, lambda: conn.execute(query))
 
 
+def types_of_users(conn):
+    title("types of users")
+    # A server counts what is rolled back, too: behind onecopy, ids that come later differ between servers.
+    for _ in range(4):
+        with conn.transaction(force_rollback=True):
+            conn.execute("CREATE TYPE undone AS ENUM ('x')")
+    conn.execute("CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad')")
+    conn.execute("CREATE TYPE place AS (street text, mood mood)")
+    conn.execute("CREATE TABLE moods (id serial PRIMARY KEY, m mood, ms mood[], c place)")
+    Mood = enum.Enum("Mood", ["sad", "ok", "glad"])
+    options = "-c search_path=psycopg"
+    # The types are looked up once, inside a transaction, and known by their ids on all connections.
+    with psycopg.connect(DSN, options=options) as first:
+        mood, place = EnumInfo.fetch(first, "mood"), CompositeInfo.fetch(first, "place")
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(psycopg.connect(DSN, options=options)) for _ in range(6)]
+        for other in others:
+            register_enum(mood, other, Mood)
+            register_composite(place, other)
+        for binary in ["%b", "%t"]:
+            for other in others:
+                insert = f"INSERT INTO moods (m, ms, c) VALUES ({binary}, %t, %t)"
+                other.execute(insert, (Mood.ok, [Mood.sad, Mood.glad], place.python_type("here", Mood.sad)))
+                other.commit()
+        known = set()
+        for _ in range(5):
+            for other in others:
+                cursor = other.execute("SELECT m, ms, c FROM moods WHERE m = %s AND id > %s", (Mood.ok, 0))
+                known.update(c.type_code in (mood.oid, mood.array_oid, place.oid) for c in cursor.description)
+                for row in cursor:
+                    known.add(f"{row}")
+                cursor = other.cursor(binary=True).execute("SELECT max(m) FROM moods")
+                known.add(f"{cursor.fetchone()}")
+                other.commit()
+    print(" ", sorted(map(str, known)))
+
+
 def main():
     # Tests stand or fall by what the server answers, not by the machine's time zone.
     with psycopg.connect(DSN, autocommit=True, options="-c TimeZone=UTC") as conn:
@@ -352,6 +393,7 @@ def main():
         pipelines(conn)
         copies(conn)
         named_cursors(conn)
+        types_of_users(conn)
         transactions()
         serialization()
         cancels(conn)

@@ -10,6 +10,7 @@ mod copies;
 mod cursors;
 mod failures;
 mod notifications;
+mod object_ids;
 mod prepared_sql;
 mod repeated;
 mod set_config;

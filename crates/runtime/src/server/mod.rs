@@ -23,6 +23,7 @@ use crate::classifier::Classifier;
 use crate::clock::Stopwatch;
 use crate::errors::ServeError;
 use crate::notifications::Channels;
+use crate::object_ids::{self, Listed, ObjectIds, Reading};
 use crate::pool::Pool;
 use crate::postgres::connect::{Connector, Credentials};
 use crate::postgres::definitions;
@@ -61,6 +62,7 @@ pub struct Shared {
     pub started: Stopwatch,
     pub sequence_names: definitions::SequenceNames,
     reading_definitions: tokio::sync::Mutex<()>,
+    pub object_ids: Arc<ObjectIds>,
 }
 
 impl Shared {
@@ -87,6 +89,68 @@ impl Shared {
         let _turn = self.reading_definitions.lock().await;
         let read = self.read_definitions(restarted).await;
         self.classifier.end_change(Some(read));
+        self.object_ids.ask();
+    }
+
+    /// Reads the object ids of the replicas whenever somebody asks for them.
+    async fn keep_object_ids(&self) {
+        loop {
+            let mut question = self.object_ids.question().await;
+            let mut pause = Duration::from_millis(1);
+            while !self.read_object_ids().await {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_millis(100));
+                question = self.object_ids.newest_question();
+            }
+            self.object_ids.answer(question);
+        }
+    }
+
+    /// Reads the object ids of all replicas that contain the definitions in force; whether the reference replica is among
+    /// them, and they stayed in force.
+    async fn read_object_ids(&self) -> bool {
+        let generation = self.classifier.generation();
+        if self.classifier.is_changing() {
+            return false;
+        }
+        let mut readings = Vec::new();
+        for pool in self.pools.iter().filter(|pool| pool.is_up()) {
+            let incarnation = pool.incarnation();
+            let applied = self.scheduler.status().replicas[usize::from(pool.replica.0)].applied;
+            let objects = match self.classifier.generation_contained(Csn(applied)) {
+                Some(contained) if contained == generation => self.object_ids_on(pool).await,
+                _ => None,
+            };
+            match objects {
+                Some(objects) if pool.incarnation() == incarnation => {
+                    readings.push(Reading { replica: pool.replica, incarnation, objects });
+                }
+                // Those whose catalogue clients see have to be the first.
+                _ if readings.is_empty() => return false,
+                _ => {}
+            }
+        }
+        if readings.is_empty() || self.classifier.is_changing() || self.classifier.generation() != generation
+        {
+            return false;
+        }
+        self.object_ids.take(&readings, generation);
+        true
+    }
+
+    /// Over a connection of its own: all lanes may be lent to those who wait for this.
+    async fn object_ids_on(&self, pool: &Pool) -> Option<Vec<Listed>> {
+        let read = async {
+            let mut lane = pool.connector.connect_unmarked(&self.agent).await?;
+            pool.connector.in_time(lane.query(object_ids::LIST)).await
+        };
+        match read.await {
+            Ok(rows) => Some(rows.into_iter().filter_map(Listed::of_row).collect()),
+            Err(error) => {
+                tracing::warn!(replica = pool.replica.0, %error, "read object ids");
+                None
+            }
+        }
     }
 
     /// Reads the definitions and the state of new sequences from a replica that contains everything told.
@@ -276,6 +340,10 @@ pub async fn serve(
         tasks.spawn(accept(listener, shared.clone(), workers.clone()));
     }
     let housekeeping = tokio::spawn(keep_house(shared.clone()));
+    let numbering = {
+        let shared = shared.clone();
+        tokio::spawn(async move { shared.keep_object_ids().await })
+    };
     ready(&Handle { shared: shared.clone(), addresses });
     // What the log has failed to write may be in it or not: as PostgreSQL does without its own log, onecopy ends, so that
     // those who wait for a commit learn that its outcome is unknown, and reads it again when it is started.
@@ -287,6 +355,7 @@ pub async fn serve(
     // Whoever still serves must have ended before the log is closed.
     drop(workers);
     housekeeping.abort();
+    numbering.abort();
     let closed = shared.log.close();
     failed.map_or(closed, Err).map_err(|fault| ServeError::LogFailed(fault.to_string()))
 }
@@ -317,6 +386,7 @@ async fn start(
     let agent = Credentials { user: settings.agent_user.clone(), password: settings.agent_password.clone() };
     let history = Arc::new(LogHistory { log: prepared.log.clone(), reader: Mutex::new(None) });
     let timeout = Duration::from_millis(settings.limits.connect_timeout_ms);
+    let object_ids = Arc::<ObjectIds>::default();
     let pools: Vec<Arc<Pool>> = settings
         .replicas
         .iter()
@@ -331,7 +401,8 @@ async fn start(
             };
             let id = ReplicaId(i as u16);
             let lanes_max = settings.limits.lanes_per_replica_max;
-            Arc::new(Pool::new(id, connector, lanes_max, settings.workers, scheduler.agents[i].clone()))
+            let (workers, agent) = (settings.workers, scheduler.agents[i].clone());
+            Arc::new(Pool::new(id, connector, lanes_max, workers, agent, object_ids.clone()))
         })
         .collect();
     let retention = Arc::new(Retention::new(count, prepared.first));
@@ -373,8 +444,11 @@ async fn start(
         started: Stopwatch::start(),
         sequence_names: prepared.sequence_names,
         reading_definitions: tokio::sync::Mutex::new(()),
+        object_ids,
     });
     preparation::await_service(&shared, prepared.usable).await?;
+    // What clients are told begins with what the first replica's catalogue shows.
+    shared.object_ids.ask();
     Ok((shared, prepared.log_failed))
 }
 

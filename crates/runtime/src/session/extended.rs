@@ -81,7 +81,7 @@ impl Session {
             self.fail(&Failure::new(SqlState::DUPLICATE_PREPARED_STATEMENT, message));
             return Ok(());
         }
-        let types: Vec<u32> = parse.types.iter().collect();
+        let mut types: Vec<u32> = parse.types.iter().collect();
         let sql = match self.executed_instead(parse.sql).await {
             Ok(sql) => sql,
             Err(failure) => {
@@ -89,7 +89,15 @@ impl Session {
                 return Ok(());
             }
         };
-        let prepared = PreparedStatement::new(sql.as_deref().unwrap_or(parse.sql), &types);
+        let sql = sql.as_deref().unwrap_or(parse.sql);
+        let typed = match self.with_types_by_name(sql, &mut types).await {
+            Ok(typed) => typed,
+            Err(failure) => {
+                self.fail(&failure);
+                return Ok(());
+            }
+        };
+        let prepared = PreparedStatement::new(typed.as_deref().unwrap_or(sql), &types);
         self.steps.push(Step::Parse(prepared.preparation.clone()));
         self.statements.insert(parse.name.to_owned(), Arc::new(prepared));
         if !parse.name.is_empty() {
@@ -104,6 +112,13 @@ impl Session {
             self.fail(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message));
             return Ok(());
         };
+        if self.embeds_object_ids(&prepared, bind) {
+            self.fail(&Failure::unsupported(
+                "a parameter in binary form holds object ids of users' types, which differ between replicas",
+                "Send arrays and composites of users' types as text.",
+            ));
+            return Ok(());
+        }
         let Some(statement) = self.classify_prepared(&prepared).await else {
             self.fail(&Failure::new(
                 SqlState::SYNTAX_ERROR,
@@ -119,6 +134,16 @@ impl Session {
             Err(failure) => self.fail(&failure),
         }
         Ok(())
+    }
+
+    /// Whether a parameter is an array or composite of users' types in binary form. Those that the client has declared are
+    /// of other types: users' types are not among them any more.
+    fn embeds_object_ids(&self, prepared: &PreparedStatement, bind: &Bind<'_>) -> bool {
+        bind.params.iter().enumerate().any(|(i, value)| {
+            bind.param_formats.of(i) == Format::Binary
+                && prepared.types.get(i).is_none_or(|declared| *declared == 0)
+                && value.is_some_and(|value| self.shared.object_ids.differ_in(value))
+        })
     }
 
     /// A portal of this moment, and how it is bound on lanes.

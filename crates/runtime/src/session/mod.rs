@@ -10,6 +10,7 @@ mod answers;
 mod calls;
 mod captured;
 mod commit;
+mod declared;
 pub mod environment;
 mod extended;
 mod frozen;

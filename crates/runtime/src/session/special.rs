@@ -349,9 +349,13 @@ impl Session {
             Kind::Maintenance { command, .. } => self.on_maintenance(statement, extended, command).await?,
             Kind::SyntaxError { .. } => self.on_syntax_error(statement, portal).await?,
             Kind::Select | Kind::Explain { analyze: false, .. }
-                if class.effects.catalogue_only && self.txn.is_none() =>
+                if class.effects.catalogue_only && self.sees_shared_catalogue(portal) =>
             {
-                self.on_catalogue_query(statement, portal).await?
+                let done = self.on_catalogue_query(statement, portal).await?;
+                if let (Done::Failed, Some(id)) = (done, self.txn.as_ref().map(|txn| txn.id)) {
+                    self.end_if_failed(id).await;
+                }
+                done
             }
             _ => return Ok(None),
         };
@@ -495,6 +499,24 @@ impl Session {
         Ok(lane)
     }
 
+    /// Whether a query of the catalogue finds outside the open transaction what it would find inside. Where it does not,
+    /// the transaction has changed definitions, so that nobody else has been told of them, or settings; or the query's
+    /// rows are fetched bit by bit, which is done on the transaction's own lane.
+    fn sees_shared_catalogue(&self, portal: Option<&Portal>) -> bool {
+        let Some(txn) = &self.txn else { return true };
+        let steps_stand_alone = || {
+            let bound = self.steps.iter().filter(|step| matches!(step, unit::Step::Bind { .. })).count();
+            let others = |step: &unit::Step| {
+                matches!(step, unit::Step::ClosePortal(_) | unit::Step::Execute { max_rows: 1.., .. })
+            };
+            bound == 1 && !self.steps.iter().any(others)
+        };
+        !txn.schema_changed
+            && txn.catalogue.is_none()
+            && txn.local_settings.is_empty()
+            && (portal.is_none() || steps_stand_alone())
+    }
+
     /// Catalogue queries show object ids, which differ between replicas: all run on one of them.
     async fn on_catalogue_query(
         &mut self,
@@ -517,6 +539,16 @@ impl Session {
                 self.fail(&no_replica());
                 return Ok(Done::Failed);
             };
+            if let Some(txn) = self.txn.as_mut()
+                && *txn.shown_catalogue_of.get_or_insert(replica) != replica
+            {
+                let failure = Failure::new(
+                    SqlState::SERIALIZATION_FAILURE,
+                    "the replica whose catalogue the transaction has read is out of service, and another one has other object ids",
+                );
+                self.fail(&failure.hint("Run the transaction again."));
+                return Ok(Done::Failed);
+            }
             let told = self.shared.scheduler.status().told;
             self.shared.await_applied(replica, told).await;
             let error = match self.plain_lane(replica).await {
@@ -780,6 +812,9 @@ impl Session {
                 if let Some(txn) = self.txn.as_mut() {
                     txn.catalogue = Some(std::sync::Arc::new(catalogue));
                     txn.generation = contained.unwrap_or(txn.generation);
+                    if let Some(ids) = &mut lane.lent.lane.object_ids {
+                        ids.own_definitions = true;
+                    }
                     txn.home = Some(lane);
                 }
             }

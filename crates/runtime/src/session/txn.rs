@@ -72,6 +72,8 @@ pub struct Txn {
     pub local_settings: Settings,
     /// The session's settings when it began, to return to on rollback.
     pub environment_before: Environment,
+    /// The replica whose object ids it has been shown.
+    pub shown_catalogue_of: Option<ReplicaId>,
 }
 
 /// Names and values.
@@ -144,6 +146,7 @@ impl Txn {
             started_micros: crate::clock::unix_micros(),
             local_settings: Vec::new(),
             environment_before: environment.clone(),
+            shown_catalogue_of: None,
         }
     }
 

@@ -432,12 +432,14 @@ struct Relay<'a, 'b> {
 
 impl Relay<'_, '_> {
     async fn relay(&mut self, lane: &mut Lane, expectations: &mut Expectations) -> Result<(), UnitError> {
+        // Descriptions hold object ids.
+        let read = [tag::PARSE_COMPLETE, tag::ROW_DESCRIPTION, tag::PARAMETER_DESCRIPTION];
         let boring = if self.watch.capture.is_some() {
-            TagSet::BORING.without(&[tag::PARSE_COMPLETE, tag::DATA_ROW, tag::ROW_DESCRIPTION])
+            TagSet::BORING.without(&read).without(&[tag::DATA_ROW])
         } else if self.bound_by_us {
-            TagSet::BORING.without(&[tag::PARSE_COMPLETE, tag::BIND_COMPLETE])
+            TagSet::BORING.without(&read).without(&[tag::BIND_COMPLETE])
         } else {
-            TagSet::BORING.without(&[tag::PARSE_COMPLETE])
+            TagSet::BORING.without(&read)
         };
         let mut state = RelayState::new(boring, DECODE_LEN_MAX);
         loop {
@@ -480,6 +482,13 @@ impl Relay<'_, '_> {
         head: onecopy_wire::Head,
         expectations: &mut Expectations,
     ) -> Result<bool, UnitError> {
+        if matches!(head.tag, tag::ROW_DESCRIPTION | tag::PARAMETER_DESCRIPTION) {
+            lane.tell_object_ids(head).await?;
+            if self.watch.capture.is_none() {
+                self.pass(lane, head.len, false).await?;
+                return Ok(false);
+            }
+        }
         let frame = &lane.input[..head.len];
         match backend::decode(head.tag, &frame[onecopy_wire::frame::HEAD_LEN..])? {
             Backend::ParseComplete => {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::BytesMut;
 
-use super::{data_row, tag};
+use super::{data_row, parameter_description, tag};
 use crate::errors::{BuildError, Malformed, Side, WireError};
 use crate::read::Reader;
 use crate::values::Format;
@@ -121,6 +121,67 @@ impl<'a> RowDescription<'a> {
         }
         &self.raw[..self.raw.len() - reader.rest().len()]
     }
+}
+
+/// What an object id in a description identifies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OidOf {
+    /// A type.
+    Type,
+    /// A table, or 0.
+    Table,
+}
+
+/// Bytes of a column's description after its name.
+const COLUMN_FIXED_LEN: usize = 18;
+
+/// Shows every object id in the body of a RowDescription or ParameterDescription, in order, and puts what `each` returns
+/// in its place. Other messages hold none.
+///
+/// # Errors
+/// [`WireError::Server`] if the body is malformed; ids before that place may have been replaced.
+#[inline]
+pub fn replace_oids(tag: u8, body: &mut [u8], each: impl FnMut(OidOf, u32) -> u32) -> Result<(), WireError> {
+    match tag {
+        tag::ROW_DESCRIPTION => match replace_oids_of_columns(body, each) {
+            Some(()) => Ok(()),
+            None => RowDescription::decode(body).map(drop),
+        },
+        tag::PARAMETER_DESCRIPTION => match replace_oids_of_parameters(body, each) {
+            Some(()) => Ok(()),
+            None => parameter_description(body).map(drop),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// None if the body ends too early.
+fn replace_oids_of_columns(body: &mut [u8], mut each: impl FnMut(OidOf, u32) -> u32) -> Option<()> {
+    let (count, mut rest) = body.split_first_chunk_mut::<2>()?;
+    for _ in 0..u16::from_be_bytes(*count) {
+        let name_len = memchr::memchr(0, rest)?;
+        let (column, after) = rest.split_at_mut_checked(name_len + 1 + COLUMN_FIXED_LEN)?;
+        let fixed = column.get_mut(name_len + 1..)?;
+        replace(fixed.first_chunk_mut()?, |oid| each(OidOf::Table, oid));
+        replace(fixed.get_mut(6..)?.first_chunk_mut()?, |oid| each(OidOf::Type, oid));
+        rest = after;
+    }
+    Some(())
+}
+
+fn replace_oids_of_parameters(body: &mut [u8], mut each: impl FnMut(OidOf, u32) -> u32) -> Option<()> {
+    let (count, mut rest) = body.split_first_chunk_mut::<2>()?;
+    for _ in 0..u16::from_be_bytes(*count) {
+        let (oid, after) = rest.split_first_chunk_mut()?;
+        replace(oid, |oid| each(OidOf::Type, oid));
+        rest = after;
+    }
+    Some(())
+}
+
+#[inline]
+fn replace(place: &mut [u8; 4], by: impl FnOnce(u32) -> u32) {
+    *place = by(u32::from_be_bytes(*place)).to_be_bytes();
 }
 
 fn reader(bytes: &[u8]) -> Reader<'_> {

@@ -1,0 +1,512 @@
+//! Object ids as clients are told them.
+//!
+//! What users define (types, and tables with their row types) has another object id on every replica: a server counts
+//! also what is rolled back. Drivers look a type up once, by its id, so the ids in descriptions must be the same whoever
+//! answers. Each object gets one number: its id on the reference replica, to which queries of the catalogue go, when it is
+//! first met. It keeps that for as long as the process runs, also when another replica becomes the reference.
+//!
+//! On each replica an object is known by its id, which it keeps when it is renamed and which nothing else gets later. Only
+//! to find out that two replicas' ids mean the same object are names compared, as both replicas have them under the same
+//! definitions. Ids not met yet are learnt when definitions have changed and, if a description is faster, by its lane.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hashbrown::{HashMap, HashSet};
+use onecopy_core::ReplicaId;
+use onecopy_wire::WireError;
+use onecopy_wire::backend::{OidOf, replace_oids};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+/// The lowest id of what is not the server's own, and so has the same id everywhere.
+pub const FIRST_USERS_OID: u32 = 16_384;
+/// PostgreSQL's type "unknown", which drivers take as text.
+const UNKNOWN_TYPE: u32 = 705;
+/// How long a description waits for ids that were not met yet: definitions may be changing all the time.
+const LEARN_WAIT: Duration = Duration::from_secs(1);
+/// Where numbers begin, downwards, for objects whose own number is another object's already.
+const FIRST_OWN_NUMBER: u32 = u32::MAX - 1;
+
+/// Lists what users have defined: "t" for types and "r" for relations, schema, name, id, and how a type is written in SQL.
+/// An array is named by its elements' type, since its own name may be chosen by the server.
+pub const LIST: &str = "SELECT CASE WHEN e.oid IS NULL THEN 't' ELSE 'a' END, n.nspname, \
+    coalesce(e.typname, t.typname), t.oid, \
+    pg_catalog.quote_ident(n.nspname) OPERATOR(pg_catalog.||) '.' OPERATOR(pg_catalog.||) pg_catalog.quote_ident(t.typname) \
+    FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) t.typnamespace \
+    LEFT JOIN pg_catalog.pg_type e ON e.typarray OPERATOR(pg_catalog.=) t.oid \
+    WHERE t.oid OPERATOR(pg_catalog.>=) 16384 \
+    UNION ALL SELECT 'r', n.nspname, c.relname, c.oid, NULL \
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace \
+    WHERE c.oid OPERATOR(pg_catalog.>=) 16384 AND c.relkind NOT IN ('i', 'I', 't')";
+
+/// What an object is called: its kind, schema and name.
+type Name = (String, String, String);
+
+/// An object as one replica has it.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    name: Name,
+    oid: u32,
+    /// As SQL writes it, if it is a type.
+    sql: Option<String>,
+}
+
+impl Listed {
+    /// Reads a row of [`LIST`].
+    pub fn of_row(row: Vec<Option<String>>) -> Option<Listed> {
+        let mut values = row.into_iter();
+        let mut next = || values.next().flatten();
+        let name = (next()?, next()?, next()?);
+        Some(Listed { name, oid: next()?.parse().ok()?, sql: next() })
+    }
+}
+
+/// All objects that a replica has.
+pub struct Reading {
+    pub replica: ReplicaId,
+    /// What was known of an earlier incarnation of the replica counts no more: it may have been copied anew.
+    pub incarnation: u64,
+    pub objects: Vec<Listed>,
+}
+
+/// Numbers by the ids of one replica.
+type Numbers = Arc<HashMap<u32, u32>>;
+
+#[derive(Default)]
+struct OfReplica {
+    incarnation: u64,
+    numbers: Numbers,
+}
+
+#[derive(Default)]
+struct State {
+    replicas: HashMap<ReplicaId, OfReplica>,
+    /// The replica that was the reference when it was last read.
+    reference: Option<ReplicaId>,
+    /// Numbers by name, and types by number, as last read.
+    by_name: HashMap<Name, u32>,
+    types: HashMap<u32, Arc<str>>,
+    /// Every number that was ever given.
+    given: HashSet<u32>,
+    /// The definitions under which it was last read.
+    generation: u64,
+}
+
+/// The numbering, and who waits for it to become more complete.
+pub struct ObjectIds {
+    state: Mutex<State>,
+    /// Counts the changes of `state`.
+    version: AtomicU64,
+    asked: AtomicU64,
+    is_asked: Notify,
+    /// Up to which question it was read anew.
+    answered: watch::Sender<u64>,
+}
+
+impl Default for ObjectIds {
+    fn default() -> ObjectIds {
+        ObjectIds {
+            state: Mutex::default(),
+            version: AtomicU64::new(1),
+            asked: AtomicU64::new(0),
+            is_asked: Notify::new(),
+            answered: watch::Sender::new(0),
+        }
+    }
+}
+
+impl ObjectIds {
+    /// Asks for the replicas to be read; the number of the question.
+    pub fn ask(&self) -> u64 {
+        let number = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        self.is_asked.notify_one();
+        number
+    }
+
+    /// Waits until somebody has asked; the number of the newest question.
+    pub async fn question(&self) -> u64 {
+        self.is_asked.notified().await;
+        self.newest_question()
+    }
+
+    /// The number of the newest question.
+    pub fn newest_question(&self) -> u64 {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// The replicas were read after a question.
+    pub fn answer(&self, question: u64) {
+        self.answered.send_replace(question);
+    }
+
+    /// Has the replicas read, and waits for it for a limited time.
+    pub async fn learn(&self) {
+        let question = self.ask();
+        let mut answered = self.answered.subscribe();
+        let answer = answered.wait_for(|answered| *answered >= question);
+        // What is not known then is told as far as it cannot be mistaken.
+        let _in_time = tokio::time::timeout(LEARN_WAIT, answer).await;
+    }
+
+    /// Takes in what replicas have under the same definitions, that of the reference replica first.
+    pub fn take(&self, readings: &[Reading], generation: u64) {
+        let mut state = self.state.lock();
+        if state.take(readings) {
+            self.version.fetch_add(1, Ordering::AcqRel);
+        }
+        state.generation = generation;
+    }
+
+    /// How SQL writes a type that a client knows by a number, under these definitions. The outer `None` if they have not
+    /// been read yet.
+    pub fn type_of(&self, number: u32, generation: u64) -> Option<Option<Arc<str>>> {
+        let state = self.state.lock();
+        (state.generation == generation).then(|| state.type_of(number))
+    }
+
+    /// Whether no replica that was read has this number as the id of anything else than the object that clients know by it.
+    fn is_same_everywhere(&self, number: u32) -> bool {
+        let state = self.state.lock();
+        state.replicas.values().all(|known| known.numbers.get(&number) == Some(&number))
+    }
+
+    /// Whether a value in binary form holds ids of users' types that are not the same on all replicas. Such are arrays,
+    /// composites and records; a value of another type that happens to be built like one counts as one.
+    pub fn differ_in(&self, value: &[u8]) -> bool {
+        let mut differ = false;
+        let mut look = |oid: u32| differ |= oid >= FIRST_USERS_OID && !self.is_same_everywhere(oid);
+        (oids_of_array(value, &mut look).is_some() || oids_of_record(value, &mut look).is_some()) && differ
+    }
+
+    fn numbers(&self, replica: ReplicaId, incarnation: u64) -> (u64, Numbers) {
+        let state = self.state.lock();
+        let of_replica = state.replicas.get(&replica).filter(|known| known.incarnation == incarnation);
+        (
+            self.version.load(Ordering::Acquire),
+            of_replica.map(|known| known.numbers.clone()).unwrap_or_default(),
+        )
+    }
+
+    /// What to say of an object that has no number: a transaction has just made it, and nobody else sees it yet.
+    fn stand_in(&self, of: OidOf, oid: u32) -> u32 {
+        match (self.state.lock().given.contains(&oid), of) {
+            (false, _) => oid,
+            (true, OidOf::Type) => UNKNOWN_TYPE,
+            (true, OidOf::Table) => 0,
+        }
+    }
+}
+
+impl State {
+    /// Whether anything changed.
+    fn take(&mut self, readings: &[Reading]) -> bool {
+        let mut changed = false;
+        for reading in readings {
+            let known = self.replicas.entry(reading.replica).or_default();
+            if known.incarnation != reading.incarnation {
+                *known = OfReplica { incarnation: reading.incarnation, numbers: Numbers::default() };
+                changed = true;
+            }
+        }
+        // A replica that was read before has numbers for all that was there then.
+        let was_read = |state: &State, replica| !state.replicas[replica].numbers.is_empty();
+        let mut numbers: HashMap<&Name, u32> = HashMap::new();
+        let mut is_new: HashSet<&Name> = HashSet::new();
+        for reading in readings {
+            for object in &reading.objects {
+                match self.replicas[&reading.replica].numbers.get(&object.oid) {
+                    Some(number) => drop(numbers.entry(&object.name).or_insert(*number)),
+                    None if was_read(self, &reading.replica) => drop(is_new.insert(&object.name)),
+                    None => {}
+                }
+            }
+        }
+        let mut types = HashMap::new();
+        for object in readings.iter().flat_map(|reading| &reading.objects) {
+            let known = numbers.get(&object.name).copied();
+            let number = known.unwrap_or_else(|| {
+                let earlier = self.by_name.get(&object.name).filter(|_| !is_new.contains(&object.name));
+                earlier.copied().unwrap_or_else(|| self.new_number(object.oid))
+            });
+            numbers.insert(&object.name, number);
+            if let Some(sql) = &object.sql {
+                types.entry(number).or_insert_with(|| sql.as_str().into());
+            }
+        }
+        for reading in readings {
+            let Some(known) = self.replicas.get_mut(&reading.replica) else { continue };
+            let unknown = |object: &&Listed| !known.numbers.contains_key(&object.oid);
+            if reading.objects.iter().any(|object| unknown(&object)) {
+                let mut all = HashMap::clone(&known.numbers);
+                all.extend(reading.objects.iter().map(|object| (object.oid, numbers[&object.name])));
+                known.numbers = Arc::new(all);
+                changed = true;
+            }
+        }
+        self.reference = readings.first().map(|reading| reading.replica);
+        self.by_name = numbers.into_iter().map(|(name, number)| (name.clone(), number)).collect();
+        self.types = types;
+        changed
+    }
+
+    /// A number for an object that is met for the first time, with this id on the reference replica.
+    fn new_number(&mut self, oid: u32) -> u32 {
+        let mut number = oid;
+        let mut own = FIRST_OWN_NUMBER;
+        while !self.given.insert(number) {
+            number = own;
+            own -= 1;
+        }
+        number
+    }
+
+    fn type_of(&self, number: u32) -> Option<Arc<str>> {
+        if let Some(found) = self.types.get(&number) {
+            return Some(found.clone());
+        }
+        // The client has it from the catalogue of a replica that became the reference later.
+        let reference = self.replicas.get(&self.reference?)?;
+        reference.numbers.get(&number).and_then(|number| self.types.get(number)).cloned()
+    }
+}
+
+/// The most dimensions that an array of PostgreSQL has.
+const DIMENSIONS_MAX: u32 = 6;
+
+/// Shows the elements' type of an array in binary form; None if it is none. What composite elements hold need not be looked
+/// at: their own type is a user's. (array_send)
+fn oids_of_array(mut value: &[u8], look: &mut impl FnMut(u32)) -> Option<()> {
+    let (dimensions, has_nulls, element) = (take(&mut value)?, take(&mut value)?, take(&mut value)?);
+    if dimensions > DIMENSIONS_MAX || has_nulls > 1 {
+        return None;
+    }
+    let mut count = u32::from(dimensions > 0);
+    for _ in 0..dimensions {
+        count = count.checked_mul(take(&mut value)?)?;
+        let _lower_bound = take(&mut value)?;
+    }
+    for _ in 0..count {
+        take_value(&mut value)?;
+    }
+    value.is_empty().then(|| look(element))
+}
+
+/// Shows the types of the fields of a composite in binary form; None if it is none. (record_send)
+fn oids_of_record(mut value: &[u8], look: &mut impl FnMut(u32)) -> Option<()> {
+    let count = take(&mut value)?;
+    let mut types = Vec::new();
+    for _ in 0..count {
+        types.push(take(&mut value)?);
+        // A field that holds others of users' types is of a user's type itself.
+        take_value(&mut value)?;
+    }
+    value.is_empty().then(|| types.into_iter().for_each(look))
+}
+
+fn take(value: &mut &[u8]) -> Option<u32> {
+    let (taken, rest) = value.split_first_chunk()?;
+    *value = rest;
+    Some(u32::from_be_bytes(*taken))
+}
+
+/// A length and so many bytes; -1 stands for null.
+fn take_value<'a>(value: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = match take(value)? {
+        u32::MAX => 0,
+        len => len as usize,
+    };
+    let (taken, rest) = value.split_at_checked(len)?;
+    *value = rest;
+    Some(taken)
+}
+
+/// The numbering as one lane needs it.
+pub struct LaneIds {
+    ids: Arc<ObjectIds>,
+    replica: ReplicaId,
+    incarnation: u64,
+    version: u64,
+    numbers: Numbers,
+    /// What was said of objects that had no number when it was asked for.
+    stand_ins: HashMap<u32, u32>,
+    /// The lane's transaction has changed definitions: asking for what nobody else can see yet is of no use.
+    pub own_definitions: bool,
+}
+
+impl LaneIds {
+    pub fn new(ids: Arc<ObjectIds>, replica: ReplicaId, incarnation: u64) -> LaneIds {
+        LaneIds {
+            ids,
+            replica,
+            incarnation,
+            version: 0,
+            numbers: Numbers::default(),
+            stand_ins: HashMap::new(),
+            own_definitions: false,
+        }
+    }
+
+    /// Puts numbers in the place of the ids in a description (`tag` and body of the frame); other messages stay as they are.
+    ///
+    /// # Errors
+    /// If the description is malformed.
+    pub async fn tell(&mut self, tag: u8, body: &mut [u8]) -> Result<(), WireError> {
+        self.catch_up();
+        if self.replace(tag, body)? {
+            return Ok(());
+        }
+        if !self.own_definitions {
+            let ids = self.ids.clone();
+            ids.learn().await;
+            self.catch_up();
+        }
+        let (numbers, stand_ins, ids) = (&self.numbers, &mut self.stand_ins, &self.ids);
+        replace_oids(tag, body, |of, oid| match numbers.get(&oid) {
+            _ if oid < FIRST_USERS_OID => oid,
+            Some(number) => *number,
+            None => *stand_ins.entry(oid).or_insert_with(|| ids.stand_in(of, oid)),
+        })
+    }
+
+    fn catch_up(&mut self) {
+        if self.version != self.ids.version.load(Ordering::Acquire) {
+            (self.version, self.numbers) = self.ids.numbers(self.replica, self.incarnation);
+            self.stand_ins.clear();
+        }
+    }
+
+    /// Replaces all ids, or none if one of them is not known.
+    fn replace(&self, tag: u8, body: &mut [u8]) -> Result<bool, WireError> {
+        let number_of = |oid: u32| match oid {
+            0..FIRST_USERS_OID => Some(oid),
+            _ => self.numbers.get(&oid).or_else(|| self.stand_ins.get(&oid)).copied(),
+        };
+        let (mut all_known, mut differs) = (true, false);
+        replace_oids(tag, body, |_, oid| {
+            let number = number_of(oid);
+            all_known &= number.is_some();
+            differs |= number.is_some_and(|number| number != oid);
+            oid
+        })?;
+        if all_known && differs {
+            replace_oids(tag, body, |_, oid| number_of(oid).unwrap_or(oid))?;
+        }
+        Ok(all_known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::BytesMut;
+    use onecopy_wire::backend::build;
+    use onecopy_wire::frame::HEAD_LEN;
+
+    fn types(of: &[(&str, u32)]) -> Vec<Listed> {
+        let listed = |(name, oid): &(&str, u32)| Listed {
+            name: ("t".into(), "public".into(), (*name).into()),
+            oid: *oid,
+            sql: Some(format!("public.{name}")),
+        };
+        of.iter().map(listed).collect()
+    }
+
+    fn reading(replica: u16, incarnation: u64, of: &[(&str, u32)]) -> Reading {
+        Reading { replica: ReplicaId(replica), incarnation, objects: types(of) }
+    }
+
+    fn number(ids: &ObjectIds, replica: u16, incarnation: u64, oid: u32) -> Option<u32> {
+        ids.numbers(ReplicaId(replica), incarnation).1.get(&oid).copied()
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_reference_replica_and_stay_when_another_takes_its_place() {
+        let ids = ObjectIds::default();
+        ids.take(
+            &[reading(0, 1, &[("a", 20_000), ("b", 20_003)]), reading(1, 1, &[("a", 30_000), ("b", 20_000)])],
+            1,
+        );
+        assert_eq!(number(&ids, 1, 1, 30_000), Some(20_000));
+        assert_eq!(number(&ids, 1, 1, 20_000), Some(20_003));
+        // The first is lost; what is new is met on the second, where its id is the number of another object.
+        ids.take(&[reading(1, 1, &[("a", 30_000), ("b", 20_000), ("c", 20_003), ("d", 40_000)])], 2);
+        assert_eq!(number(&ids, 1, 1, 30_000), Some(20_000));
+        assert_eq!(number(&ids, 1, 1, 20_003), Some(FIRST_OWN_NUMBER));
+        assert_eq!(number(&ids, 1, 1, 40_000), Some(40_000));
+        // It comes back, and may have been copied anew.
+        assert_eq!(number(&ids, 0, 2, 20_000), None);
+        let all = [("a", 20_500), ("b", 20_501), ("c", 20_502), ("d", 20_503)];
+        ids.take(&[reading(0, 2, &all), reading(1, 1, &[("a", 30_000), ("b", 20_000), ("c", 20_003)])], 2);
+        assert_eq!(number(&ids, 0, 2, 20_500), Some(20_000));
+        assert_eq!(number(&ids, 0, 2, 20_502), Some(FIRST_OWN_NUMBER));
+        assert_eq!(ids.type_of(20_003, 2), Some(Some("public.b".into())));
+        assert_eq!(ids.type_of(20_501, 2), Some(Some("public.b".into())), "as the catalogue shows it now");
+        assert_eq!((ids.type_of(20_504, 2), ids.type_of(20_504, 3)), (Some(None), None));
+    }
+
+    #[test]
+    fn renamed_object_keeps_its_number_and_one_made_again_gets_another() {
+        let ids = ObjectIds::default();
+        ids.take(&[reading(0, 1, &[("a", 20_000)]), reading(1, 1, &[("a", 30_000)])], 1);
+        // "a" is renamed to "b", and another "a" made.
+        ids.take(
+            &[reading(0, 1, &[("b", 20_000), ("a", 20_005)]), reading(1, 1, &[("b", 30_000), ("a", 30_001)])],
+            2,
+        );
+        assert_eq!((number(&ids, 1, 1, 30_000), number(&ids, 1, 1, 30_001)), (Some(20_000), Some(20_005)));
+        // Dropped and made again, read on one replica only.
+        ids.take(&[reading(1, 1, &[("b", 30_000), ("a", 30_002)])], 3);
+        assert_eq!(number(&ids, 1, 1, 30_002), Some(30_002));
+    }
+
+    #[test]
+    fn only_replica_that_comes_back_has_the_numbers_that_were_told() {
+        let ids = ObjectIds::default();
+        ids.take(&[reading(0, 1, &[("a", 20_000)]), reading(1, 1, &[("a", 30_000)])], 1);
+        ids.take(&[reading(1, 2, &[("a", 30_007), ("b", 20_000)])], 1);
+        assert_eq!(number(&ids, 1, 2, 30_007), Some(20_000));
+        assert_eq!(number(&ids, 1, 2, 20_000), Some(FIRST_OWN_NUMBER));
+    }
+
+    #[test]
+    fn binary_values_with_ids_that_differ_are_told_from_others() {
+        let ids = ObjectIds::default();
+        let both = [("same", 20_000)];
+        ids.take(&[reading(0, 1, &[("a", 20_001), both[0]]), reading(1, 1, &[("a", 30_000), both[0]])], 1);
+        let bytes = |numbers: &[u32], text: &[u8]| {
+            let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_be_bytes()).collect();
+            bytes.extend(text);
+            bytes
+        };
+        assert!(ids.differ_in(&bytes(&[1, 0, 20_001, 1, 1, 2], b"ok")));
+        assert!(ids.differ_in(&bytes(&[1, 1, 20_001, 1, 1, u32::MAX], b"")));
+        assert!(ids.differ_in(&bytes(&[0, 0, 20_001], b"")), "an empty array");
+        assert!(ids.differ_in(&bytes(&[2, 25, 0, 20_001, 2], b"ok")), "a composite");
+        for harmless in [
+            bytes(&[1, 0, 20_000, 1, 1, 2], b"ok"),
+            bytes(&[1, 0, 25, 1, 1, 2], b"ok"),
+            bytes(&[1, 0, 20_001, 1, 1, 3], b"ok"),
+            bytes(&[2, 25, 0, 20_001, 2], b"okay"),
+            bytes(&[6, 0, 20_001, u32::MAX, 1, u32::MAX, 1], b""),
+            b"ok".to_vec(),
+        ] {
+            assert!(!ids.differ_in(&harmless), "{harmless:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn description_has_numbers_and_nothing_that_could_be_mistaken() {
+        let ids = Arc::new(ObjectIds::default());
+        ids.take(&[reading(0, 1, &[("a", 20_000)]), reading(1, 1, &[("a", 30_000)])], 1);
+        let mut lane = LaneIds::new(ids, ReplicaId(1), 1);
+        lane.own_definitions = true;
+        let mut told = BytesMut::new();
+        build::parameter_description(&mut told, [25, 30_000, 20_000, 30_001]).unwrap();
+        lane.tell(b't', &mut told[HEAD_LEN..]).await.unwrap();
+        let mut expected = BytesMut::new();
+        build::parameter_description(&mut expected, [25, 20_000, UNKNOWN_TYPE, 30_001]).unwrap();
+        assert_eq!(told, expected);
+    }
+}
