@@ -1,8 +1,8 @@
 //! The queries that fetch a [`crate::Catalogue`] as one JSON document, for PostgreSQL 12 and later.
 
 /// To be executed before the query, in the same transaction: it makes the server qualify every name that it
-/// prints, whatever the session's search_path is.
-pub const CATALOGUE_SETUP: &str = "SET LOCAL search_path = pg_catalog";
+/// prints, whatever the session's search_path is, and not compile the query, which takes longer than running it.
+pub const CATALOGUE_SETUP: &str = "SET LOCAL search_path = pg_catalog; SET LOCAL jit = off";
 
 /// The query for a server of a version (`server_version_num`): one row with one column of type text.
 #[must_use]
