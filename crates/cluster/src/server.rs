@@ -154,7 +154,7 @@ pub struct Server {
     saved: Saved,
     running: Option<Running>,
     /// Held for as long as this value lives, so that two processes never run one folder.
-    _lock: File,
+    _lock: FolderLock,
     /// Last, so that the folder goes only after the server has stopped.
     temporary: Option<TempDir>,
 }
@@ -760,7 +760,19 @@ pub(crate) fn temporary_folder() -> Result<TempDir> {
         .map_err(Error::io("create a folder in", parent))
 }
 
-fn lock(dir: &Path) -> Result<File> {
+/// A folder that nobody else may use. It is let go by itself and not by closing the file: a process that is just being
+/// started may have the file open, too, until it runs its own program.
+#[derive(Debug)]
+struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // If not, closing does it.
+        let _unlocked = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn lock(dir: &Path) -> Result<FolderLock> {
     let path = dir.join("lock");
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -773,7 +785,7 @@ fn lock(dir: &Path) -> Result<File> {
     let written =
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
     written.map_err(Error::io("write", &path))?;
-    Ok(file)
+    Ok(FolderLock(file))
 }
 
 pub(crate) fn read_saved(path: &Path) -> Result<Saved> {

@@ -96,7 +96,7 @@ pub struct Folder {
     files: Files,
     /// Open for the lifetime of the folder: it is synced whenever a name in it changes.
     folder: File,
-    _lock: File,
+    _lock: FolderLock,
     /// The files written last, newest first. A file is synced through the handle it was written through, which is
     /// sure to hear of a failed write.
     writing: Vec<(SegmentNo, File)>,
@@ -284,7 +284,19 @@ fn create_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn lock(path: &Path) -> Result<File, FolderError> {
+/// A folder that nobody else may use. It is let go by itself and not by closing the file: a process that is just being
+/// started may have the file open, too, until it runs its own program.
+#[derive(Debug)]
+struct FolderLock(File);
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // If not, closing does it.
+        let _unlocked = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn lock(path: &Path) -> Result<FolderLock, FolderError> {
     let lock_path = path.join(LOCK_NAME);
     let failed = |error| FolderError::Io { action: "lock", path: lock_path.clone(), error };
     let mut options = OpenOptions::new();
@@ -306,7 +318,7 @@ fn lock(path: &Path) -> Result<File, FolderError> {
         writeln!(file, "{}", std::process::id())
     };
     note_pid(&mut file).map_err(failed)?;
-    Ok(file)
+    Ok(FolderLock(file))
 }
 
 fn remove_unfinished(path: &Path) -> io::Result<usize> {

@@ -118,6 +118,7 @@ fn descriptions_have_one_numbering_whichever_replica_answers() {
             )
             .await
             .unwrap();
+        three.assert_identical();
         assert!(oids_of_mood(&three.file).await.len() > 1, "the ids do not differ: the test shows nothing");
 
         let clients = join_all((0..8).map(|_| three.client())).await;
