@@ -348,6 +348,14 @@ impl LaneIds {
         }
     }
 
+    /// Somebody else uses the lane from now on: what could not be known before may be now.
+    pub fn begin(&mut self) {
+        self.own_definitions = false;
+        if !self.stand_ins.is_empty() {
+            self.stand_ins.clear();
+        }
+    }
+
     /// Puts numbers in the place of the ids in a description (`tag` and body of the frame); other messages stay as they are.
     ///
     /// # Errors
@@ -508,5 +516,11 @@ mod tests {
         let mut expected = BytesMut::new();
         build::parameter_description(&mut expected, [25, 20_000, UNKNOWN_TYPE, 30_001]).unwrap();
         assert_eq!(told, expected);
+
+        // What had to stand in once is asked for again by whoever uses the lane next.
+        assert!(lane.replace(b't', &mut told[HEAD_LEN..]).unwrap());
+        lane.begin();
+        assert!(!lane.replace(b't', &mut told[HEAD_LEN..]).unwrap());
+        assert!(!lane.own_definitions);
     }
 }

@@ -677,7 +677,7 @@ impl Session {
     /// Makes a lane's settings the session's, and forgets what was prepared under other definitions.
     pub(super) fn dress(&self, lent: &mut Lent, commands: &mut Vec<String>) {
         if let Some(ids) = &mut lent.lane.object_ids {
-            ids.own_definitions = false;
+            ids.begin();
         }
         let generation = self.shared.classifier.generation();
         if lent.lane.generation != generation || lent.lane.has_too_many_prepared() {
