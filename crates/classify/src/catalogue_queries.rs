@@ -14,8 +14,29 @@ pub fn catalogue_query(server_version: u32) -> String {
     } else {
         "p.prosrc"
     };
-    QUERY.replace("{nulls_equal}", nulls_equal).replace("{body}", body)
+    QUERY
+        .replace("{nulls_equal}", nulls_equal)
+        .replace("{body}", body)
+        .replace("{made_of_cast_target}", &MADE_OF.replace("{type}", "c.casttarget"))
+        .replace("{made_of_domain}", &MADE_OF.replace("{type}", "x.domain"))
 }
+
+/// The types that values of a type are a part of, itself first: domains over it, arrays of it, tables' and composites' rows.
+/// A condition may follow.
+const MADE_OF: &str = r"WITH RECURSIVE made (oid) AS (
+                    SELECT {type}
+                    UNION
+                    SELECT m.oid FROM made JOIN LATERAL (
+                        SELECT t.oid FROM pg_type t
+                        WHERE t.typtype = 'd' AND t.typbasetype = made.oid OR t.typelem = made.oid AND t.typcategory = 'A'
+                        UNION ALL
+                        SELECT r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
+                        WHERE a.atttypid = made.oid AND a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
+                    ) m ON true
+                )
+                SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
+                                ORDER BY t.oid <> {type}, n.nspname, t.typname)
+                FROM made JOIN pg_type t ON t.oid = made.oid JOIN pg_namespace n ON n.oid = t.typnamespace";
 
 const QUERY: &str = r"
 WITH RECURSIVE
@@ -219,20 +240,7 @@ SELECT json_build_object(
                 WHERE t.oid = c.castsource
                    OR n.oid IN (SELECT oid FROM schemas) AND t.oid IN (SELECT d.oid FROM domains d WHERE d.at = c.castsource))),
             'target', json_build_object('types', (
-                WITH RECURSIVE made (oid) AS (
-                    SELECT c.casttarget
-                    UNION
-                    SELECT m.oid FROM made JOIN LATERAL (
-                        SELECT t.oid FROM pg_type t
-                        WHERE t.typtype = 'd' AND t.typbasetype = made.oid OR t.typelem = made.oid AND t.typcategory = 'A'
-                        UNION ALL
-                        SELECT r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
-                        WHERE a.atttypid = made.oid AND a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
-                    ) m ON true
-                )
-                SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
-                                ORDER BY t.oid <> c.casttarget, n.nspname, t.typname)
-                FROM made JOIN pg_type t ON t.oid = made.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+                {made_of_cast_target}
                 WHERE t.oid IN (c.casttarget, tt.typarray) OR n.oid IN (SELECT oid FROM schemas))),
             'context', c.castcontext,
             'function', CASE WHEN p.oid IS NOT NULL THEN json_build_array(pn.nspname, p.proname) END,
@@ -257,20 +265,7 @@ SELECT json_build_object(
         SELECT coalesce(json_agg(json_build_object(
             'check', x.text,
             'types', (
-                WITH RECURSIVE made (oid) AS (
-                    SELECT x.domain
-                    UNION
-                    SELECT m.oid FROM made JOIN LATERAL (
-                        SELECT t.oid FROM pg_type t
-                        WHERE t.typtype = 'd' AND t.typbasetype = made.oid OR t.typelem = made.oid AND t.typcategory = 'A'
-                        UNION ALL
-                        SELECT r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
-                        WHERE a.atttypid = made.oid AND a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
-                    ) m ON true
-                )
-                SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
-                                ORDER BY t.oid <> x.domain, n.nspname, t.typname)
-                FROM made JOIN pg_type t ON t.oid = made.oid JOIN pg_namespace n ON n.oid = t.typnamespace),
+                {made_of_domain}),
             'functions', (
                 SELECT coalesce(json_agg(DISTINCT jsonb_build_array(s.nspname, f.proname)), '[]'::json)
                 FROM pg_proc f JOIN schemas s ON s.oid = f.pronamespace

@@ -18,6 +18,26 @@ async fn make_ids_differ(client: &Client) {
     }
 }
 
+/// A cluster with users' types, and a table of them, whose ids differ between its replicas.
+async fn start() -> (Three, Client) {
+    let three = Three::start();
+    let client = three.client().await;
+    make_ids_differ(&client).await;
+    client
+        .batch_execute(
+            "CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad');
+             CREATE TYPE place AS (street text, mood mood);
+             CREATE DOMAIN short AS mood;
+             CREATE TABLE moods (id int PRIMARY KEY, m mood, ms mood[], c place, d short)",
+        )
+        .await
+        .unwrap();
+    // All have applied it then.
+    three.assert_identical();
+    assert!(oids_of_mood(&three.file).await.len() > 1, "the ids do not differ: the test shows nothing");
+    (three, client)
+}
+
 async fn oids_of_mood(file: &ClusterFile) -> BTreeSet<String> {
     let mut oids = BTreeSet::new();
     for replica in &file.replicas {
@@ -105,22 +125,11 @@ async fn told(clients: &[Client]) -> BTreeSet<Vec<(u32, Option<u32>)>> {
 #[test]
 fn descriptions_have_one_numbering_whichever_replica_answers() {
     block_on(async {
-        let three = Three::start();
-        let client = three.client().await;
-        make_ids_differ(&client).await;
+        let (three, client) = start().await;
         client
-            .batch_execute(
-                "CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad');
-                 CREATE TYPE place AS (street text, mood mood);
-                 CREATE DOMAIN short AS mood;
-                 CREATE TABLE moods (id int PRIMARY KEY, m mood, ms mood[], c place, d short);
-                 INSERT INTO moods VALUES (1, 'ok', '{sad,glad}', '(here,sad)', 'glad')",
-            )
+            .batch_execute("INSERT INTO moods VALUES (1, 'ok', '{sad,glad}', '(here,sad)', 'glad')")
             .await
             .unwrap();
-        three.assert_identical();
-        assert!(oids_of_mood(&three.file).await.len() > 1, "the ids do not differ: the test shows nothing");
-
         let clients = join_all((0..8).map(|_| three.client())).await;
         let before = told(&clients).await;
         assert_eq!(before.len(), 1, "{before:?}");
@@ -158,19 +167,7 @@ fn descriptions_have_one_numbering_whichever_replica_answers() {
 #[test]
 fn parameters_declared_by_the_numbers_that_were_told_are_understood_everywhere() {
     block_on(async {
-        let three = Three::start();
-        let client = three.client().await;
-        make_ids_differ(&client).await;
-        client
-            .batch_execute(
-                "CREATE TYPE mood AS ENUM ('sad', 'ok', 'glad');
-                 CREATE TYPE place AS (street text, mood mood);
-                 CREATE DOMAIN short AS mood;
-                 CREATE TABLE moods (id int PRIMARY KEY, m mood, ms mood[], c place, d short)",
-            )
-            .await
-            .unwrap();
-        assert!(oids_of_mood(&three.file).await.len() > 1, "the ids do not differ: the test shows nothing");
+        let (three, client) = start().await;
         let described = client.prepare("SELECT m, ms, c, d FROM moods").await.unwrap();
         let types: Vec<Type> = described.columns().iter().map(|column| column.type_().clone()).collect();
         assert!(matches!(types[0].kind(), Kind::Enum(_)), "{types:?}");
