@@ -213,7 +213,7 @@ choice! {
         Warn = "warn",
         /// Also starts, stops and changes of state.
         Info = "info",
-        /// Also single statements. Slow, and shows their text.
+        /// Also what is ignored or tried again, to look for faults.
         Debug = "debug",
     }
 }
@@ -251,7 +251,7 @@ section! {
 section! {
     /// A server that holds a full copy.
     pub struct Replica {
-        /// Its name in messages, in `onecopy status` and in metrics.
+        /// Its name in messages and in `onecopy status`.
         name: String, such as "\"r1\"";
         /// Its host name or address, or the folder of its Unix socket.
         host: String, such as "\"10.0.0.1\"";
@@ -265,9 +265,11 @@ section! {
 section! {
     /// The secrets of `onecopy serve`. Keep this file readable for its owner only: chmod 600.
     pub struct Secrets {
-        /// How onecopy itself logs in at the replicas: a superuser, or a role that may set every other role.
+        /// How onecopy itself logs in at the replicas: as a superuser. Named under `[[users]]` too, it may use the
+        /// console, as `onecopy status`, `verify` and `explain` do.
         replica_login: Login;
-        /// Somebody who may connect. Repeat this part for each. The role must exist on the replicas.
+        /// Somebody who may connect. Repeat this part for each. The role must exist on the replicas. With
+        /// `auth.method = "scram-sha-256"` at least one is needed.
         users: Vec<User> = Vec::new();
     }
 }
@@ -314,11 +316,11 @@ pub struct Loaded {
 pub fn load(path: &Path) -> Result<Loaded, SettingsError> {
     let mut config = Config::parse(path, &read_file(path, EXAMPLE)?)?;
     config.resolve_paths(path.parent().unwrap_or(Path::new("")));
-    let mut warnings = check_permissions(&config.secrets)?;
+    let warnings = check_permissions(&config.secrets)?;
     let text = read_file(&config.secrets, EXAMPLE_SECRETS)?;
     let secrets = read(&config.secrets, &text, Secrets::check)?;
     if config.auth.method == AuthMethod::Scram && secrets.users.is_empty() {
-        warnings.push(format!("{} names no users, so nobody can connect", config.secrets.display()));
+        return Err(SettingsError::NoUsers { path: config.secrets });
     }
     Ok(Loaded { config, secrets, warnings })
 }

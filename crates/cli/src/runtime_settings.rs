@@ -2,7 +2,7 @@
 
 use crate::config::{AuthMethod, ClientTlsMode, Config, Durability, Loaded, ReplicaTlsMode, User};
 use onecopy_runtime::settings::{
-    Limits, LogSettings, ReplicaSettings, ReplicaTls, Settings, TlsSettings, UserSettings,
+    ClientAuth, Limits, LogSettings, ReplicaSettings, ReplicaTls, Settings, TlsSettings, UserSettings,
 };
 use std::net::SocketAddr;
 use std::thread::available_parallelism;
@@ -12,14 +12,14 @@ use std::thread::available_parallelism;
 pub fn runtime_settings(loaded: &Loaded) -> Settings {
     let Loaded { config, secrets, warnings: _ } = loaded;
     let database = config.databases.first();
-    let users = match config.auth.method {
-        AuthMethod::Scram => secrets.users.iter().map(user).collect(),
-        AuthMethod::Trust => Vec::new(),
+    let auth = match config.auth.method {
+        AuthMethod::Scram => ClientAuth::Scram(secrets.users.iter().map(user).collect()),
+        AuthMethod::Trust => ClientAuth::Trust,
     };
     Settings {
         listen: addresses(config),
         tls: client_tls(config),
-        users,
+        auth,
         database: database.map(|database| database.name.clone()).unwrap_or_default(),
         replicas: replicas(config),
         agent_user: secrets.replica_login.user.clone(),

@@ -275,9 +275,12 @@ fn problems_of_the_secrets_do_not_show_the_secrets_of_other_lines() {
 }
 
 #[test]
-fn nobody_to_connect_is_worth_a_warning() {
-    let loaded = load_in(&folder(MINIMAL, "[replica_login]\nuser = \"onecopy\"\n", 0o600)).unwrap();
-    assert!(loaded.warnings[0].ends_with("names no users, so nobody can connect"));
+fn passwords_without_users_let_nobody_in_and_are_refused() {
+    let error = load_in(&folder(MINIMAL, "[replica_login]\nuser = \"onecopy\"\n", 0o600)).unwrap_err();
+    assert!(
+        error.contains("names no users, and auth.method = \"scram-sha-256\" lets in nobody else"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use onecopy_cli::config::load;
 use onecopy_cli::runtime_settings::runtime_settings;
-use onecopy_runtime::settings::{ReplicaTls, Settings};
+use onecopy_runtime::settings::{ClientAuth, ReplicaTls, Settings};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -84,7 +84,8 @@ tls = \"disable\"
         |at: usize| (&*settings.replicas[at].name, &*settings.replicas[at].host, settings.replicas[at].port);
     assert_eq!((place(0), place(1)), (("r1", "h1", 5432), ("r2", "h2", 5433)));
     assert_eq!((&*settings.agent_user, settings.agent_password.as_deref()), ("agent", Some("inner")));
-    let user = &settings.users[0];
+    let ClientAuth::Scram(users) = &settings.auth else { panic!("{:?}", settings.auth) };
+    let user = &users[0];
     assert_eq!(
         (&*user.name, &*user.password, user.replica_password.as_deref()),
         ("app", "outer", Some("third"))
@@ -107,7 +108,7 @@ fn trust_passes_no_users_on_and_one_worker_a_processor_is_the_default() {
     let settings = settings(
         "[auth]\nmethod = \"trust\"\n[[databases]]\nname = \"a\"\n[[databases.replicas]]\nname = \"r1\"\nhost = \"h\"\n",
     );
-    assert!(settings.users.is_empty());
+    assert!(matches!(settings.auth, ClientAuth::Trust));
     assert!(settings.tls.is_none());
     assert!(settings.workers >= 1);
     assert!(settings.log.durable);

@@ -19,6 +19,7 @@ use crate::postgres::connect::Credentials;
 use crate::scheduler::{Directive, Mail};
 use crate::server::Shared;
 use crate::session::client::{Client, ClientError};
+use crate::settings::ClientAuth;
 use crate::standing::Absence;
 
 /// How long VERIFY waits for every replica to reach the last commit.
@@ -34,8 +35,8 @@ struct Table {
 
 /// Serves one console.
 pub async fn serve(mut client: Client, who: Credentials, shared: Arc<Shared>) {
-    let admins = &shared.settings.users;
-    if !admins.is_empty() && who.user != shared.agent_user {
+    let is_proven = matches!(shared.settings.auth, ClientAuth::Scram(_));
+    if is_proven && who.user != shared.agent_user {
         let message = format!("user \"{}\" may not use the admin console", who.user);
         let hint = format!("Connect as \"{}\".", shared.agent_user);
         Failure::new(SqlState::INSUFFICIENT_PRIVILEGE, message)

@@ -9,8 +9,8 @@ pub struct Settings {
     pub listen: Vec<String>,
     /// TLS towards clients; without it they connect in the clear.
     pub tls: Option<TlsSettings>,
-    /// Who may connect. Empty: anybody who may on the replicas, without a password (trust), from loopback only.
-    pub users: Vec<UserSettings>,
+    /// Who may connect, and what they must prove.
+    pub auth: ClientAuth,
     /// The database that is served, as the replicas call it.
     pub database: String,
     /// The servers behind.
@@ -38,6 +38,15 @@ pub struct TlsSettings {
     pub key: PathBuf,
     /// Whether clients must use TLS.
     pub required: bool,
+}
+
+/// What clients must prove.
+#[derive(Clone, Debug)]
+pub enum ClientAuth {
+    /// Nothing: everybody is who they say. The configuration allows that on loopback only.
+    Trust,
+    /// By SCRAM-SHA-256 that they know the password of one of these users; without users nobody gets in.
+    Scram(Vec<UserSettings>),
 }
 
 /// Somebody who may connect.

@@ -39,6 +39,15 @@ pub enum SettingsError {
         /// The mode to give it.
         mode: &'static str,
     },
+    /// The file is to say who may connect, and does not.
+    #[error(
+        "{path} names no users, and auth.method = \"scram-sha-256\" lets in nobody else\nadd a [[users]] table with name and password for each role that connects",
+        path = path.display()
+    )]
+    NoUsers {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file holds something else than what is known.
     #[error("{}", Report { path, text, problems })]
     Refused {

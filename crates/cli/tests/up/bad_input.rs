@@ -8,7 +8,7 @@ use onecopy_cli::config::Protocol;
 use onecopy_cli::local::{LocalCluster, LocalOptions};
 use onecopy_cli::runtime_settings::runtime_settings;
 use onecopy_cli::serving::{Background, tcp_port};
-use onecopy_runtime::settings::UserSettings;
+use onecopy_runtime::settings::{ClientAuth, UserSettings};
 use std::time::Duration;
 use tokio_postgres::Client;
 
@@ -39,11 +39,11 @@ fn bad_clients_are_refused_and_leave_nothing_behind() {
     };
     let local = LocalCluster::start(&options).unwrap();
     let mut settings = runtime_settings(local.loaded());
-    settings.users = vec![UserSettings {
+    settings.auth = ClientAuth::Scram(vec![UserSettings {
         name: settings.agent_user.clone(),
         password: "let me in".to_owned(),
         replica_password: settings.agent_password.clone(),
-    }];
+    }]);
     settings.limits.message_bytes_max = STATEMENT_BYTES_MAX;
     let user = settings.agent_user.clone();
     let server = Background::start(settings).unwrap();

@@ -421,7 +421,7 @@ async fn start(
         };
         tokio::spawn(agent.run());
     }
-    let users = startup::Users::new(&settings.users);
+    let users = startup::Users::new(&settings.auth);
     let shared = Arc::new(Shared {
         scheduler,
         classifier: Classifier::new(prepared.catalogue, prepared.end),

@@ -27,13 +27,28 @@ use crate::session::client::{Client, ClientError, Stream};
 use crate::session::environment::{Environment, is_kept_here};
 use crate::session::patience::shown_limit;
 use crate::session::settings::forbidden_setting;
-use crate::settings::UserSettings;
+use crate::settings::{ClientAuth, UserSettings};
 
 /// The database name under which the admin console answers.
 pub const ADMIN_DATABASE: &str = "onecopy";
 
 /// Who may connect.
-pub struct Users {
+pub enum Users {
+    Everybody,
+    Those(Verifiers),
+}
+
+impl Users {
+    pub fn new(auth: &ClientAuth) -> Users {
+        match auth {
+            ClientAuth::Trust => Users::Everybody,
+            ClientAuth::Scram(users) => Users::Those(Verifiers::new(users)),
+        }
+    }
+}
+
+/// What users must prove, by their names.
+pub struct Verifiers {
     verifiers: HashMap<String, (scram::Verifier, Option<String>)>,
     /// Makes an unknown user look like a known one.
     mock_secret: [u8; 32],
@@ -41,8 +56,8 @@ pub struct Users {
     mock_iterations: Vec<u32>,
 }
 
-impl Users {
-    pub fn new(users: &[UserSettings]) -> Users {
+impl Verifiers {
+    fn new(users: &[UserSettings]) -> Verifiers {
         let mut random = rand::rng();
         let verifiers: HashMap<String, (scram::Verifier, Option<String>)> = users
             .iter()
@@ -59,12 +74,7 @@ impl Users {
         let mut mock_iterations: Vec<u32> =
             verifiers.values().map(|(verifier, _)| verifier.iterations()).collect();
         mock_iterations.sort_unstable();
-        Users { verifiers, mock_secret: random.random(), mock_iterations }
-    }
-
-    /// Without users everybody is let in; the configuration allows that on loopback only.
-    fn trusts_everybody(&self) -> bool {
-        self.verifiers.is_empty()
+        Verifiers { verifiers, mock_secret: random.random(), mock_iterations }
     }
 }
 
@@ -178,15 +188,18 @@ async fn authenticate(
         build::negotiate_protocol_version(&mut client.output, negotiation.version, &start.extensions);
     }
     let user = start.user().to_owned();
-    if shared.users.trusts_everybody() {
-        build::authentication_ok(&mut client.output);
-        let is_agent = user == shared.agent_user;
-        let password = if is_agent { shared.agent.password.clone() } else { None };
-        return Ok(Ok(Credentials { user, password }));
-    }
-    let known = shared.users.verifiers.get(&user).cloned();
+    let users = match &shared.users {
+        Users::Those(users) => users,
+        Users::Everybody => {
+            build::authentication_ok(&mut client.output);
+            let is_agent = user == shared.agent_user;
+            let password = if is_agent { shared.agent.password.clone() } else { None };
+            return Ok(Ok(Credentials { user, password }));
+        }
+    };
+    let known = users.verifiers.get(&user).cloned();
     let verifier = known.as_ref().map_or_else(
-        || scram::Verifier::mock(&shared.users.mock_secret, &user, &shared.users.mock_iterations),
+        || scram::Verifier::mock(&users.mock_secret, &user, &users.mock_iterations),
         |(verifier, _)| verifier.clone(),
     );
     let nonce: [u8; scram::NONCE_LEN] = rand::rng().random();
