@@ -11,13 +11,14 @@ use onecopy_wire::backend::{Backend, ErrorFields, row_count};
 use onecopy_wire::frontend::build;
 use parking_lot::Mutex;
 
+use crate::ancestry::Stranger;
 use crate::bulk::{self, Form, Forms, Many, Step};
 use crate::clock::Stopwatch;
 use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
-use crate::postgres::progress;
+use crate::postgres::progress::{self, Position};
 use crate::record::{BadRecord, Record, What, Write};
 use crate::retention::{Gap, Retention};
 use crate::scheduler::{Scheduler, Writes};
@@ -44,8 +45,10 @@ const FAILURES_MAX: u32 = 3;
 
 /// Where decisions are found that are no longer in memory.
 pub trait History: Send + Sync {
-    /// The body of a decision, `None` if the log does not contain it.
-    fn read(&self, csn: Csn) -> std::io::Result<Option<Bytes>>;
+    /// The epoch and the body of a decision, `None` if the log does not contain it.
+    fn read(&self, csn: Csn) -> std::io::Result<Option<(u64, Bytes)>>;
+    /// Whether the decisions continue what a replica contains.
+    fn check(&self, position: &Position) -> Result<(), Stranger>;
 }
 
 /// The agent of one replica.
@@ -90,6 +93,8 @@ enum ApplyError {
     OtherLog { found: String, expected: String },
     #[error(transparent)]
     Gone(#[from] Gap),
+    #[error(transparent)]
+    Stranger(#[from] Stranger),
     #[error("onecopy's schema is missing")]
     NoSchema,
     #[error("{0}")]
@@ -118,6 +123,7 @@ impl ApplyError {
             ApplyError::Diverged { .. } | ApplyError::Excluded(_) => Reason::Differs,
             ApplyError::OtherLog { .. } => Reason::OtherLog,
             ApplyError::Gone(_) => Reason::RecordsGone,
+            ApplyError::Stranger(_) => Reason::OtherHistory,
             ApplyError::NoSchema => Reason::NoSchema,
             ApplyError::Ill(Ill::Silent(_)) => Reason::Silent,
             ApplyError::Suspected(_) => Reason::ConnectionLost,
@@ -280,10 +286,11 @@ impl Agent {
         if position.log_id != self.log_id {
             return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });
         }
-        let differs = position.differs.or_else(|| self.diverged.lock().clone());
+        let differs = position.differs.take().or_else(|| self.diverged.lock().clone());
         if let Some(reason) = differs {
             return Err(ApplyError::Excluded(reason));
         }
+        self.history.check(&position)?;
         self.retention.enter(self.replica, position.csn)?;
         let mut forms = Forms::default();
         if let Some(csn) = setbacks.must_apply()
@@ -440,8 +447,9 @@ impl Agent {
         let mut units = VecDeque::new();
         let mut group: Vec<(Csn, Arc<Record>)> = Vec::new();
         let mut group_len = 0;
+        let mut epoch = 0;
         for csn in from.0..=to.0 {
-            let (record, len) = self.record(Csn(csn))?;
+            let (record, len, decided_in) = self.record(Csn(csn))?;
             let fits = group.len() < group_max
                 && group_len + len <= GROUP_LEN
                 && group
@@ -449,10 +457,11 @@ impl Agent {
                     .is_none_or(|(_, last)| last.user == record.user && last.settings == record.settings);
             if !fits && !group.is_empty() {
                 let first = units.is_empty();
-                units.push_back(self.send_group(lane, forms, &group, first).await?);
+                units.push_back(self.send_group(lane, forms, &group, epoch, first).await?);
                 group.clear();
                 group_len = 0;
             }
+            epoch = decided_in;
             group.push((Csn(csn), record));
             group_len += len;
             if lane.output.len() > SEND_LEN {
@@ -460,7 +469,7 @@ impl Agent {
             }
         }
         let first = units.is_empty();
-        units.push_back(self.send_group(lane, forms, &group, first).await?);
+        units.push_back(self.send_group(lane, forms, &group, epoch, first).await?);
         lane.flush_while_reading().await?;
         let mut failure = None;
         while let Some(unit) = units.pop_front() {
@@ -480,13 +489,14 @@ impl Agent {
         failure.map_or(Ok(()), Err)
     }
 
-    /// A record, and how many bytes it has in the log.
-    fn record(&self, csn: Csn) -> Result<(Arc<Record>, usize), ApplyError> {
-        let writes = match self.scheduler.recent(csn) {
-            Some(writes) => writes,
+    /// A record, how many bytes it has in the log, and the epoch in which it was decided.
+    fn record(&self, csn: Csn) -> Result<(Arc<Record>, usize, u64), ApplyError> {
+        let (epoch, writes) = match self.scheduler.recent(csn) {
+            Some(writes) => (self.epoch, writes),
             None => {
                 let read = self.history.read(csn).map_err(|source| ApplyError::Log { csn, source })?;
-                Writes { body: read.ok_or(ApplyError::Missing(csn))?, record: None }
+                let (epoch, body) = read.ok_or(ApplyError::Missing(csn))?;
+                (epoch, Writes { body, record: None })
             }
         };
         let len = writes.body.len();
@@ -497,7 +507,7 @@ impl Agent {
                 Arc::new(record.map_err(|source| ApplyError::Record { csn, source })?)
             }
         };
-        Ok((record, len))
+        Ok((record, len, epoch))
     }
 
     /// Sends one database transaction. If it is the first of a pipeline, nothing else is under way, and what is not yet
@@ -507,6 +517,7 @@ impl Agent {
         lane: &mut Lane,
         forms: &mut Forms,
         group: &[(Csn, Arc<Record>)],
+        epoch: u64,
         first: bool,
     ) -> Result<Unit, ApplyError> {
         let mut writes = group.iter().flat_map(|(_, record)| &record.writes);
@@ -516,7 +527,7 @@ impl Agent {
         } else if first {
             learn(lane, forms, group).await?;
         }
-        self.send_unit(lane, forms, group)
+        self.send_unit(lane, forms, group, epoch)
     }
 
     /// Appends one database transaction, explicit and up to one Sync, so that commands already sent cannot be applied
@@ -526,6 +537,7 @@ impl Agent {
         lane: &mut Lane,
         forms: &Forms,
         group: &[(Csn, Arc<Record>)],
+        epoch: u64,
     ) -> Result<Unit, ApplyError> {
         let from = group.first().map_or(Csn(0), |(csn, _)| *csn);
         let to = group.last().map_or(Csn(0), |(csn, _)| *csn);
@@ -574,7 +586,8 @@ impl Agent {
         if is_own {
             self.send_own(lane, &mut unit, "SET LOCAL lock_timeout = 0")?;
         }
-        self.send_advance(lane, &mut unit, from.previous(), to)?;
+        progress::put_advance(lane, from.previous(), to, epoch)?;
+        unit.expected.push_back(Some(Some(1)));
         self.send_own(lane, &mut unit, "COMMIT")?;
         build::sync(&mut lane.output);
         Ok(unit)
@@ -634,12 +647,6 @@ impl Agent {
         many.put_bind(&name, &mut lane.output)?;
         build::execute(&mut lane.output, "", 0)?;
         unit.expected.push_back(Some(Some(many.rows())));
-        Ok(())
-    }
-
-    fn send_advance(&self, lane: &mut Lane, unit: &mut Unit, before: Csn, to: Csn) -> Result<(), ApplyError> {
-        progress::put_advance(lane, before, to, self.epoch)?;
-        unit.expected.push_back(Some(Some(1)));
         Ok(())
     }
 

@@ -26,6 +26,7 @@ mod lane;
 mod object_ids;
 
 mod agent;
+mod ancestry;
 mod bulk;
 mod health;
 mod retention;

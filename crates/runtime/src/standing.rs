@@ -21,6 +21,8 @@ pub enum Reason {
     Differs,
     /// It follows another commit log.
     OtherLog,
+    /// It contains commits that the commit log has lost.
+    OtherHistory,
     /// The commit log does not hold any more what it lacks.
     RecordsGone,
     /// onecopy's schema is missing on it.
@@ -38,6 +40,7 @@ impl Reason {
             Reason::RecordFails => "record_fails",
             Reason::Differs => "differs",
             Reason::OtherLog => "other_log",
+            Reason::OtherHistory => "other_history",
             Reason::RecordsGone => "records_gone",
             Reason::NoSchema => "no_schema",
         }

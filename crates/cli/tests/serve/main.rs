@@ -6,7 +6,7 @@
 #[path = "../running/mod.rs"]
 mod running;
 
-use onecopy_cluster::{Auth, Cluster, Options, Server, free_port};
+use onecopy_cluster::{Auth, Cluster, Options, Server, Stop, free_port};
 use running::folder;
 use std::fmt::Write as _;
 use std::fs;
@@ -398,4 +398,86 @@ fn process_ends_when_its_log_cannot_be_written_and_nothing_that_was_answered_is_
         assert_eq!(answer(&server.dsn(), "SELECT count(*) FROM t"), rows.to_string());
     }
     again.stop();
+}
+
+/// Copies a folder with the rights of what is in it.
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn replica_with_commits_that_the_log_has_lost_stays_out() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let serving = Serving::start(&configuration);
+    answer(&dsn, "CREATE TABLE t (id serial PRIMARY KEY, s text)");
+    serving.stop();
+    cluster.stop(Stop::Fast).unwrap();
+
+    // The log and one server are put back to here.
+    let (log, server) = (configuration.dir.path().join("log"), cluster.server(0).dir().to_owned());
+    let kept = folder();
+    copy(&log, &kept.path().join("log"));
+    copy(&server, &kept.path().join("server"));
+    cluster.start().unwrap();
+    let serving = Serving::start(&configuration);
+    answer(&dsn, "INSERT INTO t (s) VALUES ('lost')");
+    let second = cluster.server(1).dsn();
+    wait_until("both have it", || answer(&second, "SELECT count(*) FROM t") == "1");
+    serving.stop();
+    cluster.stop(Stop::Fast).unwrap();
+    for (folder, name) in [(&log, "log"), (&server, "server")] {
+        fs::remove_dir_all(folder).unwrap();
+        copy(&kept.path().join(name), folder);
+    }
+
+    cluster.server_mut(0).start().unwrap();
+    let serving = Serving::start(&configuration);
+    let is_told_apart = |detail: &str| {
+        let replica = &status(&configuration)["replicas"][1];
+        replica["out_because"] == "other_history" && replica["detail"].as_str().unwrap().contains(detail)
+    };
+    cluster.server_mut(1).start().unwrap();
+    wait_until("it is seen to be ahead", || is_told_apart("the log has lost commits"));
+    // Soon others have the numbers of what was lost.
+    for _ in 0..3 {
+        answer(&dsn, "INSERT INTO t (s) VALUES ('new')");
+    }
+    wait_until("it is seen to have others", || is_told_apart("was made in epoch"));
+    serving.stop();
+
+    // Nor does it keep the other one from starting.
+    let serving = Serving::start(&configuration);
+    wait_until("it stays out", || is_told_apart("was made in epoch"));
+    assert_eq!(answer(&dsn, "SELECT count(*) FROM t WHERE s = 'lost'"), "0");
+    serving.stop();
+}
+
+#[test]
+fn replica_of_another_log_or_of_none_does_not_keep_the_others_from_starting() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let serving = Serving::start(&configuration);
+    answer(&dsn, "CREATE TABLE t (id int PRIMARY KEY)");
+    serving.stop();
+    let second = cluster.server(1).dsn();
+    for (change, why) in [
+        ("UPDATE onecopy.meta SET log_id = 'another'", "other_log"),
+        ("DROP SCHEMA onecopy CASCADE", "no_schema"),
+    ] {
+        answer(&second, change);
+        let serving = Serving::start(&configuration);
+        answer(&dsn, "INSERT INTO t SELECT count(*) FROM t");
+        wait_until(why, || status(&configuration)["replicas"][1]["out_because"] == why);
+        serving.stop();
+    }
 }

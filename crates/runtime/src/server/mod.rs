@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::advisory::AdvisoryLocks;
 use crate::agent::{Agent, History};
+use crate::ancestry::{self, Stranger};
 use crate::classifier::Classifier;
 use crate::clock::Stopwatch;
 use crate::errors::ServeError;
@@ -27,6 +28,7 @@ use crate::object_ids::{self, Listed, ObjectIds, Reading};
 use crate::pool::Pool;
 use crate::postgres::connect::{Connector, Credentials};
 use crate::postgres::definitions;
+use crate::postgres::progress::Position;
 use crate::retention::Retention;
 use crate::scheduler::{Decisions, Scheduler};
 use crate::session::client::Stream;
@@ -290,7 +292,7 @@ struct LogHistory {
 }
 
 impl History for LogHistory {
-    fn read(&self, csn: Csn) -> std::io::Result<Option<Bytes>> {
+    fn read(&self, csn: Csn) -> std::io::Result<Option<(u64, Bytes)>> {
         let mut kept = self.reader.lock();
         let mut reader = match kept.take() {
             Some((next, reader)) if next == csn => reader,
@@ -298,6 +300,7 @@ impl History for LogHistory {
         };
         while let Some(entry) = reader.try_next().map_err(std::io::Error::other)? {
             if entry.record.csn == csn && entry.record.kind == onecopy_log::Kind::COMMIT {
+                let epoch = entry.record.epoch.0;
                 let mut body = BytesMut::new();
                 if entry.record.payload.is_some() {
                     for chunk in reader.payload_of(&entry.record).map_err(std::io::Error::other)? {
@@ -306,16 +309,20 @@ impl History for LogHistory {
                 }
                 *kept = Some((csn.next(), reader));
                 if body.is_empty() {
-                    return Ok(Some(entry.record.body));
+                    return Ok(Some((epoch, entry.record.body)));
                 }
                 body.extend_from_slice(&entry.record.body);
-                return Ok(Some(body.freeze()));
+                return Ok(Some((epoch, body.freeze())));
             }
             if entry.record.csn > csn {
                 break;
             }
         }
         Ok(None)
+    }
+
+    fn check(&self, position: &Position) -> Result<(), Stranger> {
+        ancestry::check(&self.log, position)
     }
 }
 

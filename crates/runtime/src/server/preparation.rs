@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 use rand::Rng;
 use tokio::sync::oneshot;
 
+use crate::ancestry::{self, Stranger};
+use crate::clock;
 use crate::clock::Deadline;
 use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
@@ -111,7 +113,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     let (tell_failure, log_failed) = oneshot::channel();
     let (log, recovered) = open_log(settings, folder, &durable, tell_failure, &found)?;
     let log_id = recovered.log_id.to_string();
-    leave_behind(&mut found, &mut missing, &log_id, recovered.first)?;
+    leave_behind(&mut found, &mut missing, &log, &log_id, recovered.first)?;
     let secret = bring_together(settings, &mut found, &log_id, recovered.last, &missing).await?;
     let newest = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.csn).max().unwrap_or(Csn(0));
     if newest > recovered.last {
@@ -122,7 +124,10 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
         )));
     }
     let epoch = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.epoch).max().unwrap_or(0);
-    let epoch = epoch.max(recovered.epoch.0) + 1;
+    // By the time of day: a process that goes on from a log that was put back has another one than those whose commits
+    // are lost, which nobody here can know.
+    let now_ms = u64::try_from(clock::unix_micros() / 1_000).unwrap_or(0);
+    let epoch = (epoch.max(recovered.epoch.0) + 1).max(now_ms);
     let most = found.iter_mut().max_by_key(|f| f.position.as_ref().map(|p| p.csn));
     let Some(most) = most else { return Err(ServeError::Replicas("no replica can be used".into())) };
     let read_failed = |error: LaneError| ServeError::Replicas(format!("read definitions: {error}"));
@@ -146,19 +151,35 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     })
 }
 
-/// Goes on without replicas that lack commits which the log does not hold any more.
+/// Goes on without replicas that must be copied anew, where others follow the log.
 fn leave_behind(
     found: &mut Vec<Found>,
     missing: &mut Vec<String>,
+    log: &Log,
     log_id: &str,
     first: Csn,
 ) -> Result<(), ServeError> {
+    let follows = |one: &Found| one.position.as_ref().is_some_and(|position| position.log_id == log_id);
+    if !found.iter().any(follows) {
+        // The first start, or the wrong folder.
+        return Ok(());
+    }
+    let unfit = |one: &Found| match &one.position {
+        None => Some("it has never been used by onecopy; copy it from another replica first".to_owned()),
+        Some(position) if position.log_id != log_id => Some(format!(
+            "it follows log {}, not {log_id}; copy it anew from another replica",
+            position.log_id
+        )),
+        Some(position) => match (retention::check(position.csn, first), ancestry::check(log, position)) {
+            (Err(gap), _) => Some(gap.to_string()),
+            (Ok(()), Err(forked @ Stranger::Forked { .. })) => Some(forked.to_string()),
+            // Whether the log has lost its end is for an operator to judge.
+            (Ok(()), Ok(()) | Err(Stranger::Ahead { .. } | Stranger::Unreadable(_))) => None,
+        },
+    };
     found.retain(|one| {
-        let position = one.position.as_ref().filter(|position| position.log_id == log_id);
-        let Some(Err(gap)) = position.map(|position| retention::check(position.csn, first)) else {
-            return true;
-        };
-        let problem = format!("{}: {gap}", one.name);
+        let Some(why) = unfit(one) else { return true };
+        let problem = format!("{}: {why}", one.name);
         tracing::warn!("{problem}; starting without it");
         missing.push(problem);
         false
@@ -224,24 +245,13 @@ async fn bring_together(
     missing: &[String],
 ) -> Result<String, ServeError> {
     if let Some(position) = found.iter().find_map(|f| f.position.clone()) {
-        for one in found.iter() {
-            match &one.position {
-                Some(position) if position.log_id != log_id => {
-                    return Err(ServeError::Replicas(format!(
-                        "replica {} follows log {}, but the log in {} is {log_id}",
-                        one.name,
-                        position.log_id,
-                        settings.log.dir.display()
-                    )));
-                }
-                Some(_) => {}
-                None => {
-                    return Err(ServeError::Replicas(format!(
-                        "replica {} has never been used by onecopy, while others follow log {log_id}; it must be copied from one of them first",
-                        one.name
-                    )));
-                }
-            }
+        // Whoever follows another log was left behind, unless all do.
+        if position.log_id != log_id {
+            return Err(ServeError::Replicas(format!(
+                "the replicas follow log {}, but the log in {} is {log_id}; restore the folder of their log",
+                position.log_id,
+                settings.log.dir.display()
+            )));
         }
         return Ok(position.secret);
     }
