@@ -1,10 +1,11 @@
 //! What would make replicas differ, and whether they do.
 
+use std::ffi::OsString;
 use std::process::Stdio;
 
 use crate::agent::quote_identifier;
 use crate::lane::{Lane, LaneError};
-use crate::settings::{ReplicaSettings, Settings};
+use crate::settings::{ReplicaSettings, ReplicaTls, Settings};
 
 /// What a server says of itself that its answers may depend on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -182,29 +183,36 @@ pub fn differences(a: &[TableSum], b: &[TableSum]) -> Vec<String> {
     found
 }
 
+/// By which variables libpq's programs connect to a replica as onecopy does.
+fn libpq(settings: &Settings, replica: &ReplicaSettings) -> Vec<(&'static str, OsString)> {
+    let (mode, root) = match &replica.tls {
+        ReplicaTls::Disable => ("disable", None),
+        ReplicaTls::Require => ("require", None),
+        ReplicaTls::VerifyFull { root } => ("verify-full", Some(root)),
+    };
+    let given = [
+        ("PGHOST", replica.host.clone().into()),
+        ("PGPORT", replica.port.to_string().into()),
+        ("PGUSER", settings.agent_user.clone().into()),
+        ("PGDATABASE", settings.database.clone().into()),
+        ("PGSSLMODE", mode.into()),
+    ];
+    let root = root.map(|root| ("PGSSLROOTCERT", root.into()));
+    let password = settings.agent_password.as_ref().map(|password| ("PGPASSWORD", password.into()));
+    given.into_iter().chain(root).chain(password).collect()
+}
+
 /// Copies a whole database from one replica to another, empty one, with pg_dump and psql.
 pub async fn copy(settings: &Settings, from: usize, to: usize) -> Result<(), String> {
-    let dsn = |replica: &ReplicaSettings| {
-        format!(
-            "host={} port={} user={} dbname={}",
-            replica.host, replica.port, settings.agent_user, settings.database
-        )
-    };
     let mut dump = tokio::process::Command::new("pg_dump");
-    dump.arg("--no-sync")
-        .arg("-d")
-        .arg(dsn(&settings.replicas[from]))
-        .stdout(Stdio::piped())
-        .stdin(Stdio::null());
+    dump.arg("--no-sync").stdout(Stdio::piped()).stdin(Stdio::null());
     let mut restore = tokio::process::Command::new("psql");
-    restore
-        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d"])
-        .arg(dsn(&settings.replicas[to]))
-        .stdout(Stdio::null());
-    for command in [&mut dump, &mut restore] {
-        if let Some(password) = &settings.agent_password {
-            command.env("PGPASSWORD", password);
-        }
+    restore.args(["-X", "-q", "-v", "ON_ERROR_STOP=1"]).stdout(Stdio::null());
+    for (command, at) in [(&mut dump, from), (&mut restore, to)] {
+        command
+            .env_remove("PGSERVICE")
+            .env_remove("PGHOSTADDR")
+            .envs(libpq(settings, &settings.replicas[at]));
     }
     let missing = |what: &str, error: std::io::Error| {
         format!(
