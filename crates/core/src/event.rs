@@ -118,6 +118,14 @@ pub enum Event {
         /// The replica.
         replica: ReplicaId,
     },
+    /// Somebody outside the core waits until a replica contains a commit (a query of its catalogue, a comparison of
+    /// contents): whatever there is to apply up to it is not put off any more.
+    Wanted {
+        /// The replica.
+        replica: ReplicaId,
+        /// The commit; at most the last one decided counts.
+        csn: Csn,
+    },
     /// Writes that were executed elsewhere and shipped are applied to a replica.
     ShippedApplied {
         /// Where they were executed.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use onecopy_classify::{Class, Determinism, Kind, Scratch};
-use onecopy_core::{Access, AccessSet, Begin, ClassId, Event, Item, Mode, OpId, SessionId, StatementKind};
+use onecopy_core::{
+    Access, AccessSet, Begin, ClassId, Csn, Event, Item, Mode, OpId, SessionId, StatementKind,
+};
 use onecopy_wire::backend::Status;
 use onecopy_wire::backend::build::{self, Severity};
 use onecopy_wire::frontend::{self, Frontend};
@@ -339,6 +341,7 @@ async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<(String, crate::poo
         if !pool.is_up() {
             continue;
         }
+        shared.scheduler.want(pool.replica, Csn(csn));
         while shared.scheduler.status().replicas[usize::from(pool.replica.0)].applied < csn {
             if deadline.has_passed() || !pool.is_up() {
                 let message = format!("replica {} did not reach commit {csn} in time", settings.name);

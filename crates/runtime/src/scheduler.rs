@@ -259,6 +259,9 @@ pub struct Scheduler {
     timers_set: Mutex<Option<mpsc::UnboundedReceiver<(Instant, u64)>>>,
 }
 
+/// How often it is looked whether a replica has got so far.
+const AWAIT_PAUSE: Duration = Duration::from_millis(1);
+
 const HERE: Place = Place::Scheduler(NodeId(0));
 
 impl Scheduler {
@@ -395,6 +398,25 @@ impl Scheduler {
         let (outbox, _) = self.handle_locked(&mut state, event);
         drop(state);
         outbox.deliver(&*self.decisions);
+    }
+
+    /// Whoever waits until a replica contains a commit says so, once: it would linger otherwise.
+    pub fn want(&self, replica: ReplicaId, csn: Csn) {
+        self.handle(Event::Wanted { replica, csn });
+    }
+
+    /// Waits until a replica contains a commit, or is out of service.
+    pub async fn await_applied(&self, replica: ReplicaId, csn: Csn) {
+        let lacks_it = || {
+            let replicas = self.status().replicas;
+            replicas.get(usize::from(replica.0)).is_some_and(|replica| replica.up && replica.applied < csn.0)
+        };
+        if lacks_it() {
+            self.want(replica, csn);
+        }
+        while lacks_it() {
+            tokio::time::sleep(AWAIT_PAUSE).await;
+        }
     }
 
     /// Like [`Scheduler::handle`], unless the condition has ceased to hold by the time at which it is this event's turn.
@@ -558,10 +580,16 @@ mod tests {
 
     /// With a transaction that has written and is about to commit.
     fn scheduler() -> (Scheduler, Appended) {
+        scheduler_of(1)
+    }
+
+    /// The same with so many replicas, of which only the first is in service.
+    fn scheduler_of(replicas: usize) -> (Scheduler, Appended) {
         let appended = Appended::default();
-        let protocol = onecopy_core::protocol::by_name("onecopy", 1, Csn(0)).unwrap();
+        let protocol = onecopy_core::protocol::by_name("onecopy", replicas, Csn(0)).unwrap();
         let decisions = Box::new(appended.clone());
-        let scheduler = Scheduler::new(protocol, 1, decisions, Box::new(|_, _| Bytes::new()), Arc::default());
+        let scheduler =
+            Scheduler::new(protocol, replicas, decisions, Box::new(|_, _| Bytes::new()), Arc::default());
         let access = [Access::new(Item::table(TableId(1)), Mode::Exclusive)].into_iter().collect();
         let statement = Statement { class: ClassId(1), kind: StatementKind::Write, access };
         scheduler.handle(Event::ReplicaUp { replica: R0, applied: Csn(0) });
@@ -594,6 +622,24 @@ mod tests {
         assert!(scheduler.status().replicas[0].up);
         scheduler.handle_if(|| true, Event::ReplicaDown { replica: R0 });
         assert!(!scheduler.status().replicas[0].up);
+    }
+
+    #[test]
+    fn replica_that_is_waited_for_applies_without_a_timer() {
+        const R1: ReplicaId = ReplicaId(1);
+        let (scheduler, _) = scheduler_of(2);
+        scheduler.handle(Event::ReplicaUp { replica: R1, applied: Csn(0) });
+        scheduler.handle_with_writes(T1, Writes::default(), Event::Commit { txn: T1, op: OpId(1) });
+        scheduler.handle(Event::Durable { csn: Csn(1) });
+        scheduler.handle(Event::Applied { replica: R0, csn: Csn(1) });
+        // No timer runs here: without the wish it would never apply.
+        assert!(scheduler.agents[1].inbox.lock().runs.is_empty());
+        let apply = async {
+            assert_eq!(scheduler.agents[1].next().await, (Csn(1), Csn(1)));
+            scheduler.handle(Event::Applied { replica: R1, csn: Csn(1) });
+        };
+        let both = async { tokio::join!(scheduler.await_applied(R1, Csn(1)), apply) };
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(both);
     }
 
     /// What a commit's socket has received, without waiting.

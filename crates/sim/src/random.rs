@@ -16,6 +16,8 @@ pub enum Purpose {
     Faults,
     /// Choices that the driver is free to make.
     Driver,
+    /// Who waits for a replica without a transaction.
+    Outsiders,
 }
 
 /// One stream of random numbers.

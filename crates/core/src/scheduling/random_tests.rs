@@ -590,6 +590,8 @@ impl World {
                     }
                 });
             }
+            // Nothing is put off here, so that nothing follows from it.
+            99 => self.handle(Event::Wanted { replica, csn: self.durable }),
             _ if !self.jobs.is_empty() => {
                 let at = self.random.below(self.jobs.len() as u64) as usize;
                 self.run_job(at, faults);

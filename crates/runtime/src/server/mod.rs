@@ -70,13 +70,15 @@ pub struct Shared {
 impl Shared {
     /// Waits until a replica contains a commit, or is out of service.
     pub async fn await_applied(&self, replica: ReplicaId, csn: u64) {
-        loop {
-            let status = self.scheduler.status();
-            match status.replicas.get(usize::from(replica.0)) {
-                Some(status) if status.up && status.applied < csn => {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-                _ => return,
+        self.scheduler.await_applied(replica, Csn(csn)).await;
+    }
+
+    /// Has every replica apply at once what is told so far: somebody asks all that contain it.
+    fn want_everywhere(&self) {
+        let status = self.scheduler.status();
+        for (replica, standing) in (0..).map(ReplicaId).zip(&status.replicas) {
+            if standing.up && standing.applied < status.told {
+                self.scheduler.want(replica, Csn(status.told));
             }
         }
     }
@@ -115,6 +117,8 @@ impl Shared {
         if self.classifier.is_changing() {
             return false;
         }
+        // Those that do not contain the definitions in force yet are not asked.
+        self.want_everywhere();
         let mut readings = Vec::new();
         for pool in self.pools.iter().filter(|pool| pool.is_up()) {
             let incarnation = pool.incarnation();

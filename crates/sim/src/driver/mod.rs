@@ -48,6 +48,8 @@ pub type MakeProtocol<'a> = dyn Fn(usize, Csn) -> Box<dyn Protocol> + 'a;
 const STEPS_MAX: u64 = 2_000_000;
 /// Virtual time after which nobody may still wait: ten thousand times what a statement takes.
 const TIME_MAX: Instant = Instant(600_000_000_000);
+/// In so many of 1,000 cases somebody waits for a replica when a client asks for something.
+const WANTED_PER_MILLE: u64 = 50;
 
 /// What came of a run.
 #[derive(Debug)]
@@ -125,6 +127,7 @@ struct Simulation<'a> {
     queue: EventQueue<Wake>,
     timing: Box<dyn Timing>,
     choices: Random,
+    outsiders: Random,
     trace: Trace,
     /// Events for the core that wait until the effects of the one before are carried out.
     feeds: VecDeque<(Option<Place>, Event)>,
@@ -171,6 +174,7 @@ impl<'a> Simulation<'a> {
             queue: EventQueue::default(),
             timing: Box::new(RandomTiming::new(scenario.seed, scenario.replicas)),
             choices: Random::new(scenario.seed, Purpose::Driver),
+            outsiders: Random::new(scenario.seed, Purpose::Outsiders),
             trace: Trace::new(scenario.keep_trace),
             feeds: VecDeque::new(),
             feeding: false,

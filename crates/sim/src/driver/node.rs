@@ -131,6 +131,7 @@ impl Simulation<'_> {
             return;
         }
         self.note(format_args!("{connection:?} {request:?}"));
+        self.want_somewhere();
         let open = self.node.sessions.get(&connection).copied();
         match (request, open) {
             (Request::Single(draft, entry), None) => {
@@ -167,6 +168,16 @@ impl Simulation<'_> {
                     what: "an answer came too early or twice",
                 });
             }
+        }
+    }
+
+    /// Sometimes somebody who has no transaction waits for a replica: for what is told, as whoever asks for the catalogue, or
+    /// for what is decided, as whoever compares contents.
+    fn want_somewhere(&mut self) {
+        if self.outsiders.chance(super::WANTED_PER_MILLE) {
+            let replica = ReplicaId(self.outsiders.below(self.replicas.len() as u64) as u16);
+            let csn = self.outsiders.pick(&[self.log.durable(), self.log.end()]);
+            self.feed(Event::Wanted { replica, csn });
         }
     }
 

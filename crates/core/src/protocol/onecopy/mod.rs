@@ -161,6 +161,7 @@ impl Protocol for Onecopy {
             Event::HomeLost { txn, replica } => self.on_home_lost(txn, replica, effects),
             Event::ReplicaUp { replica, applied } => self.on_replica_up(replica, applied, effects),
             Event::ReplicaDown { replica } => self.on_replica_down(replica, effects),
+            Event::Wanted { replica, csn } => self.on_wanted(replica, csn, effects),
             Event::NextValues { txn, op, wants } => self.on_next_values(Want { txn, op, wants }, effects),
             Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
             Event::Timer { timer } => self.on_timer(ReplicaId(timer as u16), effects),
@@ -390,9 +391,19 @@ impl Onecopy {
     /// A replica that does not contain this could not be chosen: it shall not linger any more.
     fn want_everywhere(&mut self, floor: Csn, effects: &mut Vec<Effect>) {
         for replica in self.replicas.ids() {
-            if self.replicas.get_mut(replica).want(floor) {
-                self.advance(replica, effects);
-            }
+            self.want(replica, floor, effects);
+        }
+    }
+
+    /// What is not decided yet is not wanted: all that will ever be would then be applied without lingering.
+    fn on_wanted(&mut self, replica: ReplicaId, csn: Csn, effects: &mut Vec<Effect>) {
+        let csn = csn.min(self.decisions.decided());
+        self.want(replica, csn, effects);
+    }
+
+    fn want(&mut self, replica: ReplicaId, csn: Csn, effects: &mut Vec<Effect>) {
+        if self.replicas.get_mut(replica).want(csn) {
+            self.advance(replica, effects);
         }
     }
 

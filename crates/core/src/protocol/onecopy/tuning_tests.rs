@@ -153,6 +153,49 @@ fn a_read_that_could_not_use_a_lingering_replica_ends_its_lingering() {
 }
 
 #[test]
+fn whoever_waits_outside_for_a_lingering_replica_ends_its_lingering() {
+    let mut rig = rig(|_| {});
+    rig.commit_at_r0(1);
+    rig.effects.clear();
+    rig.on(Event::Wanted { replica: R0, csn: Csn(1) });
+    rig.expect(&[]);
+    rig.on(Event::Wanted { replica: R1, csn: Csn(1) });
+    rig.expect(&[apply(R1, 1, 1)]);
+    rig.on(Event::Wanted { replica: R1, csn: Csn(1) });
+    rig.expect(&[]);
+}
+
+#[test]
+fn a_commit_that_is_wanted_before_it_is_durable_is_applied_without_lingering() {
+    let mut rig = rig(|_| {});
+    assert_eq!(rig.place(1, StatementKind::Write, 1), R0);
+    rig.done(1, R0);
+    rig.effects.clear();
+    rig.on(Event::Wanted { replica: R1, csn: Csn(1) });
+    rig.expect(&[]);
+    rig.on(Event::Durable { csn: Csn(1) });
+    assert_eq!(rig.applies(), [apply(R1, 1, 1)]);
+}
+
+#[test]
+fn what_is_wanted_beyond_the_last_decision_hurries_nothing_later() {
+    let mut rig = rig(|_| {});
+    rig.on(Event::Wanted { replica: R1, csn: Csn(1_000) });
+    rig.commit_at_r0(1);
+    assert_eq!(rig.applies(), [timer(R1, LINGER_NS)]);
+}
+
+#[test]
+fn a_replica_that_is_down_is_not_asked_for_what_is_wanted_of_it() {
+    let mut rig = rig(|_| {});
+    rig.commit_at_r0(1);
+    rig.on(Event::ReplicaDown { replica: R1 });
+    rig.effects.clear();
+    rig.on(Event::Wanted { replica: R1, csn: Csn(1) });
+    rig.expect(&[]);
+}
+
+#[test]
 fn a_commit_whose_home_is_lost_is_applied_elsewhere_at_once() {
     let mut rig = rig(|_| {});
     assert_eq!(rig.place(1, StatementKind::Write, 1), R0);
