@@ -9,11 +9,11 @@ use onecopy_core::{Csn, Event, ReplicaId};
 use onecopy_wire::WireError;
 use onecopy_wire::backend::{Backend, ErrorFields, row_count};
 use onecopy_wire::frontend::build;
-use parking_lot::Mutex;
 
 use crate::ancestry::Stranger;
 use crate::bulk::{self, Form, Forms, Many, Step};
 use crate::clock::Stopwatch;
+use crate::exclusions::{Exclusions, Verdict};
 use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
@@ -63,8 +63,8 @@ pub struct Agent {
     pub epoch: u64,
     /// Which commits the log keeps for it.
     pub retention: Arc<Retention>,
-    /// Why the replica's contents are wrong, until that is noted on it: whatever else happens, it does not serve before.
-    pub diverged: Mutex<Option<String>>,
+    /// Whose contents are wrong: until that is noted on a replica it does not serve, whatever else happens.
+    pub exclusions: Arc<Exclusions>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -256,7 +256,7 @@ impl Agent {
         };
         // Who was interrupted has left answers behind on the connection: then the next one is for this.
         let is_interrupted = matches!(error, ApplyError::Suspected(_) | ApplyError::Ill(_));
-        if self.diverged.lock().is_some() && !is_interrupted {
+        if self.exclusions.reason(self.replica).is_some() && !is_interrupted {
             match health::answered(self.exclude(&mut lane), silence).await {
                 Some(Ok(())) => {}
                 Some(Err(lost)) => {
@@ -286,7 +286,7 @@ impl Agent {
         if position.log_id != self.log_id {
             return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });
         }
-        let differs = position.differs.take().or_else(|| self.diverged.lock().clone());
+        let differs = position.differs.take().or_else(|| self.exclusions.reason(self.replica));
         if let Some(reason) = differs {
             return Err(ApplyError::Excluded(reason));
         }
@@ -304,6 +304,7 @@ impl Agent {
         self.pool.standing.enter();
         tracing::info!(replica = %self.name, applied = position.csn.0, "replica entered service");
         self.scheduler.handle(Event::ReplicaUp { replica: self.replica, applied: position.csn });
+        self.exclusions.enter(self.replica);
         // What was there before is done once, from the lowest row on.
         let mut pruned = Csn(0);
         let mut securing = Securing::default();
@@ -371,17 +372,21 @@ impl Agent {
     /// Keeps a replica whose contents are wrong out of service, until it is copied anew; but never the last one: its
     /// contents are all that there is.
     async fn exclude(&self, lane: &mut Lane) -> Result<(), LaneError> {
-        let Some(difference) = self.diverged.lock().clone() else { return Ok(()) };
-        let me = usize::from(self.replica.0);
-        let others = self.scheduler.status().replicas.into_iter().enumerate();
-        if !others.into_iter().any(|(at, replica)| at != me && replica.up) {
-            tracing::error!(replica = %self.name, difference, "the last replica in service differs from what was executed elsewhere; it goes on serving");
-            *self.diverged.lock() = None;
-            return Ok(());
+        let serves = |replica: ReplicaId| {
+            let replicas = self.scheduler.status().replicas;
+            replicas.get(usize::from(replica.0)).is_some_and(|replica| replica.up)
+        };
+        match self.exclusions.decide(self.replica, serves) {
+            None => {}
+            Some(Verdict::Keep(difference)) => {
+                tracing::error!(replica = %self.name, difference, "the last replica in service differs from what was executed elsewhere; it goes on serving");
+            }
+            Some(Verdict::Exclude(difference)) => {
+                tracing::error!(replica = %self.name, difference, "replica differs from the others; it stays out of service until it is copied anew from one of them");
+                progress::exclude(lane, &difference).await?;
+                self.exclusions.noted(self.replica);
+            }
         }
-        tracing::error!(replica = %self.name, difference, "replica differs from the others; it stays out of service until it is copied anew from one of them");
-        progress::exclude(lane, &difference).await?;
-        *self.diverged.lock() = None;
         Ok(())
     }
 
@@ -475,7 +480,7 @@ impl Agent {
         while let Some(unit) = units.pop_front() {
             let unit = read_unit(lane, unit).await?;
             if let Some(error @ ApplyError::Diverged { .. }) = &unit.failure {
-                self.diverged.lock().get_or_insert_with(|| error.to_string());
+                self.exclusions.note_difference(self.replica, || error.to_string());
             }
             match (unit.failure, &failure) {
                 (None, None) => {

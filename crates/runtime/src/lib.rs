@@ -28,6 +28,7 @@ mod object_ids;
 mod agent;
 mod ancestry;
 mod bulk;
+mod exclusions;
 mod health;
 mod retention;
 mod standing;

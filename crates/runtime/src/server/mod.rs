@@ -23,6 +23,7 @@ use crate::ancestry::{self, Stranger};
 use crate::classifier::Classifier;
 use crate::clock::Stopwatch;
 use crate::errors::ServeError;
+use crate::exclusions::Exclusions;
 use crate::notifications::Channels;
 use crate::object_ids::{self, Listed, ObjectIds, Reading};
 use crate::pool::Pool;
@@ -417,6 +418,7 @@ async fn start(
         })
         .collect();
     let retention = Arc::new(Retention::new(count, prepared.first));
+    let exclusions = Arc::new(Exclusions::new(count));
     for pool in &pools {
         let agent = Agent {
             replica: pool.replica,
@@ -428,7 +430,7 @@ async fn start(
             log_id: prepared.log_id.clone(),
             epoch: prepared.epoch,
             retention: retention.clone(),
-            diverged: Mutex::default(),
+            exclusions: exclusions.clone(),
         };
         tokio::spawn(agent.run());
     }
