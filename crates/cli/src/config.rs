@@ -179,7 +179,9 @@ section_with_defaults! {
 section_with_defaults! {
     /// How much onecopy takes on before it makes clients wait or refuses.
     pub struct Limits {
-        /// Client connections; further ones are refused with SQLSTATE 53300.
+        /// Client connections; further ones are refused with SQLSTATE 53300. Each is a file of the process, each
+        /// connection to a replica two: its limit of open files is raised at the start as far as the system lets it,
+        /// and where that is not far enough, fewer are served and a warning says how many.
         connections_max: u32 = 2_000, in 1..=1_000_000;
         /// Milliseconds from a connection's arrival until its login is complete; then it is closed.
         startup_timeout_ms: u64 = 15_000, in 100..=600_000;

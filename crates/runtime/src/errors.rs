@@ -28,6 +28,16 @@ pub enum ServeError {
     /// became of it before it is read again.
     #[error("{0}")]
     LogFailed(String),
+    /// The system lets the process open too few files.
+    #[error(
+        "onecopy may open {files_max} files and needs {least} at least; let it open more (ulimit -n, LimitNOFILE= of systemd)"
+    )]
+    Files {
+        /// As many as it may open.
+        files_max: u64,
+        /// As many as it needs for one client.
+        least: u64,
+    },
     /// A setting cannot be used.
     #[error("{0}")]
     Settings(String),
@@ -125,6 +135,9 @@ impl Failure {
                 detail: fields.detail.clone(),
                 hint: fields.hint.clone(),
             },
+            LaneError::Shortage(_) => Failure::new(SqlState::INSUFFICIENT_RESOURCES, error.to_string()).hint(
+                "Try again when others have disconnected, or let onecopy open more files (ulimit -n, LimitNOFILE= of systemd).",
+            ),
             other => Failure::new(SqlState::CONNECTION_FAILURE, other.to_string())
                 .hint("Nothing was committed. Run the transaction again."),
         }

@@ -14,6 +14,7 @@ use onecopy_wire::backend::{self, Backend, ErrorFields, Status};
 use onecopy_wire::frame::HEAD_LEN;
 use onecopy_wire::frontend::{self, build};
 use onecopy_wire::{FrameError, Head, SqlState, WireError, frame};
+use rustix::io::Errno;
 use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -85,7 +86,7 @@ impl SocketHandle {
     /// Sends a few messages whole, without waiting. If they do not fit the connection is ended, which the lane's own thread
     /// notices: nothing was under way, so there is room on any connection that lives.
     pub fn send(&self, messages: &[u8]) {
-        if !matches!(self.0.send(messages), Ok(sent) if sent == messages.len()) {
+        if !send_whole(messages, |bytes| self.0.send(bytes)) {
             self.shut_down();
         }
     }
@@ -97,11 +98,24 @@ impl SocketHandle {
     }
 }
 
+/// Whether all bytes were taken at once. A signal that comes in between means nothing.
+fn send_whole(bytes: &[u8], mut send: impl FnMut(&[u8]) -> io::Result<usize>) -> bool {
+    loop {
+        match send(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            sent => return matches!(sent, Ok(sent) if sent == bytes.len()),
+        }
+    }
+}
+
 /// Why a lane cannot be used any more, or a command of ours failed on it.
 #[derive(Debug, thiserror::Error)]
 pub enum LaneError {
     #[error("the connection to the replica was lost: {0}")]
-    Lost(#[from] io::Error),
+    Lost(io::Error),
+    /// This process, or its machine, has no room for another connection: the replica has nothing to do with it.
+    #[error("onecopy may not open another connection to a replica: {0}")]
+    Shortage(io::Error),
     #[error("the replica closed the connection")]
     Closed,
     #[error("the replica broke the protocol: {0}")]
@@ -116,6 +130,20 @@ impl LaneError {
     /// The database refused a command; the lane itself is well.
     pub fn is_database(&self) -> bool {
         matches!(self, LaneError::Database(_))
+    }
+
+    /// No lane could be opened, for a reason that says nothing against the replica: it, or our own system, has refused it.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, LaneError::Database(_) | LaneError::Shortage(_))
+    }
+}
+
+impl From<io::Error> for LaneError {
+    fn from(error: io::Error) -> LaneError {
+        match Errno::from_io_error(&error) {
+            Some(Errno::MFILE | Errno::NFILE) => LaneError::Shortage(error),
+            _ => LaneError::Lost(error),
+        }
     }
 }
 
@@ -522,4 +550,25 @@ impl std::ops::Deref for StatementName {
 /// Whether an error means that the server as a whole, and not only a statement, is going away.
 pub fn is_going_away(code: SqlState) -> bool {
     matches!(code.as_str(), "57P01" | "57P02" | "57P03" | "57P05")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sending_goes_on_after_a_signal_and_fails_when_not_everything_is_taken() {
+        let mut answers = vec![Ok(3), Err(io::ErrorKind::Interrupted.into()), Err(Errno::INTR.into())];
+        assert!(send_whole(b"abc", |_| answers.pop().unwrap()));
+        assert!(answers.is_empty());
+        assert!(!send_whole(b"abc", |_| Ok(2)));
+        assert!(!send_whole(b"abc", |_| Err(io::ErrorKind::WouldBlock.into())));
+    }
+
+    #[test]
+    fn lack_of_files_is_no_loss() {
+        for (errno, is_refusal) in [(Errno::MFILE, true), (Errno::NFILE, true), (Errno::CONNREFUSED, false)] {
+            assert_eq!(LaneError::from(io::Error::from(errno)).is_refusal(), is_refusal, "{errno}");
+        }
+    }
 }

@@ -243,8 +243,11 @@ impl Pool {
     /// A lane was lost: the replica is to be fenced before it serves again. A server that refused something has lost nothing,
     /// unless it says that it is going.
     pub fn suspect(&self, incarnation: u64, reason: &LaneError) {
-        if matches!(reason, LaneError::Database(fields) if !is_going_away(fields.code)) {
-            return;
+        match reason {
+            LaneError::Database(fields) if !is_going_away(fields.code) => return,
+            // What this process lacks would be blamed on one replica after the other.
+            LaneError::Shortage(_) => return,
+            _ => {}
         }
         if incarnation == self.incarnation.load(Ordering::Acquire) && self.up.load(Ordering::Acquire) {
             self.agent.suspect(&reason.to_string());
@@ -438,8 +441,9 @@ mod tests {
         on_loop(async {
             let (pool, queue) = pool();
             pool.suspect_now(&refused(SqlState::QUERY_CANCELED));
+            pool.suspect_now(&std::io::Error::from(rustix::io::Errno::MFILE).into());
             pool.suspect_now(&refused(SqlState::ADMIN_SHUTDOWN));
-            assert!(queue.suspected().await.starts_with("57P01"), "only the second is a reason");
+            assert!(queue.suspected().await.starts_with("57P01"), "only the last is a reason");
         });
     }
 

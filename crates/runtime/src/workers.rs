@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::server::{Shared, startup};
 use crate::session::client::Stream;
@@ -83,11 +83,11 @@ impl Workers {
         Ok(Workers { others, counts })
     }
 
-    /// Serves a new connection on the worker that has fewest.
-    pub fn serve(&self, stream: Stream, shared: &Arc<Shared>) {
+    /// Serves a new connection on the worker that has fewest; another one may take its place when it has ended.
+    pub fn serve(&self, stream: Stream, shared: &Arc<Shared>, admitted: OwnedSemaphorePermit) {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Acquire));
         let number = counts.enumerate().min_by_key(|(_, count)| *count).map_or(0, |(number, _)| number);
-        let counted = Counted::new(&self.counts, number);
+        let counted = Counted::new(&self.counts, number, admitted);
         match number.checked_sub(1).and_then(|other| self.others.get(other)) {
             None => drop(tokio::spawn(counted.during(startup::handle(stream, shared.clone())))),
             Some(worker) => {
@@ -141,12 +141,13 @@ impl Worker {
 struct Counted {
     counts: Arc<[AtomicUsize]>,
     number: usize,
+    _admitted: OwnedSemaphorePermit,
 }
 
 impl Counted {
-    fn new(counts: &Arc<[AtomicUsize]>, number: usize) -> Counted {
+    fn new(counts: &Arc<[AtomicUsize]>, number: usize, admitted: OwnedSemaphorePermit) -> Counted {
         counts[number].fetch_add(1, Ordering::AcqRel);
-        Counted { counts: counts.clone(), number }
+        Counted { counts: counts.clone(), number, _admitted: admitted }
     }
 
     async fn during<T>(self, work: impl Future<Output = T>) -> T {

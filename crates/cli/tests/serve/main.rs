@@ -480,4 +480,26 @@ fn replica_of_another_log_or_of_none_does_not_keep_the_others_from_starting() {
         wait_until(why, || status(&configuration)["replicas"][1]["out_because"] == why);
         serving.stop();
     }
+
+#[test]
+fn start_with_too_few_files_to_open_is_refused_and_with_fewer_than_the_limits_need_warned_of() {
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let configuration = Configuration::write(&[], "[auth]\nmethod = \"trust\"\n", secrets);
+    let path = configuration.dir.path().join("onecopy.toml");
+    let nobody = free_port().unwrap();
+    let replica = format!("[[databases.replicas]]\nname = \"r1\"\nhost = \"127.0.0.1\"\nport = {nobody}\n");
+    fs::write(&path, fs::read_to_string(&path).unwrap() + &replica).unwrap();
+    let complaint = |files_max: u32| {
+        let inner = configuration.command();
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {files_max}; exec \"$0\" \"$@\"")]);
+        let output = command.arg(inner.get_program()).args(inner.get_args()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let refused = complaint(100);
+    assert!(refused.contains("onecopy may open 100 files and needs "), "{refused}");
+    let warned = complaint(400);
+    assert!(warned.contains("the process may open 400 files"), "{warned}");
+    assert!(warned.contains("LimitNOFILE"), "{warned}");
 }

@@ -1,8 +1,9 @@
 //! Servers that fail in ways of which TCP tells nothing, and what clients and `onecopy status` notice of it.
 
-use super::clients::{block_on, connect, json};
+use super::clients::{block_on, connect, json, rows};
 use super::{Up, folder, wait_until};
 use onecopy_cluster::ClusterFile;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -112,6 +113,60 @@ fn stopped_server_keeps_no_client_waiting_and_serves_again_when_it_goes_on() {
             (&true.into(), 3)
         );
         assert_eq!(replica(dir.path(), 1)["out_because"], "");
+    });
+}
+
+/// The sessions by which onecopy knows what a server contains: they end whenever the replica leaves service.
+async fn agents(file: &ClusterFile) -> Vec<String> {
+    let sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1868771952 AND objid = 0";
+    let mut pids = Vec::new();
+    for replica in &file.replicas {
+        pids.push(rows(&connect(&replica.dsn).await, sql).await);
+    }
+    pids
+}
+
+#[test]
+fn process_that_may_open_no_more_files_tells_its_clients_so_and_keeps_all_replicas() {
+    block_on(async {
+        let dir = folder();
+        let up = Up::ready(dir.path(), 2);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..8 {
+            clients.push(connect(&file.client.dsn).await);
+        }
+        let table = "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT n, 0 FROM generate_series(0, 7) n";
+        clients[0].batch_execute(table).await.unwrap();
+        let known_by = agents(&file).await;
+        assert!(known_by.iter().all(|pid| pid.parse::<u32>().is_ok()), "{known_by:?}");
+
+        // Whatever is open stays open. All clients together need more connections to the replicas than there are.
+        let process = Pid::from_child(&up.process);
+        let least = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
+        let before = prlimit(Some(process), Resource::Nofile, least).unwrap();
+        let mut refused = 0;
+        for (id, client) in clients.iter().enumerate() {
+            client.batch_execute("BEGIN").await.unwrap();
+            let update = format!("UPDATE t SET v = v + 1 WHERE id = {id}");
+            if let Err(error) = client.batch_execute(&update).await {
+                let error = error.as_db_error().unwrap();
+                assert_eq!(error.code().code(), "53000", "{error:?}");
+                assert!(error.hint().unwrap().contains("ulimit -n"), "{error:?}");
+                refused += 1;
+            }
+        }
+        assert!((1..8).contains(&refused), "{refused}");
+        // Those that have one go on, and others get it after them.
+        for client in &clients {
+            client.batch_execute("COMMIT").await.unwrap();
+        }
+        clients[0].batch_execute("UPDATE t SET v = v + 1").await.unwrap();
+        prlimit(Some(process), Resource::Nofile, before).unwrap();
+        let sums = rows(&clients[1], "SELECT sum(v) FROM t").await;
+        assert_eq!(sums, (8 + 8 - refused).to_string());
+        assert_eq!(agents(&file).await, known_by, "no replica has left service");
+        assert!(are_up(dir.path()));
     });
 }
 

@@ -9,7 +9,7 @@ use onecopy_wire::frontend::build;
 use onecopy_wire::startup::{self, SslReply, VERSION_3_0};
 use onecopy_wire::{password, scram};
 use rand::Rng;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -119,7 +119,8 @@ impl Connector {
             let path = format!("{}/.s.PGSQL.{}", self.address.host, self.address.port);
             return Ok(Stream::Unix(UnixStream::connect(path).await?));
         }
-        let mut stream = TcpStream::connect((self.address.host.as_str(), self.address.port)).await?;
+        let mut stream =
+            TcpStream::connect((self.address.host.as_str(), self.address.port)).await.map_err(cause)?;
         stream.set_nodelay(true)?;
         keep_alive(&stream, self.silence)?;
         if self.address.tls == ReplicaTls::Disable {
@@ -131,9 +132,7 @@ impl Connector {
         let mut reply = [0_u8; 1];
         stream.read_exact(&mut reply).await?;
         match startup::decode_ssl_reply(&reply)? {
-            Some(SslReply::Accepted) => {
-                crate::server::tls::connect(stream, &self.address).await.map_err(LaneError::Lost)
-            }
+            Some(SslReply::Accepted) => Ok(crate::server::tls::connect(stream, &self.address).await?),
             _ => Err(LaneError::Lost(std::io::Error::other(
                 "the replica does not offer TLS; set its tls to \"disable\" or enable ssl on it",
             ))),
@@ -256,6 +255,14 @@ fn keep_alive(stream: &TcpStream, silence: Duration) -> std::io::Result<()> {
     let interval = (silence / 2 / PROBES).max(Duration::from_secs(1));
     let keepalive = TcpKeepalive::new().with_time(wait).with_interval(interval).with_retries(PROBES);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// A name that cannot be looked up for want of files is reported as one that does not exist.
+fn cause(error: std::io::Error) -> std::io::Error {
+    if error.raw_os_error().is_some() {
+        return error;
+    }
+    Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).err().unwrap_or(error)
 }
 
 fn unexpected(what: &str) -> LaneError {

@@ -1,6 +1,7 @@
 //! Serving: replicas checked and brought into service, the log opened, clients accepted.
 
 pub mod cancel;
+mod files;
 mod preparation;
 pub mod startup;
 pub mod tls;
@@ -15,7 +16,7 @@ use onecopy_core::{Csn, Epoch, Event, ReplicaId};
 use onecopy_log::{AppendError, Fault, Log, PayloadId, Record as LogRecord};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::advisory::AdvisoryLocks;
 use crate::agent::{Agent, History};
@@ -336,10 +337,11 @@ impl History for LogHistory {
 /// # Errors
 /// [`ServeError`] if serving cannot start.
 pub async fn serve(
-    settings: Settings,
+    mut settings: Settings,
     ready: impl FnOnce(&Handle),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    files::make_room(&mut settings)?;
     let prepared = preparation::prepare(&settings).await?;
     let listeners = listen(&settings).await?;
     let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
@@ -348,8 +350,9 @@ pub async fn serve(
     let workers = Workers::start(shared.settings.workers).map_err(ServeError::Threads)?;
     let workers = Arc::new(workers);
     let addresses = listeners.iter().map(|(address, _)| address.clone()).collect();
+    let admissions = Arc::new(Semaphore::new(shared.limits.connections_max + files::ADMITTED_BEYOND));
     for (_, listener) in listeners {
-        tasks.spawn(accept(listener, shared.clone(), workers.clone()));
+        tasks.spawn(accept(listener, shared.clone(), workers.clone(), admissions.clone()));
     }
     let housekeeping = tokio::spawn(keep_house(shared.clone()));
     let numbering = {
@@ -509,8 +512,11 @@ async fn listen(settings: &Settings) -> Result<Vec<(String, Listener)>, ServeErr
     Ok(listeners)
 }
 
-async fn accept(listener: Listener, shared: Arc<Shared>, workers: Arc<Workers>) {
+async fn accept(listener: Listener, shared: Arc<Shared>, workers: Arc<Workers>, admissions: Arc<Semaphore>) {
     loop {
+        // More than can be refused wait in the system's queue: connections of whoever says nothing would take the files that
+        // the log and the replicas need.
+        let Ok(admitted) = admissions.clone().acquire_owned().await else { return };
         let accepted = match &listener {
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
                 // Answers are whole messages: waiting for more bytes only delays them.
@@ -522,7 +528,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>, workers: Arc<Workers>) 
             Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
         };
         match accepted {
-            Ok(stream) => workers.serve(stream, &shared),
+            Ok(stream) => workers.serve(stream, &shared, admitted),
             Err(error) => {
                 tracing::warn!(%error, "accept a client");
                 tokio::time::sleep(Duration::from_millis(50)).await;

@@ -358,7 +358,7 @@ async fn reported_settings(
                     Err(error) if error.is_database() => return Err(Failure::of_lane(&error)),
                     Err(error) => pool.suspect_now(&error),
                 },
-                Err(error) if error.is_database() => return Err(Failure::of_lane(&error)),
+                Err(error) if error.is_refusal() => return Err(Failure::of_lane(&error)),
                 Err(error) => pool.suspect_now(&error),
             }
         }

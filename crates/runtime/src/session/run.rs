@@ -258,7 +258,11 @@ impl Session {
                         Executed::Refused => return Ok(Ran::Failed),
                     }
                 }
-                Directive::Revalidate { replica } => self.revalidate(id, replica).await?,
+                Directive::Revalidate { replica } => {
+                    if let Some(failure) = self.revalidate(id, replica).await? {
+                        return Ok(self.end_with(id, &failure).await);
+                    }
+                }
                 Directive::Leave { replica } => self.leave(replica).await,
                 Directive::Refuse { reason, .. } => {
                     let cancelled = self.cancel.take_cause().unwrap_or(Cancelled::Timeout);
@@ -319,6 +323,15 @@ impl Session {
     }
 
     async fn refuse_changed(&mut self, id: TxnId) -> Ran {
+        let failure = Failure::new(
+            SqlState::SERIALIZATION_FAILURE,
+            "definitions of tables changed while the statement was waiting",
+        );
+        self.end_with(id, &failure.hint("Run the transaction again.")).await
+    }
+
+    /// Ends a transaction of whose statement the core still waits to hear.
+    async fn end_with(&mut self, id: TxnId, failure: &Failure) -> Ran {
         let lanes = match self.txn.as_mut() {
             Some(txn) => {
                 txn.over = true;
@@ -331,13 +344,7 @@ impl Session {
             self.roll_back_lane(lane).await;
         }
         self.shared.scheduler.handle(Event::Rollback { txn: id });
-        self.fail(
-            &Failure::new(
-                SqlState::SERIALIZATION_FAILURE,
-                "definitions of tables changed while the statement was waiting",
-            )
-            .hint("Run the transaction again."),
-        );
+        self.fail(failure);
         Ran::Failed
     }
 
@@ -550,8 +557,8 @@ impl Session {
     }
 
     fn lane_unavailable(&mut self, id: TxnId, op: OpId, replica: ReplicaId, error: LaneError) -> Executed {
-        if error.is_database() {
-            // The role may not connect, or the server has no connection left: the client's business.
+        if error.is_refusal() {
+            // The role may not connect, or there is no connection left on either side: the client's business.
             self.report(id, op, replica, Outcome::Failed, 0);
             self.fail(&Failure::of_lane(&error));
             return Executed::Refused;
@@ -761,17 +768,19 @@ impl Session {
         Ok(())
     }
 
-    /// Opens the transaction at its home, runs the reads of its read phase again and compares.
-    async fn revalidate(&mut self, id: TxnId, replica: ReplicaId) -> Result<(), ClientError> {
+    /// Opens the transaction at its home, runs the reads of its read phase again and compares. Returns why
+    /// there is no lane for it, if that is not the replica's fault.
+    async fn revalidate(&mut self, id: TxnId, replica: ReplicaId) -> Result<Option<Failure>, ClientError> {
         let mut commands = Vec::new();
         let lane = self.lane_for(replica, How::Home { open: true }, &mut commands).await;
         let reads = self.txn.as_mut().map(|txn| std::mem::take(&mut txn.reads)).unwrap_or_default();
         let mut lane = match lane {
             Ok(lane) => lane,
+            Err(error) if error.is_refusal() => return Ok(Some(Failure::of_lane(&error))),
             Err(error) => {
                 self.shared.pools[usize::from(replica.0)].suspect_now(&error);
                 self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
-                return Ok(());
+                return Ok(None);
             }
         };
         let mut same = !self.txn.as_ref().is_some_and(|txn| txn.reads_lost);
@@ -779,7 +788,7 @@ impl Session {
             if let Err(error) = lane.lent.lane.command(command).await {
                 self.lose_lane(lane, &error);
                 self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
-                return Ok(());
+                return Ok(None);
             }
         }
         for (request, hash) in &reads {
@@ -793,7 +802,7 @@ impl Session {
                 Err(UnitError::Lane(error)) => {
                     self.lose_lane(lane, &error);
                     self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
-                    return Ok(());
+                    return Ok(None);
                 }
             }
             if !same {
@@ -804,7 +813,7 @@ impl Session {
             txn.home = Some(lane);
         }
         self.shared.scheduler.handle(Event::Revalidated { txn: id, replica, same });
-        Ok(())
+        Ok(None)
     }
 
     /// Tells the client of settings that a statement of its own has changed.

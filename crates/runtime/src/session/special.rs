@@ -481,9 +481,7 @@ impl Session {
         let lent = match pool.lend(&self.who).await {
             Ok(lent) => lent,
             Err(error) => {
-                if !error.is_database() {
-                    pool.suspect_now(&error);
-                }
+                pool.suspect_now(&error);
                 return Err(error);
             }
         };
@@ -568,7 +566,7 @@ impl Session {
                 Err(error) => error,
             };
             losses += 1;
-            if error.is_database() || losses > LOSSES_MAX {
+            if error.is_refusal() || losses > LOSSES_MAX {
                 self.fail(&Failure::of_lane(&error));
                 return Ok(Done::Failed);
             }

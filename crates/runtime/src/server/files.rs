@@ -1,0 +1,162 @@
+//! How many files the process may open, and what it needs: every connection is one.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::errors::ServeError;
+use crate::settings::{Limits, Settings};
+
+/// Connections that are accepted beyond `connections_max`, to be told that there are too many, or to cancel a statement; each
+/// may open another one to a replica.
+pub const ADMITTED_BEYOND: usize = 64;
+/// A lane's socket, and a second handle of it by which others than its session can end it.
+const PER_LANE: u64 = 2;
+/// The agent's connections to its replica, and those that are opened to ask something once.
+const PER_REPLICA: u64 = 8;
+/// A worker's event loop.
+const PER_WORKER: u64 = 8;
+/// The log, the listeners, the standard streams, and what libraries open.
+const OTHERS: u64 = 64;
+
+/// Sees to it that the process may open as many files as its limits need. Where the system does not let it, the limits are
+/// lowered, and a warning says so: a process without a file left could neither reach its replicas nor write its log.
+///
+/// # Errors
+/// [`ServeError::Files`] if not even the least can be served.
+pub fn make_room(settings: &mut Settings) -> Result<(), ServeError> {
+    let needed = Need::of(settings);
+    let wanted = needed.with(&settings.limits);
+    let files_max = raise(wanted);
+    let Some(lowered) = needed.fit(&settings.limits, files_max)? else { return Ok(()) };
+    tracing::warn!(
+        "the process may open {files_max} files, and limits.connections_max = {} with pool.lanes_per_replica_max = {} need \
+         {wanted}: {} client connections and {} connections for statements on each replica are served; let it open more \
+         (ulimit -Hn, LimitNOFILE= of systemd), or lower these settings",
+        settings.limits.connections_max,
+        settings.limits.lanes_per_replica_max,
+        lowered.connections_max,
+        lowered.lanes_per_replica_max,
+    );
+    settings.limits = lowered;
+    Ok(())
+}
+
+/// Raises the limit of the process to what is wanted, as far as it may; returns what it is now.
+fn raise(wanted: u64) -> u64 {
+    let now = getrlimit(Resource::Nofile);
+    let current = now.current.unwrap_or(u64::MAX);
+    if current >= wanted {
+        return current;
+    }
+    let raised = wanted.min(now.maximum.unwrap_or(u64::MAX));
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: now.maximum }) {
+        Ok(()) => raised,
+        Err(_) => current,
+    }
+}
+
+/// Files that a server needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Need {
+    /// Whatever its limits are.
+    fixed: u64,
+    replicas: u64,
+}
+
+impl Need {
+    fn of(settings: &Settings) -> Need {
+        let (replicas, workers) = (settings.replicas.len() as u64, settings.workers as u64);
+        let listeners = settings.listen.len() as u64;
+        let fixed = OTHERS
+            + listeners
+            + PER_REPLICA * replicas
+            + PER_WORKER * workers.max(1)
+            + 2 * ADMITTED_BEYOND as u64;
+        Need { fixed, replicas }
+    }
+
+    fn with(self, limits: &Limits) -> u64 {
+        let lanes = self.per_lane().saturating_mul(limits.lanes_per_replica_max as u64);
+        self.fixed.saturating_add(lanes).saturating_add(limits.connections_max as u64)
+    }
+
+    /// Files of one more lane on each replica.
+    fn per_lane(self) -> u64 {
+        PER_LANE * self.replicas.max(1)
+    }
+
+    /// Limits that need no more files than there may be; `None` if these do already.
+    fn fit(self, limits: &Limits, files_max: u64) -> Result<Option<Limits>, ServeError> {
+        if self.with(limits) <= files_max {
+            return Ok(None);
+        }
+        let least = self.fixed + self.per_lane() + 1;
+        if files_max < least {
+            return Err(ServeError::Files { files_max, least });
+        }
+        let room = files_max - self.fixed;
+        // Lanes are shared by all clients: few of them serve many, so they take half at most.
+        let lanes = (room / 2 / self.per_lane()).clamp(1, limits.lanes_per_replica_max as u64);
+        let connections = (room - lanes * self.per_lane()).min(limits.connections_max as u64);
+        Ok(Some(Limits {
+            lanes_per_replica_max: lanes as usize,
+            connections_max: connections as usize,
+            ..limits.clone()
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(connections_max: usize, lanes_per_replica_max: usize) -> Limits {
+        Limits {
+            connections_max,
+            lanes_per_replica_max,
+            message_bytes_max: 1,
+            transaction_bytes_max: 1,
+            held_result_bytes_max: 1,
+            advisory_locks_max: 1,
+            notifications_bytes_max: 1,
+            idle_in_transaction_timeout_ms: 0,
+            wait_timeout_ms: 0,
+            startup_timeout_ms: 0,
+            connect_timeout_ms: 0,
+            silence_timeout_ms: 0,
+        }
+    }
+    const NEED: Need = Need { fixed: 100, replicas: 3 };
+
+    /// Connections and lanes that are served instead.
+    fn fitted(limits: &Limits, files_max: u64) -> Option<(usize, usize)> {
+        let lowered = NEED.fit(limits, files_max).unwrap()?;
+        assert!(NEED.with(&lowered) <= files_max);
+        Some((lowered.connections_max, lowered.lanes_per_replica_max))
+    }
+
+    #[test]
+    fn limits_that_fit_stay_and_others_are_lowered_until_they_do() {
+        let wished = limits(2_000, 64);
+        assert_eq!(NEED.with(&wished), 100 + 3 * 2 * 64 + 2_000);
+        assert_eq!(fitted(&wished, 2_484), None);
+        assert_eq!(fitted(&wished, 2_483), Some((1_999, 64)));
+        assert_eq!(fitted(&wished, 1_024), Some((540, 64)));
+        assert_eq!(fitted(&wished, 400), Some((150, 25)));
+        assert_eq!(fitted(&limits(10, 1_000), 1_000), Some((10, 75)));
+        assert_eq!(fitted(&wished, 107), Some((1, 1)));
+    }
+
+    #[test]
+    fn start_with_no_room_for_one_client_is_refused_with_what_it_needs() {
+        let refused = NEED.fit(&limits(2_000, 64), 106).unwrap_err().to_string();
+        assert!(refused.contains("106") && refused.contains("107"), "{refused}");
+    }
+
+    #[test]
+    fn limit_of_the_process_is_raised_as_far_as_it_may_be_and_never_lowered() {
+        let before = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        assert_eq!(raise(1), before);
+        let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        assert_eq!(raise(before.min(most)), before.min(most));
+    }
+}
