@@ -18,7 +18,7 @@ use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
-use crate::postgres::progress::{self, Position};
+use crate::postgres::progress::{self, FenceError, Position};
 use crate::record::{BadRecord, Record, What, Write};
 use crate::retention::{Gap, Retention};
 use crate::scheduler::{Scheduler, Writes};
@@ -89,6 +89,8 @@ enum ApplyError {
     Diverged { csn: Csn, expected: Option<u64>, found: Option<u64> },
     #[error("its contents differ from those of the others ({0}); copy it anew from one of them")]
     Excluded(String),
+    #[error(transparent)]
+    NotFenced(FenceError),
     #[error("it follows log {found}, not {expected}")]
     OtherLog { found: String, expected: String },
     #[error(transparent)]
@@ -125,6 +127,7 @@ impl ApplyError {
             ApplyError::Gone(_) => Reason::RecordsGone,
             ApplyError::Stranger(_) => Reason::OtherHistory,
             ApplyError::NoSchema => Reason::NoSchema,
+            ApplyError::NotFenced(_) => Reason::SessionsRemain,
             ApplyError::Ill(Ill::Silent(_)) => Reason::Silent,
             ApplyError::Suspected(_) => Reason::ConnectionLost,
             _ if self.failing().is_some() || matches!(self, ApplyError::Wire(_)) => Reason::RecordFails,
@@ -281,7 +284,10 @@ impl Agent {
             "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0",
         )
         .await?;
-        progress::fence(lane).await?;
+        progress::fence(lane).await.map_err(|error| match error {
+            FenceError::Lane(error) => ApplyError::Lane(error),
+            remain @ FenceError::SessionsRemain(_) => ApplyError::NotFenced(remain),
+        })?;
         let mut position = progress::read(lane).await?.ok_or(ApplyError::NoSchema)?;
         if position.log_id != self.log_id {
             return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });

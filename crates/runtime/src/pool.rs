@@ -209,11 +209,13 @@ impl Pool {
     }
 
     fn take_back(&self, who: &Credentials, lent: Lent) {
-        if !self.is_current(&lent) {
-            return;
-        }
         {
             let mut idle = self.idle[self.worker()].lock();
+            // Looked at in here: whoever fences the replica counts on, and then closes what is idle.
+            if !self.is_current(&lent) {
+                drop(idle);
+                return;
+            }
             match idle.get_mut(&who.user) {
                 Some(lanes) => lanes.push(lent.lane),
                 None => drop(idle.insert(who.user.clone(), vec![lent.lane])),
@@ -407,6 +409,25 @@ mod tests {
                 );
                 assert_eq!(pool.lent(), 0);
             }
+        });
+    }
+
+    #[test]
+    fn lane_that_is_given_back_while_its_replica_leaves_service_is_not_kept() {
+        on_loop(async {
+            let (pool, _) = pool();
+            let (lent, _server) = lend(&pool);
+            let closing = pool.idle[0].lock();
+            let giver = {
+                let pool = pool.clone();
+                std::thread::spawn(move || pool.take_back(&ada(), lent))
+            };
+            // Long enough for it to have come as far as the lock.
+            std::thread::sleep(Duration::from_millis(50));
+            pool.incarnation.fetch_add(1, Ordering::AcqRel);
+            drop(closing);
+            giver.join().unwrap();
+            assert_eq!((pool.idle(), pool.lent()), (0, 0));
         });
     }
 

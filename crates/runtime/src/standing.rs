@@ -15,6 +15,8 @@ pub enum Reason {
     Silent,
     /// A connection to it ended; what it contains is found out anew.
     ConnectionLost,
+    /// Sessions that may still execute what was sent before do not end.
+    SessionsRemain,
     /// A commit cannot be applied to it.
     RecordFails,
     /// Its contents differ from those of the others.
@@ -37,6 +39,7 @@ impl Reason {
             Reason::Unreachable => "unreachable",
             Reason::Silent => "silent",
             Reason::ConnectionLost => "connection_lost",
+            Reason::SessionsRemain => "sessions_remain",
             Reason::RecordFails => "record_fails",
             Reason::Differs => "differs",
             Reason::OtherLog => "other_log",

@@ -171,6 +171,33 @@ fn process_that_may_open_no_more_files_tells_its_clients_so_and_keeps_all_replic
 }
 
 #[test]
+fn replica_whose_earlier_sessions_do_not_end_says_so_and_serves_again_when_they_have() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY)").await.unwrap();
+        let home = (0..2).find(|at| replica(dir.path(), *at)["home_statements"] != 0).unwrap();
+        let server = connect(&file.replicas[home].dsn).await;
+        let lanes = "SELECT min(pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1868771952 AND objid <> 0";
+        let stopped: u32 = rows(&server, lanes).await.parse().unwrap();
+        let paused = Paused::new(stopped);
+        let agent: u32 = agents(&file).await[home].parse().unwrap();
+        rows(&server, &format!("SELECT pg_terminate_backend({agent})")).await;
+        wait_until("the status says that a session does not end", || {
+            replica(dir.path(), home)["out_because"] == "sessions_remain"
+        });
+        let status = replica(dir.path(), home);
+        assert!(status["detail"].as_str().unwrap().contains(&stopped.to_string()), "{status}");
+        client.batch_execute("INSERT INTO t VALUES (1)").await.unwrap();
+        drop(paused);
+        wait_until("it serves again", || are_up(dir.path()));
+        assert_eq!(json(dir.path(), &["verify"])["identical"], true);
+    });
+}
+
+#[test]
 fn replica_that_cannot_apply_a_commit_stays_out_of_service_until_it_can() {
     block_on(async {
         let dir = folder();

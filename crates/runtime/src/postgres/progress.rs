@@ -16,6 +16,9 @@ use crate::postgres::connect::SESSION_MARK;
 /// Rows kept behind the newest; older ones are of no use to anybody.
 pub const KEEP_ROWS: u64 = 10_000;
 
+/// How often the sessions that are to end are looked at: for some seconds.
+const FENCE_ROUNDS: u32 = 40;
+
 /// The statement of an agent's lane that marks commits: `$1` the CSN before them, `$2` the last one, `$3` the epoch.
 pub const ADVANCE: &str = "INSERT INTO onecopy.progress (csn, prev, epoch) VALUES ($2, \
      (SELECT newest.csn FROM (SELECT p.csn FROM onecopy.progress p ORDER BY p.csn DESC LIMIT 1) newest \
@@ -117,18 +120,36 @@ pub fn create_sql(log_id: &str, secret: &str, csn: Csn) -> String {
 }
 
 /// Ends every earlier session of onecopy on the replica, and waits until none is left: commands that were sent before
-/// a connection broke may still be running (design 3.4).
-pub async fn fence(lane: &mut Lane) -> Result<(), LaneError> {
+/// a connection broke may still be running (design 3.4). One that does not end for seconds is reported, and the replica
+/// must not be used.
+pub async fn fence(lane: &mut Lane) -> Result<(), FenceError> {
     let terminate = format!(
-        "SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l \
+        "SELECT l.pid, pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l \
          WHERE l.locktype = 'advisory' AND l.classid::bigint = {SESSION_MARK} AND l.pid <> pg_catalog.pg_backend_pid()"
     );
     let mut pause = Duration::from_millis(1);
-    while !lane.query(&terminate).await?.is_empty() {
+    for _ in 1..FENCE_ROUNDS {
+        if lane.query(&terminate).await?.is_empty() {
+            return Ok(());
+        }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(100));
     }
-    Ok(())
+    let remaining = lane.query(&terminate).await?;
+    let pids: Vec<String> =
+        remaining.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
+    if pids.is_empty() { Ok(()) } else { Err(FenceError::SessionsRemain(pids.join(", "))) }
+}
+
+/// Why a replica is not fenced.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+    #[error(
+        "earlier sessions of onecopy on it do not end, and what they execute may still be committed (process ids on its server: {0}); let them go on if they are stopped, or restart the server"
+    )]
+    SessionsRemain(String),
 }
 
 /// Appends what marks, by an agent's lane, the commits after `before` up to `to`.

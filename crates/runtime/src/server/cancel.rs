@@ -96,7 +96,8 @@ impl Drop for Request {
 #[derive(Default)]
 pub struct Cancellable {
     at: Mutex<Whereabouts>,
-    cause: Mutex<Option<Cancelled>>,
+    /// Why a statement's waiting was given up, if it still waited then.
+    cause: Mutex<Option<(TxnId, OpId, Cancelled)>>,
 }
 
 impl Cancellable {
@@ -114,12 +115,15 @@ impl Cancellable {
         (at.clone(), request)
     }
 
-    pub fn note_cause(&self, cause: Cancelled) {
-        *self.cause.lock() = Some(cause);
+    pub fn note_cause(&self, txn: TxnId, op: OpId, cause: Cancelled) {
+        *self.cause.lock() = Some((txn, op, cause));
     }
 
-    pub fn take_cause(&self) -> Option<Cancelled> {
-        self.cause.lock().take()
+    /// The core gives up only what still waits. What was noted for a statement that did not wait any more says nothing about
+    /// another one.
+    pub fn take_cause(&self, txn: TxnId, op: OpId) -> Option<Cancelled> {
+        let cause = self.cause.lock().take();
+        cause.filter(|(of, at, _)| (*of, *at) == (txn, op)).map(|(_, _, cause)| cause)
     }
 }
 
@@ -155,7 +159,7 @@ pub async fn cancel(shared: &Shared, pid: u32, key: &[u8]) {
     match at {
         Whereabouts::Idle => {}
         Whereabouts::Waiting { txn, op } => {
-            session.note_cause(Cancelled::Client);
+            session.note_cause(txn, op, Cancelled::Client);
             shared.scheduler.handle(Event::Cancel { txn, op });
         }
         Whereabouts::Locking(wake) => wake.notify_one(),
@@ -177,4 +181,23 @@ async fn pass_on(connector: &Connector, backend: &Backend) -> Result<(), LaneErr
     stream.write_all(&request).await?;
     stream.read_to_end(&mut Vec::new()).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_that_came_too_late_for_its_statement_is_not_that_of_the_next() {
+        let session = Cancellable::default();
+        let (t1, t2) = (TxnId(1), TxnId(2));
+        session.note_cause(t1, OpId(0), Cancelled::Client);
+        assert_eq!(session.take_cause(t1, OpId(1)), None);
+        session.note_cause(t1, OpId(0), Cancelled::Client);
+        assert_eq!(session.take_cause(t2, OpId(0)), None);
+        session.note_cause(t1, OpId(0), Cancelled::NoWait);
+        session.note_cause(t2, OpId(0), Cancelled::Client);
+        assert_eq!(session.take_cause(t2, OpId(0)), Some(Cancelled::Client));
+        assert_eq!(session.take_cause(t2, OpId(0)), None);
+    }
 }

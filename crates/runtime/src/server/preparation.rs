@@ -18,7 +18,7 @@ use crate::lane::{Lane, LaneError};
 use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
 use crate::postgres::definitions::{self, SequenceNames};
-use crate::postgres::progress::{self, Position};
+use crate::postgres::progress::{self, FenceError, Position};
 use crate::retention;
 use crate::scheduler::Scheduler;
 use crate::server::Shared;
@@ -193,7 +193,7 @@ fn leave_behind(
 async fn look_at(
     connector: &Connector,
     agent: &Credentials,
-) -> Result<(Lane, Facts, Option<Position>), LaneError> {
+) -> Result<(Lane, Facts, Option<Position>), FenceError> {
     let mut lane = connector.connect_marked(agent, AGENT_MARK).await?;
     // Earlier sessions of ours may still be committing: the position is only final when they are gone.
     progress::fence(&mut lane).await?;

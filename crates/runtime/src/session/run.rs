@@ -264,8 +264,8 @@ impl Session {
                     }
                 }
                 Directive::Leave { replica } => self.leave(replica).await,
-                Directive::Refuse { reason, .. } => {
-                    let cancelled = self.cancel.take_cause().unwrap_or(Cancelled::Timeout);
+                Directive::Refuse { op, reason } => {
+                    let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
                     self.drop_held();
                     if let Some(txn) = self.txn.as_mut() {
                         txn.over = true;
@@ -372,7 +372,7 @@ impl Session {
                 }
                 () = deadline.reached(), if patience.is_some() => {
                     if let Some((_, cause)) = patience.take() {
-                        self.cancel.note_cause(cause);
+                        self.cancel.note_cause(id, op, cause);
                     }
                     self.shared.scheduler.handle(Event::Cancel { txn: id, op });
                 }
