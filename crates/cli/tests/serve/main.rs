@@ -362,6 +362,47 @@ fn second_process_of_one_log_is_refused_before_it_touches_a_replica() {
     serving.stop();
 }
 
+/// A process that has a limit of `ulimit`, and ignores the signal by which the system would tell it of a file's.
+fn limited(configuration: &Configuration, limit: &str) -> Command {
+    let inner = configuration.command();
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("trap '' XFSZ; ulimit {limit}; exec \"$0\" \"$@\"")]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command
+}
+
+/// Serves until the log cannot be written, and says how many rows of 100 kB it has answered for by then.
+fn write_until_it_ends(mut command: Command, dsn: &str) -> usize {
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let mut serving = Serving(process);
+    // At the second time it is there.
+    let _ = psql(dsn, "CREATE TABLE t (id serial PRIMARY KEY, s text)");
+    let insert = format!("INSERT INTO t (s) VALUES ('{}')", "x".repeat(100_000));
+    let answered = (0..100).take_while(|_| psql(dsn, &insert).status.success()).count();
+    assert!(answered < 100);
+    assert_eq!(serving.0.wait().unwrap().code(), Some(1));
+    let mut complaint = String::new();
+    serving.0.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+    assert!(complaint.contains("the commit log stopped"), "{complaint}");
+    answered
+}
+
+/// Starts without a limit, and compares: of the `unknown` ones that were not answered nobody knew what became of them.
+fn expect_rows(configuration: &Configuration, answered: usize, unknown: usize) {
+    let again = Serving::start(configuration);
+    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let rows: usize = answer(&dsn, "SELECT count(*) FROM t").parse().unwrap();
+    assert!((answered..=answered + unknown).contains(&rows), "{rows} rows, {answered} answered");
+    answer(&dsn, "UPDATE t SET s = 'y'");
+    let console = format!("host=127.0.0.1 port={} user=postgres", configuration.port);
+    let mut verify = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    assert!(verify.args(["verify", "--target", &console]).output().unwrap().status.success());
+    again.stop();
+}
+
 #[test]
 fn process_ends_when_its_log_cannot_be_written_and_nothing_that_was_answered_is_lost() {
     let dir = folder();
@@ -372,32 +413,68 @@ fn process_ends_when_its_log_cannot_be_written_and_nothing_that_was_answered_is_
     let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
 
     // No file may grow beyond some megabytes, and what is written behind that fails.
-    let inner = configuration.command();
-    let mut command = Command::new("sh");
-    command.args(["-c", "trap '' XFSZ; ulimit -f 6144; exec \"$0\" \"$@\""]);
-    command.arg(inner.get_program()).args(inner.get_args());
-    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
-    let mut serving = Serving(process);
-    answer(&dsn, "CREATE TABLE t (id serial PRIMARY KEY, s text)");
-    let insert = format!("INSERT INTO t (s) VALUES ('{}')", "x".repeat(100_000));
-    let answered = (0..100).take_while(|_| psql(&dsn, &insert).status.success()).count();
-    assert!((10..100).contains(&answered), "{answered}");
-    assert_eq!(serving.0.wait().unwrap().code(), Some(1));
-    let mut complaint = String::new();
-    serving.0.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
-    assert!(complaint.contains("the commit log stopped"), "{complaint}");
+    let answered = write_until_it_ends(limited(&configuration, "-f 6144"), &dsn);
+    assert!(answered >= 10, "{answered}");
 
-    // Of the one that was not answered nobody knew.
-    let again = Serving::start(&configuration);
-    let rows: usize = answer(&dsn, "SELECT count(*) FROM t").parse().unwrap();
-    assert!(rows == answered || rows == answered + 1, "{rows} rows, {answered} answered");
-    for server in cluster.servers() {
-        assert_eq!(answer(&server.dsn(), "SELECT count(*) FROM t"), rows.to_string());
+    // Nothing at all can be written: it does not even start, and says why.
+    let refused = limited(&configuration, "-f 0").output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let complaint = String::from_utf8(refused.stderr).unwrap();
+    assert!(complaint.contains("log") && complaint.contains("File too large"), "{complaint}");
+
+    expect_rows(&configuration, answered, 1);
+}
+
+/// A file system of its own, of which only root can make one.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path, bytes: usize) -> Option<SmallDisk> {
+        fs::create_dir_all(at).unwrap();
+        let size = format!("size={bytes}");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).output();
+        mounted.is_ok_and(|mounted| mounted.status.success()).then(|| SmallDisk(at.to_owned()))
     }
-    again.stop();
+
+    fn resize(&self, bytes: usize) {
+        let size = format!("remount,size={bytes}");
+        assert!(Command::new("mount").args(["-o", &size]).arg(&self.0).status().unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn disk_of_the_log_that_is_full_is_told_at_each_start_until_there_is_room_and_nothing_answered_is_lost() {
+    let dir = folder();
+    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
+    cluster.start().unwrap();
+    let secrets = "[replica_login]\nuser = \"postgres\"\n";
+    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let log = configuration.dir.path().join("log");
+    let Some(disk) = SmallDisk::mount(&log, 2 << 20) else {
+        return eprintln!("skipped: mounting a file system needs root");
+    };
+    let mut answered = write_until_it_ends(configuration.command(), &dsn);
+    assert!(answered >= 10, "{answered}");
+
+    // A little room is enough to start and to be read from.
+    disk.resize((2 << 20) + (128 << 10));
+    answered += write_until_it_ends(configuration.command(), &dsn);
+
+    // And then it is not.
+    fs::write(log.join("filler"), vec![0; 2 << 20]).unwrap_err();
+    let complaint = configuration.refusal();
+    assert!(complaint.contains("No space left on device") && complaint.contains("Make room"), "{complaint}");
+    fs::remove_file(log.join("filler")).unwrap();
+
+    disk.resize(64 << 20);
+    expect_rows(&configuration, answered, 2);
 }
 
 /// Copies a folder with the rights of what is in it.
@@ -490,10 +567,7 @@ fn start_with_too_few_files_to_open_is_refused_and_with_fewer_than_the_limits_ne
     let replica = format!("[[databases.replicas]]\nname = \"r1\"\nhost = \"127.0.0.1\"\nport = {nobody}\n");
     fs::write(&path, fs::read_to_string(&path).unwrap() + &replica).unwrap();
     let complaint = |files_max: u32| {
-        let inner = configuration.command();
-        let mut command = Command::new("sh");
-        command.args(["-c", &format!("ulimit -n {files_max}; exec \"$0\" \"$@\"")]);
-        let output = command.arg(inner.get_program()).args(inner.get_args()).output().unwrap();
+        let output = limited(&configuration, &format!("-n {files_max}")).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
     };
