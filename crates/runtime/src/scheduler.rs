@@ -140,30 +140,27 @@ impl AgentQueue {
 
     /// The first and the last of the next commits to apply.
     pub async fn next(&self) -> (Csn, Csn) {
-        poll_fn(|cx| {
-            let mut inbox = self.inbox.lock();
-            match inbox.runs.pop_front() {
-                Some(run) => Poll::Ready(run),
-                None => {
-                    inbox.waker = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
+        self.wait(|inbox| inbox.runs.pop_front(), |inbox| &mut inbox.waker).await
     }
 
     /// Waits until somebody has lost a connection to the replica, and says for which reason.
     pub async fn suspected(&self) -> String {
+        self.wait(|inbox| inbox.suspected.take(), |inbox| &mut inbox.suspicion_waker).await
+    }
+
+    /// Waits until there is something to take; one for each kind may wait.
+    async fn wait<T>(
+        &self,
+        take: impl Fn(&mut AgentInbox) -> Option<T>,
+        waker: impl Fn(&mut AgentInbox) -> &mut Option<Waker>,
+    ) -> T {
         poll_fn(|cx| {
             let mut inbox = self.inbox.lock();
-            match inbox.suspected.take() {
-                Some(reason) => Poll::Ready(reason),
-                None => {
-                    inbox.suspicion_waker = Some(cx.waker().clone());
-                    Poll::Pending
-                }
+            if let Some(taken) = take(&mut inbox) {
+                return Poll::Ready(taken);
             }
+            *waker(&mut inbox) = Some(cx.waker().clone());
+            Poll::Pending
         })
         .await
     }
