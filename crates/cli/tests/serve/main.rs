@@ -88,6 +88,11 @@ impl Configuration {
         Configuration { dir, port }
     }
 
+    /// By which a client connects where nobody is asked for a password.
+    fn dsn(&self) -> String {
+        format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port)
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
         command.arg("serve").arg("-c").arg(self.dir.path().join("onecopy.toml"));
@@ -99,6 +104,30 @@ impl Configuration {
         let output = self.command().output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+/// Servers that ask for no passwords, and the files to serve them in the same way.
+struct Trusting {
+    cluster: Cluster,
+    configuration: Configuration,
+    // The servers stop before their folder goes.
+    _dir: TempDir,
+}
+
+impl Trusting {
+    fn start(replicas: usize) -> Trusting {
+        Trusting::start_with_log(replicas, "")
+    }
+
+    /// The same, with further settings of the log.
+    fn start_with_log(replicas: usize, log: &str) -> Trusting {
+        let dir = folder();
+        let mut cluster = Cluster::create(dir.path(), replicas, &Options::replica()).unwrap();
+        cluster.start().unwrap();
+        let (config, secrets) = ("[auth]\nmethod = \"trust\"\n", "[replica_login]\nuser = \"postgres\"\n");
+        let configuration = Configuration::write_with_log(cluster.servers(), config, log, secrets);
+        Trusting { cluster, configuration, _dir: dir }
     }
 }
 
@@ -225,12 +254,8 @@ fn existing_database_is_adopted_and_served_with_passwords_and_encryption_on_both
 
 #[test]
 fn servers_that_differ_are_refused_with_what_differs() {
-    let dir = folder();
-    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
-    cluster.start().unwrap();
+    let Trusting { _dir, cluster, configuration } = Trusting::start(2);
     let [first, second] = [0, 1].map(|index| cluster.server(index).dsn());
-    let secrets = "[replica_login]\nuser = \"postgres\"\n";
-    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
 
     answer(&second, "ALTER DATABASE postgres SET TimeZone = 'Asia/Tokyo'");
     let refused = configuration.refusal();
@@ -273,15 +298,10 @@ fn number(value: &serde_json::Value) -> u64 {
 
 #[test]
 fn log_is_cut_behind_what_replicas_have_flushed_and_one_that_needs_more_stays_out() {
-    let dir = folder();
-    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
-    cluster.start().unwrap();
     let log = "segment_bytes = 1_048_576\nkept_bytes_max = 2_097_152\n";
-    let secrets = "[replica_login]\nuser = \"postgres\"\n";
-    let config = "[auth]\nmethod = \"trust\"\n";
-    let configuration = Configuration::write_with_log(cluster.servers(), config, log, secrets);
+    let Trusting { _dir, mut cluster, configuration } = Trusting::start_with_log(2, log);
     let serving = Serving::start(&configuration);
-    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let dsn = configuration.dsn();
     let write = || {
         answer(&dsn, &format!("INSERT INTO t (s) VALUES ('{}')", "x".repeat(100_000)));
     };
@@ -339,11 +359,7 @@ const SESSIONS: &str = "SELECT array_agg(pid ORDER BY pid) FROM pg_locks WHERE l
 
 #[test]
 fn second_process_of_one_log_is_refused_before_it_touches_a_replica() {
-    let dir = folder();
-    let mut cluster = Cluster::create(dir.path(), 1, &Options::replica()).unwrap();
-    cluster.start().unwrap();
-    let secrets = "[replica_login]\nuser = \"postgres\"\n";
-    let mut configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let Trusting { _dir, cluster, mut configuration } = Trusting::start(1);
     let serving = Serving::start(&configuration);
     let server = cluster.server(0).dsn();
     let sessions = answer(&server, SESSIONS);
@@ -393,7 +409,7 @@ fn write_until_it_ends(mut command: Command, dsn: &str) -> usize {
 /// Starts without a limit, and compares: of the `unknown` ones that were not answered nobody knew what became of them.
 fn expect_rows(configuration: &Configuration, answered: usize, unknown: usize) {
     let again = Serving::start(configuration);
-    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let dsn = configuration.dsn();
     let rows: usize = answer(&dsn, "SELECT count(*) FROM t").parse().unwrap();
     assert!((answered..=answered + unknown).contains(&rows), "{rows} rows, {answered} answered");
     answer(&dsn, "UPDATE t SET s = 'y'");
@@ -405,12 +421,8 @@ fn expect_rows(configuration: &Configuration, answered: usize, unknown: usize) {
 
 #[test]
 fn process_ends_when_its_log_cannot_be_written_and_nothing_that_was_answered_is_lost() {
-    let dir = folder();
-    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
-    cluster.start().unwrap();
-    let secrets = "[replica_login]\nuser = \"postgres\"\n";
-    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
-    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let Trusting { _dir, cluster: _cluster, configuration } = Trusting::start(2);
+    let dsn = configuration.dsn();
 
     // No file may grow beyond some megabytes, and what is written behind that fails.
     let answered = write_until_it_ends(limited(&configuration, "-f 6144"), &dsn);
@@ -450,12 +462,8 @@ impl Drop for SmallDisk {
 
 #[test]
 fn disk_of_the_log_that_is_full_is_told_at_each_start_until_there_is_room_and_nothing_answered_is_lost() {
-    let dir = folder();
-    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
-    cluster.start().unwrap();
-    let secrets = "[replica_login]\nuser = \"postgres\"\n";
-    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
-    let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
+    let Trusting { _dir, cluster: _cluster, configuration } = Trusting::start(2);
+    let dsn = configuration.dsn();
     let log = configuration.dir.path().join("log");
     let Some(disk) = SmallDisk::mount(&log, 2 << 20) else {
         return eprintln!("skipped: mounting a file system needs root");
