@@ -302,8 +302,15 @@ SELECT json_build_object(
         SELECT coalesce(json_agg(json_build_object(
             'role', x.role, 'name', x.name, 'value', x.value) ORDER BY x.rank, x.role, x.name), '[]'::json)
         FROM (
-            SELECT 0 AS rank, NULL::name AS role, g.name, g.setting AS value
-            FROM pg_settings g WHERE g.source = 'configuration file'
+            SELECT 0 AS rank, NULL::name AS role, g.name,
+                   CASE g.source WHEN 'session' THEN g.reset_val ELSE g.setting END AS value
+            FROM pg_settings g
+            WHERE g.source = 'configuration file'
+               -- The reader may have set its own limits: what it returns to is the file's, unless it is its own role's.
+               OR g.source = 'session' AND g.name IN ('lock_timeout', 'statement_timeout') AND g.reset_val <> g.boot_val
+                  AND NOT EXISTS (SELECT FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c (text)
+                                  WHERE s.setrole = (SELECT oid FROM pg_roles WHERE rolname = session_user)
+                                    AND lower(split_part(c.text, '=', 1)) = g.name)
             UNION ALL
             SELECT CASE WHEN s.setrole = 0 THEN 1 ELSE 3 END + CASE WHEN s.setdatabase = 0 THEN 0 ELSE 1 END,
                    r.rolname, split_part(c.text, '=', 1), substr(c.text, strpos(c.text, '=') + 1)

@@ -193,10 +193,13 @@ fn idle_sessions_end_as_they_ask_and_take_no_lane_with_them() {
         // The server's own, and a role's: neither may end what all clients share.
         replica.batch_execute("ALTER SYSTEM SET idle_session_timeout = '300ms'").await.unwrap();
         replica.batch_execute("SELECT pg_reload_conf()").await.unwrap();
-        let dsn = format!("{} options='-c idle_in_transaction_session_timeout=250'", file.client.dsn);
-        let (client, connection) = tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await.unwrap();
-        let ended = tokio::spawn(connection);
-        assert_eq!(rows(&client, "SHOW idle_in_transaction_session_timeout").await, "250ms");
+        let begin = async |options: &str| {
+            let dsn = format!("{} options='{options}'", file.client.dsn);
+            let (client, connection) = tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await.unwrap();
+            (client, tokio::spawn(connection))
+        };
+        let (client, _) = begin("-c idle_in_transaction_session_timeout=3601s").await;
+        assert_eq!(rows(&client, "SHOW idle_in_transaction_session_timeout").await, "3601s");
         client.batch_execute("SET idle_session_timeout TO 90000").await.unwrap();
         assert_eq!(rows(&client, "SHOW idle_session_timeout").await, "90s");
         let set = "SELECT set_config('idle_session_timeout', '2min', false)";
@@ -207,13 +210,13 @@ fn idle_sessions_end_as_they_ask_and_take_no_lane_with_them() {
         assert_eq!(rows(&client, "SHOW idle_session_timeout").await, "0");
         client.batch_execute("ROLLBACK").await.unwrap();
         assert_eq!(rows(&client, "SHOW idle_session_timeout").await, "2min");
+        // Nothing but the transaction that is to be ended, in one message: a pause of this test may end whatever follows.
+        let (client, ended) = begin("-c idle_in_transaction_session_timeout=250").await;
         client.batch_execute("BEGIN; CREATE TABLE t (id int)").await.unwrap();
         let error = ended.await.unwrap().unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT), "{error}");
 
-        let (client, connection) =
-            tokio_postgres::connect(&file.client.dsn, tokio_postgres::NoTls).await.unwrap();
-        let ended = tokio::spawn(connection);
+        let (client, ended) = begin("").await;
         client.batch_execute("SET idle_session_timeout = '500ms'").await.unwrap();
         let error = ended.await.unwrap().unwrap_err();
         assert_eq!(error.code(), Some(&SqlState::IDLE_SESSION_TIMEOUT), "{error}");

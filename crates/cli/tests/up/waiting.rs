@@ -5,6 +5,8 @@
 
 use super::clients::{block_on, connect, rows};
 use super::three::Three;
+use super::{Up, folder};
+use onecopy_cluster::ClusterFile;
 use onecopy_workload::{Catalogue, Value, pgbench, tpcw};
 use std::time::Duration;
 use tokio_postgres::Client;
@@ -321,13 +323,13 @@ fn a_statement_waits_no_longer_than_its_session_or_its_text_allows() {
         };
 
         let update = "UPDATE t SET n = n + 1 WHERE id = 1";
-        other.batch_execute("SET lock_timeout = '30ms'").await.unwrap();
         let lock_timeout = "canceling statement due to lock timeout".to_owned();
-        assert_eq!(refused(update).await, (SqlState::LOCK_NOT_AVAILABLE, lock_timeout.clone()));
-        other.batch_execute("SET statement_timeout = '20ms'").await.unwrap();
         let statement_timeout = "canceling statement due to statement timeout".to_owned();
+        other.batch_execute("SET lock_timeout = '30ms'").await.unwrap();
+        assert_eq!(refused(update).await, (SqlState::LOCK_NOT_AVAILABLE, lock_timeout.clone()));
+        other.batch_execute("SET lock_timeout = '10min'; SET statement_timeout = '500ms'").await.unwrap();
         assert_eq!(refused(update).await, (SqlState::QUERY_CANCELED, statement_timeout));
-        other.batch_execute("RESET lock_timeout; RESET statement_timeout").await.unwrap();
+        other.batch_execute("RESET statement_timeout; RESET lock_timeout").await.unwrap();
 
         other.batch_execute("BEGIN; SET LOCAL lock_timeout = '30ms'").await.unwrap();
         assert_eq!(refused(update).await, (SqlState::LOCK_NOT_AVAILABLE, lock_timeout));
@@ -343,5 +345,49 @@ fn a_statement_waits_no_longer_than_its_session_or_its_text_allows() {
         at_once(&one, "COMMIT").await;
         assert_eq!(rows(&other, "SELECT n FROM t WHERE id = 1 FOR UPDATE NOWAIT").await, "10");
         three.assert_identical();
+    });
+}
+
+#[test]
+fn time_limits_of_roles_and_servers_bound_waiting_as_those_of_sessions_do() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let holder = connect(&file.client.dsn).await;
+        at_once(&holder, "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 0)").await;
+        let replica = connect(&file.replicas[0].dsn).await;
+        replica.batch_execute("ALTER SYSTEM SET lock_timeout = '70ms'").await.unwrap();
+        replica.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+        while rows(&replica, "SHOW lock_timeout").await != "70ms" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // A server's file is looked at when definitions have changed.
+        at_once(&holder, "CREATE TABLE later (id int)").await;
+        at_once(&holder, "SET lock_timeout = 0").await;
+        let hold = "BEGIN; UPDATE t SET n = 10 WHERE id = 1";
+        at_once(&holder, hold).await;
+        let refused = async |client: &Client| {
+            let waits = client.batch_execute("UPDATE t SET n = n + 1 WHERE id = 1");
+            let ended = tokio::time::timeout(Duration::from_secs(50), waits).await;
+            let error = ended.expect("it waits for as long as onecopy lets it").unwrap_err();
+            error.as_db_error().unwrap().message().to_owned()
+        };
+        let of_file = connect(&file.client.dsn).await;
+        assert_eq!(rows(&of_file, "SHOW lock_timeout").await, "70ms");
+        assert_eq!(refused(&of_file).await, "canceling statement due to lock timeout");
+
+        let own =
+            "ALTER ROLE postgres SET lock_timeout = 0; ALTER ROLE postgres SET statement_timeout = '600ms'";
+        // Definitions change when no transaction is open.
+        at_once(&holder, "COMMIT").await;
+        at_once(&holder, own).await;
+        at_once(&holder, hold).await;
+        let of_role = connect(&file.client.dsn).await;
+        assert_eq!(rows(&of_role, "SHOW statement_timeout").await, "600ms");
+        assert_eq!(refused(&of_role).await, "canceling statement due to statement timeout");
+        of_role.batch_execute("SET statement_timeout = 0; SET lock_timeout = '40ms'").await.unwrap();
+        assert_eq!(refused(&of_role).await, "canceling statement due to lock timeout");
+        at_once(&holder, "COMMIT").await;
     });
 }

@@ -28,13 +28,15 @@ struct Setting {
 }
 
 impl Environment {
-    /// Of a new session: what its role and database begin with, as far as it changes the meaning of statements, and
-    /// what its startup packet asked for. A lane may have begun before somebody changed the former.
+    /// Of a new session: what its role and database begin with, as far as it changes the meaning of statements or is
+    /// heeded here, and what its startup packet asked for. A lane may have begun before somebody changed the former.
     pub fn of_startup(catalogue: &Catalogue, user: &str, asked: &[(String, String)]) -> Environment {
         let mut environment = Environment::default();
         let begins = catalogue.settings.iter().filter(|setting| {
             setting.role.as_deref().is_none_or(|role| role == user)
-                && (is_meaningful(&setting.name) || is_kept_here(&setting.name))
+                && (is_meaningful(&setting.name)
+                    || is_kept_here(&setting.name)
+                    || bounds_waiting(&setting.name))
         });
         let begins = begins.map(|setting| (&setting.name, &setting.value));
         for (name, value) in begins.chain(asked.iter().map(|(name, value)| (name, value))) {
@@ -132,6 +134,15 @@ pub fn is_kept_here(name: &str) -> bool {
     [IDLE_IN_TRANSACTION, IDLE_SESSION].iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
+/// Whether a setting bounds waiting here as it does on a server, which honours it, too.
+fn bounds_waiting(name: &str) -> bool {
+    [LOCK_TIMEOUT, STATEMENT_TIMEOUT].iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// For how long a statement may wait for others.
+pub const LOCK_TIMEOUT: &str = "lock_timeout";
+/// For how long a statement may run.
+pub const STATEMENT_TIMEOUT: &str = "statement_timeout";
 /// For how long a session may leave a transaction open without a statement.
 pub const IDLE_IN_TRANSACTION: &str = "idle_in_transaction_session_timeout";
 /// For how long a session may be silent outside transactions.
@@ -176,6 +187,27 @@ mod tests {
         assert_eq!(environment.value("datestyle"), Some("German"));
         environment.reset_all();
         assert_eq!((environment.value("datestyle"), environment.hash()), (None, begun));
+    }
+
+    #[test]
+    fn time_limits_that_a_role_or_the_server_begins_with_are_known_and_returned_to() {
+        let mut catalogue = Catalogue::default();
+        catalogue.settings = vec![
+            begins(None, "lock_timeout", "30000"),
+            begins(None, "Statement_Timeout", "1min"),
+            begins(Some("ada"), "lock_timeout", "5s"),
+        ];
+        let mut environment = Environment::of_startup(&catalogue, "ada", &[]);
+        assert_eq!(environment.value(LOCK_TIMEOUT), Some("5s"));
+        assert_eq!(environment.value(STATEMENT_TIMEOUT), Some("1min"));
+        assert!(environment.command().contains("set_config('lock_timeout', '5s', false)"));
+        assert_eq!(environment.meaningful_hash(), 0, "records need not carry them");
+        environment.set(LOCK_TIMEOUT, "SET lock_timeout = 0".to_owned(), Some("0".to_owned()));
+        assert_eq!(environment.value(LOCK_TIMEOUT), Some("0"));
+        environment.reset(LOCK_TIMEOUT);
+        assert_eq!(environment.value(LOCK_TIMEOUT), Some("5s"));
+        let bo = Environment::of_startup(&catalogue, "bo", &[]);
+        assert_eq!(bo.value(LOCK_TIMEOUT), Some("30000"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Session;
+use super::environment::{LOCK_TIMEOUT, STATEMENT_TIMEOUT};
 use crate::errors::{Cancelled, Failure};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -17,19 +18,19 @@ impl Session {
         let limit_ms = self.shared.limits.wait_timeout_ms;
         let limits = [
             no_wait.then_some((NO_WAIT_GRACE, Cancelled::NoWait)),
-            self.timeout("lock_timeout").map(|limit| (limit, Cancelled::LockTimeout)),
-            self.timeout("statement_timeout").map(|limit| (limit, Cancelled::StatementTimeout)),
+            self.timeout(LOCK_TIMEOUT).map(|limit| (limit, Cancelled::LockTimeout)),
+            self.timeout(STATEMENT_TIMEOUT).map(|limit| (limit, Cancelled::StatementTimeout)),
             (limit_ms > 0).then_some((Duration::from_millis(limit_ms), Cancelled::Timeout)),
         ];
         limits.into_iter().flatten().min_by_key(|(limit, _)| *limit)
     }
 
-    /// A setting of the session that limits time, if it has set one.
+    /// A setting of the session that limits time, if it or what it began with sets one.
     pub(super) fn timeout(&self, name: &str) -> Option<Duration> {
         milliseconds(self.setting(name)?)
     }
 
-    /// What the session has set, for the transaction or for itself.
+    /// What is set for the transaction, by the session, or by what it began with.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         let local = self.txn.as_ref().and_then(|txn| {
             let mut settings = txn.local_settings.iter().rev();
