@@ -101,8 +101,8 @@ pub struct ObjectIds {
     version: AtomicU64,
     asked: AtomicU64,
     is_asked: Notify,
-    /// Up to which question it was read anew.
-    answered: watch::Sender<u64>,
+    /// Up to which question each replica was read anew.
+    answered: watch::Sender<HashMap<ReplicaId, u64>>,
 }
 
 impl Default for ObjectIds {
@@ -112,7 +112,7 @@ impl Default for ObjectIds {
             version: AtomicU64::new(1),
             asked: AtomicU64::new(0),
             is_asked: Notify::new(),
-            answered: watch::Sender::new(0),
+            answered: watch::Sender::default(),
         }
     }
 }
@@ -136,16 +136,21 @@ impl ObjectIds {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// The replicas were read after a question.
-    pub fn answer(&self, question: u64) {
-        self.answered.send_replace(question);
+    /// These replicas were read after a question.
+    pub fn answer(&self, question: u64, read: &[ReplicaId]) {
+        self.answered.send_modify(|answered| {
+            answered.extend(read.iter().map(|replica| (*replica, question)));
+        });
     }
 
-    /// Has the replicas read, and waits for it for a limited time.
-    pub async fn learn(&self) {
+    /// Has the replicas read, and waits for one of them (`None`: whichever is first) for a limited time.
+    pub async fn learn(&self, replica: Option<ReplicaId>) {
         let question = self.ask();
         let mut answered = self.answered.subscribe();
-        let answer = answered.wait_for(|answered| *answered >= question);
+        let answer = answered.wait_for(|answered| match &replica {
+            Some(replica) => answered.get(replica).is_some_and(|upto| *upto >= question),
+            None => answered.values().any(|upto| *upto >= question),
+        });
         // What is not known then is told as far as it cannot be mistaken.
         let _in_time = tokio::time::timeout(LEARN_WAIT, answer).await;
     }
@@ -367,7 +372,7 @@ impl LaneIds {
         }
         if !self.own_definitions {
             let ids = self.ids.clone();
-            ids.learn().await;
+            ids.learn(Some(self.replica)).await;
             self.catch_up();
         }
         let (numbers, stand_ins, ids) = (&self.numbers, &mut self.stand_ins, &self.ids);
@@ -502,6 +507,37 @@ mod tests {
         ] {
             assert!(!ids.differ_in(&harmless), "{harmless:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn description_waits_until_its_own_replica_was_read() {
+        let ids = Arc::new(ObjectIds::default());
+        ids.take(&[reading(0, 1, &[("a", 20_000)]), reading(1, 1, &[("a", 30_000)])], 1);
+        let mut lane = LaneIds::new(ids.clone(), ReplicaId(1), 1);
+        let mut told = BytesMut::new();
+        build::parameter_description(&mut told, [30_001]).unwrap();
+        {
+            let mut tell = std::pin::pin!(lane.tell(b't', &mut told[HEAD_LEN..]));
+            let mut is_pending = async || {
+                tokio::select! {
+                    biased;
+                    _ = &mut tell => false,
+                    () = std::future::ready(()) => true,
+                }
+            };
+            assert!(is_pending().await);
+            // The replica lags behind the definitions under which the first was read.
+            let of_first = || reading(0, 1, &[("a", 20_000), ("b", 20_001)]);
+            ids.take(&[of_first()], 2);
+            ids.answer(ids.newest_question(), &[ReplicaId(0)]);
+            assert!(is_pending().await);
+            ids.take(&[of_first(), reading(1, 1, &[("a", 30_000), ("b", 30_001)])], 2);
+            ids.answer(ids.newest_question(), &[ReplicaId(0), ReplicaId(1)]);
+            tell.await.unwrap();
+        }
+        let mut expected = BytesMut::new();
+        build::parameter_description(&mut expected, [20_001]).unwrap();
+        assert_eq!(told, expected);
     }
 
     #[tokio::test]

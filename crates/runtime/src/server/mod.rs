@@ -41,6 +41,8 @@ use cancel::Cancels;
 /// How often each replica is asked for definitions in vain, since tables are locked, before the locks are taken away: for
 /// some seconds.
 const BLOCKED_ROUNDS_MAX: u32 = 10;
+/// How long to wait at most before it is looked again whether a replica's object ids can be read.
+const OBJECT_IDS_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// What all sessions of a served database share.
 pub struct Shared {
@@ -98,52 +100,76 @@ impl Shared {
         self.object_ids.ask();
     }
 
-    /// Reads the object ids of the replicas whenever somebody asks for them.
+    /// Reads the object ids of the replicas whenever somebody asks for them, until all in service have been read.
     async fn keep_object_ids(&self) {
         loop {
             let mut question = self.object_ids.question().await;
             let mut pause = Duration::from_millis(1);
-            while !self.read_object_ids().await {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_millis(100));
-                question = self.object_ids.newest_question();
+            loop {
+                let read = self.read_object_ids().await;
+                self.object_ids.answer(question, &read);
+                let is_complete =
+                    || self.pools.iter().all(|pool| !pool.is_up() || read.contains(&pool.replica));
+                if !read.is_empty() && is_complete() {
+                    break;
+                }
+                // Some lag. To list all objects costs more than to look whether they still do.
+                loop {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(OBJECT_IDS_PAUSE_MAX);
+                    let newest = self.object_ids.newest_question();
+                    let is_asked = std::mem::replace(&mut question, newest) != newest;
+                    let lags = |pool: &&Arc<Pool>| pool.is_up() && !read.contains(&pool.replica);
+                    let lagging: Vec<_> = self.pools.iter().filter(lags).collect();
+                    let is_worth_it =
+                        lagging.is_empty() || lagging.iter().any(|pool| self.contains_definitions(pool));
+                    if is_asked || read.is_empty() || is_worth_it {
+                        break;
+                    }
+                }
             }
-            self.object_ids.answer(question);
         }
     }
 
-    /// Reads the object ids of all replicas that contain the definitions in force; whether the reference replica is among
-    /// them, and they stayed in force.
-    async fn read_object_ids(&self) -> bool {
+    /// Whether a replica in service surely contains the definitions in force.
+    fn contains_definitions(&self, pool: &Pool) -> bool {
+        let applied = self.scheduler.status().replicas[usize::from(pool.replica.0)].applied;
+        pool.is_up()
+            && self.classifier.generation_contained(Csn(applied)) == Some(self.classifier.generation())
+    }
+
+    /// Reads the object ids of all replicas that contain the definitions in force, and says which: none unless the
+    /// reference replica is among them, and the definitions stayed in force.
+    async fn read_object_ids(&self) -> Vec<ReplicaId> {
         let generation = self.classifier.generation();
         if self.classifier.is_changing() {
-            return false;
+            return Vec::new();
         }
         // Those that do not contain the definitions in force yet are not asked.
         self.want_everywhere();
         let mut readings = Vec::new();
         for pool in self.pools.iter().filter(|pool| pool.is_up()) {
             let incarnation = pool.incarnation();
-            let applied = self.scheduler.status().replicas[usize::from(pool.replica.0)].applied;
-            let objects = match self.classifier.generation_contained(Csn(applied)) {
-                Some(contained) if contained == generation => self.object_ids_on(pool).await,
-                _ => None,
+            let objects = match self.contains_definitions(pool) {
+                true => self.object_ids_on(pool).await,
+                false => None,
             };
             match objects {
                 Some(objects) if pool.incarnation() == incarnation => {
                     readings.push(Reading { replica: pool.replica, incarnation, objects });
                 }
                 // Those whose catalogue clients see have to be the first.
-                _ if readings.is_empty() => return false,
+                _ if readings.is_empty() => return Vec::new(),
                 _ => {}
             }
         }
-        if readings.is_empty() || self.classifier.is_changing() || self.classifier.generation() != generation
-        {
-            return false;
+        if self.classifier.is_changing() || self.classifier.generation() != generation {
+            return Vec::new();
         }
-        self.object_ids.take(&readings, generation);
-        true
+        if !readings.is_empty() {
+            self.object_ids.take(&readings, generation);
+        }
+        readings.iter().map(|reading| reading.replica).collect()
     }
 
     /// Over a connection of its own: all lanes may be lent to those who wait for this.

@@ -47,7 +47,7 @@ impl Session {
             match self.shared.object_ids.type_of(number, generation) {
                 Some(Some(name)) => return Ok(name.to_string()),
                 Some(None) => break,
-                None => self.shared.object_ids.learn().await,
+                None => self.shared.object_ids.learn(None).await,
             }
         }
         if self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some())
