@@ -26,13 +26,7 @@ pub fn catalogue_query(server_version: u32) -> String {
 const MADE_OF: &str = r"WITH RECURSIVE made (oid) AS (
                     SELECT {type}
                     UNION
-                    SELECT m.oid FROM made JOIN LATERAL (
-                        SELECT t.oid FROM pg_type t
-                        WHERE t.typtype = 'd' AND t.typbasetype = made.oid OR t.typelem = made.oid AND t.typcategory = 'A'
-                        UNION ALL
-                        SELECT r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
-                        WHERE a.atttypid = made.oid AND a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
-                    ) m ON true
+                    SELECT parts.whole FROM made JOIN parts ON parts.part = made.oid
                 )
                 SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
                                 ORDER BY t.oid <> {type}, n.nspname, t.typname)
@@ -54,6 +48,19 @@ domains (oid, at, modifier, default_text) AS (
 bases AS (
     SELECT d.oid, d.at AS base, d.modifier, d.default_text
     FROM domains d JOIN pg_type t ON t.oid = d.at WHERE t.typtype <> 'd'
+),
+parts (part, whole) AS (
+    SELECT t.typbasetype, t.oid FROM pg_type t WHERE t.typtype = 'd'
+    UNION ALL
+    SELECT t.typelem, t.oid FROM pg_type t WHERE t.typelem <> 0 AND t.typcategory = 'A'
+    UNION ALL
+    SELECT a.atttypid, r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
+    WHERE a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
+),
+relations AS (
+    SELECT c.oid, s.nspname, c.relname, c.relkind, c.relpersistence, c.relrowsecurity, c.relispartition
+    FROM pg_class c JOIN schemas s ON s.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'
 ),
 owned AS (
     SELECT d.refobjid AS table_oid, d.refobjsubid AS attnum, n.nspname, c.relname, c.oid
@@ -78,21 +85,30 @@ columns AS (
         'identity', nullif(a.attidentity, ''),
         'generated', nullif(a.attgenerated, ''),
         'deterministic', coalesce(co.collisdeterministic, true),
-        'sequence', (SELECT json_build_array(o.nspname, o.relname) FROM owned o
-                     WHERE o.table_oid = a.attrelid AND o.attnum = a.attnum ORDER BY o.oid LIMIT 1)
+        'sequence', CASE WHEN o.table_oid IS NOT NULL THEN json_build_array(o.nspname, o.relname) END
     ) ORDER BY a.attnum) AS list
-    FROM pg_attribute a
+    FROM relations r
+    JOIN pg_attribute a ON a.attrelid = r.oid
     JOIN pg_type t ON t.oid = a.atttypid
     LEFT JOIN bases b ON b.oid = t.oid
     JOIN pg_type bt ON bt.oid = coalesce(b.base, t.oid)
     JOIN pg_namespace bn ON bn.oid = bt.typnamespace
     LEFT JOIN pg_attrdef ad ON ad.adrelid = a.attrelid AND ad.adnum = a.attnum
     LEFT JOIN pg_collation co ON co.oid = a.attcollation
+    LEFT JOIN (SELECT DISTINCT ON (table_oid, attnum) * FROM owned ORDER BY table_oid, attnum, oid) o
+           ON o.table_oid = a.attrelid AND o.attnum = a.attnum
     WHERE a.attnum > 0 AND NOT a.attisdropped
     GROUP BY a.attrelid
 ),
 indexes AS (
-    SELECT i.indrelid, i.indisunique, i.indisprimary, ic.relname,
+    SELECT i.indrelid,
+           json_agg(json_build_object(
+               'name', i.relname, 'columns', i.key_columns, 'depends', i.depends, 'primary', i.indisprimary,
+               'partial', i.partial, 'nulls_equal', i.nulls_equal, 'immediate', i.immediate
+           ) ORDER BY i.indisprimary DESC, i.relname) FILTER (WHERE i.indisunique) AS unique_list,
+           json_agg(i.key_columns ORDER BY i.relname) FILTER (WHERE NOT i.indisunique) AS list
+    FROM (
+        SELECT i.indrelid, i.indisunique, i.indisprimary, ic.relname,
            (SELECT coalesce(json_agg(k.attnum ORDER BY k.ord), '[]'::json)
             FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, ord) WHERE k.ord <= i.indnkeyatts) AS key_columns,
            (SELECT coalesce(json_agg(DISTINCT d.refobjsubid), '[]'::json) FROM pg_depend d
@@ -100,8 +116,25 @@ indexes AS (
               AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid > 0) AS depends,
            i.indpred IS NOT NULL AS partial, {nulls_equal} AS nulls_equal,
            i.indimmediate AND i.indisvalid AS immediate
-    FROM pg_index i JOIN pg_class ic ON ic.oid = i.indexrelid
-    WHERE (i.indisready OR i.indisvalid) AND NOT ic.relispartition AND NOT i.indisexclusion
+        FROM relations r JOIN pg_index i ON i.indrelid = r.oid JOIN pg_class ic ON ic.oid = i.indexrelid
+        WHERE (i.indisready OR i.indisvalid) AND NOT ic.relispartition AND NOT i.indisexclusion
+    ) i
+    GROUP BY i.indrelid
+),
+checks AS (
+    SELECT x.relation, json_agg(x.text ORDER BY x.text) AS list
+    FROM (
+        SELECT r.oid AS relation, pg_get_expr(k.conbin, k.conrelid) AS text
+        FROM relations r JOIN pg_constraint k ON k.conrelid = r.oid WHERE k.contype = 'c'
+        UNION
+        SELECT r.oid, CASE WHEN k.conrelid = 0 THEN pg_get_expr(k.conbin, 0) END
+        FROM relations r JOIN pg_attribute a ON a.attrelid = r.oid
+        JOIN (SELECT oid, oid AS at FROM domains UNION SELECT oid, at FROM domains) d ON d.oid = a.atttypid
+        JOIN pg_constraint k ON k.contypid = d.at AND k.contype = 'c'
+        WHERE a.attnum > 0 AND NOT a.attisdropped
+    ) x
+    WHERE x.text IS NOT NULL
+    GROUP BY x.relation
 )
 SELECT json_build_object(
     'server_version', current_setting('server_version_num')::int,
@@ -109,18 +142,13 @@ SELECT json_build_object(
     'schemas', (SELECT json_agg(nspname ORDER BY nspname) FROM pg_namespace),
     'tables', (
         SELECT coalesce(json_agg(json_build_object(
-            'schema', s.nspname,
+            'schema', c.nspname,
             'name', c.relname,
             'kind', c.relkind,
             'persistence', c.relpersistence,
             'columns', coalesce(cols.list, '[]'::json),
-            'unique', (SELECT coalesce(json_agg(json_build_object(
-                    'name', i.relname, 'columns', i.key_columns, 'depends', i.depends, 'primary', i.indisprimary,
-                    'partial', i.partial, 'nulls_equal', i.nulls_equal, 'immediate', i.immediate
-                ) ORDER BY i.indisprimary DESC, i.relname), '[]'::json)
-                FROM indexes i WHERE i.indrelid = c.oid AND i.indisunique),
-            'indexes', (SELECT coalesce(json_agg(i.key_columns ORDER BY i.relname), '[]'::json)
-                FROM indexes i WHERE i.indrelid = c.oid AND NOT i.indisunique),
+            'unique', coalesce(i.unique_list, '[]'::json),
+            'indexes', coalesce(i.list, '[]'::json),
             'foreign_keys', (SELECT coalesce(json_agg(json_build_object(
                     'name', k.conname, 'columns', k.conkey, 'parent_schema', pn.nspname, 'parent', pc.relname,
                     'parent_columns', k.confkey, 'on_delete', k.confdeltype, 'on_update', k.confupdtype,
@@ -130,15 +158,7 @@ SELECT json_build_object(
                 JOIN pg_namespace pn ON pn.oid = pc.relnamespace
                 WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.conparentid = 0),
             'exclusion', EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'x'),
-            'checks', (SELECT coalesce(json_agg(x.text ORDER BY x.text), '[]'::json) FROM (
-                    SELECT pg_get_expr(k.conbin, k.conrelid) AS text FROM pg_constraint k
-                    WHERE k.conrelid = c.oid AND k.contype = 'c'
-                    UNION
-                    SELECT CASE WHEN k.conrelid = 0 THEN pg_get_expr(k.conbin, 0) END FROM pg_attribute a
-                    JOIN domains d ON d.oid = a.atttypid
-                    JOIN pg_constraint k ON k.contypid IN (d.oid, d.at) AND k.contype = 'c'
-                    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                ) x WHERE x.text IS NOT NULL),
+            'checks', coalesce(k.list, '[]'::json),
             'triggers', (SELECT coalesce(json_agg(json_build_object(
                     'name', g.tgname, 'function_schema', fn.nspname, 'function', f.proname, 'enabled', g.tgenabled,
                     'row', g.tgtype & 1 <> 0, 'before', g.tgtype & 66 <> 0, 'on_insert', g.tgtype & 4 <> 0,
@@ -159,10 +179,11 @@ SELECT json_build_object(
                 FROM pg_inherits h JOIN pg_class pc ON pc.oid = h.inhparent
                 JOIN pg_namespace pn ON pn.oid = pc.relnamespace WHERE h.inhrelid = c.oid),
             'is_partition', c.relispartition
-        ) ORDER BY s.nspname, c.relname), '[]'::json)
-        FROM pg_class c JOIN schemas s ON s.oid = c.relnamespace
+        ) ORDER BY c.nspname, c.relname), '[]'::json)
+        FROM relations c
         LEFT JOIN columns cols ON cols.attrelid = c.oid
-        WHERE c.relkind IN ('r', 'p', 'f') AND c.relpersistence <> 't'),
+        LEFT JOIN indexes i ON i.indrelid = c.oid
+        LEFT JOIN checks k ON k.relation = c.oid),
     'views', (
         SELECT coalesce(json_agg(json_build_object(
             'schema', s.nspname,
@@ -181,13 +202,13 @@ SELECT json_build_object(
             'schema', s.nspname, 'name', c.relname, 'type_name', format_type(q.seqtypid, NULL),
             'start', q.seqstart, 'increment', q.seqincrement, 'min', q.seqmin, 'max', q.seqmax,
             'cache', q.seqcache, 'cycle', q.seqcycle,
-            'owner', (SELECT json_build_array(tn.nspname, tc.relname, a.attname)
-                      FROM owned o JOIN pg_class tc ON tc.oid = o.table_oid
-                      JOIN pg_namespace tn ON tn.oid = tc.relnamespace
-                      JOIN pg_attribute a ON a.attrelid = o.table_oid AND a.attnum = o.attnum
-                      WHERE o.oid = c.oid LIMIT 1)
+            'owner', CASE WHEN a.attrelid IS NOT NULL THEN json_build_array(tn.nspname, tc.relname, a.attname) END
         ) ORDER BY s.nspname, c.relname), '[]'::json)
         FROM pg_sequence q JOIN pg_class c ON c.oid = q.seqrelid JOIN schemas s ON s.oid = c.relnamespace
+        LEFT JOIN (SELECT DISTINCT ON (oid) * FROM owned ORDER BY oid, table_oid, attnum) o ON o.oid = c.oid
+        LEFT JOIN pg_attribute a ON a.attrelid = o.table_oid AND a.attnum = o.attnum
+        LEFT JOIN pg_class tc ON tc.oid = a.attrelid
+        LEFT JOIN pg_namespace tn ON tn.oid = tc.relnamespace
         WHERE c.relpersistence <> 't'),
     'functions', (
         SELECT coalesce(json_agg(json_build_object(
@@ -286,13 +307,14 @@ SELECT json_build_object(
     'types', (
         SELECT coalesce(json_agg(json_build_object(
             'schema', s.nspname, 'name', t.typname, 'kind', t.typtype,
-            'base_oid', coalesce((SELECT CASE WHEN bt.typnamespace = 'pg_catalog'::regnamespace THEN bt.oid::bigint END
-                                  FROM bases b JOIN pg_type bt ON bt.oid = b.base WHERE b.oid = t.oid), 0),
+            'base_oid', CASE WHEN bt.typnamespace = 'pg_catalog'::regnamespace THEN bt.oid::bigint ELSE 0 END,
             'check', (SELECT string_agg(CASE WHEN k.conrelid = 0 THEN pg_get_expr(k.conbin, 0) END, ' AND ') FROM pg_constraint k
                       WHERE k.contypid = t.oid AND k.contype = 'c'),
-            'default', (SELECT b.default_text FROM bases b WHERE b.oid = t.oid)
+            'default', b.default_text
         ) ORDER BY s.nspname, t.typname), '[]'::json)
         FROM pg_type t JOIN schemas s ON s.oid = t.typnamespace
+        LEFT JOIN bases b ON b.oid = t.oid
+        LEFT JOIN pg_type bt ON bt.oid = b.base
         LEFT JOIN pg_class rc ON rc.oid = t.typrelid
         WHERE (rc.relkind IS NULL OR rc.relkind = 'c') AND t.typcategory <> 'A'),
     'extensions', (
