@@ -88,6 +88,32 @@ fn settings_change_within_a_session_and_replicas_follow() {
 }
 
 #[test]
+fn reading_definitions_inside_a_transaction_leaves_no_trace_in_it() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        let shown = "SELECT current_setting('jit'), current_setting('search_path')";
+        client.batch_execute("SET jit = on; CREATE SCHEMA a; CREATE TABLE big (id int)").await.unwrap();
+        client
+            .batch_execute("BEGIN; SET LOCAL search_path = a; SAVEPOINT onecopy_definitions")
+            .await
+            .unwrap();
+        client.batch_execute("DECLARE c CURSOR FOR SELECT 7; CREATE TABLE t (id int)").await.unwrap();
+        assert_eq!(rows(&client, shown).await, "on a");
+        assert_eq!(rows(&client, "FETCH c").await, "7");
+        client.batch_execute("INSERT INTO t VALUES (1); ROLLBACK TO onecopy_definitions").await.unwrap();
+        let gone = client.batch_execute("SELECT * FROM t").await.unwrap_err();
+        assert_eq!(gone.code(), Some(&SqlState::UNDEFINED_TABLE));
+        client.batch_execute("ROLLBACK TO onecopy_definitions; CREATE TABLE t (id text)").await.unwrap();
+        client.batch_execute("INSERT INTO t VALUES ('x'); COMMIT").await.unwrap();
+        assert_eq!(rows(&client, "SELECT id FROM a.t").await, "x");
+        assert_eq!(rows(&client, shown).await, "on \"$user\", public");
+    });
+}
+
+#[test]
 fn text_that_is_not_utf_8_is_an_error_and_the_session_goes_on() {
     use std::io::{Read, Write};
     let dir = folder();

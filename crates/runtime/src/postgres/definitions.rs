@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use onecopy_classify::catalogue::Sequence;
-use onecopy_classify::catalogue_queries::catalogue_query;
+use onecopy_classify::catalogue_queries::{CATALOGUE_SETUP, catalogue_query};
 use onecopy_classify::{Catalogue, table_id};
 use onecopy_core::{SequenceDefinition, TableId};
 use parking_lot::Mutex;
@@ -14,22 +14,33 @@ use crate::agent::quote;
 use crate::lane::{Lane, LaneError};
 use crate::record::{Record, What, Write};
 
-/// Reads the catalogue snapshot that classification works with; also inside an open transaction, whose own changes it
-/// shows.
+/// Reads the catalogue snapshot that classification works with, outside of transactions.
 pub async fn read(lane: &mut Lane) -> Result<Catalogue, LaneError> {
+    // One message is one transaction, with which the setup ends.
+    read_by(lane, |query| format!("{CATALOGUE_SETUP}; {query}")).await
+}
+
+/// The same inside an open transaction, whose own changes it shows. Nothing of the reading stays in it, not even locks,
+/// unless it fails, which the transaction does then, too.
+pub async fn read_in_transaction(lane: &mut Lane) -> Result<Catalogue, LaneError> {
+    let read = |query: &str| {
+        let (begin, end) = (format!("SAVEPOINT {SAVEPOINT}"), format!("ROLLBACK TO SAVEPOINT {SAVEPOINT}"));
+        format!("{begin}; {CATALOGUE_SETUP}; {query}; {end}; RELEASE SAVEPOINT {SAVEPOINT}")
+    };
+    read_by(lane, read).await
+}
+
+async fn read_by(lane: &mut Lane, commands: impl Fn(&str) -> String) -> Result<Catalogue, LaneError> {
     let version = lane.query("SHOW server_version_num").await?;
     let version =
         version.into_iter().flatten().flatten().next().and_then(|text| text.parse().ok()).unwrap_or(0);
-    // Names are written out in full only while the search path does not find them without.
-    let path = lane.query("SELECT pg_catalog.current_setting('search_path')").await?;
-    let path = path.into_iter().flatten().flatten().next().unwrap_or_default();
-    lane.command("SELECT pg_catalog.set_config('search_path', 'pg_catalog', false)").await?;
-    // The planner takes the query for an expensive one and would have it compiled, which takes longer than it runs.
-    let rows = lane.query(&format!("SET LOCAL jit = off; {}", catalogue_query(version))).await;
-    lane.command(&format!("SELECT pg_catalog.set_config('search_path', {}, false)", quote(&path))).await?;
-    let json = rows?.into_iter().flatten().flatten().next().unwrap_or_default();
+    let rows = lane.query(&commands(&catalogue_query(version))).await?;
+    let json = rows.into_iter().flatten().flatten().next().unwrap_or_default();
     Catalogue::from_json(&json).map_err(|error| LaneError::Lost(std::io::Error::other(error.to_string())))
 }
+
+/// Hides a savepoint of the same name of the client's, if there is one, while definitions are read.
+const SAVEPOINT: &str = "onecopy_definitions";
 
 /// The state of every sequence: identity, rules with the next free value, and qualified name.
 pub async fn sequences<'a>(

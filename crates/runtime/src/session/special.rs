@@ -802,7 +802,7 @@ impl Session {
         lane.lent.lane.unprepare_all();
         let forgotten = lane.lent.lane.command("DEALLOCATE ALL").await;
         let read = match forgotten {
-            Ok(()) => crate::postgres::definitions::read(&mut lane.lent.lane).await,
+            Ok(()) => crate::postgres::definitions::read_in_transaction(&mut lane.lent.lane).await,
             Err(error) => Err(error),
         };
         match read {
