@@ -694,6 +694,8 @@ pub(crate) struct AlterCommand {
 /// What an ALTER TABLE command may do to rows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum AlterEffect {
+    /// It changes who owns it, and nothing that classification knows.
+    Owner,
     CatalogueOnly,
     /// It reads all rows (validates), without changing any.
     Scans,

@@ -518,6 +518,24 @@ pub(crate) fn all_constants(sql: &str, layout: Layout<'_>) -> u64 {
 }
 
 impl Kind {
+    /// Whether it changes definitions in the server's sense, and nothing that a [`crate::Catalogue`] holds: owners,
+    /// privileges, comments. What was classified before it means the same after it.
+    #[must_use]
+    pub fn keeps_catalogue(&self) -> bool {
+        const KEEPING: &[&str] = &[
+            "ALTER TABLE OWNER TO",
+            "ALTER ... OWNER TO",
+            "GRANT",
+            "GRANT ROLE",
+            "ALTER DEFAULT PRIVILEGES",
+            "COMMENT",
+            "SECURITY LABEL",
+            "CREATE STATISTICS",
+            "ALTER STATISTICS",
+        ];
+        matches!(self, Kind::Ddl { command, .. } if KEEPING.contains(command))
+    }
+
     /// Whether it is a query or changes rows: what may run inside EXPLAIN, PREPARE and DECLARE.
     #[must_use]
     pub fn is_data(&self) -> bool {

@@ -960,6 +960,7 @@ impl Reader {
                 }
                 AlterEffect::Scans
             }
+            Kind::AT_ChangeOwner => AlterEffect::Owner,
             Kind::AT_AddIdentity => AlterEffect::CatalogueOnly,
             Kind::AT_AddIndex
             | Kind::AT_AddIndexConstraint

@@ -129,9 +129,13 @@ impl<'a> Analyser<'a> {
                     self.restart_owned(altered, true);
                 }
                 match kind {
+                    RelationKind::Table | RelationKind::MaterialisedView if effect == AlterEffect::Owner => {
+                        self.ddl("ALTER TABLE OWNER TO", &tables, false)
+                    }
                     RelationKind::Table | RelationKind::MaterialisedView => {
                         self.ddl("ALTER TABLE", &tables, effect >= AlterEffect::Rewrites)
                     }
+                    _ if effect == AlterEffect::Owner => self.catalogue_ddl("ALTER ... OWNER TO"),
                     _ => self.catalogue_ddl("ALTER"),
                 }
             }

@@ -1,7 +1,7 @@
 //! The catalogue's query returns what the committed documents hold, which the other tests build upon.
 
 use super::server::TestServer;
-use onecopy_classify::Catalogue;
+use onecopy_classify::{Catalogue, Context, Scratch, classify, normalise};
 use std::path::Path;
 
 #[test]
@@ -59,4 +59,54 @@ fn the_query_works_whichever_way_the_planner_joins() {
     }
     session.run("SET enable_hashjoin = off; SET enable_nestloop = off; SET enable_indexscan = off");
     assert_eq!(session.catalogue().to_json(), expected);
+}
+
+#[test]
+fn what_is_said_to_keep_the_catalogue_leaves_the_document_as_it_is() {
+    let Some(server) = TestServer::start() else { return };
+    let session = server.create("kept", "shop");
+    session.run(
+        "CREATE ROLE ada; CREATE ROLE bo; CREATE VIEW seen AS SELECT 1 AS one; CREATE SEQUENCE counted;
+         CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1';
+         CREATE MATERIALIZED VIEW stored AS SELECT 1 AS one",
+    );
+    let catalogue = session.catalogue();
+    let path = ["public".to_owned()];
+    let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
+    let kept = [
+        "ALTER TABLE parent OWNER TO ada",
+        "ALTER TABLE counted OWNER TO ada",
+        "ALTER SEQUENCE counted OWNER TO bo",
+        "ALTER VIEW seen OWNER TO ada",
+        "ALTER MATERIALIZED VIEW stored OWNER TO ada",
+        "ALTER TYPE mood OWNER TO ada",
+        "ALTER FUNCTION f() OWNER TO ada",
+        "ALTER SCHEMA public OWNER TO ada",
+        "GRANT SELECT (id), INSERT ON parent TO bo",
+        "REVOKE ALL ON FUNCTION f() FROM PUBLIC",
+        "GRANT ada TO bo",
+        "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO bo",
+        "COMMENT ON TABLE parent IS 'those above'",
+        "COMMENT ON COLUMN parent.id IS 'a number'",
+        "CREATE STATISTICS s ON id, name FROM parent",
+        "ALTER STATISTICS s SET STATISTICS 10",
+    ];
+    let changing =
+        ["ALTER TABLE parent OWNER TO bo, ADD COLUMN more int", "ALTER SEQUENCE counted INCREMENT BY 2"];
+    let keeps = |sql: &str| {
+        let mut scratch = Scratch::default();
+        let normalised = normalise(sql, &mut scratch);
+        classify(sql, &normalised, &context).kind.keeps_catalogue()
+    };
+    let before = catalogue.to_json();
+    for sql in kept {
+        assert!(keeps(sql), "{sql}");
+        session.run(sql);
+        assert_eq!(session.catalogue().to_json(), before, "{sql}");
+    }
+    for sql in changing {
+        assert!(!keeps(sql), "{sql}");
+        session.run(sql);
+        assert_ne!(session.catalogue().to_json(), before, "{sql}");
+    }
 }

@@ -107,7 +107,14 @@ fn reading_definitions_inside_a_transaction_leaves_no_trace_in_it() {
         let gone = client.batch_execute("SELECT * FROM t").await.unwrap_err();
         assert_eq!(gone.code(), Some(&SqlState::UNDEFINED_TABLE));
         client.batch_execute("ROLLBACK TO onecopy_definitions; CREATE TABLE t (id text)").await.unwrap();
+        // After these the definitions are known as they are.
+        let kept = "ALTER TABLE t OWNER TO postgres; COMMENT ON TABLE t IS 'noted'";
+        client.batch_execute(kept).await.unwrap();
+        let comment = "SELECT obj_description('a.t'::regclass)";
+        assert_eq!(rows(&client, comment).await, "noted");
         client.batch_execute("INSERT INTO t VALUES ('x'); COMMIT").await.unwrap();
+        client.batch_execute("COMMENT ON TABLE a.t IS 'noted again'").await.unwrap();
+        assert_eq!(rows(&client, comment).await, "noted again");
         assert_eq!(rows(&client, "SELECT id FROM a.t").await, "x");
         assert_eq!(rows(&client, shown).await, "on \"$user\", public");
     });

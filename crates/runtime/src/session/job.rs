@@ -53,6 +53,8 @@ pub(super) struct Aside {
     pub bulk: Bulk,
     /// It is all of its statement, so that the statement may begin again where nothing of it was executed.
     pub whole: bool,
+    /// It is a change of definitions after which what is known of them is still right.
+    pub keeps_catalogue: bool,
     /// The text that was classified, and as what.
     pub classified: Option<(Arc<str>, Arc<Class>)>,
 }
@@ -156,6 +158,7 @@ impl Session {
                 restarts: class.restarts.clone(),
                 bulk: class.bulk,
                 whole: true,
+                keeps_catalogue: class.kind.keeps_catalogue(),
                 classified: Some((statement.sql.clone(), class.clone())),
                 ..Aside::default()
             },

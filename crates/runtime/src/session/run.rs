@@ -108,10 +108,11 @@ impl Session {
             Ok(job) => job,
             Err(failure) => return self.on_refused(statement, portal, failure).await,
         };
-        let schema_changed = job.schema_changed;
+        let (schema_changed, keeps_catalogue) = (job.schema_changed, job.aside.keeps_catalogue);
         match self.run_job(job).await? {
             Ran::Answered(answer) if answer.error.is_none() => {
-                if schema_changed && self.txn.is_some() {
+                let is_known = |txn: &Txn| keeps_catalogue && txn.catalogue.is_some();
+                if schema_changed && self.txn.as_ref().is_some_and(|txn| !is_known(txn)) {
                     self.read_own_definitions().await;
                 }
                 Ok(Done::Answered)
@@ -529,7 +530,7 @@ impl Session {
         }
         // With its writes, since for a transaction of its own this is the request to commit.
         if hold && !failed {
-            if job.schema_changed {
+            if job.schema_changed && !job.aside.keeps_catalogue {
                 self.shared.classifier.begin_change();
                 if let Some(txn) = self.txn.as_mut() {
                     txn.changing = true;
