@@ -272,8 +272,15 @@ impl State {
             return Some(found.clone());
         }
         // The client has it from the catalogue of a replica that became the reference later.
-        let reference = self.replicas.get(&self.reference?)?;
-        reference.numbers.get(&number).and_then(|number| self.types.get(number)).cloned()
+        let of_replica = |known: &OfReplica| known.numbers.get(&number).copied();
+        let by_reference = self.reference.and_then(|reference| of_replica(self.replicas.get(&reference)?));
+        // Or from the home of its own transaction, which has just made it: then any replica's id that only one object has.
+        let found = by_reference.or_else(|| {
+            let mut found: Vec<u32> = self.replicas.values().filter_map(of_replica).collect();
+            found.dedup();
+            (found.len() == 1).then(|| found[0])
+        })?;
+        self.types.get(&found).cloned()
     }
 }
 
@@ -457,6 +464,20 @@ mod tests {
         assert_eq!(ids.type_of(20_003, 2), Some(Some("public.b".into())));
         assert_eq!(ids.type_of(20_501, 2), Some(Some("public.b".into())), "as the catalogue shows it now");
         assert_eq!((ids.type_of(20_504, 2), ids.type_of(20_504, 3)), (Some(None), None));
+    }
+
+    #[test]
+    fn type_is_known_by_the_id_of_the_home_that_made_it_unless_that_is_anothers_elsewhere() {
+        let ids = ObjectIds::default();
+        let of = |replica, a, b| reading(replica, 1, &[("a", a), ("b", b)]);
+        ids.take(&[of(0, 20_000, 20_001), of(1, 30_000, 30_001), of(2, 40_000, 30_000)], 1);
+        assert_eq!(ids.type_of(30_001, 1), Some(Some("public.b".into())));
+        assert_eq!(
+            ids.type_of(30_000, 1),
+            Some(None),
+            "it is one type on one replica, and another on another"
+        );
+        assert_eq!(ids.type_of(50_000, 1), Some(None));
     }
 
     #[test]
