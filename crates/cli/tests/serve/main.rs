@@ -565,6 +565,7 @@ fn replica_of_another_log_or_of_none_does_not_keep_the_others_from_starting() {
         wait_until(why, || status(&configuration)["replicas"][1]["out_because"] == why);
         serving.stop();
     }
+}
 
 #[test]
 fn start_with_too_few_files_to_open_is_refused_and_with_fewer_than_the_limits_need_warned_of() {
