@@ -667,6 +667,12 @@ pub(crate) struct Copy {
     pub format: Option<String>,
     /// DEFAULT: a text that stands for a column's default.
     pub default_marker: bool,
+    pub delimiter: Option<String>,
+    pub quote: Option<String>,
+    pub escape: Option<String>,
+    pub encoding: Option<String>,
+    /// The first line holds no row.
+    pub header: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]

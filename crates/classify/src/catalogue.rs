@@ -5,6 +5,7 @@
 
 use crate::ast::Name;
 use crate::lexer::hash_bytes;
+use crate::value::holds_moments;
 use onecopy_core::{ColumnId, KeyId, TableId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -717,6 +718,19 @@ impl Column {
     #[must_use]
     pub fn id(&self) -> ColumnId {
         ColumnId(self.number)
+    }
+}
+
+impl Column {
+    /// Whether its values are, or contain, dates or times of day, as far as that is known.
+    pub(crate) fn may_hold_moment(&self) -> bool {
+        match (self.type_oid, self.type_kind) {
+            // Of users' types the parts are not known. Base types are made by extensions, whose texts are other things.
+            (0, 'e') => false,
+            (0, 'b') => self.category == Some('A'),
+            (0, _) => true,
+            (known, _) => holds_moments(known),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::ast::{Discard, LockStrength, LockWait, Modes};
 use crate::capture::CapturePlan;
+use crate::copied::CopiedMoments;
 use crate::lexer::{Layout, Normalised, hash_bytes};
 use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
@@ -38,6 +39,8 @@ pub struct Class {
     pub restarts: Vec<(String, String)>,
     /// Number of the highest parameter `$n` in the text, 0 if there is none.
     pub params_max: u32,
+    /// For a COPY FROM STDIN: where its data may name a moment by the clock. Such data must not be replayed.
+    pub copied_moments: Option<CopiedMoments>,
     pub(crate) access: AccessTemplate,
     /// Constants whose values this analysis depended on: the class holds only for equal ones.
     pub(crate) pinned: Pinned,

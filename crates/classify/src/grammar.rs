@@ -863,9 +863,17 @@ impl Reader {
         let mut format = None;
         let mut freeze = false;
         let mut default_marker = false;
+        let mut header = false;
+        let (mut delimiter, mut quote, mut escape, mut encoding) = (None, None, None, None);
         for option in s.options() {
+            let text = || option.arg().as_str().map(str::to_owned);
             match option.defname() {
                 Some("format") => format = option.arg().as_str().map(str::to_ascii_lowercase),
+                Some("delimiter") => delimiter = text(),
+                Some("quote") => quote = text(),
+                Some("escape") => escape = text(),
+                Some("encoding") => encoding = text(),
+                Some("header") => header = option_is_on(option.arg()),
                 Some("freeze") => freeze = option_is_on(option.arg()),
                 Some("default") => default_marker = true,
                 _ => {}
@@ -884,6 +892,11 @@ impl Reader {
             filter: self.optional(s.where_clause())?,
             format,
             default_marker,
+            delimiter,
+            quote,
+            escape,
+            encoding,
+            header,
         })
     }
 

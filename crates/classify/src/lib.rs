@@ -29,6 +29,7 @@ pub mod capture;
 pub mod catalogue;
 pub mod catalogue_queries;
 pub mod class;
+pub mod copied;
 pub mod explain;
 mod functions;
 mod grammar;
@@ -49,6 +50,7 @@ pub use catalogue::{Catalogue, CatalogueError, key_id, table_id};
 pub use class::{
     Bulk, Class, Determinism, Effects, ExecuteArgument, Kind, NumberPlan, Numbered, Numbering, Refusal,
 };
+pub use copied::{CopiedMoments, MomentSearch};
 pub use explain::{Explanation, explain};
 pub use functions::ENVIRONMENT_SETTINGS;
 pub use lexer::{Const, ConstKind, Layout, Normalised, OwnedLayout, Position, Scratch, normalise};

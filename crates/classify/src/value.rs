@@ -391,11 +391,26 @@ pub(crate) fn string_value(sql: &str, constant: Const) -> Option<Cow<'_, str>> {
 /// Whether text may mean a moment that depends on the clock when read as a date or time: `now`, `today`,
 /// `tomorrow`, `yesterday`.
 pub(crate) fn has_clock_word(text: &str) -> bool {
-    // The longest date that PostgreSQL reads is MAXDATELEN = 128 bytes.
-    text.len() <= 160
-        && text.split(|c: char| !c.is_ascii_alphabetic()).any(|word| {
-            ["now", "today", "tomorrow", "yesterday"].iter().any(|w| word.eq_ignore_ascii_case(w))
-        })
+    // The longest date that PostgreSQL reads is MAXDATELEN = 128 bytes; arrays, ranges and rows hold any number of them.
+    (text.len() <= 160 || text.trim_ascii_start().starts_with(['{', '[', '(']))
+        && text.split(|c: char| !c.is_ascii_alphabetic()).any(|word| is_clock_word(word.as_bytes()))
+}
+
+/// Whether a word names a moment by the clock, in any case.
+pub(crate) fn is_clock_word(word: &[u8]) -> bool {
+    ["now", "today", "tomorrow", "yesterday"].iter().any(|w| word.eq_ignore_ascii_case(w.as_bytes()))
+}
+
+/// Whether values of a built-in type are, or consist of, dates or times of day.
+pub(crate) fn holds_moments(type_oid: u32) -> bool {
+    match type_oid {
+        oid::DATE | oid::TIME | oid::TIMETZ | oid::TIMESTAMP | oid::TIMESTAMPTZ => true,
+        // Their arrays.
+        1182 | 1183 | 1270 | 1115 | 1185 => true,
+        // tsrange, tstzrange, daterange, each followed by its array; then multiranges, and their arrays.
+        3908..=3913 | 4533..=4535 | 6152 | 6153 | 6155 => true,
+        _ => false,
+    }
 }
 
 /// Whether a statement may hold a literal that names a moment by the clock: one that a server reads when it prepares the

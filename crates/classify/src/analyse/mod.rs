@@ -27,6 +27,7 @@ mod write;
 use crate::ast::{Expr, LockStrength, LockWait, Name, Query, Statement};
 use crate::catalogue::{Catalogue, Column, Relation, Table};
 use crate::class::{Class, ClockWords, Effects, Kind, Refusal};
+use crate::copied::CopiedMoments;
 use crate::grammar::{self, ParseError};
 use crate::lexer::{Layout, Normalised, OwnedLayout};
 use crate::template::{ColumnTemplate, ItemTemplate, NullRule, Source, Values};
@@ -168,6 +169,8 @@ struct Analyser<'a> {
     writes_through_functions: bool,
     /// Rows that get numbers in the order in which they come.
     numbers: Option<numbering::Numbers>,
+    /// Where the data of a COPY may name a moment.
+    copied_moments: Option<CopiedMoments>,
     /// Sequences that it may restart.
     restarts: Vec<(String, String)>,
     /// The query of an INSERT may yield another number of rows when it is run again.
@@ -209,6 +212,7 @@ impl<'a> Analyser<'a> {
             has_triggers: false,
             writes_through_functions: false,
             numbers: None,
+            copied_moments: None,
             restarts: Vec::new(),
             unsteady: false,
             drawn: Vec::new(),

@@ -11,6 +11,7 @@ use crate::ast::{
 };
 use crate::catalogue::table_id;
 use crate::class::{ExecuteArgument, Kind};
+use crate::copied::CopiedMoments;
 use crate::functions::{Behaviour, builtin};
 use crate::lexer::{Token, TokenKind};
 use crate::rewrite::{Piece, quoted};
@@ -317,6 +318,13 @@ impl<'a> Analyser<'a> {
             return Kind::CopyIn { table: TableId::ALL };
         };
         let t = self.as_named(name, table);
+        let named = |name: &String| t.column(name);
+        // An unknown column is an error of which the server tells.
+        let columns: Vec<_> = match copy.columns.as_slice() {
+            [] => t.columns.iter().filter(|c| c.generated.is_none()).collect(),
+            names => names.iter().filter_map(named).collect(),
+        };
+        self.copied_moments = CopiedMoments::of(copy, &columns);
         self.left_out_by_copy(copy, t);
         let scope = self.opaque_scope();
         copy.filter.iter().for_each(|e| self.expr(e, At::each(scope)));

@@ -261,6 +261,61 @@ fn rows_copied_in_get_what_copy_leaves_out() {
     });
 }
 
+/// Each replica would read such a word by its own clock.
+#[test]
+fn rows_copied_in_never_hold_a_moment_that_each_replica_reads_for_itself() {
+    block_on(async {
+        let mut app = Application::start(
+            "CREATE DOMAIN days AS date[];
+             CREATE TABLE entry (id int PRIMARY KEY, at timestamptz DEFAULT now(), note text, during tsrange, off days)",
+        )
+        .await;
+        let send = async |client: &Client, sql: &str, pieces: Vec<&'static [u8]>| {
+            let mut sink = Box::pin(client.copy_in(sql).await.unwrap());
+            for piece in pieces {
+                // The server may have given up already.
+                let _ = sink.send(piece).await;
+                let _ = sink.flush().await;
+            }
+            sink.as_mut().finish().await.map_err(|error| error.as_db_error().unwrap().clone())
+        };
+        let (text, csv) = ("COPY entry FROM STDIN", "COPY entry (at, id) FROM STDIN (FORMAT csv, HEADER)");
+        for (sql, pieces) in [
+            (text, vec![&b"1\tno"[..], b"w\t\\N\t\\N\t\\N\n"]),
+            (text, vec![b"1\t2020-01-01\tx\t[yesterday,)\t\\N\n", b"2\t2020-01-01\tx\t\\N\t\\N\n"]),
+            (text, vec![b"1\t\\N\t\\N\t\\N\t{2020-01-01,Today}"]),
+            (csv, vec![b"at,id\n2020-01-01,1\n", b"\"tomor", b"row\",2\n"]),
+        ] {
+            let error = send(&app.client, sql, pieces).await.unwrap_err();
+            assert_eq!(error.code(), &SqlState::FEATURE_NOT_SUPPORTED, "{error}");
+            assert!(error.message().contains("by the clock") && error.hint().is_some(), "{error}");
+        }
+        assert_eq!(app.everywhere("SELECT count(*) FROM entry").await, "0");
+
+        // Prose may hold any word, and a column that is left out gets its moment from onecopy.
+        let prose = b"1\t2020-01-01 10:00+00\tcall me now, not tomorrow\t\\N\t{2020-01-01}\n";
+        assert_eq!(send(&app.client, text, vec![prose]).await.unwrap(), 1);
+        let left_out = "COPY entry (id, note, off) FROM STDIN";
+        assert_eq!(send(&app.client, left_out, vec![b"2\tx\t{today}\n"]).await.unwrap(), 1);
+
+        // A transaction fails as after any error, and its savepoint brings it back.
+        let transaction = app.client.transaction().await.unwrap();
+        transaction.batch_execute("SAVEPOINT before").await.unwrap();
+        {
+            let mut sink = pin!(transaction.copy_in("COPY entry (id, at) FROM STDIN").await.unwrap());
+            sink.send(&b"3\tnow\n"[..]).await.unwrap();
+            assert_eq!(sink.finish().await.unwrap_err().code(), Some(&SqlState::FEATURE_NOT_SUPPORTED));
+        }
+        transaction
+            .batch_execute("ROLLBACK TO before; INSERT INTO entry (id, at) VALUES (3, 'now')")
+            .await
+            .unwrap();
+        transaction.commit().await.unwrap();
+        let found = app.everywhere("SELECT id, at, note, off FROM entry ORDER BY id").await;
+        assert!(found.contains("call me now"), "{found}");
+    });
+}
+
 #[test]
 fn sequences_that_are_set_or_restarted_go_on_from_there() {
     block_on(async {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use onecopy_classify::{Bulk, Determinism};
+use onecopy_classify::{Bulk, CopiedMoments, Determinism};
 use onecopy_core::{Access, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
@@ -426,6 +426,10 @@ impl Session {
         let mut watch = Watch {
             hash: in_read_phase.then(AnswerHash::default),
             discard_copy: job.write.is_none(),
+            moments: class
+                .filter(|_| job.write.is_some())
+                .and_then(|class| class.copied_moments.as_ref())
+                .map(CopiedMoments::search),
             kept_bytes_max: self.shared.limits.transaction_bytes_max,
             capture: job.capture.as_ref().map(|plan| Captured {
                 columns: plan.columns.len(),

@@ -5,6 +5,7 @@
 use std::hash::Hasher;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onecopy_classify::MomentSearch;
 use onecopy_classify::value::may_keep_moment;
 use onecopy_wire::backend::{Backend, ErrorFields, Status, row_count, strip_columns, tag};
 use onecopy_wire::frontend::{self, Frontend, Target, build};
@@ -119,6 +120,8 @@ pub struct Watch {
     pub capture: Option<Captured>,
     /// Do not keep the data of a COPY: they are of no use to anybody else.
     pub discard_copy: bool,
+    /// Looks in the data of a COPY for words that name a moment by the clock: data to be replayed must not hold any.
+    pub moments: Option<MomentSearch>,
     /// Bytes of COPY data or captured rows that may be kept; more is an error.
     pub kept_bytes_max: usize,
 }
@@ -167,6 +170,8 @@ pub struct Answer {
     pub reported: Vec<(String, String)>,
     /// Statements whose Parse was not carried out, because of the error.
     pub unparsed: Vec<StatementKey>,
+    /// Why a COPY was ended by us.
+    pub copy_failure: Option<Failure>,
     /// COPY data that the client sent.
     pub copy: Vec<Bytes>,
     pub copy_bytes: usize,
@@ -513,9 +518,8 @@ impl Relay<'_, '_> {
             Backend::Error(fields) if is_going_away(fields.code()) => return Err(LaneError::Closed.into()),
             Backend::Error(fields) => {
                 let mut fields = Box::new(fields.to_owned());
-                if self.answer.kept_overflow {
+                if let Some(failure) = self.answer.copy_failure.take() {
                     // The server only repeats what it was told.
-                    let failure = kept_too_much(self.watch.kept_bytes_max);
                     (fields.code, fields.message, fields.hint) =
                         (failure.code, failure.message, failure.hint);
                     fields.context = None;
@@ -614,7 +618,23 @@ impl Relay<'_, '_> {
             while let Some(head) = client.peek()? {
                 let frame = client.input.split_to(head.len).freeze();
                 let body = frame.slice(onecopy_wire::frame::HEAD_LEN..);
-                match frontend::decode(head.tag, &body)? {
+                let message = frontend::decode(head.tag, &body)?;
+                let names_moment = match (&message, &mut watch.moments) {
+                    (Frontend::CopyData(_), Some(search)) => search.read(&body),
+                    (Frontend::CopyDone, Some(search)) => search.finish(),
+                    _ => false,
+                };
+                if names_moment {
+                    answer.copy.clear();
+                    answer.copy_failure = Some(names_moment_by_clock());
+                    build::copy_fail(&mut lane.output, "a field names a moment by the clock");
+                    lane.flush().await?;
+                    return match message {
+                        Frontend::CopyDone => Ok(()),
+                        _ => discard_copy(client).await.map_err(UnitError::from),
+                    };
+                }
+                match message {
                     Frontend::CopyData(_) => {
                         lane.output.put_slice(&frame);
                         answer.copy_bytes += body.len();
@@ -622,7 +642,7 @@ impl Relay<'_, '_> {
                             answer.copy.push(body);
                             if answer.copy_bytes > watch.kept_bytes_max {
                                 answer.copy.clear();
-                                answer.kept_overflow = true;
+                                answer.copy_failure = Some(kept_too_much(watch.kept_bytes_max));
                                 build::copy_fail(&mut lane.output, "too large");
                                 lane.flush().await?;
                                 return discard_copy(client).await.map_err(UnitError::from);
@@ -720,6 +740,14 @@ pub fn kept_too_much(bytes_max: usize) -> Failure {
         format!("the transaction's writes exceed {bytes_max} bytes"),
     )
     .hint("Write in smaller transactions, or raise limits.transaction_bytes_max.")
+}
+
+/// What a client hears whose COPY each replica would read by its own clock.
+fn names_moment_by_clock() -> Failure {
+    Failure::unsupported(
+        "the data of COPY name a moment by the clock ('now', 'today' ...), which each replica would read by its own",
+        "Send the moment itself; or leave the column out and let its default be now() or CURRENT_DATE; or use INSERT.",
+    )
 }
 
 /// After the server has given up a COPY, the client may go on sending until it hears of it.
