@@ -687,6 +687,8 @@ pub(crate) struct CreateTable {
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct AlterCommand {
+    /// ALTER COLUMN ... TYPE ... USING, where that is no call.
+    pub using: Option<Expr>,
     /// A column that is added, with a default that is a call or a clock expression and nothing else.
     pub called_default: Option<(String, Expr)>,
     /// The type of a column that is added without a default of its own.

@@ -41,6 +41,8 @@ pub struct Class {
     pub params_max: u32,
     /// For a COPY FROM STDIN: where its data may name a moment by the clock. Such data must not be replayed.
     pub copied_moments: Option<CopiedMoments>,
+    /// What must be asked at home before it is executed there, under the same items.
+    pub guard: Option<Guard>,
     pub(crate) access: AccessTemplate,
     /// Constants whose values this analysis depended on: the class holds only for equal ones.
     pub(crate) pinned: Pinned,
@@ -409,6 +411,15 @@ pub enum Numbered {
         /// Drops that table.
         drop: String,
     },
+}
+
+/// A question on which it depends whether a statement is executed: what the rows say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Guard {
+    /// A query of one row with one column, which must be false.
+    pub sql: String,
+    /// What the client hears else.
+    pub refusal: Refusal,
 }
 
 /// Why a statement is refused, and what to do instead.

@@ -599,6 +599,11 @@ impl Reader {
                 for behaviour in [e.on_empty(), e.on_error()].into_iter().flatten() {
                     parts.push(self.expr(behaviour.expr())?);
                 }
+                if let Some(output) = e.output() {
+                    // RETURNING: what is found is read as that type.
+                    let value = Box::new(Expr::Form(std::mem::take(&mut parts)));
+                    parts.push(Expr::Cast { value, to: type_ref(output.type_name()) });
+                }
             }
             Node::JsonObjectAgg(e) => {
                 if let Some(pair) = e.arg() {
@@ -803,6 +808,7 @@ impl Reader {
                     commands.push(match command {
                         Node::AlterTableCmd(command) => self.alter_command(command)?,
                         _ => AlterCommand {
+                            using: None,
                             called_default: None,
                             added_type: None,
                             converted_to: None,
@@ -941,6 +947,7 @@ impl Reader {
         let mut called_default = None;
         let mut added_type = None;
         let mut converted_to = None;
+        let mut converted_by = None;
         let effect = match command.subtype {
             Kind::AT_AddColumn => match command.def() {
                 Node::ColumnDef(column) => {
@@ -962,7 +969,10 @@ impl Reader {
                     converted_to = Some(type_ref(column.type_name()).name);
                     match self.optional(column.raw_default())? {
                         Some(using) if !is_simple(&using) => AlterEffect::Evaluates,
-                        _ => AlterEffect::Rewrites,
+                        using => {
+                            converted_by = using;
+                            AlterEffect::Rewrites
+                        }
                     }
                 }
                 _ => AlterEffect::Evaluates,
@@ -997,7 +1007,7 @@ impl Reader {
             }
             _ => AlterEffect::CatalogueOnly,
         };
-        Ok(AlterCommand { called_default, added_type, converted_to, effect, tables })
+        Ok(AlterCommand { using: converted_by, called_default, added_type, converted_to, effect, tables })
     }
 
     fn added_column(

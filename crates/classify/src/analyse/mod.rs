@@ -26,7 +26,7 @@ mod write;
 
 use crate::ast::{Expr, LockStrength, LockWait, Name, Query, Statement};
 use crate::catalogue::{Catalogue, Column, Relation, Table};
-use crate::class::{Class, ClockWords, Effects, Kind, Refusal};
+use crate::class::{Class, ClockWords, Effects, Guard, Kind, Refusal};
 use crate::copied::CopiedMoments;
 use crate::grammar::{self, ParseError};
 use crate::lexer::{Layout, Normalised, OwnedLayout};
@@ -171,6 +171,8 @@ struct Analyser<'a> {
     numbers: Option<numbering::Numbers>,
     /// Where the data of a COPY may name a moment.
     copied_moments: Option<CopiedMoments>,
+    /// What the rows must not say.
+    guard: Option<Guard>,
     /// Sequences that it may restart.
     restarts: Vec<(String, String)>,
     /// The query of an INSERT may yield another number of rows when it is run again.
@@ -213,6 +215,7 @@ impl<'a> Analyser<'a> {
             writes_through_functions: false,
             numbers: None,
             copied_moments: None,
+            guard: None,
             restarts: Vec::new(),
             unsteady: false,
             drawn: Vec::new(),

@@ -2,12 +2,17 @@
 //! server that reads them. Literals and parameters are looked at when their values are known; what is computed, or comes
 //! out of a table, may be such a word.
 
-use super::Analyser;
 use super::block::ScopeId;
 use super::expr::At;
 use super::facts::builtin_type;
+use super::{Analyser, Resolved};
 use crate::ast::{Expr, Literal, Name};
-use crate::value::oid;
+use crate::class::{Guard, Refusal};
+use crate::rewrite::{qualified, quoted};
+use crate::value::{holds_moments, oid};
+
+/// Text in which a word stands that names a moment by the clock, as a regular expression whose case does not count.
+const CLOCK_WORDS: &str = "(^|[^a-z])(now|today|tomorrow|yesterday)([^a-z]|$)";
 
 impl<'a> Analyser<'a> {
     /// A conversion to a type.
@@ -20,6 +25,52 @@ impl<'a> Analyser<'a> {
             self.unreplayable(
                 "text that is read as a date or time may name a moment by the clock ('now' ...)",
             );
+        }
+    }
+
+    /// ALTER COLUMN ... TYPE ... USING reads the text of each row at each replica: it is looked at before that.
+    pub(super) fn guard_conversion(&mut self, table: &Name, using: &'a Expr, to: &Name) {
+        let Resolved::Table(index) = self.peek(table) else { return };
+        let t = self.table(index);
+        if !self.may_hold_moment(to) && !self.reads_moments(using) {
+            return;
+        }
+        let mut texts = Vec::new();
+        columns_of(using, &mut |name| {
+            // Of columns that are not known the server tells.
+            let column = t.column(name).filter(|c| !matches!(c.category, Some('D' | 'T' | 'N' | 'B')));
+            texts.extend(column.map(|c| quoted(&c.name)));
+        });
+        if texts.is_empty() {
+            return;
+        }
+        let refusal = Refusal::new(
+            "rows of the table name a moment by the clock ('now', 'today' ...), which each replica would read by its own",
+            "write the moment itself into those rows first: UPDATE ... SET ... WHERE ... ~* 'now|today|tomorrow|yesterday'",
+        );
+        if t.row_security {
+            // The client may not see every row that the server converts.
+            return self.refuse(refusal.reason, refusal.hint);
+        }
+        let condition = format!(
+            "pg_catalog.concat_ws(' ', {}) OPERATOR(pg_catalog.~*) '{CLOCK_WORDS}'",
+            texts.join(", ")
+        );
+        let table = qualified(&t.schema, &t.name);
+        match &mut self.guard {
+            Some(guard) => guard.sql.push_str(&format!(" OR EXISTS (SELECT FROM {table} WHERE {condition})")),
+            none => {
+                let sql = format!("SELECT EXISTS (SELECT FROM {table} WHERE {condition})");
+                *none = Some(Guard { sql, refusal });
+            }
+        }
+    }
+
+    fn reads_moments(&self, expr: &Expr) -> bool {
+        match expr {
+            Expr::Cast { value, to } => self.may_hold_moment(&to.name) || self.reads_moments(value),
+            Expr::Form(parts) | Expr::Array(parts) => parts.iter().any(|part| self.reads_moments(part)),
+            _ => false,
         }
     }
 
@@ -40,8 +91,10 @@ impl<'a> Analyser<'a> {
 
     /// Whether values of a type are, or contain, dates or times of day.
     fn may_hold_moment(&self, to: &Name) -> bool {
+        // The name of an array type of its own.
+        let element = to.last().strip_prefix('_').unwrap_or(to.last());
         let of_system = matches!(
-            to.last(),
+            element,
             "date"
                 | "time"
                 | "timetz"
@@ -57,11 +110,10 @@ impl<'a> Analyser<'a> {
         if of_system || to.schema() == Some("pg_catalog") {
             return of_system;
         }
-        let is_meant =
-            |schema: &str, name: &str| name == to.last() && to.schema().is_none_or(|wanted| wanted == schema);
-        let is_moment = |base| {
-            matches!(base, 0 | oid::DATE | oid::TIME | oid::TIMETZ | oid::TIMESTAMP | oid::TIMESTAMPTZ)
+        let is_meant = |schema: &str, name: &str| {
+            (name == to.last() || name == element) && to.schema().is_none_or(|wanted| wanted == schema)
         };
+        let is_moment = |base| base == 0 || holds_moments(base);
         let types = &self.catalogue().types;
         // Base types of users are made by extensions, whose texts are other things.
         let may = |kind: char, base| !matches!(kind, 'e' | 'b') && is_moment(base);
@@ -111,6 +163,16 @@ impl<'a> Analyser<'a> {
             }
             _ => true,
         }
+    }
+}
+
+/// The columns in an expression of literals, casts and columns.
+fn columns_of(expr: &Expr, found: &mut impl FnMut(&str)) {
+    match expr {
+        Expr::Column { path, .. } => path.last().into_iter().for_each(|name| found(name)),
+        Expr::Cast { value, .. } => columns_of(value, found),
+        Expr::Form(parts) | Expr::Array(parts) => parts.iter().for_each(|part| columns_of(part, found)),
+        _ => {}
     }
 }
 

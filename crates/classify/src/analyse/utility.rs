@@ -116,6 +116,11 @@ impl<'a> Analyser<'a> {
                         "declare the function IMMUTABLE if it is, or add a column, fill it by UPDATE, and drop the old one",
                     );
                 }
+                for command in commands {
+                    if let (Some(using), Some(to)) = (&command.using, &command.converted_to) {
+                        self.guard_conversion(table, using, to);
+                    }
+                }
                 if evaluates {
                     self.refuse(
                         "ALTER TABLE would compute a value for each row that may differ between replicas",
@@ -326,6 +331,9 @@ impl<'a> Analyser<'a> {
         };
         self.copied_moments = CopiedMoments::of(copy, &columns);
         self.left_out_by_copy(copy, t);
+        if copy.filter.is_some() {
+            self.casts_anywhere();
+        }
         let scope = self.opaque_scope();
         copy.filter.iter().for_each(|e| self.expr(e, At::each(scope)));
         self.fire_triggers(table, Event::Insert);
@@ -351,6 +359,7 @@ impl<'a> Analyser<'a> {
         command: &'static str,
     ) -> Kind {
         self.pin_all = true;
+        self.casts_anywhere();
         let usage = QueryUse { ordered: true, ..QueryUse::top() };
         self.query(query, None, None, usage);
         self.effects.returns_rows = false;
@@ -736,6 +745,7 @@ impl<'a> Analyser<'a> {
                 unlogged: false,
             };
         };
+        self.casts_anywhere();
         let view = &self.catalogue().views[index];
         let library = self.library;
         match library.query(&view.definition) {

@@ -97,6 +97,7 @@ impl<'a> Analyser<'a> {
             restarts: std::mem::take(&mut self.restarts),
             params_max: self.params.keys().next_back().copied().unwrap_or(0),
             copied_moments: self.copied_moments.take(),
+            guard: self.guard.take(),
             access,
             pinned: self.pinned(normalised),
             key: normalised.text.into(),

@@ -317,6 +317,42 @@ fn rows_copied_in_never_hold_a_moment_that_each_replica_reads_for_itself() {
 }
 
 #[test]
+fn text_becomes_moments_unless_it_names_one_by_the_clock() {
+    block_on(async {
+        let app = Application::start(
+            "CREATE TABLE raw (id int PRIMARY KEY, day text, at varchar(40));
+             INSERT INTO raw VALUES (1, '2026-01-01', '2026-01-01 10:00'), (2, 'Today', 'snow')",
+        )
+        .await;
+        let client = &app.client;
+        let convert = "ALTER TABLE raw ALTER COLUMN day TYPE date USING day::date";
+        assert_eq!(refused(client, convert).await, SqlState::FEATURE_NOT_SUPPORTED);
+        client.batch_execute("UPDATE raw SET day = '2026-01-02' WHERE id = 2").await.unwrap();
+        client.batch_execute(convert).await.unwrap();
+        // By the extended protocol, in a transaction that goes on.
+        client.batch_execute("BEGIN; SAVEPOINT before").await.unwrap();
+        let convert = "ALTER TABLE raw ALTER COLUMN at TYPE timestamptz USING at::timestamptz";
+        assert_eq!(
+            client.execute(convert, &[]).await.unwrap_err().code(),
+            Some(&SqlState::INVALID_DATETIME_FORMAT)
+        );
+        client
+            .batch_execute("ROLLBACK TO before; UPDATE raw SET at = 'tomorrow' WHERE id = 2")
+            .await
+            .unwrap();
+        assert_eq!(
+            client.execute(convert, &[]).await.unwrap_err().code(),
+            Some(&SqlState::FEATURE_NOT_SUPPORTED)
+        );
+        client.batch_execute("ROLLBACK TO before; UPDATE raw SET at = NULL WHERE id = 2").await.unwrap();
+        client.execute(convert, &[]).await.unwrap();
+        client.batch_execute("COMMIT").await.unwrap();
+        let found = app.everywhere("SELECT id, day + 1, at IS NULL FROM raw ORDER BY id").await;
+        assert_eq!(found, "1 2026-01-02 f, 2 2026-01-03 t");
+    });
+}
+
+#[test]
 fn sequences_that_are_set_or_restarted_go_on_from_there() {
     block_on(async {
         let app = Application::start("CREATE TABLE t (id serial PRIMARY KEY, v text)").await;

@@ -6,7 +6,7 @@
 //! with them and shipped. The client sees the answer to the one statement that it sent.
 
 use bytes::{Bytes, BytesMut};
-use onecopy_classify::{FrozenKind, FrozenValue, NumberPlan, Numbered, Rewrite};
+use onecopy_classify::{Determinism, FrozenKind, FrozenValue, Guard, NumberPlan, Numbered, Refusal, Rewrite};
 use onecopy_core::{AccessSet, StatementKind};
 use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
@@ -160,6 +160,40 @@ impl Session {
         Ok(Done::Answered)
     }
 
+    /// Asks what a statement depends on, in its transaction and under its items; false if the client was told of a failure.
+    pub(super) async fn passes_guard(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+        guard: &Guard,
+    ) -> Result<bool, ClientError> {
+        if matches!(statement.class.determinism, Determinism::Refuse(_)) {
+            return Ok(true);
+        }
+        if self.txn.is_none() {
+            self.begin_implicit();
+        }
+        let steps = std::mem::take(&mut self.steps);
+        let aside = Aside { quiet: Quiet::Dropped, probe: Some(1), ..Aside::default() };
+        let request = Request::Simple(guard.sql.clone());
+        let Ran::Answered(answer) =
+            self.run_job(own_job(statement, request, access(statement, portal), aside)).await?
+        else {
+            return Ok(false);
+        };
+        if answer.error.is_some() {
+            return Ok(false);
+        }
+        let value = answer.probed.first().and_then(|row| row.first()?.as_ref());
+        if value.is_none_or(|value| &value[..] != b"f") {
+            let Refusal { reason, hint } = guard.refusal.clone();
+            self.failed_with(&Failure::unsupported(reason, hint)).await?;
+            return Ok(false);
+        }
+        self.steps = steps;
+        Ok(true)
+    }
+
     /// A command of ours on the home's lane.
     async fn at_home(&mut self, command: &str) -> Result<(), Failure> {
         let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return Ok(()) };
@@ -209,7 +243,7 @@ impl Session {
         }
     }
 
-    async fn failed_with(&mut self, failure: &Failure) -> Result<Done, ClientError> {
+    pub(super) async fn failed_with(&mut self, failure: &Failure) -> Result<Done, ClientError> {
         self.drop_held();
         self.fail(failure);
         if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {

@@ -104,6 +104,11 @@ impl Session {
         {
             return self.execute_numbered(statement, portal, &plan).await;
         }
+        if let Some(guard) = &statement.class.guard
+            && !self.passes_guard(statement, portal, guard).await?
+        {
+            return Ok(Done::Failed);
+        }
         let job = match self.prepare_job(statement, portal).await? {
             Ok(job) => job,
             Err(failure) => return self.on_refused(statement, portal, failure).await,
