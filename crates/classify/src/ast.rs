@@ -687,8 +687,10 @@ pub(crate) struct CreateTable {
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct AlterCommand {
-    /// ALTER COLUMN ... TYPE ... USING, where that is no call.
-    pub using: Option<Expr>,
+    /// The column whose type is changed.
+    pub converted_column: Option<String>,
+    /// What is converted instead of that column (USING), or is the default of one that is added.
+    pub value: Option<Expr>,
     /// A column that is added, with a default that is a call or a clock expression and nothing else.
     pub called_default: Option<(String, Expr)>,
     /// The type of a column that is added without a default of its own.

@@ -53,9 +53,9 @@ pub struct Catalogue {
     /// Settings that sessions begin with, weakest first: of the server's file, the database and roles.
     #[serde(default)]
     pub settings: Vec<DefaultSetting>,
-    /// Names of enabled event triggers whose function is not immutable.
+    /// Enabled event triggers whose function is not immutable, but for those that fire when somebody connects.
     #[serde(default)]
-    pub event_triggers: Vec<String>,
+    pub event_triggers: Vec<EventTrigger>,
     #[serde(skip)]
     index: Index,
 }
@@ -339,6 +339,9 @@ pub struct Function {
     /// It belongs to an extension.
     #[serde(default)]
     pub extension: Option<String>,
+    /// Of an aggregate: the functions of which it is made, as (schema, name), as far as they are not immutable, nor in C.
+    #[serde(default)]
+    pub made_of: Vec<(String, String)>,
     /// The defaults of its last arguments, as expressions with commas between them.
     #[serde(default)]
     pub default_values: Option<String>,
@@ -388,9 +391,26 @@ pub struct Cast {
     pub arguments: u16,
     /// How far its result may vary.
     pub volatility: Volatility,
-    /// Functions of users that take or yield one of its types, as (schema, name).
+    /// Functions of users beside which it may take place: they yield or take its source, or take its target, as (schema,
+    /// name).
     #[serde(default)]
     pub functions: Vec<(String, String)>,
+    /// Names of operators beside which it may take place: they yield its source, or take its target.
+    #[serde(default)]
+    pub operators: Vec<String>,
+}
+
+/// A trigger that runs code when definitions change, on each server.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EventTrigger {
+    /// Its name.
+    pub name: String,
+    /// The tags of the commands at which it fires; empty for all.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// What it runs, if that is written in PL/pgSQL.
+    #[serde(default)]
+    pub body: Option<String>,
 }
 
 /// A check of a domain that a value must pass which becomes one of the domain's.
@@ -628,16 +648,26 @@ impl Catalogue {
 }
 
 impl Cast {
-    /// Those of its sides that are no types of `pg_catalog`.
-    pub(crate) fn users_types(&self) -> impl Iterator<Item = &CastSide> {
-        let is_users = |side: &&CastSide| side.types.first().is_none_or(|t| t.schema != "pg_catalog");
-        [&self.source, &self.target].into_iter().filter(is_users)
+    /// Whether its source is no type of `pg_catalog`: its values come from columns, casts, functions and operators that
+    /// can be told.
+    pub(crate) fn is_of_users(&self) -> bool {
+        is_of_users(&self.source)
     }
 
-    /// Whether a value of a type may be one that it converts, or be converted by it, where nothing shows it.
-    pub(crate) fn may_begin_at(&self, name: &Name) -> bool {
-        self.users_types().any(|side| side.is_named(name))
+    /// Whether neither of its types is one of `pg_catalog`.
+    pub(crate) fn is_of_system(&self) -> bool {
+        !is_of_users(&self.source) && !is_of_users(&self.target)
     }
+
+    /// The type whose presence says that it may take place where nothing shows it: its source, or if values of that are
+    /// everywhere its target.
+    pub(crate) fn telling(&self) -> Option<&CastSide> {
+        [&self.source, &self.target].into_iter().find(|side| is_of_users(side))
+    }
+}
+
+fn is_of_users(side: &CastSide) -> bool {
+    side.types.first().is_none_or(|t| t.schema != "pg_catalog")
 }
 
 impl CastType {

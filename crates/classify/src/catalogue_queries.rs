@@ -220,11 +220,20 @@ SELECT json_build_object(
                 WHERE n.mode IN ('i', 'b', 'v')) END, '[]'::json),
             'default_values', pg_get_expr(p.proargdefaults, 0),
             'volatility', coalesce((
-                -- An aggregate varies as far as the functions of which it is made.
+                -- An aggregate varies as far as the functions of which it is made. Those in C are called by nobody else,
+                -- and are seldom declared as what they are.
                 SELECT max(f.provolatile::text) FROM pg_aggregate a JOIN pg_proc f ON f.oid IN (
                     a.aggtransfn, a.aggfinalfn, a.aggcombinefn, a.aggserialfn, a.aggdeserialfn, a.aggmtransfn,
                     a.aggminvtransfn, a.aggmfinalfn)
+                JOIN pg_language fl ON fl.oid = f.prolang AND fl.lanname NOT IN ('c', 'internal')
                 WHERE a.aggfnoid = p.oid), p.provolatile::text),
+            'made_of', coalesce((
+                SELECT json_agg(DISTINCT jsonb_build_array(fn.nspname, f.proname)) FROM pg_aggregate a JOIN pg_proc f ON f.oid IN (
+                    a.aggtransfn, a.aggfinalfn, a.aggcombinefn, a.aggserialfn, a.aggdeserialfn, a.aggmtransfn,
+                    a.aggminvtransfn, a.aggmfinalfn)
+                JOIN pg_language fl ON fl.oid = f.prolang AND fl.lanname NOT IN ('c', 'internal')
+                JOIN pg_namespace fn ON fn.oid = f.pronamespace
+                WHERE a.aggfnoid = p.oid AND f.provolatile <> 'i'), '[]'::json),
             'language', l.lanname,
             'body', CASE WHEN l.lanname IN ('c', 'internal') THEN '' ELSE {body} END,
             'settings', coalesce(array_to_json(p.proconfig), '[]'::json),
@@ -270,8 +279,16 @@ SELECT json_build_object(
             'functions', (
                 SELECT coalesce(json_agg(DISTINCT jsonb_build_array(s.nspname, f.proname)), '[]'::json)
                 FROM pg_proc f JOIN schemas s ON s.oid = f.pronamespace
-                WHERE (c.castsource >= 16384 AND (c.castsource = ANY (f.proargtypes::oid[]) OR c.castsource = f.prorettype))
-                   OR (c.casttarget >= 16384 AND (c.casttarget = ANY (f.proargtypes::oid[]) OR c.casttarget = f.prorettype)))
+                WHERE (c.castsource >= 16384 AND (c.castsource = ANY (f.proargtypes::oid[]) OR c.castsource = f.prorettype
+                                                  OR c.castsource = ANY (f.proallargtypes)))
+                   -- Where a value of the source can only come from what is looked at, its target says nothing.
+                   OR (c.casttarget >= 16384 AND (c.castsource < 16384 OR c.castcontext <> 'i')
+                       AND (c.casttarget = ANY (f.proargtypes::oid[]) OR c.casttarget = f.prorettype))),
+            'operators', (
+                SELECT coalesce(json_agg(DISTINCT o.oprname), '[]'::json)
+                FROM pg_operator o
+                WHERE (c.castsource >= 16384 AND c.castsource = o.oprresult)
+                   OR (c.castsource < 16384 AND c.casttarget >= 16384 AND c.casttarget IN (o.oprleft, o.oprright)))
         ) ORDER BY format_type(c.castsource, NULL), format_type(c.casttarget, NULL)), '[]'::json)
         FROM pg_cast c
         JOIN pg_type tt ON tt.oid = c.casttarget
@@ -316,7 +333,7 @@ SELECT json_build_object(
         LEFT JOIN bases b ON b.oid = t.oid
         LEFT JOIN pg_type bt ON bt.oid = b.base
         LEFT JOIN pg_class rc ON rc.oid = t.typrelid
-        WHERE (rc.relkind IS NULL OR rc.relkind = 'c') AND t.typcategory <> 'A'),
+        WHERE (rc.relkind IS NULL OR rc.relkind = 'c') AND (t.typcategory <> 'A' OR t.typtype = 'd')),
     'extensions', (
         SELECT coalesce(json_agg(json_build_object('name', extname, 'version', extversion) ORDER BY extname), '[]'::json)
         FROM pg_extension),
@@ -342,7 +359,13 @@ SELECT json_build_object(
               AND (s.setrole = 0 OR r.oid IS NOT NULL)
         ) x),
     'event_triggers', (
-        SELECT coalesce(json_agg(e.evtname ORDER BY e.evtname), '[]'::json)
-        FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid
-        WHERE e.evtenabled IN ('O', 'A') AND p.provolatile <> 'i')
+        SELECT coalesce(json_agg(json_build_object(
+            'name', e.evtname, 'tags', coalesce(array_to_json(e.evttags), '[]'::json),
+            'body', CASE WHEN l.lanname = 'plpgsql' THEN p.prosrc END) ORDER BY e.evtname), '[]'::json)
+        FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid JOIN pg_language l ON l.oid = p.prolang
+        WHERE e.evtenabled IN ('O', 'A') AND p.provolatile <> 'i' AND e.evtevent <> 'login'
+          -- It only writes to the server's log.
+          AND NOT EXISTS (SELECT FROM pg_depend d JOIN pg_extension x ON x.oid = d.refobjid
+                          WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+                            AND x.extname = 'pgaudit'))
 )::text";

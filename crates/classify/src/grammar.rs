@@ -808,7 +808,8 @@ impl Reader {
                     commands.push(match command {
                         Node::AlterTableCmd(command) => self.alter_command(command)?,
                         _ => AlterCommand {
-                            using: None,
+                            converted_column: None,
+                            value: None,
                             called_default: None,
                             added_type: None,
                             converted_to: None,
@@ -947,7 +948,8 @@ impl Reader {
         let mut called_default = None;
         let mut added_type = None;
         let mut converted_to = None;
-        let mut converted_by = None;
+        let mut converted_column = None;
+        let mut value = None;
         let effect = match command.subtype {
             Kind::AT_AddColumn => match command.def() {
                 Node::ColumnDef(column) => {
@@ -957,7 +959,15 @@ impl Reader {
                     };
                     let of_column = type_ref(column.type_name()).name;
                     match column.constraints().iter().any(|c| computes(&c)) {
-                        true => converted_to = Some(of_column),
+                        true => {
+                            converted_to = Some(of_column);
+                            let mut expressions = Vec::new();
+                            for constraint in column.constraints().iter().filter(|c| computes(c)) {
+                                let Node::Constraint(constraint) = constraint else { continue };
+                                expressions.extend(self.optional(constraint.raw_expr())?);
+                            }
+                            value = expressions.pop();
+                        }
                         false => added_type = Some(of_column),
                     }
                     self.added_column(column, &mut tables, &mut called_default)?
@@ -967,12 +977,11 @@ impl Reader {
             Kind::AT_AlterColumnType => match command.def() {
                 Node::ColumnDef(column) => {
                     converted_to = Some(type_ref(column.type_name()).name);
-                    match self.optional(column.raw_default())? {
-                        Some(using) if !is_simple(&using) => AlterEffect::Evaluates,
-                        using => {
-                            converted_by = using;
-                            AlterEffect::Rewrites
-                        }
+                    converted_column = command.name().map(str::to_owned);
+                    value = self.optional(column.raw_default())?;
+                    match &value {
+                        Some(using) if !is_simple(using) => AlterEffect::Evaluates,
+                        _ => AlterEffect::Rewrites,
                     }
                 }
                 _ => AlterEffect::Evaluates,
@@ -1007,7 +1016,7 @@ impl Reader {
             }
             _ => AlterEffect::CatalogueOnly,
         };
-        Ok(AlterCommand { using: converted_by, called_default, added_type, converted_to, effect, tables })
+        Ok(AlterCommand { converted_column, value, called_default, added_type, converted_to, effect, tables })
     }
 
     fn added_column(

@@ -3,6 +3,7 @@
 //! A file names its catalogue, then lists cases: a title, the statement, a line of dashes, the explanation. Run with
 //! `UPDATE_CASES=1` to write the explanations anew, and read the difference.
 
+use onecopy_classify::catalogue::EventTrigger;
 use onecopy_classify::{Bulk, Catalogue, Context, NoParams, Scratch, classify, explain, normalise};
 use std::fs;
 use std::path::Path;
@@ -78,7 +79,7 @@ fn executions_are_of_one_row_where_the_whole_primary_key_of_one_table_names_it()
 #[test]
 fn definitions_do_not_change_under_an_event_trigger() {
     let mut catalogue = catalogue("shop");
-    catalogue.event_triggers.push("audit".to_owned());
+    catalogue.event_triggers.push(EventTrigger { name: "audit".to_owned(), tags: Vec::new(), body: None });
     let path = ["public".to_owned()];
     let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
     for (sql, refused) in [

@@ -16,7 +16,10 @@ impl<'a> Analyser<'a> {
     pub(super) fn explicit_casts(&mut self, value: Option<&Expr>, to: &Name, scope: ScopeId) {
         for cast in &self.catalogue().casts {
             let converts = cast.target.is_named(to) && value.is_none_or(|v| self.may_be_from(v, cast, scope));
-            if converts || cast.context == CastContext::Implicit && cast.may_begin_at(to) {
+            if converts
+                || cast.context == CastContext::Implicit
+                    && cast.telling().is_some_and(|side| side.is_named(to))
+            {
                 self.call_cast(cast);
             }
         }
@@ -46,7 +49,7 @@ impl<'a> Analyser<'a> {
     pub(super) fn casts_beside(&mut self, table: &Table) {
         let concerns = |cast: &&Cast| {
             cast.context == CastContext::Implicit
-                && cast.users_types().any(|side| table.columns.iter().any(|c| side.is_type_of(c)))
+                && cast.telling().is_some_and(|side| table.columns.iter().any(|c| side.is_type_of(c)))
         };
         for cast in self.catalogue().casts.iter().filter(concerns) {
             self.call_cast(cast);
@@ -66,25 +69,57 @@ impl<'a> Analyser<'a> {
         }
     }
 
-    /// An operator of a user may convert its operands.
-    pub(super) fn casts_of_operator(&mut self) {
+    /// An operator of a user may convert its operands, or yield what is converted.
+    pub(super) fn casts_of_operator(&mut self, name: &Name) {
         for cast in self.catalogue().casts.iter().filter(|c| c.context == CastContext::Implicit) {
-            self.call_cast(cast);
+            if cast.operators.iter().any(|operator| operator == name.last()) {
+                self.call_cast(cast);
+            }
         }
     }
 
     /// Implicit casts between types of the system may stand anywhere.
     pub(super) fn casts_anywhere(&mut self) {
         for cast in &self.catalogue().casts {
-            if cast.context == CastContext::Implicit && cast.users_types().next().is_none() {
+            if cast.context == CastContext::Implicit && cast.is_of_system() {
                 self.call_cast(cast);
             }
         }
     }
 
-    /// Whether values that become those of a column of a type may be converted by a cast of a user.
-    pub(super) fn converts_rows(&self, to: &Name) -> bool {
-        self.catalogue().casts.iter().any(|c| c.target.is_named(to))
+    /// Whether ALTER TABLE converts values of rows that are there by a cast of a user: `value` is a default or what USING
+    /// says, else the column itself is converted.
+    pub(super) fn converts_rows(
+        &mut self,
+        table: usize,
+        column: Option<&str>,
+        value: Option<&'a Expr>,
+        to: &Name,
+    ) -> bool {
+        let relation = self.new_relation(Some(table));
+        let scope = self.new_scope(None, None, false);
+        let columns = EntryColumns::Table(relation);
+        let name = self.table(table).name.clone();
+        self.scopes[scope].entries.push(Entry { name, columns });
+        let old = column.and_then(|name| self.table(table).column(name));
+        self.catalogue().casts.iter().any(|cast| match (value, old) {
+            (Some(value), _) => self.may_convert(value, to, cast, scope),
+            (None, Some(old)) => cast.target.is_named(to) && is_from(old, cast),
+            // A column that is added has no values.
+            (None, None) => false,
+        })
+    }
+
+    /// Whether a cast takes place in what USING or a default says, or at its end.
+    fn may_convert(&self, value: &Expr, to: &Name, cast: &Cast, scope: ScopeId) -> bool {
+        cast.target.is_named(to) && self.may_be_from(value, cast, scope)
+            || match value {
+                Expr::Cast { value, to } => self.may_convert(value, &to.name, cast, scope),
+                Expr::Form(parts) | Expr::Array(parts) => {
+                    parts.iter().any(|part| self.may_convert(part, to, cast, scope))
+                }
+                _ => false,
+            }
     }
 
     /// The check of a domain, whose value it takes by the name VALUE.
@@ -162,12 +197,62 @@ impl<'a> Analyser<'a> {
             Expr::Literal { value: Literal::Bool(_), .. } => is_one_of(&["bool"]),
             Expr::Column { path, star: false, .. } => {
                 let column = self.resolve_column(scope, path).and_then(|key| self.column_of(key));
-                // Arrays and rows are converted part by part.
-                column.is_none_or(|c| {
-                    c.type_kind == 'c' || c.category == Some('A') || cast.source.is_type_of(c)
-                })
+                match column {
+                    Some(column) => is_from(column, cast),
+                    None => !cast.is_of_users() || self.may_appear(cast),
+                }
             }
+            Expr::Cast { to, .. } => cast.source.is_named(&to.name) || to.name.last() == "record",
+            _ if !cast.is_of_users() => true,
+            // What is declared as a type of a user is written as a cast.
+            Expr::Param { .. } | Expr::Clock { .. } | Expr::Session(_) | Expr::Collate { .. } => false,
+            Expr::Form(parts) | Expr::Array(parts) => {
+                parts.iter().any(|part| self.may_be_from(part, cast, scope))
+            }
+            Expr::And(_) | Expr::Or(_) | Expr::Not(_) | Expr::In { .. } | Expr::OfArray { .. } => false,
+            Expr::Operator { name, left, right } => {
+                // Those of the system yield no such value but from one.
+                let sides = left.iter().chain(right);
+                cast.operators.iter().any(|operator| operator == name.last())
+                    || sides.into_iter().any(|side| self.may_be_from(side, cast, scope))
+            }
+            Expr::Chain { operators, operands } => {
+                operators.iter().any(|name| cast.operators.iter().any(|operator| operator == name.last()))
+                    || operands.iter().any(|operand| self.may_be_from(operand, cast, scope))
+            }
+            Expr::Call(call) => {
+                let yields = |function: &(String, String)| {
+                    function.1 == call.name.last()
+                        && call.name.schema().is_none_or(|schema| schema == function.0)
+                };
+                cast.functions.iter().any(yields)
+                    || call.arguments.iter().any(|argument| self.may_be_from(argument, cast, scope))
+            }
+            Expr::Subquery { .. } => self.may_appear(cast),
             _ => true,
         }
     }
+
+    /// Whether a value of a cast's source, a type of a user, may be in the statement without being shown: some table holds
+    /// such values, or the statement or a view names what yields them.
+    fn may_appear(&self, cast: &Cast) -> bool {
+        let catalogue = self.catalogue();
+        if catalogue.tables.iter().any(|t| t.columns.iter().any(|column| is_from(column, cast))) {
+            return true;
+        }
+        let types = cast.source.types.iter().map(|t| &t.name);
+        let names: Vec<String> = types
+            .chain(cast.functions.iter().map(|(_, name)| name))
+            .chain(&cast.operators)
+            .map(|name| name.to_ascii_lowercase())
+            .collect();
+        let texts = std::iter::once(self.sql).chain(catalogue.views.iter().map(|v| v.definition.as_str()));
+        texts.map(str::to_ascii_lowercase).any(|text| names.iter().any(|name| text.contains(name)))
+    }
+}
+
+/// Whether a column's values are of a cast's source. Arrays and rows are converted part by part.
+fn is_from(column: &Column, cast: &Cast) -> bool {
+    let is_array = column.category == Some('A') && (!cast.is_of_users() || column.type_oid == 0);
+    column.type_kind == 'c' || is_array || cast.source.is_type_of(column)
 }

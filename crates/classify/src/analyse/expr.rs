@@ -224,7 +224,7 @@ impl<'a> Analyser<'a> {
             _ => {}
         }
         if volatility.is_some() {
-            self.casts_of_operator();
+            self.casts_of_operator(name);
         }
     }
 
@@ -648,7 +648,18 @@ impl<'a> Analyser<'a> {
             }
             return;
         }
-        self.function_body(index, function);
+        let mut followed = false;
+        for (schema, name) in &function.made_of {
+            let name = Name::new(vec![schema.clone(), name.clone()]);
+            let parts: Vec<_> = self.catalogue().functions_named(&name, &[]).collect();
+            for (index, part) in parts {
+                followed = true;
+                self.user_function(index, part);
+            }
+        }
+        if !followed {
+            self.function_body(index, function);
+        }
     }
 
     /// A name that a cast in the form of a call may have: `date('...')`, a domain.

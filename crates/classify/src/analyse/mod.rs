@@ -10,6 +10,7 @@
 
 mod block;
 mod casts;
+mod event_triggers;
 mod expr;
 mod facts;
 mod freeze;

@@ -1,6 +1,7 @@
 //! Statements other than queries and changes of rows.
 
 use super::block::QueryUse;
+use super::event_triggers::only_notifies;
 use super::expr::At;
 use super::locks::Known;
 use super::write::Event;
@@ -109,15 +110,23 @@ impl<'a> Analyser<'a> {
                 });
                 let types = commands.iter().filter_map(|c| c.added_type.as_ref());
                 let evaluates = evaluates | types.fold(false, |any, name| any | self.draws_default(name));
-                let mut converted = commands.iter().filter_map(|c| c.converted_to.as_ref());
-                if converted.any(|to| self.converts_rows(to)) {
+                let converts = commands.iter().fold(false, |any, command| {
+                    let (Some(to), Resolved::Table(index)) = (&command.converted_to, self.peek(table)) else {
+                        return any;
+                    };
+                    let column = command.converted_column.as_deref();
+                    self.converts_rows(index, column, command.value.as_ref(), to) || any
+                });
+                if converts {
                     self.refuse(
                         "ALTER TABLE would convert values by a cast whose function is not immutable",
                         "declare the function IMMUTABLE if it is, or add a column, fill it by UPDATE, and drop the old one",
                     );
                 }
                 for command in commands {
-                    if let (Some(using), Some(to)) = (&command.using, &command.converted_to) {
+                    if let (Some(_), Some(using), Some(to)) =
+                        (&command.converted_column, &command.value, &command.converted_to)
+                    {
                         self.guard_conversion(table, using, to);
                     }
                 }
@@ -417,31 +426,6 @@ impl<'a> Analyser<'a> {
         Kind::Ddl { command, tables, rewrites, temporary: false, unlogged }
     }
 
-    /// An event trigger runs code at each change of definitions, wherever that is executed.
-    pub(super) fn fire_event_triggers(&mut self, kind: &Kind) {
-        // Those of event triggers themselves, and of what belongs to no database, fire none.
-        const SILENT: &[&str] = &[
-            "CREATE EVENT TRIGGER",
-            "ALTER EVENT TRIGGER",
-            "DROP EVENT TRIGGER",
-            "CREATE ROLE",
-            "ALTER ROLE",
-            "ALTER ROLE SET",
-            "DROP ROLE",
-            "GRANT ROLE",
-            "ALTER DATABASE SET",
-        ];
-        let Kind::Ddl { command, temporary: false, .. } = kind else { return };
-        if let Some(name) = self.catalogue().event_triggers.first()
-            && !SILENT.contains(command)
-        {
-            self.refuse(
-                format!("the event trigger {name} would run code on each replica, whose effects are not known"),
-                "declare its function IMMUTABLE if it only raises errors or notices; else drop it, or ALTER EVENT TRIGGER ... DISABLE while definitions change",
-            );
-        }
-    }
-
     /// DDL that makes a relation which did not exist.
     fn new_relation_ddl(&mut self, command: &'static str, name: &Name, others: &[Name]) -> Kind {
         self.effects.writes = true;
@@ -472,7 +456,7 @@ impl<'a> Analyser<'a> {
         for table in &tables {
             self.take_definition(*table);
         }
-        if !self.catalogue().event_triggers.is_empty() {
+        if !self.catalogue().event_triggers.iter().all(only_notifies) {
             self.touch_everything(Mode::Exclusive);
         }
         Kind::Ddl { command, tables, rewrites, temporary: false, unlogged: false }

@@ -11,8 +11,11 @@ fn a_server_describes_its_schemas_as_the_committed_documents_do() {
         let session = server.create(name, name);
         let mut found = session.catalogue();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/catalogues/{name}.json"));
+        if std::env::var_os("UPDATE_CATALOGUES").is_some() {
+            write(&path, &found, name);
+        }
         let mut expected =
-            Catalogue::from_json(&std::fs::read_to_string(path).expect("document")).expect("document");
+            Catalogue::from_json(&std::fs::read_to_string(&path).expect("document")).expect("document");
         assert!(found.builtins.len() > 2000, "only {} built-in functions", found.builtins.len());
         assert!(found.schemas.iter().any(|s| s == "pg_catalog"));
         // What belongs to the server rather than to the schema.
@@ -29,6 +32,21 @@ fn a_server_describes_its_schemas_as_the_committed_documents_do() {
     }
 }
 
+/// Writes a document anew, as from a server of version 15: `UPDATE_CATALOGUES=1`, then read the difference.
+fn write(path: &Path, found: &Catalogue, name: &str) {
+    let mut catalogue = found.clone();
+    catalogue.builtins.clear();
+    catalogue.settings.clear();
+    catalogue.server_version = 150_000;
+    catalogue.database = name.to_owned();
+    let mut text = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b" ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+    serde::Serialize::serialize(&catalogue, &mut serializer).expect("JSON");
+    text.push(b'\n');
+    std::fs::write(path, text).expect("write document");
+}
+
 #[test]
 fn the_document_survives_being_written_and_read() {
     let Some(server) = TestServer::start() else { return };
@@ -39,6 +57,26 @@ fn the_document_survives_being_written_and_read() {
     assert_eq!(again.generation(), catalogue.generation());
     session.run("ALTER TABLE parent ADD COLUMN later int");
     assert_ne!(session.catalogue().generation(), catalogue.generation());
+}
+
+#[test]
+fn event_triggers_are_those_that_may_run_code_of_unknown_effect() {
+    let Some(server) = TestServer::start() else { return };
+    let session = server.create("events", "pgbench");
+    session.run(
+        "CREATE FUNCTION writes() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM seen; END';
+         CREATE FUNCTION looks() RETURNS event_trigger LANGUAGE plpgsql IMMUTABLE AS 'BEGIN END';
+         CREATE EVENT TRIGGER \"all\" ON ddl_command_end EXECUTE FUNCTION writes();
+         CREATE EVENT TRIGGER drops ON sql_drop WHEN TAG IN ('DROP TABLE') EXECUTE FUNCTION writes();
+         CREATE EVENT TRIGGER harmless ON ddl_command_start EXECUTE FUNCTION looks();
+         CREATE EVENT TRIGGER off ON ddl_command_start EXECUTE FUNCTION writes();
+         ALTER EVENT TRIGGER off DISABLE;
+         CREATE EVENT TRIGGER on_replicas ON ddl_command_start EXECUTE FUNCTION writes();
+         ALTER EVENT TRIGGER on_replicas ENABLE REPLICA",
+    );
+    let found = session.catalogue().event_triggers;
+    let shown: Vec<_> = found.iter().map(|e| (e.name.as_str(), e.tags.join(","), e.body.is_some())).collect();
+    assert_eq!(shown, [("all", String::new(), true), ("drops", "DROP TABLE".to_owned(), true)]);
 }
 
 #[test]

@@ -39,3 +39,22 @@ CREATE FUNCTION takes_noted(noted) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT
 CREATE FUNCTION added(int, int) RETURNS int LANGUAGE plpgsql VOLATILE AS 'BEGIN RETURN $1 + $2; END';
 CREATE AGGREGATE summed (int) (sfunc = added, stype = int, initcond = '0');
 CREATE FUNCTION guessed(a float8 DEFAULT random(), b int DEFAULT 3) RETURNS float8 LANGUAGE sql IMMUTABLE AS 'SELECT a';
+
+-- An extension's way: an operator that also types of the system have, and a cast with a forgotten IMMUTABLE.
+CREATE TYPE shape AS (area float8);
+CREATE TYPE topo AS (id int);
+CREATE TABLE parcels (id int PRIMARY KEY, s shape, t text, day text, tags text[]);
+CREATE FUNCTION same_shape(shape, shape) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT ($1).area = ($2).area';
+CREATE OPERATOR = (LEFTARG = shape, RIGHTARG = shape, FUNCTION = same_shape);
+CREATE FUNCTION shape_of(topo) RETURNS shape LANGUAGE plpgsql VOLATILE AS 'BEGIN RETURN row(random())::shape; END';
+CREATE CAST (topo AS shape) WITH FUNCTION shape_of(topo) AS IMPLICIT;
+CREATE FUNCTION made_shape(float8) RETURNS shape LANGUAGE sql IMMUTABLE AS 'SELECT row($1)::shape';
+CREATE FUNCTION made_topo(int) RETURNS topo LANGUAGE sql IMMUTABLE AS 'SELECT row($1)::topo';
+CREATE TYPE money_t AS (cents int8);
+CREATE FUNCTION show_money(money_t) RETURNS text LANGUAGE plpgsql VOLATILE AS 'BEGIN RETURN ($1).cents::text; END';
+CREATE CAST (money_t AS text) WITH FUNCTION show_money(money_t);
+CREATE AGGREGATE joined (text) (sfunc = textcat, stype = text);
+CREATE FUNCTION told(int, int) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT $1 + $2';
+CREATE AGGREGATE told_sum (int) (sfunc = told, stype = int, initcond = '0');
+CREATE DOMAIN days AS date[];
+CREATE DOMAIN span AS tstzrange;

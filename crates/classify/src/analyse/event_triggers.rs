@@ -1,0 +1,215 @@
+//! Event triggers: code that runs at each change of definitions, at each replica.
+
+use super::Analyser;
+use crate::catalogue::EventTrigger;
+use crate::class::Kind;
+use crate::lexer::{Scratch, TokenKind, normalise, tokens};
+
+/// Commands whose tag is their name here, so that those of triggers can be compared with it.
+const TAGS: &[&str] = &[
+    "CREATE TABLE",
+    "CREATE TABLE AS",
+    "SELECT INTO",
+    "CREATE VIEW",
+    "CREATE MATERIALIZED VIEW",
+    "CREATE INDEX",
+    "CREATE TRIGGER",
+    "CREATE SEQUENCE",
+    "REFRESH MATERIALIZED VIEW",
+];
+
+/// Words of PL/pgSQL and SQL by which a function may change something, or run text that it makes.
+const CHANGING: &[&str] = &[
+    "insert",
+    "update",
+    "delete",
+    "merge",
+    "truncate",
+    "create",
+    "alter",
+    "drop",
+    "execute",
+    "call",
+    "copy",
+    "grant",
+    "revoke",
+    "set",
+    "reset",
+    "lock",
+    "comment",
+    "refresh",
+    "reindex",
+    "vacuum",
+    "analyze",
+    "cluster",
+    "import",
+    "reassign",
+    "security",
+    "load",
+    "do",
+    "prepare",
+    "listen",
+    "unlisten",
+    "discard",
+    "checkpoint",
+    "commit",
+    "rollback",
+];
+
+/// Functions that only tell of the change, or compute.
+const HARMLESS: &[&str] = &[
+    "pg_event_trigger_ddl_commands",
+    "pg_event_trigger_dropped_objects",
+    "pg_event_trigger_table_rewrite_oid",
+    "pg_event_trigger_table_rewrite_reason",
+    "pg_notify",
+    "format",
+    "concat",
+    "concat_ws",
+    "coalesce",
+    "lower",
+    "upper",
+    "left",
+    "length",
+    "json_build_object",
+    "jsonb_build_object",
+    "row_to_json",
+    "to_json",
+    "to_jsonb",
+    "current_query",
+    "now",
+    "exists",
+    "any",
+    "count",
+    "min",
+    "max",
+    "string_agg",
+    "array_agg",
+];
+
+/// Words before a parenthesis that call nothing.
+const BEFORE_PARENTHESIS: &[&str] = &[
+    "in", "and", "or", "not", "if", "elsif", "when", "then", "else", "return", "select", "from", "where",
+    "case", "as", "is", "on", "values", "perform", "while", "array", "any", "all", "like", "ilike",
+    "between", "varchar", "numeric",
+];
+
+impl<'a> Analyser<'a> {
+    /// Refuses what fires an event trigger whose effects are not known.
+    pub(super) fn fire_event_triggers(&mut self, kind: &Kind) {
+        // Those of event triggers themselves, and of what belongs to no database, fire none.
+        const SILENT: &[&str] = &[
+            "CREATE EVENT TRIGGER",
+            "ALTER EVENT TRIGGER",
+            "DROP EVENT TRIGGER",
+            "CREATE ROLE",
+            "ALTER ROLE",
+            "ALTER ROLE SET",
+            "DROP ROLE",
+            "GRANT ROLE",
+            "ALTER DATABASE SET",
+        ];
+        let Kind::Ddl { command, temporary: false, .. } = kind else { return };
+        if SILENT.contains(command) {
+            return;
+        }
+        let mut triggers = self.catalogue().event_triggers.iter();
+        if let Some(trigger) = triggers.find(|trigger| fires_at(trigger, command) && !only_notifies(trigger))
+        {
+            self.refuse(
+                format!(
+                    "the event trigger {} would run code on each replica, whose effects are not known",
+                    trigger.name
+                ),
+                "declare its function IMMUTABLE if it only raises errors or notices; else drop it, or ALTER EVENT TRIGGER ... DISABLE while definitions change",
+            );
+        }
+    }
+}
+
+/// Whether a trigger may fire at a command.
+fn fires_at(trigger: &EventTrigger, command: &str) -> bool {
+    let verb = |text: &str| text.split(' ').next().unwrap_or("").to_ascii_uppercase();
+    let concerns = |tag: &String| match TAGS.contains(&command) {
+        true => tag.eq_ignore_ascii_case(command),
+        // The name may stand for several tags that begin alike; what drops or revokes may be found by others.
+        false => verb(tag) == verb(command) || !matches!(verb(command).as_str(), "CREATE" | "ALTER" | "DROP"),
+    };
+    trigger.tags.is_empty() || trigger.tags.iter().any(concerns)
+}
+
+/// Whether all that a trigger does is to send notifications, raise notices or errors, and read: nothing that could make
+/// replicas different.
+pub(super) fn only_notifies(trigger: &EventTrigger) -> bool {
+    let Some(body) = &trigger.body else { return false };
+    let mut scratch = Scratch::default();
+    let tokens = tokens(body, normalise(body, &mut scratch).layout);
+    let mut words = tokens.iter().enumerate().map(|(i, token)| {
+        let word = body.get(token.start..token.end).unwrap_or("").to_ascii_lowercase();
+        let calls = tokens.get(i + 1).is_some_and(|next| next.kind == TokenKind::Byte(b'('));
+        let is_of_schema =
+            i.checked_sub(1).is_some_and(|before| tokens[before].kind == TokenKind::Byte(b'.'));
+        match token.kind {
+            _ if calls && is_of_schema => false,
+            // A name in quotes may be anybody's.
+            TokenKind::QuotedWord => !calls,
+            TokenKind::Word if calls => {
+                HARMLESS.contains(&word.as_str()) || BEFORE_PARENTHESIS.contains(&word.as_str())
+            }
+            TokenKind::Word => !CHANGING.contains(&word.as_str()),
+            _ => true,
+        }
+    });
+    !tokens.is_empty() && words.all(|harmless| harmless)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trigger(tags: &[&str], body: Option<&str>) -> EventTrigger {
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        EventTrigger { name: "e".to_owned(), tags, body: body.map(str::to_owned) }
+    }
+
+    #[test]
+    fn bodies_that_only_tell_of_the_change_are_known() {
+        for (body, harmless) in [
+            ("BEGIN NOTIFY pgrst, 'reload schema'; END;", true),
+            (
+                "DECLARE cmd record; BEGIN FOR cmd IN SELECT * FROM pg_event_trigger_ddl_commands() LOOP
+                 IF cmd.command_tag IN ('CREATE TABLE', 'DROP TABLE') AND cmd.schema_name IS DISTINCT FROM 'pg_temp' THEN
+                 NOTIFY pgrst, 'reload schema'; END IF; END LOOP; END",
+                true,
+            ),
+            ("BEGIN PERFORM pg_notify('ddl', tg_tag); END", true),
+            ("BEGIN RAISE EXCEPTION 'no % here', tg_tag; END", true),
+            ("BEGIN INSERT INTO audit VALUES (now(), tg_tag); END", false),
+            ("BEGIN PERFORM audit(tg_tag); END", false),
+            ("BEGIN PERFORM audit.format(tg_tag); END", false),
+            ("BEGIN PERFORM \"audit\"(tg_tag); END", false),
+            ("BEGIN EXECUTE 'DROP TABLE t'; END", false),
+            ("BEGIN SELECT nextval('s') AS n; END", false),
+            ("", false),
+        ] {
+            assert_eq!(only_notifies(&trigger(&[], Some(body))), harmless, "{body}");
+        }
+        assert!(!only_notifies(&trigger(&[], None)));
+    }
+
+    #[test]
+    fn tags_say_at_which_commands_a_trigger_fires() {
+        for (tags, command, fires) in [
+            (&[][..], "CREATE TABLE", true),
+            (&["DROP TABLE"], "CREATE TABLE", false),
+            (&["CREATE TABLE"], "CREATE TABLE", true),
+            (&["CREATE TABLE AS"], "CREATE TABLE", false),
+            (&["ALTER VIEW"], "ALTER TABLE", true),
+            (&["ALTER TABLE"], "CREATE INDEX", false),
+            (&["ALTER TABLE", "DROP TABLE"], "DROP", true),
+            (&["GRANT"], "REVOKE", true),
+        ] {
+            assert_eq!(fires_at(&trigger(tags, None), command), fires, "{tags:?} {command}");
+        }
+    }
+}
