@@ -504,7 +504,7 @@ pub(crate) enum Utility {
         analyze: bool,
         statement: Box<Statement>,
     },
-    Copy(Copy),
+    Copy(Box<Copy>),
     CreateTable(CreateTable),
     CreateTableAs {
         name: Name,

@@ -773,7 +773,7 @@ impl Reader {
                 analyze: s.options().iter().any(|o| o.defname() == Some("analyze") && option_is_on(o.arg())),
                 statement: Box::new(self.statement(s.query())?),
             },
-            Node::CopyStmt(s) => Utility::Copy(self.copy(s)?),
+            Node::CopyStmt(s) => Utility::Copy(Box::new(self.copy(s)?)),
             Node::CreateStmt(s) => Utility::CreateTable(self.create_table(s)?),
             Node::CreateTableAsStmt(s) => {
                 let rel = s.into().and_then(pg::IntoClause::rel);

@@ -2,7 +2,7 @@
 
 use super::Analyser;
 use super::freeze::Finished;
-use crate::ast::{Copy, Statement, Utility};
+use crate::ast::{Statement, Utility};
 use crate::capture::{CaptureColumn, CaptureOp, CapturePlan};
 use crate::catalogue::Table;
 use crate::class::{Bulk, Class, Determinism, Kind, NumberPlan, Pinned, Refusal, all_constants};
@@ -220,10 +220,11 @@ impl<'a> Analyser<'a> {
         _kind: &Kind,
     ) -> Result<CapturePlan, String> {
         let (name, alias, with, returning, op) = match statement {
-            Statement::Utility(Utility::Copy(Copy { table: Some(name), from: true, .. }))
-                if self.numbers.is_some() =>
-            {
-                (name, &None, &None, &None, CaptureOp::Insert)
+            Statement::Utility(Utility::Copy(copy)) if copy.from && self.numbers.is_some() => {
+                match &copy.table {
+                    Some(name) => (name, &None, &None, &None, CaptureOp::Insert),
+                    None => return Err("its target is no table".to_owned()),
+                }
             }
             Statement::Insert(s) => (&s.table, &s.alias, &s.with, &s.returning, insert_op(s)),
             Statement::Update(s) => (&s.table, &s.alias, &s.with, &s.returning, CaptureOp::Update),

@@ -171,7 +171,7 @@ pub struct Answer {
     /// Statements whose Parse was not carried out, because of the error.
     pub unparsed: Vec<StatementKey>,
     /// Why a COPY was ended by us.
-    pub copy_failure: Option<Failure>,
+    pub copy_failure: Option<Box<Failure>>,
     /// COPY data that the client sent.
     pub copy: Vec<Bytes>,
     pub copy_bytes: usize,
@@ -626,7 +626,7 @@ impl Relay<'_, '_> {
                 };
                 if names_moment {
                     answer.copy.clear();
-                    answer.copy_failure = Some(names_moment_by_clock());
+                    answer.copy_failure = Some(Box::new(names_moment_by_clock()));
                     build::copy_fail(&mut lane.output, "a field names a moment by the clock");
                     lane.flush().await?;
                     return match message {
@@ -642,7 +642,7 @@ impl Relay<'_, '_> {
                             answer.copy.push(body);
                             if answer.copy_bytes > watch.kept_bytes_max {
                                 answer.copy.clear();
-                                answer.copy_failure = Some(kept_too_much(watch.kept_bytes_max));
+                                answer.copy_failure = Some(Box::new(kept_too_much(watch.kept_bytes_max)));
                                 build::copy_fail(&mut lane.output, "too large");
                                 lane.flush().await?;
                                 return discard_copy(client).await.map_err(UnitError::from);
