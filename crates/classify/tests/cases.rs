@@ -4,7 +4,9 @@
 //! `UPDATE_CASES=1` to write the explanations anew, and read the difference.
 
 use onecopy_classify::catalogue::EventTrigger;
-use onecopy_classify::{Bulk, Catalogue, Context, NoParams, Scratch, classify, explain, normalise};
+use onecopy_classify::{
+    Bulk, Catalogue, Context, Determinism, NoParams, ParamValue, Scratch, classify, explain, normalise,
+};
 use std::fs;
 use std::path::Path;
 
@@ -73,6 +75,34 @@ fn executions_are_of_one_row_where_the_whole_primary_key_of_one_table_names_it()
         };
         assert_eq!(found, expected, "{sql}: {:?} {access:?}", class.bulk);
     }
+}
+
+/// A name between the text and its conversion does not hide it.
+#[test]
+fn literals_and_parameters_that_become_moments_by_way_of_a_name_are_looked_at() {
+    let catalogue = catalogue("shop");
+    let path = ["public".to_owned()];
+    let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
+    let mut scratch = Scratch::default();
+    let mut is_replayed = |sql: &str, given: &str| {
+        let sql = sql.replace("?", &format!("'{given}'"));
+        let normalised = normalise(&sql, &mut scratch);
+        let class = classify(&sql, &normalised, &context);
+        let param = ParamValue { type_oid: 0, binary: false, bytes: Some(given.as_bytes()) };
+        matches!(class.determinism_of(&sql, normalised.layout, &[param][..]), Determinism::Replay)
+    };
+    for sql in [
+        "INSERT INTO typed (i8, ts) SELECT 1, p::timestamp FROM (VALUES (?)) x (p)",
+        "INSERT INTO typed (i8, ts) SELECT 1, p::timestamp FROM (VALUES ($1)) x (p)",
+        "INSERT INTO typed (i8, ts) SELECT 1, p::timestamp FROM (SELECT coalesce($1, NULL) AS p) x",
+        "INSERT INTO typed (i8, ts) WITH x AS (SELECT ? AS p LIMIT 1) SELECT 1, p::timestamp FROM x",
+        "INSERT INTO typed (i8, ts) SELECT 1, p FROM generate_series($1::timestamp, NULL, '1 day') p",
+    ] {
+        assert!(is_replayed(sql, "2026-01-01"), "{sql}");
+        assert!(!is_replayed(sql, "Now"), "{sql}");
+    }
+    let collated = "INSERT INTO typed (i8, ts) SELECT 1, p::timestamp FROM (SELECT $1 COLLATE \"C\" AS p) x";
+    assert!(!is_replayed(collated, "2026-01-01"));
 }
 
 /// What an event trigger does at each replica cannot be the same: it may write rows with random values.

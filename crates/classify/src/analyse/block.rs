@@ -1,5 +1,6 @@
 //! Queries: name spaces, the tables of FROM, and the rows of each that can matter.
 
+use super::derived::derived_of_table;
 use super::expr::At;
 use super::facts::{Facts, Key};
 use super::{Analyser, Env, Parent, Resolved};
@@ -98,6 +99,9 @@ struct Pending {
 }
 
 struct Deferred<'a> {
+    /// The entry that it is, and what its columns are called there.
+    entry: (ScopeId, usize),
+    renames: Vec<String>,
     query: &'a Query,
     parent: Parent,
     env: Env,
@@ -137,6 +141,7 @@ impl<'a> Analyser<'a> {
     /// Analyses a query; true if its WITH clause changes rows.
     pub(super) fn query(&mut self, query: &'a Query, parent: Parent, env: Env, usage: QueryUse) -> bool {
         if !self.spend() {
+            self.last_derived = None;
             return false;
         }
         let (env, wrote) = self.with(query.with.as_ref(), parent, env, usage.body);
@@ -146,17 +151,26 @@ impl<'a> Analyser<'a> {
             Body::Values(rows) => {
                 self.inherit_facts(scope);
                 rows.iter().flatten().for_each(|value| self.expr(value, at));
+                self.last_derived = self.derived_of_values(rows, scope);
             }
             Body::Set { arms, .. } => {
                 self.inherit_facts(scope);
+                let mut lists = Vec::new();
                 for arm in arms {
                     self.query(arm, parent, env, QueryUse { once: false, ..usage });
+                    lists.push(self.last_derived.take());
                 }
+                self.last_derived = Self::derived_of_arms(lists);
             }
-            Body::Select(select) => self.select(query, select, scope, usage),
+            Body::Select(select) => {
+                self.select(query, select, scope, usage);
+                self.last_derived = self.derived_of_targets(&select.targets, scope);
+            }
         }
+        let derived = self.last_derived.take();
         self.tail(query, scope, usage);
         self.finish_with(query.with.as_ref(), env, usage.body);
+        self.last_derived = derived;
         wrote
     }
 
@@ -363,7 +377,7 @@ impl<'a> Analyser<'a> {
     }
 
     /// The table of a relation, with its columns in the order in which `*` yields them.
-    fn shape(&self, relation: u32, table: usize) -> &'a crate::catalogue::Table {
+    pub(super) fn shape(&self, relation: u32, table: usize) -> &'a crate::catalogue::Table {
         self.partitions.get(&relation).copied().unwrap_or_else(|| self.table(table))
     }
 
@@ -413,6 +427,8 @@ impl<'a> Analyser<'a> {
         }
         for deferred in block.deferred {
             self.query(deferred.query, deferred.parent, deferred.env, deferred.usage);
+            let list = self.last_derived.take();
+            self.note_derived(deferred.entry.0, deferred.entry.1, list, &deferred.renames);
         }
         for (call, scope) in block.calls {
             self.expr(call, At { scope, once: false, relation: true });
@@ -461,6 +477,8 @@ impl<'a> Analyser<'a> {
             From::Function { calls, alias, .. } => {
                 block.calls.extend(calls.iter().map(|call| (call, scope)));
                 let name = alias.as_ref().map(|a| a.name.clone()).unwrap_or_else(|| call_name(calls));
+                let list = self.derived_of_function(item, &name, scope);
+                self.note_derived(scope, self.scopes[scope].entries.len(), list, &[]);
                 self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Opaque });
                 Facts::default()
             }
@@ -515,7 +533,11 @@ impl<'a> Analyser<'a> {
                 }
                 let columns = match renames {
                     [] => EntryColumns::Table(relation),
-                    renames => EntryColumns::Derived(self.renamed(table, relation, renames)),
+                    renames => {
+                        let list = Some(derived_of_table(named));
+                        self.note_derived(scope, self.scopes[scope].entries.len(), list, renames);
+                        EntryColumns::Derived(self.renamed(table, relation, renames))
+                    }
                 };
                 self.scopes[scope].entries.push(Entry { name: shown, columns });
                 block.pending.push(Pending { relation, table, only, mode, extra: Facts::default() });
@@ -585,6 +607,9 @@ impl<'a> Analyser<'a> {
         cte.referenced = true;
         let (table, outer, opaque, body) = (cte.table, cte.outer, cte.opaque, cte.body);
         let Statement::Query(query) = &table.statement else {
+            let names = if table.columns.is_empty() { renames } else { &table.columns };
+            let list = self.derived_of_returning(&table.statement);
+            self.note_derived(scope, self.scopes[scope].entries.len(), list, names);
             self.scopes[scope].entries.push(Entry { name: shown, columns: EntryColumns::Opaque });
             return Facts::default();
         };
@@ -620,7 +645,8 @@ impl<'a> Analyser<'a> {
         let select = match &query.body {
             Body::Select(select) if self.may_merge(query, select) => select,
             _ => {
-                block.deferred.push(Deferred { query, parent, env, usage });
+                let (entry, renames) = ((scope, self.scopes[scope].entries.len()), renames.to_vec());
+                block.deferred.push(Deferred { entry, renames, query, parent, env, usage });
                 self.scopes[scope].entries.push(Entry { name: shown, columns: EntryColumns::Opaque });
                 return Facts::default();
             }
@@ -640,6 +666,8 @@ impl<'a> Analyser<'a> {
         block.merged.push(inner);
         block.walks.extend(select.targets.iter().map(|t| (&t.value, inner)));
         let columns = self.derived_columns(&select.targets, renames, inner);
+        let list = self.derived_of_targets(&select.targets, inner);
+        self.note_derived(scope, self.scopes[scope].entries.len(), list, renames);
         self.scopes[scope].entries.push(Entry { name: shown, columns });
         exported
     }

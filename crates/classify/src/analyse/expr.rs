@@ -1,6 +1,7 @@
 //! Expressions: what they call, read and depend on.
 
 use super::block::{QueryUse, ScopeId};
+use super::derived::is_comparison;
 use super::facts::{builtin_type, scalar_oid};
 use super::freeze::Clock;
 use super::{Analyser, Resolved};
@@ -86,6 +87,10 @@ impl<'a> Analyser<'a> {
             Expr::Call(call) => self.call(call, at),
             Expr::Operator { name, left, right } => {
                 self.operator(name);
+                if is_comparison(name) && !tells_new_rows(left.as_deref(), right.as_deref()) {
+                    // Wherever it stands: in CASE, in FILTER, among targets.
+                    self.places_in(expr, at.scope);
+                }
                 let sides = [left.as_deref(), right.as_deref()];
                 let reads = self.operands_read(name, &sides, at.scope);
                 sides.into_iter().flatten().for_each(|side| self.expr_read(side, at, reads));
@@ -98,11 +103,13 @@ impl<'a> Analyser<'a> {
             }
             Expr::OfArray { name, left, right, .. } => {
                 self.operator(name);
+                self.places_in(expr, at.scope);
                 let reads = self.operands_read(name, &[Some(left), Some(right)], at.scope);
                 self.expr_read(left, at, reads);
                 self.expr_read(right, at, reads);
             }
             Expr::In { left, list, .. } => {
+                self.places_in(expr, at.scope);
                 let reads = self.column_reads(left, at.scope);
                 self.expr_read(left, at, Reads::Anything);
                 list.iter().for_each(|e| self.expr_read(e, at, reads));
@@ -703,6 +710,25 @@ fn extension_function(function: &Function) -> Option<Known> {
 
 pub(super) fn is_system_column(name: &str) -> bool {
     matches!(name, "ctid" | "xmin" | "xmax" | "cmin" | "cmax" | "tableoid")
+}
+
+/// `xmax = 0`, by which RETURNING tells rows that were added from rows that were there: the same at every home.
+fn tells_new_rows(left: Option<&Expr>, right: Option<&Expr>) -> bool {
+    let is_xmax = |side: Option<&Expr>| matches!(side, Some(Expr::Column { path, .. }) if path.last().is_some_and(|n| n == "xmax"));
+    let is_zero = |side: Option<&Expr>| match side {
+        Some(Expr::Cast { value, .. }) => is_zero_literal(value),
+        Some(value) => is_zero_literal(value),
+        None => false,
+    };
+    is_xmax(left) && is_zero(right) || is_zero(left) && is_xmax(right)
+}
+
+fn is_zero_literal(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal { value: Literal::Int(number), .. } => *number == 0,
+        Expr::Literal { value: Literal::Text(text), .. } => text == "0",
+        _ => false,
+    }
 }
 
 /// Functions that read text in JSON as values of any type.

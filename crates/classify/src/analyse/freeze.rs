@@ -538,7 +538,7 @@ pub(super) fn closing(tokens: &[Token], open: usize) -> Option<usize> {
 }
 
 /// The name that PostgreSQL gives to a result column after the call or clock expression in it, with its offset.
-fn column_name(expr: &Expr) -> Option<(String, u32)> {
+pub(super) fn column_name(expr: &Expr) -> Option<(String, u32)> {
     match expr {
         Expr::Call(call) => Some((call.name.last().to_owned(), call.at)),
         Expr::Cast { value, .. } => column_name(value),

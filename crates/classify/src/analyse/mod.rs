@@ -10,6 +10,7 @@
 
 mod block;
 mod casts;
+mod derived;
 mod event_triggers;
 mod expr;
 mod facts;
@@ -33,6 +34,7 @@ use crate::grammar::{self, ParseError};
 use crate::lexer::{Layout, Normalised, OwnedLayout};
 use crate::template::{ColumnTemplate, ItemTemplate, NullRule, Source, Values};
 use block::{CteEnv, CteId, QueryUse, Scope, ScopeId};
+use derived::{Derived, DerivedList};
 use freeze::Edits;
 use onecopy_core::{Mode, Space, TableId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -141,6 +143,10 @@ struct Analyser<'a> {
     // Name spaces.
     scopes: Vec<Scope>,
     ctes: Vec<CteEnv<'a>>,
+    /// What is known of columns that are no plain ones of tables, by name space and entry.
+    derived: HashMap<(ScopeId, usize), Vec<Derived>>,
+    /// The columns of the query that was analysed last.
+    last_derived: DerivedList,
     /// The table of each relation of the statement, by its number.
     relations: Vec<Option<usize>>,
     /// Relations that are partitions, with their columns in their own order.
@@ -197,6 +203,8 @@ impl<'a> Analyser<'a> {
             tables: Vec::new(),
             scopes: Vec::new(),
             ctes: Vec::new(),
+            derived: HashMap::new(),
+            last_derived: None,
             relations: Vec::new(),
             partitions: HashMap::new(),
             effects: Effects::default(),

@@ -3,6 +3,7 @@
 //! out of a table, may be such a word.
 
 use super::block::ScopeId;
+use super::derived::is_text;
 use super::expr::At;
 use super::facts::builtin_type;
 use super::{Analyser, Resolved};
@@ -38,7 +39,7 @@ impl<'a> Analyser<'a> {
         let mut texts = Vec::new();
         columns_of(using, &mut |name| {
             // Of columns that are not known the server tells.
-            let column = t.column(name).filter(|c| !matches!(c.category, Some('D' | 'T' | 'N' | 'B')));
+            let column = t.column(name).filter(|c| is_text(c));
             texts.extend(column.map(|c| quoted(&c.name)));
         });
         if texts.is_empty() {
@@ -122,15 +123,16 @@ impl<'a> Analyser<'a> {
     }
 
     /// Whether a value, other than a literal or parameter of the statement, may be text that somebody wrote.
-    fn may_be_text(&self, expr: &Expr, scope: ScopeId) -> bool {
+    pub(super) fn may_be_text(&self, expr: &Expr, scope: ScopeId) -> bool {
         let any = |parts: &[Expr]| parts.iter().any(|e| self.may_be_text(e, scope));
         match expr {
             Expr::Literal { .. } | Expr::Clock { .. } => false,
             Expr::Param { .. } => self.scope_is_body(scope),
             Expr::Column { path, star: false, .. } => {
-                let column = self.resolve_column(scope, path).and_then(|key| self.column_of(key));
-                // Dates and times, spans of time, numbers, truth values.
-                column.is_none_or(|c| !matches!(c.category, Some('D' | 'T' | 'N' | 'B')))
+                match self.resolve_column(scope, path).and_then(|key| self.column_of(key)) {
+                    Some(column) => is_text(column),
+                    None => self.derived_column(scope, path).is_none_or(|derived| derived.text),
+                }
             }
             // No such operator yields text.
             Expr::Operator { name, .. } => !is_plus_or_minus(name),

@@ -61,10 +61,14 @@ impl<'a> Analyser<'a> {
     }
 
     /// The system column of a user's table that an expression is made of.
-    fn place(&self, expr: &Expr, scope: ScopeId) -> Option<String> {
+    pub(super) fn place(&self, expr: &Expr, scope: ScopeId) -> Option<String> {
         match expr {
             Expr::Column { path, star: false, .. } => {
-                path.last().filter(|_| self.is_place(path, scope)).cloned()
+                // A subquery may give it another name, and another column its name.
+                match self.derived_column(scope, path) {
+                    Some(derived) if self.resolve_column(scope, path).is_none() => derived.place.clone(),
+                    _ => path.last().filter(|_| self.is_place(path, scope)).cloned(),
+                }
             }
             // The name of a table is the same everywhere.
             Expr::Cast { value, to } if reads_names(&to.name) => {
