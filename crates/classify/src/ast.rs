@@ -144,6 +144,8 @@ pub(crate) enum From {
     },
     Other {
         parts: Vec<Expr>,
+        /// The types of its columns; None if they are not known.
+        types: Option<Vec<Name>>,
         alias: Option<Alias>,
     },
 }
@@ -438,6 +440,8 @@ pub(crate) struct Call {
     pub within_group: bool,
     pub filter: Option<Expr>,
     pub over: Option<Window>,
+    /// In FROM: the types of the columns that it is said to yield.
+    pub record: Vec<Name>,
     pub at: u32,
 }
 

@@ -250,6 +250,9 @@ impl Reader {
                             call => calls.push(r.expr(call)?),
                         }
                     }
+                    if let ([Expr::Call(call)], columns) = (calls.as_mut_slice(), function.coldeflist()) {
+                        call.record = columns.iter().map(|c| type_ref(c.type_name()).name).collect();
+                    }
                     From::Function {
                         calls,
                         alias: alias_of(function.alias()),
@@ -277,19 +280,23 @@ impl Reader {
                 },
                 Node::RangeTableFunc(table) => {
                     let mut parts = vec![r.expr(table.docexpr())?, r.expr(table.rowexpr())?];
+                    let mut types = Vec::new();
                     for column in table.columns() {
+                        types.extend(column.type_name().map(|name| type_ref(Some(name)).name));
                         parts.push(r.expr(column.colexpr())?);
                         parts.push(r.expr(column.coldefexpr())?);
                     }
                     for node in table.namespaces() {
                         parts.push(r.expr(node)?);
                     }
-                    From::Other { parts, alias: alias_of(table.alias()) }
+                    From::Other { parts, types: Some(types), alias: alias_of(table.alias()) }
                 }
                 Node::JsonTable(table) => {
                     let mut parts = r.json_value(table.context_item())?;
+                    let mut types = Vec::new();
                     parts.extend(r.list(table.passing())?);
                     for column in table.columns() {
+                        types.extend(column.type_name().map(|name| type_ref(Some(name)).name));
                         // Defaults of nested columns are the only places for expressions.
                         let plain = column.on_empty().is_none()
                             && column.on_error().is_none()
@@ -298,9 +305,9 @@ impl Reader {
                             parts.push(Expr::Unknown);
                         }
                     }
-                    From::Other { parts, alias: alias_of(table.alias()) }
+                    From::Other { parts, types: Some(types), alias: alias_of(table.alias()) }
                 }
-                _ => From::Other { parts: vec![Expr::Unknown], alias: None },
+                _ => From::Other { parts: vec![Expr::Unknown], types: None, alias: None },
             })
         })
     }
@@ -641,6 +648,7 @@ impl Reader {
             order_by: self.list(constructor.agg_order())?,
             within_group: false,
             filter: self.optional(constructor.agg_filter())?,
+            record: Vec::new(),
             over: match constructor.over() {
                 Some(window) => Some(self.window(window)?),
                 None => None,
@@ -706,6 +714,7 @@ impl Reader {
     fn call(&mut self, call: &pg::FuncCall) -> Read<Call> {
         let named = call.func_variadic || call.args().iter().any(|a| matches!(a, Node::NamedArgExpr(_)));
         Ok(Call {
+            record: Vec::new(),
             name: Name::new(words(call.funcname())),
             arguments: self.list(call.args())?,
             named,

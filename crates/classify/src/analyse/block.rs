@@ -500,10 +500,12 @@ impl<'a> Analyser<'a> {
                 block.walks.extend(arguments.iter().map(|e| (e, scope)));
                 self.open_item(table, scope, block, locks)
             }
-            From::Other { parts, alias } => {
-                self.unreplayable(
-                    "text in XML or JSON that is read as a date or time may name a moment by the clock",
-                );
+            From::Other { parts, types, alias } => {
+                if types.as_ref().is_none_or(|types| types.iter().any(|name| self.may_hold_moment(name))) {
+                    self.unreplayable(
+                        "text in XML or JSON that is read as a date or time may name a moment by the clock",
+                    );
+                }
                 block.walks.extend(parts.iter().map(|e| (e, scope)));
                 let name = alias.as_ref().map_or(String::new(), |a| a.name.clone());
                 self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Opaque });

@@ -312,7 +312,7 @@ impl<'a> Analyser<'a> {
             }
         }
         if in_catalog {
-            if makes_records(name) {
+            if makes_records(name) && self.record_may_hold_moment(call) {
                 self.unreplayable(
                     "text in JSON that is read as a date or time may name a moment by the clock",
                 );

@@ -7,7 +7,7 @@ use super::derived::is_text;
 use super::expr::At;
 use super::facts::builtin_type;
 use super::{Analyser, Resolved};
-use crate::ast::{Expr, Literal, Name};
+use crate::ast::{Call, Expr, Literal, Name};
 use crate::class::{Guard, Refusal};
 use crate::rewrite::{qualified, quoted};
 use crate::value::{holds_moments, oid};
@@ -90,8 +90,20 @@ impl<'a> Analyser<'a> {
         }
     }
 
+    /// Whether what a function makes of JSON may hold moments: columns that are listed say so, or the type of a row that it
+    /// is given.
+    pub(super) fn record_may_hold_moment(&self, call: &Call) -> bool {
+        match (call.record.as_slice(), call.arguments.first()) {
+            ([], Some(Expr::Cast { to, .. })) if call.name.last().contains("_populate_") => {
+                self.may_hold_moment(&to.name)
+            }
+            ([], _) => true,
+            (types, _) => types.iter().any(|name| self.may_hold_moment(name)),
+        }
+    }
+
     /// Whether values of a type are, or contain, dates or times of day.
-    fn may_hold_moment(&self, to: &Name) -> bool {
+    pub(super) fn may_hold_moment(&self, to: &Name) -> bool {
         // The name of an array type of its own.
         let element = to.last().strip_prefix('_').unwrap_or(to.last());
         let of_system = matches!(
@@ -119,7 +131,9 @@ impl<'a> Analyser<'a> {
         // Base types of users are made by extensions, whose texts are other things.
         let may = |kind: char, base| !matches!(kind, 'e' | 'b') && is_moment(base);
         types.iter().any(|t| is_meant(&t.schema, &t.name) && may(t.kind, t.base_oid))
-            || self.catalogue().tables.iter().any(|t| is_meant(&t.schema, &t.name))
+            || self.catalogue().tables.iter().any(|t| {
+                is_meant(&t.schema, &t.name) && t.columns.iter().any(|column| column.may_hold_moment())
+            })
     }
 
     /// Whether a value, other than a literal or parameter of the statement, may be text that somebody wrote.
