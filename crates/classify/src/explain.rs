@@ -24,7 +24,7 @@ pub struct Explanation {
     pub determinism: String,
     /// The text that is executed at home, if it is rewritten: frozen values are shown as `<now>`, `<nextval of s>`.
     pub rewritten: Option<String>,
-    /// What is executed at home before it, to number its rows.
+    /// What is executed at home before it, to number its rows or to see whether it may be executed.
     pub before: Vec<String>,
     /// The text that is executed inside a transaction, if it differs from that outside.
     pub in_block: Option<String>,
@@ -82,11 +82,15 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
             Numbered::Query { count, .. } => vec![render(count)],
             Numbered::Copy { create, copy, .. } => vec![create.clone(), render(copy)],
         },
-        _ => Vec::new(),
+        _ => class.guard.iter().map(|guard| guard.sql.clone()).collect(),
     };
+    let mut determinism = determinism_text(&class.determinism);
+    if class.copied_moments.is_some() && matches!(class.determinism, Determinism::Replay) {
+        determinism.push_str(", unless its data name a moment by the clock ('now' ...), which is refused");
+    }
     Explanation {
         items,
-        determinism: determinism_text(&class.determinism),
+        determinism,
         rewritten,
         before,
         in_block,

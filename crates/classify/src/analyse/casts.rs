@@ -206,7 +206,7 @@ impl<'a> Analyser<'a> {
             _ if !cast.is_of_users() => true,
             // What is declared as a type of a user is written as a cast.
             Expr::Param { .. } | Expr::Clock { .. } | Expr::Session(_) | Expr::Collate { .. } => false,
-            Expr::Form(parts) | Expr::Array(parts) => {
+            Expr::Form(parts) | Expr::Array(parts) | Expr::Row(parts) => {
                 parts.iter().any(|part| self.may_be_from(part, cast, scope))
             }
             Expr::And(_) | Expr::Or(_) | Expr::Not(_) | Expr::In { .. } | Expr::OfArray { .. } => false,

@@ -352,6 +352,37 @@ fn text_becomes_moments_unless_it_names_one_by_the_clock() {
     });
 }
 
+/// What PostGIS and its topology bring into a database, and the event trigger of PostgREST.
+#[test]
+fn databases_with_extensions_and_event_triggers_are_served() {
+    block_on(async {
+        let app = Application::start(
+            "CREATE TYPE shape AS (area float8); CREATE TYPE topo AS (id int);
+             CREATE FUNCTION same_shape(shape, shape) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT ($1).area = ($2).area';
+             CREATE OPERATOR = (LEFTARG = shape, RIGHTARG = shape, FUNCTION = same_shape);
+             CREATE FUNCTION shape_of(topo) RETURNS shape LANGUAGE plpgsql VOLATILE AS 'BEGIN RETURN row(random())::shape; END';
+             CREATE CAST (topo AS shape) WITH FUNCTION shape_of(topo) AS IMPLICIT;
+             CREATE TABLE parcel (id int PRIMARY KEY, s shape, name text);
+             CREATE AGGREGATE joined (text) (sfunc = textcat, stype = text);
+             CREATE FUNCTION tell() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN NOTIFY pgrst, 'reload schema'; END $$;
+             CREATE EVENT TRIGGER watch ON ddl_command_end EXECUTE FUNCTION tell()",
+        )
+        .await;
+        let client = &app.client;
+        client.batch_execute("ALTER TABLE parcel ADD COLUMN note text DEFAULT '' NOT NULL").await.unwrap();
+        client
+            .batch_execute("INSERT INTO parcel VALUES (1, '(2)', 'a'), (2, '(3)'::shape, 'b')")
+            .await
+            .unwrap();
+        client.execute("UPDATE parcel SET s = row(4)::shape WHERE id = $1", &[&2]).await.unwrap();
+        assert_eq!(app.everywhere("SELECT id, name FROM parcel WHERE s = '(4)'").await, "2 b");
+        assert_eq!(app.everywhere("SELECT joined(name ORDER BY id) FROM parcel WHERE note = ''").await, "ab");
+        // What would make replicas different stays refused.
+        let cast = "UPDATE parcel SET s = row(1)::topo::shape WHERE id = 1";
+        assert_eq!(refused(client, cast).await, SqlState::FEATURE_NOT_SUPPORTED);
+    });
+}
+
 #[test]
 fn sequences_that_are_set_or_restarted_go_on_from_there() {
     block_on(async {
