@@ -56,7 +56,7 @@ pub enum Ill {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lane::Stream;
+    use crate::stream::Stream;
     use onecopy_wire::backend::{Status, build};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;

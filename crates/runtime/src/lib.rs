@@ -24,6 +24,7 @@ mod pool;
 
 mod lane;
 mod object_ids;
+mod stream;
 
 mod agent;
 mod ancestry;

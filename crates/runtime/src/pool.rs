@@ -337,8 +337,8 @@ impl Drop for Waiting<'_> {
 mod tests {
     use super::*;
     use crate::errors::Failure;
-    use crate::lane::Stream;
     use crate::settings::{ReplicaSettings, ReplicaTls};
+    use crate::stream::Stream;
     use onecopy_wire::SqlState;
     use onecopy_wire::backend::ErrorFields;
     use onecopy_wire::backend::Status;

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::server::{Shared, startup};
-use crate::session::client::Stream;
+use crate::stream::Stream;
 
 /// The grammar descends once a level of nesting of a statement; this is enough for thousands.
 pub const STACK_BYTES: usize = 16 << 20;

@@ -13,9 +13,10 @@ use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::lane::{Lane, LaneError, Stream, is_going_away};
+use crate::lane::{Lane, LaneError, is_going_away};
 use crate::server::cancel::Backend as BackendProcess;
 use crate::settings::{ReplicaSettings, ReplicaTls};
+use crate::stream::Stream;
 
 /// First key of the advisory locks by which the sessions of onecopy are known on a replica ("oc2p").
 pub const SESSION_MARK: i32 = 0x6f63_3270;

@@ -33,8 +33,8 @@ use crate::postgres::definitions;
 use crate::postgres::progress::Position;
 use crate::retention::Retention;
 use crate::scheduler::{Decisions, Scheduler};
-use crate::session::client::Stream;
 use crate::settings::{Limits, Settings};
+use crate::stream::Stream;
 use crate::workers::Workers;
 use cancel::Cancels;
 

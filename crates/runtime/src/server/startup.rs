@@ -23,11 +23,12 @@ use crate::pool::{Lent, Pool};
 use crate::postgres::connect::Credentials;
 use crate::server::{Counted, Shared, cancel};
 use crate::session::Session;
-use crate::session::client::{Client, ClientError, Stream};
+use crate::session::client::{Client, ClientError};
 use crate::session::environment::{Environment, is_kept_here};
 use crate::session::patience::shown_limit;
 use crate::session::settings::forbidden_setting;
 use crate::settings::{ClientAuth, UserSettings};
+use crate::stream::Stream;
 
 /// The database name under which the admin console answers.
 pub const ADMIN_DATABASE: &str = "onecopy";
@@ -144,7 +145,7 @@ async fn open(mut stream: Stream, shared: &Arc<Shared>) -> Result<Option<(Client
                         }
                         let mut tcp = tcp;
                         tcp.write_all(b"S").await?;
-                        stream = Stream::Tls(acceptor.accept(tcp).await?);
+                        stream = acceptor.accept(tcp).await?;
                         asked_for_tls = true;
                     }
                     (_, other) => {

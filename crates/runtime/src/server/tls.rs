@@ -9,8 +9,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
 
 use crate::errors::ServeError;
-use crate::lane;
 use crate::settings::{ReplicaSettings, ReplicaTls, TlsSettings};
+use crate::stream::Stream;
 
 /// Accepts TLS from clients.
 #[derive(Clone)]
@@ -44,11 +44,9 @@ impl Acceptor {
     }
 
     /// Performs the handshake.
-    pub async fn accept(
-        &self,
-        stream: TcpStream,
-    ) -> io::Result<Box<tokio_rustls::server::TlsStream<TcpStream>>> {
-        self.acceptor.accept(stream).await.map(Box::new)
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
+        let stream = self.acceptor.accept(stream).await?;
+        Ok(Stream::Tls(Box::new(stream.into())))
     }
 }
 
@@ -57,7 +55,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 }
 
 /// Performs the handshake with a replica that has agreed to TLS.
-pub async fn connect(stream: TcpStream, address: &ReplicaSettings) -> io::Result<lane::Stream> {
+pub async fn connect(stream: TcpStream, address: &ReplicaSettings) -> io::Result<Stream> {
     let builder = rustls::ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;
@@ -76,7 +74,7 @@ pub async fn connect(stream: TcpStream, address: &ReplicaSettings) -> io::Result
     };
     let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
     let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-    Ok(lane::Stream::Tls(Box::new(stream)))
+    Ok(Stream::Tls(Box::new(stream.into())))
 }
 
 /// `require` means encrypted and nothing more, as in libpq.
