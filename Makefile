@@ -54,7 +54,7 @@ clients: ## drivers of several languages against a real cluster
 
 soak: ## the real-server checkers for SOAK_SECONDS (600)
 	@scripts/setup build
-	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --locked --workspace -- --ignored soak --nocapture
+	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --locked -p onecopy-cli --test soak -- --ignored --nocapture
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (60); needs a nightly compiler
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz
