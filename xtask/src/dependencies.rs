@@ -36,7 +36,8 @@ impl Dependencies {
         Dependencies::of(&metadata).ok_or_else(|| "cargo metadata has an unknown form".to_owned())
     }
 
-    fn of(metadata: &Value) -> Option<Dependencies> {
+    /// Reads what `cargo metadata` prints; `None` if its form is unknown.
+    pub(crate) fn of(metadata: &Value) -> Option<Dependencies> {
         let mut names = BTreeMap::new();
         let mut licences = BTreeMap::new();
         let mut macros = BTreeSet::new();

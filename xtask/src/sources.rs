@@ -1,4 +1,5 @@
-//! What a Rust source file mentions outside of its tests: paths, with `use` resolved, and global state.
+//! What a Rust source file mentions outside of its tests: paths, with `use` resolved, macros that keep state or print,
+//! and global state.
 //!
 //! The file is read as tokens, so comments and strings do not count, and what macros contain does.
 
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Mention {
     /// The line, from 1.
     pub(crate) line: usize,
-    /// `std::time::Instant::now`, `std::net::*`, or `static mut` and the like.
+    /// `std::time::Instant::now`, `std::net::*`, `println!`, or `static mut` and the like.
     pub(crate) what: String,
 }
 
@@ -62,6 +63,9 @@ fn module_places(file: &Path, name: &str) -> [PathBuf; 2] {
     [base.join(format!("{name}.rs")), base.join(name)]
 }
 
+/// Macros that keep global state, or print.
+const MACROS: &[&str] = &["thread_local", "lazy_static", "print", "println", "eprint", "eprintln", "dbg"];
+
 /// A file's tokens, sorted out.
 #[derive(Default)]
 struct Scan {
@@ -69,7 +73,8 @@ struct Scan {
     paths: Vec<(usize, Vec<String>)>,
     /// What a first segment stands for after `use`.
     names: BTreeMap<String, Vec<String>>,
-    globals: Vec<Mention>,
+    /// Global state and macros: what no path names.
+    others: Vec<Mention>,
     test_modules: Vec<String>,
 }
 
@@ -87,7 +92,7 @@ impl Scan {
             _ => path.join("::"),
         };
         let paths = self.paths.iter().map(|(line, path)| Mention { line: *line, what: written_out(path) });
-        let all: BTreeSet<Mention> = paths.chain(self.globals.iter().cloned()).collect();
+        let all: BTreeSet<Mention> = paths.chain(self.others.iter().cloned()).collect();
         all.into_iter().collect()
     }
 
@@ -192,7 +197,7 @@ impl Scan {
         };
         let line = tokens[at].span().start().line;
         let mentions = words.iter().filter(|word| changes(word));
-        self.globals.extend(mentions.map(|word| Mention { line, what: format!("static {word}") }));
+        self.others.extend(mentions.map(|word| Mention { line, what: format!("static {word}") }));
         at + 1
     }
 
@@ -209,8 +214,9 @@ impl Scan {
             next += 2;
         }
         let is_macro = matches!(tokens.get(next), Some(TokenTree::Punct(punct)) if punct.as_char() == '!');
-        if is_macro && matches!(path[0].as_str(), "thread_local" | "lazy_static") {
-            self.globals.push(Mention { line, what: format!("{}!", path[0]) });
+        let name = path.last().map(String::as_str).unwrap_or_default();
+        if is_macro && MACROS.contains(&name) {
+            self.others.push(Mention { line, what: format!("{name}!") });
         }
         self.paths.push((line, path));
         next
@@ -300,6 +306,14 @@ mod tests {
         check("thread_local! { static X: u32 = 0; }", "thread_local!", true);
         assert_eq!(mentions("static NAMES: [&'static str; 1] = [\"a\"];"), ["NAMES", "str"]);
         check("fn f(x: &'static Mutex<u8>) {}", "static Mutex", false);
+    }
+
+    #[test]
+    fn macros_that_print_are_found_and_their_names_alone_are_not() {
+        check("fn f() { println!(\"x\") }", "println!", true);
+        check("fn f() { std::eprintln!(\"x\") }", "eprintln!", true);
+        check("macro_rules! m { () => { dbg!(x) } }", "dbg!", true);
+        check("fn print() {} fn f() { print() }", "print!", false);
     }
 
     #[test]
