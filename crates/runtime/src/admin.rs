@@ -260,13 +260,13 @@ fn served_by(class: &Class, up: &[&str]) -> String {
             format!("{first}: catalogue queries show object ids, which differ between replicas")
         }
         _ if effects.writes => {
-            format!("home: the least loaded of {all} that contains the last writers of its items; then all")
+            format!("home: one of {all} that contains the last writers of its items; then all")
         }
         _ if effects.locks_rows || matches!(class.kind, Kind::LockTable { .. }) => {
-            format!("home: the least loaded of {all} that contains the last writers of its items")
+            format!("home: one of {all} that contains the last writers of its items")
         }
         _ if effects.reads => {
-            format!("the least loaded of {all} that contains the last writers of its items")
+            format!("one of {all} that contains the last writers of its items")
         }
         _ => format!("{all}: any, it reads no table"),
     }
@@ -306,30 +306,32 @@ async fn verify_once(shared: &Arc<Shared>) -> Result<Table, Failure> {
     shared.scheduler.end_txn(txn);
     let (csn, lanes) = result?;
     let mut sums: Vec<(String, Vec<TableSum>)> = Vec::new();
-    let read = futures_join(lanes.into_iter().map(|(name, mut lent)| async move {
+    let read = side_by_side(lanes.into_iter().map(|(name, mut lent)| async move {
         let sums = checks::contents(&mut lent.lane).await;
         let ended = lent.lane.command("ROLLBACK").await;
         (name, sums.and_then(|sums| ended.map(|()| sums)))
     }))
-    .await;
+    .await?;
     for (name, result) in read {
         sums.push((name, result.map_err(|error| Failure::of_lane(&error))?));
     }
     Ok(verdict(csn, &sums))
 }
 
-/// Runs futures side by side and returns their results in order.
-async fn futures_join<T: Send + 'static>(
+/// Runs futures side by side and returns their results in order. One that panics is an error of ours: without its result
+/// replicas would seem equal that were not compared.
+async fn side_by_side<T: Send + 'static>(
     futures: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
-) -> Vec<T> {
+) -> Result<Vec<T>, Failure> {
     let tasks: Vec<_> = futures.map(tokio::spawn).collect();
     let mut results = Vec::with_capacity(tasks.len());
     for task in tasks {
-        if let Ok(result) = task.await {
-            results.push(result);
-        }
+        results.push(task.await.map_err(|error| {
+            Failure::new(SqlState::INTERNAL_ERROR, format!("a replica could not be compared: {error}"))
+                .hint("This is a bug of onecopy's; its log says where it happened.")
+        })?);
     }
-    results
+    Ok(results)
 }
 
 /// With all writers held off: a snapshot of the same commit on every replica in service.
@@ -377,4 +379,22 @@ fn verdict(csn: u64, sums: &[(String, Vec<TableSum>)]) -> Table {
         }
     }
     Table { columns: vec!["replica", "csn", "tables", "verdict"], rows, command: "VERIFY" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn comparison_that_panics_is_an_error_and_no_replica_less() {
+        let numbers = |bad: Option<u32>| {
+            side_by_side((0..3).map(move |n| async move {
+                assert_ne!(Some(n), bad, "planted");
+                n
+            }))
+        };
+        assert_eq!(numbers(None).await.unwrap(), [0, 1, 2]);
+        let failure = numbers(Some(1)).await.unwrap_err();
+        assert_eq!(failure.code, SqlState::INTERNAL_ERROR);
+    }
 }
