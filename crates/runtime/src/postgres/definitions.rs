@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::agent::quote;
 use crate::lane::{Lane, LaneError};
+use crate::postgres::connect::SESSION_MARK;
 use crate::record::{Record, What, Write};
 
 /// Reads the catalogue snapshot that classification works with, outside of transactions.
@@ -92,12 +93,18 @@ pub async fn sequences<'a>(
         .collect())
 }
 
-/// Ends, on one replica, the transactions that hold tables against everybody, so that definitions can be read. Their
-/// clients get 40001.
-pub const END_LOCKING: &str = "SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l
-    JOIN pg_catalog.pg_database d ON d.oid = l.database AND d.datname = pg_catalog.current_database()
-    WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.granted
-    AND l.pid <> pg_catalog.pg_backend_pid()";
+/// The command that ends, on one replica, the transactions of onecopy that hold tables against everybody, so that definitions
+/// can be read. Their clients get 40001. Whatever is connected past onecopy is left alone.
+pub fn end_locking() -> String {
+    format!(
+        "SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l
+         JOIN pg_catalog.pg_database d ON d.oid = l.database AND d.datname = pg_catalog.current_database()
+         WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.granted
+         AND l.pid <> pg_catalog.pg_backend_pid()
+         AND EXISTS (SELECT FROM pg_catalog.pg_locks mark WHERE mark.pid = l.pid AND mark.locktype = 'advisory'
+             AND mark.classid::bigint = {SESSION_MARK})"
+    )
+}
 
 /// Sequences whose values are read by one query.
 const SEQUENCES_AT_ONCE: usize = 200;

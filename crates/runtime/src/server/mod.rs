@@ -215,7 +215,7 @@ impl Shared {
                                 replica = pool.replica.0,
                                 "end transactions that keep definitions from being read"
                             );
-                            match lent.lane.command(definitions::END_LOCKING).await {
+                            match lent.lane.command(&definitions::end_locking()).await {
                                 Ok(()) => rounds_blocked = 0,
                                 Err(error) => tracing::warn!(%error, "end transactions"),
                             }
