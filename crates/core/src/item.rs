@@ -74,8 +74,9 @@ pub enum Space {
     Rows,
     /// The values of one unique key, taken `Exclusive` by whoever creates or frees one.
     Key(KeyId),
-    /// The table's definition, taken `Exclusive` by DDL and TRUNCATE; the core lets every open transaction hold
-    /// it shared for the tables that it has touched (design 3.10).
+    /// The table's definition, taken `Exclusive` by DDL and TRUNCATE, together with all of its rows: those are what
+    /// statements on the table conflict with (design 3.10). It stands alone for tables that foreign keys tie to one that is
+    /// dropped: their definitions change, their rows stay.
     Schema,
 }
 

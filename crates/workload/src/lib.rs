@@ -1,4 +1,4 @@
-//! Workloads as data and as code without input or output: what the simulator and the benchmarks have in common.
+//! Workloads as data and as code without input or output, so that benchmarks and a simulator can drive the same.
 //!
 //! An emulated user is a [`Client`]: a state machine that is told the time and the answer to its last action, and says
 //! what it does next. A driver carries that out, over virtual time and simulated databases or over a clock and
