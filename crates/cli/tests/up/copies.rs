@@ -1,9 +1,10 @@
 //! What would make copies differ silently, since the numbers of rows that statements affect do not tell: each test runs
 //! it, and then compares what the replicas hold.
 
-use super::clients::block_on;
+use super::clients::{block_on, connect, rows};
 use super::three::Three;
 use std::cell::Cell;
+use std::time::Duration;
 use tokio_postgres::Client;
 
 async fn code(client: &Client, sql: &str) -> String {
@@ -285,6 +286,43 @@ fn definitions_change_while_other_sessions_lock_tables_and_draw_numbers() {
             assert!(["done", "40001"].contains(&code(holder, &end).await.as_str()));
         }
         assert_eq!(three.everywhere("SELECT (SELECT id FROM t0), (SELECT id FROM t3)").await, "1 1");
+    });
+}
+
+/// Takes some seconds: as long as locks on tables are waited for.
+#[test]
+fn sessions_past_onecopy_that_lock_tables_are_not_ended_so_that_definitions_can_be_read() {
+    block_on(async {
+        let three = Three::start();
+        let (client, holder) = (three.client().await, three.client().await);
+        for table in ["theirs", "held"] {
+            let schema = format!("CREATE TABLE {table} (id int PRIMARY KEY CHECK (id > 0))");
+            client.batch_execute(&schema).await.unwrap();
+        }
+        three.assert_identical();
+        let mut others = Vec::new();
+        for replica in &three.file.replicas {
+            let other = connect(&replica.dsn).await;
+            other.batch_execute("BEGIN; LOCK TABLE theirs").await.unwrap();
+            others.push(other);
+        }
+        holder.batch_execute("BEGIN; LOCK TABLE held").await.unwrap();
+        let changing = async { code(&client, "CREATE TABLE made (id int PRIMARY KEY CHECK (id > 0))").await };
+        let releasing = async {
+            // Which server the transaction of onecopy's is open on is the scheduler's choice.
+            for other in &others {
+                let locks = "SELECT count(*) FROM pg_locks WHERE relation = 'held'::regclass";
+                while rows(other, locks).await != "0" {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+            for other in &others {
+                other.batch_execute("COMMIT").await.unwrap();
+            }
+        };
+        let (changed, ()) = tokio::join!(changing, releasing);
+        assert_eq!(changed, "done");
+        assert_eq!(code(&holder, "INSERT INTO held VALUES (1)").await, "40001");
     });
 }
 
