@@ -139,7 +139,7 @@ choice! {
     pub enum Durability {
         /// When the log has been written to disk (in groups).
         Disk = "disk",
-        /// At once. What was committed in the last moments can be lost if this process or machine fails.
+        /// At once. What was committed in the last moments can be lost if this machine fails.
         Memory = "memory",
     }
 }

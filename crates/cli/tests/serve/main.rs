@@ -185,9 +185,12 @@ fn existing_database_is_adopted_and_served_with_passwords_and_encryption_on_both
     cluster.servers().iter().for_each(give_certificate);
     cluster.start().unwrap();
     let [first, second] = [0, 1].map(|index| cluster.server(index).dsn());
+    // Functions of an extension are no database.
     for server in [&first, &second] {
-        answer(server, "CREATE ROLE app LOGIN PASSWORD 'of the role'");
+        answer(server, "CREATE EXTENSION citext");
     }
+    let role = "CREATE ROLE app LOGIN PASSWORD 'of the role'";
+    answer(&first, role);
     // One server has a database already, the other is new.
     let existing = "CREATE TABLE accounts (id serial PRIMARY KEY, owner text NOT NULL, balance int DEFAULT 0);
                     CREATE INDEX ON accounts (owner); GRANT ALL ON accounts, accounts_id_seq TO app;
@@ -201,6 +204,10 @@ fn existing_database_is_adopted_and_served_with_passwords_and_encryption_on_both
          [replica_tls]\nmode = \"verify-full\"\nauthority = \"{certificate}\"\n"
     );
     let configuration = Configuration::write(cluster.servers(), &config, SECRETS);
+    let refused = configuration.refusal();
+    assert!(refused.contains("copy the database to r2"), "{refused}");
+    // Of a copy that failed nothing is left that would count as a database.
+    answer(&second, role);
     let serving = Serving::start(&configuration);
 
     let port = configuration.port;

@@ -12,7 +12,7 @@ use crate::settings::{ReplicaSettings, ReplicaTls, Settings};
 pub struct Facts {
     /// Names and values that must be equal on all replicas.
     pub settings: Vec<(String, String)>,
-    /// How many tables, views, sequences and functions of users it holds.
+    /// How many tables, views, sequences and functions of users it holds, those of extensions left out.
     pub objects: u64,
     /// Whether the agent's role is a superuser.
     pub superuser: bool,
@@ -69,9 +69,13 @@ pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
     let counts = lane
         .query(
             "SELECT (SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-             WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'onecopy')) \
+             WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'onecopy') \
+             AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend e WHERE e.classid = 'pg_catalog.pg_class'::regclass \
+             AND e.objid = c.oid AND e.deptype = 'e')) \
              + (SELECT count(*) FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace \
-             WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'onecopy')), \
+             WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'onecopy') \
+             AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend e WHERE e.classid = 'pg_catalog.pg_proc'::regclass \
+             AND e.objid = p.oid AND e.deptype = 'e')), \
              (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user)",
         )
         .await?;
@@ -207,7 +211,8 @@ pub async fn copy(settings: &Settings, from: usize, to: usize) -> Result<(), Str
     let mut dump = tokio::process::Command::new("pg_dump");
     dump.arg("--no-sync").stdout(Stdio::piped()).stdin(Stdio::null());
     let mut restore = tokio::process::Command::new("psql");
-    restore.args(["-X", "-q", "-v", "ON_ERROR_STOP=1"]).stdout(Stdio::null());
+    // All of it or nothing: half a copy would count as a database at the next start.
+    restore.args(["-X", "-q", "--single-transaction", "-v", "ON_ERROR_STOP=1"]).stdout(Stdio::null());
     for (command, at) in [(&mut dump, from), (&mut restore, to)] {
         command
             .env_remove("PGSERVICE")

@@ -125,7 +125,8 @@ pub fn create_sql(log_id: &str, secret: &str, csn: Csn) -> String {
 pub async fn fence(lane: &mut Lane) -> Result<(), FenceError> {
     let terminate = format!(
         "SELECT l.pid, pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l \
-         WHERE l.locktype = 'advisory' AND l.classid::bigint = {SESSION_MARK} AND l.pid <> pg_catalog.pg_backend_pid()"
+         WHERE l.locktype = 'advisory' AND l.classid::bigint = {SESSION_MARK} AND l.pid <> pg_catalog.pg_backend_pid() \
+         AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())"
     );
     let mut pause = Duration::from_millis(1);
     for _ in 1..FENCE_ROUNDS {

@@ -107,13 +107,13 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     for problem in &missing {
         tracing::warn!("{problem}; starting without it");
     }
-    let facts: Vec<(&str, &Facts)> = found.iter().map(|f| (f.name.as_str(), &f.facts)).collect();
-    checks::compare(&facts).map_err(ServeError::Replicas)?;
     let durable = DurableTo::default();
     let (tell_failure, log_failed) = oneshot::channel();
     let (log, recovered) = open_log(settings, folder, &durable, tell_failure, &found)?;
     let log_id = recovered.log_id.to_string();
     leave_behind(&mut found, &mut missing, &log, &log_id, recovered.first)?;
+    let facts: Vec<(&str, &Facts)> = found.iter().map(|f| (f.name.as_str(), &f.facts)).collect();
+    checks::compare(&facts).map_err(ServeError::Replicas)?;
     let secret = bring_together(settings, &mut found, &log_id, recovered.last, &missing).await?;
     let newest = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.csn).max().unwrap_or(Csn(0));
     if newest > recovered.last {
