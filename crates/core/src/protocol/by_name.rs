@@ -25,16 +25,26 @@ pub struct UnknownProtocol {
 /// # Errors
 /// If no selectable protocol has this name.
 pub fn by_name(name: &str, replicas: usize, decided: Csn) -> Result<Box<dyn Protocol>, UnknownProtocol> {
-    match name {
-        "onecopy" => Ok(Box::new(Onecopy::new(replicas, decided))),
-        "conflict_aware" => Ok(in_process(ConflictAware::new(replicas, decided))),
-        "eager" => Ok(in_process(Eager::new(replicas, decided))),
-        _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
-    }
+    let protocol = apart_by_name(name, replicas, decided)?;
+    // The default has one place, and its messages need no delivery.
+    Ok(if name == SELECTABLE[0] { protocol } else { Box::new(InProcess::new(protocol)) })
 }
 
-fn in_process(protocol: impl Protocol + 'static) -> Box<dyn Protocol> {
-    Box::new(InProcess::new(Box::new(protocol)))
+/// The same with its places apart: messages between them are effects, for a driver that carries them.
+///
+/// # Errors
+/// If no selectable protocol has this name.
+pub fn apart_by_name(
+    name: &str,
+    replicas: usize,
+    decided: Csn,
+) -> Result<Box<dyn Protocol>, UnknownProtocol> {
+    match name {
+        "onecopy" => Ok(Box::new(Onecopy::new(replicas, decided))),
+        "conflict_aware" => Ok(Box::new(ConflictAware::new(replicas, decided))),
+        "eager" => Ok(Box::new(Eager::new(replicas, decided))),
+        _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
+    }
 }
 
 fn hint(nearest: Option<&str>) -> String {
@@ -59,6 +69,7 @@ mod tests {
             let protocol = by_name(name, 3, Csn(0)).expect("it is selectable");
             assert_eq!(protocol.name(), name);
             assert_eq!(protocol.status().replicas.len(), 3);
+            assert_eq!(apart_by_name(name, 3, Csn(0)).expect("it is selectable").name(), name);
         }
     }
 

@@ -16,7 +16,7 @@ pub mod onecopy;
 mod by_name;
 mod in_process;
 
-pub use by_name::{SELECTABLE, UnknownProtocol, by_name};
+pub use by_name::{SELECTABLE, UnknownProtocol, apart_by_name, by_name};
 pub use in_process::InProcess;
 
 /// What the histories of a protocol satisfy.
