@@ -32,6 +32,12 @@ pub enum Step {
 pub trait Client {
     /// What to do next, now that the last action got this answer.
     fn next(&mut self, now: Timestamp, reply: Reply) -> Action;
+
+    /// Whether the transaction just begun will run none of its rare statements, those with a `probability`: then it
+    /// writes only the catalogue's [`writes_usual`](crate::catalogue::Transaction::writes_usual).
+    fn is_usual(&self) -> bool {
+        false
+    }
 }
 
 /// What a [`Client`] does next.
