@@ -1,28 +1,40 @@
 //! Virtual time: a queue of what will happen, in the order in which it happens.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use onecopy_core::Instant;
 
 /// What will happen, and when. Of things at one instant, what was scheduled first happens first.
+///
+/// The heap orders small keys only; the things themselves lie still until their time comes.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    heap: BinaryHeap<Entry<T>>,
+    heap: BinaryHeap<Reverse<Key>>,
+    things: Vec<Option<T>>,
+    /// Places in `things` that are free.
+    free: Vec<u32>,
     now: Instant,
     scheduled: u64,
 }
 
-#[derive(Debug)]
-struct Entry<T> {
+/// Ordered by time, then by number; the place never decides, since numbers differ.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Key {
     at: Instant,
     number: u64,
-    what: T,
+    place: u32,
 }
 
 impl<T> Default for EventQueue<T> {
     fn default() -> EventQueue<T> {
-        EventQueue { heap: BinaryHeap::new(), now: Instant(0), scheduled: 0 }
+        EventQueue {
+            heap: BinaryHeap::new(),
+            things: Vec::new(),
+            free: Vec::new(),
+            now: Instant(0),
+            scheduled: 0,
+        }
     }
 }
 
@@ -34,16 +46,36 @@ impl<T> EventQueue<T> {
     }
 
     /// Something happens at an instant; one in the past is moved to the present.
+    ///
+    /// # Panics
+    /// If more than 2^32 things are to happen at once.
     pub fn schedule(&mut self, at: Instant, what: T) {
         self.scheduled += 1;
-        self.heap.push(Entry { at: at.max(self.now), number: self.scheduled, what });
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.things[place as usize] = Some(what);
+                place
+            }
+            None => {
+                self.things.push(Some(what));
+                u32::try_from(self.things.len() - 1).expect("memory is full long before")
+            }
+        };
+        self.heap.push(Reverse(Key { at: at.max(self.now), number: self.scheduled, place }));
     }
 
     /// Goes on to whatever happens next; `None` when nothing ever will.
     pub fn pop(&mut self) -> Option<T> {
-        let entry = self.heap.pop()?;
-        self.now = entry.at;
-        Some(entry.what)
+        let Reverse(Key { at, place, .. }) = self.heap.pop()?;
+        self.now = at;
+        self.free.push(place);
+        self.things[place as usize].take()
+    }
+
+    /// When the next thing happens.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse(key)| key.at)
     }
 
     /// How many things were scheduled since the start.
@@ -52,27 +84,6 @@ impl<T> EventQueue<T> {
         self.scheduled
     }
 }
-
-// The heap gives its greatest element first, so the earliest must be the greatest.
-impl<T> Ord for Entry<T> {
-    fn cmp(&self, other: &Entry<T>) -> Ordering {
-        (other.at, other.number).cmp(&(self.at, self.number))
-    }
-}
-
-impl<T> PartialOrd for Entry<T> {
-    fn partial_cmp(&self, other: &Entry<T>) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> PartialEq for Entry<T> {
-    fn eq(&self, other: &Entry<T>) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-
-impl<T> Eq for Entry<T> {}
 
 #[cfg(test)]
 mod tests {
@@ -89,5 +100,17 @@ mod tests {
         queue.schedule(Instant(3), "late");
         assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some("d"), Some("late"), None));
         assert_eq!(queue.now(), Instant(5), "time does not go back");
+    }
+
+    #[test]
+    fn places_are_used_again() {
+        let mut queue = EventQueue::default();
+        for at in 0..100 {
+            queue.schedule(Instant(at), at);
+            queue.schedule(Instant(at), at);
+            assert_eq!(queue.next_at(), Some(Instant(at)));
+            assert_eq!((queue.pop(), queue.pop()), (Some(at), Some(at)));
+        }
+        assert_eq!((queue.things.len(), queue.next_at()), (2, None));
     }
 }

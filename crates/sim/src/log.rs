@@ -44,17 +44,23 @@ pub enum Record {
     },
 }
 
-/// The log of one served database, from its first decision.
-#[derive(Default, Debug)]
-pub struct Log {
-    records: Vec<Record>,
+/// The log of one served database, from its first decision, with what a driver keeps in each record.
+#[derive(Debug)]
+pub struct Log<R = Record> {
+    records: Vec<R>,
     durable: Csn,
     flushing: Option<Csn>,
 }
 
-impl Log {
+impl<R> Default for Log<R> {
+    fn default() -> Log<R> {
+        Log { records: Vec::new(), durable: Csn(0), flushing: None }
+    }
+}
+
+impl<R> Log<R> {
     /// Adds a record. Returns its CSN.
-    pub fn append(&mut self, record: Record) -> Csn {
+    pub fn append(&mut self, record: R) -> Csn {
         self.records.push(record);
         self.end()
     }
@@ -96,13 +102,13 @@ impl Log {
 
     /// A record; `None` if there is none with this CSN.
     #[must_use]
-    pub fn get(&self, csn: Csn) -> Option<&Record> {
+    pub fn get(&self, csn: Csn) -> Option<&R> {
         let index = csn.0.checked_sub(1)?;
         self.records.get(usize::try_from(index).ok()?)
     }
 
     /// All records in order.
-    pub fn iter(&self) -> impl Iterator<Item = (Csn, &Record)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Csn, &R)> {
         (1..).map(Csn).zip(&self.records)
     }
 }
@@ -117,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_appended_during_a_write_waits_for_the_next_one() {
-        let mut log = Log::default();
+        let mut log: Log = Log::default();
         assert!(!log.start_flush(), "nothing to write");
         log.append(reserve(1));
         assert!(log.start_flush());
@@ -130,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_crash_keeps_what_is_durable_and_perhaps_a_little_more() {
-        let mut log = Log::default();
+        let mut log: Log = Log::default();
         (1..=4).for_each(|last| _ = log.append(reserve(last)));
         log.start_flush();
         log.crash(1);

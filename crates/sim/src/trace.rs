@@ -27,7 +27,31 @@ impl Trace {
         let _ = writeln!(self, "{micros:>9}.{:03} {kind:<9} {what}", now.0 % 1_000);
     }
 
-    /// A hash of every byte so far.
+    /// Notes that something happened to things with these numbers: a line where the text is kept, and otherwise
+    /// much cheaper than one.
+    pub fn mark(&mut self, now: Instant, kind: &'static str, numbers: [u64; 3]) {
+        self.lines += 1;
+        let [first, ..] = kind.as_bytes() else { return };
+        for word in [now.0 ^ u64::from(*first) << 56, numbers[0], numbers[1], numbers[2]] {
+            self.hash = (self.hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
+        if let Some(kept) = &mut self.text {
+            let micros = now.0 / 1_000;
+            // A String cannot fail to be written to.
+            let _ = writeln!(kept, "{micros:>9}.{:03} {kind:<9} {numbers:?}", now.0 % 1_000);
+        }
+    }
+
+    /// A line of text where that is kept, without a part in the hash.
+    pub fn remark(&mut self, now: Instant, kind: &str, what: fmt::Arguments<'_>) {
+        if let Some(kept) = &mut self.text {
+            let micros = now.0 / 1_000;
+            // A String cannot fail to be written to.
+            let _ = writeln!(kept, "{micros:>9}.{:03} {kind:<9} {what}", now.0 % 1_000);
+        }
+    }
+
+    /// A hash of everything so far but remarks.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
