@@ -1,7 +1,8 @@
 //! The simulated driver: the same core, virtual time, simulated databases, faults, checkers.
 //!
-//! [`run`] takes a [`Scenario`] and a protocol and gives back every promise that was not kept. A scenario follows from
-//! its seed, and the same scenario gives the same trace, byte for byte.
+//! There are two drivers. The safety driver is for promises: [`run`] takes a [`Scenario`] and a protocol and gives back
+//! every promise that was not kept. [`perf`] is for figures: how much a cluster of hundreds of replicas does, and what
+//! it waits for. Either way the same input gives the same trace, byte for byte.
 //!
 //! The files stand in the order in which a run meets them: what time and chance are, what statements and databases are,
 //! who asks, what is asked of whom and what breaks, and who judges.
@@ -18,6 +19,8 @@ pub mod plan;
 mod clients;
 mod driver;
 pub mod scenario;
+
+pub mod perf;
 
 pub mod check;
 pub mod failure;

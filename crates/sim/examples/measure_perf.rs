@@ -1,0 +1,51 @@
+//! How fast the performance driver is: virtual against real time, for one cluster and mix.
+//!
+//! `cargo run --release -p onecopy-sim --example measure_perf -- [protocol [mix [replicas [users]]]]`
+
+use std::time::Instant;
+
+use onecopy_core::Csn;
+use onecopy_core::protocol::apart_by_name;
+use onecopy_sim::perf::{Bookstore, Profile, Setup, Users, run};
+use onecopy_workload::tpcw::{MixName, Scale};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let argument = |place: usize, default: &str| arguments.get(place).cloned().unwrap_or(default.to_owned());
+    let (name, mix) = (argument(0, "conflict_aware"), argument(1, "shopping").parse::<MixName>()?);
+    let replicas: u16 = argument(2, "60").parse()?;
+    let users: u32 = argument(3, &(u32::from(replicas) * 60).to_string()).parse()?;
+
+    let profile = Profile::named("2003").ok_or("the profile is missing")?;
+    let setup = Setup::new(&profile, replicas, Users::Closed(users));
+    let filled = Instant::now();
+    let mut bookstore = Bookstore::new(mix, Scale::new(100_000, 100)?);
+    println!("filled the bookstore in {:.2} s", filled.elapsed().as_secs_f64());
+
+    let started = Instant::now();
+    let outcome = run(&setup, &mut bookstore, apart_by_name(&name, usize::from(replicas), Csn(0))?)?;
+    let real_s = started.elapsed().as_secs_f64();
+    let (measured, events) = (&outcome.measured, outcome.events);
+    let virtual_s = (setup.warm_up_ns + setup.measured_ns) as f64 / 1e9;
+    let time = measured.replica_time();
+    println!(
+        "{name}, {mix}, {replicas} replicas, {users} users: {virtual_s} virtual seconds in {real_s:.1} s"
+    );
+    println!("  {events} events, {:.0} ns each", real_s * 1e9 / events as f64);
+    println!("  {:.2} interactions a second", measured.throughput());
+    println!(
+        "  response {:.0} ms on average, 90 % within {:.0} ms",
+        measured.response.mean_ms(),
+        measured.response.quantile_ms(0.9)
+    );
+    let statements = measured.statements;
+    println!(
+        "  statements: {:.1} ms executing, {:.1} ms waiting",
+        statements.execution_ns as f64 / 1e6 / statements.count.max(1) as f64,
+        statements.waiting_ns() as f64 / 1e6 / statements.count.max(1) as f64
+    );
+    println!("  replicas: {:.3} reading, {:.3} writing, {:.3} idle", time.read, time.write, time.idle);
+    println!("  {:?}", measured.messages);
+    println!("  faults: {:?}, refused: {:?}", outcome.faults, measured.refused);
+    Ok(())
+}

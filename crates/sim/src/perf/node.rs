@@ -1,0 +1,281 @@
+//! The scheduler's machine beside the core: sessions, open transactions, answers, the log.
+
+use onecopy_core::{
+    Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SessionId, StatementKind, TxnId,
+};
+use onecopy_workload::StatementId;
+use smallvec::SmallVec;
+
+use super::history::Entry;
+use super::network::Machine;
+use super::setup::Items;
+use super::users::{Answer, Request};
+use super::versions::{Object, Seen, Undo, Version};
+use super::{Fault, Simulation, Wake};
+use crate::check::Status;
+
+/// What the driver keeps of a transaction that the core knows.
+#[derive(Debug)]
+pub(super) struct Txn {
+    user: u32,
+    autocommit: bool,
+    pub(super) ops: Vec<Op>,
+    /// The statement or commit whose answer the user awaits.
+    awaited: Option<OpId>,
+    /// When it arrived at the scheduler.
+    arrived: Instant,
+    /// What its commit took at the first replica that did it, in nanoseconds.
+    pub(super) commit_ns: Option<u64>,
+    decided: bool,
+    /// Whose answer to its only statement its user shall have.
+    released: Option<ReplicaId>,
+    /// Where its read phase reads, and what it has read.
+    pub(super) snapshot: Csn,
+    pub(super) reads: Vec<(usize, Seen)>,
+    /// What it wrote at its home.
+    pub(super) writes: Vec<(Object, Version)>,
+    /// What was there before, where every replica executes.
+    pub(super) undo: Vec<Undo>,
+    entry: Option<Entry>,
+}
+
+/// A statement of a transaction.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) statement: StatementId,
+    /// As what it writes; nothing if it only reads.
+    pub(super) version: Version,
+    /// What it saw at the first replica that executed it.
+    pub(super) seen: Option<Seen>,
+    /// Where it was executed and how long that took, until it is answered.
+    pub(super) ran: SmallVec<[(ReplicaId, u64); 2]>,
+}
+
+/// What the log keeps of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    /// CPU time of executing its writes, in nanoseconds.
+    pub(super) executing_ns: u64,
+}
+
+/// Requests.
+impl Simulation<'_> {
+    pub(super) fn on_request(&mut self, number: u32) {
+        let user = &mut self.crowd.users[number as usize];
+        let (request, open) = (user.request.take(), user.txn);
+        match (request, open) {
+            (Some(Request::Statement(statement)), Some(txn)) => {
+                let (op, statement) = self.add_statement(txn, statement);
+                self.feed(Event::Statement { txn, op, statement });
+            }
+            (Some(Request::Statement(statement)), None) => self.open(number, statement),
+            (Some(Request::Commit), Some(txn)) => {
+                let now = self.queue.now();
+                let Some(open) = self.txns.get_mut(&txn) else { return };
+                let op = OpId(open.ops.len() as u32);
+                (open.awaited, open.arrived) = (Some(op), now);
+                self.feed(Event::Commit { txn, op });
+            }
+            (Some(Request::Rollback), Some(txn)) => {
+                self.close(txn, Machine::Scheduler, Answer::Done, Status::Aborted);
+                self.feed(Event::Rollback { txn });
+            }
+            (request, open) => self.fault(Fault::Senseless {
+                txn: open.unwrap_or_default(),
+                what: if request.is_some() { "is asked to end and is not open" } else { "asks twice" },
+            }),
+        }
+    }
+
+    fn open(&mut self, number: u32, statement: StatementId) {
+        self.last_txn += 1;
+        let txn = TxnId(self.last_txn);
+        let user = &mut self.crowd.users[number as usize];
+        user.txn = Some(txn);
+        let (begun, sent) = (user.begun.take(), user.sent);
+        self.txns.insert(
+            txn,
+            Txn {
+                user: number,
+                autocommit: begun.is_none(),
+                ops: Vec::new(),
+                awaited: None,
+                arrived: sent,
+                commit_ns: None,
+                decided: false,
+                released: None,
+                snapshot: Csn(0),
+                reads: Vec::new(),
+                writes: Vec::new(),
+                undo: Vec::new(),
+                entry: self.recorder.as_mut().map(|recorder| recorder.begin(number, sent)),
+            },
+        );
+        let declared = begun
+            .filter(|_| self.setup.items == Items::DeclaredTables)
+            .map(|(transaction, usual)| self.classes.declared(transaction, usual));
+        let session = SessionId(u64::from(number));
+        let begin = Begin { txn, session, read_only: false, form: 0, declared };
+        let (op, statement) = self.add_statement(txn, statement);
+        if begun.is_none() {
+            self.feed(Event::Autocommit { begin, statement });
+        } else {
+            self.feed(Event::Begin(begin));
+            self.feed(Event::Statement { txn, op, statement });
+        }
+    }
+
+    fn add_statement(&mut self, txn: TxnId, id: StatementId) -> (OpId, onecopy_core::Statement) {
+        let statement = self.classes.of(id).statement.clone();
+        let version = if statement.kind == StatementKind::Write {
+            self.last_version += 1;
+            self.last_version
+        } else {
+            0
+        };
+        let now = self.queue.now();
+        let Some(open) = self.txns.get_mut(&txn) else { return (OpId(0), statement) };
+        let op = OpId(open.ops.len() as u32);
+        open.ops.push(Op { statement: id, version, seen: None, ran: SmallVec::new() });
+        (open.awaited, open.arrived) = (Some(op), now);
+        (op, statement)
+    }
+}
+
+/// Answers.
+impl Simulation<'_> {
+    /// A statement's answer goes to its user; that of a transaction's only statement ends it. `replica` says whose answer
+    /// it is.
+    pub(super) fn answer(&mut self, txn: TxnId, op: OpId, replica: ReplicaId, from: Machine) {
+        let Some(open) = self.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else {
+            return self.fault(Fault::Senseless { txn, what: "answers what nobody asks" });
+        };
+        let asked = open.ops.get_mut(op.0 as usize);
+        let Some((ran, asked)) = asked.and_then(|asked| {
+            let execution = asked.ran.iter().find(|(at, _)| *at == replica).copied();
+            asked.ran = SmallVec::new();
+            Some((execution?, asked))
+        }) else {
+            return self.fault(Fault::Senseless { txn, what: "answers what was not executed" });
+        };
+        if let (Some(recorder), Some(entry), Some(seen)) = (&mut self.recorder, open.entry, &asked.seen) {
+            recorder.statement(entry, &self.classes.of(asked.statement).touches, seen, asked.version);
+        }
+        let (arrived, autocommit) = (open.arrived, open.autocommit);
+        if autocommit {
+            let at = self.close(txn, from, Answer::Done, Status::Committed);
+            self.measured.statements.add(at.since_ns(arrived), ran.1, 2 * self.network.hop_ns());
+        } else {
+            open.awaited = None;
+            let user = open.user;
+            let at = self.reply(user, from, Answer::Done);
+            self.measured.statements.add(at.since_ns(arrived), ran.1, 2 * self.network.hop_ns());
+        }
+    }
+
+    /// An answer that was held may go; that of a transaction's only statement goes when that is committed.
+    pub(super) fn release(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) {
+        match self.txns.get_mut(&txn) {
+            Some(open) if open.autocommit => open.released = Some(replica),
+            _ => self.answer(txn, op, replica, Machine::Scheduler),
+        }
+    }
+
+    /// A transaction has committed, or has ended well without anything to commit.
+    pub(super) fn answer_committed(&mut self, txn: TxnId, op: OpId, from: Machine) {
+        let Some(open) = self.txns.get(&txn).filter(|open| open.awaited == Some(op)) else {
+            return self.fault(Fault::Senseless { txn, what: "commits what nobody wants committed" });
+        };
+        if open.autocommit {
+            let ran = open.ops.first().and_then(|op| op.ran.first()).map(|(replica, _)| *replica);
+            return match open.released.or(ran) {
+                Some(replica) => self.answer(txn, op, replica, from),
+                None => self.fault(Fault::Senseless { txn, what: "commits what was not executed" }),
+            };
+        }
+        let (arrived, execution_ns) = (open.arrived, open.commit_ns.unwrap_or(0));
+        let at = self.close(txn, from, Answer::Done, Status::Committed);
+        self.measured.commits.add(at.since_ns(arrived), execution_ns, 2 * self.network.hop_ns());
+    }
+
+    pub(super) fn refuse(&mut self, txn: TxnId, reason: Refusal) {
+        *self.measured.refused.entry(format!("{reason:?}")).or_default() += 1;
+        self.close(txn, Machine::Scheduler, Answer::Refused, Status::Aborted);
+    }
+
+    /// The transaction is over for its user. Where all replicas execute it, some may not be done. Returns when the
+    /// scheduler sends the answer.
+    fn close(&mut self, txn: TxnId, from: Machine, answer: Answer, status: Status) -> Instant {
+        let everywhere = self.everywhere;
+        let Some(open) = self.txns.get_mut(&txn) else { return self.queue.now() };
+        open.awaited = None;
+        let (user, entry) = (open.user, open.entry.take());
+        if !everywhere {
+            self.txns.remove(&txn);
+        }
+        self.crowd.users[user as usize].txn = None;
+        let at = self.reply(user, from, answer);
+        if let (Some(recorder), Some(entry)) = (&mut self.recorder, entry) {
+            recorder.end(entry, status, at);
+        }
+        at
+    }
+
+    /// Returns when the answer leaves the scheduler, through which every answer goes.
+    fn reply(&mut self, user: u32, from: Machine, answer: Answer) -> Instant {
+        self.measured.messages.users += 1;
+        self.crowd.users[user as usize].answer = Some(answer);
+        let at = self.network.arrival(self.queue.now(), from, Machine::Scheduler);
+        let arrival = self.network.arrival(at, Machine::Scheduler, Machine::Users);
+        self.queue.schedule(arrival, Wake::User(user));
+        at
+    }
+
+    /// What the run's end leaves open: whoever was decided may have been seen by others.
+    pub(super) fn close_all(&mut self, now: Instant) {
+        let Some(recorder) = &mut self.recorder else { return };
+        for open in self.txns.values() {
+            let Some(entry) = open.entry else { continue };
+            let only = open.ops.first().filter(|_| open.autocommit);
+            if let Some((op, seen)) = only.and_then(|op| Some((op, op.seen.as_ref()?))) {
+                recorder.statement(entry, &self.classes.of(op.statement).touches, seen, op.version);
+            }
+            let status = if open.decided { Status::Unknown } else { Status::Aborted };
+            recorder.end(entry, status, now);
+        }
+    }
+}
+
+/// The log.
+impl Simulation<'_> {
+    pub(super) fn on_append(&mut self, csn: Csn, decision: &Decision) {
+        let Decision::Commit(txn) = *decision else {
+            return self
+                .fault(Fault::Senseless { txn: TxnId(0), what: "reserves what no workload asks for" });
+        };
+        let Some(open) = self.txns.get_mut(&txn) else {
+            return self.fault(Fault::Senseless { txn, what: "decides a transaction that is over" });
+        };
+        open.decided = true;
+        let writes = open.ops.iter().filter(|op| op.version != 0);
+        let executing_ns = writes.map(|op| self.classes.of(op.statement).cost_ns).sum();
+        self.shared.decide(csn, &open.writes);
+        if self.log.append(Record { executing_ns }) != csn {
+            self.fault(Fault::Senseless { txn, what: "leaves a gap in the log" });
+        }
+        self.write_log();
+    }
+
+    pub(super) fn on_log_written(&mut self) {
+        let csn = self.log.finish_flush();
+        self.feed(Event::Durable { csn });
+        self.write_log();
+    }
+
+    fn write_log(&mut self) {
+        if self.log.start_flush() {
+            let at = self.queue.now().plus_ns(self.classes.log_write_ns);
+            self.queue.schedule(at, Wake::LogWritten);
+        }
+    }
+}

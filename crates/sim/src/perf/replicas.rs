@@ -1,0 +1,286 @@
+//! What databases are told to do, and what they report.
+
+use onecopy_core::effect::How;
+use onecopy_core::{Csn, Event, Instant, OpId, Outcome, Place, ReplicaId, TxnId};
+
+use super::classes::Class;
+use super::network::Machine;
+use super::server::{Kind, Server};
+use super::setup::Loads;
+use super::versions::Seen;
+use super::{Fault, Simulation, Wake};
+
+/// One database.
+#[derive(Debug)]
+pub(super) struct Replica {
+    pub(super) server: Server<Job>,
+    /// What it contains of the log, where replicas apply one.
+    position: Csn,
+}
+
+/// An order to a database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Command {
+    Statement { txn: TxnId, op: OpId, how: How, hold: bool },
+    Revalidate { txn: TxnId },
+    Commit { txn: TxnId, csn: Csn },
+    Apply { from: Csn, to: Csn },
+    Leave { txn: TxnId },
+}
+
+/// What a database works at.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Job {
+    Statement { txn: TxnId, op: OpId, hold: bool, how: How, position: Csn, arrived: Instant },
+    Revalidate { txn: TxnId },
+    Commit { txn: TxnId, csn: Csn, arrived: Instant },
+    Apply { csn: Csn, to: Csn },
+}
+
+/// What a database says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Report {
+    /// With the time from which loads are estimated.
+    Executed {
+        txn: TxnId,
+        op: OpId,
+        elapsed_ns: u64,
+    },
+    Revalidated {
+        txn: TxnId,
+        same: bool,
+    },
+    Applied {
+        csn: Csn,
+    },
+}
+
+impl Replica {
+    pub(super) fn new(server: Server<Job>) -> Replica {
+        Replica { server, position: Csn(0) }
+    }
+}
+
+/// Orders.
+impl Simulation<'_> {
+    /// Sends an order that was given at a place.
+    pub(super) fn command(&mut self, place: Place, replica: ReplicaId, command: Command) {
+        let now = self.queue.now();
+        let (from, to) = (Machine::from(place), Machine::Database(replica));
+        if from == to {
+            return self.on_command(replica, command);
+        }
+        self.count_message(from, to);
+        let at = self.network.arrival(now, from, to);
+        self.queue.schedule(at, Wake::Command { replica, command });
+    }
+
+    pub(super) fn on_command(&mut self, replica: ReplicaId, command: Command) {
+        let now = self.queue.now();
+        match command {
+            Command::Statement { txn, op, how, hold } => {
+                let position = self.replicas[usize::from(replica.0)].position;
+                let Some(open) = self.txns.get_mut(&txn) else {
+                    return self.fault(Fault::Senseless { txn, what: "executes a statement that is over" });
+                };
+                let Some(asked) = open.ops.get(op.0 as usize) else {
+                    return self
+                        .fault(Fault::Senseless { txn, what: "executes a statement that nobody asked" });
+                };
+                let (writes, cost_ns) = (asked.version != 0, self.classes.of(asked.statement).cost_ns);
+                let position = match how {
+                    How::Snapshot { open: true } => {
+                        open.snapshot = position;
+                        position
+                    }
+                    How::Snapshot { open: false } => open.snapshot,
+                    How::Alone | How::Home { .. } => position,
+                };
+                let kind = if writes { Kind::Write } else { Kind::Read };
+                let job = Job::Statement { txn, op, hold, how, position, arrived: now };
+                self.work(replica, kind, cost_ns, job);
+            }
+            Command::Revalidate { txn } => {
+                let Some(open) = self.txns.get(&txn) else {
+                    return self.fault(Fault::Senseless { txn, what: "repeats reads of what is over" });
+                };
+                let reads = open.reads.iter().map(|(op, _)| open.ops[*op].statement);
+                let cost_ns = reads.map(|statement| self.classes.of(statement).cost_ns).sum();
+                self.work(replica, Kind::Read, cost_ns, Job::Revalidate { txn });
+            }
+            Command::Commit { txn, csn } => {
+                let job = Job::Commit { txn, csn, arrived: now };
+                self.work(replica, Kind::Write, self.classes.commit_ns, job);
+            }
+            Command::Apply { from, to } => self.apply(replica, from, to),
+            Command::Leave { txn } => {
+                if let (Some(own), Some(open)) = (&mut self.own, self.txns.get_mut(&txn)) {
+                    own.undo(replica, &mut open.undo);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, replica: ReplicaId, csn: Csn, to: Csn) {
+        let Some(record) = self.log.get(csn) else {
+            return self
+                .fault(Fault::Senseless { txn: TxnId(0), what: "applies what the log does not have" });
+        };
+        let cost_ns = self.classes.apply_ns(record.executing_ns);
+        self.work(replica, Kind::Write, cost_ns, Job::Apply { csn, to });
+    }
+
+    fn work(&mut self, replica: ReplicaId, kind: Kind, cost_ns: u64, job: Job) {
+        let now = self.queue.now();
+        self.replicas[usize::from(replica.0)].server.arrive(now, kind, cost_ns, job);
+        self.expect_completion(replica);
+    }
+
+    /// Puts the next completion on the calendar, unless something earlier is there for this replica: that will look again.
+    fn expect_completion(&mut self, replica: ReplicaId) {
+        let server = &mut self.replicas[usize::from(replica.0)].server;
+        let Some(next) = server.next_completion() else { return };
+        if server.expected.is_none_or(|expected| next < expected) {
+            server.expected = Some(next);
+            self.queue.schedule(next, Wake::Completion(replica));
+        }
+    }
+
+    pub(super) fn on_completion(&mut self, replica: ReplicaId) {
+        let now = self.queue.now();
+        let server = &mut self.replicas[usize::from(replica.0)].server;
+        if server.expected != Some(now) {
+            return;
+        }
+        server.expected = None;
+        while let Some(job) = self.replicas[usize::from(replica.0)].server.complete(now) {
+            self.on_job_done(replica, job);
+        }
+        self.expect_completion(replica);
+    }
+}
+
+/// What was worked at.
+impl Simulation<'_> {
+    fn on_job_done(&mut self, replica: ReplicaId, job: Job) {
+        let now = self.queue.now();
+        match job {
+            Job::Statement { txn, op, hold, how, position, arrived } => {
+                let elapsed_ns = now.since_ns(arrived);
+                let Some(idle_ns) = self.execute(replica, txn, op, how, position, elapsed_ns) else { return };
+                let elapsed_ns = match self.setup.loads {
+                    Loads::Idle => idle_ns,
+                    Loads::Measured => elapsed_ns,
+                };
+                self.report(replica, Report::Executed { txn, op, elapsed_ns });
+                if !hold {
+                    self.answer(txn, op, replica, Machine::Database(replica));
+                }
+            }
+            Job::Revalidate { txn } => {
+                let position = self.replicas[usize::from(replica.0)].position;
+                let Some(open) = self.txns.get(&txn) else { return };
+                let same = open.reads.iter().all(|(op, seen)| {
+                    let touches = &self.classes.of(open.ops[*op].statement).touches;
+                    self.shared.read(position, &[], touches) == *seen
+                });
+                self.report(replica, Report::Revalidated { txn, same });
+            }
+            Job::Commit { txn, csn, arrived } => {
+                if let Some(open) = self.txns.get_mut(&txn) {
+                    open.commit_ns.get_or_insert(now.since_ns(arrived));
+                }
+                self.contain(replica, csn);
+            }
+            Job::Apply { csn, to } => {
+                self.contain(replica, csn);
+                if csn < to {
+                    self.apply(replica, csn.next(), to);
+                }
+            }
+        }
+    }
+
+    /// The effects of a statement on a database. Returns what it costs on an idle one; nothing if its transaction is over.
+    fn execute(
+        &mut self,
+        replica: ReplicaId,
+        txn: TxnId,
+        op: OpId,
+        how: How,
+        position: Csn,
+        elapsed_ns: u64,
+    ) -> Option<u64> {
+        let open = self.txns.get_mut(&txn)?;
+        let index = op.0 as usize;
+        let asked = open.ops.get_mut(index)?;
+        let Class { touches, cost_ns, .. } = self.classes.of(asked.statement);
+        let cost_ns = *cost_ns;
+        // Once answered, nobody asks who else executed it.
+        if asked.seen.is_none() || !asked.ran.is_empty() {
+            asked.ran.push((replica, elapsed_ns));
+        }
+        let seen = match &mut self.own {
+            Some(own) => own.execute(replica, touches, asked.version, &mut open.undo),
+            None if self.everywhere => Seen::new(),
+            None => {
+                let seen = self.shared.read(position, &open.writes, touches);
+                let writes = touches.iter().filter(|touch| touch.writes);
+                open.writes.extend(writes.map(|touch| (touch.object, asked.version)));
+                if matches!(how, How::Snapshot { .. }) {
+                    open.reads.push((index, seen.clone()));
+                }
+                seen
+            }
+        };
+        match &asked.seen {
+            Some(first) if *first != seen => self.fault(Fault::Disagreement { txn, op, replica }),
+            Some(_) => {}
+            None => asked.seen = Some(seen),
+        }
+        Some(cost_ns)
+    }
+
+    /// A database contains a decision from now on.
+    fn contain(&mut self, replica: ReplicaId, csn: Csn) {
+        let database = &mut self.replicas[usize::from(replica.0)];
+        if !self.everywhere {
+            let in_order = database.position.next() == csn;
+            database.position = csn;
+            if !in_order {
+                self.fault(Fault::OutOfOrder { replica, csn });
+            }
+        }
+        self.report(replica, Report::Applied { csn });
+    }
+}
+
+/// Reports.
+impl Simulation<'_> {
+    fn report(&mut self, replica: ReplicaId, report: Report) {
+        let event = Self::event_of(replica, report);
+        let (from, to) = (Machine::Database(replica), Machine::from(self.protocol.place_of(&event)));
+        if from == to {
+            return self.feed(event);
+        }
+        self.count_message(from, to);
+        let at = self.network.arrival(self.queue.now(), from, to);
+        self.queue.schedule(at, Wake::Report { replica, report });
+    }
+
+    pub(super) fn on_report(&mut self, replica: ReplicaId, report: Report) {
+        let event = Self::event_of(replica, report);
+        self.feed(event);
+    }
+
+    fn event_of(replica: ReplicaId, report: Report) -> Event {
+        match report {
+            Report::Executed { txn, op, elapsed_ns } => {
+                let outcome = Outcome::Done { returned: Vec::new() };
+                Event::Executed { txn, op, replica, outcome, elapsed_ns }
+            }
+            Report::Revalidated { txn, same } => Event::Revalidated { txn, replica, same },
+            Report::Applied { csn } => Event::Applied { replica, csn },
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a performance run is like. The same setup gives the same run, byte for byte.
+
+use super::network::Latency;
+use super::profile::Profile;
+use super::server::Discipline;
+
+/// One run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Setup<'a> {
+    /// Decides everything that is drawn at random.
+    pub seed: u64,
+    /// Databases, 1 to 65,535.
+    pub replicas: u16,
+    /// CPUs of each database.
+    pub cpus: u32,
+    /// How they are shared.
+    pub discipline: Discipline,
+    /// What statements cost.
+    pub profile: &'a Profile,
+    /// Every cost is divided by this.
+    pub speed: u32,
+    /// Who asks.
+    pub users: Users,
+    /// How long messages take.
+    pub network: Latency,
+    /// From what the load of replicas is estimated.
+    pub loads: Loads,
+    /// On what conflicts are counted, where the protocol leaves a choice.
+    pub items: Items,
+    /// Virtual time before anything is measured, in nanoseconds.
+    pub warm_up_ns: u64,
+    /// Virtual time that is measured, in nanoseconds.
+    pub measured_ns: u64,
+    /// Whether what clients saw is recorded, for the checker.
+    pub history: bool,
+    /// Whether the trace's text is kept.
+    pub keep_trace: bool,
+}
+
+impl<'a> Setup<'a> {
+    /// So many replicas of one CPU and so many users, 2 minutes of warm-up and 8 of measurement.
+    #[must_use]
+    pub fn new(profile: &'a Profile, replicas: u16, users: Users) -> Setup<'a> {
+        Setup {
+            seed: 0,
+            replicas,
+            cpus: 1,
+            discipline: Discipline::default(),
+            profile,
+            speed: 1,
+            users,
+            network: Latency::default(),
+            loads: Loads::default(),
+            items: Items::default(),
+            warm_up_ns: 120 * SECOND_NS,
+            measured_ns: 480 * SECOND_NS,
+            history: false,
+            keep_trace: false,
+        }
+    }
+}
+
+/// One second.
+pub const SECOND_NS: u64 = 1_000_000_000;
+
+/// Who asks, and when.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Users {
+    /// So many users, each of whom waits for every answer and thinks before the next interaction.
+    Closed(u32),
+    /// Interactions arrive at random, so many a second on average, whatever becomes of those before.
+    Open(f64),
+}
+
+/// From what a protocol learns how long a class of statements takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Loads {
+    /// The time on an idle database, measured beforehand (CAS 4.10, DV 4.8).
+    #[default]
+    Idle,
+    /// The time that each execution took.
+    Measured,
+}
+
+/// On what conflicts are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Items {
+    /// Whole tables, declared when a transaction of several statements begins.
+    #[default]
+    DeclaredTables,
+    /// Whole tables, declared by nobody.
+    Tables,
+}

@@ -1,0 +1,109 @@
+//! Figures agree with what must hold of every queueing system, and a setup determines its run.
+
+use onecopy_workload::tpcw::MixName;
+
+use super::{run_well, the_2003};
+use crate::perf::{Discipline, Items, Latency, Loads, SECOND_NS, Setup, Users};
+
+const PROTOCOLS: [&str; 3] = ["conflict_aware", "eager", "onecopy"];
+
+fn short<'a>(profile: &'a crate::perf::Profile, replicas: u16, users: Users) -> Setup<'a> {
+    Setup { warm_up_ns: 20 * SECOND_NS, measured_ns: 100 * SECOND_NS, ..Setup::new(profile, replicas, users) }
+}
+
+#[test]
+fn the_same_setup_gives_the_same_trace_and_another_seed_another() {
+    let profile = the_2003();
+    for name in PROTOCOLS {
+        for network in [Latency::default(), Latency { hop_ns: 50_000, jitter_ns: 400_000 }] {
+            let setup =
+                Setup { network, measured_ns: 10 * SECOND_NS, ..short(&profile, 3, Users::Closed(60)) };
+            let kept = Setup { keep_trace: true, ..setup.clone() };
+            let (once, again) =
+                (run_well(&kept, MixName::Ordering, name), run_well(&kept, MixName::Ordering, name));
+            assert!(once.trace.as_ref().is_some_and(|trace| trace.lines().count() > 1_000));
+            assert_eq!((once.trace, once.trace_hash), (again.trace, again.trace_hash));
+            let quiet = run_well(&setup, MixName::Ordering, name);
+            assert_eq!((quiet.trace_hash, quiet.measured), (again.trace_hash, again.measured));
+            let other = run_well(&Setup { seed: 1, ..setup }, MixName::Ordering, name);
+            assert_ne!(other.trace_hash, again.trace_hash);
+        }
+    }
+}
+
+#[test]
+fn one_replica_obeys_the_laws_of_queues() {
+    let profile = the_2003();
+    for name in PROTOCOLS {
+        for discipline in [Discipline::Shared, Discipline::Queued] {
+            const USERS: u32 = 40;
+            let setup = Setup { discipline, ..short(&profile, 1, Users::Closed(USERS)) };
+            let measured = run_well(&setup, MixName::Shopping, name).measured;
+            // Little's law: users = throughput * (think time + response time).
+            let think_s = 7.0;
+            let users = measured.throughput() * (think_s + measured.response.mean_ms() / 1e3);
+            assert!((users / f64::from(USERS) - 1.0).abs() < 0.12, "{name} {discipline:?}: {users}");
+            // The utilisation law: busy = throughput * demand, 132 ms for an interaction of this mix.
+            let time = measured.replica_time();
+            let demand_ms = 1e3 * (time.read + time.write) / measured.throughput();
+            assert!((demand_ms / 132.0 - 1.0).abs() < 0.12, "{name} {discipline:?}: {demand_ms}");
+            assert!(time.write > 0.0 && time.write < 0.02, "{name}: {time:?}");
+        }
+    }
+}
+
+#[test]
+fn idle_databases_answer_as_fast_as_the_profile_says() {
+    let profile = the_2003();
+    for name in PROTOCOLS {
+        let measured = run_well(&short(&profile, 4, Users::Closed(1)), MixName::Browsing, name).measured;
+        assert!(measured.response.quantile_ms(0.0) >= 20.0, "{name}");
+        assert!(measured.response.quantile_ms(1.0) <= 720.0, "{name}: {:?}", measured.response);
+        let waited = measured.statements.waiting_ns() as f64 / measured.statements.total_ns as f64;
+        assert!(waited < 0.02, "{name}: {waited}");
+    }
+}
+
+#[test]
+fn an_open_loop_gets_what_arrives() {
+    let profile = the_2003();
+    for name in PROTOCOLS {
+        let measured = run_well(&short(&profile, 4, Users::Open(12.0)), MixName::Shopping, name).measured;
+        assert!((measured.throughput() - 12.0).abs() < 1.2, "{name}: {}", measured.throughput());
+    }
+}
+
+#[test]
+fn faster_databases_and_more_cpus_do_the_same_in_less_time() {
+    let profile = the_2003();
+    let setup = short(&profile, 2, Users::Closed(20));
+    let response =
+        |setup: &Setup<'_>| run_well(setup, MixName::Shopping, "conflict_aware").measured.response.mean_ms();
+    let slow = response(&setup);
+    assert!(response(&Setup { speed: 4, ..setup.clone() }) < slow / 3.0);
+    assert!(response(&Setup { cpus: 4, ..setup }) < slow);
+}
+
+#[test]
+fn nobody_declares_tables_if_the_setup_says_so() {
+    let profile = the_2003();
+    let setup =
+        Setup { items: Items::Tables, loads: Loads::Measured, ..short(&profile, 2, Users::Closed(20)) };
+    let measured = run_well(&setup, MixName::Ordering, "conflict_aware").measured;
+    assert!(measured.throughput() > 1.0);
+    let declared = short(&profile, 2, Users::Closed(20));
+    assert_eq!(run_well(&declared, MixName::Ordering, "conflict_aware").measured.every_table_locked, 0);
+}
+
+#[test]
+fn six_hundred_replicas_fit() {
+    let profile = the_2003();
+    let setup = Setup {
+        warm_up_ns: SECOND_NS,
+        measured_ns: 2 * SECOND_NS,
+        ..short(&profile, 600, Users::Open(200.0))
+    };
+    for name in PROTOCOLS {
+        assert!(run_well(&setup, MixName::Shopping, name).measured.throughput() > 0.0);
+    }
+}
