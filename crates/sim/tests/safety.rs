@@ -8,7 +8,7 @@ use onecopy_core::Csn;
 use onecopy_core::protocol::conflict_aware::ConflictAware;
 use onecopy_core::protocol::eager::Eager;
 use onecopy_core::protocol::onecopy::Onecopy;
-use onecopy_core::protocol::{Protocol, by_name};
+use onecopy_core::protocol::{Protocol, apart_by_name, by_name};
 use onecopy_sim::check::Level;
 use onecopy_sim::{Scenario, Statistics, run};
 use sweep::Sweep;
@@ -23,6 +23,18 @@ fn conflict_aware(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
 
 fn eager(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
     Box::new(Eager::new(replicas, decided))
+}
+
+fn fixed_load(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+    apart_by_name("fixed_load", replicas, decided).expect("it is selectable")
+}
+
+fn fixed_conflict(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+    apart_by_name("fixed_conflict", replicas, decided).expect("it is selectable")
+}
+
+fn variable_load(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+    apart_by_name("variable_load", replicas, decided).expect("it is selectable")
 }
 
 fn in_one_process(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
@@ -91,6 +103,21 @@ fn eager_in_calm() {
 #[test]
 fn eager_in_storms_is_strict() {
     expect_kept("eager_in_storms_is_strict", 500, strict_storm, eager);
+}
+
+#[test]
+fn fixed_load_in_storms() {
+    expect_kept("fixed_load_in_storms", 300, Scenario::stormy, fixed_load);
+}
+
+#[test]
+fn fixed_conflict_in_storms() {
+    expect_kept("fixed_conflict_in_storms", 300, Scenario::stormy, fixed_conflict);
+}
+
+#[test]
+fn variable_load_in_storms() {
+    expect_kept("variable_load_in_storms", 300, Scenario::stormy, variable_load);
 }
 
 #[test]

@@ -1,14 +1,18 @@
-//! The protocols that a configuration may choose.
+//! The protocols that may be chosen by name.
 
 use crate::ids::Csn;
 
 use super::conflict_aware::ConflictAware;
 use super::eager::Eager;
+use super::fixed_conflict::FixedConflict;
+use super::fixed_load::FixedLoad;
 use super::onecopy::Onecopy;
+use super::variable_load::VariableLoad;
 use super::{InProcess, Protocol};
 
-/// Their names, the default first.
-pub const SELECTABLE: [&str; 3] = ["onecopy", "conflict_aware", "eager"];
+/// The names of those that are complete, the default first.
+pub const SELECTABLE: [&str; 6] =
+    ["onecopy", "conflict_aware", "eager", "fixed_load", "fixed_conflict", "variable_load"];
 
 /// The configuration names a protocol that does not exist, or that is not complete.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -43,6 +47,9 @@ pub fn apart_by_name(
         "onecopy" => Ok(Box::new(Onecopy::new(replicas, decided))),
         "conflict_aware" => Ok(Box::new(ConflictAware::new(replicas, decided))),
         "eager" => Ok(Box::new(Eager::new(replicas, decided))),
+        "fixed_load" => Ok(Box::new(FixedLoad::new(replicas, decided))),
+        "fixed_conflict" => Ok(Box::new(FixedConflict::new(replicas, decided))),
+        "variable_load" => Ok(Box::new(VariableLoad::new(replicas, decided))),
         _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
     }
 }
@@ -78,12 +85,13 @@ mod tests {
         let unknown = |name| by_name(name, 1, Csn(0)).err().expect("it is unknown").to_string();
         assert_eq!(
             unknown("conflict-awar"),
-            "unknown protocol `conflict-awar`: choose one of onecopy, conflict_aware, eager; did you mean \
-             `conflict_aware`?"
+            "unknown protocol `conflict-awar`: choose one of onecopy, conflict_aware, eager, fixed_load, \
+             fixed_conflict, variable_load; did you mean `conflict_aware`?"
         );
         assert_eq!(
             unknown("paxos"),
-            "unknown protocol `paxos`: choose one of onecopy, conflict_aware, eager"
+            "unknown protocol `paxos`: choose one of onecopy, conflict_aware, eager, fixed_load, fixed_conflict, \
+             variable_load"
         );
     }
 

@@ -10,8 +10,11 @@ use crate::ids::{Instant, NodeId};
 pub mod chains;
 pub mod conflict_aware;
 pub mod eager;
+pub mod fixed_conflict;
+pub mod fixed_load;
 pub mod invalidation;
 pub mod onecopy;
+pub mod variable_load;
 
 mod by_name;
 mod in_process;

@@ -22,6 +22,8 @@
 //! - *A replica comes back* (5.3.3) by applying the log up to what is decided at that moment while its proxy holds
 //!   every table; behind that stand the transactions that are under way, in sequence order. They have executed elsewhere
 //!   only, so here they wait for their decision and are applied from the log, and later ones queue behind them.
+//! - *The chosen replica* of a transaction may be lost: then the first answer counts until a read needs another one, and
+//!   that is the least loaded.
 //! - *A statement that fails* answers for the transaction. A replica on which a statement fails that succeeded at the
 //!   first to answer lets go of its part and applies the transaction from the log.
 //! - *A statement's whole answer* shows items that its text did not (foreign-key parents): a single update starts again
@@ -54,6 +56,8 @@ pub enum AnswerAfter {
     First,
     /// All replicas in service have done it (CAS 6.1).
     All,
+    /// The replica that was chosen for the transaction has done it (CAS 6.2, 6.3).
+    Chosen,
 }
 
 /// Where a read runs.
@@ -61,8 +65,20 @@ pub enum AnswerAfter {
 pub enum ReadAt {
     /// The least loaded of those replicas where nothing that conflicts with it is outstanding (CAS 3.5).
     ConflictFree,
-    /// The least loaded replica (CAS 6.1).
+    /// The least loaded replica (CAS 6.1, 6.4).
     LeastLoaded,
+    /// One replica for the whole transaction (CAS 6.2, 6.3).
+    Chosen(FixedBy),
+}
+
+/// By what the one replica is chosen that serves a transaction from its start to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FixedBy {
+    /// It is the least loaded when the transaction starts (CAS 6.2).
+    Load,
+    /// It is the first to grant the transaction's locks (CAS 6.3). A single read asks for none beforehand, so there the
+    /// replica is one without conflicts, as far as the scheduler knows (4.8).
+    FirstGrant,
 }
 
 /// In what one scheduling protocol differs from another (CAS 6).
@@ -72,6 +88,13 @@ pub struct Policy {
     pub answer_after: AnswerAfter,
     /// Where reads go.
     pub read_at: ReadAt,
+}
+
+impl Policy {
+    /// Whether single reads avoid replicas where something that conflicts with them is outstanding.
+    fn avoids_conflicts(self) -> bool {
+        matches!(self.read_at, ReadAt::ConflictFree | ReadAt::Chosen(FixedBy::FirstGrant))
+    }
 }
 
 const SCHEDULER: Place = Place::Scheduler(NodeId(0));

@@ -712,7 +712,16 @@ fn random_schedules_are_safe_while_broken_and_make_progress_when_healed() {
     let eager = Policy { answer_after: AnswerAfter::All, read_at: ReadAt::LeastLoaded };
     // VR-L (CAS 6.4): reads queue in proxies, behind writes that are not done.
     let variable_load = Policy { answer_after: AnswerAfter::First, read_at: ReadAt::LeastLoaded };
-    let cases = [(conflict_aware, false), (conflict_aware, true), (eager, false), (variable_load, false)];
+    // FR-L and FR-C (CAS 6.2, 6.3): one replica for a transaction, which may be lost.
+    let fixed = |by| Policy { answer_after: AnswerAfter::Chosen, read_at: ReadAt::Chosen(by) };
+    let cases = [
+        (conflict_aware, false),
+        (conflict_aware, true),
+        (eager, false),
+        (variable_load, false),
+        (fixed(FixedBy::Load), false),
+        (fixed(FixedBy::FirstGrant), false),
+    ];
     let given = |name| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let seeds = match given("ONECOPY_SEED") {
         Some(seed) => seed..seed + 1,

@@ -53,11 +53,13 @@ impl Scheduler {
     /// Commits what wrote nothing, at one replica; the others let it go. (What has failed ends there as well.)
     pub(super) fn finish(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get(&id) else { return };
-        // A single statement's answer waits at the replica that gave it; of others, any that has done everything will do.
+        // A single statement's answer waits at the replica that gave it; of others, the one that was chosen for it ends it,
+        // or any that has done everything.
         let answered_by = txn.writes.last().and_then(|write| write.answer).map(|(replica, _)| replica);
         let complete = |replica: &ReplicaId| txn.is_complete_at(&txn.at(*replica));
         let first = txn.replicas(|at| at.open && txn.is_complete_at(at)).next();
-        let Some(replica) = txn.failed_at.or(answered_by.filter(complete)).or(first) else {
+        let chosen = txn.chosen().filter(|chosen| txn.at(*chosen).open).filter(complete);
+        let Some(replica) = txn.failed_at.or(answered_by.filter(complete)).or(chosen).or(first) else {
             effects.push(Effect::Finish { txn: id, op, replica: None });
             self.learn_tables(id, true);
             return self.abort(id, effects);

@@ -3,7 +3,7 @@
 use crate::effect::Effect;
 use crate::event::Place;
 use crate::ids::{ReplicaId, SequenceNumber, TxnId};
-use crate::scheduling::{Message, send};
+use crate::scheduling::{FixedBy, Message, ReadAt, send};
 use crate::table_queues::TableLocks;
 
 use super::txn::{At, Part, State};
@@ -55,6 +55,11 @@ impl Scheduler {
             txn.start_again();
             return self.await_replica(id);
         }
+        if self.policy.read_at == ReadAt::Chosen(FixedBy::Load) {
+            let up = self.replicas.best();
+            let executes = txn.replicas(|at| at.part == Part::Executes);
+            txn.chosen = self.replicas.least_loaded(executes.filter(|replica| up.contains(replica)));
+        }
         if single_update.is_some() {
             self.record_write(id);
         }
@@ -64,6 +69,9 @@ impl Scheduler {
         let Some(txn) = self.txns.get_mut(&id) else { return };
         if let Some(at) = txn.at_mut(replica) {
             at.granted = true;
+        }
+        if self.policy.read_at == ReadAt::Chosen(FixedBy::FirstGrant) && txn.chosen().is_none() {
+            txn.chosen = Some(replica);
         }
         self.progress(id, effects);
     }

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - a transaction's writes go to every replica that takes part in it, in one order;
-//! - a read of a longer transaction goes where its locks are granted (for eager: to any replica that executes it, which
-//!   has then answered everything before);
+//! - a read of a longer transaction goes where its locks are granted, or to a replica that executes it and lets it wait for
+//!   them and for what is before it in its transaction;
 //! - nothing is committed anywhere before its decision is durable;
 //! - a client hears of its commit after some replica contains it.
 
@@ -289,6 +289,8 @@ impl Policy {
             AnswerAfter::First => some,
             // Whoever catches up is behind by what it has missed, so nobody waits for it.
             AnswerAfter::All => some && missing.all(|replica| replicas.get(replica).service != Service::Up),
+            // If that is not concerned any more, somebody else's answer is as good.
+            AnswerAfter::Chosen => txn.chosen.and_then(|chosen| done(&txn.at(chosen))).unwrap_or(some),
         }
     }
 }

@@ -110,8 +110,15 @@ impl Replicas {
         if up.is_empty() { self.serving().collect() } else { up }
     }
 
-    /// The least loaded of these, of equals the one that was not chosen for longest (CAS 4.10).
+    /// The least loaded of these, for a read.
     pub(super) fn choose(&mut self, among: impl IntoIterator<Item = ReplicaId>) -> Option<ReplicaId> {
+        let chosen = self.least_loaded(among)?;
+        self.get_mut(chosen).reads += 1;
+        Some(chosen)
+    }
+
+    /// The least loaded of these, of equals the one that was not chosen for longest (CAS 4.10).
+    pub(super) fn least_loaded(&mut self, among: impl IntoIterator<Item = ReplicaId>) -> Option<ReplicaId> {
         let chosen = among.into_iter().min_by(|a, b| {
             let (a, b) = (self.get(*a), self.get(*b));
             let by_load = a.load.outstanding_ns().total_cmp(&b.load.outstanding_ns());
@@ -119,9 +126,7 @@ impl Replicas {
         })?;
         self.choices += 1;
         let choices = self.choices;
-        let replica = self.get_mut(chosen);
-        replica.last_chosen = choices;
-        replica.reads += 1;
+        self.get_mut(chosen).last_chosen = choices;
         Some(chosen)
     }
 

@@ -40,14 +40,14 @@ impl Scheduler {
         }
     }
 
-    /// A read of a longer transaction: where its locks are granted and its writes are done, or, conflicts ignored, at
-    /// the least loaded replica (CAS 4.5, 6.1).
+    /// A read of a longer transaction: where its locks are granted and its writes are done; at its transaction's replica;
+    /// or, conflicts ignored, at the least loaded one (CAS 4.5, 6.1 to 6.4).
     pub(super) fn place_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        let candidates: Vec<ReplicaId> = match (txn.failed_at, self.policy.read_at) {
+        let candidates: Vec<ReplicaId> = match (txn.failed_at.or(txn.chosen()), self.policy.read_at) {
             (Some(replica), _) => vec![replica],
             (None, ReadAt::ConflictFree) => txn.replicas(|at| txn.is_complete_at(at)).collect(),
-            (None, ReadAt::LeastLoaded) => {
+            (None, ReadAt::LeastLoaded | ReadAt::Chosen(_)) => {
                 let up = self.replicas.best();
                 let executes = txn.replicas(|at| at.part == Part::Executes);
                 executes.filter(|replica| up.contains(replica)).collect()
@@ -58,6 +58,9 @@ impl Scheduler {
             txn.state = State::AwaitingPlace;
             return;
         };
+        if matches!(self.policy.read_at, ReadAt::Chosen(_)) {
+            txn.chosen = Some(replica);
+        }
         self.send_read(id, replica, effects, |txn, op| Message::Read { txn, op });
     }
 
@@ -83,7 +86,7 @@ impl Scheduler {
             updates.iter().filter_map(|update| self.txns.get(update)).collect();
         let after = updates.iter().filter_map(|update| update.number).max().unwrap_or_default();
         let mut candidates = self.replicas.best();
-        if self.policy.read_at == ReadAt::ConflictFree {
+        if self.policy.avoids_conflicts() {
             let contains_updates =
                 |replica: &ReplicaId| updates.iter().all(|update| !update.at(*replica).takes_part());
             narrow(&mut candidates, contains_updates);
@@ -271,7 +274,7 @@ impl Scheduler {
             return;
         }
         let count = txn.writes.len();
-        let Some((replica, failed)) = txn.writes.last().and_then(|write| write.answer) else { return };
+        let Some((first, failed)) = txn.writes.last().and_then(|write| write.answer) else { return };
         if !self.policy.is_answered(&self.replicas, txn, |at| executed(at, at.writes_done == count)) {
             return;
         }
@@ -280,6 +283,11 @@ impl Scheduler {
             return self.progress(id, effects);
         }
         let Some(pending) = txn.pending.take() else { return };
+        // Whoever was chosen has done it by now, and its answer was waited for, though all are the same.
+        let replica = txn.chosen().filter(|_| !failed).unwrap_or(first);
+        if let Some(write) = txn.writes.last_mut() {
+            write.answer = Some((replica, failed));
+        }
         let writes = matches!(pending.statement.kind, StatementKind::Write | StatementKind::Schema);
         if !txn.autocommit {
             txn.answered = true;

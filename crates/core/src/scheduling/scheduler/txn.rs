@@ -151,6 +151,8 @@ pub(super) struct Txn {
     pub(super) writes: SmallVec<[Write; 1]>,
     /// By replica; empty until its locks are asked for.
     pub(super) at: Vec<At>,
+    /// The replica that serves it from its start to its end, where there is one (CAS 6.2, 6.3).
+    pub(super) chosen: Option<ReplicaId>,
     /// The client has seen something of it, so it cannot start again unnoticed.
     pub(super) answered: bool,
     pub(super) wrote: bool,
@@ -182,6 +184,7 @@ impl Txn {
             pending: None,
             writes: SmallVec::new(),
             at: Vec::new(),
+            chosen: None,
             answered: false,
             wrote: false,
             failed_at: None,
@@ -206,6 +209,11 @@ impl Txn {
     pub(super) fn replicas(&self, which: impl Fn(&At) -> bool) -> impl Iterator<Item = ReplicaId> {
         let numbered = self.at.iter().enumerate();
         numbered.filter(move |(_, at)| which(at)).map(|(index, _)| ReplicaId(index as u16))
+    }
+
+    /// The replica chosen for it, as long as that executes it.
+    pub(super) fn chosen(&self) -> Option<ReplicaId> {
+        self.chosen.filter(|replica| self.at(*replica).part == Part::Executes)
     }
 
     /// Whether its locks are granted here and everything that it wrote before is done (CAS 3.5).
@@ -252,6 +260,7 @@ impl Txn {
     pub(super) fn start_again(&mut self) {
         self.number = None;
         self.at.clear();
+        self.chosen = None;
         self.writes.clear();
         self.wrote = false;
         self.strayed = false;

@@ -6,7 +6,7 @@ use onecopy_core::table_queues::TableLocks;
 use onecopy_core::{Effect, Event, Instant, Message, Place};
 use onecopy_workload::tpcw::MixName;
 
-use super::{bookstore, protocol, run_well, the_2003};
+use super::{PROTOCOLS, bookstore, protocol, run_well, the_2003};
 use crate::check::{Level, Options, check};
 use crate::perf::{Discipline, Fault, Items, Latency, Outcome, SECOND_NS, Setup, Users, run};
 
@@ -33,7 +33,7 @@ fn expect_kept(outcome: &Outcome, level: impl Into<Options>, what: &str) {
 #[test]
 fn histories_keep_what_the_protocol_promises() {
     let profile = the_2003();
-    for name in ["conflict_aware", "eager", "onecopy"] {
+    for name in PROTOCOLS {
         for (seed, mix) in MixName::ALL.into_iter().enumerate() {
             let setup = recorded(&profile, seed as u64);
             expect_kept(&run_well(&setup, mix, name), Level::StrictSerializable, name);

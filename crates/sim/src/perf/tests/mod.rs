@@ -3,10 +3,12 @@ mod profile;
 mod runs;
 
 use onecopy_core::Csn;
-use onecopy_core::protocol::{Protocol, apart_by_name};
+use onecopy_core::protocol::{Protocol, SELECTABLE, apart_by_name};
 use onecopy_workload::tpcw::{MixName, Scale};
 
 use super::{Bookstore, Outcome, Profile, Setup, run};
+
+const PROTOCOLS: [&str; 6] = SELECTABLE;
 
 /// A bookstore that is made in no time.
 fn bookstore(mix: MixName) -> Bookstore {

@@ -1,0 +1,72 @@
+//! A load balancer that is lazy: one replica serves a transaction from its start to its end, the least loaded (FR-L).
+//!
+//! Idea. The comparison that shows what it is worth to know about conflicts: locks, numbers and writes everywhere as in
+//! conflict-aware scheduling, but the scheduler only picks a replica when a transaction starts, reads there, and
+//! answers when that replica has answered. It need not remember anything else of a transaction.
+//!
+//! Paper: C. Amza, A. L. Cox, W. Zwaenepoel: Conflict-Aware Scheduling for Dynamic Content Applications (USITS 2003),
+//! cited as CAS; section 6.2. What it shares with the paper's other schedulers is in [`crate::scheduling`].
+//!
+//! Guarantee: 1-copy serializability, as the paper promises: locks, numbers and queues are those that its other
+//! schedulers have, and they decide the order; where reads go decides only how long they wait.
+//!
+//! Invariants: those of the scheduler and the proxy, in their files. A restart is as for every protocol whose
+//! [`Position`] is a set: gaps in `onecopy.progress` are filled from the log.
+//!
+//! How it differs from the paper: the scheduler does remember how far each replica is, since what it is built on needs
+//! that when replicas are lost; it makes no use of it here. If the chosen replica is lost, the first answer of the others
+//! counts, and the next read goes to the least loaded of them. The choice is made when the transaction's number has come
+//! back from the sequencer, one message after its start.
+
+use crate::effect::Effect;
+use crate::event::{Event, Place};
+use crate::ids::{Csn, Instant};
+use crate::scheduling::{AnswerAfter, FixedBy, Policy, ReadAt, Scheduling};
+
+use super::{Guarantee, Position, Protocol, Status, Writes};
+
+/// The roles of this protocol.
+#[derive(Debug)]
+pub struct FixedLoad(Scheduling);
+
+impl FixedLoad {
+    /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
+    #[must_use]
+    pub fn new(replicas: usize, decided: Csn) -> FixedLoad {
+        let policy = Policy { answer_after: AnswerAfter::Chosen, read_at: ReadAt::Chosen(FixedBy::Load) };
+        FixedLoad(Scheduling::new(policy, replicas, decided))
+    }
+}
+
+impl Protocol for FixedLoad {
+    fn name(&self) -> &'static str {
+        "fixed_load"
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::OneCopySerializability
+    }
+
+    fn position(&self) -> Position {
+        Position::Set
+    }
+
+    fn writes(&self) -> Writes {
+        Writes::Everywhere
+    }
+
+    fn place_of(&self, event: &Event) -> Place {
+        Scheduling::place_of(event)
+    }
+
+    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        self.0.handle(place, event, effects);
+    }
+
+    fn status(&self) -> Status {
+        self.0.status()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! Each read goes to whichever replica is least loaded when it arrives, whatever it has to wait for there (VR-L).
+//!
+//! Idea. The comparison that shows what balancing load by single reads is worth by itself: writes are answered by the first
+//! replica, as in conflict-aware scheduling, but where locks are granted or writes done is not asked when a read is
+//! placed. It waits in the replica's proxy for what conflicts with it, and for what is before it in its transaction.
+//!
+//! Paper: C. Amza, A. L. Cox, W. Zwaenepoel: Conflict-Aware Scheduling for Dynamic Content Applications (USITS 2003),
+//! cited as CAS; section 6.4. What it shares with the paper's other schedulers is in [`crate::scheduling`].
+//!
+//! Guarantee: 1-copy serializability, as the paper promises: locks, numbers and queues are those that its other
+//! schedulers have, and they decide the order; where reads go decides only how long they wait.
+//!
+//! Invariants: those of the scheduler and the proxy, in their files. A restart is as for every protocol whose
+//! [`Position`] is a set: gaps in `onecopy.progress` are filled from the log.
+//!
+//! How it differs from the paper: the paper's point that the scheduler's state need not grow with the replicas is not made
+//! use of; what this is built on remembers how far each replica is, for when replicas are lost.
+
+use crate::effect::Effect;
+use crate::event::{Event, Place};
+use crate::ids::{Csn, Instant};
+use crate::scheduling::{AnswerAfter, Policy, ReadAt, Scheduling};
+
+use super::{Guarantee, Position, Protocol, Status, Writes};
+
+/// The roles of this protocol.
+#[derive(Debug)]
+pub struct VariableLoad(Scheduling);
+
+impl VariableLoad {
+    /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
+    #[must_use]
+    pub fn new(replicas: usize, decided: Csn) -> VariableLoad {
+        let policy = Policy { answer_after: AnswerAfter::First, read_at: ReadAt::LeastLoaded };
+        VariableLoad(Scheduling::new(policy, replicas, decided))
+    }
+}
+
+impl Protocol for VariableLoad {
+    fn name(&self) -> &'static str {
+        "variable_load"
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::OneCopySerializability
+    }
+
+    fn position(&self) -> Position {
+        Position::Set
+    }
+
+    fn writes(&self) -> Writes {
+        Writes::Everywhere
+    }
+
+    fn place_of(&self, event: &Event) -> Place {
+        Scheduling::place_of(event)
+    }
+
+    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        self.0.handle(place, event, effects);
+    }
+
+    fn status(&self) -> Status {
+        self.0.status()
+    }
+}
+
+#[cfg(test)]
+mod tests;
