@@ -165,6 +165,10 @@ impl Queue {
         }
         let mut ahead = Counts::default();
         for (ticket, entry) in &mut self.entries {
+            // Nobody passes a writer, however many wait behind it.
+            if ahead.0[Lock::Write as usize] > 0 {
+                break;
+            }
             if !entry.granted && ahead.admit(entry.lock) {
                 entry.granted = true;
                 self.waiting -= 1;
