@@ -5,9 +5,9 @@
 //! the same setup gives the same trace, byte for byte. Nothing breaks here: the safety driver is there for that.
 //!
 //! The files stand in the order in which a statement meets them: `users` ask for what is in a `workload`, whose
-//! `classes` have costs from a `profile`; the `node` keeps transactions and the log; the `network` carries messages;
+//! `classes` have costs from a `profile` and `items` to conflict on; the `node` keeps transactions and the log; the `network` carries messages;
 //! `replicas` are told what to do and do it on a `server`; `versions` says what they hold. `measure` and `history` are
-//! what remains. docs/laboratory.md is the design.
+//! what remains; `peak` is a series of runs. docs/laboratory.md is the design.
 
 mod setup;
 
@@ -15,6 +15,7 @@ mod users;
 mod workload;
 
 mod classes;
+mod items;
 mod profile;
 
 mod network;
@@ -26,6 +27,7 @@ mod versions;
 
 mod history;
 mod measure;
+mod peak;
 
 use onecopy_core::effect::Effect;
 use onecopy_core::map::HashMap;
@@ -38,8 +40,10 @@ use crate::clock::EventQueue;
 use crate::log::Log;
 use crate::trace::Trace;
 
+pub use items::ItemsError;
 pub use measure::{Distribution, Measured, Messages, QueryTime, ReplicaTime};
 pub use network::Latency;
+pub use peak::{Peak, find_peak, saturating_users};
 pub use profile::{NAMED, Profile, ProfileError};
 pub use server::{Busy, Discipline, Kind};
 pub use setup::{Items, Loads, SECOND_NS, Setup, Users};
@@ -80,6 +84,9 @@ pub enum RunError {
     /// The profile is not for this workload.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// The workload's items are not in order.
+    #[error(transparent)]
+    Items(#[from] ItemsError),
     /// The history makes no sense; a fault of the driver.
     #[error("tell the run's history: {0}")]
     History(#[from] MalformedHistory),
@@ -175,6 +182,8 @@ struct Simulation<'a> {
     effects: Vec<Effect>,
     crowd: Crowd,
     classes: Classes,
+    /// Where conflicts are counted on rows.
+    items: Option<items::Items>,
     network: Network,
     txns: HashMap<TxnId, Txn>,
     last_txn: u64,
@@ -198,6 +207,10 @@ impl<'a> Simulation<'a> {
     ) -> Result<Simulation<'a>, RunError> {
         let catalogue = workload.catalogue();
         let classes = Classes::new(catalogue, setup.profile, setup.speed)?;
+        let items = match setup.items {
+            Items::Rows => Some(items::Items::parse(workload.items(), catalogue)?),
+            Items::DeclaredTables | Items::Tables => None,
+        };
         let replicas = usize::from(setup.replicas);
         let everywhere = protocol.writes() == Writes::Everywhere;
         debug_assert!(everywhere || protocol.position() == Position::Prefix);
@@ -223,6 +236,7 @@ impl<'a> Simulation<'a> {
             recorder: setup.history.then(Recorder::default),
             measured: Measured::new(setup.measured_ns, interactions, replicas, setup.cpus),
             faults: Vec::new(),
+            items,
             classes,
         })
     }

@@ -1,11 +1,13 @@
 //! The scheduler's machine beside the core: sessions, open transactions, answers, the log.
 
 use onecopy_core::{
-    Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SessionId, StatementKind, TxnId,
+    Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SessionId, Statement, StatementKind,
+    TxnId,
 };
 use onecopy_workload::StatementId;
 use smallvec::SmallVec;
 
+use super::classes::{Classes, Touches};
 use super::history::Entry;
 use super::network::Machine;
 use super::setup::Items;
@@ -45,10 +47,19 @@ pub(super) struct Op {
     pub(super) statement: StatementId,
     /// As what it writes; nothing if it only reads.
     pub(super) version: Version,
+    /// What it reads and writes, where that is not the same for all of its class.
+    touches: Option<Box<Touches>>,
     /// What it saw at the first replica that executed it.
     pub(super) seen: Option<Seen>,
     /// Where it was executed and how long that took, until it is answered.
     pub(super) ran: SmallVec<[(ReplicaId, u64); 2]>,
+}
+
+impl Op {
+    /// What it reads and writes.
+    pub(super) fn touches<'a>(&'a self, classes: &'a Classes) -> &'a Touches {
+        self.touches.as_deref().unwrap_or_else(|| &classes.of(self.statement).touches)
+    }
 }
 
 /// What the log keeps of a decision.
@@ -65,7 +76,7 @@ impl Simulation<'_> {
         let (request, open) = (user.request.take(), user.txn);
         match (request, open) {
             (Some(Request::Statement(statement)), Some(txn)) => {
-                let (op, statement) = self.add_statement(txn, statement);
+                let (op, statement) = self.add_statement(number, txn, statement);
                 self.feed(Event::Statement { txn, op, statement });
             }
             (Some(Request::Statement(statement)), None) => self.open(number, statement),
@@ -116,7 +127,7 @@ impl Simulation<'_> {
             .map(|(transaction, usual)| self.classes.declared(transaction, usual));
         let session = SessionId(u64::from(number));
         let begin = Begin { txn, session, read_only: false, form: 0, declared };
-        let (op, statement) = self.add_statement(txn, statement);
+        let (op, statement) = self.add_statement(number, txn, statement);
         if begun.is_none() {
             self.feed(Event::Autocommit { begin, statement });
         } else {
@@ -125,8 +136,15 @@ impl Simulation<'_> {
         }
     }
 
-    fn add_statement(&mut self, txn: TxnId, id: StatementId) -> (OpId, onecopy_core::Statement) {
-        let statement = self.classes.of(id).statement.clone();
+    fn add_statement(&mut self, user: u32, txn: TxnId, id: StatementId) -> (OpId, Statement) {
+        let mut statement = self.classes.of(id).statement.clone();
+        let asked = self.crowd.users[user as usize].asked.as_ref();
+        let mut touches = None;
+        if let (Some(items), Some((_, params))) = (&self.items, asked) {
+            statement.access = items.access(id, params);
+            // Where every replica executes, contents are counted by table.
+            touches = (!self.everywhere).then(|| Box::new(items.touches(id, params)));
+        }
         let version = if statement.kind == StatementKind::Write {
             self.last_version += 1;
             self.last_version
@@ -136,7 +154,7 @@ impl Simulation<'_> {
         let now = self.queue.now();
         let Some(open) = self.txns.get_mut(&txn) else { return (OpId(0), statement) };
         let op = OpId(open.ops.len() as u32);
-        open.ops.push(Op { statement: id, version, seen: None, ran: SmallVec::new() });
+        open.ops.push(Op { statement: id, version, touches, seen: None, ran: SmallVec::new() });
         (open.awaited, open.arrived) = (Some(op), now);
         (op, statement)
     }
@@ -159,7 +177,7 @@ impl Simulation<'_> {
             return self.fault(Fault::Senseless { txn, what: "answers what was not executed" });
         };
         if let (Some(recorder), Some(entry), Some(seen)) = (&mut self.recorder, open.entry, &asked.seen) {
-            recorder.statement(entry, &self.classes.of(asked.statement).touches, seen, asked.version);
+            recorder.statement(entry, asked.touches(&self.classes), seen, asked.version);
         }
         let (arrived, autocommit) = (open.arrived, open.autocommit);
         if autocommit {
@@ -238,7 +256,7 @@ impl Simulation<'_> {
             let Some(entry) = open.entry else { continue };
             let only = open.ops.first().filter(|_| open.autocommit);
             if let Some((op, seen)) = only.and_then(|op| Some((op, op.seen.as_ref()?))) {
-                recorder.statement(entry, &self.classes.of(op.statement).touches, seen, op.version);
+                recorder.statement(entry, op.touches(&self.classes), seen, op.version);
             }
             let status = if open.decided { Status::Unknown } else { Status::Aborted };
             recorder.end(entry, status, now);

@@ -3,7 +3,6 @@
 use onecopy_core::effect::How;
 use onecopy_core::{Csn, Event, Instant, OpId, Outcome, Place, ReplicaId, TxnId};
 
-use super::classes::Class;
 use super::network::Machine;
 use super::server::{Kind, Server};
 use super::setup::Loads;
@@ -181,8 +180,7 @@ impl Simulation<'_> {
                 let position = self.replicas[usize::from(replica.0)].position;
                 let Some(open) = self.txns.get(&txn) else { return };
                 let same = open.reads.iter().all(|(op, seen)| {
-                    let touches = &self.classes.of(open.ops[*op].statement).touches;
-                    self.shared.read(position, &[], touches) == *seen
+                    self.shared.read(position, &[], open.ops[*op].touches(&self.classes)) == *seen
                 });
                 self.report(replica, Report::Revalidated { txn, same });
             }
@@ -214,16 +212,16 @@ impl Simulation<'_> {
         let open = self.txns.get_mut(&txn)?;
         let index = op.0 as usize;
         let asked = open.ops.get_mut(index)?;
-        let Class { touches, cost_ns, .. } = self.classes.of(asked.statement);
-        let cost_ns = *cost_ns;
+        let cost_ns = self.classes.of(asked.statement).cost_ns;
         // Once answered, nobody asks who else executed it.
         if asked.seen.is_none() || !asked.ran.is_empty() {
             asked.ran.push((replica, elapsed_ns));
         }
         let seen = match &mut self.own {
-            Some(own) => own.execute(replica, touches, asked.version, &mut open.undo),
+            Some(own) => own.execute(replica, asked.touches(&self.classes), asked.version, &mut open.undo),
             None if self.everywhere => Seen::new(),
             None => {
+                let touches = asked.touches(&self.classes);
                 let seen = self.shared.read(position, &open.writes, touches);
                 let writes = touches.iter().filter(|touch| touch.writes);
                 open.writes.extend(writes.map(|touch| (touch.object, asked.version)));

@@ -90,4 +90,6 @@ pub enum Items {
     DeclaredTables,
     /// Whole tables, declared by nobody.
     Tables,
+    /// Rows, keys and whatever else statements name, declared by nobody.
+    Rows,
 }

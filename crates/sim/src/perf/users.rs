@@ -27,8 +27,8 @@ pub(super) struct User {
     pub(super) request: Option<Request>,
     /// When it was sent.
     pub(super) sent: Instant,
-    /// The statement whose answer the user awaits.
-    asked: Option<(StatementId, Vec<Value>)>,
+    /// The statement whose answer the user awaits, with its parameters.
+    pub(super) asked: Option<(StatementId, Vec<Value>)>,
     /// An answer on its way.
     pub(super) answer: Option<Answer>,
     /// The transaction that is open at the scheduler.

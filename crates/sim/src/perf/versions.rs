@@ -1,6 +1,6 @@
 //! What databases hold, as numbers: which write last changed each object.
 //!
-//! An object is a table. Numbers are given once to each write; 0 is what was there at the start. Where every replica
+//! An object is a table, or a part of one. Numbers are given once to each write; 0 is what was there at the start. Where every replica
 //! executes, each has numbers of its own; where replicas apply one log in order, they share its history, and a
 //! position tells what a replica contains of it.
 

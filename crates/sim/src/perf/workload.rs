@@ -13,6 +13,9 @@ pub trait Workload {
     /// The user with this number, of at most `users_max`.
     fn user(&self, seed: u64, number: u32, users_max: u32) -> Box<dyn Client>;
 
+    /// The rows and keys that its statements touch, as `onecopy explain` shows them.
+    fn items(&self) -> &'static str;
+
     /// What a statement returns.
     fn answer(&mut self, statement: StatementId, params: &[Value]) -> Rows;
 }
@@ -33,6 +36,8 @@ impl Bookstore {
     }
 }
 
+pub(super) const BOOKSTORE_ITEMS: &str = include_str!("../../data/items/tpcw.txt");
+
 /// The virtual date at which runs begin.
 pub(super) fn opening() -> Timestamp {
     Date::from_calendar(2003, 3, 26).into()
@@ -41,6 +46,10 @@ pub(super) fn opening() -> Timestamp {
 impl Workload for Bookstore {
     fn catalogue(&self) -> &'static Catalogue {
         onecopy_workload::tpcw::catalogue()
+    }
+
+    fn items(&self) -> &'static str {
+        BOOKSTORE_ITEMS
     }
 
     fn user(&self, seed: u64, number: u32, users_max: u32) -> Box<dyn Client> {

@@ -49,6 +49,18 @@ fn histories_keep_what_the_protocol_promises() {
     }
 }
 
+#[test]
+fn histories_of_rows_keep_what_the_protocol_promises() {
+    let profile = the_2003();
+    for (seed, mix) in MixName::ALL.into_iter().enumerate() {
+        let setup = Setup { items: Items::Rows, ..recorded(&profile, seed as u64) };
+        expect_kept(&run_well(&setup, mix, "onecopy"), Level::StrictSerializable, "onecopy");
+    }
+    // Every replica executes: the history is one of tables, the more so since locks are.
+    let setup = Setup { items: Items::Rows, ..recorded(&profile, 5) };
+    expect_kept(&run_well(&setup, MixName::Ordering, "conflict_aware"), Level::StrictSerializable, "rows");
+}
+
 /// A protocol whose messages are changed on their way.
 struct Broken {
     protocol: Box<dyn Protocol>,

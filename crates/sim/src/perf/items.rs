@@ -1,0 +1,306 @@
+//! Rows and keys that statements touch, for protocols that count conflicts on them.
+//!
+//! Which they are is data: what classify finds in the statements' texts, as `onecopy explain` shows it, one block for each
+//! statement. Here it is bound to parameters.
+
+use std::collections::BTreeSet;
+
+use onecopy_core::item::Space;
+use onecopy_core::{Access, AccessSet, ColumnId, Item, KeyId, Mode, TableId, ValueHash};
+use onecopy_workload::{Catalogue, StatementId, Value};
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use super::classes::Touches;
+use super::versions::{Object, Touch};
+
+/// Why a list of items cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ItemsError {
+    /// A line is not of the form `Shared table key name (column = $1)`, or names what does not exist.
+    #[error("items, line {line}: `{text}` is no item of a known table with known columns")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// The line.
+        text: String,
+    },
+    /// A statement has no items, or has them twice.
+    #[error("items: {statement} must have exactly one block")]
+    Statement {
+        /// The statement.
+        statement: String,
+    },
+}
+
+/// The items of a workload's statements.
+#[derive(Debug)]
+pub(super) struct Items {
+    /// By statement.
+    statements: Vec<Vec<Pattern>>,
+    /// By table: the columns by which some statement reads a part of it.
+    read_by: Vec<BTreeSet<Columns>>,
+}
+
+type Columns = SmallVec<[ColumnId; 4]>;
+
+/// An item whose values are parameters.
+#[derive(Clone, Debug)]
+struct Pattern {
+    table: u16,
+    space: Space,
+    mode: Mode,
+    /// Columns with the places of their parameters.
+    equals: SmallVec<[(ColumnId, usize); 4]>,
+}
+
+impl Items {
+    pub(super) fn parse(text: &str, catalogue: &Catalogue) -> Result<Items, ItemsError> {
+        let mut statements: Vec<Option<Vec<Pattern>>> = vec![None; catalogue.statements.len()];
+        let mut current = None;
+        for (number, line) in (1..).zip(text.lines()) {
+            let wrong = || ItemsError::Line { line: number, text: line.trim().to_owned() };
+            if line.starts_with('#') || line.trim().is_empty() {
+                continue;
+            }
+            if !line.starts_with(' ') {
+                let id = catalogue.statement_id(line).ok_or_else(wrong)?;
+                let block = &mut statements[usize::from(id.0)];
+                if block.replace(Vec::new()).is_some() {
+                    return Err(ItemsError::Statement { statement: line.to_owned() });
+                }
+                current = Some(id);
+                continue;
+            }
+            let id = current.ok_or_else(wrong)?;
+            let pattern = Pattern::parse(line.trim(), catalogue).ok_or_else(wrong)?;
+            statements[usize::from(id.0)].get_or_insert_default().push(pattern);
+        }
+        let missing = |place: usize| {
+            let statement = catalogue.statements[place].id.clone();
+            ItemsError::Statement { statement }
+        };
+        let statements = statements.into_iter().enumerate();
+        let statements: Vec<Vec<Pattern>> =
+            statements.map(|(place, block)| block.ok_or_else(|| missing(place))).collect::<Result<_, _>>()?;
+        let mut read_by = vec![BTreeSet::new(); catalogue.tables.len()];
+        for pattern in statements.iter().flatten().filter(|pattern| pattern.reads_rows()) {
+            read_by[usize::from(pattern.table)].insert(pattern.columns());
+        }
+        Ok(Items { statements, read_by })
+    }
+
+    /// What the core is told of an execution.
+    pub(super) fn access(&self, statement: StatementId, params: &[Value]) -> AccessSet {
+        self.statements[usize::from(statement.0)].iter().map(|pattern| pattern.access(params)).collect()
+    }
+
+    /// What an execution reads and writes in a database.
+    ///
+    /// Objects are tables, and parts of them that some statement reads. Whoever changes rows writes every object that
+    /// surely has them: its own part after reading it, since whoever else writes that must come before or after, and the others
+    /// without, since two inserts into one part need no order.
+    pub(super) fn touches(&self, statement: StatementId, params: &[Value]) -> Touches {
+        let mut touches = Touches::new();
+        let patterns = self.statements[usize::from(statement.0)].iter();
+        for pattern in
+            patterns.filter(|pattern| pattern.space == Space::Rows && pattern.mode != Mode::KeyShared)
+        {
+            let own = pattern.columns();
+            if pattern.reads_rows() {
+                merge(&mut touches, pattern.object(&own, params), true, false);
+                continue;
+            }
+            let table = usize::from(pattern.table);
+            let read_by = self.read_by[table].iter();
+            for columns in read_by.filter(|columns| columns.iter().all(|column| own.contains(column))) {
+                let ordered = *columns == own && pattern.mode != Mode::Insert;
+                merge(&mut touches, pattern.object(columns, params), ordered, true);
+            }
+        }
+        touches
+    }
+}
+
+fn merge(touches: &mut Touches, object: Object, reads: bool, writes: bool) {
+    match touches.iter_mut().find(|touch| touch.object == object) {
+        Some(touch) => (touch.reads, touch.writes) = (touch.reads | reads, touch.writes | writes),
+        None => touches.push(Touch { object, reads, writes }),
+    }
+}
+
+impl Pattern {
+    /// `Mode table[ key name][ (column = $1, ...)]`
+    fn parse(text: &str, catalogue: &Catalogue) -> Option<Pattern> {
+        let (head, equals) = match text.split_once(" (") {
+            Some((head, equals)) => (head, equals.strip_suffix(')')?),
+            None => (text, ""),
+        };
+        let words: Vec<&str> = head.split(' ').collect();
+        let (mode, name, space) = match words[..] {
+            [mode, table] => (mode, table, Space::Rows),
+            // A table of this catalogue has one key, its primary key.
+            [mode, table, "key", _] => (mode, table, Space::Key(KeyId(1))),
+            _ => return None,
+        };
+        let mode = match mode {
+            "KeyShared" => Mode::KeyShared,
+            "Shared" => Mode::Shared,
+            "Insert" => Mode::Insert,
+            "NoKeyExclusive" => Mode::NoKeyExclusive,
+            "Exclusive" => Mode::Exclusive,
+            _ => return None,
+        };
+        let table = catalogue.table_index(name)?;
+        let columns = &catalogue.table(table).columns;
+        let equal = |text: &str| {
+            let (column, parameter) = text.split_once(" = $")?;
+            let place = columns.iter().position(|known| known.name == column)?;
+            let parameter = parameter.parse::<usize>().ok()?.checked_sub(1)?;
+            Some((ColumnId(place as u16 + 1), parameter))
+        };
+        let equals = equals.split(", ").filter(|equal| !equal.is_empty());
+        Some(Pattern { table: table.0, space, mode, equals: equals.map(equal).collect::<Option<_>>()? })
+    }
+
+    fn reads_rows(&self) -> bool {
+        self.space == Space::Rows && self.mode == Mode::Shared
+    }
+
+    fn columns(&self) -> Columns {
+        let mut columns: Columns = self.equals.iter().map(|(column, _)| *column).collect();
+        columns.sort_unstable();
+        columns
+    }
+
+    fn access(&self, params: &[Value]) -> Access {
+        let table = TableId(u64::from(self.table) + 1);
+        let equals = self.equals.iter().map(|(column, place)| (*column, hash(params.get(*place))));
+        let item = match self.space {
+            Space::Rows => Item::rows(table, equals),
+            Space::Key(key) => Item::key(table, key, equals),
+            Space::Schema => Item::schema(table),
+        };
+        Access::new(item, self.mode)
+    }
+
+    /// The part of the table in which these of the columns have their values; the table itself, if there are none.
+    fn object(&self, columns: &Columns, params: &[Value]) -> Object {
+        if columns.is_empty() {
+            return u64::from(self.table);
+        }
+        let mut words = vec![u64::from(self.table)];
+        for column in columns {
+            let place = self.equals.iter().find(|(known, _)| known == column).map(|(_, place)| *place);
+            words.push(u64::from(column.0));
+            words.push(hash(place.and_then(|place| params.get(place))).0);
+        }
+        let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        // Tables have small numbers.
+        ValueHash::of_bytes(&bytes).0 | 1 << 63
+    }
+}
+
+fn hash(value: Option<&Value>) -> ValueHash {
+    match value {
+        Some(Value::Int(int)) => ValueHash::of_integer(*int),
+        Some(Value::Text(text)) => ValueHash::of_bytes(text.as_bytes()),
+        // No item names a column of another type; a value that is not there equals only itself.
+        _ => ValueHash(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use onecopy_workload::tpcw::{Statement, catalogue};
+
+    use super::*;
+    use crate::perf::workload::BOOKSTORE_ITEMS;
+
+    fn items() -> Items {
+        Items::parse(BOOKSTORE_ITEMS, catalogue()).unwrap()
+    }
+
+    /// classify's cases: a statement's text with its items.
+    fn classified() -> BTreeMap<String, Vec<String>> {
+        let cases = include_str!("../../../classify/tests/cases/tpcw.txt");
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut classified = BTreeMap::new();
+        for case in cases.split("\ncase: ").skip(1) {
+            let (head, answer) = case.split_once("----\n").unwrap();
+            let (_, sql) = head.split_once('\n').unwrap();
+            let (_, items) = answer.split_once("items").unwrap();
+            let (items, _) = items.split_once("\nchanges").unwrap();
+            classified.insert(words(sql), items.lines().map(words).collect());
+        }
+        classified
+    }
+
+    #[test]
+    fn items_are_those_that_classify_finds() {
+        let classified = classified();
+        let mut ours: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let mut current = "";
+        for line in BOOKSTORE_ITEMS.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+            match line.strip_prefix("  ") {
+                Some(item) => ours.get_mut(current).unwrap().push(item.to_owned()),
+                None => {
+                    current = line;
+                    ours.insert(current, Vec::new());
+                }
+            }
+        }
+        let mut compared = 0;
+        for statement in &catalogue().statements {
+            let sql = statement.sql.split_whitespace().collect::<Vec<_>>().join(" ");
+            if let Some(expected) = classified.get(&sql) {
+                assert_eq!(&ours[statement.id.as_str()], expected, "{}", statement.id);
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 53);
+    }
+
+    #[test]
+    fn whoever_writes_a_row_writes_the_parts_that_are_read_and_surely_have_it() {
+        let items = items();
+        let touch = |statement: Statement, params: &[i64]| {
+            let params: Vec<Value> = params.iter().map(|int| Value::Int(*int)).collect();
+            items.touches(statement.into(), &params)
+        };
+        let cart_line = u64::from(catalogue().table_index("shopping_cart_line").unwrap().0);
+        let count = touch(Statement::ShopCount, &[5]);
+        let find = touch(Statement::ShopFind, &[5, 7]);
+        let bump = touch(Statement::ShopBump, &[5, 7]);
+        let add = touch(Statement::ShopAdd, &[5, 7]);
+        let object = |touches: &Touches| touches[0].object;
+        let how = |touches: &Touches, object| {
+            touches.iter().find(|touch| touch.object == object).map(|touch| (touch.reads, touch.writes))
+        };
+        // By cart, and by cart and item; nobody reads the whole table.
+        assert_eq!((count.len(), find.len(), bump.len(), add.len()), (1, 1, 2, 2));
+        assert_eq!(how(&bump, object(&find)), Some((true, true)));
+        assert_eq!(how(&add, object(&find)), Some((false, true)));
+        assert_eq!(
+            (how(&bump, object(&count)), how(&add, object(&count))),
+            (Some((false, true)), Some((false, true)))
+        );
+        assert_eq!(how(&bump, cart_line), None);
+        assert_eq!(how(&touch(Statement::ShopBump, &[6, 7]), object(&count)), None);
+        // item is read as a whole, and by its key.
+        let item = u64::from(catalogue().table_index("item").unwrap().0);
+        assert_eq!(how(&touch(Statement::BuycSetStock, &[3, 9]), item), Some((false, true)));
+    }
+
+    #[test]
+    fn what_is_no_item_is_named_with_its_line() {
+        let said = |text: &str| Items::parse(text, catalogue()).unwrap_err().to_string();
+        assert!(said("home.greet.name\n  Shared customers\n").contains("line 2: `Shared customers`"));
+        assert!(said("home.greet.name\n  Shared customer (c_idd = $1)\n").contains("line 2"));
+        assert!(said("home.greet\n").contains("line 1"));
+        assert!(said("home.greet.name\n\nhome.greet.name\n").contains("exactly one block"));
+        assert!(said("home.greet.name\n").contains("home.promo.related must have"));
+    }
+}
