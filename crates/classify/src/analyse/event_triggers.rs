@@ -3,7 +3,7 @@
 use super::Analyser;
 use crate::catalogue::EventTrigger;
 use crate::class::Kind;
-use crate::lexer::{Scratch, TokenKind, normalise, tokens};
+use crate::lexer::{Scratch, Token, TokenKind, normalise, tokens};
 
 /// Commands whose tag is their name here, so that those of triggers can be compared with it.
 const TAGS: &[&str] = &[
@@ -30,6 +30,10 @@ const CHANGING: &[&str] = &[
     "drop",
     "execute",
     "call",
+    "table",
+    // Numbers that differ between replicas.
+    "objid",
+    "classid",
     "copy",
     "grant",
     "revoke",
@@ -142,8 +146,25 @@ fn fires_at(trigger: &EventTrigger, command: &str) -> bool {
 /// change: nothing that could make replicas different.
 pub(super) fn only_notifies(trigger: &EventTrigger) -> bool {
     let Some(body) = &trigger.body else { return false };
-    let mut scratch = Scratch::default();
-    let tokens = tokens(body, normalise(body, &mut scratch).layout);
+    let mut rest = body.as_str();
+    let mut pieces = 0;
+    while !rest.trim().is_empty() {
+        let mut scratch = Scratch::default();
+        let layout = normalise(rest, &mut scratch).layout;
+        let end = layout.end as usize;
+        if !is_harmless(rest, &tokens(rest, layout)) {
+            return false;
+        }
+        pieces += 1;
+        // Whatever stands in a comment before the semicolon is looked at as well.
+        let after = rest.get(end..).and_then(|after| after.split_once(';'));
+        rest = after.map_or("", |(_, after)| after);
+    }
+    pieces > 0
+}
+
+/// Whether a piece of a body, up to a semicolon, could not make replicas different.
+fn is_harmless(body: &str, tokens: &[Token]) -> bool {
     let word = |i: usize| {
         let token = tokens.get(i).filter(|token| token.kind == TokenKind::Word)?;
         body.get(token.start..token.end).map(str::to_ascii_lowercase)
@@ -165,13 +186,18 @@ pub(super) fn only_notifies(trigger: &EventTrigger) -> bool {
                 let names = tokens
                     .get(i + 1)
                     .is_some_and(|next| matches!(next.kind, TokenKind::Word | TokenKind::QuotedWord));
-                compares || !names || word(i + 1).is_some_and(|next| next.starts_with("pg_event_trigger_"))
+                let told = word(i + 1).is_some_and(|next| next.starts_with("pg_event_trigger_"));
+                // Behind a comma, or in parentheses, could be anything: name ( ) AS alias, and no more.
+                let mut behind = tokens[(i + 4).min(tokens.len())..].iter().map(|token| token.kind);
+                let next = behind.find(|kind| *kind != TokenKind::Word);
+                let alone = !matches!(next, Some(TokenKind::Byte(b',' | b'(')));
+                compares || (names && told && alone)
             }
             (_, Some(word)) => !CHANGING.contains(&word.as_str()),
             (_, None) => true,
         }
     };
-    !tokens.is_empty() && (0..tokens.len()).all(is_harmless)
+    (0..tokens.len()).all(is_harmless)
 }
 
 #[cfg(test)]
@@ -202,6 +228,12 @@ mod tests {
             ("BEGIN PERFORM \"audit\"(tg_tag); END", false),
             ("BEGIN EXECUTE 'DROP TABLE t'; END", false),
             ("BEGIN SELECT nextval('s') AS n; END", false),
+            ("BEGIN NOTIFY a; INSERT INTO audit VALUES (random()); END", false),
+            ("BEGIN NOTIFY a; IF random() < 0.5 THEN RAISE EXCEPTION 'no'; END IF; END", false),
+            ("BEGIN NOTIFY a /* ; */; PERFORM audit(); END", false),
+            ("BEGIN PERFORM * FROM pg_event_trigger_ddl_commands() x, audited; END", false),
+            ("BEGIN PERFORM * FROM (TABLE audited) x; END", false),
+            ("DECLARE r record; BEGIN FOR r IN SELECT objid % 2 FROM pg_event_trigger_ddl_commands() LOOP NOTIFY a; END LOOP; END", false),
             ("", false),
         ] {
             assert_eq!(only_notifies(&trigger(&[], Some(body))), harmless, "{body}");

@@ -391,3 +391,24 @@ fn time_limits_of_roles_and_servers_bound_waiting_as_those_of_sessions_do() {
         at_once(&holder, "COMMIT").await;
     });
 }
+
+#[test]
+fn transaction_that_was_given_up_while_it_waited_goes_back_to_no_savepoint_and_commits_nothing() {
+    block_on(async {
+        let (_three, [holder, client]) = start(&[TWO_TABLES]).await;
+        at_once(&holder, "BEGIN; UPDATE a SET n = 9 WHERE id = 1").await;
+        for statement in ["SELECT 1", "COMMIT"] {
+            at_once(&client, "BEGIN; UPDATE b SET n = 77 WHERE id = 1; SAVEPOINT before").await;
+            let refused = client.batch_execute("SELECT * FROM a WHERE id = 1 FOR UPDATE NOWAIT").await;
+            assert_eq!(refused.unwrap_err().code(), Some(&SqlState::LOCK_NOT_AVAILABLE));
+            let lost = client.batch_execute("ROLLBACK TO before").await.unwrap_err();
+            assert_eq!(lost.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
+            // It has failed for good, and says so: the first statement is refused, and a COMMIT rolls back.
+            let ends = tokio::time::timeout(Duration::from_secs(60), client.batch_execute(statement)).await;
+            assert_eq!(ends.expect("an answer").is_ok(), statement == "COMMIT");
+            at_once(&client, "ROLLBACK").await;
+            assert_eq!(at_once(&client, "SELECT n FROM b").await, "0");
+        }
+        at_once(&holder, "COMMIT").await;
+    });
+}

@@ -159,7 +159,7 @@ pub async fn contents(lane: &mut Lane) -> Result<Vec<TableSum>, LaneError> {
         let (schema, table) = (row.next().unwrap_or_default(), row.next().unwrap_or_default());
         let name = format!("{}.{}", quote_identifier(&schema), quote_identifier(&table));
         let sql = format!(
-            "SELECT count(*), coalesce(sum(pg_catalog.hashtextextended(t::text, 0)::numeric), 0) FROM {name} t"
+            "SELECT count(*), coalesce(sum(pg_catalog.hashtextextended((t.*)::text, 0)::numeric), 0) FROM {name} t"
         );
         let found = lane.query(&sql).await?.into_iter().next().unwrap_or_default();
         let text = |i: usize| found.get(i).cloned().flatten().unwrap_or_default();

@@ -118,6 +118,17 @@ impl Session {
             ));
             return Ok(Done::Failed);
         };
+        if txn.is_given_up() {
+            // What was written before the savepoint is nowhere any more.
+            self.fail(
+                &Failure::new(
+                    SqlState::SERIALIZATION_FAILURE,
+                    format!("the transaction was given up and cannot go back to savepoint \"{name}\""),
+                )
+                .hint("Nothing of it was committed. Run the transaction again."),
+            );
+            return Ok(Done::Failed);
+        }
         let savepoint = &txn.savepoints[at];
         txn.writes.truncate(savepoint.writes);
         txn.repeat.truncate(savepoint.repeat);

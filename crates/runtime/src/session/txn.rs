@@ -111,6 +111,11 @@ pub enum Listen {
 }
 
 impl Txn {
+    /// The core has ended it, or the replica on which it executed is lost: no savepoint of it is left anywhere.
+    pub fn is_given_up(&self) -> bool {
+        self.over || (self.begun && self.home.is_none() && self.snapshot.is_none())
+    }
+
     pub fn new(id: TxnId, explicit: bool, form: u64, environment: &Environment) -> Txn {
         Txn {
             id,
