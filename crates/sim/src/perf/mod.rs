@@ -46,7 +46,7 @@ pub use network::Latency;
 pub use peak::{Peak, find_peak, saturating_users};
 pub use profile::{NAMED, Profile, ProfileError};
 pub use server::{Busy, Discipline, Kind};
-pub use setup::{Items, Loads, SECOND_NS, Setup, Users};
+pub use setup::{Durability, Items, Loads, SECOND_NS, Setup, Users};
 pub use workload::{Bookstore, Workload};
 
 use classes::Classes;
@@ -365,7 +365,11 @@ impl<'a> Simulation<'a> {
             }
             Effect::Send { to, message } => {
                 self.count_message(place.into(), to.into());
-                let at = self.network.arrival(self.queue.now(), place.into(), to.into());
+                let mut at = self.network.arrival(self.queue.now(), place.into(), to.into());
+                if place == Place::Sequencer {
+                    // The other schedulers learn of the number and acknowledge it, before it is used (CAS 5.2).
+                    at = at.plus_ns(self.tell_schedulers());
+                }
                 self.queue.schedule(at, Wake::Message { from: place, to, message });
             }
             Effect::SetTimer { timer, at } => self.queue.schedule(at, Wake::Timer { place, timer }),
@@ -384,6 +388,16 @@ impl<'a> Simulation<'a> {
         let messages = &mut self.measured.messages;
         messages.from_scheduler += u64::from(from == Machine::Scheduler);
         messages.to_scheduler += u64::from(to == Machine::Scheduler);
+    }
+
+    /// Other schedulers are told something, where there are any, and acknowledge it. Returns how long that takes, in
+    /// nanoseconds.
+    fn tell_schedulers(&mut self) -> u64 {
+        let Durability::Replicated(schedulers) = self.setup.durability else { return 0 };
+        let others = u64::from(schedulers.saturating_sub(1));
+        self.measured.messages.from_scheduler += others;
+        self.measured.messages.to_scheduler += others;
+        2 * self.network.hop_ns()
     }
 
     fn mark(&mut self, kind: &'static str, numbers: [u64; 3]) {

@@ -1,8 +1,8 @@
 //! The scheduler's machine beside the core: sessions, open transactions, answers, the log.
 
 use onecopy_core::{
-    Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SessionId, Statement, StatementKind,
-    TxnId,
+    Access, AccessSet, Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SessionId, Statement,
+    StatementKind, TableId, TxnId, ValueHash,
 };
 use onecopy_workload::StatementId;
 use smallvec::SmallVec;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::classes::{Classes, Touches};
 use super::history::Entry;
 use super::network::Machine;
-use super::setup::Items;
+use super::setup::{Durability, Items};
 use super::users::{Answer, Request};
 use super::versions::{Object, Seen, Undo, Version};
 use super::{Fault, Simulation, Wake};
@@ -125,6 +125,10 @@ impl Simulation<'_> {
         let declared = begun
             .filter(|_| self.setup.items == Items::DeclaredTables)
             .map(|(transaction, usual)| self.classes.declared(transaction, usual));
+        let declared = declared.map(|mut declared| {
+            self.thin(txn, &mut declared);
+            declared
+        });
         let session = SessionId(u64::from(number));
         let begin = Begin { txn, session, read_only: false, form: 0, declared };
         let (op, statement) = self.add_statement(number, txn, statement);
@@ -140,6 +144,7 @@ impl Simulation<'_> {
         let mut statement = self.classes.of(id).statement.clone();
         let asked = self.crowd.users[user as usize].asked.as_ref();
         let mut touches = None;
+        self.thin(txn, &mut statement.access);
         if let (Some(items), Some((_, params))) = (&self.items, asked) {
             statement.access = items.access(id, params);
             // Where every replica executes, contents are counted by table.
@@ -157,6 +162,20 @@ impl Simulation<'_> {
         open.ops.push(Op { statement: id, version, touches, seen: None, ran: SmallVec::new() });
         (open.awaited, open.arrived) = (Some(op), now);
         (op, statement)
+    }
+}
+
+impl Simulation<'_> {
+    /// Of a table's conflicts only a part shall count: each transaction has one of several tables in its place, so that two
+    /// meet as often as that part says.
+    fn thin(&self, txn: TxnId, access: &mut AccessSet) {
+        let parts = 100 / u64::from(self.setup.conflict_percent.clamp(1, 100));
+        if parts > 1 {
+            for Access { item, .. } in access {
+                let drawn = ValueHash::of_integer((txn.0 << 16 | item.table.0) as i64).0;
+                item.table = TableId(item.table.0 * parts + drawn % parts);
+            }
+        }
     }
 }
 
@@ -292,7 +311,13 @@ impl Simulation<'_> {
 
     fn write_log(&mut self) {
         if self.log.start_flush() {
-            let at = self.queue.now().plus_ns(self.classes.log_write_ns);
+            let write_ns = match self.setup.durability {
+                Durability::Memory => 0,
+                Durability::Disk => self.classes.log_write_ns,
+                // The others acknowledge before the disk is written (5.3).
+                Durability::Replicated(_) => self.tell_schedulers() + self.classes.log_write_ns,
+            };
+            let at = self.queue.now().plus_ns(write_ns);
             self.queue.schedule(at, Wake::LogWritten);
         }
     }

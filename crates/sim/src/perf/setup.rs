@@ -27,6 +27,10 @@ pub struct Setup<'a> {
     pub loads: Loads,
     /// On what conflicts are counted, where the protocol leaves a choice.
     pub items: Items,
+    /// Of 100 conflicts of tables so many count, 1 to 100 (CAS 9.4). Below 100, histories mean nothing.
+    pub conflict_percent: u32,
+    /// When a decision counts as durable.
+    pub durability: Durability,
     /// Virtual time before anything is measured, in nanoseconds.
     pub warm_up_ns: u64,
     /// Virtual time that is measured, in nanoseconds.
@@ -52,6 +56,8 @@ impl<'a> Setup<'a> {
             network: Latency::default(),
             loads: Loads::default(),
             items: Items::default(),
+            conflict_percent: 100,
+            durability: Durability::default(),
             warm_up_ns: 120 * SECOND_NS,
             measured_ns: 480 * SECOND_NS,
             history: false,
@@ -80,6 +86,19 @@ pub enum Loads {
     Idle,
     /// The time that each execution took.
     Measured,
+}
+
+/// When a decision counts as durable, and how many schedulers know of each transaction (CAS 5 and 8.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Durability {
+    /// At once: the paper's Unreliable.
+    Memory,
+    /// When it is on the scheduler's disk: the paper's Reliable.
+    #[default]
+    Disk,
+    /// When so many schedulers, 2 or more, have it in memory and one of them on its disk: the paper's Reliable-2 and so
+    /// on. Each transaction with a sequence number is made known to the others when it starts, too.
+    Replicated(u32),
 }
 
 /// On what conflicts are counted.

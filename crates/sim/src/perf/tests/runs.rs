@@ -3,7 +3,7 @@
 use onecopy_workload::tpcw::MixName;
 
 use super::{PROTOCOLS, run_well, the_2003};
-use crate::perf::{Discipline, Items, Latency, Loads, SECOND_NS, Setup, Users};
+use crate::perf::{Discipline, Durability, Items, Latency, Loads, SECOND_NS, Setup, Users};
 
 fn short<'a>(profile: &'a crate::perf::Profile, replicas: u16, users: Users) -> Setup<'a> {
     Setup { warm_up_ns: 20 * SECOND_NS, measured_ns: 100 * SECOND_NS, ..Setup::new(profile, replicas, users) }
@@ -105,5 +105,36 @@ fn six_hundred_replicas_fit() {
     // The others differ from conflict_aware by a line.
     for name in ["conflict_aware", "onecopy"] {
         assert!(run_well(&setup, MixName::Shopping, name).measured.throughput() > 0.0);
+    }
+}
+
+#[test]
+fn conflicts_that_do_not_count_are_not_waited_for() {
+    let profile = the_2003();
+    let setup = short(&profile, 4, Users::Closed(300));
+    let waiting = |setup: &Setup<'_>| {
+        let statements = run_well(setup, MixName::Ordering, "conflict_aware").measured.statements;
+        statements.waiting_ns() as f64 / statements.count as f64
+    };
+    let all = waiting(&setup);
+    let few = waiting(&Setup { conflict_percent: 1, ..setup.clone() });
+    assert!(few < all / 4.0, "{few} against {all}");
+    assert_eq!(waiting(&Setup { conflict_percent: 100, ..setup }), all);
+}
+
+#[test]
+fn a_commit_waits_for_the_disk_and_for_other_schedulers_only_where_that_is_asked_for() {
+    let profile = the_2003();
+    let commit_ms = |durability| {
+        let setup = Setup { durability, ..short(&profile, 2, Users::Closed(1)) };
+        let setup = Setup { measured_ns: 2_000 * SECOND_NS, ..setup };
+        let commits = run_well(&setup, MixName::Ordering, "conflict_aware").measured.commits;
+        commits.total_ns as f64 / 1e6 / commits.count as f64
+    };
+    let times = [Durability::Memory, Durability::Disk, Durability::Replicated(2)].map(commit_ms);
+    // Two hops and the commit; the disk's 8 ms; two hops more.
+    let expected = [1.2, 9.2, 9.4];
+    for (time, expected) in times.iter().zip(expected) {
+        assert!((time - expected).abs() < 0.05, "{times:?}");
     }
 }
