@@ -16,6 +16,7 @@ pub mod prediction;
 pub mod scheduling;
 pub mod sequences;
 pub mod table_queues;
+pub mod table_versions;
 pub mod version_table;
 
 pub mod protocol;

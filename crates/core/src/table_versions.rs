@@ -1,0 +1,269 @@
+//! Versions of tables: which one an operation must wait for, and which one a database has come to (distributed versioning;
+//! DV 3.2, 4.2, 4.3 and 4.7).
+//!
+//! The sequencer's half, [`Assigner`], gives a transaction a version of each table that it will touch, all at once. The
+//! database's half, [`Reached`], lets a write through when its version is there exactly, and a read when its version is there
+//! or has been passed, which only other readers can have done. Every transaction produces one version of each of its tables:
+//! when it has used the table for the last time, or at its end.
+//!
+//! Invariants:
+//! - of two transactions that conflict, the earlier has the lower version of every table on which they do;
+//! - so whoever waits waits for lower versions only, and nobody waits in a circle.
+//!
+//! What is beside the paper: the whole database may be wanted ([`TableId::ALL`]), by whoever does not say what it will touch.
+//! It is a table that everybody reads and that such a transaction writes, even if it only reads.
+//!
+//! Source: C. Amza, A. L. Cox, W. Zwaenepoel: Distributed Versioning (Middleware 2003), cited as DV.
+
+use smallvec::SmallVec;
+
+use crate::item::TableId;
+use crate::map::HashMap;
+use crate::table_queues::{LockMode, TableLocks};
+
+/// How many transactions have touched a table before: the state that an operation may see of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Version(pub u64);
+
+impl Version {
+    fn next(self) -> Version {
+        Version(self.0 + 1)
+    }
+}
+
+/// A table with the version that a transaction was given, and what it may do there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Assigned {
+    /// The table.
+    pub table: TableId,
+    /// The version to wait for.
+    pub version: Version,
+    /// Reading or writing.
+    pub mode: LockMode,
+}
+
+/// All versions of a transaction, by table.
+pub type AssignedVersions = SmallVec<[Assigned; 4]>;
+
+/// What the sequencer remembers of a table: `next_for_read <= next_for_write`.
+#[derive(Clone, Copy, Default, Debug)]
+struct Next {
+    next_for_read: Version,
+    next_for_write: Version,
+}
+
+impl Next {
+    /// DV 4.2, where figure 6 is the example.
+    fn assign(&mut self, mode: LockMode) -> Version {
+        let assigned = match mode {
+            LockMode::Read => self.next_for_read,
+            LockMode::Write => self.next_for_write,
+        };
+        self.next_for_write = self.next_for_write.next();
+        if mode == LockMode::Write {
+            self.next_for_read = self.next_for_write;
+        }
+        assigned
+    }
+}
+
+/// The sequencer's half.
+#[derive(Default, Debug)]
+pub struct Assigner {
+    tables: HashMap<TableId, Next>,
+}
+
+impl Assigner {
+    /// The versions of a transaction that will touch these tables; all are given before any is given to the next one.
+    pub fn assign(&mut self, tables: &TableLocks) -> AssignedVersions {
+        let whole = tables.iter().any(|(table, _)| table == TableId::ALL);
+        let all = if whole { LockMode::Write } else { LockMode::Read };
+        let named = tables.iter().filter(|(table, _)| *table != TableId::ALL);
+        let wanted = named.chain((!tables.is_empty()).then_some((TableId::ALL, all)));
+        wanted
+            .map(|(table, mode)| {
+                let version = self.tables.entry(table).or_default().assign(mode);
+                Assigned { table, version, mode }
+            })
+            .collect()
+    }
+}
+
+/// The database's half: the version that each table has come to.
+#[derive(Default, Debug)]
+pub struct Reached {
+    tables: HashMap<TableId, Version>,
+}
+
+impl Reached {
+    /// The version that a table has come to.
+    #[must_use]
+    pub fn version(&self, table: TableId) -> Version {
+        self.tables.get(&table).copied().unwrap_or_default()
+    }
+
+    /// Whether an operation with this version may execute (DV 4.3).
+    #[must_use]
+    pub fn admits(&self, assigned: &Assigned) -> bool {
+        let reached = self.version(assigned.table);
+        match assigned.mode {
+            LockMode::Read => reached >= assigned.version,
+            LockMode::Write => reached == assigned.version,
+        }
+    }
+
+    /// A transaction will not touch a table any more: the next version of it is there (DV 4.5, 4.6). Returns that version.
+    pub fn release(&mut self, table: TableId) -> Version {
+        let reached = self.tables.entry(table).or_default();
+        *reached = reached.next();
+        *reached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LockMode::{Read, Write};
+    use super::*;
+    use crate::table_queues::TableQueues;
+
+    const A: TableId = TableId(1);
+    const B: TableId = TableId(2);
+    const C: TableId = TableId(3);
+
+    fn locks<const N: usize>(tables: [(TableId, LockMode); N]) -> TableLocks {
+        TableLocks::of_tables(tables)
+    }
+
+    fn of(assigned: &AssignedVersions, table: TableId) -> Assigned {
+        *assigned.iter().find(|assigned| assigned.table == table).expect("it was asked for")
+    }
+
+    /// DV figures 6 and 7, claim dv-24.
+    #[test]
+    fn s4_2_the_papers_example_is_assigned_and_produces_the_papers_versions() {
+        let modes = [Write, Write, Read, Write, Read, Read, Read, Write];
+        let mut assigner = Assigner::default();
+        let assigned: Vec<Assigned> =
+            modes.map(|mode| of(&assigner.assign(&locks([(A, mode)])), A)).into_iter().collect();
+        let versions: Vec<u64> = assigned.iter().map(|assigned| assigned.version.0).collect();
+        assert_eq!(versions, [0, 1, 2, 3, 4, 4, 4, 7]);
+        let mut reached = Reached::default();
+        let mut produced = Vec::new();
+        for assigned in &assigned {
+            assert!(reached.admits(assigned));
+            produced.push(reached.release(A).0);
+        }
+        assert_eq!(produced, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn s4_3_readers_of_one_version_execute_together_and_a_writer_after_the_last_of_them() {
+        let mut assigner = Assigner::default();
+        let mut of_a = |mode| of(&assigner.assign(&locks([(A, mode)])), A);
+        let (one, other, writer) = (of_a(Read), of_a(Read), of_a(Write));
+        let mut reached = Reached::default();
+        assert!(reached.admits(&one) && reached.admits(&other) && !reached.admits(&writer));
+        reached.release(A);
+        assert!(reached.admits(&other) && !reached.admits(&writer));
+        reached.release(A);
+        assert!(reached.admits(&writer));
+    }
+
+    /// Steps until two transactions that write A, B and C in this order have done so, if every step everybody who may does
+    /// one operation.
+    fn steps(
+        may_write: &mut dyn FnMut(usize, TableId) -> bool,
+        wrote: &mut dyn FnMut(usize, TableId),
+    ) -> u32 {
+        const TABLES: [TableId; 3] = [A, B, C];
+        let (mut done, mut steps) = ([0, 0], 0);
+        while done != [3, 3] {
+            steps += 1;
+            assert!(steps < 100, "nobody may go on: {done:?}");
+            let goes = [0, 1].map(|txn| done[txn] < 3 && may_write(txn, TABLES[done[txn]]));
+            for txn in [0, 1].into_iter().filter(|txn| goes[*txn]) {
+                wrote(txn, TABLES[done[txn]]);
+                done[txn] += 1;
+            }
+        }
+        steps
+    }
+
+    /// DV figures 3 and 4, claim dv-25.
+    #[test]
+    fn s3_6_two_transactions_that_write_the_same_three_tables_overlap() {
+        let tables = locks([(A, Write), (B, Write), (C, Write)]);
+        let mut assigner = Assigner::default();
+        let assigned = [assigner.assign(&tables), assigner.assign(&tables)];
+        let reached = std::cell::RefCell::new(Reached::default());
+        let versioning =
+            steps(&mut |txn, table| reached.borrow().admits(&of(&assigned[txn], table)), &mut |_, table| {
+                _ = reached.borrow_mut().release(table)
+            });
+        assert_eq!(versioning, 4);
+
+        let queues = std::cell::RefCell::new(TableQueues::default());
+        let granted = [0, 1].map(|txn| queues.borrow_mut().request(txn, tables.clone()));
+        let granted = std::cell::RefCell::new(granted);
+        let two_phase = steps(&mut |txn, _| granted.borrow()[txn], &mut |txn, table| {
+            if table == C {
+                for next in queues.borrow_mut().release(txn) {
+                    granted.borrow_mut()[next] = true;
+                }
+            }
+        });
+        assert_eq!(two_phase, 6);
+    }
+
+    #[test]
+    fn whoever_wants_the_whole_database_has_it_alone() {
+        let mut assigner = Assigner::default();
+        let first = assigner.assign(&locks([(A, Write)]));
+        let whole = assigner.assign(&TableLocks::everything(Read));
+        let last = assigner.assign(&locks([(B, Read)]));
+        let mut reached = Reached::default();
+        let admitted = |reached: &Reached, assigned: &AssignedVersions| {
+            assigned.iter().all(|assigned| reached.admits(assigned))
+        };
+        let release = |reached: &mut Reached, assigned: &AssignedVersions| {
+            assigned.iter().for_each(|assigned| _ = reached.release(assigned.table));
+        };
+        assert!(admitted(&reached, &first) && !admitted(&reached, &whole) && !admitted(&reached, &last));
+        release(&mut reached, &first);
+        assert!(admitted(&reached, &whole) && !admitted(&reached, &last));
+        release(&mut reached, &whole);
+        assert!(admitted(&reached, &last));
+        assert!(assigner.assign(&TableLocks::default()).is_empty());
+    }
+
+    /// DV 3.3: transactions of random tables, which release at random moments, all come to their end.
+    #[test]
+    fn s3_3_nobody_waits_in_a_circle() {
+        for seed in 0..200_u64 {
+            let mut state = seed;
+            let mut random = move |bound: u64| {
+                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                (mixed ^ (mixed >> 27)) % bound
+            };
+            let mut assigner = Assigner::default();
+            let mut open: Vec<AssignedVersions> = Vec::new();
+            for _ in 0..30 {
+                let tables = (0..random(4) + 1).map(|_| TableId(random(5)));
+                let tables: Vec<(TableId, LockMode)> =
+                    tables.map(|table| (table, if table.0 % 2 == 0 { Write } else { Read })).collect();
+                open.push(assigner.assign(&TableLocks::of_tables(tables)));
+            }
+            let mut reached = Reached::default();
+            while !open.is_empty() {
+                let ready = |txn: &AssignedVersions| txn.iter().position(|assigned| reached.admits(assigned));
+                let candidates: Vec<(usize, usize)> =
+                    open.iter().enumerate().filter_map(|(place, txn)| Some((place, ready(txn)?))).collect();
+                assert!(!candidates.is_empty(), "seed {seed}: {open:?} wait for each other");
+                let (place, table) = candidates[random(candidates.len() as u64) as usize];
+                reached.release(open[place].remove(table).table);
+                open.retain(|txn| !txn.is_empty());
+            }
+        }
+    }
+}
