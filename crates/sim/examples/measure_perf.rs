@@ -1,11 +1,13 @@
 //! How fast the performance driver is: virtual against real time, for one cluster and mix.
 //!
-//! `cargo run --release -p onecopy-sim --example measure_perf -- [protocol [mix [replicas [users]]]]`
+//! `cargo run --release -p onecopy-sim --example measure_perf -- [protocol [mix [replicas [users [check]]]]]`; with `check`
+//! the run's history is recorded and judged.
 
 use std::time::Instant;
 
 use onecopy_core::Csn;
 use onecopy_core::protocol::apart_by_name;
+use onecopy_sim::check::{Level, check};
 use onecopy_sim::perf::{Bookstore, Items, Profile, Setup, Users, run};
 use onecopy_workload::tpcw::{MixName, Scale};
 
@@ -19,7 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let profile = Profile::named("2003").ok_or("the profile is missing")?;
     // The papers' systems lock declared tables; onecopy is told nothing and counts on rows.
     let items = if name == "onecopy" { Items::Rows } else { Items::DeclaredTables };
-    let setup = Setup { items, ..Setup::new(&profile, replicas, Users::Closed(users)) };
+    let history = argument(4, "") == "check";
+    let setup = Setup { items, history, ..Setup::new(&profile, replicas, Users::Closed(users)) };
     let filled = Instant::now();
     let mut bookstore = Bookstore::new(mix, Scale::new(100_000, 100)?);
     println!("filled the bookstore in {:.2} s", filled.elapsed().as_secs_f64());
@@ -49,5 +52,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("  replicas: {:.3} reading, {:.3} writing, {:.3} idle", time.read, time.write, time.idle);
     println!("  {:?}", measured.messages);
     println!("  faults: {:?}, refused: {:?}", outcome.faults, measured.refused);
+    if let Some(history) = &outcome.history {
+        let started = Instant::now();
+        let report = check(history, Level::StrictSerializable);
+        println!("checked in {:.1} s: {report}", started.elapsed().as_secs_f64());
+    }
     Ok(())
 }
