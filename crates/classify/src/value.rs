@@ -391,9 +391,18 @@ pub(crate) fn string_value(sql: &str, constant: Const) -> Option<Cow<'_, str>> {
 /// Whether text may mean a moment that depends on the clock when read as a date or time: `now`, `today`,
 /// `tomorrow`, `yesterday`.
 pub(crate) fn has_clock_word(text: &str) -> bool {
-    // The longest date that PostgreSQL reads is MAXDATELEN = 128 bytes; arrays, ranges and rows hold any number of them.
-    (text.len() <= 160 || text.trim_ascii_start().starts_with(['{', '[', '(']))
-        && text.split(|c: char| !c.is_ascii_alphabetic()).any(|word| is_clock_word(word.as_bytes()))
+    let names_one = |text: &str| {
+        text.split(|c: char| !c.is_ascii_alphabetic()).any(|word| is_clock_word(word.as_bytes()))
+    };
+    // Arrays, ranges and rows hold any number of dates, and quotes may stand inside of a word.
+    let begin = text.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '\u{b}');
+    if begin.starts_with(['{', '[', '(']) {
+        let is_split = text.contains(['\\', '"']) && names_one(&text.replace(['\\', '"'], ""));
+        return is_split || names_one(text);
+    }
+    // The longest date that PostgreSQL reads is MAXDATELEN = 128 bytes, blanks and punctuation around it not counted.
+    let counted = text.bytes().filter(|byte| !byte.is_ascii_punctuation() && !byte.is_ascii_whitespace());
+    counted.take(161).count() <= 160 && names_one(text)
 }
 
 /// Whether a word names a moment by the clock, in any case.
@@ -626,4 +635,32 @@ fn binary_array(bytes: &[u8], count_max: usize) -> Option<(Elements<'_>, u32)> {
         }
     }
     (at == bytes.len()).then_some((elements, element_oid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_moments_are_found_wherever_a_server_reads_them() {
+        let (blanks, prose) = (" ".repeat(200), "it is as it was ".repeat(20));
+        for (text, found) in [
+            ("now".to_owned(), true),
+            (format!("{blanks}now"), true),
+            (format!("Today{blanks}"), true),
+            (format!("{}now", "!.-".repeat(100)), true),
+            ("{2020-01-01,now}".to_owned(), true),
+            ("\u{b}{now}".to_owned(), true),
+            (r"{no\w}".to_owned(), true),
+            (r#"{"n\ow"}"#.to_owned(), true),
+            (r#"[n"o"w,)"#.to_owned(), true),
+            (r#"(1,n""ow)"#.to_owned(), true),
+            ("nowhere".to_owned(), false),
+            ("2020-01-01".to_owned(), false),
+            // Longer than any date.
+            (format!("{prose}now"), false),
+        ] {
+            assert_eq!(has_clock_word(&text), found, "{text}");
+        }
+    }
 }
