@@ -412,3 +412,21 @@ fn transaction_that_was_given_up_while_it_waited_goes_back_to_no_savepoint_and_c
         at_once(&holder, "COMMIT").await;
     });
 }
+
+#[test]
+fn transaction_that_becomes_read_only_late_refuses_writes_and_keeps_those_before() {
+    block_on(async {
+        let (_three, [client, _]) = start(&[TWO_TABLES]).await;
+        let refused = async |sql: &str| client.batch_execute(sql).await.unwrap_err().code().cloned();
+        at_once(&client, "BEGIN; UPDATE a SET n = 1; SET TRANSACTION READ ONLY").await;
+        assert_eq!(refused("UPDATE a SET n = 2").await, Some(SqlState::READ_ONLY_SQL_TRANSACTION));
+        at_once(&client, "ROLLBACK").await;
+        at_once(&client, "BEGIN; UPDATE a SET n = 3; SET TRANSACTION READ ONLY").await;
+        at_once(&client, "COMMIT").await;
+        assert_eq!(at_once(&client, "SELECT n FROM a").await, "3");
+        at_once(&client, "BEGIN READ ONLY; SELECT 1").await;
+        let late = refused("SET TRANSACTION READ WRITE").await;
+        assert_eq!(late, Some(SqlState::ACTIVE_SQL_TRANSACTION));
+        at_once(&client, "ROLLBACK").await;
+    });
+}

@@ -92,7 +92,9 @@ impl Session {
         if let Some(done) = self.execute_special(statement, portal).await? {
             return Ok(done);
         }
-        if self.txn.is_none() && statement.class.effects.writes && self.default_read_only() {
+        let refuses_writes =
+            self.txn.as_ref().map_or_else(|| self.default_read_only(), |txn| txn.refuses_writes);
+        if statement.class.effects.writes && refuses_writes {
             let word =
                 statement.class.text.split_whitespace().next().unwrap_or_default().to_ascii_uppercase();
             let what = format!("cannot execute {word} in a read-only transaction");

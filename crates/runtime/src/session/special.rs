@@ -237,14 +237,19 @@ impl Session {
             Kind::Reset(name) => self.on_reset(statement, portal, name.as_deref()).await?,
             Kind::SetConfig { calls, rows } => self.on_set_config(statement, calls, *rows, portal).await?,
             Kind::SetTransaction { modes, session: false } => {
-                let has_run = self.txn.as_ref().is_some_and(|txn| txn.begun);
                 match self.txn.as_mut() {
+                    Some(txn) if txn.begun && txn.read_only && modes.read_only == Some(false) => {
+                        self.fail(&Failure::new(
+                            SqlState::ACTIVE_SQL_TRANSACTION,
+                            "transaction read-write mode must be set before any query",
+                        ));
+                        return Ok(Some(Done::Failed));
+                    }
                     Some(txn) => {
-                        if let Some(read_only) = modes.read_only
-                            && (!has_run || read_only)
-                        {
-                            txn.read_only = read_only;
-                        }
+                        let read_only = modes.read_only.unwrap_or(txn.read_only);
+                        // Lanes were told at its beginning.
+                        txn.refuses_writes |= txn.begun && read_only && !txn.read_only;
+                        txn.read_only = read_only;
                     }
                     None => self.warn(
                         SqlState::NO_ACTIVE_SQL_TRANSACTION,

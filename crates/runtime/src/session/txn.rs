@@ -29,6 +29,8 @@ pub struct Txn {
     pub over: bool,
     pub failed: bool,
     pub read_only: bool,
+    /// It has become read-only after its first statement.
+    pub refuses_writes: bool,
     pub form: u64,
     pub next_op: u32,
     pub snapshot: Option<Lane>,
@@ -125,6 +127,7 @@ impl Txn {
             over: false,
             failed: false,
             read_only: false,
+            refuses_writes: false,
             form,
             next_op: 0,
             snapshot: None,
