@@ -5,10 +5,9 @@
 mod sweep;
 
 use onecopy_core::Csn;
-use onecopy_core::protocol::conflict_aware::ConflictAware;
-use onecopy_core::protocol::eager::Eager;
 use onecopy_core::protocol::onecopy::Onecopy;
 use onecopy_core::protocol::{Protocol, apart_by_name, by_name};
+use onecopy_core::protocol::{conflict_aware, eager};
 use onecopy_sim::check::Level;
 use onecopy_sim::{Scenario, Statistics, run};
 use sweep::Sweep;
@@ -18,11 +17,11 @@ fn onecopy(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
 }
 
 fn conflict_aware(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
-    Box::new(ConflictAware::new(replicas, decided))
+    Box::new(conflict_aware::new(replicas, decided))
 }
 
 fn eager(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
-    Box::new(Eager::new(replicas, decided))
+    Box::new(eager::new(replicas, decided))
 }
 
 fn fixed_load(replicas: usize, decided: Csn) -> Box<dyn Protocol> {

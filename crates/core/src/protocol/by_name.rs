@@ -2,13 +2,8 @@
 
 use crate::ids::Csn;
 
-use super::conflict_aware::ConflictAware;
-use super::eager::Eager;
-use super::fixed_conflict::FixedConflict;
-use super::fixed_load::FixedLoad;
 use super::onecopy::Onecopy;
-use super::variable_load::VariableLoad;
-use super::{InProcess, Protocol};
+use super::{InProcess, Protocol, conflict_aware, eager, fixed_conflict, fixed_load, variable_load};
 
 /// The names of those that are complete, the default first.
 pub const SELECTABLE: [&str; 6] =
@@ -45,11 +40,11 @@ pub fn apart_by_name(
 ) -> Result<Box<dyn Protocol>, UnknownProtocol> {
     match name {
         "onecopy" => Ok(Box::new(Onecopy::new(replicas, decided))),
-        "conflict_aware" => Ok(Box::new(ConflictAware::new(replicas, decided))),
-        "eager" => Ok(Box::new(Eager::new(replicas, decided))),
-        "fixed_load" => Ok(Box::new(FixedLoad::new(replicas, decided))),
-        "fixed_conflict" => Ok(Box::new(FixedConflict::new(replicas, decided))),
-        "variable_load" => Ok(Box::new(VariableLoad::new(replicas, decided))),
+        "conflict_aware" => Ok(Box::new(conflict_aware::new(replicas, decided))),
+        "eager" => Ok(Box::new(eager::new(replicas, decided))),
+        "fixed_load" => Ok(Box::new(fixed_load::new(replicas, decided))),
+        "fixed_conflict" => Ok(Box::new(fixed_conflict::new(replicas, decided))),
+        "variable_load" => Ok(Box::new(variable_load::new(replicas, decided))),
         _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
     }
 }

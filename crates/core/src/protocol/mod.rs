@@ -89,7 +89,7 @@ pub trait Protocol: Send {
 /// What a protocol tells of itself.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Status {
-    /// The last commit that any replica was told of.
+    /// The last commit whose decision is durable: replicas may commit up to it.
     pub told: u64,
     /// The last commit decided.
     pub decided: u64,

@@ -39,9 +39,9 @@ mod sequencer;
 
 use crate::effect::Effect;
 use crate::event::{Event, Place};
-use crate::ids::{Csn, NodeId, ReplicaId};
+use crate::ids::{Csn, Instant, NodeId, ReplicaId};
 use crate::message::Message as AnyMessage;
-use crate::protocol::Status;
+use crate::protocol::{Guarantee, Position, Protocol, Status, Writes};
 
 pub use message::{Message, OpenTxn};
 
@@ -99,9 +99,10 @@ impl Policy {
 
 const SCHEDULER: Place = Place::Scheduler(NodeId(0));
 
-/// The roles of a scheduling protocol.
+/// The roles of a scheduling protocol: what is chosen by its name differs by its policy alone.
 #[derive(Debug)]
 pub struct Scheduling {
+    name: &'static str,
     scheduler: Scheduler,
     sequencer: Sequencer,
     proxies: Vec<Proxy>,
@@ -110,42 +111,13 @@ pub struct Scheduling {
 impl Scheduling {
     /// One scheduler, one sequencer and `replicas` proxies, all replicas down, with a log that ends at `decided`.
     #[must_use]
-    pub fn new(policy: Policy, replicas: usize, decided: Csn) -> Scheduling {
+    pub fn new(name: &'static str, policy: Policy, replicas: usize, decided: Csn) -> Scheduling {
         let ids = (0..replicas as u16).map(ReplicaId);
         Scheduling {
+            name,
             scheduler: Scheduler::new(policy, replicas, decided),
             sequencer: Sequencer::default(),
             proxies: ids.map(Proxy::new).collect(),
-        }
-    }
-
-    /// What a replica reports goes to its proxy, everything else to the scheduler.
-    #[must_use]
-    pub fn place_of(event: &Event) -> Place {
-        match event {
-            Event::Executed { replica, .. }
-            | Event::Applied { replica, .. }
-            | Event::HomeLost { replica, .. }
-            | Event::ReplicaUp { replica, .. }
-            | Event::ReplicaDown { replica } => Place::Proxy(*replica),
-            _ => SCHEDULER,
-        }
-    }
-
-    /// Hands an event to the role that it concerns; only messages are told apart by the place they are addressed to.
-    pub fn handle(&mut self, place: Place, event: Event, effects: &mut Vec<Effect>) {
-        match event {
-            Event::Message { message: AnyMessage::Scheduling(message), .. } => {
-                self.handle_message(place, message, effects);
-            }
-            event => match Scheduling::place_of(&event) {
-                Place::Proxy(replica) => {
-                    if let Some(proxy) = self.proxies.get_mut(usize::from(replica.0)) {
-                        proxy.handle(event, effects);
-                    }
-                }
-                _ => self.scheduler.handle(event, effects),
-            },
         }
     }
 
@@ -162,10 +134,55 @@ impl Scheduling {
             Place::Peer(_) => {}
         }
     }
+}
 
-    /// Counters and positions, for people.
-    #[must_use]
-    pub fn status(&self) -> Status {
+impl Protocol for Scheduling {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::OneCopySerializability
+    }
+
+    fn position(&self) -> Position {
+        Position::Set
+    }
+
+    fn writes(&self) -> Writes {
+        Writes::Everywhere
+    }
+
+    /// What a replica reports goes to its proxy, everything else to the scheduler.
+    fn place_of(&self, event: &Event) -> Place {
+        match event {
+            Event::Executed { replica, .. }
+            | Event::Applied { replica, .. }
+            | Event::HomeLost { replica, .. }
+            | Event::ReplicaUp { replica, .. }
+            | Event::ReplicaDown { replica } => Place::Proxy(*replica),
+            _ => SCHEDULER,
+        }
+    }
+
+    /// Hands an event to the role that it concerns; only messages are told apart by the place they are addressed to.
+    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Message { message: AnyMessage::Scheduling(message), .. } => {
+                self.handle_message(place, message, effects);
+            }
+            event => match self.place_of(&event) {
+                Place::Proxy(replica) => {
+                    if let Some(proxy) = self.proxies.get_mut(usize::from(replica.0)) {
+                        proxy.handle(event, effects);
+                    }
+                }
+                _ => self.scheduler.handle(event, effects),
+            },
+        }
+    }
+
+    fn status(&self) -> Status {
         let mut status = self.scheduler.status();
         for (proxy, replica) in self.proxies.iter().zip(&mut status.replicas) {
             proxy.put_status(replica);

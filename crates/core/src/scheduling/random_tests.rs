@@ -135,7 +135,7 @@ impl World {
     fn new(seed: u64, policy: Policy, in_process: bool) -> World {
         let mut world = World {
             random: Random(seed),
-            protocol: Scheduling::new(policy, usize::from(REPLICAS), Csn(0)),
+            protocol: Scheduling::new("random", policy, usize::from(REPLICAS), Csn(0)),
             in_process,
             post: VecDeque::new(),
             mail: BTreeMap::new(),
@@ -164,7 +164,7 @@ impl World {
     }
 
     fn handle(&mut self, event: Event) {
-        self.deliver(Scheduling::place_of(&event), event);
+        self.deliver(self.protocol.place_of(&event), event);
         while let Some((from, to, message)) = self.post.pop_front() {
             self.deliver(to, Event::Message { from, message });
         }
@@ -180,7 +180,7 @@ impl World {
             } => matches!(outcome, Outcome::Done { .. }).then_some((*txn, *op)),
             _ => None,
         };
-        self.protocol.handle(place, event, &mut effects);
+        self.protocol.handle(place, Instant(0), event, &mut effects);
         if let Some((txn, op)) = read_done {
             self.answer_read(txn, op);
         }

@@ -24,54 +24,14 @@
 //! then applies from there to the end of the log, and the driver passes over what has its row. Sequence numbers start
 //! again with the process, since no transaction survives it (CAS 5.2).
 
-use crate::effect::Effect;
-use crate::event::{Event, Place};
-use crate::ids::{Csn, Instant};
+use crate::ids::Csn;
 use crate::scheduling::{AnswerAfter, Policy, ReadAt, Scheduling};
 
-use super::{Guarantee, Position, Protocol, Status, Writes};
-
-/// The roles of conflict-aware scheduling.
-#[derive(Debug)]
-pub struct ConflictAware(Scheduling);
-
-impl ConflictAware {
-    /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
-    #[must_use]
-    pub fn new(replicas: usize, decided: Csn) -> ConflictAware {
-        let policy = Policy { answer_after: AnswerAfter::First, read_at: ReadAt::ConflictFree };
-        ConflictAware(Scheduling::new(policy, replicas, decided))
-    }
-}
-
-impl Protocol for ConflictAware {
-    fn name(&self) -> &'static str {
-        "conflict_aware"
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        Guarantee::OneCopySerializability
-    }
-
-    fn position(&self) -> Position {
-        Position::Set
-    }
-
-    fn writes(&self) -> Writes {
-        Writes::Everywhere
-    }
-
-    fn place_of(&self, event: &Event) -> Place {
-        Scheduling::place_of(event)
-    }
-
-    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
-        self.0.handle(place, event, effects);
-    }
-
-    fn status(&self) -> Status {
-        self.0.status()
-    }
+/// Its roles for `replicas` servers, all down, whose log ends at `decided`.
+#[must_use]
+pub fn new(replicas: usize, decided: Csn) -> Scheduling {
+    let policy = Policy { answer_after: AnswerAfter::First, read_at: ReadAt::ConflictFree };
+    Scheduling::new("conflict_aware", policy, replicas, decided)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::*;
-use crate::effect::{Decision, Refusal};
-use crate::event::SequenceDefinition;
+use crate::effect::{Decision, Effect, Refusal};
+use crate::event::{Event, SequenceDefinition};
 use crate::ids::TxnId;
 use crate::item::{Mode, TableId};
 use crate::scheduling::rig::*;
@@ -13,7 +13,7 @@ const WRITES: Mode = Mode::NoKeyExclusive;
 const READS: Mode = Mode::Shared;
 
 fn of(replicas: u16) -> Rig {
-    rig(ConflictAware::new(usize::from(replicas), Csn(0)), replicas)
+    rig(new(usize::from(replicas), Csn(0)), replicas)
 }
 
 /// T1 has declared that it writes A, and has done so on R0 but not on R1.
@@ -775,7 +775,7 @@ fn s5_3_3_what_was_decided_but_not_durable_when_a_replica_came_back_is_applied_t
 
 #[test]
 fn s5_3_3_a_replica_that_is_far_behind_applies_in_parts() {
-    let protocol = ConflictAware::new(1, Csn(300));
+    let protocol = new(1, Csn(300));
     let mut rig = rig(protocol, 0);
     rig.up(R0, 0);
     rig.expect(&[apply(R0, 1, 128)]);

@@ -16,54 +16,14 @@
 //! Invariants: those of the scheduler and the proxy, in their files. A restart is as for every protocol whose
 //! [`Position`] is a set: gaps in `onecopy.progress` are filled from the log.
 
-use crate::effect::Effect;
-use crate::event::{Event, Place};
-use crate::ids::{Csn, Instant};
+use crate::ids::Csn;
 use crate::scheduling::{AnswerAfter, Policy, ReadAt, Scheduling};
 
-use super::{Guarantee, Position, Protocol, Status, Writes};
-
-/// The roles of eager replication.
-#[derive(Debug)]
-pub struct Eager(Scheduling);
-
-impl Eager {
-    /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
-    #[must_use]
-    pub fn new(replicas: usize, decided: Csn) -> Eager {
-        let policy = Policy { answer_after: AnswerAfter::All, read_at: ReadAt::LeastLoaded };
-        Eager(Scheduling::new(policy, replicas, decided))
-    }
-}
-
-impl Protocol for Eager {
-    fn name(&self) -> &'static str {
-        "eager"
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        Guarantee::OneCopySerializability
-    }
-
-    fn position(&self) -> Position {
-        Position::Set
-    }
-
-    fn writes(&self) -> Writes {
-        Writes::Everywhere
-    }
-
-    fn place_of(&self, event: &Event) -> Place {
-        Scheduling::place_of(event)
-    }
-
-    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
-        self.0.handle(place, event, effects);
-    }
-
-    fn status(&self) -> Status {
-        self.0.status()
-    }
+/// Its roles for `replicas` servers, all down, whose log ends at `decided`.
+#[must_use]
+pub fn new(replicas: usize, decided: Csn) -> Scheduling {
+    let policy = Policy { answer_after: AnswerAfter::All, read_at: ReadAt::LeastLoaded };
+    Scheduling::new("eager", policy, replicas, decided)
 }
 
 #[cfg(test)]

@@ -17,55 +17,14 @@
 //! least loaded replica among those where the scheduler knows of no conflict, as in conflict-aware scheduling (4.8): to send
 //! reads where they meet none is how the paper explains that this scheduler does well where reads dominate (8.1).
 
-use crate::effect::Effect;
-use crate::event::{Event, Place};
-use crate::ids::{Csn, Instant};
+use crate::ids::Csn;
 use crate::scheduling::{AnswerAfter, FixedBy, Policy, ReadAt, Scheduling};
 
-use super::{Guarantee, Position, Protocol, Status, Writes};
-
-/// The roles of this protocol.
-#[derive(Debug)]
-pub struct FixedConflict(Scheduling);
-
-impl FixedConflict {
-    /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
-    #[must_use]
-    pub fn new(replicas: usize, decided: Csn) -> FixedConflict {
-        let policy =
-            Policy { answer_after: AnswerAfter::Chosen, read_at: ReadAt::Chosen(FixedBy::FirstGrant) };
-        FixedConflict(Scheduling::new(policy, replicas, decided))
-    }
-}
-
-impl Protocol for FixedConflict {
-    fn name(&self) -> &'static str {
-        "fixed_conflict"
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        Guarantee::OneCopySerializability
-    }
-
-    fn position(&self) -> Position {
-        Position::Set
-    }
-
-    fn writes(&self) -> Writes {
-        Writes::Everywhere
-    }
-
-    fn place_of(&self, event: &Event) -> Place {
-        Scheduling::place_of(event)
-    }
-
-    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
-        self.0.handle(place, event, effects);
-    }
-
-    fn status(&self) -> Status {
-        self.0.status()
-    }
+/// Its roles for `replicas` servers, all down, whose log ends at `decided`.
+#[must_use]
+pub fn new(replicas: usize, decided: Csn) -> Scheduling {
+    let policy = Policy { answer_after: AnswerAfter::Chosen, read_at: ReadAt::Chosen(FixedBy::FirstGrant) };
+    Scheduling::new("fixed_conflict", policy, replicas, decided)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ const WRITES: Mode = Mode::NoKeyExclusive;
 const READS: Mode = Mode::Shared;
 
 fn of(replicas: u16) -> Rig {
-    rig(FixedConflict::new(usize::from(replicas), Csn(0)), replicas)
+    rig(new(usize::from(replicas), Csn(0)), replicas)
 }
 
 /// T1 has written A and committed at R1, and not yet at R0; T2, which reads A, was granted it at R1.

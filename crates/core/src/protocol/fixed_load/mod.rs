@@ -18,54 +18,14 @@
 //! counts, and the next read goes to the least loaded of them. The choice is made when the transaction's number has come
 //! back from the sequencer, one message after its start.
 
-use crate::effect::Effect;
-use crate::event::{Event, Place};
-use crate::ids::{Csn, Instant};
+use crate::ids::Csn;
 use crate::scheduling::{AnswerAfter, FixedBy, Policy, ReadAt, Scheduling};
 
-use super::{Guarantee, Position, Protocol, Status, Writes};
-
-/// The roles of this protocol.
-#[derive(Debug)]
-pub struct FixedLoad(Scheduling);
-
-impl FixedLoad {
-    /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
-    #[must_use]
-    pub fn new(replicas: usize, decided: Csn) -> FixedLoad {
-        let policy = Policy { answer_after: AnswerAfter::Chosen, read_at: ReadAt::Chosen(FixedBy::Load) };
-        FixedLoad(Scheduling::new(policy, replicas, decided))
-    }
-}
-
-impl Protocol for FixedLoad {
-    fn name(&self) -> &'static str {
-        "fixed_load"
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        Guarantee::OneCopySerializability
-    }
-
-    fn position(&self) -> Position {
-        Position::Set
-    }
-
-    fn writes(&self) -> Writes {
-        Writes::Everywhere
-    }
-
-    fn place_of(&self, event: &Event) -> Place {
-        Scheduling::place_of(event)
-    }
-
-    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
-        self.0.handle(place, event, effects);
-    }
-
-    fn status(&self) -> Status {
-        self.0.status()
-    }
+/// Its roles for `replicas` servers, all down, whose log ends at `decided`.
+#[must_use]
+pub fn new(replicas: usize, decided: Csn) -> Scheduling {
+    let policy = Policy { answer_after: AnswerAfter::Chosen, read_at: ReadAt::Chosen(FixedBy::Load) };
+    Scheduling::new("fixed_load", policy, replicas, decided)
 }
 
 #[cfg(test)]

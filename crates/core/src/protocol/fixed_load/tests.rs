@@ -8,7 +8,7 @@ use crate::scheduling::rig::*;
 const WRITES: Mode = Mode::NoKeyExclusive;
 
 fn of(replicas: u16) -> Rig {
-    rig(FixedLoad::new(usize::from(replicas), Csn(0)), replicas)
+    rig(new(usize::from(replicas), Csn(0)), replicas)
 }
 
 /// T9 reads C at R0, so that R1 is the least loaded.

@@ -16,54 +16,14 @@
 //! How it differs from the paper: the paper's point that the scheduler's state need not grow with the replicas is not made
 //! use of; what this is built on remembers how far each replica is, for when replicas are lost.
 
-use crate::effect::Effect;
-use crate::event::{Event, Place};
-use crate::ids::{Csn, Instant};
+use crate::ids::Csn;
 use crate::scheduling::{AnswerAfter, Policy, ReadAt, Scheduling};
 
-use super::{Guarantee, Position, Protocol, Status, Writes};
-
-/// The roles of this protocol.
-#[derive(Debug)]
-pub struct VariableLoad(Scheduling);
-
-impl VariableLoad {
-    /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
-    #[must_use]
-    pub fn new(replicas: usize, decided: Csn) -> VariableLoad {
-        let policy = Policy { answer_after: AnswerAfter::First, read_at: ReadAt::LeastLoaded };
-        VariableLoad(Scheduling::new(policy, replicas, decided))
-    }
-}
-
-impl Protocol for VariableLoad {
-    fn name(&self) -> &'static str {
-        "variable_load"
-    }
-
-    fn guarantee(&self) -> Guarantee {
-        Guarantee::OneCopySerializability
-    }
-
-    fn position(&self) -> Position {
-        Position::Set
-    }
-
-    fn writes(&self) -> Writes {
-        Writes::Everywhere
-    }
-
-    fn place_of(&self, event: &Event) -> Place {
-        Scheduling::place_of(event)
-    }
-
-    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
-        self.0.handle(place, event, effects);
-    }
-
-    fn status(&self) -> Status {
-        self.0.status()
-    }
+/// Its roles for `replicas` servers, all down, whose log ends at `decided`.
+#[must_use]
+pub fn new(replicas: usize, decided: Csn) -> Scheduling {
+    let policy = Policy { answer_after: AnswerAfter::First, read_at: ReadAt::LeastLoaded };
+    Scheduling::new("variable_load", policy, replicas, decided)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::scheduling::rig::*;
 const WRITES: Mode = Mode::NoKeyExclusive;
 
 fn of(replicas: u16) -> Rig {
-    rig(VariableLoad::new(usize::from(replicas), Csn(0)), replicas)
+    rig(new(usize::from(replicas), Csn(0)), replicas)
 }
 
 #[test]
