@@ -718,3 +718,12 @@ pub(crate) enum AlterEffect {
     /// It evaluates a default that is not immutable for every row.
     Evaluates,
 }
+
+/// A column's name out of how it is written, and the table in front of it, if one is.
+pub(crate) fn name_and_qualifier(path: &[String]) -> Option<(&String, Option<&String>)> {
+    match path {
+        [name] => Some((name, None)),
+        [.., qualifier, name] => Some((name, Some(qualifier))),
+        [] => None,
+    }
+}

@@ -5,7 +5,7 @@ use super::expr::At;
 use super::facts::{Facts, Key};
 use super::{Analyser, Env, Parent, Resolved};
 use crate::ast::{
-    Body, CommonTable, Distinct, Expr, From, JoinKind, LockStrength, LockWait, Locking, Query, Select,
+    self, Body, CommonTable, Distinct, Expr, From, JoinKind, LockStrength, LockWait, Locking, Query, Select,
     Statement, Target, With,
 };
 use crate::template::Values;
@@ -835,11 +835,7 @@ impl<'a> Analyser<'a> {
 
     /// The column of a table that a name stands for, searched from the inside out.
     pub(super) fn resolve_column(&self, scope: ScopeId, path: &[String]) -> Option<Key> {
-        let (name, qualifier) = match path {
-            [name] => (name, None),
-            [.., qualifier, name] => (name, Some(qualifier)),
-            [] => return None,
-        };
+        let (name, qualifier) = ast::name_and_qualifier(path)?;
         let mut at = Some(scope);
         while let Some(id) = at {
             let scope = &self.scopes[id];

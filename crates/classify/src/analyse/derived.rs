@@ -5,7 +5,7 @@ use super::Analyser;
 use super::block::{EntryColumns, ScopeId};
 use super::expr::is_system_column;
 use super::freeze::column_name;
-use crate::ast::{Expr, From, Literal, Name, Statement, Target};
+use crate::ast::{self, Expr, From, Literal, Name, Statement, Target};
 use crate::catalogue::{Column, Table};
 
 /// What is known of a column by its name.
@@ -165,11 +165,7 @@ impl<'a> Analyser<'a> {
 
     /// What is known of a column that is no plain one of a table.
     pub(super) fn derived_column(&self, scope: ScopeId, path: &[String]) -> Option<&Derived> {
-        let (name, qualifier) = match path {
-            [name] => (name, None),
-            [.., qualifier, name] => (name, Some(qualifier)),
-            [] => return None,
-        };
+        let (name, qualifier) = ast::name_and_qualifier(path)?;
         let mut at = Some(scope);
         while let Some(id) = at {
             let scope = &self.scopes[id];

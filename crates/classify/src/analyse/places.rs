@@ -7,7 +7,7 @@
 use super::Analyser;
 use super::block::{EntryColumns, ScopeId};
 use super::expr::is_system_column;
-use crate::ast::{Body, Expr, Name, Query};
+use crate::ast::{self, Body, Expr, Name, Query};
 
 impl<'a> Analyser<'a> {
     /// Refuses a condition that compares a system column of a user's table with a value from outside the statement.
@@ -106,11 +106,7 @@ impl<'a> Analyser<'a> {
     }
 
     fn is_place(&self, path: &[String], scope: ScopeId) -> bool {
-        let (name, qualifier) = match path {
-            [name] => (name, None),
-            [.., qualifier, name] => (name, Some(qualifier)),
-            [] => return false,
-        };
+        let Some((name, qualifier)) = ast::name_and_qualifier(path) else { return false };
         let mut at = Some(scope).filter(|_| is_system_column(name));
         while let Some(id) = at {
             let scope = &self.scopes[id];

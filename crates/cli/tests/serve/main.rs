@@ -500,11 +500,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn replica_with_commits_that_the_log_has_lost_stays_out() {
-    let dir = folder();
-    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
-    cluster.start().unwrap();
-    let secrets = "[replica_login]\nuser = \"postgres\"\n";
-    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let Trusting { _dir, mut cluster, configuration } = Trusting::start(2);
     let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
     let serving = Serving::start(&configuration);
     answer(&dsn, "CREATE TABLE t (id serial PRIMARY KEY, s text)");
@@ -552,11 +548,7 @@ fn replica_with_commits_that_the_log_has_lost_stays_out() {
 
 #[test]
 fn replica_of_another_log_or_of_none_does_not_keep_the_others_from_starting() {
-    let dir = folder();
-    let mut cluster = Cluster::create(dir.path(), 2, &Options::replica()).unwrap();
-    cluster.start().unwrap();
-    let secrets = "[replica_login]\nuser = \"postgres\"\n";
-    let configuration = Configuration::write(cluster.servers(), "[auth]\nmethod = \"trust\"\n", secrets);
+    let Trusting { _dir, cluster, configuration } = Trusting::start(2);
     let dsn = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", configuration.port);
     let serving = Serving::start(&configuration);
     answer(&dsn, "CREATE TABLE t (id int PRIMARY KEY)");

@@ -14,7 +14,7 @@
 //! queues make whatever reads there wait.
 //!
 //! Invariants: those of the scheduler and the proxy, in their files. A restart is as for every protocol whose
-//! [`Position`] is a set: gaps in `onecopy.progress` are filled from the log.
+//! [`Position`](crate::Position) is a set: gaps in `onecopy.progress` are filled from the log.
 
 use crate::ids::Csn;
 use crate::scheduling::{AnswerAfter, Policy, ReadAt, Scheduling};

@@ -10,7 +10,7 @@
 //! schedulers have, and they decide the order; where reads go decides only how long they wait.
 //!
 //! Invariants: those of the scheduler and the proxy, in their files. A restart is as for every protocol whose
-//! [`Position`] is a set: gaps in `onecopy.progress` are filled from the log.
+//! [`Position`](crate::Position) is a set: gaps in `onecopy.progress` are filled from the log.
 //!
 //! How it differs from the paper, beside what is lost with a chosen replica (the first answer of the others counts then):
 //! the paper does not say how a transaction of one read is served, which asks for no locks beforehand. Here it goes to the

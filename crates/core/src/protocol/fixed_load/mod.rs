@@ -11,7 +11,7 @@
 //! schedulers have, and they decide the order; where reads go decides only how long they wait.
 //!
 //! Invariants: those of the scheduler and the proxy, in their files. A restart is as for every protocol whose
-//! [`Position`] is a set: gaps in `onecopy.progress` are filled from the log.
+//! [`Position`](crate::Position) is a set: gaps in `onecopy.progress` are filled from the log.
 //!
 //! How it differs from the paper: the scheduler does remember how far each replica is, since what it is built on needs
 //! that when replicas are lost; it makes no use of it here. If the chosen replica is lost, the first answer of the others

@@ -11,7 +11,7 @@
 //! schedulers have, and they decide the order; where reads go decides only how long they wait.
 //!
 //! Invariants: those of the scheduler and the proxy, in their files. A restart is as for every protocol whose
-//! [`Position`] is a set: gaps in `onecopy.progress` are filled from the log.
+//! [`Position`](crate::Position) is a set: gaps in `onecopy.progress` are filled from the log.
 //!
 //! How it differs from the paper: the paper's point that the scheduler's state need not grow with the replicas is not made
 //! use of; what this is built on remembers how far each replica is, for when replicas are lost.
