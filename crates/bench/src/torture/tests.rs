@@ -55,7 +55,7 @@ async fn one_server_at_repeatable_read_keeps_snapshots_but_skews_writes() {
 }
 
 /// Crashes a server in the middle of a run and starts it again; what was seen.
-async fn run_over_a_crash(settings: &[(&str, &str)]) -> Report {
+async fn run_over_a_crash(settings: &[(&str, &str)], seed: u64) -> Report {
     let with = |options: ServerOptions, (name, value): &(&str, &str)| options.with(name, value);
     let mut server = Server::temporary(&settings.iter().fold(ServerOptions::default(), with)).unwrap();
     let workloads = vec![Workload::ListAppend, Workload::Transfer, Workload::ReadYourWritesAcrossConnections];
@@ -64,6 +64,7 @@ async fn run_over_a_crash(settings: &[(&str, &str)]) -> Report {
         workloads,
         duration: Duration::from_secs(5),
         round: 50_000,
+        seed,
         ..Options::new(server.dsn())
     };
     let crash = tokio::task::spawn_blocking(move || {
@@ -82,14 +83,20 @@ async fn run_over_a_crash(settings: &[(&str, &str)]) -> Report {
 
 #[tokio::test]
 async fn server_crashes_and_keeps_every_commit_that_it_answered() {
-    let report = run_over_a_crash(&[]).await;
+    let report = run_over_a_crash(&[], 1).await;
     assert!(report.passed(), "{report}");
 }
 
 #[tokio::test]
 async fn server_crashes_and_loses_commits_that_it_answered() {
-    let report = run_over_a_crash(&[("synchronous_commit", "off"), ("wal_writer_delay", "10s")]).await;
-    assert!(!report.anomalies.is_empty(), "{report}");
+    // Only what stood on the last page of its log is lost: on a slow machine that may be nothing that is looked for again.
+    let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];
+    for seed in 1..=5 {
+        if !run_over_a_crash(&settings, seed).await.anomalies.is_empty() {
+            return;
+        }
+    }
+    panic!("five crashes without an anomaly");
 }
 
 /// All kinds of torture against any target, then the comparison of the servers behind it:
