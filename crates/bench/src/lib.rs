@@ -5,11 +5,9 @@
 //! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
 //! * [`torture`]: many small transactions on few rows, checked for strict serializability; bad clients; and a direct
 //!   comparison of replicas.
-//! * [`claims`]: what published papers claim, to be rerun in the laboratory (docs/laboratory.md).
 //!
 //! All are libraries with an options struct; the command line is somebody else's.
 
-pub mod claims;
 pub mod compare;
 mod connection;
 mod error;
