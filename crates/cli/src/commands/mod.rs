@@ -6,6 +6,7 @@ mod config;
 mod demo;
 mod explain;
 mod man;
+mod reproduce;
 mod serve;
 mod status;
 mod up;
@@ -25,6 +26,7 @@ pub enum Command {
     Status(status::Args),
     Verify(verify::Args),
     Bench(bench::Args),
+    Reproduce(reproduce::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -44,6 +46,7 @@ impl Command {
             Command::Status(args) => args.run(),
             Command::Verify(args) => args.run(),
             Command::Bench(args) => args.run(),
+            Command::Reproduce(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Completions(args) => args.run(),
             Command::Man(args) => args.run(),

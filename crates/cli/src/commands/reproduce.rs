@@ -1,0 +1,175 @@
+//! `onecopy reproduce`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use onecopy_lab::claims::{Claim, Paper, papers};
+use onecopy_lab::{
+    Effort, Experiment, Figures, Progress, Report, Results, Tally, build_of, question, run_all, write_report,
+};
+
+use crate::CommandError;
+use crate::output::print;
+use crate::signals::{Request, Signals};
+
+/// Run what published papers claim again, in virtual time, and say what holds.
+///
+/// Runs the papers' systems on onecopy's own core against simulated databases. Results are kept in a folder as CSV, so that
+/// whoever is interrupted goes on where they were. In the end: a table of claims, and one page with figures.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Papers (cas, dv) or single claims (cas-12) [default: all]
+    #[arg(value_name = "WHAT")]
+    what: Vec<String>,
+    /// A look in minutes: shorter runs, two seeds, few sizes. Verdicts are provisional.
+    #[arg(long)]
+    quick: bool,
+    /// A folder for results and report.
+    #[arg(long, value_name = "DIR", default_value = "results/reproduce")]
+    out: PathBuf,
+    /// Seeds of each experiment [default: 5, or 2 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// Threads [default: one for each core]
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Run nothing: report what is there.
+    #[arg(long)]
+    report: bool,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+}
+
+impl Args {
+    pub(crate) fn run(self) -> Result<(), CommandError> {
+        let wanted = wanted(&self.what)?;
+        let mut effort = if self.quick { Effort::quick() } else { Effort::full() };
+        effort.seeds = self.seeds.unwrap_or(effort.seeds);
+        let build = build_of(&std::env::current_exe()?)?;
+        let mut results = Results::open(&self.out, &effort, &build)?;
+        if results.foreign > 0 {
+            eprintln!(
+                "{} rows of {} are of another build or effort, and are not used",
+                results.foreign,
+                self.out.join("runs.csv").display()
+            );
+        }
+        let mut experiments = BTreeSet::new();
+        for claim in wanted.iter().flat_map(|(_, claims)| claims) {
+            question(claim, &effort).experiments(&mut experiments);
+        }
+        if !self.report {
+            let stop = &*Box::leak(Box::new(AtomicBool::new(false)));
+            stop_when_asked(stop)?;
+            let threads =
+                self.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok)?;
+            run_all(&experiments, &effort, &mut results, threads, stop, &Bar::new(self.quiet))?;
+        }
+        let report = Report::new(&wanted, &effort, &results)?;
+        let page = write_report(&report, &self.out)?;
+        let Tally { hold, fail, open, undecidable } = report.tally();
+        let text = report.text();
+        Ok(print(format_args!(
+            "{text}\n{hold} hold, {fail} do not, {open} are open, {undecidable} cannot be decided here\n{}",
+            page.display()
+        ))?)
+    }
+}
+
+type Wanted = Vec<(&'static Paper, Vec<&'static Claim>)>;
+
+/// The claims that were asked for, paper by paper.
+fn wanted(what: &[String]) -> Result<Wanted, CommandError> {
+    let is_wanted = |paper: &Paper, claim: &Claim| {
+        what.is_empty() || what.iter().any(|name| *name == paper.name || *name == claim.id)
+    };
+    for name in what {
+        let is_known =
+            |paper: &Paper| *name == paper.name || paper.claims.iter().any(|claim| *name == claim.id);
+        if !papers().iter().any(is_known) {
+            let names: Vec<String> = papers()
+                .iter()
+                .map(|paper| format!("{0}, or {0}-01 to {0}-{1:02}", paper.name, paper.claims.len()))
+                .collect();
+            return Err(format!("there is no paper or claim {name}: choose {}", names.join("; ")).into());
+        }
+    }
+    let all = papers().iter().map(|paper| {
+        let claims: Vec<&Claim> = paper.claims.iter().filter(|claim| is_wanted(paper, claim)).collect();
+        (paper, claims)
+    });
+    Ok(all.filter(|(_, claims)| !claims.is_empty()).collect())
+}
+
+/// The first request lets the runs under way end, which can take a minute, and then reports; the next one ends at once.
+fn stop_when_asked(stop: &'static AtomicBool) -> Result<(), CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    thread::Builder::new().name("onecopy-signals".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            let Ok(mut signals) = Signals::listen() else { return };
+            while signals.next().await != Request::Stop {}
+            stop.store(true, Ordering::Relaxed);
+            eprintln!("ending when the runs under way have; again to end at once (what is done is kept)");
+            while signals.next().await != Request::Stop {}
+            std::process::exit(1);
+        });
+    })?;
+    Ok(())
+}
+
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new(quiet: bool) -> Bar {
+        let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let style = ProgressStyle::with_template("{pos}/{len} {wide_bar} {elapsed}, {eta} left  {msg}");
+        let bar = ProgressBar::with_draw_target(None, target);
+        Bar(style.map_or(bar.clone(), |style| bar.with_style(style)))
+    }
+}
+
+impl Progress for Bar {
+    fn starts(&self, runs: usize) {
+        self.0.set_length(runs as u64);
+        self.0.tick();
+    }
+
+    fn done(&self, experiment: &Experiment, _: u64, figures: &Figures) {
+        self.0.inc(1);
+        self.0.set_message(format!("{experiment}: {:.1}", figures.peak));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(what: &[&str]) -> Result<Vec<(String, usize)>, String> {
+        let what: Vec<String> = what.iter().copied().map(str::to_owned).collect();
+        let wanted = wanted(&what).map_err(|error| error.to_string())?;
+        Ok(wanted.into_iter().map(|(paper, claims)| (paper.name.clone(), claims.len())).collect())
+    }
+
+    #[test]
+    fn papers_and_single_claims_may_be_asked_for() {
+        assert_eq!(count(&[]), Ok(vec![("cas".to_owned(), 49), ("dv".to_owned(), 30)]));
+        assert_eq!(count(&["dv"]), Ok(vec![("dv".to_owned(), 30)]));
+        assert_eq!(
+            count(&["cas-12", "dv-01", "cas-12"]),
+            Ok(vec![("cas".to_owned(), 1), ("dv".to_owned(), 1)])
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_with_what_is() {
+        let error = count(&["cas-50"]).expect_err("there is none");
+        assert_eq!(
+            error,
+            "there is no paper or claim cas-50: choose cas, or cas-01 to cas-49; dv, or dv-01 to dv-30"
+        );
+    }
+}

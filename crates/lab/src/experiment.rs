@@ -1,0 +1,305 @@
+//! One experiment: the peak of a system under a workload on a cluster.
+
+use std::fmt;
+use std::str::FromStr;
+
+use onecopy_core::protocol::SELECTABLE;
+use onecopy_sim::perf::{self, Discipline, Items, Measured, Peak};
+use onecopy_workload::tpcw::MixName;
+use thiserror::Error;
+
+/// A system's name that nobody has.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("no system is called {name}: choose one of {}", SELECTABLE.join(", "))]
+pub struct UnknownSystem {
+    /// What was asked for.
+    pub name: String,
+}
+
+/// A workload with one of its mixes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Mix {
+    /// TPC-W, 95 % of whose interactions only look.
+    TpcwBrowsing,
+    /// TPC-W, 80 %.
+    TpcwShopping,
+    /// TPC-W, 50 %.
+    TpcwOrdering,
+}
+
+impl Mix {
+    /// All, by their share of writes.
+    pub const ALL: [Mix; 3] = [Mix::TpcwBrowsing, Mix::TpcwShopping, Mix::TpcwOrdering];
+
+    /// As claims name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Mix::TpcwBrowsing => "tpcw browsing",
+            Mix::TpcwShopping => "tpcw shopping",
+            Mix::TpcwOrdering => "tpcw ordering",
+        }
+    }
+
+    /// That of the bookstore's mixes.
+    #[must_use]
+    pub fn bookstore(self) -> MixName {
+        match self {
+            Mix::TpcwBrowsing => MixName::Browsing,
+            Mix::TpcwShopping => MixName::Shopping,
+            Mix::TpcwOrdering => MixName::Ordering,
+        }
+    }
+}
+
+impl FromStr for Mix {
+    type Err = UnknownMix;
+
+    fn from_str(name: &str) -> Result<Mix, UnknownMix> {
+        Mix::ALL
+            .into_iter()
+            .find(|mix| mix.name() == name)
+            .ok_or_else(|| UnknownMix { name: name.to_owned() })
+    }
+}
+
+/// A workload's name that nobody has.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("the workload {name} is not there")]
+pub struct UnknownMix {
+    /// What was asked for.
+    pub name: String,
+}
+
+/// When decisions are durable: CAS 8.4.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Durability {
+    /// At once: *Unreliable*.
+    Memory,
+    /// On the scheduler's disk: *Reliable*.
+    #[default]
+    Disk,
+    /// On a disk, and in the memory of so many schedulers in all: *Reliable-2* and so on.
+    Replicated(u8),
+}
+
+/// What is run, but for its seed. The order is that of reports.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Experiment {
+    /// What is asked.
+    pub mix: Mix,
+    /// The protocol, as configurations name it.
+    pub system: &'static str,
+    /// Databases, 1 to 65,535.
+    pub replicas: u16,
+    /// How many times as fast as the profile's databases are.
+    pub speed: u32,
+    /// Of 100 conflicts of tables so many count.
+    pub conflict_percent: u32,
+    /// When decisions are durable.
+    pub durability: Durability,
+    /// Whether databases serve first come, first served instead of sharing their CPUs.
+    pub queued: bool,
+    /// Whether `onecopy` counts conflicts on whole tables instead of rows; the other systems always do.
+    pub on_tables: bool,
+}
+
+impl Experiment {
+    /// The system as it is, with databases as the profile has them.
+    ///
+    /// # Errors
+    /// If there is no such system.
+    pub fn new(mix: Mix, system: &str, replicas: u16) -> Result<Experiment, UnknownSystem> {
+        let system = SELECTABLE
+            .into_iter()
+            .find(|known| *known == system)
+            .ok_or_else(|| UnknownSystem { name: system.to_owned() })?;
+        Ok(Experiment {
+            mix,
+            system,
+            replicas,
+            speed: 1,
+            conflict_percent: 100,
+            durability: Durability::default(),
+            queued: false,
+            on_tables: false,
+        })
+    }
+
+    pub(crate) fn items(&self) -> Items {
+        match (self.system, self.on_tables) {
+            ("onecopy", false) => Items::Rows,
+            ("onecopy", true) => Items::Tables,
+            _ => Items::DeclaredTables,
+        }
+    }
+
+    pub(crate) fn discipline(&self) -> Discipline {
+        if self.queued { Discipline::Queued } else { Discipline::Shared }
+    }
+
+    pub(crate) fn durability(&self) -> perf::Durability {
+        match self.durability {
+            Durability::Memory => perf::Durability::Memory,
+            Durability::Disk => perf::Durability::Disk,
+            Durability::Replicated(schedulers) => perf::Durability::Replicated(u32::from(schedulers)),
+        }
+    }
+
+    /// What is special about it: nothing, for a system as it is.
+    #[must_use]
+    pub fn variation(&self) -> String {
+        let mut parts = Vec::new();
+        if self.speed != 1 {
+            parts.push(format!("databases {} times as fast", self.speed));
+        }
+        if self.conflict_percent != 100 {
+            parts.push(format!("{} % of the conflicts", self.conflict_percent));
+        }
+        match self.durability {
+            Durability::Memory => parts.push("decisions in memory".to_owned()),
+            Durability::Disk => {}
+            Durability::Replicated(count) => parts.push(format!("{count} schedulers")),
+        }
+        if self.queued {
+            parts.push("first come, first served".to_owned());
+        }
+        if self.on_tables {
+            parts.push("on whole tables".to_owned());
+        }
+        parts.join(", ")
+    }
+}
+
+impl fmt::Display for Experiment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, {} databases", self.mix.name(), self.system, self.replicas)?;
+        let variation = self.variation();
+        if variation.is_empty() { Ok(()) } else { write!(f, ", {variation}") }
+    }
+}
+
+/// A figure of an experiment.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Metric {
+    /// Interactions a second.
+    Peak,
+    /// Mean response time of interactions in milliseconds.
+    Response,
+    /// Mean time that a statement executes, in milliseconds.
+    Execution,
+    /// Mean time that a statement waits, in milliseconds.
+    Waiting,
+    /// Share of the databases' time in which they read, 0 to 1.
+    Reading,
+    /// Share in which they write, commit and apply, 0 to 1.
+    Writing,
+    /// Share in which they have nothing to do, 0 to 1.
+    Idle,
+    /// Messages that one scheduler handles in a second.
+    SchedulerMessages,
+}
+
+/// What came of an experiment with one seed, at its peak.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Figures {
+    /// Users at the peak.
+    pub users: u32,
+    /// Interactions a second.
+    pub peak: f64,
+    /// Mean response time of interactions in milliseconds.
+    pub response_ms: f64,
+    /// Half of them took at most this, in milliseconds.
+    pub response_p50_ms: f64,
+    /// 90 % of them.
+    pub response_p90_ms: f64,
+    /// 99 % of them.
+    pub response_p99_ms: f64,
+    /// Mean time that a statement executes, in milliseconds.
+    pub execution_ms: f64,
+    /// Mean time that a statement waits, in milliseconds.
+    pub waiting_ms: f64,
+    /// Share of the databases' time in which they read.
+    pub reading: f64,
+    /// Share in which they write.
+    pub writing: f64,
+    /// Share in which they idle.
+    pub idle: f64,
+    /// Messages that one scheduler handles in a second.
+    pub scheduler_messages: f64,
+    /// Transactions refused, of 1,000 interactions.
+    pub refused: f64,
+    /// Runs that it took to find the peak.
+    pub runs: u32,
+}
+
+impl Figures {
+    pub(crate) fn of(peak: &Peak) -> Figures {
+        let Measured { response, statements, messages, window_ns, .. } = &peak.measured;
+        let (time, seconds) = (peak.measured.replica_time(), *window_ns as f64 / 1e9);
+        let each_ms = |ns: u64| ns as f64 / 1e6 / statements.count.max(1) as f64;
+        let refused: u64 = peak.measured.refused.values().sum();
+        Figures {
+            users: peak.users,
+            peak: peak.measured.throughput(),
+            response_ms: response.mean_ms(),
+            response_p50_ms: response.quantile_ms(0.5),
+            response_p90_ms: response.quantile_ms(0.9),
+            response_p99_ms: response.quantile_ms(0.99),
+            execution_ms: each_ms(statements.execution_ns),
+            waiting_ms: each_ms(statements.waiting_ns()),
+            reading: time.read,
+            writing: time.write,
+            idle: time.idle,
+            scheduler_messages: (messages.users + messages.from_scheduler + messages.to_scheduler) as f64
+                / seconds,
+            refused: refused as f64 * 1e3 / response.count().max(1) as f64,
+            runs: u32::try_from(peak.probes.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, metric: Metric) -> f64 {
+        match metric {
+            Metric::Peak => self.peak,
+            Metric::Response => self.response_ms,
+            Metric::Execution => self.execution_ms,
+            Metric::Waiting => self.waiting_ms,
+            Metric::Reading => self.reading,
+            Metric::Writing => self.writing,
+            Metric::Idle => self.idle,
+            Metric::SchedulerMessages => self.scheduler_messages,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_experiment_says_what_is_special_about_it() {
+        let plain = Experiment::new(Mix::TpcwShopping, "eager", 8).expect("eager is there");
+        assert_eq!(plain.to_string(), "tpcw shopping, eager, 8 databases");
+        let special = Experiment {
+            speed: 4,
+            conflict_percent: 1,
+            durability: Durability::Replicated(3),
+            queued: true,
+            on_tables: true,
+            ..plain
+        };
+        assert_eq!(
+            special.to_string(),
+            "tpcw shopping, eager, 8 databases, databases 4 times as fast, 1 % of the conflicts, 3 schedulers, first \
+             come, first served, on whole tables"
+        );
+    }
+
+    #[test]
+    fn a_system_that_is_not_there_is_refused_with_those_that_are() {
+        let error = Experiment::new(Mix::TpcwShopping, "paxos", 8).expect_err("it is unknown").to_string();
+        assert!(error.starts_with("no system is called paxos: choose one of onecopy, "), "{error}");
+    }
+}

@@ -1,0 +1,193 @@
+//! Curves of throughput over databases, as SVG.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use thiserror::Error;
+
+use crate::claims::Paper;
+use crate::effort::Effort;
+use crate::experiment::{Experiment, Mix};
+use crate::results::Results;
+use crate::statistics::Estimate;
+
+/// A figure of a paper, with what came out here.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Figure {
+    /// Its file's name, without an ending: `cas-figure-11`.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// The curves that something is known of.
+    pub curves: Vec<Curve>,
+}
+
+/// A curve: means over seeds.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Curve {
+    /// What it stands for.
+    pub label: String,
+    /// Databases, and interactions a second.
+    pub points: Vec<(u16, f64)>,
+}
+
+/// A figure cannot be drawn; a fault of ours.
+#[derive(Debug, Error)]
+#[error("draw {name}: {error}")]
+pub struct DrawError {
+    name: String,
+    error: String,
+}
+
+/// What a paper's figure shows.
+struct Plan {
+    paper: &'static str,
+    figure: u8,
+    mix: Mix,
+    lines: Lines,
+}
+
+enum Lines {
+    Systems(&'static [&'static str]),
+    /// `conflict_aware` on databases so many times as fast.
+    Speeds(&'static [u32]),
+}
+
+const CAS: &[&str] = &["onecopy", "conflict_aware", "fixed_conflict", "variable_load", "fixed_load", "eager"];
+const DV: &[&str] =
+    &["onecopy", "versioning", "versioning_no_early_release", "versioning_late_acquire", "conflict_aware"];
+const LOOSE: &[&str] = &["onecopy", "level0", "level1", "level2", "special", "versioning", "eager"];
+
+const PLANS: [Plan; 9] = [
+    Plan { paper: "cas", figure: 11, mix: Mix::TpcwBrowsing, lines: Lines::Systems(CAS) },
+    Plan { paper: "cas", figure: 12, mix: Mix::TpcwShopping, lines: Lines::Systems(CAS) },
+    Plan { paper: "cas", figure: 13, mix: Mix::TpcwOrdering, lines: Lines::Systems(CAS) },
+    Plan { paper: "cas", figure: 15, mix: Mix::TpcwShopping, lines: Lines::Speeds(&[1, 2, 4]) },
+    Plan { paper: "dv", figure: 8, mix: Mix::TpcwShopping, lines: Lines::Systems(DV) },
+    Plan { paper: "dv", figure: 9, mix: Mix::TpcwOrdering, lines: Lines::Systems(DV) },
+    Plan { paper: "dv", figure: 11, mix: Mix::TpcwBrowsing, lines: Lines::Systems(LOOSE) },
+    Plan { paper: "dv", figure: 12, mix: Mix::TpcwShopping, lines: Lines::Systems(LOOSE) },
+    Plan { paper: "dv", figure: 13, mix: Mix::TpcwOrdering, lines: Lines::Systems(LOOSE) },
+];
+
+/// The figures of a paper, as far as something is known: those with a curve of two points or more.
+#[must_use]
+pub fn figures_of(paper: &Paper, effort: &Effort, results: &Results) -> Vec<Figure> {
+    let plans = PLANS.iter().filter(|plan| plan.paper == paper.name);
+    let figures = plans.map(|plan| Figure {
+        name: format!("{}-figure-{}", plan.paper, plan.figure),
+        title: plan.title(),
+        curves: plan.curves(effort, results),
+    });
+    figures.filter(|figure| !figure.curves.is_empty()).collect()
+}
+
+impl Plan {
+    fn title(&self) -> String {
+        let what = match self.lines {
+            Lines::Systems(_) => "",
+            Lines::Speeds(_) => ", conflict_aware on faster databases",
+        };
+        format!("{} figure {}: {}{what}", self.paper.to_uppercase(), self.figure, self.mix.name())
+    }
+
+    fn curves(&self, effort: &Effort, results: &Results) -> Vec<Curve> {
+        let plain = |system: &str| Experiment::new(self.mix, system, 1).ok();
+        let lines: Vec<(String, Experiment)> = match &self.lines {
+            Lines::Systems(systems) => {
+                systems.iter().filter_map(|system| Some(((*system).to_owned(), plain(system)?))).collect()
+            }
+            Lines::Speeds(speeds) => {
+                let line = |speed: &u32| {
+                    Some((format!("{speed} x"), Experiment { speed: *speed, ..plain("conflict_aware")? }))
+                };
+                speeds.iter().filter_map(line).collect()
+            }
+        };
+        let curves = lines.into_iter().map(|(label, line)| {
+            let point = |&replicas: &u16| {
+                let experiment = Experiment { replicas, ..line.clone() };
+                let samples: Vec<f64> =
+                    (0..effort.seeds).filter_map(|seed| Some(results.get(&experiment, seed)?.peak)).collect();
+                Some((replicas, Estimate::of(&samples)?.mean))
+            };
+            Curve { label, points: effort.sizes.iter().filter_map(point).collect() }
+        });
+        curves.filter(|curve| curve.points.len() > 1).collect()
+    }
+}
+
+/// Width and height of a figure, in pixels.
+const SIZE: (u32, u32) = (720, 440);
+
+impl Figure {
+    /// Draws it.
+    ///
+    /// # Errors
+    /// If it cannot be drawn.
+    pub fn svg(&self) -> Result<String, DrawError> {
+        let mut text = String::new();
+        {
+            let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+            self.draw(&area)
+                .map_err(|error| DrawError { name: self.name.clone(), error: error.to_string() })?;
+        }
+        Ok(text)
+    }
+
+    fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn std::error::Error>> {
+        let points = || self.curves.iter().flat_map(|curve| &curve.points);
+        let largest = points().map(|(size, _)| *size).max().unwrap_or(1);
+        let highest = points().map(|(_, peak)| *peak).fold(1.0, f64::max);
+        area.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(area)
+            .margin(12)
+            .caption(&self.title, ("sans-serif", 18))
+            .x_label_area_size(40)
+            .y_label_area_size(56)
+            .build_cartesian_2d(0.0..f64::from(largest) * 1.02, 0.0..highest * 1.08)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .x_desc("databases")
+            .y_desc("interactions a second")
+            .x_label_formatter(&|size| format!("{size:.0}"))
+            .y_label_formatter(&|peak| format!("{peak:.0}"))
+            .draw()?;
+        for (place, curve) in self.curves.iter().enumerate() {
+            let color = Palette99::pick(place).to_rgba();
+            let points = || curve.points.iter().map(|(size, peak)| (f64::from(*size), *peak));
+            chart
+                .draw_series(LineSeries::new(points(), color.stroke_width(2)))?
+                .label(&curve.label)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+            chart.draw_series(points().map(|point| Circle::new(point, 3, color.filled())))?;
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.2))
+            .draw()?;
+        area.present()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claims::papers;
+    use crate::quantity::tests::{of, results};
+
+    #[test]
+    fn a_figure_has_the_curves_that_something_is_known_of() {
+        let (first, second, alone) = (of("eager", 1), of("eager", 8), of("conflict_aware", 8));
+        let results = results(&[(&first, &[10.0, 12.0]), (&second, &[20.0, 22.0]), (&alone, &[70.0, 70.0])]);
+        let figures = figures_of(&papers()[0], &Effort::quick(), &results);
+        let [figure] = &figures[..] else { panic!("{figures:?}") };
+        assert_eq!(figure.name, "cas-figure-12");
+        assert_eq!(figure.curves, [Curve { label: "eager".to_owned(), points: vec![(1, 11.0), (8, 21.0)] }]);
+        let svg = figure.svg().expect("it is drawn");
+        assert!(svg.contains("CAS figure 12: tpcw shopping") && svg.contains("eager"), "{svg}");
+    }
+}

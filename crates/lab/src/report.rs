@@ -1,0 +1,309 @@
+//! One page: curves first, then what each claim says, what came out, and whether it holds.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use thiserror::Error;
+
+use crate::claims::{Claim, Paper};
+use crate::effort::Effort;
+use crate::figures::{DrawError, Figure, figures_of};
+use crate::questions::question;
+use crate::results::Results;
+use crate::verdict::{Verdict, judge, number};
+
+/// What is to be reported.
+#[derive(Debug)]
+pub struct Report {
+    papers: Vec<PaperReport>,
+    effort: Effort,
+}
+
+#[derive(Debug)]
+struct PaperReport {
+    paper: &'static Paper,
+    figures: Vec<(Figure, String)>,
+    claims: Vec<ClaimReport>,
+}
+
+#[derive(Debug)]
+struct ClaimReport {
+    claim: &'static Claim,
+    verdict: Verdict,
+    remark: Option<String>,
+}
+
+/// How many claims came out how.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Tally {
+    /// They hold.
+    pub hold: usize,
+    /// They do not.
+    pub fail: usize,
+    /// A verdict is owed.
+    pub open: usize,
+    /// Nobody can decide them here.
+    pub undecidable: usize,
+}
+
+/// Why a report cannot be written.
+#[derive(Debug, Error)]
+pub enum ReportError {
+    /// A figure cannot be drawn.
+    #[error(transparent)]
+    Draw(#[from] DrawError),
+    /// A file cannot be written.
+    #[error("write {}: {error}", path.display())]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+impl Report {
+    /// A report on these claims of each paper.
+    ///
+    /// # Errors
+    /// If a figure cannot be drawn.
+    pub fn new(
+        wanted: &[(&'static Paper, Vec<&'static Claim>)],
+        effort: &Effort,
+        results: &Results,
+    ) -> Result<Report, ReportError> {
+        let mut papers = Vec::new();
+        for (paper, claims) in wanted {
+            let drawn = figures_of(paper, effort, results).into_iter().map(|figure| {
+                let svg = figure.svg()?;
+                Ok((figure, svg))
+            });
+            let figures = drawn.collect::<Result<_, DrawError>>()?;
+            let claims = claims.iter().map(|claim| {
+                let question = question(claim, effort);
+                let verdict = judge(&question.parts, results, effort.seeds);
+                ClaimReport { claim, verdict, remark: question.remark }
+            });
+            papers.push(PaperReport { paper, figures, claims: claims.collect() });
+        }
+        Ok(Report { papers, effort: effort.clone() })
+    }
+
+    /// How many claims came out how.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for ClaimReport { claim, verdict, .. } in self.papers.iter().flat_map(|paper| &paper.claims) {
+            *match verdict.holds() {
+                Some(true) => &mut tally.hold,
+                Some(false) => &mut tally.fail,
+                None if claim.is_decidable() => &mut tally.open,
+                None => &mut tally.undecidable,
+            } += 1;
+        }
+        tally
+    }
+
+    /// The table of claims, for a terminal.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for claim in self.papers.iter().flat_map(|paper| &paper.claims) {
+            let ClaimReport { claim: Claim { id, says, .. }, verdict, remark } = claim;
+            let _ = writeln!(text, "{id:<7} {:<14} {says}", claim.word());
+            for outcome in verdict
+                .outcomes
+                .iter()
+                .filter(|outcome| outcome.holds != Some(true) || verdict.outcomes.len() < 4)
+            {
+                let paper = outcome
+                    .paper
+                    .map_or_else(String::new, |paper| format!(" (the paper: {})", number(paper)));
+                let mark = match outcome.holds {
+                    Some(true) => '+',
+                    Some(false) => '-',
+                    None => '?',
+                };
+                let _ = writeln!(text, "        {mark} {}: {}{paper}", outcome.label, outcome.ours);
+            }
+            if let Some(remark) = remark {
+                let _ = writeln!(text, "          {remark}");
+            }
+        }
+        text
+    }
+
+    /// All of it as one page that needs nothing else.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let Tally { hold, fail, open, undecidable } = self.tally();
+        let Effort { warm_up_s, measured_s, seeds, .. } = self.effort;
+        let page = html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width";
+                    title { "onecopy: what the papers claim, rerun" }
+                    style { (PreEscaped(STYLE)) }
+                }
+                body {
+                    h1 { "What the papers claim, rerun" }
+                    p {
+                        "The systems of " (self.papers.len()) " published paper(s) on replicated databases, run again on the core of "
+                        "onecopy against simulated databases. Of their claims " b { (hold) " hold" } ", " b { (fail) " do not" }
+                        ", " (open) " are open, and " (undecidable) " cannot be decided by running anything. "
+                        "A curve shows how much a cluster does at most, in interactions a second, as databases are added: "
+                        "straight up is what everybody wants, and flat means that another database is wasted."
+                    }
+                    p.small {
+                        "Each figure is the mean of " (seeds) " runs of " (measured_s) " virtual seconds after " (warm_up_s)
+                        " of warm-up, at the number of users with the highest throughput; ± is the 95 % interval."
+                        @if seeds < 5 { " These runs are short and few: verdicts are provisional." }
+                    }
+                    @for paper in &self.papers { (paper.html()) }
+                }
+            }
+        };
+        page.into_string()
+    }
+}
+
+const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:1500px;margin:2em auto;padding:0 1em;color:#222}\
+    h1,h2{line-height:1.2}.small{color:#555;font-size:13px}.figures{display:flex;flex-wrap:wrap;gap:12px}\
+    .figures svg{max-width:100%;height:auto;border:1px solid #ddd}table{border-collapse:collapse;width:100%}\
+    td,th{border-bottom:1px solid #ddd;padding:6px 8px;text-align:left;vertical-align:top}\
+    .holds{color:#0a6b2d;font-weight:600}.fails{color:#b3261e;font-weight:600}.open{color:#8a6d00;font-weight:600}\
+    details{max-width:46em}summary{cursor:pointer}td.id{white-space:nowrap}";
+
+impl PaperReport {
+    fn html(&self) -> Markup {
+        html! {
+            h2 { (self.paper.title) }
+            p.small { (self.paper.authors) }
+            div.figures { @for (_, svg) in &self.figures { (PreEscaped(svg)) } }
+            table {
+                tr { th { "claim" } th { "what it says" } th { "the paper" } th { "here" } th { "" } }
+                @for claim in &self.claims { (claim.html()) }
+            }
+        }
+    }
+}
+
+impl ClaimReport {
+    /// In a word.
+    fn word(&self) -> &'static str {
+        match self.verdict.holds() {
+            Some(true) => "holds",
+            Some(false) => "does not hold",
+            None if self.claim.is_decidable() => "open",
+            None => "not decidable",
+        }
+    }
+
+    fn html(&self) -> Markup {
+        let Claim { id, says, section, figure, values, workloads, .. } = self.claim;
+        let class = match self.verdict.holds() {
+            Some(true) => "holds",
+            Some(false) => "fails",
+            None => "open",
+        };
+        let papers: Vec<String> = values.iter().copied().map(number).collect();
+        html! {
+            tr id=(id) {
+                td.id { (id) div.small { "section " (section) @if let Some(figure) = figure { ", figure " (figure) } } }
+                td { (says) div.small { (workloads.join(", ")) } }
+                td { (papers.join(", ")) }
+                td { (self.outcomes()) }
+                td class=(class) { (self.word()) }
+            }
+        }
+    }
+
+    /// A single part is shown, several are folded.
+    fn outcomes(&self) -> Markup {
+        let outcomes = &self.verdict.outcomes;
+        let held = outcomes.iter().filter(|outcome| outcome.holds == Some(true)).count();
+        html! {
+            @if let Some(remark) = &self.remark { (remark) }
+            @if let [outcome] = &outcomes[..] {
+                (outcome.ours) div.small { (outcome.label) }
+            } @else if !outcomes.is_empty() {
+                details open[held < outcomes.len() && outcomes.len() < 8] {
+                    summary { (held) " of " (outcomes.len()) " parts hold" }
+                    ul {
+                        @for outcome in outcomes {
+                            li class=[outcome.holds.map_or(Some("open"), |holds| (!holds).then_some("fails"))] {
+                                (outcome.label) ": " (outcome.ours)
+                                @if let Some(paper) = outcome.paper { " (the paper: " (number(paper)) ")" }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes `report.html`, and each figure as SVG, into a folder; returns the page's path.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write_report(report: &Report, folder: &Path) -> Result<PathBuf, ReportError> {
+    let write = |name: String, content: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, content).map_err(|error| ReportError::Write { path: path.clone(), error })?;
+        Ok::<_, ReportError>(path)
+    };
+    for (figure, svg) in report.papers.iter().flat_map(|paper| &paper.figures) {
+        write(format!("{}.svg", figure.name), svg)?;
+    }
+    write("report.html".to_owned(), &report.html())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claims::papers;
+    use crate::quantity::tests::{of, results};
+
+    fn report() -> Report {
+        let first = of("conflict_aware", 8);
+        let (other, one) = (of("eager", 8), of("eager", 1));
+        let results = results(&[(&first, &[24.0, 25.0]), (&other, &[10.0, 10.4]), (&one, &[2.0, 2.0])]);
+        let cas = &papers()[0];
+        let claims = ["cas-05", "cas-08", "cas-22", "cas-28", "cas-47"];
+        let claims = claims.map(|id| cas.claims.iter().find(|claim| claim.id == id).expect("it is there"));
+        Report::new(&[(cas, claims.to_vec())], &Effort::quick(), &results).expect("it is drawn")
+    }
+
+    #[test]
+    fn claims_are_told_apart_by_what_came_of_them() {
+        assert_eq!(report().tally(), Tally { hold: 2, fail: 0, open: 2, undecidable: 1 });
+    }
+
+    #[test]
+    fn the_text_says_what_was_found_and_what_is_missing() {
+        let text = report().text();
+        for line in [
+            "cas-05  holds          The same with more writes: by more.",
+            "        + tpcw shopping, 8 databases: 2.40 ± 0.02 (the paper: 2.40)",
+            "cas-08  open           The same when shopping.",
+            "        ? tpcw shopping, 8 databases: not run: tpcw shopping, fixed_load, 8 databases (the paper: 1.60)",
+            "cas-28  not decidable  A checkpoint of the whole 4 GB takes minutes and is left out of the cost.",
+        ] {
+            assert!(text.contains(line), "{line}\nin\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_page_has_figures_and_needs_nothing_else() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = write_report(&report(), folder.path()).expect("it is written");
+        let page = std::fs::read_to_string(path).expect("it is there");
+        assert!(page.contains("<svg") && page.contains("id=\"cas-05\"") && page.contains("2 hold"), "{page}");
+        assert!(!page.contains("src=") && !page.contains("href="), "{page}");
+        assert!(folder.path().join("cas-figure-12.svg").exists());
+    }
+}

@@ -1,0 +1,295 @@
+//! What came out, kept as CSV: a run that was interrupted goes on where it was.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+use crate::effort::Effort;
+use crate::experiment::{Durability, Experiment, Figures, Mix};
+
+/// Why results cannot be read or kept.
+#[derive(Debug, Error)]
+pub enum ResultsError {
+    /// The file cannot be used.
+    #[error("use {}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is not as we write it.
+    #[error("read {}: {error}; move the file away, or choose another folder", path.display())]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: csv::Error,
+    },
+}
+
+/// Names a build: a hash of the program. What another one found may not be what this one would find.
+///
+/// # Errors
+/// If the program cannot be read.
+pub fn build_of(program: &Path) -> io::Result<String> {
+    let hash = Sha256::digest(std::fs::read(program)?);
+    Ok(hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Figures by experiment and seed.
+#[derive(Debug)]
+pub struct Results {
+    figures: HashMap<(Experiment, u64), Figures>,
+    file: Option<(PathBuf, csv::Writer<File>)>,
+    /// How long runs are, and which build made them: what all rows have in common.
+    common: Common,
+    /// Rows of the file that are of no use now.
+    pub foreign: usize,
+}
+
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Common {
+    warm_up_s: u64,
+    measured_s: u64,
+    build: String,
+}
+
+/// A line of the file.
+#[derive(Serialize, Deserialize, Debug)]
+struct Row {
+    workload: String,
+    system: String,
+    databases: u16,
+    speed: u32,
+    conflict_percent: u32,
+    /// Schedulers that know of a decision; 0 if it is on no disk.
+    schedulers: u8,
+    queued: bool,
+    on_tables: bool,
+    warm_up_s: u64,
+    measured_s: u64,
+    build: String,
+    seed: u64,
+    users: u32,
+    peak: f64,
+    response_ms: f64,
+    response_p50_ms: f64,
+    response_p90_ms: f64,
+    response_p99_ms: f64,
+    execution_ms: f64,
+    waiting_ms: f64,
+    reading: f64,
+    writing: f64,
+    idle: f64,
+    scheduler_messages: f64,
+    refused: f64,
+    runs: u32,
+}
+
+impl Results {
+    /// Results that are kept nowhere.
+    #[must_use]
+    pub fn in_memory() -> Results {
+        Results { figures: HashMap::new(), file: None, common: Common::default(), foreign: 0 }
+    }
+
+    /// Opens `runs.csv` in a folder. Rows of another effort or build stay in the file and are not used.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written, or is something else.
+    pub fn open(folder: &Path, effort: &Effort, build: &str) -> Result<Results, ResultsError> {
+        let path = folder.join("runs.csv");
+        let on_file = |error| ResultsError::File { path: path.clone(), error };
+        std::fs::create_dir_all(folder).map_err(on_file)?;
+        let Effort { warm_up_s, measured_s, .. } = *effort;
+        let common = Common { warm_up_s, measured_s, build: build.to_owned() };
+        let mut results = Results { common, ..Results::in_memory() };
+        let is_new = !path.exists();
+        if !is_new {
+            let on_content = |error| ResultsError::Content { path: path.clone(), error };
+            let mut reader = csv::Reader::from_path(&path).map_err(on_content)?;
+            for row in reader.deserialize() {
+                results.take(row.map_err(on_content)?);
+            }
+        }
+        let file = OpenOptions::new().create(true).append(true).open(&path).map_err(on_file)?;
+        let writer = csv::WriterBuilder::new().has_headers(is_new).from_writer(file);
+        results.file = Some((path, writer));
+        Ok(results)
+    }
+
+    /// What came of an experiment with a seed.
+    #[must_use]
+    pub fn get(&self, experiment: &Experiment, seed: u64) -> Option<&Figures> {
+        self.figures.get(&(experiment.clone(), seed))
+    }
+
+    /// Keeps what came of an experiment with a seed.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn add(&mut self, experiment: &Experiment, seed: u64, figures: Figures) -> Result<(), ResultsError> {
+        if let Some((path, writer)) = &mut self.file {
+            let row = Row::new(experiment, seed, &figures, &self.common);
+            let written = writer.serialize(row).and_then(|()| writer.flush().map_err(csv::Error::from));
+            written.map_err(|error| ResultsError::Content { path: path.clone(), error })?;
+        }
+        self.figures.insert((experiment.clone(), seed), figures);
+        Ok(())
+    }
+
+    fn take(&mut self, row: Row) {
+        let common =
+            Common { warm_up_s: row.warm_up_s, measured_s: row.measured_s, build: row.build.clone() };
+        match row.experiment().filter(|_| common == self.common) {
+            Some(experiment) => _ = self.figures.insert((experiment, row.seed), row.figures()),
+            None => self.foreign += 1,
+        }
+    }
+}
+
+impl Row {
+    fn new(experiment: &Experiment, seed: u64, figures: &Figures, common: &Common) -> Row {
+        let Experiment { mix, system, replicas, speed, conflict_percent, durability, queued, on_tables } =
+            *experiment;
+        let Common { warm_up_s, measured_s, ref build } = *common;
+        let Figures { users, peak, response_ms, response_p50_ms, response_p90_ms, response_p99_ms, .. } =
+            *figures;
+        let Figures {
+            execution_ms,
+            waiting_ms,
+            reading,
+            writing,
+            idle,
+            scheduler_messages,
+            refused,
+            runs,
+            ..
+        } = *figures;
+        Row {
+            workload: mix.name().to_owned(),
+            system: system.to_owned(),
+            databases: replicas,
+            speed,
+            conflict_percent,
+            schedulers: match durability {
+                Durability::Memory => 0,
+                Durability::Disk => 1,
+                Durability::Replicated(count) => count,
+            },
+            queued,
+            on_tables,
+            warm_up_s,
+            measured_s,
+            build: build.clone(),
+            seed,
+            users,
+            peak,
+            response_ms,
+            response_p50_ms,
+            response_p90_ms,
+            response_p99_ms,
+            execution_ms,
+            waiting_ms,
+            reading,
+            writing,
+            idle,
+            scheduler_messages,
+            refused,
+            runs,
+        }
+    }
+
+    /// `None` if this build has no such workload or system.
+    fn experiment(&self) -> Option<Experiment> {
+        let mix = self.workload.parse::<Mix>().ok()?;
+        let durability = match self.schedulers {
+            0 => Durability::Memory,
+            1 => Durability::Disk,
+            count => Durability::Replicated(count),
+        };
+        Some(Experiment {
+            speed: self.speed,
+            conflict_percent: self.conflict_percent,
+            durability,
+            queued: self.queued,
+            on_tables: self.on_tables,
+            ..Experiment::new(mix, &self.system, self.databases).ok()?
+        })
+    }
+
+    fn figures(&self) -> Figures {
+        let Row { users, peak, response_ms, response_p50_ms, response_p90_ms, response_p99_ms, .. } = *self;
+        let Row {
+            execution_ms, waiting_ms, reading, writing, idle, scheduler_messages, refused, runs, ..
+        } = *self;
+        Figures {
+            users,
+            peak,
+            response_ms,
+            response_p50_ms,
+            response_p90_ms,
+            response_p99_ms,
+            execution_ms,
+            waiting_ms,
+            reading,
+            writing,
+            idle,
+            scheduler_messages,
+            refused,
+            runs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantity::tests::{of, with_peak};
+
+    #[test]
+    fn what_was_kept_is_there_again_for_the_same_effort_and_build_only() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let effort = Effort::quick();
+        let open =
+            |effort: &Effort, build: &str| Results::open(folder.path(), effort, build).expect("it opens");
+        let special = Experiment {
+            speed: 2,
+            conflict_percent: 1,
+            durability: Durability::Replicated(2),
+            queued: true,
+            on_tables: true,
+            ..of("onecopy", 4)
+        };
+        let mut results = open(&effort, "a");
+        results.add(&of("eager", 8), 0, with_peak(17.25)).expect("it is kept");
+        drop(results);
+        let mut results = open(&effort, "a");
+        results.add(&special, 3, with_peak(1.0 / 3.0)).expect("it is kept");
+        drop(results);
+
+        let results = open(&effort, "a");
+        assert_eq!(results.get(&of("eager", 8), 0), Some(&with_peak(17.25)));
+        assert_eq!(results.get(&special, 3), Some(&with_peak(1.0 / 3.0)));
+        assert_eq!((results.get(&of("eager", 8), 1), results.foreign), (None, 0));
+        for other in [open(&Effort::full(), "a"), open(&effort, "b")] {
+            assert_eq!((other.get(&of("eager", 8), 0), other.foreign), (None, 2));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_something_else_is_refused_and_left_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("runs.csv");
+        std::fs::write(&path, "a,b\n1,2\n").expect("it is written");
+        let error = Results::open(folder.path(), &Effort::quick(), "a").expect_err("it is something else");
+        assert!(error.to_string().contains("move the file away"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "a,b\n1,2\n");
+    }
+}

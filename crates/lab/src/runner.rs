@@ -1,0 +1,235 @@
+//! Runs experiments on all cores.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use onecopy_core::Csn;
+use onecopy_core::protocol::apart_by_name;
+use onecopy_sim::perf::{
+    Bookstore, Profile, RunError, SECOND_NS, Setup, Users, Workload, find_peak, run, saturating_users,
+};
+use onecopy_workload::tpcw::Scale;
+use thiserror::Error;
+
+use crate::effort::Effort;
+use crate::experiment::{Experiment, Figures, Mix};
+use crate::results::{Results, ResultsError};
+
+/// TPC-W's mean think time, in seconds.
+const THINK_S: f64 = 7.0;
+
+/// How long a single user is watched on an idle database to learn how long an interaction takes, in virtual seconds.
+const IDLE_S: u64 = 20_000;
+
+/// Why experiments ended early. What was done until then is kept.
+#[derive(Debug, Error)]
+pub enum LabError {
+    /// A run failed.
+    #[error("run {experiment}: {error}")]
+    Run {
+        /// Which.
+        experiment: Box<Experiment>,
+        /// Why.
+        error: RunError,
+    },
+    /// Results cannot be kept.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    /// The profile is not known.
+    #[error("no profile is called {0}")]
+    NoProfile(String),
+}
+
+/// Told how far it is.
+pub trait Progress: Sync {
+    /// So many runs are to be made.
+    fn starts(&self, runs: usize);
+    /// One of them is done.
+    fn done(&self, experiment: &Experiment, seed: u64, figures: &Figures);
+}
+
+/// Runs what is not there yet, with every seed of the effort, on `threads` threads; the largest clusters first, so that no
+/// thread is left with one in the end. Ends early when `stop` is set.
+///
+/// # Errors
+/// If a run fails, or what came of it cannot be kept.
+pub fn run_all(
+    experiments: &BTreeSet<Experiment>,
+    effort: &Effort,
+    results: &mut Results,
+    threads: usize,
+    stop: &AtomicBool,
+    progress: &dyn Progress,
+) -> Result<(), LabError> {
+    let missing =
+        |experiment: &&Experiment| (0..effort.seeds).any(|seed| results.get(experiment, seed).is_none());
+    let mut jobs: Vec<&Experiment> = experiments.iter().filter(missing).collect();
+    jobs.sort_by_key(|experiment| std::cmp::Reverse(u32::from(experiment.replicas) * experiment.speed));
+    let seeds = jobs.iter().flat_map(|experiment| (0..effort.seeds).map(move |seed| (*experiment, seed)));
+    progress.starts(seeds.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count());
+
+    let mixes: BTreeSet<Mix> = jobs.iter().map(|experiment| experiment.mix).collect();
+    let lab = Lab { effort, profile: profile()?, sites: sites(&mixes, effort)? };
+    let (next, results, failure) = (AtomicUsize::new(0), Mutex::new(results), Mutex::new(None));
+    let work = || {
+        while !stop.load(Ordering::Relaxed)
+            && let Some(experiment) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            if let Err(error) = lab.run(experiment, &results, stop, progress) {
+                stop.store(true, Ordering::Relaxed);
+                *failure.lock().expect("nobody panics with it") = Some(error);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(work);
+        }
+    });
+    failure.into_inner().expect("nobody panics with it").map_or(Ok(()), Err)
+}
+
+struct Lab<'a> {
+    effort: &'a Effort,
+    profile: Profile,
+    sites: BTreeMap<Mix, Site>,
+}
+
+/// A workload, and how long an interaction takes on an idle database, in seconds.
+struct Site {
+    bookstore: Bookstore,
+    idle_s: f64,
+}
+
+fn profile() -> Result<Profile, LabError> {
+    Profile::named("2003").ok_or_else(|| LabError::NoProfile("2003".to_owned()))
+}
+
+fn sites(mixes: &BTreeSet<Mix>, effort: &Effort) -> Result<BTreeMap<Mix, Site>, LabError> {
+    let profile = profile()?;
+    let scale = Scale::new(100_000, 100).expect("it is one of the benchmark's");
+    let mut sites = BTreeMap::new();
+    for &mix in mixes {
+        let bookstore = Bookstore::new(mix.bookstore(), scale);
+        let experiment = Experiment::new(mix, "conflict_aware", 1).expect("it is there");
+        let effort = Effort { measured_s: IDLE_S, ..effort.clone() };
+        let alone = setup(&experiment, &effort, &profile, 0, 1);
+        let measured = measure(&experiment, &alone, &mut bookstore.clone())
+            .map_err(|error| LabError::Run { experiment: Box::new(experiment), error })?;
+        sites.insert(mix, Site { bookstore, idle_s: measured.response.mean_ms() / 1e3 });
+    }
+    Ok(sites)
+}
+
+fn setup<'a>(
+    experiment: &Experiment,
+    effort: &Effort,
+    profile: &'a Profile,
+    seed: u64,
+    users: u32,
+) -> Setup<'a> {
+    Setup {
+        seed,
+        items: experiment.items(),
+        discipline: experiment.discipline(),
+        durability: experiment.durability(),
+        speed: experiment.speed,
+        conflict_percent: experiment.conflict_percent,
+        warm_up_ns: effort.warm_up_s * SECOND_NS,
+        measured_ns: effort.measured_s * SECOND_NS,
+        ..Setup::new(profile, experiment.replicas, Users::Closed(users))
+    }
+}
+
+fn measure(
+    experiment: &Experiment,
+    setup: &Setup<'_>,
+    workload: &mut dyn Workload,
+) -> Result<onecopy_sim::perf::Measured, RunError> {
+    let protocol = apart_by_name(experiment.system, usize::from(experiment.replicas), Csn(0));
+    Ok(run(setup, workload, protocol.expect("an experiment has a selectable system"))?.measured)
+}
+
+impl Lab<'_> {
+    /// Each seed begins at the users with which the one before it had its peak: so the outcome of all is the same whatever
+    /// was run elsewhere.
+    fn run(
+        &self,
+        experiment: &Experiment,
+        results: &Mutex<&mut Results>,
+        stop: &AtomicBool,
+        progress: &dyn Progress,
+    ) -> Result<(), LabError> {
+        let on_run = |error| LabError::Run { experiment: Box::new(experiment.clone()), error };
+        let site = &self.sites[&experiment.mix];
+        let mut start = saturating_users(experiment.replicas, experiment.speed, THINK_S, site.idle_s);
+        for seed in 0..self.effort.seeds {
+            let known = results.lock().expect("nobody panics with it").get(experiment, seed).copied();
+            if let Some(known) = known {
+                start = known.users;
+                continue;
+            }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let probe = |users: u32| {
+                let setup = setup(experiment, self.effort, &self.profile, seed, users);
+                measure(experiment, &setup, &mut site.bookstore.clone())
+            };
+            let figures = Figures::of(&find_peak(start, probe).map_err(on_run)?);
+            start = figures.users;
+            results.lock().expect("nobody panics with it").add(experiment, seed, figures)?;
+            progress.done(experiment, seed, &figures);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantity::tests::of;
+
+    struct Count(AtomicUsize, AtomicUsize);
+
+    impl Progress for Count {
+        fn starts(&self, runs: usize) {
+            self.0.store(runs, Ordering::Relaxed);
+        }
+
+        fn done(&self, _: &Experiment, _: u64, _: &Figures) {
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn run_here(experiments: &BTreeSet<Experiment>, results: &mut Results, threads: usize) -> (usize, usize) {
+        let effort = Effort { warm_up_s: 5, measured_s: 10, seeds: 2, ..Effort::quick() };
+        let (count, stop) = (Count(AtomicUsize::new(0), AtomicUsize::new(0)), AtomicBool::new(false));
+        run_all(experiments, &effort, results, threads, &stop, &count).expect("it runs");
+        (count.0.into_inner(), count.1.into_inner())
+    }
+
+    #[test]
+    fn only_what_is_missing_is_run_and_threads_make_no_difference() {
+        let both = BTreeSet::from([of("conflict_aware", 2), of("eager", 1)]);
+        let mut at_once = Results::in_memory();
+        assert_eq!(run_here(&both, &mut at_once, 2), (4, 4));
+
+        let mut in_pieces = Results::in_memory();
+        let first = of("conflict_aware", 2);
+        let kept = *at_once.get(&first, 0).expect("it was run");
+        in_pieces.add(&first, 0, kept).expect("memory takes all");
+        assert_eq!(run_here(&both, &mut in_pieces, 1), (3, 3));
+        for experiment in &both {
+            for seed in 0..2 {
+                assert_eq!(
+                    at_once.get(experiment, seed),
+                    in_pieces.get(experiment, seed),
+                    "{experiment}, {seed}"
+                );
+            }
+        }
+        assert_eq!(run_here(&both, &mut at_once, 2), (0, 0));
+    }
+}
