@@ -13,9 +13,16 @@ use onecopy_cluster::{Cluster, ClusterFile, Options, Server, Stop};
 use std::env;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// The database that a local cluster serves: the one that every new server has.
 pub const DATABASE: &str = "postgres";
+
+/// How often it is looked whether a server has ended.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -33,9 +40,16 @@ pub struct LocalOptions {
 }
 
 /// Servers of one folder that run, and the configuration to serve them. Dropping it stops them.
+///
+/// A server that ends by itself is reported with how to start it again, and not started: whoever ended it may want to see
+/// what happens, and one that crashed may do so again.
 #[derive(Debug)]
 pub struct LocalCluster {
-    cluster: Cluster,
+    /// Before the servers, so that none is reported that is stopped.
+    watch: Watch,
+    cluster: Arc<Mutex<Cluster>>,
+    dir: PathBuf,
+    superuser: String,
     loaded: Loaded,
 }
 
@@ -53,7 +67,9 @@ impl LocalCluster {
         ClusterFile::remove(cluster.dir())?;
         cluster.start()?;
         let loaded = configuration(&cluster, options);
-        Ok(LocalCluster { cluster, loaded })
+        let (dir, superuser) = (cluster.dir().to_owned(), cluster.server(0).superuser().to_owned());
+        let cluster = Arc::new(Mutex::new(cluster));
+        Ok(LocalCluster { watch: Watch::start(cluster.clone())?, cluster, dir, superuser, loaded })
     }
 
     /// The configuration that serves the cluster.
@@ -65,19 +81,25 @@ impl LocalCluster {
     /// The cluster's folder, an absolute path.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        self.cluster.dir()
+        &self.dir
     }
 
-    /// The servers.
+    /// The name of the servers' superuser.
     #[must_use]
-    pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+    pub fn superuser(&self) -> &str {
+        &self.superuser
+    }
+
+    /// How each server is reached by itself.
+    #[must_use]
+    pub fn replica_dsns(&self) -> Vec<String> {
+        lock(&self.cluster).servers().iter().map(Server::dsn).collect()
     }
 
     /// How clients connect, given the port on which onecopy listens.
     #[must_use]
     pub fn client_dsn(&self, port: u16) -> String {
-        format!("host=127.0.0.1 port={port} user={} dbname={DATABASE}", self.cluster.server(0).superuser())
+        format!("host=127.0.0.1 port={port} user={} dbname={DATABASE}", self.superuser)
     }
 
     /// Writes `cluster.json`: from now on the cluster can be found.
@@ -85,17 +107,21 @@ impl LocalCluster {
     /// # Errors
     /// When a server does not run any more, or the file cannot be written.
     pub fn announce(&self, port: u16) -> Result<(), CommandError> {
-        self.cluster.describe(&self.client_dsn(port))?.write(self.cluster.dir())?;
+        lock(&self.cluster).describe(&self.client_dsn(port))?.write(&self.dir)?;
         Ok(())
     }
 
-    /// Removes `cluster.json` and stops the servers in order.
+    /// Removes `cluster.json` and stops the servers in order, those included that were started by hand in the place of
+    /// one that had ended.
     ///
     /// # Errors
     /// When a server cannot be stopped.
     pub fn stop(mut self) -> Result<(), CommandError> {
-        ClusterFile::remove(self.cluster.dir())?;
-        self.cluster.stop(Stop::Fast)?;
+        ClusterFile::remove(&self.dir)?;
+        self.watch.end();
+        let mut cluster = lock(&self.cluster);
+        cluster.stop(Stop::Fast)?;
+        cluster.servers().iter().try_for_each(Server::stop_others)?;
         Ok(())
     }
 }
@@ -103,8 +129,62 @@ impl LocalCluster {
 impl Drop for LocalCluster {
     fn drop(&mut self) {
         // Nobody is left to hear of a failure; the servers are stopped when the cluster is dropped.
-        let _ = ClusterFile::remove(self.cluster.dir());
+        let _ = ClusterFile::remove(&self.dir);
     }
+}
+
+/// A thread that looks after the servers until this is dropped.
+#[derive(Debug)]
+struct Watch {
+    /// Dropped to end it.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(cluster: Arc<Mutex<Cluster>>) -> Result<Watch, CommandError> {
+        let (end, ended) = channel::<()>();
+        let watch = move || {
+            while ended.recv_timeout(WATCH_EVERY) == Err(RecvTimeoutError::Timeout) {
+                for (index, server) in lock(&cluster).servers_mut().iter_mut().enumerate() {
+                    if let Some(status) = server.take_end() {
+                        let (data, log) = (server.data_dir(), server.log_path());
+                        tracing::warn!(
+                            "the PostgreSQL server of {} has ended ({status}), its last words are in {}; onecopy goes on \
+                             with the others, and takes it up again once it runs: start it as its user by \
+                             `{} -D {} -l {} start`, or stop and start this command",
+                            Cluster::name(index),
+                            log.display(),
+                            server.binaries().program("pg_ctl").display(),
+                            data.display(),
+                            log.display(),
+                        );
+                    }
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("onecopy-servers".to_owned()).spawn(watch)?;
+        Ok(Watch { end: Some(end), thread: Some(thread) })
+    }
+
+    fn end(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // Whatever it failed with was told by then.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A panic elsewhere leaves the servers as they are: they are still to be stopped.
+fn lock(cluster: &Mutex<Cluster>) -> MutexGuard<'_, Cluster> {
+    cluster.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Where local clusters lie unless told otherwise. For root it is a folder that an unprivileged user can enter.

@@ -380,6 +380,16 @@ impl Server {
         self.running.as_mut().is_some_and(|running| matches!(running.postmaster.try_wait(), Ok(None)))
     }
 
+    /// How the server has ended if it did so by itself, told once. Its process is gone for good then: until its parent
+    /// has asked, the system keeps the id of a process that has ended, and by its id in `postmaster.pid` whoever starts
+    /// the server again would take it for a running one.
+    pub fn take_end(&mut self) -> Option<ExitStatus> {
+        let status = self.running.as_mut()?.postmaster.try_wait().ok()??;
+        // The id may be another process's from now on: nobody of ours may signal it any more.
+        self.reap();
+        Some(status)
+    }
+
     /// The postmaster's process id, while the server was started and not stopped.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
@@ -526,6 +536,15 @@ impl Server {
             .map_err(Error::io("open", &configuration))?;
         file.write_all(b"\ninclude = 'onecopy.conf'\n").map_err(Error::io("write", &configuration))?;
         fs::rename(&unfinished, self.data_dir()).map_err(Error::io("rename", &unfinished))
+    }
+
+    /// Shuts down whatever server runs on the folder's data without being ours: it was started by hand after ours had
+    /// ended. None is no error.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot be signalled.
+    pub fn stop_others(&self) -> Result<()> {
+        if self.running.is_some() { Ok(()) } else { self.clear_the_way() }
     }
 
     /// Deals with what an earlier process left: a live postmaster is shut down, a stale pid file removed.

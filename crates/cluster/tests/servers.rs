@@ -73,6 +73,39 @@ fn server_starts_with_its_settings_stops_and_starts_again_on_its_port() {
 }
 
 #[test]
+fn server_that_ended_by_itself_is_told_once_and_can_be_started_by_hand_and_stopped_again() {
+    let mut server = Server::temporary(&Options::default()).unwrap();
+    assert!(server.take_end().is_none(), "it runs");
+    let (pid, pid_file) = (server.pid().unwrap(), server.data_dir().join("postmaster.pid"));
+    // SIGKILL: no time to remove its pid file.
+    assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+    let mut status = None;
+    wait_until("its end is known", || {
+        status = server.take_end();
+        status.is_some()
+    });
+    assert!(!status.unwrap().success());
+    assert!(server.take_end().is_none() && server.pid().is_none());
+    assert!(!Path::new(&format!("/proc/{pid}")).exists(), "not even a zombie is left");
+
+    assert!(pid_file.exists());
+    let data = server.data_dir();
+    wait_until("its children have ended, too", || {
+        let mut start = server.command("pg_ctl");
+        start
+            .arg("-D")
+            .arg(&data)
+            .args(["-w", "-s", "-l"])
+            .arg(server.dir().join("by_hand.log"))
+            .arg("start");
+        start.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
+    });
+    assert_eq!(query(&server, "select 1").unwrap(), "1");
+    server.stop_others().unwrap();
+    assert!(!pid_file.exists() && query(&server, "select 1").is_err());
+}
+
+#[test]
 fn unix_socket_of_the_folder_accepts_connections() {
     let server = Server::temporary(&Options::default()).unwrap();
     let sockets = server.socket_dir().expect("a temporary folder's path is short").display().to_string();

@@ -85,7 +85,7 @@ impl Args {
                 () = signals.until_stop(|| {}) => return Err("stopped before its end".into()),
             }
             if self.keep {
-                let user = local.cluster().server(0).superuser();
+                let user = local.superuser();
                 eprintln!("It goes on until Ctrl-C. Try:");
                 eprintln!("  psql -h 127.0.0.1 -p {port} -U {user} {DATABASE}");
                 eprintln!("  onecopy status --dir {}", local.dir().display());

@@ -57,7 +57,7 @@ impl Args {
 fn announce(local: &LocalCluster, handle: &Handle) -> Result<(), CommandError> {
     let port = tcp_port(handle.addresses())?;
     local.announce(port)?;
-    let user = local.cluster().server(0).superuser();
+    let user = local.superuser();
     eprintln!("connect with: psql -h 127.0.0.1 -p {port} -U {user} {DATABASE}");
     eprintln!("folder:       {}", local.dir().display());
     Ok(print("ready")?)

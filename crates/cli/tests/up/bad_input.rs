@@ -62,7 +62,7 @@ fn bad_clients_are_refused_and_leave_nothing_behind() {
         };
         let skipped: Vec<&str> = report.cases.iter().filter(skipped).map(|case| &*case.name).collect();
         assert_eq!(skipped, ["vanish with a temporary table"]);
-        let replicas: Vec<String> = local.cluster().servers().iter().map(|server| server.dsn()).collect();
+        let replicas: Vec<String> = local.replica_dsns();
         let comparison =
             torture::compare_until_identical(&replicas, &Default::default(), Duration::from_secs(60))
                 .await

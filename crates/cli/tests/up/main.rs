@@ -86,6 +86,22 @@ fn servers_end_when_the_process_is_killed_and_the_folder_serves_again() {
 }
 
 #[test]
+fn server_that_is_killed_leaves_no_process_behind_and_the_others_go_on() {
+    let dir = folder();
+    let mut up = Up::ready(dir.path(), 2);
+    let file = ClusterFile::read(dir.path()).unwrap();
+    let pid = file.replicas[0].pid;
+    assert!(Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+    // A zombie's id would keep its postmaster.pid valid, for whoever starts the server by hand.
+    wait_until("its process is gone", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    let port: u16 = parameter(&file.client.dsn, "port").parse().unwrap();
+    std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("clients can connect");
+    up.signal("-TERM");
+    assert!(up.process.wait().unwrap().success());
+    assert!(!process_runs(file.replicas[1].pid));
+}
+
+#[test]
 fn second_start_in_one_folder_is_refused() {
     let dir = folder();
     let up = Up::ready(dir.path(), 1);
