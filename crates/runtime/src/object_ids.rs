@@ -90,6 +90,8 @@ struct State {
     types: HashMap<u32, Arc<str>>,
     /// Every number that was ever given.
     given: HashSet<u32>,
+    /// Those among them that are a replica's own ids, told before their objects were met: whose, and in which incarnation.
+    told: HashMap<u32, (ReplicaId, u64)>,
     /// The definitions under which it was last read.
     generation: u64,
 }
@@ -194,12 +196,18 @@ impl ObjectIds {
         )
     }
 
-    /// What to say of an object that has no number: a transaction has just made it, and nobody else sees it yet.
-    fn stand_in(&self, of: OidOf, oid: u32) -> u32 {
-        match (self.state.lock().given.contains(&oid), of) {
-            (false, _) => oid,
-            (true, OidOf::Type) => UNKNOWN_TYPE,
-            (true, OidOf::Table) => 0,
+    /// What to say of an object of a replica that has no number: a transaction has just made it, and nobody else sees it
+    /// yet. Its id there, unless clients know another object by that; then nothing else gets it, and when the object is met
+    /// it is its number.
+    fn stand_in(&self, replica: ReplicaId, incarnation: u64, of: OidOf, oid: u32) -> u32 {
+        let state = &mut *self.state.lock();
+        if state.given.insert(oid) {
+            state.told.insert(oid, (replica, incarnation));
+        }
+        match (state.told.get(&oid) == Some(&(replica, incarnation)), of) {
+            (true, _) => oid,
+            (false, OidOf::Type) => UNKNOWN_TYPE,
+            (false, OidOf::Table) => 0,
         }
     }
 }
@@ -228,12 +236,22 @@ impl State {
                 }
             }
         }
+        let mut told: HashMap<&Name, u32> = HashMap::new();
+        for reading in readings.iter().filter(|_| !self.told.is_empty()) {
+            let was_told = |object: &&Listed| {
+                self.told.get(&object.oid) == Some(&(reading.replica, reading.incarnation))
+            };
+            for object in reading.objects.iter().filter(was_told) {
+                told.entry(&object.name).or_insert(object.oid);
+            }
+        }
         let mut types = HashMap::new();
         for object in readings.iter().flat_map(|reading| &reading.objects) {
             let known = numbers.get(&object.name).copied();
             let number = known.unwrap_or_else(|| {
                 let earlier = self.by_name.get(&object.name).filter(|_| !is_new.contains(&object.name));
-                earlier.copied().unwrap_or_else(|| self.new_number(object.oid))
+                let chosen = earlier.or_else(|| told.get(&object.name)).copied();
+                chosen.unwrap_or_else(|| self.new_number(object.oid))
             });
             numbers.insert(&object.name, number);
             if let Some(sql) = &object.sql {
@@ -383,10 +401,11 @@ impl LaneIds {
             self.catch_up();
         }
         let (numbers, stand_ins, ids) = (&self.numbers, &mut self.stand_ins, &self.ids);
+        let stand_in = |of, oid| ids.stand_in(self.replica, self.incarnation, of, oid);
         replace_oids(tag, body, |of, oid| match numbers.get(&oid) {
             _ if oid < FIRST_USERS_OID => oid,
             Some(number) => *number,
-            None => *stand_ins.entry(oid).or_insert_with(|| ids.stand_in(of, oid)),
+            None => *stand_ins.entry(oid).or_insert_with(|| stand_in(of, oid)),
         })
     }
 
@@ -528,6 +547,29 @@ mod tests {
         ] {
             assert!(!ids.differ_in(&harmless), "{harmless:?}");
         }
+    }
+
+    #[test]
+    fn id_that_was_told_before_its_object_was_met_is_no_other_objects_number() {
+        let ids = ObjectIds::default();
+        ids.take(&[reading(0, 1, &[("a", 20_000)]), reading(1, 1, &[("a", 30_000)])], 1);
+        // A transaction on the second replica has made "b", and was told its id there; more than once.
+        for _ in 0..2 {
+            assert_eq!(ids.stand_in(ReplicaId(1), 1, OidOf::Type, 20_001), 20_001);
+        }
+        assert_eq!(ids.stand_in(ReplicaId(2), 1, OidOf::Type, 20_001), UNKNOWN_TYPE, "another's there");
+        assert_eq!(ids.stand_in(ReplicaId(1), 1, OidOf::Table, 20_000), 0, "the number of \"a\"");
+        // Meanwhile another client makes "c", whose id on the reference replica is the same.
+        ids.take(
+            &[reading(0, 1, &[("a", 20_000), ("c", 20_001)]), reading(1, 1, &[("a", 30_000), ("c", 30_001)])],
+            2,
+        );
+        assert_eq!(number(&ids, 0, 1, 20_001), Some(FIRST_OWN_NUMBER));
+        // The transaction commits: "b" keeps what its client knows.
+        let first = [("a", 20_000), ("c", 20_001), ("b", 20_002)];
+        ids.take(&[reading(0, 1, &first), reading(1, 1, &[("a", 30_000), ("c", 30_001), ("b", 20_001)])], 3);
+        assert_eq!((number(&ids, 0, 1, 20_002), number(&ids, 1, 1, 20_001)), (Some(20_001), Some(20_001)));
+        assert_eq!(ids.type_of(20_001, 3), Some(Some("public.b".into())));
     }
 
     #[tokio::test]
