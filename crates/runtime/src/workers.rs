@@ -36,6 +36,14 @@ pub fn event_loop() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().on_thread_park(std::thread::yield_now).build()
 }
 
+/// That a connection may be open; how many may, is bounded.
+pub struct Admission {
+    /// Given back when the connection ends.
+    pub permit: OwnedSemaphorePermit,
+    /// So many are open that it will probably be refused.
+    pub crowded: bool,
+}
+
 /// A client's connection between two event loops.
 enum Handed {
     Tcp(std::net::TcpStream),
@@ -60,7 +68,7 @@ impl Handed {
 }
 
 struct Worker {
-    hand: mpsc::UnboundedSender<(Handed, Counted, Arc<Shared>)>,
+    hand: mpsc::UnboundedSender<(Handed, Admission, Counted, Arc<Shared>)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -84,16 +92,16 @@ impl Workers {
     }
 
     /// Serves a new connection on the worker that has fewest; another one may take its place when it has ended.
-    pub fn serve(&self, stream: Stream, shared: &Arc<Shared>, admitted: OwnedSemaphorePermit) {
+    pub fn serve(&self, stream: Stream, shared: &Arc<Shared>, admission: Admission) {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Acquire));
         let number = counts.enumerate().min_by_key(|(_, count)| *count).map_or(0, |(number, _)| number);
-        let counted = Counted::new(&self.counts, number, admitted);
+        let counted = Counted::new(&self.counts, number);
         match number.checked_sub(1).and_then(|other| self.others.get(other)) {
-            None => drop(tokio::spawn(counted.during(startup::handle(stream, shared.clone())))),
+            None => counted.serve(stream, admission, shared.clone()),
             Some(worker) => {
                 match Handed::of(stream) {
                     // It is taken as long as this exists.
-                    Ok(handed) => drop(worker.hand.send((handed, counted, shared.clone()))),
+                    Ok(handed) => drop(worker.hand.send((handed, admission, counted, shared.clone()))),
                     Err(error) => tracing::warn!(%error, "hand a client to another thread"),
                 }
             }
@@ -114,16 +122,14 @@ impl Drop for Workers {
 
 impl Worker {
     fn start(number: usize) -> io::Result<Worker> {
-        let (hand, mut handed) = mpsc::unbounded_channel::<(Handed, Counted, Arc<Shared>)>();
+        let (hand, mut handed) = mpsc::unbounded_channel::<(Handed, Admission, Counted, Arc<Shared>)>();
         let event_loop = event_loop()?;
         let serve = move || {
             NUMBER.set(number);
             event_loop.block_on(async {
-                while let Some((stream, counted, shared)) = handed.recv().await {
+                while let Some((stream, admission, counted, shared)) = handed.recv().await {
                     match stream.into_stream() {
-                        Ok(stream) => {
-                            tokio::spawn(counted.during(startup::handle(stream, shared)));
-                        }
+                        Ok(stream) => counted.serve(stream, admission, shared),
                         Err(error) => tracing::warn!(%error, "take a client from another thread"),
                     }
                 }
@@ -141,19 +147,21 @@ impl Worker {
 struct Counted {
     counts: Arc<[AtomicUsize]>,
     number: usize,
-    _admitted: OwnedSemaphorePermit,
 }
 
 impl Counted {
-    fn new(counts: &Arc<[AtomicUsize]>, number: usize, admitted: OwnedSemaphorePermit) -> Counted {
+    fn new(counts: &Arc<[AtomicUsize]>, number: usize) -> Counted {
         counts[number].fetch_add(1, Ordering::AcqRel);
-        Counted { counts: counts.clone(), number, _admitted: admitted }
+        Counted { counts: counts.clone(), number }
     }
 
-    async fn during<T>(self, work: impl Future<Output = T>) -> T {
-        let result = work.await;
-        drop(self);
-        result
+    /// Serves the connection on the event loop that runs.
+    fn serve(self, stream: Stream, admission: Admission, shared: Arc<Shared>) {
+        tokio::spawn(async move {
+            let Admission { permit, crowded } = admission;
+            startup::handle(stream, shared, crowded).await;
+            drop((self, permit));
+        });
     }
 }
 

@@ -10,7 +10,8 @@ use onecopy_cluster::{Auth, Cluster, Options, Server, Stop, free_port};
 use running::folder;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -584,4 +585,43 @@ fn start_with_too_few_files_to_open_is_refused_and_with_fewer_than_the_limits_ne
     let warned = complaint(400);
     assert!(warned.contains("the process may open 400 files"), "{warned}");
     assert!(warned.contains("LimitNOFILE"), "{warned}");
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_out_and_one_too_many_hears_so() {
+    let Trusting { _dir, cluster: _cluster, configuration } = Trusting::start(1);
+    let path = configuration.dir.path().join("onecopy.toml");
+    let limits = "[limits]\nconnections_max = 2\nstartup_timeout_ms = 600000\n";
+    fs::write(&path, fs::read_to_string(&path).unwrap() + limits).unwrap();
+    let _serving = Serving::start(&configuration);
+    // Twice as many as are accepted at all.
+    let silent: Vec<TcpStream> = (0..150)
+        .map(|_| {
+            TcpStream::connect((Ipv4Addr::LOCALHOST, configuration.port)).expect("the system accepts it")
+        })
+        .collect();
+    // The first two stay for ten minutes; the others take no more of what is left than a refusal needs.
+    let dsn = format!("{} connect_timeout=60", configuration.dsn());
+    assert_eq!(answer(&dsn, "SELECT 1"), "1");
+
+    drop(silent);
+    let hold = || {
+        let mut psql = Command::new("psql");
+        psql.args(["-X", "-A", "-t", "-d", &dsn]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut psql = psql.spawn().unwrap();
+        psql.stdin.as_mut().unwrap().write_all(b"SELECT 1;\n").unwrap();
+        let mut line = String::new();
+        BufReader::new(psql.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "1\n");
+        psql
+    };
+    let held = [hold(), hold()];
+    let refused = complaint(&dsn, "SELECT 1");
+    assert!(refused.contains("sorry, too many clients already"), "{refused}");
+    assert!(refused.contains("limits.connections_max"), "{refused}");
+    for mut psql in held {
+        drop(psql.stdin.take());
+        assert!(psql.wait().unwrap().success());
+    }
+    wait_until("both have gone", || psql(&dsn, "SELECT 1").status.success());
 }

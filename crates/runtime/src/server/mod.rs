@@ -35,7 +35,7 @@ use crate::retention::Retention;
 use crate::scheduler::{Decisions, Scheduler};
 use crate::settings::{Limits, Settings};
 use crate::stream::Stream;
-use crate::workers::Workers;
+use crate::workers::{Admission, Workers};
 use cancel::Cancels;
 
 /// How often each replica is asked for definitions in vain, since tables are locked, before the locks are taken away: for
@@ -63,6 +63,7 @@ pub struct Shared {
     pub sessions: AtomicU64,
     pub log: Arc<Log>,
     retention: Arc<Retention>,
+    pub exclusions: Arc<Exclusions>,
     pub tls: Option<tls::Acceptor>,
     pub users: startup::Users,
     pub started: Stopwatch,
@@ -485,6 +486,7 @@ async fn start(
         sessions: AtomicU64::new(1),
         log: prepared.log,
         retention,
+        exclusions,
         tls,
         users,
         settings,
@@ -547,7 +549,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>, workers: Arc<Workers>, 
     loop {
         // More than can be refused wait in the system's queue: connections of whoever says nothing would take the files that
         // the log and the replicas need.
-        let Ok(admitted) = admissions.clone().acquire_owned().await else { return };
+        let Ok(permit) = admissions.clone().acquire_owned().await else { return };
         let accepted = match &listener {
             Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
                 // Answers are whole messages: waiting for more bytes only delays them.
@@ -559,7 +561,12 @@ async fn accept(listener: Listener, shared: Arc<Shared>, workers: Arc<Workers>, 
             Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
         };
         match accepted {
-            Ok(stream) => workers.serve(stream, &shared, admitted),
+            Ok(stream) => {
+                // Those that are still in their startup count as well: whoever opens connections and says nothing
+                // takes no more of what is left than a refusal needs.
+                let crowded = admissions.available_permits() < files::ADMITTED_BEYOND;
+                workers.serve(stream, &shared, Admission { permit, crowded });
+            }
             Err(error) => {
                 tracing::warn!(%error, "accept a client");
                 tokio::time::sleep(Duration::from_millis(50)).await;

@@ -79,25 +79,47 @@ impl Verifiers {
     }
 }
 
-/// Serves one connection from its first byte to its last.
-pub async fn handle(stream: Stream, shared: Arc<Shared>) {
+/// How long a connection may take to say who it is, when so many are open that it will probably be refused.
+const CROWDED_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Serves one connection from its first byte to its last. `crowded` says that it is one of those that are only accepted to
+/// be told that there are too many: it must not keep others from hearing so.
+pub async fn handle(stream: Stream, shared: Arc<Shared>, crowded: bool) {
     let limit = Duration::from_millis(shared.limits.startup_timeout_ms);
-    let opened = tokio::time::timeout(limit, open(stream, &shared)).await;
-    let Ok(Ok(Some((mut client, start)))) = opened else { return };
-    let Some(counted) = Counted::new(&shared) else {
+    // One limit for all of it: one after the other they would add up.
+    let admitted = tokio::time::timeout(limit, admit(stream, &shared, crowded)).await;
+    let Ok(Some((client, start, who, counted))) = admitted else { return };
+    begin(client, start, who, shared).await;
+    drop(counted);
+}
+
+/// From the first byte to a proven login; `None` if the connection was answered otherwise, or is gone.
+async fn admit(
+    stream: Stream,
+    shared: &Arc<Shared>,
+    crowded: bool,
+) -> Option<(Client, Start, Credentials, Counted)> {
+    let opening = open(stream, shared);
+    let opened = match crowded {
+        true => tokio::time::timeout(CROWDED_TIMEOUT, opening).await.ok()?,
+        false => opening.await,
+    };
+    let (mut client, start) = opened.ok()??;
+    let Some(counted) = Counted::new(shared) else {
         let failure = Failure::new(SqlState::TOO_MANY_CONNECTIONS, "sorry, too many clients already")
             .hint("limits.connections_max is the limit.");
-        return refuse(client, &failure).await;
+        refuse(client, &failure).await;
+        return None;
     };
-    match tokio::time::timeout(limit, authenticate(&mut client, &start, &shared)).await {
-        Ok(Ok(Ok(who))) => begin(client, start, who, shared.clone()).await,
-        Ok(Ok(Err(failure))) => refuse(client, &failure).await,
-        Ok(Err(ClientError::Protocol(what))) => {
+    match authenticate(&mut client, &start, shared).await {
+        Ok(Ok(who)) => return Some((client, start, who, counted)),
+        Ok(Err(failure)) => refuse(client, &failure).await,
+        Err(ClientError::Protocol(what)) => {
             refuse(client, &Failure::new(SqlState::PROTOCOL_VIOLATION, what)).await;
         }
-        Ok(Err(_)) | Err(_) => {}
+        Err(_) => {}
     }
-    drop(counted);
+    None
 }
 
 async fn refuse(mut client: Client, failure: &Failure) {
