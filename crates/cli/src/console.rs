@@ -14,6 +14,8 @@ use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
 /// The database under whose name the console answers.
 const CONSOLE: &str = "onecopy";
+/// The verdict of VERIFY about the replica with which the others are compared.
+pub const REFERENCE: &str = "reference";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Which onecopy to ask, and how to show what it says.
@@ -141,7 +143,7 @@ pub struct Compared {
     pub csn: u64,
     /// Tables compared.
     pub tables: u64,
-    /// `reference` for the first, with which the others are compared; `identical`; or `DIFFERS: ` and where.
+    /// `reference` for the one with which the others are compared; `identical`; or `DIFFERS: ` and where.
     pub verdict: String,
 }
 
@@ -149,7 +151,7 @@ impl Compared {
     /// Whether it holds what the reference holds.
     #[must_use]
     pub fn is_identical(&self) -> bool {
-        self.verdict == "reference" || self.verdict == "identical"
+        self.verdict == REFERENCE || self.verdict == "identical"
     }
 }
 

@@ -1,9 +1,10 @@
-//! The admin console: a database of its own name that answers SHOW, VERIFY and EXPLAIN.
+//! The admin console: a database of its own name that answers SHOW, VERIFY, EXCLUDE and EXPLAIN.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use hashbrown::HashSet;
 use onecopy_classify::{Class, Determinism, Kind, Scratch};
 use onecopy_core::{
     Access, AccessSet, Begin, ClassId, Csn, Event, Item, Mode, OpId, SessionId, StatementKind,
@@ -18,6 +19,7 @@ use crate::errors::Failure;
 use crate::lane::LaneError;
 use crate::postgres::checks::{self, TableSum};
 use crate::postgres::connect::Credentials;
+use crate::postgres::fingerprints::{self, Fingerprint};
 use crate::scheduler::{Directive, Mail};
 use crate::server::Shared;
 use crate::session::client::{Client, ClientError};
@@ -28,6 +30,10 @@ use crate::standing::Absence;
 const VERIFY_WAIT: Duration = Duration::from_secs(60);
 /// How often VERIFY compares while definitions change.
 const VERIFY_ROUNDS: u32 = 5;
+/// How many differences of one replica VERIFY names.
+const DIFFERENCES_MAX: usize = 30;
+/// How long EXCLUDE waits until the replica is out of service, and says so itself.
+const EXCLUDE_WAIT: Duration = Duration::from_secs(10);
 
 struct Table {
     columns: Vec<&'static str>,
@@ -108,6 +114,7 @@ async fn execute(command: &str, shared: &Arc<Shared>) -> Result<Table, Failure> 
             command: "SHOW",
         }),
         "VERIFY" => verify(shared).await,
+        _ if upper.starts_with("EXCLUDE ") => exclude(command["EXCLUDE ".len()..].trim(), shared).await,
         _ if upper.starts_with("EXPLAIN ") => Ok(explain(&command["EXPLAIN ".len()..], shared)),
         "SHOW HELP" | "HELP" | "" => Ok(Table {
             columns: vec!["command", "what"],
@@ -127,7 +134,8 @@ const HELP: &[(&str, &str)] = &[
     ("SHOW REPLICAS", "each replica's state, position and load"),
     ("SHOW WAITS", "which transactions wait for which"),
     ("SHOW VERSION", "the version of onecopy"),
-    ("VERIFY", "compares the contents of all replicas at one commit"),
+    ("VERIFY", "compares contents, definitions and sequences of all replicas at one commit"),
+    ("EXCLUDE replica", "takes a replica that is wrong out of service, until it is copied anew"),
     ("EXPLAIN statement", "class, items, determinism and rewrite of a statement"),
 ];
 
@@ -272,24 +280,37 @@ fn served_by(class: &Class, up: &[&str]) -> String {
     }
 }
 
-/// Compares the contents of all replicas at one commit: writers are held off until every replica has a snapshot of it.
-/// A snapshot shows rows as they were, but tables as they are: a definition that has changed on one of the replicas while
-/// they were read makes them differ. Then they are compared again.
+/// Compares all replicas at one commit: writers are held off until every replica has a snapshot of it.
+/// A snapshot shows rows as they were, but tables as they are, and sequences as well: a definition that has changed on one
+/// of the replicas while they were read, or numbers that were drawn, make them differ. Then they are compared again.
 async fn verify(shared: &Arc<Shared>) -> Result<Table, Failure> {
     let mut rounds = 0;
     loop {
         let generation = shared.classifier.generation();
-        let table = verify_once(shared).await?;
+        let verified = verify_once(shared).await;
         rounds += 1;
-        let differs = table.rows.iter().flatten().any(|cell| cell.starts_with("DIFFERS"));
+        let differs = match &verified {
+            Ok((table, _)) => table.rows.iter().flatten().any(|cell| cell.starts_with("DIFFERS")),
+            Err(_) => true,
+        };
+        let moved = matches!(verified, Ok((_, true)));
         let changed = shared.classifier.is_changing() || shared.classifier.generation() != generation;
-        if !differs || !changed || rounds == VERIFY_ROUNDS {
-            return Ok(table);
+        if !differs || !(changed || moved) || rounds == VERIFY_ROUNDS {
+            return verified.map(|(table, _)| table);
         }
     }
 }
 
-async fn verify_once(shared: &Arc<Shared>) -> Result<Table, Failure> {
+/// What one replica holds.
+#[derive(PartialEq)]
+struct Contents {
+    tables: Vec<TableSum>,
+    definitions: Vec<Fingerprint>,
+    sequences: Vec<Fingerprint>,
+}
+
+/// Also says whether something was decided while sequences were read, which nothing else keeps still.
+async fn verify_once(shared: &Arc<Shared>) -> Result<(Table, bool), Failure> {
     let mail: Arc<Mail> = Arc::default();
     let txn = shared.scheduler.new_txn(&mail);
     let begin = Begin { txn, session: SessionId(0), read_only: false, form: 0, declared: None };
@@ -302,20 +323,26 @@ async fn verify_once(shared: &Arc<Shared>) -> Result<Table, Failure> {
         Ok(Directive::Execute { .. }) => snapshots(shared).await,
         _ => Err(Failure::new(SqlState::LOCK_NOT_AVAILABLE, "writers did not finish in time; try again")),
     };
+    let decided = shared.scheduler.status().decided;
     shared.scheduler.handle(Event::Rollback { txn });
     shared.scheduler.end_txn(txn);
-    let (csn, lanes) = result?;
-    let mut sums: Vec<(String, Vec<TableSum>)> = Vec::new();
-    let read = side_by_side(lanes.into_iter().map(|(name, mut lent)| async move {
-        let sums = checks::contents(&mut lent.lane).await;
-        let ended = lent.lane.command("ROLLBACK").await;
-        (name, sums.and_then(|sums| ended.map(|()| sums)))
+    let (csn, snapshots) = result?;
+    let read = side_by_side(snapshots.into_iter().map(|snapshot| async move {
+        let Snapshot { name, mut lent, sequences } = snapshot;
+        let contents = async {
+            let tables = checks::contents(&mut lent.lane).await?;
+            let definitions = fingerprints::definitions(&mut lent.lane).await?;
+            lent.lane.command("ROLLBACK").await?;
+            Ok::<_, LaneError>(Contents { tables, definitions, sequences })
+        };
+        (name, contents.await)
     }))
     .await?;
-    for (name, result) in read {
-        sums.push((name, result.map_err(|error| Failure::of_lane(&error))?));
+    let mut replicas = Vec::with_capacity(read.len());
+    for (name, contents) in read {
+        replicas.push((name, contents.map_err(|error| Failure::of_lane(&error))?));
     }
-    Ok(verdict(csn, &sums))
+    Ok((verdict(csn, &replicas), decided != csn))
 }
 
 /// Runs futures side by side and returns their results in order. One that panics is an error of ours: without its result
@@ -334,11 +361,18 @@ async fn side_by_side<T: Send + 'static>(
     Ok(results)
 }
 
+/// A replica at one commit: rows are in the snapshot that the lane has open.
+struct Snapshot {
+    name: String,
+    lent: crate::pool::Lent,
+    sequences: Vec<Fingerprint>,
+}
+
 /// With all writers held off: a snapshot of the same commit on every replica in service.
-async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<(String, crate::pool::Lent)>), Failure> {
+async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<Snapshot>), Failure> {
     let csn = shared.scheduler.status().decided;
     let deadline = Deadline::after(VERIFY_WAIT);
-    let mut lanes = Vec::new();
+    let mut snapshots = Vec::new();
     for (pool, settings) in shared.pools.iter().zip(&shared.settings.replicas) {
         if !pool.is_up() {
             continue;
@@ -353,37 +387,113 @@ async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<(String, crate::poo
         }
         let mut lent = pool.lend(&shared.agent).await.map_err(|error| Failure::of_lane(&error))?;
         lent.lane.settings = u64::MAX;
-        open_snapshot(&mut lent).await.map_err(|error| Failure::of_lane(&error))?;
-        lanes.push((settings.name.clone(), lent));
+        let sequences = open_snapshot(&mut lent).await.map_err(|error| Failure::of_lane(&error))?;
+        snapshots.push(Snapshot { name: settings.name.clone(), lent, sequences });
     }
-    Ok((csn, lanes))
+    Ok((csn, snapshots))
 }
 
-async fn open_snapshot(lent: &mut crate::pool::Lent) -> Result<(), LaneError> {
+async fn open_snapshot(lent: &mut crate::pool::Lent) -> Result<Vec<Fingerprint>, LaneError> {
     lent.lane.command("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
-    lent.lane.command("SELECT 1").await
+    fingerprints::sequences(&mut lent.lane).await
 }
 
-fn verdict(csn: u64, sums: &[(String, Vec<TableSum>)]) -> Table {
+/// Compares with the one with which most others agree: where three differ from one, that one is the exception.
+fn verdict(csn: u64, replicas: &[(String, Contents)]) -> Table {
+    let agreeing =
+        |(_, contents): &(String, Contents)| replicas.iter().filter(|(_, other)| other == contents).count();
+    // The first of those with most.
+    let reference = replicas.iter().rev().max_by_key(|replica| agreeing(replica));
     let mut rows = Vec::new();
-    if let Some((reference, first)) = sums.first() {
-        rows.push(vec![reference.clone(), csn.to_string(), first.len().to_string(), "reference".to_owned()]);
-        for (name, tables) in &sums[1..] {
-            let differences = checks::differences(first, tables);
-            let verdict = if differences.is_empty() {
-                "identical".to_owned()
-            } else {
-                format!("DIFFERS: {}", differences.join(", "))
+    if let Some((reference, first)) = reference {
+        for (name, contents) in replicas {
+            let verdict = match differences(first, contents) {
+                _ if name == reference => "reference".to_owned(),
+                differences if differences.is_empty() => "identical".to_owned(),
+                differences => {
+                    let beyond = differences.len().saturating_sub(DIFFERENCES_MAX);
+                    let named = differences[..differences.len() - beyond].join(", ");
+                    let more = if beyond > 0 { format!(", and {beyond} more") } else { String::new() };
+                    format!("DIFFERS: {named}{more}")
+                }
             };
-            rows.push(vec![name.clone(), csn.to_string(), tables.len().to_string(), verdict]);
+            rows.push(vec![name.clone(), csn.to_string(), contents.tables.len().to_string(), verdict]);
         }
     }
     Table { columns: vec!["replica", "csn", "tables", "verdict"], rows, command: "VERIFY" }
 }
 
+/// What differs, by name. Objects that one of them lacks are named once, among the definitions.
+fn differences(a: &Contents, b: &Contents) -> Vec<String> {
+    let in_both = |tables: &[TableSum], others: &[TableSum]| -> Vec<TableSum> {
+        let others: HashSet<&str> = others.iter().map(|table| table.table.as_str()).collect();
+        tables.iter().filter(|table| others.contains(table.table.as_str())).cloned().collect()
+    };
+    let mut found = checks::differences(&in_both(&a.tables, &b.tables), &in_both(&b.tables, &a.tables));
+    found.extend(fingerprints::differences(&a.definitions, &b.definitions));
+    found.extend(fingerprints::places(&a.sequences, &b.sequences));
+    found
+}
+
+/// Takes a replica out of service whose contents are wrong; it comes back when it was copied anew.
+async fn exclude(name: &str, shared: &Arc<Shared>) -> Result<Table, Failure> {
+    let name = name.trim_matches('"');
+    let names = || shared.settings.replicas.iter().map(|replica| replica.name.as_str()).collect::<Vec<_>>();
+    let Some(place) = shared.settings.replicas.iter().position(|replica| replica.name == name) else {
+        let message = format!("there is no replica \"{name}\"");
+        return Err(Failure::new(SqlState::UNDEFINED_OBJECT, message)
+            .hint(format!("There are: {}.", names().join(", "))));
+    };
+    let is_up = |place: usize| shared.scheduler.status().replicas[place].up;
+    if !(0..shared.pools.len()).any(|other| other != place && is_up(other)) {
+        let message = format!("no replica would serve without \"{name}\"");
+        return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
+            .hint("Its contents are all that there is. `onecopy status` says why the others do not serve."));
+    }
+    let replica = shared.pools[place].replica;
+    tracing::warn!(replica = name, "the operator takes the replica out of service");
+    shared
+        .exclusions
+        .note_difference(replica, || "an operator has found that it differs (EXCLUDE)".to_owned());
+    shared.scheduler.agents[place].suspect("an operator takes it out of service");
+    let deadline = Deadline::after(EXCLUDE_WAIT);
+    while is_up(place) || shared.exclusions.reason(replica).is_some() {
+        if deadline.has_passed() {
+            let message = format!("that \"{name}\" differs could not be noted on it so far");
+            return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
+                .hint("It is done as soon as the server answers, if onecopy is not restarted before."));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let state = "out of service until it is copied anew".to_owned();
+    Ok(Table {
+        columns: vec!["replica", "state"],
+        rows: vec![vec![name.to_owned(), state]],
+        command: "EXCLUDE",
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn holding(rows: &str) -> Contents {
+        let table = TableSum { table: "s.t".to_owned(), rows: rows.to_owned(), sum: String::new() };
+        Contents { tables: vec![table], definitions: Vec::new(), sequences: Vec::new() }
+    }
+
+    #[test]
+    fn exception_among_several_replicas_is_what_differs() {
+        let verdicts = |contents: &[&str]| -> Vec<String> {
+            let replicas: Vec<(String, Contents)> =
+                (1..).zip(contents).map(|(n, rows)| (format!("r{n}"), holding(rows))).collect();
+            verdict(7, &replicas).rows.into_iter().map(|row| row[3].clone()).collect()
+        };
+        assert_eq!(verdicts(&["1", "1", "1"]), ["reference", "identical", "identical"]);
+        assert_eq!(verdicts(&["2", "1", "1"]), ["DIFFERS: s.t (1 rows and 2)", "reference", "identical"]);
+        assert_eq!(verdicts(&["1", "2"]), ["reference", "DIFFERS: s.t (1 rows and 2)"]);
+        assert_eq!(verdicts(&[]), [""; 0]);
+    }
 
     #[tokio::test]
     async fn comparison_that_panics_is_an_error_and_no_replica_less() {

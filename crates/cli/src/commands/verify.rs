@@ -1,17 +1,22 @@
 //! `onecopy verify`.
 
 use crate::CommandError;
-use crate::console::{Compared, Table, Target};
+use crate::console::{Compared, Console, REFERENCE, Table, Target};
 use crate::output::print;
 use serde_json::json;
 
 /// Compare the full contents of all replicas at one commit; fails if they differ or one could not be compared.
 ///
-/// Writers are held off until every replica has a snapshot of the same commit, not while contents are read.
+/// Compared are rows, definitions, and the places of sequences, with the replica with which most agree. Writers are
+/// held off until every replica has a snapshot of the same commit, not while contents are read. A replica that
+/// differs stays in service unless --exclude names it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     target: Target,
+    /// Take this replica out of service if it differs from another one; it comes back when it was copied anew.
+    #[arg(long, value_name = "REPLICA")]
+    exclude: Vec<String>,
 }
 
 impl Args {
@@ -20,9 +25,14 @@ impl Args {
     /// # Errors
     /// When replicas differ, one of them is out of service, or onecopy cannot be asked.
     pub fn run(self) -> Result<(), CommandError> {
-        let (compared, replicas) = self
-            .target
-            .ask(async |console| Ok((console.verify().await?, console.query("SHOW REPLICAS").await?)))?;
+        let (compared, replicas, excluded) = self.target.ask(async |console| {
+            let (compared, replicas) = (console.verify().await?, console.query("SHOW REPLICAS").await?);
+            let mut excluded = Ok(());
+            for name in &self.exclude {
+                excluded = excluded.and(exclude(console, name, &compared).await);
+            }
+            Ok((compared, replicas, excluded))
+        })?;
         let missing = not_compared(&replicas, &compared);
         let identical = missing.is_empty() && compared.iter().all(Compared::is_identical);
         if self.target.json {
@@ -32,8 +42,23 @@ impl Args {
         } else {
             print(table(&compared))?;
         }
+        excluded?;
+        let differing =
+            compared.iter().filter(|one| !one.is_identical() && !self.exclude.contains(&one.replica));
+        let differing: Vec<String> =
+            differing.map(|one| format!("`onecopy verify --exclude {}`", one.replica)).collect();
         match missing.join(", ") {
-            _ if !compared.iter().all(Compared::is_identical) => Err("the replicas differ".into()),
+            _ if !compared.iter().all(Compared::is_identical) && differing.is_empty() => Err(format!(
+                "the replicas differ; out of service until copied anew: {} ({COPYING})",
+                self.exclude.join(", ")
+            )
+            .into()),
+            _ if !differing.is_empty() => Err(format!(
+                "the replicas differ, and go on serving what they hold. If those are wrong that differ, take them out of \
+                 service by {}, and copy them anew from one that is right ({COPYING})",
+                differing.join(" and ")
+            )
+            .into()),
             names if !names.is_empty() => Err(format!(
                 "out of service, and so not compared: {names}; `onecopy status` shows the replicas, onecopy's messages say why"
             )
@@ -41,6 +66,23 @@ impl Args {
             _ => Ok(()),
         }
     }
+}
+
+/// Where it stands how that is done.
+const COPYING: &str = "docs/operation.md, \"Copying a replica anew\"";
+
+/// Takes a replica out of service if that was found to differ from another one.
+async fn exclude(console: &Console, name: &str, compared: &[Compared]) -> Result<(), CommandError> {
+    let Some(found) = compared.iter().find(|one| one.replica == name) else {
+        let names: Vec<&str> = compared.iter().map(|one| one.replica.as_str()).collect();
+        return Err(format!("\"{name}\" was not compared; these were: {}", names.join(", ")).into());
+    };
+    // If it is the one with which the others are compared, whether any of them differs.
+    let is_reference = found.verdict == REFERENCE;
+    if found.is_identical() && !(is_reference && compared.iter().any(|one| !one.is_identical())) {
+        return Err(format!("{name} does not differ, and stays in service").into());
+    }
+    console.query(&format!("EXCLUDE {name}")).await.map(drop)
 }
 
 fn not_compared(replicas: &Table, compared: &[Compared]) -> Vec<String> {

@@ -16,6 +16,7 @@ mod repeated;
 mod set_config;
 mod settings;
 mod three;
+mod verified;
 mod waiting;
 
 #[path = "../running/mod.rs"]

@@ -3,4 +3,5 @@
 pub mod checks;
 pub mod connect;
 pub mod definitions;
+pub mod fingerprints;
 pub mod progress;
