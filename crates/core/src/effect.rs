@@ -34,13 +34,15 @@ pub enum Effect {
         /// Whose answer.
         replica: ReplicaId,
     },
-    /// Open the transaction at its home, run the reads of its read phase again there, compare with what the client
+    /// Open the transaction on a replica, run the reads of its read phase again there, compare with what the client
     /// was told, and report [`Event::Revalidated`](crate::event::Event::Revalidated).
     Revalidate {
         /// The transaction.
         txn: TxnId,
-        /// Its home.
+        /// Where.
         replica: ReplicaId,
+        /// In which block, which starts here: at its home, or in a new snapshot of the read phase.
+        how: How,
     },
     /// End what the transaction has open on a replica without committing it.
     Leave {
@@ -57,6 +59,15 @@ pub enum Effect {
         op: OpId,
         /// The replica, if anything is open anywhere.
         replica: Option<ReplicaId>,
+    },
+    /// A statement that the driver gave up while it waited has run nowhere and is taken back. The transaction goes on
+    /// as if it had not been asked for: with what it held and had open before, or left since. Its client hears of an error,
+    /// after which it may return to a savepoint; if it made none, the driver rolls the transaction back.
+    Withdraw {
+        /// The transaction.
+        txn: TxnId,
+        /// The statement.
+        op: OpId,
     },
     /// The statement (or commit) fails; the transaction is over in the core.
     Refuse {
@@ -214,7 +225,8 @@ pub enum Refusal {
     HomeLost,
     /// The replica died after a part of the answer had been sent (40001).
     AnswerCut,
-    /// The driver cancelled the wait (57014 or a time-out's own code).
+    /// The driver cancelled the wait (57014 or a time-out's own code), and with it the transaction: of one statement, or
+    /// while it was to be committed, or where the protocol does not [`Withdraw`](Effect::Withdraw) statements.
     Cancelled,
     /// The statement touches a table that the transaction did not declare at its start; the application must declare
     /// it (55000).

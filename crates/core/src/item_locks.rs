@@ -114,7 +114,24 @@ impl ItemLocks {
         if self.withdraw_entries(txn) { self.grant_after(txn) } else { Vec::new() }
     }
 
-    /// What a transaction holds.
+    /// Takes back a waiting request, and whatever was granted after the first `kept` of the items that are held, as if it
+    /// had never been asked for. Returns whom this granted.
+    pub fn take_back(&mut self, txn: TxnId, kept: usize) -> Vec<TxnId> {
+        let waited = self.withdraw_entries(txn);
+        let later: AccessSet = match self.held.get_mut(&txn) {
+            Some(held) if held.len() > kept => held.drain(kept..).collect(),
+            _ => AccessSet::new(),
+        };
+        if kept == 0 {
+            self.held.remove(&txn);
+        }
+        for access in &later {
+            self.remove(access, txn, HELD);
+        }
+        if waited || !later.is_empty() { self.grant_after(txn) } else { Vec::new() }
+    }
+
+    /// What a transaction holds, in the order in which it was granted.
     #[must_use]
     pub fn held(&self, txn: TxnId) -> &[Access] {
         self.held.get(&txn).map_or(&[], |held| held)
@@ -470,6 +487,28 @@ mod tests {
         locks.request(T2, &[row(1, Mode::Exclusive)]);
         assert_eq!(locks.request(T3, &[row(1, Mode::Shared)]), Granting::Waits);
         assert_eq!(locks.withdraw(T2), [T3]);
+    }
+
+    #[test]
+    fn what_is_taken_back_was_never_asked_for_and_what_was_held_before_stays() {
+        for waits in [true, false] {
+            let mut locks = ItemLocks::default();
+            locks.request(T1, &[row(1, Mode::Exclusive)]);
+            let kept = locks.held(T1).len();
+            if waits {
+                locks.request(T2, &[row(2, Mode::Shared)]);
+            }
+            let granting = locks.request(T1, &[row(1, Mode::Exclusive), row(2, Mode::Exclusive)]);
+            assert_eq!(granting, if waits { Granting::Waits } else { Granting::Granted });
+            assert_eq!(locks.request(T3, &[row(2, Mode::Shared)]), Granting::Waits);
+            assert_eq!(locks.take_back(T1, kept), [T3]);
+            assert_eq!(locks.held(T1), [row(1, Mode::Exclusive)]);
+            assert_eq!(locks.take_back(T1, kept), []);
+            for txn in [T1, T2, T3] {
+                locks.release(txn);
+            }
+            assert!(locks.is_empty());
+        }
     }
 
     #[test]

@@ -30,9 +30,10 @@ use crate::record::Record;
 pub enum Directive {
     Execute { op: OpId, replica: ReplicaId, how: How, hold: bool },
     Release { op: OpId, replica: ReplicaId },
-    Revalidate { replica: ReplicaId },
+    Revalidate { replica: ReplicaId, how: How },
     Leave { replica: ReplicaId },
     Finish { op: OpId, replica: Option<ReplicaId> },
+    Withdraw { op: OpId },
     Refuse { op: OpId, reason: Refusal },
     CommitAt { replica: ReplicaId, csn: Csn },
     Acknowledge { op: OpId, csn: Csn },
@@ -461,12 +462,15 @@ impl Scheduler {
             Effect::Release { txn, op, replica } => {
                 outbox.post(state, txn, Directive::Release { op, replica })
             }
-            Effect::Revalidate { txn, replica } => outbox.post(state, txn, Directive::Revalidate { replica }),
+            Effect::Revalidate { txn, replica, how } => {
+                outbox.post(state, txn, Directive::Revalidate { replica, how });
+            }
             Effect::Leave { txn, replica } => outbox.post(state, txn, Directive::Leave { replica }),
             Effect::Finish { txn, op, replica } => {
                 self.publish(state, txn);
                 outbox.post(state, txn, Directive::Finish { op, replica });
             }
+            Effect::Withdraw { txn, op } => outbox.post(state, txn, Directive::Withdraw { op }),
             Effect::Refuse { txn, op, reason } => outbox.post(state, txn, Directive::Refuse { op, reason }),
             Effect::CommitAt { txn, replica, csn } => match state.armed.entry(txn) {
                 Entry::Occupied(commit) if commit.get().replica == replica => {

@@ -143,6 +143,7 @@ impl Mix {
             insert_after_scan: weight(20),
             reads: weight(20),
             locking: weight(10),
+            impatient: weight(15),
             replace_unique: weight(8),
             truncate: weight(3),
             uniques: weight(10) > 2,

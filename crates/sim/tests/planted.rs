@@ -388,7 +388,7 @@ impl Bug for RevalidationSkipped {
     fn handle(&mut self, inner: &mut Inner<'_>, event: Event, effects: &mut Vec<Effect>) {
         for effect in inner.handle(event) {
             match effect {
-                Effect::Revalidate { txn, replica } => {
+                Effect::Revalidate { txn, replica, how: How::Home { .. } } => {
                     self.to_open.insert(txn);
                     self.handle(inner, Event::Revalidated { txn, replica, same: true }, effects);
                 }
@@ -405,6 +405,35 @@ impl Bug for RevalidationSkipped {
 #[test]
 fn a_skipped_revalidation_shows_in_the_history() {
     expect_caught::<RevalidationSkipped>(calm, &["anomaly", "order broken"]);
+}
+
+/// A read phase that gave its snapshot up goes on in another one, though what it had read has changed.
+#[derive(Default)]
+struct SnapshotMovedUnchecked {
+    to_open: BTreeSet<TxnId>,
+}
+
+impl Bug for SnapshotMovedUnchecked {
+    fn handle(&mut self, inner: &mut Inner<'_>, event: Event, effects: &mut Vec<Effect>) {
+        for effect in inner.handle(event) {
+            match effect {
+                Effect::Revalidate { txn, replica, how: How::Snapshot { .. } } => {
+                    self.to_open.insert(txn);
+                    self.handle(inner, Event::Revalidated { txn, replica, same: true }, effects);
+                }
+                Effect::Execute { txn, op, replica, how: How::Snapshot { open }, hold } => {
+                    let how = How::Snapshot { open: self.to_open.remove(&txn) || open };
+                    effects.push(Effect::Execute { txn, op, replica, how, hold });
+                }
+                effect => effects.push(effect),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_exchanged_for_another_without_running_its_reads_again_shows_in_the_history() {
+    expect_caught::<SnapshotMovedUnchecked>(calm, &["anomaly", "order broken"]);
 }
 
 /// Now and then a run of decisions is not applied at all, and said to be.

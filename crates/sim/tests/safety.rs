@@ -61,6 +61,7 @@ fn onecopy_in_calm() {
     if let Some(seen) = seen {
         assert!(seen.grants_waited > 0 && seen.freshness_waits > 0 && seen.predicted > 0, "{seen:?}");
         assert!(seen.revalidations > 0 && seen.failed_statements > 0, "{seen:?}");
+        assert!(seen.returned > 0 && seen.returned < seen.withdrawn, "{seen:?}");
         for reason in ["Deadlock", "ReadsChanged", "Cancelled"] {
             assert!(seen.refused.contains_key(reason), "{reason}: {seen:?}");
         }

@@ -392,24 +392,158 @@ fn time_limits_of_roles_and_servers_bound_waiting_as_those_of_sessions_do() {
     });
 }
 
+/// What a statement is refused with that should wait.
+async fn refused(client: &Client, sql: &str) -> SqlState {
+    let ended = tokio::time::timeout(Duration::from_secs(60), client.batch_execute(sql)).await;
+    let error = ended.unwrap_or_else(|_| panic!("it waits for ever: {sql}")).expect_err(sql);
+    error.code().cloned().unwrap_or_else(|| panic!("{sql}: {error}"))
+}
+
 #[test]
-fn transaction_that_was_given_up_while_it_waited_goes_back_to_no_savepoint_and_commits_nothing() {
+fn transaction_goes_back_to_its_savepoint_after_a_statement_that_was_given_up_while_it_waited() {
     block_on(async {
-        let (_three, [holder, client]) = start(&[TWO_TABLES]).await;
+        let (three, [holder, client]) = start(&[TWO_TABLES]).await;
+        let update = "UPDATE a SET n = n + 1 WHERE id = 1";
+        let prepared = client.prepare(update).await.unwrap();
+        let waits_at_all = || counters(&three).grants_waited;
+        for way in ["NOWAIT", "lock_timeout", "statement_timeout", "cancel", "prepared"] {
+            at_once(&holder, "BEGIN; UPDATE a SET n = 9 WHERE id = 1").await;
+            at_once(&client, "BEGIN; UPDATE b SET n = n + 1 WHERE id = 1; SAVEPOINT before").await;
+            at_once(&client, "INSERT INTO b VALUES (2, 77)").await;
+            let code = match way {
+                "NOWAIT" => refused(&client, "SELECT * FROM a WHERE id = 1 FOR UPDATE NOWAIT").await,
+                "cancel" => {
+                    let waited = waits_at_all();
+                    let token = client.cancel_token();
+                    let cancels = async {
+                        while waits_at_all() == waited {
+                            tokio::time::sleep(Duration::from_millis(10)).await;
+                        }
+                        token.cancel_query(tokio_postgres::NoTls).await.unwrap();
+                    };
+                    futures_util::future::join(refused(&client, update), cancels).await.0
+                }
+                "prepared" => {
+                    at_once(&client, "SET LOCAL lock_timeout = '20ms'").await;
+                    client.execute(&prepared, &[]).await.unwrap_err().code().cloned().unwrap()
+                }
+                // What follows it in the message is not executed.
+                limit => {
+                    refused(&client, &format!("SET LOCAL {limit} = '20ms'; {update}; DELETE FROM b")).await
+                }
+            };
+            let cancelled = matches!(way, "statement_timeout" | "cancel");
+            let expected = if cancelled { SqlState::QUERY_CANCELED } else { SqlState::LOCK_NOT_AVAILABLE };
+            assert_eq!(code, expected, "{way}");
+            for sql in ["SELECT 1", "RELEASE before", "SAVEPOINT again"] {
+                assert_eq!(refused(&client, sql).await, SqlState::IN_FAILED_SQL_TRANSACTION, "{way}: {sql}");
+            }
+            at_once(&client, "ROLLBACK TO before; RELEASE before").await;
+            at_once(&client, "INSERT INTO b SELECT max(id) + 10, 5 FROM b").await;
+            at_once(&client, "COMMIT").await;
+            at_once(&holder, "COMMIT").await;
+        }
+        assert_eq!(
+            three.everywhere("SELECT * FROM b ORDER BY id").await,
+            "1 5, 11 5, 21 5, 31 5, 41 5, 51 5"
+        );
+        assert_eq!(three.everywhere("SELECT n FROM a").await, "9");
+    });
+}
+
+#[test]
+fn transaction_that_had_only_read_goes_on_after_a_lock_that_it_did_not_get() {
+    block_on(async {
+        let (three, [holder, client]) = start(&[TWO_TABLES]).await;
+        let hold = "BEGIN; UPDATE a SET n = 9 WHERE id = 1";
+        at_once(&holder, hold).await;
+        let lock = "SELECT * FROM a WHERE id = 1 FOR UPDATE NOWAIT";
+        let not_available = SqlState::LOCK_NOT_AVAILABLE;
+        // Nothing but a savepoint came before.
+        at_once(&client, "BEGIN; SAVEPOINT one").await;
+        assert_eq!(refused(&client, lock).await, not_available);
+        at_once(&client, "ROLLBACK TO one; RELEASE one").await;
+        at_once(&client, "SAVEPOINT two; UPDATE b SET n = 1 WHERE id = 1; ROLLBACK TO two").await;
+        at_once(&client, "UPDATE b SET n = n + 10 WHERE id = 1; COMMIT").await;
+        at_once(&holder, "ROLLBACK").await;
+        assert_eq!(three.everywhere("SELECT n FROM b").await, "10");
+
+        // Reads of both tables, a setting and a cursor in the middle of its rows.
+        at_once(&holder, hold).await;
+        at_once(&client, "BEGIN; SET LOCAL application_name = 'inside'; SAVEPOINT one").await;
+        assert_eq!(at_once(&client, "SELECT a.n, b.n FROM a, b").await, "0 10");
+        at_once(&client, "DECLARE c CURSOR FOR SELECT id FROM b UNION ALL SELECT 2").await;
+        assert_eq!(at_once(&client, "FETCH c").await, "1");
+        at_once(&client, "SAVEPOINT two").await;
+        for _ in 0..2 {
+            assert_eq!(refused(&client, lock).await, not_available);
+            at_once(&client, "ROLLBACK TO two").await;
+        }
+        at_once(&client, "RELEASE two").await;
+        assert_eq!(at_once(&client, "FETCH c").await, "2");
+        assert_eq!(at_once(&client, "SHOW application_name").await, "inside");
+        // Others write what it has not read, and it sees one state of everything that it reads.
+        assert_eq!(at_once(&client, "SELECT a.n, b.n FROM a, b").await, "0 10");
+        at_once(&client, "ROLLBACK TO one").await;
+        assert_eq!(refused(&client, "FETCH c").await, SqlState::INVALID_CURSOR_NAME);
+        at_once(&client, "ROLLBACK TO one; COMMIT").await;
+        at_once(&holder, "ROLLBACK").await;
+
+        // What it has read is changed before it goes on.
+        at_once(&holder, hold).await;
+        at_once(&client, "BEGIN; SAVEPOINT one; SELECT n FROM a").await;
+        assert_eq!(refused(&client, lock).await, not_available);
+        at_once(&client, "ROLLBACK TO one").await;
+        at_once(&holder, "COMMIT").await;
+        assert_eq!(refused(&client, "SELECT n FROM b").await, SqlState::T_R_SERIALIZATION_FAILURE);
+        assert_eq!(refused(&client, "ROLLBACK TO one").await, SqlState::T_R_SERIALIZATION_FAILURE);
+        at_once(&client, "ROLLBACK").await;
+    });
+}
+
+#[test]
+fn transaction_without_a_savepoint_holds_nothing_after_a_statement_that_was_given_up() {
+    block_on(async {
+        let (three, [holder, client]) = start(&[TWO_TABLES]).await;
+        let other = three.client().await;
         at_once(&holder, "BEGIN; UPDATE a SET n = 9 WHERE id = 1").await;
-        for statement in ["SELECT 1", "COMMIT"] {
-            at_once(&client, "BEGIN; UPDATE b SET n = 77 WHERE id = 1; SAVEPOINT before").await;
-            let refused = client.batch_execute("SELECT * FROM a WHERE id = 1 FOR UPDATE NOWAIT").await;
-            assert_eq!(refused.unwrap_err().code(), Some(&SqlState::LOCK_NOT_AVAILABLE));
-            let lost = client.batch_execute("ROLLBACK TO before").await.unwrap_err();
-            assert_eq!(lost.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE));
-            // It has failed for good, and says so: the first statement is refused, and a COMMIT rolls back.
-            let ends = tokio::time::timeout(Duration::from_secs(60), client.batch_execute(statement)).await;
-            assert_eq!(ends.expect("an answer").is_ok(), statement == "COMMIT");
-            at_once(&client, "ROLLBACK").await;
-            assert_eq!(at_once(&client, "SELECT n FROM b").await, "0");
+        for begin in ["BEGIN;", ""] {
+            let text = format!(
+                "{begin} UPDATE b SET n = 77 WHERE id = 1; SELECT * FROM a WHERE id = 1 FOR UPDATE NOWAIT; SELECT 1"
+            );
+            assert_eq!(refused(&client, &text).await, SqlState::LOCK_NOT_AVAILABLE);
+            at_once(&other, "UPDATE b SET n = n + 1 WHERE id = 1").await;
+            if begin.is_empty() {
+                assert_eq!(at_once(&client, "SELECT n FROM b").await, "2");
+                continue;
+            }
+            assert_eq!(refused(&client, "SELECT 1").await, SqlState::IN_FAILED_SQL_TRANSACTION);
+            assert_eq!(refused(&client, "ROLLBACK TO nowhere").await, SqlState::S_E_INVALID_SPECIFICATION);
+            // It rolls back, and says so.
+            at_once(&client, "COMMIT").await;
         }
         at_once(&holder, "COMMIT").await;
+    });
+}
+
+#[test]
+fn transaction_given_up_for_a_deadlock_goes_back_to_no_savepoint_and_commits_nothing() {
+    block_on(async {
+        let (_three, [older, younger]) = start(&[TWO_TABLES]).await;
+        for end in ["SELECT 1", "COMMIT"] {
+            at_once(&older, "BEGIN; UPDATE a SET n = 1 WHERE id = 1").await;
+            at_once(&younger, "BEGIN; UPDATE b SET n = 77 WHERE id = 1; SAVEPOINT before").await;
+            let circle = futures_util::future::join(
+                refused(&younger, "UPDATE a SET n = 77 WHERE id = 1"),
+                at_once(&older, "UPDATE b SET n = 1 WHERE id = 1"),
+            );
+            assert_eq!(circle.await.0, SqlState::T_R_DEADLOCK_DETECTED);
+            assert_eq!(refused(&younger, "ROLLBACK TO before").await, SqlState::T_R_SERIALIZATION_FAILURE);
+            assert_eq!(younger.batch_execute(end).await.is_ok(), end == "COMMIT");
+            at_once(&younger, "ROLLBACK").await;
+            at_once(&older, "COMMIT").await;
+            assert_eq!(at_once(&younger, "SELECT n FROM b").await, "1");
+        }
     });
 }
 

@@ -266,12 +266,22 @@ impl Session {
                         Executed::Refused => return Ok(Ran::Failed),
                     }
                 }
-                Directive::Revalidate { replica } => {
-                    if let Some(failure) = self.revalidate(id, replica).await? {
+                Directive::Revalidate { replica, how } => {
+                    if let Some(failure) = self.revalidate(id, replica, how).await? {
                         return Ok(self.end_with(id, &failure).await);
                     }
                 }
                 Directive::Leave { replica } => self.leave(replica).await,
+                Directive::Withdraw { op } => {
+                    let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
+                    self.drop_held();
+                    if let Some(txn) = self.txn.as_mut() {
+                        txn.on_withdrawn();
+                    }
+                    self.fail(&cancelled.failure());
+                    self.end_if_failed(id).await;
+                    return Ok(Ran::Failed);
+                }
                 Directive::Refuse { op, reason } => {
                     let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
                     self.drop_held();
@@ -420,9 +430,9 @@ impl Session {
             // All of it must see one state. The block is rolled back before the lane is lent again.
             commands.push("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY".to_owned());
         }
-        if matches!(how, How::Home { open: true })
+        if matches!(how, How::Home { open: true } | How::Snapshot { open: true })
             && self.txn.as_ref().is_some_and(|txn| txn.cursors && !txn.reads.is_empty())
-            && let Err(error) = self.reopen_cursors(&mut lane, std::mem::take(&mut commands)).await
+            && let Err(error) = self.reopen_cursors(&mut lane, how, std::mem::take(&mut commands)).await
         {
             self.lose_lane(lane, &error);
             self.report(id, op, replica, Outcome::Lost { answer_begun: false }, started.elapsed_ns());
@@ -686,8 +696,9 @@ impl Session {
         let mut lane = Lane { lent, replica };
         self.dress(&mut lane.lent, commands);
         commands.extend(open.map(str::to_owned));
-        if let (How::Home { open: true }, Some(txn)) = (how, self.txn.as_mut()) {
-            txn.at_home = true;
+        if let (true, Some(txn)) = (open.is_some(), self.txn.as_mut()) {
+            txn.at_home = matches!(how, How::Home { .. });
+            txn.is_between_lanes = false;
             commands.extend(txn.repeat.iter().cloned());
         }
         Ok(lane)
@@ -762,9 +773,14 @@ impl Session {
         }
     }
 
-    /// Brings a transaction's cursors and portals to its home, by running the reads of its read phase again there: nothing
-    /// that they read has changed, or they would be compared.
-    async fn reopen_cursors(&mut self, lane: &mut Lane, commands: Vec<String>) -> Result<(), LaneError> {
+    /// Brings a transaction's cursors and portals to its home, or to a new snapshot, by running the reads of its read phase
+    /// again there: nothing that they read has changed, or they would be compared.
+    async fn reopen_cursors(
+        &mut self,
+        lane: &mut Lane,
+        how: How,
+        commands: Vec<String>,
+    ) -> Result<(), LaneError> {
         for command in &commands {
             lane.lent.lane.command(command).await?;
         }
@@ -777,14 +793,27 @@ impl Session {
                 Err(UnitError::Client(_)) => return Err(LaneError::Closed),
             }
         }
+        self.keep_reads(how, reads);
         Ok(())
     }
 
-    /// Opens the transaction at its home, runs the reads of its read phase again and compares. Returns why
-    /// there is no lane for it, if that is not the replica's fault.
-    async fn revalidate(&mut self, id: TxnId, replica: ReplicaId) -> Result<Option<Failure>, ClientError> {
+    /// A read phase that goes on in another snapshot may have to run its reads once more; at the home they are held.
+    fn keep_reads(&mut self, how: How, reads: Vec<(Request, u64)>) {
+        if let (How::Snapshot { .. }, Some(txn)) = (how, self.txn.as_mut()) {
+            txn.reads = reads;
+        }
+    }
+
+    /// Opens the transaction at its home or in a new snapshot, runs the reads of its read phase again and compares. Returns
+    /// why there is no lane for it, if that is not the replica's fault.
+    async fn revalidate(
+        &mut self,
+        id: TxnId,
+        replica: ReplicaId,
+        how: How,
+    ) -> Result<Option<Failure>, ClientError> {
         let mut commands = Vec::new();
-        let lane = self.lane_for(replica, How::Home { open: true }, &mut commands).await;
+        let lane = self.lane_for(replica, how, &mut commands).await;
         let reads = self.txn.as_mut().map(|txn| std::mem::take(&mut txn.reads)).unwrap_or_default();
         let mut lane = match lane {
             Ok(lane) => lane,
@@ -821,9 +850,8 @@ impl Session {
                 break;
             }
         }
-        if let Some(txn) = self.txn.as_mut() {
-            txn.home = Some(lane);
-        }
+        self.keep_reads(how, reads);
+        self.keep_lane(lane);
         self.shared.scheduler.handle(Event::Revalidated { txn: id, replica, same });
         Ok(None)
     }

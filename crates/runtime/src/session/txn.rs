@@ -39,6 +39,9 @@ pub struct Txn {
     pub turn: Turn,
     /// It has left its read phase.
     pub at_home: bool,
+    /// It has nothing open anywhere though it has begun: it left its snapshot for a statement that was withdrawn, so its next
+    /// one opens another, or its home.
+    pub is_between_lanes: bool,
     /// Reads of the read phase, with the hashes of their answers.
     pub reads: Vec<(Request, u64)>,
     reads_bytes: usize,
@@ -48,7 +51,7 @@ pub struct Txn {
     pub cursors: bool,
     /// Names of cursors that it has declared.
     pub declared: Vec<String>,
-    /// Settings and savepoints to repeat on the home's lane.
+    /// Settings and savepoints to repeat on the home's lane, or in another snapshot.
     pub repeat: Vec<String>,
     pub writes: Vec<Write>,
     pub writes_bytes: usize,
@@ -115,7 +118,17 @@ pub enum Listen {
 impl Txn {
     /// The core has ended it, or the replica on which it executed is lost: no savepoint of it is left anywhere.
     pub fn is_given_up(&self) -> bool {
-        self.over || (self.begun && self.home.is_none() && self.snapshot.is_none())
+        self.over || (self.begun && !self.is_between_lanes && !self.has_lane())
+    }
+
+    fn has_lane(&self) -> bool {
+        self.home.is_some() || self.snapshot.is_some()
+    }
+
+    /// A statement that waited in the core ran nowhere, and the transaction can go on.
+    pub fn on_withdrawn(&mut self) {
+        // A home that is missing was lost.
+        self.is_between_lanes = !self.at_home && !self.has_lane();
     }
 
     pub fn new(id: TxnId, explicit: bool, form: u64, environment: &Environment) -> Txn {
@@ -134,6 +147,7 @@ impl Txn {
             home: None,
             turn: Turn::Told,
             at_home: false,
+            is_between_lanes: false,
             reads: Vec::new(),
             reads_bytes: 0,
             reads_lost: false,

@@ -43,6 +43,8 @@ pub(crate) enum Reply {
     Committed(Option<(Plan, Answer)>),
     /// The database refused the statement.
     Failed,
+    /// The statement was given up while it waited, and ran nowhere; the transaction can go on.
+    Withdrawn,
     /// The core refused the statement; the transaction is over.
     Refused(Refusal),
 }

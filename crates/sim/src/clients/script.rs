@@ -39,6 +39,8 @@ pub(crate) struct Script {
     pub(crate) stalls_before: Option<usize>,
     /// The statement that the client cancels soon after sending it.
     pub(crate) cancels: Option<usize>,
+    /// If that did not run, the client returns to a savepoint before it and goes on; otherwise it rolls back.
+    pub(crate) returns: bool,
 }
 
 impl Script {
@@ -72,6 +74,8 @@ pub struct Mix {
     pub reads: u32,
     /// Locking reads and then updates.
     pub locking: u32,
+    /// A locking read or an update that is given up if it waits, as NOWAIT does, and then something else.
+    pub impatient: u32,
     /// A delete and an insert of the unique value that it freed.
     pub replace_unique: u32,
     /// TRUNCATE.
@@ -88,6 +92,8 @@ pub struct Mix {
     pub stall_per_mille: u64,
 }
 
+/// Of 1,000 clients whose statement was given up so many return to a savepoint.
+const RETURNS_PER_MILLE: u64 = 800;
 /// Forms of BEGIN.
 const FORMS: [u64; 5] = [1, 2, 3, 4, 5];
 
@@ -124,6 +130,7 @@ impl Scripts {
                 (mix.insert_after_scan, Scripts::insert_after_scan),
                 (mix.reads, Scripts::reads),
                 (mix.locking, Scripts::locking),
+                (mix.impatient, Scripts::impatient),
                 (mix.replace_unique, Scripts::replace_unique),
                 (mix.truncate, Scripts::truncate),
             ])
@@ -145,6 +152,7 @@ impl Scripts {
         }
         if self.random.chance(self.mix.cancel_per_mille) {
             script.cancels = Some(any_step(&mut self.random));
+            script.returns = self.random.chance(RETURNS_PER_MILLE);
         }
         if self.random.chance(self.mix.stall_per_mille) {
             script.stalls_before = Some(self.random.between(0, steps as u64) as usize);
@@ -216,6 +224,24 @@ impl Scripts {
         let mut statements = vec![self.read(), locking, self.update(table, find)];
         statements.drain(..self.random.below(2) as usize);
         self.bracketed(statements, FORMS[0])
+    }
+
+    fn impatient(&mut self) -> Script {
+        let mut statements = Vec::new();
+        let mut anything = |scripts: &mut Scripts, at_least| {
+            for _ in 0..scripts.random.between(at_least, 2) {
+                statements.push(if scripts.random.chance(600) { scripts.read() } else { scripts.write() });
+            }
+            statements.len()
+        };
+        let given_up = anything(self, 0);
+        anything(self, 1);
+        let (table, find) = self.row();
+        let wanted = if self.random.chance(500) { self.locking_read() } else { self.update(table, find) };
+        statements.insert(given_up, wanted);
+        let returns = self.random.chance(RETURNS_PER_MILLE);
+        let form = self.random.pick(&FORMS);
+        Script { cancels: Some(given_up), returns, ..self.bracketed(statements, form) }
     }
 
     fn replace_unique(&mut self) -> Script {
@@ -355,5 +381,6 @@ fn single_of(statements: Vec<Draft>) -> Script {
         ending: Ending::Commit,
         stalls_before: None,
         cancels: None,
+        returns: false,
     }
 }

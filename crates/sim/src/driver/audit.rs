@@ -29,6 +29,10 @@ pub struct Statistics {
     pub decisions: u64,
     /// Refusals of the core, by reason.
     pub refused: BTreeMap<String, u64>,
+    /// Statements given up while they waited, of transactions that could go on.
+    pub withdrawn: u64,
+    /// Transactions that went on after that.
+    pub returned: u64,
     /// Statements that a database refused.
     pub failed_statements: u64,
     /// Statements that waited within a database.
@@ -64,6 +68,8 @@ impl Statistics {
         for (reason, count) in &other.refused {
             *self.refused.entry(reason.clone()).or_default() += count;
         }
+        self.withdrawn += other.withdrawn;
+        self.returned += other.returned;
         self.failed_statements += other.failed_statements;
         self.blocked_statements += other.blocked_statements;
         self.breakages += other.breakages;

@@ -130,6 +130,15 @@ impl Simulation<'_> {
                 }
                 self.end_script(client, Status::Aborted);
             }
+            Reply::Withdrawn if current.script.returns => {
+                self.statistics.returned += 1;
+                current.step += 1;
+                self.client_thinks(client);
+            }
+            Reply::Withdrawn => {
+                self.send_request(client, Request::Rollback);
+                self.end_script(client, Status::Aborted);
+            }
             Reply::Refused(_) => self.end_script(client, Status::Aborted),
         }
     }

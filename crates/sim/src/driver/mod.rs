@@ -284,13 +284,14 @@ impl<'a> Simulation<'a> {
                 self.on_execute(txn, op, replica, how, hold);
             }
             Effect::Release { txn, op, replica } => self.on_release(txn, op, replica),
-            Effect::Revalidate { txn, replica } => {
-                self.on_revalidate(txn, replica);
+            Effect::Revalidate { txn, replica, how } => {
+                self.on_revalidate(txn, replica, how);
                 self.revalidations += 1;
                 self.reached(Moment::Revalidate(self.revalidations));
             }
             Effect::Leave { txn, replica } => self.on_leave(txn, replica),
             Effect::Finish { txn, op, replica } => self.on_finish(txn, op, replica),
+            Effect::Withdraw { txn, op } => self.on_withdraw(txn, op),
             Effect::Refuse { txn, op, reason } => self.on_refuse(txn, op, reason),
             Effect::Append { csn, decision } => {
                 self.on_append(csn, decision);

@@ -392,6 +392,17 @@ impl Simulation<'_> {
         self.queue.schedule(at, Wake::Client { client, connection, wake: ClientWake::Reply(number, reply) });
     }
 
+    /// The statement has run nowhere. A client that returns to a savepoint before it goes on as if nothing had been.
+    pub(super) fn on_withdraw(&mut self, txn: TxnId, op: OpId) {
+        self.statistics.withdrawn += 1;
+        let Some(open) = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else {
+            return self.senseless(txn, Some(op), "withdraws what nobody awaits");
+        };
+        open.plans.remove(&op);
+        open.awaited = None;
+        self.reply(txn, Reply::Withdrawn);
+    }
+
     pub(super) fn on_refuse(&mut self, txn: TxnId, op: OpId, reason: Refusal) {
         *self.statistics.refused.entry(format!("{reason:?}")).or_default() += 1;
         let awaited = self.node.txns.get(&txn).map(|open| open.awaited);

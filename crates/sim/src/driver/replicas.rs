@@ -197,14 +197,15 @@ impl Simulation<'_> {
         }
     }
 
-    pub(super) fn on_revalidate(&mut self, txn: TxnId, replica: ReplicaId) {
+    pub(super) fn on_revalidate(&mut self, txn: TxnId, replica: ReplicaId, how: How) {
         if !self.replica(replica).up {
             self.core_soon(Event::HomeLost { txn, replica });
             return;
         }
         let lane = self.open_lane(txn, replica);
         let step = self.rerun_step(replica, txn, 0);
-        let open = Some(Isolation::ReadCommitted);
+        let in_snapshot = matches!(how, How::Snapshot { .. });
+        let open = Some(if in_snapshot { Isolation::RepeatableRead } else { Isolation::ReadCommitted });
         let job = Job::Rerun { txn, index: 0, same: true };
         self.command(replica, txn, step, Operation::Work { lane, open, job });
     }

@@ -335,7 +335,7 @@ impl<'a> Simulation<'a> {
                 self.mark("release", [txn.0, u64::from(op.0), u64::from(replica.0)]);
                 self.release(txn, op, replica);
             }
-            Effect::Revalidate { txn, replica } => {
+            Effect::Revalidate { txn, replica, .. } => {
                 self.command(place, replica, Command::Revalidate { txn });
             }
             Effect::Leave { txn, replica } => self.command(place, replica, Command::Leave { txn }),
@@ -375,10 +375,13 @@ impl<'a> Simulation<'a> {
             Effect::SetTimer { timer, at } => self.queue.schedule(at, Wake::Timer { place, timer }),
             Effect::Forget { txn } => _ = self.txns.remove(&txn),
             Effect::Notice { notice: Notice::EveryTableLocked, .. } => self.measured.every_table_locked += 1,
-            Effect::Values { txn, .. } | Effect::Ship { txn, .. } | Effect::ApplyShipped { txn, .. } => {
+            Effect::Values { txn, .. }
+            | Effect::Withdraw { txn, .. }
+            | Effect::Ship { txn, .. }
+            | Effect::ApplyShipped { txn, .. } => {
                 self.fault(Fault::Senseless {
                     txn,
-                    what: "gives values or ships writes, which nobody does here",
+                    what: "gives values, withdraws statements or ships writes, for which nobody asks here",
                 });
             }
         }

@@ -206,6 +206,7 @@ impl Onecopy {
         if txn.state == State::Doomed {
             return self.refuse(id, op, Refusal::HomeLost, effects);
         }
+        let before = txn.mark();
         txn.prefix = txn.prefix.then(statement.class);
         let reads_only = statement.kind == StatementKind::Read;
         let predicted = reads_only
@@ -221,7 +222,7 @@ impl Onecopy {
             txn.note_references(&statement.access);
         }
         let in_read_phase = txn.home.is_none() && ((reads_only && !predicted) || txn.read_only);
-        txn.pending = Some(Pending { op, statement, predicted, sent: None });
+        txn.pending = Some(Pending::new(op, statement, predicted, before));
         match (in_read_phase, txn.autocommit) {
             (true, true) => self.place_single_read(id, effects),
             (true, false) => self.place_read_phase(id, effects),
@@ -314,16 +315,28 @@ impl Onecopy {
     }
 
     fn on_cancel(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
-        let waits = self.txns.get(&id).is_some_and(|txn| {
-            let waiting_op = if txn.state == State::AwaitingOwed {
-                Some(txn.commit_op)
-            } else {
-                txn.pending.as_ref().map(|pending| pending.op)
-            };
-            txn.state.waits_in_core() && waiting_op == Some(op)
-        });
-        if waits {
-            self.refuse(id, op, Refusal::Cancelled, effects);
+        let Some(txn) = self.txns.get(&id).filter(|txn| txn.state.waits_in_core()) else { return };
+        let commits = txn.state == State::AwaitingOwed;
+        let waiting_op =
+            if commits { Some(txn.commit_op) } else { txn.pending.as_ref().map(|pending| pending.op) };
+        match waiting_op == Some(op) {
+            true if commits || txn.autocommit => self.refuse(id, op, Refusal::Cancelled, effects),
+            true => self.withdraw(id, op, effects),
+            false => {}
+        }
+    }
+
+    /// A statement that waits is taken back. Nothing of it has run, so its transaction stands where it stood before.
+    fn withdraw(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(pending) = txn.pending.take() else { return };
+        txn.state = State::AwaitingClient;
+        txn.return_to(pending.before);
+        effects.push(Effect::Withdraw { txn: id, op });
+        let granted = self.locks.take_back(id, pending.held_before);
+        self.on_granted(granted, effects);
+        if pending.begins_schema_change {
+            self.end_schema_change(id, effects);
         }
     }
 
@@ -379,10 +392,18 @@ impl Onecopy {
             Some(replica) => {
                 let position = self.replicas.get(replica).applied;
                 txn.snapshot = Some(Snapshot { replica, position });
+                // A statement that was withdrawn since had given the snapshot up. What was read there must be the same in the
+                // new one; by what has been written so far that cannot be said, since the new one is taken later.
+                let has_read = txn.pending.as_ref().is_some_and(|pending| pending.before.has_read());
+                let moves = txn.left_snapshot.take().is_some() && has_read;
                 *self.snapshots.entry(position).or_insert(0) += 1;
                 self.counts.reads_placed += 1;
                 self.replicas.get_mut(replica).reads += 1;
-                self.execute(id, replica, How::Snapshot { open: true }, effects);
+                let how = How::Snapshot { open: true };
+                match moves {
+                    true => self.revalidate(id, replica, how, effects),
+                    false => self.execute(id, replica, how, effects),
+                }
             }
             None => self.await_any(id, floor),
         }
@@ -450,6 +471,9 @@ impl Onecopy {
     fn request_items(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
         let request = txn.next_request();
+        if let Some(pending) = &mut txn.pending {
+            pending.held_before = self.locks.held(id).len();
+        }
         txn.wants_home = true;
         txn.state = State::AwaitingGrant;
         match self.locks.request(id, &request) {
@@ -474,15 +498,14 @@ impl Onecopy {
 
     fn on_items_granted(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        let changes_schema = txn.pending.as_ref().is_some_and(|p| p.statement.kind == StatementKind::Schema);
-        if !changes_schema {
-            return self.place_at_home(id, effects);
+        let change = txn.pending.as_mut().filter(|pending| pending.statement.kind == StatementKind::Schema);
+        let Some(pending) = change else { return self.place_at_home(id, effects) };
+        if !self.schema_changers.contains(&id) {
+            pending.begins_schema_change = true;
+            self.schema_changers.push(id);
         }
         // Its own snapshot would stand in its own way.
         self.leave_snapshot(id, effects);
-        if !self.schema_changers.contains(&id) {
-            self.schema_changers.push(id);
-        }
         self.place_schema_change(id, effects);
     }
 
@@ -556,18 +579,27 @@ impl Onecopy {
         if unchanged {
             return self.execute_at_home(id, home, How::Home { open: true }, effects);
         }
+        self.revalidate(id, home, How::Home { open: true }, effects);
+    }
+
+    fn revalidate(&mut self, id: TxnId, replica: ReplicaId, how: How, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
         self.counts.revalidations += 1;
         txn.state = State::AwaitingRevalidation;
-        effects.push(Effect::Revalidate { txn: id, replica: home });
+        effects.push(Effect::Revalidate { txn: id, replica, how });
     }
 
     fn on_revalidated(&mut self, id: TxnId, replica: ReplicaId, same: bool, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get(&id) else { return };
-        if txn.state != State::AwaitingRevalidation || txn.home != Some(replica) {
+        if txn.state != State::AwaitingRevalidation || !txn.uses(replica) {
             return;
         }
-        if same {
-            return self.execute_at_home(id, replica, How::Home { open: false }, effects);
+        match (same, txn.home) {
+            (true, Some(home)) => {
+                return self.execute_at_home(id, home, How::Home { open: false }, effects);
+            }
+            (true, None) => return self.execute(id, replica, How::Snapshot { open: false }, effects),
+            (false, _) => {}
         }
         self.counts.reads_changed += 1;
         let op = txn.pending.as_ref().map_or(txn.commit_op, |pending| pending.op);

@@ -15,6 +15,7 @@ const T3: TxnId = TxnId(3);
 const OP0: OpId = OpId(0);
 const OP1: OpId = OpId(1);
 const OP2: OpId = OpId(2);
+const OP3: OpId = OpId(3);
 
 struct Rig {
     protocol: Onecopy,
@@ -50,6 +51,10 @@ impl Rig {
     fn done(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) {
         let outcome = Outcome::Done { returned: Vec::new() };
         self.on(Event::Executed { txn, op, replica, outcome, elapsed_ns: 1_000 });
+    }
+    /// The driver gives up a statement that waits.
+    fn cancel(&mut self, txn: TxnId, op: OpId) {
+        self.on(Event::Cancel { txn, op });
     }
     fn commit(&mut self, txn: TxnId, op: OpId) {
         self.on(Event::Commit { txn, op });
@@ -105,6 +110,12 @@ fn commit_at(txn: TxnId, replica: ReplicaId, csn: u64) -> Effect {
 }
 fn acknowledge(txn: TxnId, op: OpId, csn: u64) -> Effect {
     Effect::Acknowledge { txn, op, csn: Csn(csn) }
+}
+fn leave(txn: TxnId, replica: ReplicaId) -> Effect {
+    Effect::Leave { txn, replica }
+}
+fn withdraw(txn: TxnId, op: OpId) -> Effect {
+    Effect::Withdraw { txn, op }
 }
 const ALONE: How = How::Alone;
 const OPEN_SNAPSHOT: How = How::Snapshot { open: true };
@@ -253,7 +264,7 @@ fn reads_that_a_later_commit_may_have_changed_are_run_again_and_refused_if_they_
         rig.done(T1, OP0, R0);
         rig.commit_row_at(T2, 1, R1, 1);
         rig.statement(T1, OP1, write(2));
-        rig.expect(&[Effect::Leave { txn: T1, replica: R0 }, Effect::Revalidate { txn: T1, replica: R1 }]);
+        rig.expect(&[leave(T1, R0), Effect::Revalidate { txn: T1, replica: R1, how: OPEN_HOME }]);
         rig.on(Event::Revalidated { txn: T1, replica: R1, same });
         if same {
             rig.expect(&[execute(T1, OP1, R1, HOME)]);
@@ -478,6 +489,10 @@ fn insert_child(child: i64, parent: i64) -> Statement {
         smallvec![Access::new(Item::rows(TableId(2), equals), Mode::Insert), row(parent, Mode::KeyShared),];
     Statement { class: ClassId(4), kind: StatementKind::Write, access }
 }
+fn write_of_other_table(key: i64) -> Statement {
+    let item = Item::rows(TableId(2), [(ColumnId(1), ValueHash::of_integer(key))]);
+    statement(StatementKind::Write, &[Access::new(item, Mode::NoKeyExclusive)])
+}
 fn statement(kind: StatementKind, access: &[Access]) -> Statement {
     Statement { class: ClassId(5), kind, access: access.iter().cloned().collect() }
 }
@@ -632,4 +647,235 @@ fn a_replica_that_came_back_serves_as_soon_as_it_contains_what_was_forgotten_tho
     rig.single(TxnId(5), read(1));
     rig.single(TxnId(6), read(1));
     rig.expect(&[execute(TxnId(5), OP0, R1, ALONE), execute(TxnId(6), OP0, R0, ALONE)]);
+}
+
+#[test]
+fn a_statement_given_up_while_it_waits_for_items_is_taken_back_and_its_transaction_goes_on_at_its_home() {
+    let mut rig = rig();
+    rig.single(T2, write(2));
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(1));
+    rig.done(T1, OP0, R1);
+    rig.effects.clear();
+    rig.statement(T1, OP1, write(2));
+    // Whoever comes for the same row waits behind it.
+    rig.single(T3, write(2));
+    rig.cancel(T1, OP1);
+    rig.expect(&[withdraw(T1, OP1)]);
+    assert_eq!(rig.protocol.locks.held(T1), [row(1, Mode::NoKeyExclusive)]);
+    rig.cancel(T1, OP1);
+    rig.expect(&[]);
+
+    rig.on(Event::Executed { txn: T2, op: OP0, replica: R0, outcome: Outcome::Failed, elapsed_ns: 1 });
+    rig.expect(&[leave(T2, R0), execute_held(T3, OP0, R0, OPEN_HOME)]);
+    rig.statement(T1, OP2, write(3));
+    rig.expect(&[execute(T1, OP2, R1, HOME)]);
+    rig.done(T1, OP2, R1);
+    rig.commit(T1, OP3);
+    rig.expect(&[append(T1, 1)]);
+}
+
+#[test]
+fn a_statement_given_up_while_its_home_lags_lets_go_of_what_it_was_granted_and_of_nothing_else() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(1));
+    rig.done(T1, OP0, R0);
+    rig.commit_row_at(T2, 2, R1, 1);
+    rig.statement(T1, OP1, write(2));
+    rig.single(T3, write(2));
+    rig.expect(&[]);
+    rig.cancel(T1, OP1);
+    rig.expect(&[withdraw(T1, OP1), execute_held(T3, OP0, R1, OPEN_HOME)]);
+    assert_eq!(rig.protocol.locks.held(T1), [row(1, Mode::NoKeyExclusive)]);
+    // What it waited for comes, and finds nobody.
+    rig.applied(R0, 1);
+    rig.expect(&[]);
+    rig.commit(T1, OP2);
+    rig.expect(&[append(T1, 2)]);
+}
+
+#[test]
+fn a_first_statement_given_up_while_it_waits_leaves_a_transaction_that_begins_anew() {
+    for next in [read(1), write(3)] {
+        let mut rig = rig();
+        rig.single(T2, write(2));
+        rig.begin(T1);
+        rig.statement(T1, OP0, write(2));
+        rig.effects.clear();
+        rig.cancel(T1, OP0);
+        rig.expect(&[withdraw(T1, OP0)]);
+        assert!(rig.protocol.locks.held(T1).is_empty());
+        let how = if next.kind == StatementKind::Read { OPEN_SNAPSHOT } else { OPEN_HOME };
+        rig.statement(T1, OP1, next);
+        rig.expect(&[execute(T1, OP1, R1, how)]);
+        rig.on(Event::Rollback { txn: T1 });
+        rig.expect(&[leave(T1, R1)]);
+        assert!(rig.protocol.locks.held(T1).is_empty());
+    }
+}
+
+#[test]
+fn a_read_phase_that_waited_for_a_replica_starts_from_what_is_told_when_its_next_statement_comes() {
+    let mut rig = rig();
+    rig.single(T2, write(2));
+    rig.done(T2, OP0, R0);
+    rig.durable(1);
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.effects.clear();
+    rig.cancel(T1, OP0);
+    rig.expect(&[withdraw(T1, OP0)]);
+    rig.applied(R1, 1);
+    rig.expect(&[acknowledge(T2, OP0, 1)]);
+    rig.commit_row_at(T3, 3, R1, 2);
+    rig.applied(R0, 1);
+    rig.effects.clear();
+    rig.statement(T1, OP1, read(1));
+    rig.expect(&[execute(T1, OP1, R1, OPEN_SNAPSHOT)]);
+    assert_eq!(rig.protocol.txns[&T1].reads.len(), 1);
+}
+
+/// T1 has read row 1 in a snapshot at R0, which it gave up for a statement that was withdrawn.
+fn rig_without_its_snapshot() -> Rig {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.done(T1, OP0, R0);
+    rig.single(T2, write(2));
+    rig.effects.clear();
+    rig.statement(T1, OP1, write(2));
+    rig.expect(&[leave(T1, R0)]);
+    rig.cancel(T1, OP1);
+    rig.expect(&[withdraw(T1, OP1)]);
+    assert!(rig.protocol.locks.held(T1).is_empty());
+    rig
+}
+
+#[test]
+fn a_read_phase_whose_snapshot_was_given_up_goes_on_in_a_new_one_where_its_reads_are_run_again() {
+    let moved = Effect::Revalidate { txn: T1, replica: R0, how: OPEN_SNAPSHOT };
+    for same in [true, false] {
+        let mut rig = rig_without_its_snapshot();
+        rig.statement(T1, OP2, read(5));
+        rig.expect(std::slice::from_ref(&moved));
+        rig.on(Event::Revalidated { txn: T1, replica: R0, same });
+        if same {
+            rig.expect(&[execute(T1, OP2, R0, SNAPSHOT)]);
+            rig.done(T1, OP2, R0);
+            rig.statement(T1, OP3, read(6));
+            rig.expect(&[execute(T1, OP3, R0, SNAPSHOT)]);
+        } else {
+            rig.expect(&[leave(T1, R0), Effect::Refuse { txn: T1, op: OP2, reason: Refusal::ReadsChanged }]);
+            assert!(rig.protocol.snapshots.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_write_after_a_snapshot_was_given_up_is_validated_against_that_snapshot() {
+    for changed in [false, true] {
+        let mut rig = rig_without_its_snapshot();
+        if changed {
+            rig.commit_row_at(T3, 1, R0, 1);
+        }
+        rig.statement(T1, OP2, write(7));
+        let home = Effect::Revalidate { txn: T1, replica: R0, how: OPEN_HOME };
+        rig.expect(&[if changed { home } else { execute(T1, OP2, R0, OPEN_HOME) }]);
+        assert_eq!(
+            rig.protocol.locks.held(T1),
+            [row(7, Mode::NoKeyExclusive), row(1, Mode::Shared)],
+            "nothing is left of the row that it did not get"
+        );
+    }
+}
+
+#[test]
+fn a_commit_after_a_withdrawn_statement_needs_no_replica_and_a_lost_replica_concerns_it_no_more() {
+    let mut rig = rig_without_its_snapshot();
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.expect(&[]);
+    rig.commit(T1, OP2);
+    rig.expect(&[Effect::Finish { txn: T1, op: OP2, replica: None }]);
+    assert!(!rig.protocol.txns.contains_key(&T1));
+}
+
+#[test]
+fn a_home_lost_after_a_statement_was_withdrawn_ends_the_transaction() {
+    let mut rig = rig();
+    rig.single(T2, write(2));
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(1));
+    rig.done(T1, OP0, R1);
+    rig.statement(T1, OP1, write(2));
+    rig.cancel(T1, OP1);
+    rig.effects.clear();
+    rig.on(Event::ReplicaDown { replica: R1 });
+    rig.expect(&[leave(T1, R1)]);
+    rig.statement(T1, OP2, read(1));
+    rig.expect(&[Effect::Refuse { txn: T1, op: OP2, reason: Refusal::HomeLost }]);
+}
+
+#[test]
+fn a_change_of_definitions_given_up_while_it_waits_for_read_phases_lets_new_ones_start() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.done(T1, OP0, R0);
+    rig.begin(T2);
+    rig.statement(T2, OP0, write(9));
+    rig.done(T2, OP0, R1);
+    rig.effects.clear();
+    rig.statement(T2, OP1, schema_change());
+    rig.begin(T3);
+    rig.statement(T3, OP0, read(1));
+    rig.expect(&[]);
+    rig.cancel(T2, OP1);
+    rig.expect(&[withdraw(T2, OP1), execute(T3, OP0, R0, OPEN_SNAPSHOT)]);
+    assert_eq!(rig.protocol.locks.held(T2), [row(9, Mode::NoKeyExclusive)]);
+    rig.commit(T2, OP2);
+    rig.expect(&[append(T2, 1)]);
+}
+
+#[test]
+fn a_second_change_of_definitions_that_is_given_up_leaves_the_first_one_to_be_waited_for() {
+    let mut rig = rig();
+    rig.begin(T2);
+    rig.statement(T2, OP0, schema_change());
+    rig.done(T2, OP0, R0);
+    rig.single(T1, write_of_other_table(1));
+    rig.effects.clear();
+    let other = Access::new(Item::table(TableId(2)), Mode::Exclusive);
+    rig.statement(T2, OP1, statement(StatementKind::Schema, &[other]));
+    rig.begin(T3);
+    rig.statement(T3, OP0, read(1));
+    rig.cancel(T2, OP1);
+    rig.expect(&[withdraw(T2, OP1)]);
+    rig.on(Event::Rollback { txn: T2 });
+    rig.expect(&[leave(T2, R0), execute(T3, OP0, R0, OPEN_SNAPSHOT)]);
+}
+
+#[test]
+fn a_transaction_of_one_statement_and_a_commit_that_are_given_up_are_over() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(7));
+    rig.done(T1, OP0, R0);
+    rig.begin(T2);
+    rig.statement(T2, OP0, write(1));
+    rig.effects.clear();
+    let outcome = Outcome::Done { returned: vec![row(7, Mode::Exclusive)] };
+    rig.on(Event::Executed { txn: T2, op: OP0, replica: R1, outcome, elapsed_ns: 1 });
+    rig.commit(T2, OP1);
+    rig.single(T3, write(7));
+    rig.expect(&[]);
+    for (txn, op) in [(T2, OP1), (T3, OP0)] {
+        rig.cancel(txn, op);
+        let mut refused = vec![Effect::Refuse { txn, op, reason: Refusal::Cancelled }];
+        if txn == T2 {
+            refused.insert(0, leave(T2, R1));
+        }
+        rig.expect(&refused);
+        assert!(!rig.protocol.txns.contains_key(&txn));
+    }
 }

@@ -62,11 +62,37 @@ pub(super) struct Pending {
     pub(super) op: OpId,
     pub(super) statement: Statement,
     pub(super) predicted: bool,
+    /// How far its transaction had got before.
+    pub(super) before: Mark,
+    /// How many items its transaction held before it asked for its own.
+    pub(super) held_before: usize,
+    /// It is the first of its transaction that changes definitions.
+    pub(super) begins_schema_change: bool,
     /// Where it was sent, and the time that was expected of it.
     pub(super) sent: Option<(ReplicaId, f64)>,
 }
 
+/// What a transaction had noted before a statement: if that is withdrawn, the rest is forgotten.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    prefix: Prefix,
+    reads: usize,
+    referenced: usize,
+    notes: usize,
+}
+
+impl Mark {
+    /// Whether anything was read in the read phase so far.
+    pub(super) fn has_read(&self) -> bool {
+        self.reads > 0
+    }
+}
+
 impl Pending {
+    pub(super) fn new(op: OpId, statement: Statement, predicted: bool, before: Mark) -> Pending {
+        Pending { op, statement, predicted, before, held_before: 0, begins_schema_change: false, sent: None }
+    }
+
     pub(super) fn writes(&self) -> bool {
         matches!(self.statement.kind, StatementKind::Write | StatementKind::Schema)
     }
@@ -96,7 +122,7 @@ pub(super) struct Txn {
     pub(super) snapshot: Option<Snapshot>,
     /// What was told when the first statement of the read phase arrived.
     pub(super) snapshot_floor: Option<Csn>,
-    /// The position of a snapshot that was left before the home was chosen.
+    /// The position of a snapshot that was left before the home was chosen, or the next snapshot.
     pub(super) left_snapshot: Option<Csn>,
     /// What the read phase has read: locked and validated at the first write.
     pub(super) reads: AccessSet,
@@ -155,6 +181,35 @@ impl Txn {
             declared: None,
         };
         Txn { state: State::Doomed, ..Txn::new(&begin, self.autocommit) }
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            prefix: self.prefix,
+            reads: self.reads.len(),
+            referenced: self.referenced.len(),
+            notes: self.notes.len(),
+        }
+    }
+
+    /// Forgets a statement that has run nowhere. What it taught about statements that write stays learned.
+    pub(super) fn return_to(&mut self, mark: Mark) {
+        self.prefix = mark.prefix;
+        self.reads.truncate(mark.reads);
+        self.referenced.truncate(mark.referenced);
+        self.notes.truncate(mark.notes);
+        if self.home.is_none() {
+            self.wants_home = false;
+        }
+        if !self.is_open() {
+            // What it reads next need not be older than that.
+            self.snapshot_floor = None;
+        }
+    }
+
+    /// Whether it has anything open on a replica.
+    fn is_open(&self) -> bool {
+        self.home.is_some() || self.snapshot.is_some()
     }
 
     pub(super) fn note_read(&mut self, access: &AccessSet) {
