@@ -106,12 +106,12 @@ impl ItemLocks {
             self.remove(access, txn, HELD);
         }
         self.withdraw_entries(txn);
-        self.grant_after(txn)
+        self.grant_after(txn, true)
     }
 
     /// Takes back a waiting request but keeps what is held. Returns whom this granted.
     pub fn withdraw(&mut self, txn: TxnId) -> Vec<TxnId> {
-        if self.withdraw_entries(txn) { self.grant_after(txn) } else { Vec::new() }
+        if self.withdraw_entries(txn) { self.grant_after(txn, false) } else { Vec::new() }
     }
 
     /// Takes back a waiting request, and whatever was granted after the first `kept` of the items that are held, as if it
@@ -128,7 +128,7 @@ impl ItemLocks {
         for access in &later {
             self.remove(access, txn, HELD);
         }
-        if waited || !later.is_empty() { self.grant_after(txn) } else { Vec::new() }
+        if waited || !later.is_empty() { self.grant_after(txn, false) } else { Vec::new() }
     }
 
     /// What a transaction holds, in the order in which it was granted.
@@ -189,18 +189,21 @@ impl ItemLocks {
         true
     }
 
-    /// Grants, oldest first, those who waited for `gone` and now wait for nobody.
-    fn grant_after(&mut self, gone: TxnId) -> Vec<TxnId> {
+    /// Grants, oldest first, those who waited for `gone` and now wait for nobody. If all of it is gone, whoever still waits
+    /// for others waits for the same others as before, and need not be looked at: thousands may.
+    fn grant_after(&mut self, gone: TxnId, all_of_it: bool) -> Vec<TxnId> {
         let mut granted = Vec::new();
-        if self.waiting.is_empty() {
-            return granted;
+        let mut affected: Vec<Ticket> = Vec::new();
+        for (ticket, waiting) in &mut self.waiting {
+            if waiting.blockers.contains(&gone) {
+                if all_of_it {
+                    waiting.blockers.remove(&gone);
+                }
+                if !all_of_it || waiting.blockers.is_empty() {
+                    affected.push(*ticket);
+                }
+            }
         }
-        let affected: Vec<Ticket> = self
-            .waiting
-            .iter()
-            .filter(|(_, waiting)| waiting.blockers.contains(&gone))
-            .map(|(ticket, _)| *ticket)
-            .collect();
         for ticket in affected {
             let (txn, request) = match self.waiting.get(&ticket) {
                 Some(waiting) => (waiting.txn, waiting.request.clone()),
@@ -294,47 +297,48 @@ impl ItemLocks {
         }
     }
 
+    /// Whether anybody waits for a transaction. Of whoever has only just begun to wait and holds nothing that others want,
+    /// nobody does, and so it closes no cycle.
+    #[must_use]
+    pub fn is_waited_for(&self, txn: TxnId) -> bool {
+        self.waiting.values().any(|waiting| waiting.blockers.contains(&txn))
+    }
+
     /// If the transaction is part of a cycle of waiting, the youngest member of that cycle.
     #[must_use]
     pub fn youngest_of_cycle(&self, start: TxnId) -> Option<TxnId> {
-        let mut path = vec![start];
-        let mut seen = HashSet::default();
-        self.find_cycle(start, start, &mut path, &mut seen).then(|| path.into_iter().max()).flatten()
+        if !self.is_waited_for(start) {
+            return None;
+        }
+        cycle_through(start, |txn| self.blockers_of(txn)).into_iter().max()
     }
+}
 
-    /// Depth first along "waits for"; leaves the cycle in `path` if one leads back to `start`. The path is kept on
-    /// the heap, since thousands may wait in one chain.
-    fn find_cycle(
-        &self,
-        start: TxnId,
-        from: TxnId,
-        path: &mut Vec<TxnId>,
-        seen: &mut HashSet<TxnId>,
-    ) -> bool {
-        let mut pending: Vec<Vec<TxnId>> = vec![self.sorted_blockers(from)];
-        while let Some(level) = pending.last_mut() {
-            match level.pop() {
-                Some(next) if next == start => return true,
-                Some(next) if seen.insert(next) => {
-                    path.push(next);
-                    pending.push(self.sorted_blockers(next));
-                }
-                Some(_) => {}
-                None => {
-                    pending.pop();
-                    path.pop();
-                }
+/// The members of a cycle of waiting that leads back to `start`, if there is one: depth first along "waits for", whose
+/// order decides which one is found. Nobody's waiting is followed twice, and what is followed is kept on the heap, since
+/// thousands may wait in one chain.
+pub fn cycle_through<I>(start: TxnId, waits_for: impl Fn(TxnId) -> I) -> Vec<TxnId>
+where
+    I: Iterator<Item = TxnId>,
+{
+    let mut seen = HashSet::default();
+    let mut path = vec![start];
+    let mut levels = vec![waits_for(start)];
+    while let Some(level) = levels.last_mut() {
+        match level.next() {
+            Some(next) if next == start => return path,
+            Some(next) if seen.insert(next) => {
+                path.push(next);
+                levels.push(waits_for(next));
+            }
+            Some(_) => {}
+            None => {
+                levels.pop();
+                path.pop();
             }
         }
-        false
     }
-
-    /// In a fixed order, so that the same history always gives the same victim.
-    fn sorted_blockers(&self, txn: TxnId) -> Vec<TxnId> {
-        let mut blockers: Vec<TxnId> = self.blockers_of(txn).collect();
-        blockers.sort_unstable();
-        blockers
-    }
+    path
 }
 
 impl Group {
@@ -507,6 +511,119 @@ mod tests {
             for txn in [T1, T2, T3] {
                 locks.release(txn);
             }
+            assert!(locks.is_empty());
+        }
+    }
+
+    /// How many steps along "waits for" it takes to find out whether a transaction closes a cycle.
+    fn steps(locks: &ItemLocks, start: TxnId) -> usize {
+        let steps = std::cell::Cell::new(0);
+        if locks.is_waited_for(start) {
+            cycle_through(start, |txn| locks.blockers_of(txn).inspect(|_| steps.set(steps.get() + 1)));
+        }
+        steps.get()
+    }
+
+    fn edges(locks: &ItemLocks) -> usize {
+        locks.waiters().map(|txn| locks.blockers_of(txn).count()).sum()
+    }
+
+    #[test]
+    fn who_joins_a_crowd_that_waits_for_a_table_holding_nothing_searches_nothing() {
+        const CROWD: u64 = 300;
+        let mut locks = ItemLocks::default();
+        locks.request(T1, &[row(1, Mode::Exclusive)]);
+        for txn in 2..=CROWD {
+            assert_eq!(locks.request(TxnId(txn), &[table(Mode::Exclusive)]), Granting::Waits);
+            assert_eq!(steps(&locks, TxnId(txn)), 0);
+            assert_eq!(locks.youngest_of_cycle(TxnId(txn)), None);
+        }
+        // They are granted in turn, each by the end of the one before.
+        for txn in 1..CROWD {
+            assert_eq!(locks.release(TxnId(txn)), [TxnId(txn + 1)]);
+        }
+    }
+
+    #[test]
+    fn a_search_for_cycles_follows_nobodys_waiting_twice() {
+        const CROWD: u64 = 300;
+        let mut locks = ItemLocks::default();
+        // A crowd waits for a table of which its first member has a row; that one then waits for the last of a chain.
+        for link in 0..CROWD {
+            locks.request(TxnId(1_000 + link), &[other_table(link, Mode::Exclusive)]);
+        }
+        locks.request(T1, &[row(1, Mode::Exclusive)]);
+        for txn in 2..=CROWD {
+            locks.request(TxnId(txn), &[table(Mode::Exclusive)]);
+        }
+        for link in 1..CROWD {
+            locks.request(TxnId(1_000 + link), &[other_table(link - 1, Mode::Exclusive)]);
+        }
+        assert_eq!(locks.request(T1, &[other_table(CROWD - 1, Mode::Exclusive)]), Granting::Waits);
+        assert_eq!(locks.youngest_of_cycle(T1), None);
+        assert_eq!(steps(&locks, T1), CROWD as usize, "along the chain, and not into the crowd");
+        // The end of the chain joins the crowd, and closes a cycle.
+        let last = TxnId(1_000);
+        assert_eq!(locks.request(last, &[table(Mode::Exclusive)]), Granting::Waits);
+        assert!(steps(&locks, last) <= edges(&locks), "{}", steps(&locks, last));
+        assert_eq!(locks.youngest_of_cycle(last), Some(TxnId(1_000 + CROWD - 1)));
+    }
+
+    fn other_table(key: u64, mode: Mode) -> Access {
+        Access::new(Item::rows(TableId(2), [(ColumnId(1), ValueHash::of_integer(key as i64))]), mode)
+    }
+
+    /// Whatever is asked for, granted, let go and taken back: who waits knows for whom.
+    #[test]
+    fn everybody_who_waits_knows_exactly_for_whom() {
+        const MODES: [Mode; 6] = [
+            Mode::KeyShared,
+            Mode::Shared,
+            Mode::Update,
+            Mode::Insert,
+            Mode::NoKeyExclusive,
+            Mode::Exclusive,
+        ];
+        for seed in 1..=100_u64 {
+            let mut state = seed;
+            let mut below = |bound: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % bound
+            };
+            let mut locks = ItemLocks::default();
+            for _ in 0..80 {
+                let txn = TxnId(1 + below(7));
+                let access = |kind, value: u64, mode| match kind {
+                    0 => table(mode),
+                    1 => other_column(value as i64, mode),
+                    2 => Access::new(Item::everything(), mode),
+                    _ => row(value as i64, mode),
+                };
+                match below(10) {
+                    0..=6 if !locks.waits(txn) => {
+                        let request: Vec<Access> = (0..=below(2))
+                            .map(|_| access(below(14), below(3), MODES[below(6) as usize]))
+                            .collect();
+                        if locks.request(txn, &request) == Granting::Waits {
+                            while let Some(victim) = locks.youngest_of_cycle(txn) {
+                                locks.release(victim);
+                            }
+                        }
+                    }
+                    7 => drop(locks.release(txn)),
+                    8 => drop(locks.withdraw(txn)),
+                    _ => {
+                        let kept = below(1 + locks.held(txn).len() as u64);
+                        drop(locks.take_back(txn, kept as usize));
+                    }
+                }
+                for (ticket, waiting) in &locks.waiting {
+                    let blockers = locks.blockers(waiting.txn, &waiting.request, *ticket);
+                    assert_eq!(waiting.blockers, blockers, "seed {seed}: {waiting:?} at {ticket}");
+                    assert!(!blockers.is_empty(), "seed {seed}: {waiting:?} waits for nobody");
+                }
+            }
+            (1..=7).for_each(|txn| drop(locks.release(TxnId(txn))));
             assert!(locks.is_empty());
         }
     }

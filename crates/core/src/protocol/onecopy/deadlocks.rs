@@ -4,10 +4,9 @@
 //! within the database for another transaction there whose answer has shown items (unique values that it freed) that
 //! the statement's transaction held already. Only both kinds together show such a cycle, which would else last for ever.
 
-use crate::map::HashSet;
-
 use crate::effect::{Effect, Refusal};
 use crate::ids::TxnId;
+use crate::item_locks::cycle_through;
 
 use super::Onecopy;
 use super::txn::State;
@@ -28,35 +27,11 @@ impl Onecopy {
     }
 
     fn youngest_of_cycle(&self, start: TxnId) -> Option<TxnId> {
-        if self.owing.is_empty() {
-            return self.locks.youngest_of_cycle(start);
+        if !self.locks.is_waited_for(start) && !self.owing.contains(&start) {
+            return None;
         }
-        let mut path = vec![start];
-        let mut seen = HashSet::default();
-        let mut levels = vec![self.waits_for(start)];
-        while let Some(level) = levels.last_mut() {
-            match level.pop() {
-                Some(next) if next == start => return path.into_iter().max(),
-                Some(next) if seen.insert(next) => {
-                    path.push(next);
-                    levels.push(self.waits_for(next));
-                }
-                Some(_) => {}
-                None => {
-                    levels.pop();
-                    path.pop();
-                }
-            }
-        }
-        None
-    }
-
-    /// For whom a transaction waits, or may wait within a database; sorted, so that the same history always gives the
-    /// same victim.
-    fn waits_for(&self, id: TxnId) -> Vec<TxnId> {
-        let mut blockers: Vec<TxnId> = self.locks.blockers_of(id).chain(self.hidden_blockers(id)).collect();
-        blockers.sort_unstable();
-        blockers
+        let waits_for = |id| self.locks.blockers_of(id).chain(self.hidden_blockers(id));
+        cycle_through(start, waits_for).into_iter().max()
     }
 
     /// Those at the same home who owe an item that this transaction's statement there takes.
