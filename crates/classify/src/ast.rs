@@ -687,6 +687,24 @@ pub(crate) struct CreateTable {
     /// Parents, partitioned table, tables of LIKE and REFERENCES.
     pub others: Vec<Name>,
     pub expressions: Vec<Expr>,
+    /// Its own columns with their types.
+    pub columns: Vec<(String, TypeRef)>,
+    /// How its rows are parted, if they are.
+    pub parted: Option<Parted>,
+}
+
+/// PARTITION BY.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Parted {
+    pub by: PartedBy,
+    pub key: Vec<Expr>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PartedBy {
+    List,
+    Range,
+    Hash,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -700,7 +718,7 @@ pub(crate) struct AlterCommand {
     /// The type of a column that is added without a default of its own.
     pub added_type: Option<Name>,
     /// The type to which it converts the values of rows that are there.
-    pub converted_to: Option<Name>,
+    pub converted_to: Option<TypeRef>,
     pub effect: AlterEffect,
     pub tables: Vec<Name>,
 }

@@ -117,6 +117,20 @@ pub struct Table {
     /// It is a partition of its (only) parent.
     #[serde(default)]
     pub is_partition: bool,
+    /// Into which of its partitions a row belongs is found by the number of an object or label.
+    #[serde(default)]
+    pub partitioned_by_oids: bool,
+}
+
+/// What values show of something else than they hold: an OID, which is another number on each server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Oids {
+    /// Names of objects (`regclass` and kin), maybe labels too. Their order, their hash and what they convert to differ.
+    #[serde(rename = "n")]
+    Names,
+    /// Labels of enumerations. Their hash differs, and their order does not.
+    #[serde(rename = "l")]
+    Labels,
 }
 
 /// A column.
@@ -143,6 +157,9 @@ pub struct Column {
     /// The column's type is a domain.
     #[serde(default)]
     pub domain: bool,
+    /// Its values are, or contain, OIDs that are shown as something else.
+    #[serde(default)]
+    pub oids: Option<Oids>,
     /// NOT NULL.
     #[serde(default)]
     pub not_null: bool,
@@ -254,6 +271,9 @@ pub struct View {
     /// A materialised view holds rows of its own.
     #[serde(default)]
     pub materialised: bool,
+    /// Its rows contain OIDs that are shown as something else.
+    #[serde(default)]
+    pub oids: Option<Oids>,
     /// It has INSTEAD OF triggers or rules beside its query.
     #[serde(default)]
     pub rules: bool,
@@ -469,6 +489,9 @@ pub struct UserType {
     /// The OID of the built-in type that a domain is over, or 0.
     #[serde(default)]
     pub base_oid: u32,
+    /// Its values are, or contain, OIDs that are shown as something else.
+    #[serde(default)]
+    pub oids: Option<Oids>,
     /// The text of a domain's check constraints, if any.
     #[serde(default)]
     pub check: Option<String>,
@@ -752,6 +775,11 @@ impl Column {
 }
 
 impl Column {
+    /// Whether its values are, or contain, names that stand for OIDs.
+    pub(crate) fn holds_names(&self) -> bool {
+        self.oids == Some(Oids::Names)
+    }
+
     /// Whether its values are, or contain, dates or times of day, as far as that is known.
     pub(crate) fn may_hold_moment(&self) -> bool {
         match (self.type_oid, self.type_kind) {

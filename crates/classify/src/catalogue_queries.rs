@@ -15,6 +15,8 @@ pub fn catalogue_query(server_version: u32) -> String {
         "p.prosrc"
     };
     QUERY
+        .replace("{oids}", OIDS)
+        .replace("{partitioned_by_oids}", PARTITIONED_BY_OIDS)
         .replace("{nulls_equal}", nulls_equal)
         .replace("{body}", body)
         .replace("{made_of_cast_target}", &MADE_OF.replace("{type}", "c.casttarget"))
@@ -31,6 +33,51 @@ const MADE_OF: &str = r"WITH RECURSIVE made (oid) AS (
                 SELECT json_agg(json_build_object('schema', n.nspname, 'name', t.typname, 'shown', format_type(t.oid, NULL))
                                 ORDER BY t.oid <> {type}, n.nspname, t.typname)
                 FROM made JOIN pg_type t ON t.oid = made.oid JOIN pg_namespace n ON n.oid = t.typnamespace";
+
+/// Types and what they are a part of, and those of which values show an OID as something else: see [`crate::catalogue::Oids`].
+const OIDS: &str = r"parts (part, whole) AS (
+    SELECT t.typbasetype, t.oid FROM pg_type t WHERE t.typtype = 'd'
+    UNION ALL
+    SELECT t.typelem, t.oid FROM pg_type t WHERE t.typelem <> 0 AND t.typcategory = 'A'
+    UNION ALL
+    SELECT a.atttypid, r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
+    WHERE a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
+),
+-- What shows an OID as a name or label, and what is made of it.
+numbered (oid, is_name) AS (
+    SELECT t.oid, true FROM pg_type t
+    WHERE t.typname ~ '^reg' AND t.typtype = 'b' AND t.typelem = 0 AND t.typnamespace = 'pg_catalog'::regnamespace
+    UNION
+    SELECT t.oid, false FROM pg_type t WHERE t.typtype = 'e'
+    UNION
+    SELECT p.whole, n.is_name FROM numbered n JOIN (
+        SELECT part, whole FROM parts
+        UNION ALL SELECT g.rngsubtype, g.rngtypid FROM pg_range g
+        UNION ALL SELECT g.rngsubtype, (to_jsonb(g) ->> 'rngmultitypid')::oid FROM pg_range g
+    ) p ON p.part = n.oid WHERE p.whole IS NOT NULL
+),
+oids AS (
+    SELECT n.oid, CASE WHEN bool_or(n.is_name) THEN 'n' ELSE 'l' END AS kind FROM numbered n GROUP BY n.oid
+)";
+
+/// Whether a table `c` finds the partition of a row by OIDs: those of names, or hashes of labels'.
+const PARTITIONED_BY_OIDS: &str = r"c.relkind = 'p' AND EXISTS (
+                SELECT FROM pg_partitioned_table k JOIN oids n ON n.kind = 'n' OR k.partstrat = 'h'
+                WHERE k.partrelid = c.oid AND k.partstrat IN ('h', 'r') AND n.oid IN (
+                    SELECT a.atttypid FROM pg_attribute a
+                    WHERE a.attrelid = c.oid AND a.attnum = ANY (k.partattrs::int2[])
+                    UNION ALL
+                    -- The types of all parts of expressions, which the catalogue has in no other form.
+                    SELECT m[1]::oid FROM regexp_matches(k.partexprs::text, ':[a-z]+type (\d+)', 'g') m))";
+
+/// The query for the tables whose rows lie in other partitions on each server: one column, each qualified as SQL writes it.
+#[must_use]
+pub fn partitioned_by_oids_query() -> String {
+    format!(
+        "WITH RECURSIVE {OIDS} SELECT format('%I.%I', s.nspname, c.relname) FROM pg_class c \
+         JOIN pg_namespace s ON s.oid = c.relnamespace WHERE {PARTITIONED_BY_OIDS} ORDER BY 1"
+    )
+}
 
 const QUERY: &str = r"
 WITH RECURSIVE
@@ -49,14 +96,7 @@ bases AS (
     SELECT d.oid, d.at AS base, d.modifier, d.default_text
     FROM domains d JOIN pg_type t ON t.oid = d.at WHERE t.typtype <> 'd'
 ),
-parts (part, whole) AS (
-    SELECT t.typbasetype, t.oid FROM pg_type t WHERE t.typtype = 'd'
-    UNION ALL
-    SELECT t.typelem, t.oid FROM pg_type t WHERE t.typelem <> 0 AND t.typcategory = 'A'
-    UNION ALL
-    SELECT a.atttypid, r.reltype FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
-    WHERE a.attnum > 0 AND NOT a.attisdropped AND r.reltype <> 0
-),
+{oids},
 relations AS (
     SELECT c.oid, s.nspname, c.relname, c.relkind, c.relpersistence, c.relrowsecurity, c.relispartition
     FROM pg_class c JOIN schemas s ON s.oid = c.relnamespace
@@ -80,6 +120,7 @@ columns AS (
         'type_kind', bt.typtype,
         'category', bt.typcategory,
         'domain', b.oid IS NOT NULL,
+        'oids', n.kind,
         'not_null', a.attnotnull,
         'default', coalesce(pg_get_expr(ad.adbin, ad.adrelid), CASE WHEN a.attgenerated = '' THEN b.default_text END),
         'identity', nullif(a.attidentity, ''),
@@ -91,6 +132,7 @@ columns AS (
     JOIN pg_attribute a ON a.attrelid = r.oid
     JOIN pg_type t ON t.oid = a.atttypid
     LEFT JOIN bases b ON b.oid = t.oid
+    LEFT JOIN oids n ON n.oid = t.oid
     JOIN pg_type bt ON bt.oid = coalesce(b.base, t.oid)
     JOIN pg_namespace bn ON bn.oid = bt.typnamespace
     LEFT JOIN pg_attrdef ad ON ad.adrelid = a.attrelid AND ad.adnum = a.attnum
@@ -178,7 +220,8 @@ SELECT json_build_object(
             'parents', (SELECT coalesce(json_agg(json_build_array(pn.nspname, pc.relname) ORDER BY h.inhseqno), '[]'::json)
                 FROM pg_inherits h JOIN pg_class pc ON pc.oid = h.inhparent
                 JOIN pg_namespace pn ON pn.oid = pc.relnamespace WHERE h.inhrelid = c.oid),
-            'is_partition', c.relispartition
+            'is_partition', c.relispartition,
+            'partitioned_by_oids', {partitioned_by_oids}
         ) ORDER BY c.nspname, c.relname), '[]'::json)
         FROM relations c
         LEFT JOIN columns cols ON cols.attrelid = c.oid
@@ -192,6 +235,7 @@ SELECT json_build_object(
                         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
             'definition', pg_get_viewdef(c.oid),
             'materialised', c.relkind = 'm',
+            'oids', (SELECT n.kind FROM oids n WHERE n.oid = c.reltype AND c.relkind = 'm'),
             'rules', EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.rulename <> '_RETURN')
                      OR EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal)
         ) ORDER BY s.nspname, c.relname), '[]'::json)
@@ -215,7 +259,7 @@ SELECT json_build_object(
             'schema', s.nspname, 'name', p.proname, 'kind', p.prokind, 'arguments', p.pronargs,
             'defaults', p.pronargdefaults, 'variadic', p.provariadic <> 0,
             'argument_names', coalesce(CASE WHEN p.proargmodes IS NULL THEN array_to_json(p.proargnames) ELSE (
-                SELECT json_agg(n.name ORDER BY n.ord)
+                SELECT json_agg(coalesce(n.name, '') ORDER BY n.ord)
                 FROM unnest(p.proargnames, p.proargmodes) WITH ORDINALITY AS n (name, mode, ord)
                 WHERE n.mode IN ('i', 'b', 'v')) END, '[]'::json),
             'default_values', pg_get_expr(p.proargdefaults, 0),
@@ -325,12 +369,14 @@ SELECT json_build_object(
         SELECT coalesce(json_agg(json_build_object(
             'schema', s.nspname, 'name', t.typname, 'kind', t.typtype,
             'base_oid', CASE WHEN bt.typnamespace = 'pg_catalog'::regnamespace THEN bt.oid::bigint ELSE 0 END,
+            'oids', n.kind,
             'check', (SELECT string_agg(CASE WHEN k.conrelid = 0 THEN pg_get_expr(k.conbin, 0) END, ' AND ') FROM pg_constraint k
                       WHERE k.contypid = t.oid AND k.contype = 'c'),
             'default', b.default_text
         ) ORDER BY s.nspname, t.typname), '[]'::json)
         FROM pg_type t JOIN schemas s ON s.oid = t.typnamespace
         LEFT JOIN bases b ON b.oid = t.oid
+        LEFT JOIN oids n ON n.oid = t.oid
         LEFT JOIN pg_type bt ON bt.oid = b.base
         LEFT JOIN pg_class rc ON rc.oid = t.typrelid
         WHERE (rc.relkind IS NULL OR rc.relkind = 'c') AND (t.typcategory <> 'A' OR t.typtype = 'd')),

@@ -7,7 +7,7 @@ use crate::lexer::{Layout, Normalised, hash_bytes};
 use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
 use crate::template::AccessTemplate;
-use crate::value::{Params, has_clock_word, string_value};
+use crate::value::{Params, has_clock_word, has_number, string_value};
 use onecopy_core::{Access, AccessSet, ClassId, Space, TableId};
 
 /// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.
@@ -48,8 +48,9 @@ pub struct Class {
     pub(crate) pinned: Pinned,
     /// The placeholder text, byte for byte, against which a cache compares.
     pub(crate) key: Box<[u8]>,
-    /// Used instead of `determinism` when a string names a moment by the clock (`'now'`).
-    pub(crate) clock_words: ClockWords,
+    /// Used instead of `determinism` when a string names a moment by the clock (`'now'`), or an object by its number.
+    pub(crate) clock_words: Given,
+    pub(crate) oid_words: Given,
     pub(crate) fallback: Option<Box<Determinism>>,
 }
 
@@ -446,11 +447,46 @@ pub(crate) enum Pinned {
     All(u64),
 }
 
-/// Where a string may be read as a date or time.
+/// Constants and parameters that are looked at when their values are known.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct ClockWords {
+pub(crate) struct Given {
     pub consts: Vec<u32>,
     pub params: Vec<u32>,
+}
+
+impl Given {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.consts.is_empty() && self.params.is_empty()
+    }
+
+    /// Whether one says what is looked for. `binary` is what a value in binary form says.
+    fn any<P: Params + ?Sized>(
+        &self,
+        sql: &str,
+        layout: Layout<'_>,
+        params: &P,
+        says: impl Fn(&str) -> bool,
+        binary: bool,
+    ) -> bool {
+        let in_const = |index: &u32| match layout.consts.get(*index as usize) {
+            Some(constant) => match string_value(sql, *constant) {
+                Some(text) => says(&text),
+                // Text that is not read here may say anything.
+                None => constant.kind.is_string(),
+            },
+            None => true,
+        };
+        let in_param = |number: &u32| match params.param(*number) {
+            Some(param) => match (param.binary, param.bytes.map(std::str::from_utf8)) {
+                (_, None) => false,
+                (true, _) => binary,
+                (false, Some(Ok(text))) => says(text),
+                (false, Some(Err(_))) => true,
+            },
+            None => false,
+        };
+        self.consts.iter().any(in_const) || self.params.iter().any(in_param)
+    }
 }
 
 impl Class {
@@ -469,7 +505,7 @@ impl Class {
     }
 
     /// How the changes of one execution reach the other replicas: `determinism`, unless a constant or parameter
-    /// is a word such as `now` where a date or time may be read.
+    /// is a word such as `now` where a date or time may be read, or a number where the name of an object is.
     pub fn determinism_of<P: Params + ?Sized>(
         &self,
         sql: &str,
@@ -477,7 +513,7 @@ impl Class {
         params: &P,
     ) -> &Determinism {
         match &self.fallback {
-            Some(fallback) if self.names_clock(sql, layout, params) => fallback,
+            Some(fallback) if self.is_read_differently(sql, layout, params) => fallback,
             _ => &self.determinism,
         }
     }
@@ -504,24 +540,10 @@ impl Class {
         }
     }
 
-    fn names_clock<P: Params + ?Sized>(&self, sql: &str, layout: Layout<'_>, params: &P) -> bool {
-        let in_const = |index: &u32| match layout.consts.get(*index as usize) {
-            Some(constant) => match string_value(sql, *constant) {
-                Some(text) => has_clock_word(&text),
-                // Text that is not read here may say anything.
-                None => constant.kind.is_string(),
-            },
-            None => true,
-        };
-        let in_param = |number: &u32| match params.param(*number) {
-            Some(param) if !param.binary => match param.bytes.map(std::str::from_utf8) {
-                Some(Ok(text)) => has_clock_word(text),
-                Some(Err(_)) => true,
-                None => false,
-            },
-            _ => false,
-        };
-        self.clock_words.consts.iter().any(in_const) || self.clock_words.params.iter().any(in_param)
+    /// Whether a value that was given is read differently by each server.
+    fn is_read_differently<P: Params + ?Sized>(&self, sql: &str, layout: Layout<'_>, params: &P) -> bool {
+        self.clock_words.any(sql, layout, params, has_clock_word, false)
+            || self.oid_words.any(sql, layout, params, has_number, true)
     }
 }
 

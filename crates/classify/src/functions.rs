@@ -44,6 +44,8 @@ pub(crate) enum Behaviour {
     SumAggregate,
     /// It picks one of several equal values.
     PickAggregate,
+    /// Its result may be made of OIDs that its arguments hold, such as those of enumerations' labels.
+    Oids,
 }
 
 impl Behaviour {
@@ -161,6 +163,18 @@ pub(crate) fn builtin(name: &str, arguments: usize) -> Option<Behaviour> {
             B::Session
         }
         "currtid2" => B::Session,
+        "hashenum"
+        | "hashenumextended"
+        | "hash_array"
+        | "hash_array_extended"
+        | "hash_record"
+        | "hash_record_extended"
+        | "hash_range"
+        | "hash_range_extended"
+        | "hash_multirange"
+        | "hash_multirange_extended"
+        | "satisfies_hash_partition"
+        | "pg_typeof" => B::Oids,
         _ => return by_prefix(name).or_else(|| pure_stable(name).then_some(B::Pure)),
     })
 }
@@ -223,10 +237,7 @@ fn by_prefix(name: &str) -> Option<Behaviour> {
     let about_catalogue = starts(&["pg_", "has_", "to_reg", "row_security_active"])
         || ends(&["_description"])
         || matches!(name, "format_type" | "current_schemas" | "current_schema" | "oidvectortypes");
-    let pure = matches!(
-        name,
-        "pg_typeof" | "pg_column_size" | "pg_client_encoding" | "pg_size_pretty" | "pg_size_bytes"
-    );
+    let pure = matches!(name, "pg_column_size" | "pg_client_encoding" | "pg_size_pretty" | "pg_size_bytes");
     (about_catalogue && !pure).then_some(B::Catalogue)
 }
 
@@ -304,7 +315,6 @@ fn pure_stable(name: &str) -> bool {
             | "to_timestamp"
             | "xml"
             | "xml_is_well_formed"
-            | "pg_typeof"
             | "pg_column_size"
             | "pg_client_encoding"
             | "pg_size_pretty"

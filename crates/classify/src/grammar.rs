@@ -7,9 +7,9 @@
 use crate::ast::{
     Alias, AlterCommand, AlterEffect, Body, Call, ClockKind, CommonTable, Copy, CreateTable, Delete, Discard,
     Distinct, Expr, From, Insert, IntoTable, Isolation, JoinKind, Literal, LockStrength, LockWait, Locking,
-    Merge, MergeAction, MergeArm, MergeMatch, Modes, Name, OnConflict, Overriding, Query, RelationKind,
-    Select, SessionValue, SetValue, Statement, SubqueryKind, Target, Transaction, TypeRef, Update, Utility,
-    Window, With,
+    Merge, MergeAction, MergeArm, MergeMatch, Modes, Name, OnConflict, Overriding, Parted, PartedBy, Query,
+    RelationKind, Select, SessionValue, SetValue, Statement, SubqueryKind, Target, Transaction, TypeRef,
+    Update, Utility, Window, With,
 };
 use pg_raw_parse::list::{CastNodeList, NodeList};
 use pg_raw_parse::nodes as pg;
@@ -918,10 +918,11 @@ impl Reader {
 
     fn create_table(&mut self, s: &pg::CreateStmt) -> Read<CreateTable> {
         let mut others = range_vars(s.inh_relations());
-        let mut expressions = Vec::new();
+        let (mut expressions, mut columns) = (Vec::new(), Vec::new());
         for element in s.table_elts() {
             match element {
                 Node::ColumnDef(column) => {
+                    columns.push((owned(column.colname()), type_ref(column.type_name())));
                     expressions.extend(self.column_expressions(column, &mut others)?);
                 }
                 Node::Constraint(constraint) => others.extend(constraint.pktable().map(name_of)),
@@ -936,7 +937,29 @@ impl Reader {
             if_not_exists: s.if_not_exists,
             others,
             expressions,
+            columns,
+            parted: self.parted(s.partspec())?,
         })
+    }
+
+    fn parted(&mut self, spec: Option<&pg::PartitionSpec>) -> Read<Option<Parted>> {
+        use raw::PartitionStrategy as Strategy;
+        let Some(spec) = spec else { return Ok(None) };
+        let mut key = Vec::new();
+        for element in spec.part_params() {
+            match element.name() {
+                Some(name) => {
+                    key.push(Expr::Column { path: vec![name.to_owned()], star: false, at: u32::MAX });
+                }
+                None => key.extend(self.optional(element.expr())?),
+            }
+        }
+        let by = match spec.strategy {
+            Strategy::PARTITION_STRATEGY_LIST => PartedBy::List,
+            Strategy::PARTITION_STRATEGY_RANGE => PartedBy::Range,
+            _ => PartedBy::Hash,
+        };
+        Ok(Some(Parted { by, key }))
     }
 
     /// Default and generation expressions of a column definition; its foreign keys' parents go to `others`.
@@ -966,7 +989,7 @@ impl Reader {
                         use raw::ConstrType::{CONSTR_DEFAULT, CONSTR_GENERATED};
                         matches!(c, Node::Constraint(c) if matches!(c.contype, CONSTR_DEFAULT | CONSTR_GENERATED))
                     };
-                    let of_column = type_ref(column.type_name()).name;
+                    let of_column = type_ref(column.type_name());
                     match column.constraints().iter().any(|c| computes(&c)) {
                         true => {
                             converted_to = Some(of_column);
@@ -977,7 +1000,7 @@ impl Reader {
                             }
                             value = expressions.pop();
                         }
-                        false => added_type = Some(of_column),
+                        false => added_type = Some(of_column.name),
                     }
                     self.added_column(column, &mut tables, &mut called_default)?
                 }
@@ -985,7 +1008,7 @@ impl Reader {
             },
             Kind::AT_AlterColumnType => match command.def() {
                 Node::ColumnDef(column) => {
-                    converted_to = Some(type_ref(column.type_name()).name);
+                    converted_to = Some(type_ref(column.type_name()));
                     converted_column = command.name().map(str::to_owned);
                     value = self.optional(column.raw_default())?;
                     match &value {

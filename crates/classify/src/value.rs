@@ -405,6 +405,45 @@ pub(crate) fn has_clock_word(text: &str) -> bool {
     counted.take(161).count() <= 160 && names_one(text)
 }
 
+/// The name of a built-in type whose values are OIDs that are shown as names, or an array of such, as SQL writes it.
+#[must_use]
+pub fn name_type(oid: u32) -> Option<&'static str> {
+    Some(match oid {
+        24 => "regproc",
+        2202 => "regprocedure",
+        2203 => "regoper",
+        2204 => "regoperator",
+        2205 => "regclass",
+        2206 => "regtype",
+        3734 => "regconfig",
+        3769 => "regdictionary",
+        4089 => "regnamespace",
+        4096 => "regrole",
+        4191 => "regcollation",
+        1008 => "regproc[]",
+        2207 => "regprocedure[]",
+        2208 => "regoper[]",
+        2209 => "regoperator[]",
+        2210 => "regclass[]",
+        2211 => "regtype[]",
+        3735 => "regconfig[]",
+        3770 => "regdictionary[]",
+        4090 => "regnamespace[]",
+        4097 => "regrole[]",
+        4192 => "regcollation[]",
+        _ => return None,
+    })
+}
+
+/// Whether text that is read as the name of an object, or as several, may hold a number in the place of one: as 16384 does,
+/// and `{16384,child}`.
+pub(crate) fn has_number(text: &str) -> bool {
+    let text = text.replace(['\\', '"'], "");
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '$') || !c.is_ascii();
+    let mut words = text.split(|c: char| !is_name(c));
+    words.any(|word| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()))
+}
+
 /// Whether a word names a moment by the clock, in any case.
 pub(crate) fn is_clock_word(word: &[u8]) -> bool {
     ["now", "today", "tomorrow", "yesterday"].iter().any(|w| word.eq_ignore_ascii_case(w.as_bytes()))
@@ -640,6 +679,24 @@ fn binary_array(bytes: &[u8], count_max: usize) -> Option<(Elements<'_>, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_told_from_names() {
+        for (text, found) in [
+            ("16384", true),
+            (" 16384 ", true),
+            ("{child,16384}", true),
+            ("{\"163\\84\"}", true),
+            ("(child,16384)", true),
+            ("child", false),
+            ("public.child_2", false),
+            ("f(int4)", false),
+            ("-", false),
+            ("t2$3", false),
+        ] {
+            assert_eq!(has_number(text), found, "{text}");
+        }
+    }
 
     #[test]
     fn words_for_moments_are_found_wherever_a_server_reads_them() {

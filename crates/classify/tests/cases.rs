@@ -105,6 +105,38 @@ fn literals_and_parameters_that_become_moments_by_way_of_a_name_are_looked_at() 
     assert!(!is_replayed(collated, "2026-01-01"));
 }
 
+/// A number in the place of a name means another object on each replica.
+#[test]
+fn objects_that_are_given_by_their_oid_are_shipped() {
+    let catalogue = catalogue("oids");
+    let path = ["public".to_owned()];
+    let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
+    let mut scratch = Scratch::default();
+    let mut is_replayed = |sql: &str, given: &str, binary: bool| {
+        let sql = sql.replace("?", &format!("'{given}'"));
+        let normalised = normalise(&sql, &mut scratch);
+        let class = classify(&sql, &normalised, &context);
+        let param = ParamValue { type_oid: 0, binary, bytes: Some(given.as_bytes()) };
+        matches!(class.determinism_of(&sql, normalised.layout, &[param][..]), Determinism::Replay)
+    };
+    for sql in [
+        "INSERT INTO watched (id, r) VALUES (1, ?)",
+        "INSERT INTO watched (id, r) VALUES (1, $1)",
+        "INSERT INTO watched (id, r) SELECT 1, ?",
+        "INSERT INTO watched_too (id, list) VALUES (1, ?)",
+        "INSERT INTO watched_too (id, c) VALUES (1, $1)",
+        "UPDATE watched SET r = $1 WHERE id = 1",
+        "UPDATE plain SET body = to_tsvector(?::regconfig, body) WHERE id = 1",
+    ] {
+        for (given, replayed) in
+            [("plain", true), ("{watched,plain}", true), ("16384", false), ("{plain,16384}", false)]
+        {
+            assert_eq!(is_replayed(sql, given, false), replayed, "{sql} {given}");
+        }
+    }
+    assert!(!is_replayed("UPDATE watched SET r = $1 WHERE id = 1", "four", true));
+}
+
 /// What an event trigger does at each replica cannot be the same: it may write rows with random values.
 #[test]
 fn definitions_do_not_change_under_an_event_trigger() {

@@ -8,6 +8,7 @@ use crate::ast::{
     self, Body, CommonTable, Distinct, Expr, From, JoinKind, LockStrength, LockWait, Locking, Query, Select,
     Statement, Target, With,
 };
+use crate::catalogue::{Column, Oids};
 use crate::template::Values;
 use onecopy_core::Mode;
 use std::collections::HashMap;
@@ -140,6 +141,7 @@ impl<'a> Analyser<'a> {
 
     /// Analyses a query; true if its WITH clause changes rows.
     pub(super) fn query(&mut self, query: &'a Query, parent: Parent, env: Env, usage: QueryUse) -> bool {
+        let receivers = self.receivers.take();
         if !self.spend() {
             self.last_derived = None;
             return false;
@@ -163,7 +165,7 @@ impl<'a> Analyser<'a> {
                 self.last_derived = Self::derived_of_arms(lists);
             }
             Body::Select(select) => {
-                self.select(query, select, scope, usage);
+                self.select(query, select, scope, usage, receivers);
                 self.last_derived = self.derived_of_targets(&select.targets, scope);
             }
         }
@@ -174,7 +176,14 @@ impl<'a> Analyser<'a> {
         wrote
     }
 
-    fn select(&mut self, query: &'a Query, select: &'a Select, scope: ScopeId, usage: QueryUse) {
+    fn select(
+        &mut self,
+        query: &'a Query,
+        select: &'a Select,
+        scope: ScopeId,
+        usage: QueryUse,
+        receivers: Option<Option<Vec<&'a Column>>>,
+    ) {
         let mut block = Block::default();
         let locks = Locks { inherited: usage.lock, clauses: &query.locking };
         self.note_locking(&query.locking);
@@ -183,7 +192,10 @@ impl<'a> Analyser<'a> {
         // Without FROM there is at most one row, so each target is evaluated at most once.
         let at = At::new(scope, usage.once && select.from.is_empty());
         let each = At::each(scope);
-        self.targets(&select.targets, at);
+        match receivers {
+            Some(receivers) => self.received_targets(&select.targets, receivers.as_deref(), at),
+            None => self.targets(&select.targets, at),
+        }
         select.filter.iter().for_each(|e| self.expr(e, at));
         select.group_by.iter().for_each(|e| self.expr(e, each));
         if let Some(condition) = &select.having {
@@ -265,7 +277,10 @@ impl<'a> Analyser<'a> {
                     .or(Some(key)),
                 other => Some(other),
             };
-            covered.extend(key.and_then(|k| self.column_key(k, scope)).map(|(_, column)| column));
+            let key = key.and_then(|k| self.column_key(k, scope));
+            // Names are in the order of their OIDs.
+            let key = key.filter(|key| self.column_of(*key).is_none_or(|column| !column.holds_names()));
+            covered.extend(key.map(|(_, column)| column));
         }
         let facts = &self.scopes[scope].facts;
         let bound = |column: &u16| {
@@ -577,6 +592,9 @@ impl<'a> Analyser<'a> {
         let view = &self.catalogue().views[index];
         self.effects.reads = true;
         if view.materialised {
+            if view.oids == Some(Oids::Names) {
+                self.unreplayable(super::oids::REASON);
+            }
             let id = crate::catalogue::table_id(&view.schema, &view.name);
             self.push_whole_table(id, lock.unwrap_or(Mode::Shared));
             self.scopes[scope].entries.push(Entry { name: shown, columns: EntryColumns::Opaque });
@@ -718,7 +736,11 @@ impl<'a> Analyser<'a> {
     }
 
     /// The columns of `*` or `alias.*`, or None if they are not all known.
-    fn star_columns(&self, alias: Option<&String>, scope: ScopeId) -> Option<Vec<(String, Option<Key>)>> {
+    pub(super) fn star_columns(
+        &self,
+        alias: Option<&String>,
+        scope: ScopeId,
+    ) -> Option<Vec<(String, Option<Key>)>> {
         let mut columns = Vec::new();
         let mut found = false;
         for entry in &self.scopes[scope].entries {

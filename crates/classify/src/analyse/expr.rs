@@ -60,7 +60,11 @@ impl<'a> Analyser<'a> {
     /// An expression whose text, if it is a mere literal or parameter, is read as a column's type.
     pub(super) fn expr_for(&mut self, expr: &'a Expr, at: At, column: &crate::catalogue::Column) {
         self.assignment_casts(Some(expr), column, at.scope);
-        self.expr_read(expr, at, reads_of(column.type_oid, column.type_kind));
+        match column.holds_names() {
+            true => self.named_value(expr, column, at),
+            false if self.keeps_names(expr, column, at.scope) => {}
+            false => self.expr_read(expr, at, reads_of(column.type_oid, column.type_kind)),
+        }
     }
 
     fn expr_read(&mut self, expr: &'a Expr, at: At, reads: Reads) {
@@ -69,6 +73,7 @@ impl<'a> Analyser<'a> {
                 if !star && path.last().is_some_and(|name| is_system_column(name)) {
                     self.system_column(at.scope, path);
                 }
+                self.mention(path, *star, at.scope);
             }
             Expr::Literal { value: Literal::Text(text), at: place } => {
                 if reads == Reads::Anything {
@@ -189,9 +194,13 @@ impl<'a> Analyser<'a> {
         self.explicit_casts(Some(value), &to.name, at.scope);
         self.read_as_moment(value, &to.name, at);
         let type_oid = builtin_type(&to.name);
-        if is_reg_type(&to.name) {
-            self.effects.reads_catalogue = true;
-            self.unreplayable("it depends on OIDs, which differ between servers");
+        let is_reg_type = is_reg_type(&to.name);
+        self.effects.reads_catalogue |= is_reg_type;
+        if is_reg_type || self.is_of_names(&to.name) {
+            self.unreplayable(super::oids::REASON);
+        }
+        if self.shows_as_text(value, to, at.scope) {
+            return;
         }
         if let Expr::Param { number, at: place } = value
             && let (Some(known), false) = (scalar_oid(to), self.scope_is_body(at.scope))
@@ -209,6 +218,10 @@ impl<'a> Analyser<'a> {
     // Operators.
 
     fn operator(&mut self, name: &Name) {
+        if matches!(name.last(), "*<" | "*>" | "*<=" | "*>=") {
+            // Of rows as they are stored.
+            self.unreplayable("it compares the bytes of rows, which may hold OIDs");
+        }
         let volatility = self
             .catalogue()
             .operators_named(name.last())
@@ -309,6 +322,9 @@ impl<'a> Analyser<'a> {
             self.explicit_casts(call.arguments.first(), &call.name, at.scope);
             if let Some(value) = call.arguments.first() {
                 self.read_as_moment(value, &call.name, at);
+                if self.is_of_names(&call.name) {
+                    self.unreplayable(super::oids::REASON);
+                }
             }
         }
         if in_catalog {
@@ -348,7 +364,11 @@ impl<'a> Analyser<'a> {
     fn arguments(&mut self, call: &'a Call, at: At) {
         let at = At { relation: false, ..at };
         let reads = if is_text_function(call.name.last()) { Reads::NoClock } else { Reads::Anything };
-        call.arguments.iter().for_each(|e| self.expr_read(e, at, reads));
+        for argument in &call.arguments {
+            if !self.configures(call, argument, at) {
+                self.expr_read(argument, at, reads);
+            }
+        }
         let each = At::each(at.scope);
         call.order_by.iter().for_each(|e| self.expr(e, each));
         call.filter.iter().for_each(|e| self.expr(e, each));
@@ -485,6 +505,11 @@ impl<'a> Analyser<'a> {
             }
             Behaviour::SumAggregate => self.sum_aggregate(call, at),
             Behaviour::PickAggregate => self.pick_aggregate(call, at),
+            Behaviour::Oids => {
+                self.unreplayable(format!(
+                    "{name}() may yield what is made of OIDs, which differ between servers"
+                ));
+            }
         }
         false
     }

@@ -18,6 +18,7 @@ mod freeze;
 mod locks;
 mod moments;
 mod numbering;
+mod oids;
 mod parameters;
 mod places;
 mod procedural;
@@ -28,7 +29,7 @@ mod write;
 
 use crate::ast::{Expr, LockStrength, LockWait, Name, Query, Statement};
 use crate::catalogue::{Catalogue, Column, Relation, Table};
-use crate::class::{Class, ClockWords, Effects, Guard, Kind, Refusal};
+use crate::class::{Class, Effects, Given, Guard, Kind, Refusal};
 use crate::copied::CopiedMoments;
 use crate::grammar::{self, ParseError};
 use crate::lexer::{Layout, Normalised, OwnedLayout};
@@ -158,7 +159,11 @@ struct Analyser<'a> {
     locking: Option<(LockStrength, LockWait)>,
     pinned: BTreeSet<u32>,
     pin_all: bool,
-    clock_words: ClockWords,
+    /// What may name a moment by the clock, and what an object by its number.
+    clock_words: Given,
+    oid_words: Given,
+    /// The columns to which the next query's go: none where they become new ones.
+    receivers: Option<Option<Vec<&'a Column>>>,
     /// Places at which each parameter stands, and the type that the place gives to it.
     params: BTreeMap<u32, HashMap<u32, Option<u32>>>,
     edits: Edits,
@@ -213,7 +218,9 @@ impl<'a> Analyser<'a> {
             locking: None,
             pinned: BTreeSet::new(),
             pin_all: false,
-            clock_words: ClockWords::default(),
+            clock_words: Given::default(),
+            oid_words: Given::default(),
+            receivers: None,
             params: BTreeMap::new(),
             edits: Edits::default(),
             nesting: 0,

@@ -228,6 +228,7 @@ impl<'a> Analyser<'a> {
         &mut self,
         copy: &'a Copy,
         table: &'a Table,
+        columns: &[&'a Column],
         added: &[(&'a Column, Vec<Piece>)],
     ) {
         let Some(name) = self.copied_name() else {
@@ -240,11 +241,10 @@ impl<'a> Analyser<'a> {
                 "leave the columns out",
             );
         }
-        let columns: Option<Vec<&Column>> = copy.columns.iter().map(|name| table.column(name)).collect();
         // An unknown column is an error; until the server says so, anything may happen.
-        let Some(columns) = columns else {
+        if !copy.columns.is_empty() && columns.len() != copy.columns.len() {
             return self.refuse("COPY names a column that is not in the catalogue", "check its name");
-        };
+        }
         let typed: Vec<String> =
             columns.iter().map(|c| format!("{} {}", quoted(&c.name), c.type_name)).collect();
         let mut names: Vec<String> = columns.iter().map(|c| quoted(&c.name)).collect();

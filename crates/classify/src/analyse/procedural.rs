@@ -5,7 +5,7 @@ use super::block::{QueryUse, ScopeId};
 use super::expr::At;
 use super::write::{DefaultValue, Event};
 use crate::ast::{Call, Copy, Name, Statement};
-use crate::catalogue::{Function, Table, Volatility};
+use crate::catalogue::{Column, Function, Table, Volatility};
 use onecopy_core::Mode;
 
 /// The deepest nesting of functions that is followed.
@@ -194,21 +194,32 @@ impl<'a> Analyser<'a> {
         self.fire_triggers(table, if deletes { Event::Delete } else { Event::Update });
     }
 
-    /// The columns that COPY leaves out.
-    pub(super) fn left_out_by_copy(&mut self, copy: &'a Copy, table: &'a Table) {
-        if copy.columns.is_empty() {
-            return;
+    /// The columns of a COPY, and those that it leaves out.
+    pub(super) fn columns_of_copy(&mut self, copy: &'a Copy, table: &'a Table, given: &[&'a Column]) {
+        let names = given.iter().any(|column| column.holds_names());
+        if names && copy.format.as_deref() == Some("binary") {
+            return self.refuse(
+                "COPY in binary form gives OIDs, which differ between replicas, to columns that hold names",
+                "send the data in the format text or csv",
+            );
         }
-        let left_out =
-            table.columns.iter().filter(|c| c.generated.is_none() && !copy.columns.contains(&c.name));
+        let left_out = table.columns.iter().filter(|c| {
+            let is_given = copy.columns.is_empty() || copy.columns.contains(&c.name);
+            c.generated.is_none() && !is_given
+        });
         let mut added = Vec::new();
         for column in left_out {
             if let DefaultValue::Frozen { pieces, .. } = self.default_value(column) {
                 added.push((column, pieces));
             }
         }
-        if !added.is_empty() || self.unreplayable.is_some() {
-            self.number_copy(copy, table, &added);
+        if names {
+            // A number instead of a name means another object on each replica.
+            self.unreplayable(super::oids::REASON);
+        }
+        let is_listed = !copy.columns.is_empty();
+        if !added.is_empty() || names || is_listed && self.unreplayable.is_some() {
+            self.number_copy(copy, table, given, &added);
         }
     }
 }

@@ -91,6 +91,12 @@ impl<'a> Analyser<'a> {
                 if *concurrently {
                     return self.maintenance("CREATE INDEX CONCURRENTLY", std::slice::from_ref(table));
                 }
+                if self.index_tells_oids(table, parts) {
+                    self.refuse(
+                        "the index would go by OIDs, which differ between replicas",
+                        "let it go by the name as text, or by the column itself",
+                    );
+                }
                 let scope = self.opaque_scope();
                 parts.iter().for_each(|e| self.expr(e, At::each(scope)));
                 self.ddl("CREATE INDEX", std::slice::from_ref(table), false)
@@ -115,8 +121,21 @@ impl<'a> Analyser<'a> {
                         return any;
                     };
                     let column = command.converted_column.as_deref();
-                    self.converts_rows(index, column, command.value.as_ref(), to) || any
+                    self.converts_rows(index, column, command.value.as_ref(), &to.name) || any
                 });
+                if let Resolved::Table(index) = self.peek(table)
+                    && commands.iter().any(|command| {
+                        command.converted_to.as_ref().is_some_and(|to| {
+                            let column = command.converted_column.as_deref();
+                            self.converts_oids(index, column, command.value.as_ref(), to)
+                        })
+                    })
+                {
+                    self.refuse(
+                        "ALTER TABLE would make values of OIDs, or OIDs of values, which differ between replicas",
+                        "add a column, fill it by UPDATE, and drop the old one",
+                    );
+                }
                 if converts {
                     self.refuse(
                         "ALTER TABLE would convert values by a cast whose function is not immutable",
@@ -127,7 +146,7 @@ impl<'a> Analyser<'a> {
                     if let (Some(_), Some(using), Some(to)) =
                         (&command.converted_column, &command.value, &command.converted_to)
                     {
-                        self.guard_conversion(table, using, to);
+                        self.guard_conversion(table, using, &to.name);
                     }
                 }
                 if evaluates {
@@ -339,7 +358,7 @@ impl<'a> Analyser<'a> {
             names => names.iter().filter_map(named).collect(),
         };
         self.copied_moments = CopiedMoments::of(copy, &columns);
-        self.left_out_by_copy(copy, t);
+        self.columns_of_copy(copy, t, &columns);
         if copy.filter.is_some() {
             self.casts_anywhere();
         }
@@ -357,6 +376,12 @@ impl<'a> Analyser<'a> {
         if create.temporary {
             return self.temporary_object("CREATE TEMPORARY TABLE");
         }
+        if self.parts_by_oids(create) {
+            self.refuse(
+                "PARTITION BY would go by the OIDs of labels or names, which differ between replicas: each would put a row into another partition",
+                "partition by LIST, or by another column",
+            );
+        }
         self.new_relation_ddl("CREATE TABLE", &create.name, &create.others)
     }
 
@@ -370,6 +395,7 @@ impl<'a> Analyser<'a> {
         self.pin_all = true;
         self.casts_anywhere();
         let usage = QueryUse { ordered: true, ..QueryUse::top() };
+        self.receivers = Some(None);
         self.query(query, None, None, usage);
         self.effects.returns_rows = false;
         if command == "CREATE MATERIALIZED VIEW" && !self.edits.is_empty() {

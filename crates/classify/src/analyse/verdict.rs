@@ -23,11 +23,12 @@ impl<'a> Analyser<'a> {
         let determinism = self.determinism(reason, statement, &kind);
         // The rows may be shipped even where the text would do: used when a string names a moment.
         let mut fallback = match &determinism {
-            Determinism::Replay
-                if !self.clock_words.consts.is_empty() || !self.clock_words.params.is_empty() =>
-            {
-                let reason = "a string may name a moment by the clock ('now', 'today' ...)".to_owned();
-                Some(Box::new(self.determinism(Some(reason), statement, &kind)))
+            Determinism::Replay if !self.clock_words.is_empty() || !self.oid_words.is_empty() => {
+                let reason = match self.clock_words.is_empty() {
+                    false => "a string may name a moment by the clock ('now', 'today' ...)",
+                    true => "an object may be given by its OID, which differs between servers",
+                };
+                Some(Box::new(self.determinism(Some(reason.to_owned()), statement, &kind)))
             }
             _ => None,
         };
@@ -76,6 +77,7 @@ impl<'a> Analyser<'a> {
         };
         if !writes {
             self.clock_words = Default::default();
+            self.oid_words = Default::default();
         }
         self.effects.catalogue_only =
             self.effects.reads_catalogue && self.items.is_empty() && self.everything.is_none() && !writes;
@@ -102,6 +104,7 @@ impl<'a> Analyser<'a> {
             pinned: self.pinned(normalised),
             key: normalised.text.into(),
             clock_words: self.clock_words,
+            oid_words: self.oid_words,
             fallback,
         }
     }

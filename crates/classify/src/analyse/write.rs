@@ -15,7 +15,7 @@ use crate::catalogue::{Column, Table, UniqueKey};
 use crate::lexer::{Scratch, Token, TokenKind, normalise};
 use crate::rewrite::{FrozenKind, Piece, identifier_parts, quoted};
 use crate::template::{ITEMS_MAX, Operand, Source, Values};
-use crate::value::{self, Canon, Found, Use, has_clock_word};
+use crate::value::{self, Canon, Found, Use, has_clock_word, has_number};
 use onecopy_core::Mode;
 use std::collections::BTreeSet;
 
@@ -179,6 +179,7 @@ impl<'a> Analyser<'a> {
             }
             Body::Select(select) => {
                 let usage = QueryUse { lock: None, ordered: true, once: !body, body };
+                self.receivers = Some(Some(given.iter().map(|(column, _)| *column).collect()));
                 self.query(query, None, env, usage);
                 given.iter().for_each(|(column, _)| self.assignment_casts(None, column, scope));
                 let mut known = Known::new();
@@ -199,6 +200,9 @@ impl<'a> Analyser<'a> {
                 let usage = QueryUse { lock: None, ordered: true, once: !body, body };
                 self.query(query, None, env, usage);
                 given.iter().for_each(|(column, _)| self.assignment_casts(None, column, scope));
+                if given.iter().any(|(column, _)| column.holds_names()) {
+                    self.unreplayable(super::oids::REASON);
+                }
                 Rows { values: vec![Known::new()], form: RowForm::Select { single: false } }
             }
         }
@@ -544,7 +548,7 @@ impl<'a> Analyser<'a> {
             match expr {
                 Expr::Literal { value: Literal::Text(text), .. } => !has_clock_word(text),
                 Expr::Literal { .. } => true,
-                Expr::Cast { value, .. } => is_constant(value),
+                Expr::Cast { value, to } => !super::oids::is_name_type(&to.name) && is_constant(value),
                 Expr::Operator { left: None, right: Some(value), .. } => is_constant(value),
                 _ => false,
             }
@@ -602,6 +606,7 @@ impl<'a> Analyser<'a> {
         let outer_edits = std::mem::take(&mut self.edits);
         let outer_pinned = std::mem::take(&mut self.pinned);
         let outer_words = std::mem::take(&mut self.clock_words);
+        let outer_oid_words = std::mem::take(&mut self.oid_words);
         let scope = self.new_scope(None, None, false);
         self.expr(expr, At::new(scope, true));
         let names_clock = self
@@ -610,10 +615,16 @@ impl<'a> Analyser<'a> {
             .iter()
             .filter_map(|i| self.layout.consts.get(*i as usize))
             .any(|c| has_clock_word(c.text(sql)));
+        let in_oids = self.oid_words.consts.iter().filter_map(|i| self.layout.consts.get(*i as usize));
+        let numbers = in_oids.map(|c| c.text(sql)).any(has_number);
         self.sql = outer_sql;
         self.layout = outer_layout;
         self.pinned = outer_pinned;
         self.clock_words = outer_words;
+        self.oid_words = outer_oid_words;
+        if numbers {
+            self.unreplayable(format!("the default of column {} names an object by its OID", column.name));
+        }
         let inner: Edits = std::mem::replace(&mut self.edits, outer_edits);
         if names_clock {
             self.unreplayable(format!("the default of column {} names a moment by the clock", column.name));
@@ -962,6 +973,9 @@ impl<'a> Analyser<'a> {
         let (env, _) = self.with(delete.with.as_ref(), None, env, body);
         let scope = self.new_scope(None, env, body);
         let target = self.target_table(&delete.table);
+        if let Some(table) = target {
+            self.refuse_computed_oids(table);
+        }
         let name = delete.alias.clone().unwrap_or_else(|| delete.table.last().to_owned());
         let relation = target.map(|table| self.new_relation(Some(table)));
         let columns = relation.map_or(EntryColumns::Opaque, EntryColumns::Table);
@@ -1167,6 +1181,7 @@ impl<'a> Analyser<'a> {
 
     /// Check constraints, which may call functions.
     pub(super) fn checks(&mut self, table: usize) {
+        self.refuse_computed_oids(table);
         let library = self.library;
         let partitions = self.catalogue().partitions(table);
         let texts: BTreeSet<&'a String> = std::iter::once(table)

@@ -49,29 +49,21 @@ fn the_cases_of_writes_leave_two_replicas_alike() {
     let (home, other) = (server.create("shop_home", "shop"), server.create("shop_other", "shop"));
     let catalogue = home.catalogue();
     let mut pair = Pair::new(&home, &other, &catalogue);
-    for sql in SHOP_ROWS {
-        pair.both(sql);
-    }
-    pair.scatter();
-    for file in ["writes", "other"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/cases/{file}.txt"));
-        let text = std::fs::read_to_string(path).expect("cases");
-        for block in text.split("\ncase: ").skip(1) {
-            let (title, rest) = block.split_once('\n').expect("a statement");
-            let sql = rest.split("\n----").next().expect("a statement");
-            let changes =
-                ["INSERT", "UPDATE", "DELETE", "MERGE", "WITH", "TRUNCATE", "CALL", "CREATE TABLE copied"];
-            let fits =
-                changes.iter().any(|c| sql.starts_with(c)) && !sql.contains('$') && !sql.contains("scratch");
-            if fits {
-                pair.both("BEGIN");
-                pair.apply(sql, title);
-                pair.both("ROLLBACK");
-            }
-        }
-    }
-    pair.report();
+    pair.try_cases(SHOP_ROWS, &["writes", "other"]);
     assert!(pair.replayed > 60 && pair.captured > 15, "the test shows little");
+}
+
+/// What users define has other OIDs in another database, as on another server.
+#[test]
+fn the_cases_of_oids_leave_two_replicas_alike() {
+    let Some(server) = TestServer::start() else { return };
+    let (home, other) = (server.create("oids_home", "oids"), server.create("oids_other", "oids"));
+    let oid = "SELECT 'plain'::regclass::oid";
+    assert_ne!(home.value(oid), other.value(oid));
+    let catalogue = home.catalogue();
+    let mut pair = Pair::new(&home, &other, &catalogue);
+    pair.try_cases(OID_ROWS, &["oids"]);
+    assert!(pair.replayed > 10 && pair.captured > 20, "the test shows little");
 }
 
 /// Two databases that must stay alike.
@@ -103,6 +95,42 @@ impl<'s> Pair<'s> {
             refused: 0,
             failed: 0,
         }
+    }
+
+    /// Executes the changes among cases one by one, each on these rows.
+    fn try_cases(&mut self, rows: &[&str], files: &[&str]) {
+        for sql in rows {
+            self.both(sql);
+        }
+        self.scatter();
+        for file in files {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/cases/{file}.txt"));
+            let text = std::fs::read_to_string(path).expect("cases");
+            for block in text.split("\ncase: ").skip(1) {
+                let (title, rest) = block.split_once('\n').expect("a statement");
+                let sql = rest.split("\n----").next().expect("a statement");
+                let changes = [
+                    "INSERT",
+                    "UPDATE",
+                    "DELETE",
+                    "MERGE",
+                    "WITH",
+                    "TRUNCATE",
+                    "CALL",
+                    "CREATE TABLE copied",
+                    "ALTER TABLE watched",
+                ];
+                let fits = changes.iter().any(|c| sql.starts_with(c))
+                    && !sql.contains('$')
+                    && !sql.contains("scratch");
+                if fits {
+                    self.both("BEGIN");
+                    self.apply(sql, title);
+                    self.both("ROLLBACK");
+                }
+            }
+        }
+        self.report();
     }
 
     fn both(&self, sql: &str) {
@@ -305,4 +333,14 @@ const SHOP_ROWS: &[&str] = &[
     "INSERT INTO keyless SELECT i, 'k' || i FROM generate_series(1, 9) i",
     "INSERT INTO secret SELECT i, 'me', i FROM generate_series(1, 9) i",
     "REFRESH MATERIALIZED VIEW names",
+];
+
+const OID_ROWS: &[&str] = &[
+    "INSERT INTO plain SELECT i, i, i, 'text ' || i, 'rats' FROM generate_series(1, 9) i",
+    "INSERT INTO watched VALUES (1, 'plain', 1, 'a'), (2, 'watched', 2, 'b'), (3, 'by_name', 3, 'c'), (4, NULL, 4, 'd')",
+    "INSERT INTO watched_too VALUES (1, 'plain', 'held', '{watched,plain}', '(1,held)'), (2, 'found', NULL, NULL, NULL)",
+    "INSERT INTO by_name VALUES ('plain', 101), ('found', 102), ('held', 103)",
+    "INSERT INTO held VALUES (1, 'sad', '{ok}', '(1,ok)', '[sad,ok]'), (2, 'ok', NULL, NULL, NULL), (21, 'happy', NULL, NULL, NULL)",
+    "INSERT INTO listed VALUES (1, 'sad')",
+    "REFRESH MATERIALIZED VIEW watched_rows",
 ];

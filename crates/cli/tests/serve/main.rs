@@ -281,6 +281,14 @@ fn servers_that_differ_are_refused_with_what_differs() {
     assert!(refused.contains("r1 has unlogged relations (public.b)"), "{refused}");
     assert!(refused.contains("ALTER TABLE public.b SET LOGGED"), "{refused}");
     answer(&first, "DROP TABLE b");
+    let moods = "CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE b (m mood) PARTITION BY HASH (m)";
+    answer(&first, moods);
+    let refused = configuration.refusal();
+    assert!(
+        refused.contains("r1 has tables partitioned by hashes of enumerations, or by OIDs (public.b)"),
+        "{refused}"
+    );
+    answer(&first, "DROP TABLE b; DROP TYPE mood");
     Serving::start(&configuration).stop();
 }
 

@@ -221,3 +221,55 @@ fn parameters_declared_by_the_numbers_that_were_told_are_understood_everywhere()
         assert_eq!(refused.code().map(|code| code.code()), Some("42704"), "{refused}");
     });
 }
+
+#[test]
+fn what_statements_make_of_ids_is_the_same_everywhere() {
+    block_on(async {
+        let (three, client) = start().await;
+        client
+            .batch_execute(
+                "CREATE TABLE watched (id int PRIMARY KEY, r regclass);
+                 CREATE TABLE made (id int PRIMARY KEY, b bigint, o oid, t text, r regclass);
+                 INSERT INTO moods (id, m, ms) VALUES (1, 'sad', '{ok,glad}');
+                 INSERT INTO watched VALUES (1, 'moods'), (2, 'made'), (3, 'pg_class');
+                 INSERT INTO made SELECT id, r, r, r, r FROM watched;
+                 UPDATE made SET b = 'moods'::regclass::oid WHERE id = 1;
+                 UPDATE made SET o = (SELECT max(r) FROM watched) WHERE id = 2;
+                 INSERT INTO made (id, b) SELECT 10, hashenum(m) FROM moods;
+                 INSERT INTO made (id, b) SELECT 11, hash_array(ms) FROM moods;
+                 INSERT INTO made (id, t) SELECT 12, encode(regclasssend(r), 'hex') FROM watched WHERE id = 1;
+                 DELETE FROM watched WHERE id IN (SELECT id FROM watched ORDER BY r DESC LIMIT 1);
+                 CREATE TABLE kept AS SELECT * FROM watched",
+            )
+            .await
+            .unwrap();
+        // Given by its number, which is another object's elsewhere.
+        let given = client.query_one("SELECT 'made'::regclass::oid", &[]).await.unwrap().get::<_, u32>(0);
+        client.batch_execute(&format!("INSERT INTO watched VALUES (4, '{given}')")).await.unwrap();
+        // Declared by the client.
+        let insert = "INSERT INTO made (id, b) VALUES (13, $1)";
+        let insert = client.prepare_typed(insert, &[Type::REGCLASS]).await.unwrap();
+        client.execute(&insert, &[&Users("moods".to_owned())]).await.unwrap();
+        let copied = "COPY watched FROM STDIN";
+        let sink = client.copy_in::<_, bytes::Bytes>(copied).await.unwrap();
+        let mut sink = std::pin::pin!(sink);
+        let data = format!("5\tmoods\n6\t{given}\n");
+        futures_util::SinkExt::send(&mut sink, bytes::Bytes::from(data)).await.unwrap();
+        assert_eq!(sink.finish().await.unwrap(), 2);
+        three.assert_identical();
+        let sums = "SELECT sum(b), sum(o::bigint), string_agg(t, ',' ORDER BY id) FROM made";
+        assert!(!three.everywhere(sums).await.is_empty());
+
+        for refused in [
+            "CREATE TABLE p (m mood) PARTITION BY HASH (m)",
+            "ALTER TABLE watched ALTER r TYPE oid",
+            "ALTER TABLE made ALTER o TYPE oid USING 'moods'::regclass",
+            "ALTER TABLE watched ADD COLUMN o oid GENERATED ALWAYS AS (r) STORED",
+            "CREATE TABLE copied AS SELECT r::oid FROM watched",
+        ] {
+            let error = client.batch_execute(refused).await.unwrap_err();
+            assert_eq!(error.code().map(|code| code.code()), Some("0A000"), "{refused}: {error}");
+        }
+        three.assert_identical();
+    });
+}

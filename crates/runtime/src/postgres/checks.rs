@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::process::Stdio;
 
+use onecopy_classify::catalogue_queries::partitioned_by_oids_query;
+
 use crate::agent::quote_identifier;
 use crate::lane::{Lane, LaneError};
 use crate::settings::{ReplicaSettings, ReplicaTls, Settings};
@@ -18,6 +20,8 @@ pub struct Facts {
     pub superuser: bool,
     /// Qualified names of unlogged tables and sequences, as SQL writes them.
     pub unlogged: Vec<String>,
+    /// Qualified names of tables whose rows are in one partition or another by OIDs, which no other server has.
+    pub parted_by_oids: Vec<String>,
 }
 
 /// Settings that change what a statement computes. Others, such as memory sizes, may differ.
@@ -88,8 +92,17 @@ pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
              WHERE c.relpersistence = 'u' AND c.relkind IN ('r', 'p', 'S') ORDER BY c.relkind <> 'S' DESC, 1",
         )
         .await?;
-    let unlogged = unlogged.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
-    Ok(Facts { settings, objects: text(0).parse().unwrap_or(0), superuser: text(1) == "t", unlogged })
+    let parted = lane.query(&partitioned_by_oids_query()).await?;
+    let names = |rows: Vec<Vec<Option<String>>>| {
+        rows.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect()
+    };
+    Ok(Facts {
+        settings,
+        objects: text(0).parse().unwrap_or(0),
+        superuser: text(1) == "t",
+        unlogged: names(unlogged),
+        parted_by_oids: names(parted),
+    })
 }
 
 /// Compares replicas; the error says what differs and what to do.
@@ -105,6 +118,12 @@ pub fn compare(replicas: &[(&str, &Facts)]) -> Result<(), String> {
         return Err(format!(
             "{name} has unlogged relations ({}): a server that crashes empties its copy of them, and the others keep theirs. Make each logged on every replica (ALTER TABLE {first} SET LOGGED), see that all hold the same rows, and start again",
             facts.unlogged.join(", ")
+        ));
+    }
+    if let Some((name, facts)) = replicas.iter().find(|(_, facts)| !facts.parted_by_oids.is_empty()) {
+        return Err(format!(
+            "{name} has tables partitioned by hashes of enumerations, or by OIDs ({}): these are other numbers on each server, and so rows lie in other partitions. Partition each by LIST or by another column on every replica (make a new table, INSERT INTO it from the old one, and rename it), and start again",
+            facts.parted_by_oids.join(", ")
         ));
     }
     for (name, facts) in &replicas[1..] {

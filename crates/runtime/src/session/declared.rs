@@ -1,9 +1,11 @@
 //! Types that a client declares for parameters by their object ids.
 //!
 //! Those of users' types are numbers that clients were told, and mean nothing to a replica. They become casts by name, so
-//! that a statement means the same wherever it is prepared, replayed, or read from the log after a restart.
+//! that a statement means the same wherever it is prepared, replayed, or read from the log after a restart. So do types such as
+//! `regclass`, whose values are OIDs: classification sees by the cast that what is made of them differs between replicas.
 
 use onecopy_classify::prepared::replace_params;
+use onecopy_classify::value::name_type;
 use onecopy_wire::sqlstate::SqlState;
 
 use super::Session;
@@ -21,16 +23,17 @@ impl Session {
         sql: &str,
         types: &mut [u32],
     ) -> Result<Option<String>, Failure> {
-        if types.iter().all(|oid| *oid < FIRST_USERS_OID) {
+        let is_plain = |oid: &u32| *oid < FIRST_USERS_OID && name_type(*oid).is_none();
+        if types.iter().all(is_plain) {
             return Ok(None);
         }
         let mut names = Vec::with_capacity(types.len());
         for oid in types.iter_mut() {
             names.push(match *oid {
-                0..FIRST_USERS_OID => None,
+                0..FIRST_USERS_OID => name_type(*oid).map(|name| format!("pg_catalog.{name}")),
                 users => Some(self.type_by_number(users).await?),
             });
-            if *oid >= FIRST_USERS_OID {
+            if !is_plain(oid) {
                 *oid = 0;
             }
         }
