@@ -12,10 +12,10 @@ ONECOPY = $(CARGO) run --quiet --release --locked --bin onecopy --
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 600
 
-.PHONY: help setup build demo test check fix bench clients soak fuzz
+.PHONY: help setup build demo test check fix bench clients soak reproduce fuzz
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing (Debian and kin; as root, or by sudo without a password)
 	@scripts/setup
@@ -55,6 +55,11 @@ clients: ## drivers of several languages against a real cluster
 soak: ## the real-server checkers for SOAK_SECONDS (600)
 	@scripts/setup build
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --locked -p onecopy-cli --test soak -- --ignored --nocapture
+
+reproduce: ## what papers claim, run again in virtual time; results in results/reproduce (QUICK=1: a look in minutes)
+	@scripts/setup build
+	$(CARGO) build --release --locked --bin onecopy
+	$(ONECOPY) reproduce $(if $(QUICK),--quick)
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (60); needs a nightly compiler
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz

@@ -18,6 +18,9 @@ pub struct Effort {
 /// The sizes of the papers' curves.
 const SIZES: [u16; 10] = [1, 2, 4, 8, 16, 24, 32, 40, 48, 60];
 
+/// Runs of which a quarter still tells a peak from its surroundings, in virtual seconds.
+const COARSE_FROM_S: u64 = 240;
+
 impl Effort {
     /// What verdicts are made with: 2 minutes of warm-up, 8 of measurement, 5 seeds, every size. Takes hours.
     #[must_use]
@@ -29,6 +32,17 @@ impl Effort {
     #[must_use]
     pub fn quick() -> Effort {
         Effort { warm_up_s: 20, measured_s: 60, seeds: 2, replicas_max: 60, sizes: vec![1, 4, 8, 16, 40, 60] }
+    }
+
+    /// Runs of a quarter of the length, with which long ones look for where the peak may be.
+    #[must_use]
+    pub fn coarse(&self) -> Option<Effort> {
+        let is_long = self.measured_s >= COARSE_FROM_S;
+        is_long.then(|| Effort {
+            warm_up_s: self.warm_up_s / 4,
+            measured_s: self.measured_s / 4,
+            ..self.clone()
+        })
     }
 
     /// Those of a claim's sizes at which curves are measured.

@@ -11,7 +11,7 @@ use crate::effort::Effort;
 use crate::figures::{DrawError, Figure, figures_of};
 use crate::questions::question;
 use crate::results::Results;
-use crate::verdict::{Verdict, judge, number};
+use crate::verdict::{Outcome, Verdict, judge, number};
 
 /// What is to be reported.
 #[derive(Debug)]
@@ -33,6 +33,9 @@ struct ClaimReport {
     verdict: Verdict,
     remark: Option<String>,
 }
+
+/// So many parts of a claim are shown one by one, whatever came of them.
+const FEW: usize = 4;
 
 /// How many claims came out how.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -112,11 +115,13 @@ impl Report {
         for claim in self.papers.iter().flat_map(|paper| &paper.claims) {
             let ClaimReport { claim: Claim { id, says, .. }, verdict, remark } = claim;
             let _ = writeln!(text, "{id:<7} {:<14} {says}", claim.word());
-            for outcome in verdict
-                .outcomes
-                .iter()
-                .filter(|outcome| outcome.holds != Some(true) || verdict.outcomes.len() < 4)
-            {
+            let is_telling = |outcome: &&Outcome| outcome.holds != Some(true) || verdict.outcomes.len() < FEW;
+            let is_new = verdict.outcomes.len() >= FEW
+                && verdict.outcomes.iter().all(|outcome| outcome.holds.is_none());
+            if is_new {
+                let _ = writeln!(text, "        ? none of its {} parts was run", verdict.outcomes.len());
+            }
+            for outcome in verdict.outcomes.iter().filter(|_| !is_new).filter(is_telling) {
                 let paper = outcome
                     .paper
                     .map_or_else(String::new, |paper| format!(" (the paper: {})", number(paper)));

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use onecopy_core::Csn;
 use onecopy_core::protocol::apart_by_name;
 use onecopy_sim::perf::{
-    Bookstore, Profile, RunError, SECOND_NS, Setup, Users, Workload, find_peak, run, saturating_users,
+    Bookstore, Profile, RunError, SECOND_NS, Setup, Users, Workload, find_peak, find_peak_near, run,
+    saturating_users,
 };
 use onecopy_workload::tpcw::Scale;
 use thiserror::Error;
@@ -173,11 +174,18 @@ impl Lab<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let probe = |users: u32| {
-                let setup = setup(experiment, self.effort, &self.profile, seed, users);
+            let probe = |effort: &Effort, users: u32| {
+                let setup = setup(experiment, effort, &self.profile, seed, users);
                 measure(experiment, &setup, &mut site.bookstore.clone())
             };
-            let figures = Figures::of(&find_peak(start, probe).map_err(on_run)?);
+            let peak = match self.effort.coarse() {
+                None => find_peak(start, |users| probe(self.effort, users)).map_err(on_run)?,
+                Some(coarse) => {
+                    let near = find_peak(start, |users| probe(&coarse, users)).map_err(on_run)?;
+                    find_peak_near(near.users, |users| probe(self.effort, users)).map_err(on_run)?
+                }
+            };
+            let figures = Figures::of(&peak);
             start = figures.users;
             results.lock().expect("nobody panics with it").add(experiment, seed, figures)?;
             progress.done(experiment, seed, &figures);

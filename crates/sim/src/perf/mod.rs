@@ -43,7 +43,7 @@ use crate::trace::Trace;
 pub use items::ItemsError;
 pub use measure::{Distribution, Measured, Messages, QueryTime, ReplicaTime};
 pub use network::Latency;
-pub use peak::{Peak, find_peak, saturating_users};
+pub use peak::{Peak, find_peak, find_peak_near, saturating_users};
 pub use profile::{NAMED, Profile, ProfileError};
 pub use server::{Busy, Discipline, Kind};
 pub use setup::{Durability, Items, Loads, SECOND_NS, Setup, Users};

@@ -61,6 +61,21 @@ pub fn find_peak<E>(start: u32, mut probe: impl FnMut(u32) -> Result<Measured, E
     Ok(climb.peak)
 }
 
+/// The best of a number of users that is known to be near the peak, and of those 6 % to either side.
+///
+/// # Errors
+/// Whatever a probe fails with.
+pub fn find_peak_near<E>(users: u32, mut probe: impl FnMut(u32) -> Result<Measured, E>) -> Result<Peak, E> {
+    let users = users.max(1);
+    let measured = probe(users)?;
+    let probes = BTreeMap::from([(users, measured.throughput())]);
+    let mut climb = Climb { probe, peak: Peak { users, measured, probes } };
+    for factor in [1.0 - STEP / 4.0, 1.0 + STEP / 4.0] {
+        climb.probe(scaled(users, factor))?;
+    }
+    Ok(climb.peak)
+}
+
 struct Climb<P> {
     probe: P,
     /// The best so far, and all that was tried.
@@ -146,6 +161,16 @@ mod tests {
         for start in [200, 500, 1_500] {
             let peak = climb(start, curve);
             assert!((450..=560).contains(&peak.users), "from {start}: {:?}", peak.probes);
+        }
+    }
+
+    #[test]
+    fn near_the_peak_the_better_side_is_taken() {
+        for (start, best) in [(100, 94), (94, 94), (80, 85)] {
+            let curve = |users: u32| measured(10.0 - (f64::from(users) - 92.0).abs() / 100.0);
+            let peak = find_peak_near(start, |users| Ok::<_, Infallible>(curve(users)));
+            let peak = peak.unwrap_or_else(|never| match never {});
+            assert_eq!((peak.users, peak.probes.len()), (best, 3), "from {start}");
         }
     }
 
