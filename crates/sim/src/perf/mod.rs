@@ -15,6 +15,7 @@ mod users;
 mod workload;
 
 mod classes;
+mod demand;
 mod items;
 mod profile;
 
@@ -40,6 +41,7 @@ use crate::clock::EventQueue;
 use crate::log::Log;
 use crate::trace::Trace;
 
+pub use demand::{Demand, heaviest_read_in_writes};
 pub use items::ItemsError;
 pub use measure::{Distribution, Measured, Messages, QueryTime, ReplicaTime};
 pub use network::Latency;
