@@ -173,10 +173,15 @@ impl Experiment {
 
 impl fmt::Display for Experiment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}, {} databases", self.mix.name(), self.system, self.replicas)?;
+        write!(f, "{}, {}, {}", self.mix.name(), self.system, databases(self.replicas))?;
         let variation = self.variation();
         if variation.is_empty() { Ok(()) } else { write!(f, ", {variation}") }
     }
+}
+
+/// So many of them, in words.
+pub(crate) fn databases(count: u16) -> String {
+    if count == 1 { "1 database".to_owned() } else { format!("{count} databases") }
 }
 
 /// A figure of an experiment.

@@ -13,7 +13,7 @@ use onecopy_workload::tpcw::Scale;
 
 use crate::claims::{Claim, DecidableBy, Kind};
 use crate::effort::Effort;
-use crate::experiment::{Durability, Experiment, Metric, Mix};
+use crate::experiment::{Durability, Experiment, Metric, Mix, databases};
 use crate::quantity::Quantity;
 use crate::verdict::Test;
 
@@ -194,7 +194,7 @@ fn part(label: impl Into<String>, test: Test) -> Part {
 }
 
 fn at(mix: Mix, replicas: u16) -> String {
-    format!("{}, {replicas} databases", mix.name())
+    format!("{}, {}", mix.name(), databases(replicas))
 }
 
 fn percent(quantity: Quantity) -> Quantity {
