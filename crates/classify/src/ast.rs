@@ -564,6 +564,10 @@ pub(crate) enum Utility {
     CreateTrigger {
         table: Name,
     },
+    /// CREATE OR REPLACE FUNCTION.
+    ReplaceFunction {
+        name: Name,
+    },
     /// DDL that touches no table's rows or columns but the catalogue.
     OtherDdl {
         tag: &'static str,

@@ -56,6 +56,9 @@ pub struct Catalogue {
     /// Enabled event triggers whose function is not immutable, but for those that fire when somebody connects.
     #[serde(default)]
     pub event_triggers: Vec<EventTrigger>,
+    /// The functions of all enabled event triggers but those, as (schema, name).
+    #[serde(default)]
+    pub event_functions: Vec<(String, String)>,
     #[serde(skip)]
     index: Index,
 }

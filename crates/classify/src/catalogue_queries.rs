@@ -404,6 +404,10 @@ SELECT json_build_object(
             WHERE (s.setdatabase = 0 OR s.setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()))
               AND (s.setrole = 0 OR r.oid IS NOT NULL)
         ) x),
+    'event_functions', (
+        SELECT coalesce(json_agg(DISTINCT jsonb_build_array(n.nspname, p.proname)), '[]'::json)
+        FROM pg_event_trigger e JOIN pg_proc p ON p.oid = e.evtfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+        WHERE e.evtenabled IN ('O', 'A') AND e.evtevent <> 'login'),
     'event_triggers', (
         SELECT coalesce(json_agg(json_build_object(
             'name', e.evtname, 'tags', coalesce(array_to_json(e.evttags), '[]'::json),

@@ -7,7 +7,7 @@ use crate::lexer::{Layout, Normalised, hash_bytes};
 use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
 use crate::template::AccessTemplate;
-use crate::value::{Params, has_clock_word, has_number, string_value};
+use crate::value::{Params, has_clock_word, has_number, lacks_offset, string_value};
 use onecopy_core::{Access, AccessSet, ClassId, Space, TableId};
 
 /// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.
@@ -48,9 +48,11 @@ pub struct Class {
     pub(crate) pinned: Pinned,
     /// The placeholder text, byte for byte, against which a cache compares.
     pub(crate) key: Box<[u8]>,
-    /// Used instead of `determinism` when a string names a moment by the clock (`'now'`), or an object by its number.
+    /// Used instead of `determinism` when a string names a moment by the clock (`'now'`), an object by its number, or a
+    /// time with time zone without its offset.
     pub(crate) clock_words: Given,
     pub(crate) oid_words: Given,
+    pub(crate) zoned_words: Given,
     pub(crate) fallback: Option<Box<Determinism>>,
 }
 
@@ -505,7 +507,8 @@ impl Class {
     }
 
     /// How the changes of one execution reach the other replicas: `determinism`, unless a constant or parameter
-    /// is a word such as `now` where a date or time may be read, or a number where the name of an object is.
+    /// is a word such as `now` where a date or time may be read, a number where the name of an object is, or a time without
+    /// its offset where one with time zone is.
     pub fn determinism_of<P: Params + ?Sized>(
         &self,
         sql: &str,
@@ -544,6 +547,7 @@ impl Class {
     fn is_read_differently<P: Params + ?Sized>(&self, sql: &str, layout: Layout<'_>, params: &P) -> bool {
         self.clock_words.any(sql, layout, params, has_clock_word, false)
             || self.oid_words.any(sql, layout, params, has_number, true)
+            || self.zoned_words.any(sql, layout, params, lacks_offset, false)
     }
 }
 

@@ -6,10 +6,7 @@
 
 use crate::ast::Copy;
 use crate::catalogue::Column;
-use crate::value::is_clock_word;
-
-/// The longest of the words, in letters.
-const WORD_LEN_MAX: usize = 9;
+use crate::value::ClockWords;
 
 /// Which fields of a COPY may name a moment, and how its data are written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,10 +21,11 @@ pub struct CopiedMoments {
 }
 
 impl CopiedMoments {
-    /// For a COPY into these columns, one for each field; None if no data can name a moment.
-    pub(crate) fn of(copy: &Copy, columns: &[&Column]) -> Option<CopiedMoments> {
+    /// For a COPY into these columns, one for each field; None if no data can name a moment. An error if the data cannot be
+    /// searched.
+    pub(crate) fn of(copy: &Copy, columns: &[&Column]) -> Result<Option<CopiedMoments>, LetterQuotes> {
         if copy.format.as_deref() == Some("binary") || !columns.iter().any(|c| c.may_hold_moment()) {
-            return None;
+            return Ok(None);
         }
         let byte = |text: &Option<String>, default: u8| match text.as_deref().map(str::as_bytes) {
             // What is longer than a byte is an error of which the server tells.
@@ -36,13 +34,18 @@ impl CopiedMoments {
         };
         let is_csv = copy.format.as_deref() == Some("csv");
         let quote = byte(&copy.quote, b'"');
+        let escape = byte(&copy.escape, quote);
+        if is_csv && (quote.is_ascii_alphanumeric() || escape.is_ascii_alphanumeric()) {
+            return Err(LetterQuotes);
+        }
         let aligned = copy.encoding.as_ref().is_none_or(|name| keeps_ascii(name));
-        Some(CopiedMoments {
+        Ok(Some(CopiedMoments {
             counts: columns.iter().map(|c| c.may_hold_moment() || !aligned).collect(),
             delimiter: byte(&copy.delimiter, if is_csv { b',' } else { b'\t' }),
-            quote: is_csv.then(|| (quote, byte(&copy.escape, quote))),
-            header: copy.header,
-        })
+            quote: is_csv.then_some((quote, escape)),
+            // Where bytes of letters look like quotes, its end cannot be told.
+            header: copy.header && aligned,
+        }))
     }
 
     /// Begins to search the data of one execution.
@@ -64,18 +67,20 @@ impl CopiedMoments {
         MomentSearch {
             classes,
             counts,
-            is_csv: self.quote.is_some(),
+            csv_escape: self.quote.map(|(_, escape)| escape),
             field: 0,
             in_header: self.header,
             counting,
             quoted: false,
             escape: Escape::None,
-            word: [0; WORD_LEN_MAX],
-            word_len: 0,
-            found: false,
+            words: ClockWords::default(),
         }
     }
 }
+
+/// QUOTE or ESCAPE is a letter or digit: it could stand in words and belong to none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LetterQuotes;
 
 /// Whether no byte of a letter looks like ASCII in an encoding, so that the borders of fields can be trusted.
 fn keeps_ascii(encoding: &str) -> bool {
@@ -111,7 +116,8 @@ enum Escape {
 pub struct MomentSearch {
     classes: [Byte; 256],
     counts: Vec<bool>,
-    is_csv: bool,
+    /// In format csv: what escapes quotes inside quotes.
+    csv_escape: Option<u8>,
     /// The number of the field in its row.
     field: usize,
     in_header: bool,
@@ -120,10 +126,7 @@ pub struct MomentSearch {
     /// Inside quotes of format csv.
     quoted: bool,
     escape: Escape,
-    /// The letters before, and how many they are: more than there is room for is no such word.
-    word: [u8; WORD_LEN_MAX],
-    word_len: usize,
-    found: bool,
+    words: ClockWords,
 }
 
 impl MomentSearch {
@@ -142,18 +145,20 @@ impl MomentSearch {
             self.byte(*byte);
             rest = after;
         }
-        self.found
+        self.words.found()
     }
 
     /// The data have ended; true if a word was found in them.
     pub fn finish(&mut self) -> bool {
         self.end_escape();
-        self.end_word();
-        self.found
+        self.words.finish()
     }
 
     fn byte(&mut self, byte: u8) {
-        if self.is_csv { self.csv_byte(byte) } else { self.text_byte(byte) }
+        match self.csv_escape {
+            Some(escape) => self.csv_byte(byte, escape),
+            None => self.text_byte(byte),
+        }
     }
 
     fn text_byte(&mut self, byte: u8) {
@@ -203,17 +208,20 @@ impl MomentSearch {
         }
     }
 
-    fn csv_byte(&mut self, byte: u8) {
+    fn csv_byte(&mut self, byte: u8, escape: u8) {
         let class = self.classes[usize::from(byte)];
         if std::mem::replace(&mut self.escape, Escape::None) == Escape::Begun {
-            self.end_word();
             if matches!(class, Byte::Escape | Byte::Quote) {
-                return;
+                return self.content(byte);
             }
+            // Before anything else it is what it is.
+            self.content(escape);
         }
         match class {
-            // Quotes may begin and end in the middle of a word. Where they escape themselves, two of them end and begin.
-            Byte::Quote => self.quoted = !self.quoted,
+            Byte::Quote => {
+                // Quotes may begin and end in the middle of a word. Where they escape themselves, two of them end and begin.
+                self.quoted = !self.quoted;
+            }
             Byte::Escape if self.quoted => self.escape = Escape::Begun,
             Byte::Delimiter if !self.quoted => self.next_field(),
             Byte::RowEnd if !self.quoted => self.next_row(),
@@ -221,32 +229,21 @@ impl MomentSearch {
         }
     }
 
+    /// A byte of a field's value.
     fn content(&mut self, byte: u8) {
-        if !self.counting {
-            return;
+        if self.counting {
+            self.words.read(byte);
         }
-        if !byte.is_ascii_alphabetic() {
-            return self.end_word();
-        }
-        if let Some(place) = self.word.get_mut(self.word_len) {
-            *place = byte;
-        }
-        self.word_len += 1;
-    }
-
-    fn end_word(&mut self) {
-        let len = std::mem::take(&mut self.word_len);
-        self.found |= self.word.get(..len).is_some_and(is_clock_word);
     }
 
     fn next_field(&mut self) {
-        self.end_word();
+        self.words.finish();
         self.field += 1;
         self.counting = !self.in_header && self.counts.get(self.field).is_none_or(|counts| *counts);
     }
 
     fn next_row(&mut self) {
-        self.end_word();
+        self.words.finish();
         self.field = 0;
         self.in_header = false;
         self.counting = self.counts.first().is_none_or(|counts| *counts);
@@ -301,6 +298,11 @@ mod tests {
             (b"1\t\\x6eow\tx\n", true),
             (b"1\tno\\x77", true),
             (b"1\t\\xnow\tx\n", false),
+            // And quotes and backslashes inside of arrays, ranges and rows.
+            (b"1\t{no\\\\w}\tx\n", true),
+            (b"1\t{\"n\\\\ow\"}\tx\n", true),
+            (b"1\t[n\"o\"w,)\tx\n", true),
+            (b"1\t(1,n\"\"ow)\tx\n", true),
             // Beyond what the table has.
             (b"1\t2020-01-01\tx\tnow\n", true),
         ] {
@@ -327,6 +329,9 @@ mod tests {
             (&backslash, b"\"a\\\\\",now,x\n", true),
             (&backslash, b"a\\,now,x\n", true),
             (&backslash, b"\"a\\b\",\"now\",x\n", true),
+            (&doubled, b"1,\"{\"\"n\\ow\"\"}\",x\n", true),
+            (&doubled, b"1,\"[n\"\"o\"\"w,)\",x\n", true),
+            (&backslash, b"1,\"{no\\\\w}\",x\n", true),
         ] {
             assert_eq!(finds(moments, data), found, "{}", String::from_utf8_lossy(data));
         }

@@ -69,6 +69,8 @@ pub(crate) fn builtin(name: &str, arguments: usize) -> Option<Behaviour> {
         "now" | "transaction_timestamp" => B::TransactionTimestamp,
         "statement_timestamp" => B::StatementTimestamp,
         "age" if arguments == 1 => B::Clock,
+        // What is given with its offset is looked at where it stands.
+        "timetz" => B::Pure,
         "clock_timestamp" | "timeofday" | "random" | "random_normal" | "gen_random_uuid" | "uuidv4"
         | "uuidv7" | "array_shuffle" | "array_sample" => B::Random,
         "nextval" => B::NextVal,
@@ -305,7 +307,6 @@ fn pure_stable(name: &str) -> bool {
             | "time"
             | "timestamp"
             | "timestamptz"
-            | "timetz"
             | "timezone"
             | "to_char"
             | "to_date"

@@ -1477,6 +1477,9 @@ fn other_statement(node: Node<'_>) -> Utility {
         Node::SecLabelStmt(_) => ddl("SECURITY LABEL"),
         Node::CreateStatsStmt(_) => ddl("CREATE STATISTICS"),
         Node::AlterStatsStmt(_) => ddl("ALTER STATISTICS"),
+        Node::CreateFunctionStmt(s) if s.replace && !s.is_procedure => {
+            Utility::ReplaceFunction { name: Name::new(words(s.funcname())) }
+        }
         Node::CreateFunctionStmt(_) => ddl("CREATE FUNCTION"),
         Node::AlterFunctionStmt(_) => ddl("ALTER FUNCTION"),
         Node::AlterObjectDependsStmt(_) => ddl("ALTER"),

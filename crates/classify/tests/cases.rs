@@ -162,6 +162,26 @@ fn definitions_do_not_change_under_an_event_trigger() {
     }
 }
 
+/// What has just been written runs at the end of the command that wrote it.
+#[test]
+fn the_function_of_an_event_trigger_is_not_replaced_while_it_is_enabled() {
+    let mut catalogue = catalogue("shop");
+    catalogue.event_functions.push(("ddl".to_owned(), "told".to_owned()));
+    let path = ["public".to_owned()];
+    let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
+    let body = "RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO audit VALUES (random()); END'";
+    for (sql, refused) in [
+        ("CREATE OR REPLACE FUNCTION ddl.told()", true),
+        ("CREATE OR REPLACE FUNCTION told()", true),
+        ("CREATE OR REPLACE FUNCTION public.told()", false),
+        ("CREATE OR REPLACE FUNCTION other()", false),
+        ("CREATE FUNCTION told()", false),
+    ] {
+        let explanation = explain(&format!("{sql} {body}"), &context).to_string();
+        assert_eq!(explanation.contains("is the function of an event trigger"), refused, "{explanation}");
+    }
+}
+
 /// The file as it would be if every explanation were right, and the number of its cases.
 fn run(text: &str) -> (String, usize) {
     let mut out = String::new();

@@ -1,6 +1,6 @@
 //! Queries: name spaces, the tables of FROM, and the rows of each that can matter.
 
-use super::derived::derived_of_table;
+use super::derived::{DerivedList, derived_of_table};
 use super::expr::At;
 use super::facts::{Facts, Key};
 use super::{Analyser, Env, Parent, Resolved};
@@ -55,6 +55,8 @@ pub(super) struct CteEnv<'a> {
     opaque: bool,
     referenced: bool,
     body: bool,
+    /// Its columns, once a recursive one was analysed.
+    derived: DerivedList,
     next: Env,
 }
 
@@ -319,6 +321,7 @@ impl<'a> Analyser<'a> {
                 opaque: with.recursive || writes,
                 referenced: false,
                 body,
+                derived: None,
                 next: inner,
             };
             self.ctes.push(cte);
@@ -329,12 +332,14 @@ impl<'a> Analyser<'a> {
             }
         }
         if with.recursive {
-            for table in &with.tables {
+            let first = self.ctes.len() - with.tables.len();
+            for (i, table) in with.tables.iter().enumerate() {
                 match &table.statement {
                     Statement::Query(query) => {
                         // Each step of the recursion runs it again.
                         let usage = QueryUse { lock: None, ordered: true, once: false, body };
                         wrote |= self.query(query, parent, inner, usage);
+                        self.ctes[first + i].derived = self.last_derived.take();
                     }
                     statement => {
                         wrote = true;
@@ -634,6 +639,9 @@ impl<'a> Analyser<'a> {
             return Facts::default();
         };
         if opaque {
+            let names = if table.columns.is_empty() { renames } else { &table.columns };
+            let list = self.ctes[id].derived.clone();
+            self.note_derived(scope, self.scopes[scope].entries.len(), list, names);
             self.scopes[scope].entries.push(Entry { name: shown, columns: EntryColumns::Opaque });
             return Facts::default();
         }

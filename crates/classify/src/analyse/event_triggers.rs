@@ -1,6 +1,7 @@
 //! Event triggers: code that runs at each change of definitions, at each replica.
 
 use super::Analyser;
+use crate::ast::Name;
 use crate::catalogue::EventTrigger;
 use crate::class::Kind;
 use crate::lexer::{Scratch, Token, TokenKind, normalise, tokens};
@@ -99,6 +100,21 @@ const BEFORE_PARENTHESIS: &[&str] = &[
 ];
 
 impl<'a> Analyser<'a> {
+    /// Refuses a new body for the function of an enabled event trigger: the trigger fires at this very command, and runs what
+    /// nobody has looked at.
+    pub(super) fn replace_event_function(&mut self, name: &Name) {
+        let mut functions = self.catalogue().event_functions.iter();
+        let is_it = |(schema, function): &&(String, String)| {
+            function == name.last() && name.schema().is_none_or(|wanted| wanted == schema)
+        };
+        if functions.any(|function| is_it(&function)) {
+            self.refuse(
+                format!("{name}() is the function of an event trigger, which would fire with the new body"),
+                "ALTER EVENT TRIGGER ... DISABLE before it, and ENABLE afterwards",
+            );
+        }
+    }
+
     /// Refuses what fires an event trigger whose effects are not known.
     pub(super) fn fire_event_triggers(&mut self, kind: &Kind) {
         // Those of event triggers themselves, and of what belongs to no database, fire none.

@@ -60,6 +60,9 @@ impl<'a> Analyser<'a> {
     /// An expression whose text, if it is a mere literal or parameter, is read as a column's type.
     pub(super) fn expr_for(&mut self, expr: &'a Expr, at: At, column: &crate::catalogue::Column) {
         self.assignment_casts(Some(expr), column, at.scope);
+        if super::zoned::is_zoned(column) {
+            self.zoned_value(expr, at.scope);
+        }
         match column.holds_names() {
             true => self.named_value(expr, column, at),
             false if self.keeps_names(expr, column, at.scope) => {}
@@ -97,6 +100,7 @@ impl<'a> Analyser<'a> {
                     self.places_in(expr, at.scope);
                 }
                 let sides = [left.as_deref(), right.as_deref()];
+                self.zoned_beside(&sides.iter().flatten().copied().collect::<Vec<_>>(), at.scope);
                 let reads = self.operands_read(name, &sides, at.scope);
                 sides.into_iter().flatten().for_each(|side| self.expr_read(side, at, reads));
             }
@@ -109,12 +113,14 @@ impl<'a> Analyser<'a> {
             Expr::OfArray { name, left, right, .. } => {
                 self.operator(name);
                 self.places_in(expr, at.scope);
+                self.zoned_beside(&[left, right], at.scope);
                 let reads = self.operands_read(name, &[Some(left), Some(right)], at.scope);
                 self.expr_read(left, at, reads);
                 self.expr_read(right, at, reads);
             }
             Expr::In { left, list, .. } => {
                 self.places_in(expr, at.scope);
+                self.zoned_beside(&std::iter::once(&**left).chain(list).collect::<Vec<_>>(), at.scope);
                 let reads = self.column_reads(left, at.scope);
                 self.expr_read(left, at, Reads::Anything);
                 list.iter().for_each(|e| self.expr_read(e, at, reads));
@@ -122,6 +128,7 @@ impl<'a> Analyser<'a> {
             Expr::And(parts) | Expr::Or(parts) => parts.iter().for_each(|e| self.expr(e, at)),
             Expr::Not(inner) => self.expr(inner, at),
             Expr::Form(parts) | Expr::Array(parts) => {
+                self.zoned_beside(&parts.iter().collect::<Vec<_>>(), at.scope);
                 parts.iter().for_each(|e| self.expr_read(e, at, reads));
             }
             Expr::Row(parts) => parts.iter().for_each(|e| self.expr(e, at)),
@@ -193,6 +200,7 @@ impl<'a> Analyser<'a> {
     fn cast(&mut self, value: &'a Expr, to: &TypeRef, at: At) {
         self.explicit_casts(Some(value), &to.name, at.scope);
         self.read_as_moment(value, &to.name, at);
+        self.zoned_cast(value, &to.name, at.scope);
         let type_oid = builtin_type(&to.name);
         let is_reg_type = is_reg_type(&to.name);
         self.effects.reads_catalogue |= is_reg_type;
@@ -322,12 +330,16 @@ impl<'a> Analyser<'a> {
             self.explicit_casts(call.arguments.first(), &call.name, at.scope);
             if let Some(value) = call.arguments.first() {
                 self.read_as_moment(value, &call.name, at);
+                self.zoned_cast(value, &call.name, at.scope);
                 if self.is_of_names(&call.name) {
                     self.unreplayable(super::oids::REASON);
                 }
             }
         }
         if in_catalog {
+            if name == "timezone" {
+                self.zoned_at(&call.arguments, at.scope);
+            }
             if makes_records(name) && self.record_may_hold_moment(call) {
                 self.unreplayable(
                     "text in JSON that is read as a date or time may name a moment by the clock",

@@ -26,6 +26,7 @@ mod session_calls;
 mod utility;
 mod verdict;
 mod write;
+mod zoned;
 
 use crate::ast::{Expr, LockStrength, LockWait, Name, Query, Statement};
 use crate::catalogue::{Catalogue, Column, Relation, Table};
@@ -159,9 +160,10 @@ struct Analyser<'a> {
     locking: Option<(LockStrength, LockWait)>,
     pinned: BTreeSet<u32>,
     pin_all: bool,
-    /// What may name a moment by the clock, and what an object by its number.
+    /// What may name a moment by the clock, an object by its number, or a time with time zone without its offset.
     clock_words: Given,
     oid_words: Given,
+    zoned_words: Given,
     /// The columns to which the next query's go: none where they become new ones.
     receivers: Option<Option<Vec<&'a Column>>>,
     /// Places at which each parameter stands, and the type that the place gives to it.
@@ -220,6 +222,7 @@ impl<'a> Analyser<'a> {
             pin_all: false,
             clock_words: Given::default(),
             oid_words: Given::default(),
+            zoned_words: Given::default(),
             receivers: None,
             params: BTreeMap::new(),
             edits: Edits::default(),

@@ -10,10 +10,7 @@ use super::{Analyser, Resolved};
 use crate::ast::{Call, Expr, Literal, Name};
 use crate::class::{Guard, Refusal};
 use crate::rewrite::{qualified, quoted};
-use crate::value::{holds_moments, oid};
-
-/// Text in which a word stands that names a moment by the clock, as a regular expression whose case does not count.
-const CLOCK_WORDS: &str = "(^|[^a-z])(now|today|tomorrow|yesterday)([^a-z]|$)";
+use crate::value::{clock_words_pattern, holds_moments, oid};
 
 impl<'a> Analyser<'a> {
     /// A conversion to a type.
@@ -54,8 +51,9 @@ impl<'a> Analyser<'a> {
             return self.refuse(refusal.reason, refusal.hint);
         }
         let condition = format!(
-            "pg_catalog.concat_ws(' ', {}) OPERATOR(pg_catalog.~*) '{CLOCK_WORDS}'",
-            texts.join(", ")
+            "pg_catalog.concat_ws(' ', {}) OPERATOR(pg_catalog.~*) '{}'",
+            texts.join(", "),
+            clock_words_pattern()
         );
         let table = qualified(&t.schema, &t.name);
         match &mut self.guard {

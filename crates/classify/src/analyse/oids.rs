@@ -142,6 +142,14 @@ impl<'a> Analyser<'a> {
                 (value, _, Some(receiver)) => self.keeps_names(value, receiver, at.scope),
                 _ => false,
             };
+            match receiver.filter(|receiver| super::zoned::is_zoned(receiver)) {
+                Some(_) => self.zoned_value(&target.value, at.scope),
+                // Of `*` the types are not compared.
+                None if !known && receivers.is_some_and(|r| r.iter().any(|c| super::zoned::is_zoned(c))) => {
+                    self.unreplayable(super::zoned::REASON);
+                }
+                None => {}
+            }
             match receiver.filter(|receiver| receiver.holds_names() && !is_star) {
                 _ if kept => {}
                 Some(receiver) => self.named_value(&target.value, receiver, at),

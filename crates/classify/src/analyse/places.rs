@@ -7,7 +7,7 @@
 use super::Analyser;
 use super::block::{EntryColumns, ScopeId};
 use super::expr::is_system_column;
-use crate::ast::{self, Body, Expr, Name, Query};
+use crate::ast::{self, Body, Expr, From, Literal, Name, Query};
 
 impl<'a> Analyser<'a> {
     /// Refuses a condition that compares a system column of a user's table with a value from outside the statement.
@@ -54,7 +54,7 @@ impl<'a> Analyser<'a> {
 
     fn compared_with(&self, parts: Vec<&Expr>, scope: ScopeId) -> Option<String> {
         let place = parts.iter().find_map(|part| self.place(part, scope));
-        if place.is_some() && parts.iter().any(|part| !self.is_from_rows(part)) {
+        if place.is_some() && parts.iter().any(|part| !self.is_from_rows(part, scope)) {
             return place;
         }
         parts.into_iter().find_map(|part| self.compared_place(part, scope))
@@ -87,20 +87,29 @@ impl<'a> Analyser<'a> {
         }
     }
 
-    /// Whether a value comes from rows that the statement reads, or is the same everywhere by its name.
-    fn is_from_rows(&self, expr: &Expr) -> bool {
+    /// Whether a value comes from places of rows that the statement reads, or is the same everywhere by its name. What a table
+    /// holds in a column of its own was given once.
+    fn is_from_rows(&self, expr: &Expr, scope: ScopeId) -> bool {
+        // A given value among others, as in tidlarger(ctid, '(0,5)'), is compared with them.
+        let any = |parts: &[Expr]| {
+            parts.iter().any(|part| self.is_from_rows(part, scope)) && !parts.iter().any(is_given)
+        };
         match expr {
-            Expr::Column { .. } => true,
-            Expr::Subquery { query, .. } => is_of_rows(query),
-            Expr::Cast { value, to } => reads_names(&to.name) || self.is_from_rows(value),
-            Expr::Collate { value } => self.is_from_rows(value),
-            Expr::Call(call) => call.arguments.iter().any(|argument| self.is_from_rows(argument)),
-            Expr::Row(parts) => parts.iter().all(|part| self.is_from_rows(part)),
-            Expr::Form(parts) | Expr::Array(parts) => parts.iter().any(|part| self.is_from_rows(part)),
-            Expr::Operator { left, right, .. } => {
-                [left, right].into_iter().flatten().any(|side| self.is_from_rows(side))
+            Expr::Column { path, .. } => {
+                self.place(expr, scope).is_some()
+                    || self.resolve_column(scope, path).is_none()
+                        && self.derived_column(scope, path).is_none()
             }
-            Expr::Chain { operands, .. } => operands.iter().any(|operand| self.is_from_rows(operand)),
+            Expr::Subquery { query, .. } => is_of_rows(query),
+            Expr::Cast { value, to } => reads_names(&to.name) || self.is_from_rows(value, scope),
+            Expr::Collate { value } => self.is_from_rows(value, scope),
+            Expr::Call(call) => any(&call.arguments),
+            Expr::Row(parts) => parts.iter().all(|part| self.is_from_rows(part, scope)),
+            Expr::Form(parts) | Expr::Array(parts) | Expr::Chain { operands: parts, .. } => any(parts),
+            Expr::Operator { left, right, .. } => {
+                let sides = || left.iter().chain(right);
+                sides().any(|side| self.is_from_rows(side, scope)) && !sides().any(|side| is_given(side))
+            }
             _ => false,
         }
     }
@@ -137,10 +146,20 @@ fn reads_names(name: &Name) -> bool {
     matches!(name.schema(), None | Some("pg_catalog")) && name.last().starts_with("reg")
 }
 
+/// Whether an expression is a constant or parameter.
+fn is_given(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal { value, .. } => *value != Literal::Null,
+        Expr::Param { .. } => true,
+        Expr::Cast { value, to } => !reads_names(&to.name) && is_given(value),
+        _ => false,
+    }
+}
+
 /// Whether a subquery's rows can hold what tables hold.
 fn is_of_rows(query: &Query) -> bool {
     match &query.body {
-        Body::Select(select) => !select.from.is_empty(),
+        Body::Select(select) => !select.from.iter().all(|from| matches!(from, From::Function { .. })),
         Body::Values(_) => false,
         _ => true,
     }

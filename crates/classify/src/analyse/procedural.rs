@@ -213,12 +213,17 @@ impl<'a> Analyser<'a> {
                 added.push((column, pieces));
             }
         }
+        let zoned = given.iter().any(|column| super::zoned::is_zoned(column));
+        let zoned = zoned && copy.format.as_deref() != Some("binary");
+        if zoned {
+            self.unreplayable(super::zoned::REASON);
+        }
         if names {
             // A number instead of a name means another object on each replica.
             self.unreplayable(super::oids::REASON);
         }
         let is_listed = !copy.columns.is_empty();
-        if !added.is_empty() || names || is_listed && self.unreplayable.is_some() {
+        if !added.is_empty() || names || zoned || is_listed && self.unreplayable.is_some() {
             self.number_copy(copy, table, given, &added);
         }
     }

@@ -12,7 +12,7 @@ use crate::ast::{
 };
 use crate::catalogue::table_id;
 use crate::class::{ExecuteArgument, Kind};
-use crate::copied::CopiedMoments;
+use crate::copied::{CopiedMoments, LetterQuotes};
 use crate::functions::{Behaviour, builtin};
 use crate::lexer::{Token, TokenKind};
 use crate::rewrite::{Piece, quoted};
@@ -196,6 +196,10 @@ impl<'a> Analyser<'a> {
             Utility::CreateTrigger { table } => {
                 self.ddl("CREATE TRIGGER", std::slice::from_ref(table), false)
             }
+            Utility::ReplaceFunction { name } => {
+                self.replace_event_function(name);
+                self.catalogue_ddl("CREATE FUNCTION")
+            }
             Utility::OtherDdl { tag, tables } if !tables.is_empty() => self.ddl(tag, tables, false),
             Utility::OtherDdl { tag, .. } => self.catalogue_ddl(tag),
             Utility::Maintenance { tag, tables } => self.maintenance(tag, tables),
@@ -357,7 +361,13 @@ impl<'a> Analyser<'a> {
             [] => t.columns.iter().filter(|c| c.generated.is_none()).collect(),
             names => names.iter().filter_map(named).collect(),
         };
-        self.copied_moments = CopiedMoments::of(copy, &columns);
+        match CopiedMoments::of(copy, &columns) {
+            Ok(moments) => self.copied_moments = moments,
+            Err(LetterQuotes) => self.refuse(
+                "COPY with a letter or digit as QUOTE or ESCAPE hides whether the data name a moment by the clock ('now' ...)",
+                "use another sign as QUOTE and ESCAPE",
+            ),
+        }
         self.columns_of_copy(copy, t, &columns);
         if copy.filter.is_some() {
             self.casts_anywhere();

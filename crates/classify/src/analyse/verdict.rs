@@ -23,12 +23,14 @@ impl<'a> Analyser<'a> {
         let determinism = self.determinism(reason, statement, &kind);
         // The rows may be shipped even where the text would do: used when a string names a moment.
         let mut fallback = match &determinism {
-            Determinism::Replay if !self.clock_words.is_empty() || !self.oid_words.is_empty() => {
-                let reason = match self.clock_words.is_empty() {
-                    false => "a string may name a moment by the clock ('now', 'today' ...)",
-                    true => "an object may be given by its OID, which differs between servers",
-                };
-                Some(Box::new(self.determinism(Some(reason.to_owned()), statement, &kind)))
+            Determinism::Replay => {
+                let reasons = [
+                    (&self.clock_words, "a string may name a moment by the clock ('now', 'today' ...)"),
+                    (&self.oid_words, "an object may be given by its OID, which differs between servers"),
+                    (&self.zoned_words, super::zoned::REASON),
+                ];
+                let reason = reasons.iter().find(|(given, _)| !given.is_empty()).map(|(_, reason)| *reason);
+                reason.map(|reason| Box::new(self.determinism(Some(reason.to_owned()), statement, &kind)))
             }
             _ => None,
         };
@@ -78,6 +80,7 @@ impl<'a> Analyser<'a> {
         if !writes {
             self.clock_words = Default::default();
             self.oid_words = Default::default();
+            self.zoned_words = Default::default();
         }
         self.effects.catalogue_only =
             self.effects.reads_catalogue && self.items.is_empty() && self.everything.is_none() && !writes;
@@ -105,6 +108,7 @@ impl<'a> Analyser<'a> {
             key: normalised.text.into(),
             clock_words: self.clock_words,
             oid_words: self.oid_words,
+            zoned_words: self.zoned_words,
             fallback,
         }
     }

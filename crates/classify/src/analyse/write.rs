@@ -203,6 +203,9 @@ impl<'a> Analyser<'a> {
                 if given.iter().any(|(column, _)| column.holds_names()) {
                     self.unreplayable(super::oids::REASON);
                 }
+                if given.iter().any(|(column, _)| super::zoned::is_zoned(column)) {
+                    self.unreplayable(super::zoned::REASON);
+                }
                 Rows { values: vec![Known::new()], form: RowForm::Select { single: false } }
             }
         }
@@ -598,6 +601,9 @@ impl<'a> Analyser<'a> {
         // The text does not show a conversion to the column's type.
         let scope = self.new_scope(None, None, true);
         self.assignment_casts(Some(expr), column, scope);
+        if super::zoned::is_zoned(column) {
+            self.zoned_value(expr, scope);
+        }
         if let Some(operand) = constant_default(expr, column) {
             return DefaultValue::Server(Some(operand));
         }
@@ -607,6 +613,7 @@ impl<'a> Analyser<'a> {
         let outer_pinned = std::mem::take(&mut self.pinned);
         let outer_words = std::mem::take(&mut self.clock_words);
         let outer_oid_words = std::mem::take(&mut self.oid_words);
+        let outer_zoned_words = std::mem::take(&mut self.zoned_words);
         let scope = self.new_scope(None, None, false);
         self.expr(expr, At::new(scope, true));
         let names_clock = self
@@ -614,9 +621,17 @@ impl<'a> Analyser<'a> {
             .consts
             .iter()
             .filter_map(|i| self.layout.consts.get(*i as usize))
-            .any(|c| has_clock_word(c.text(sql)));
+            .any(|c| value::string_value(sql, *c).is_none_or(|text| has_clock_word(&text)));
         let in_oids = self.oid_words.consts.iter().filter_map(|i| self.layout.consts.get(*i as usize));
         let numbers = in_oids.map(|c| c.text(sql)).any(has_number);
+        let in_times = self.zoned_words.consts.iter().filter_map(|i| self.layout.consts.get(*i as usize));
+        let lack_offset = in_times
+            .map(|c| value::string_value(sql, *c))
+            .any(|text| text.is_none_or(|text| value::lacks_offset(&text)));
+        self.zoned_words = outer_zoned_words;
+        if lack_offset {
+            self.unreplayable(super::zoned::REASON);
+        }
         self.sql = outer_sql;
         self.layout = outer_layout;
         self.pinned = outer_pinned;

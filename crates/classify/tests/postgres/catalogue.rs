@@ -1,6 +1,7 @@
 //! The catalogue's query returns what the committed documents hold, which the other tests build upon.
 
-use super::server::TestServer;
+use super::server::{Answer, TestServer};
+use onecopy_classify::catalogue_queries::partitioned_by_oids_query;
 use onecopy_classify::{Catalogue, Context, Scratch, classify, normalise};
 use std::path::Path;
 
@@ -74,6 +75,8 @@ fn event_triggers_are_those_that_may_run_code_of_unknown_effect() {
          CREATE EVENT TRIGGER on_replicas ON ddl_command_start EXECUTE FUNCTION writes();
          ALTER EVENT TRIGGER on_replicas ENABLE REPLICA",
     );
+    let functions = session.catalogue().event_functions;
+    assert_eq!(functions, ["looks", "writes"].map(|name| ("public".to_owned(), name.to_owned())));
     let found = session.catalogue().event_triggers;
     let shown: Vec<_> = found.iter().map(|e| (e.name.as_str(), e.tags.join(","), e.body.is_some())).collect();
     assert_eq!(shown, [("all", String::new(), true), ("drops", "DROP TABLE".to_owned(), true)]);
@@ -147,4 +150,15 @@ fn what_is_said_to_keep_the_catalogue_leaves_the_document_as_it_is() {
         session.run(sql);
         assert_ne!(session.catalogue().to_json(), before, "{sql}");
     }
+}
+
+#[test]
+fn tables_that_are_partitioned_by_oids_are_found_at_start() {
+    let Some(server) = TestServer::start() else { return };
+    let session = server.create("parted", "oids");
+    let Answer::Rows(rows, _) = session.ask(&partitioned_by_oids_query()) else {
+        panic!("the query has failed")
+    };
+    let names: Vec<_> = rows.into_iter().flatten().flatten().collect();
+    assert_eq!(names, ["public.hashed", "public.hashed_parts", "public.hashed_rows"]);
 }

@@ -58,3 +58,6 @@ CREATE FUNCTION told(int, int) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT $1 +
 CREATE AGGREGATE told_sum (int) (sfunc = told, stype = int, initcond = '0');
 CREATE DOMAIN days AS date[];
 CREATE DOMAIN span AS tstzrange;
+CREATE DOMAIN opens AS timetz;
+CREATE TABLE shifts (id int PRIMARY KEY, at timetz, every timetz[], o opens, day timestamptz, local time, t text);
+CREATE TABLE shifts_by_default (id int PRIMARY KEY, at timetz DEFAULT LOCALTIME, fixed timetz DEFAULT '12:00+01');
