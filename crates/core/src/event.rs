@@ -1,5 +1,7 @@
 //! Everything that can wake the core: one closed enum.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::ids::{ClassId, Csn, NodeId, OpId, ReplicaId, SessionId, TxnId};
@@ -178,6 +180,8 @@ pub struct Begin {
     pub form: u64,
     /// The items that the whole transaction will touch, where the application or a batch declares them.
     pub declared: Option<AccessSet>,
+    /// How old what it reads may be, in nanoseconds, where the application says so; else as fresh as the protocol promises.
+    pub stale_ok_ns: Option<u64>,
 }
 
 /// What the core must know of a statement; its text and parameters stay with the driver.
@@ -189,6 +193,9 @@ pub struct Statement {
     pub kind: StatementKind,
     /// The items that it reads and writes.
     pub access: AccessSet,
+    /// The tables that its transaction will not touch after it, where the application says so; those that were named before
+    /// may be named again.
+    pub last_use: Option<Arc<[TableId]>>,
 }
 
 /// What a statement may do to the data.

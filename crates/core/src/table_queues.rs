@@ -79,6 +79,12 @@ impl TableLocks {
         self.0.iter().copied()
     }
 
+    /// Whether a table is among them, or the whole database if that is asked for.
+    #[must_use]
+    pub fn names(&self, table: TableId) -> bool {
+        self.mode_of(table).is_some()
+    }
+
     /// Whether nothing is locked.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -11,11 +11,13 @@
 //! - so whoever waits waits for lower versions only, and nobody waits in a circle.
 //!
 //! What is beside the paper: the whole database may be wanted ([`TableId::ALL`]), by whoever does not say what it will touch.
-//! It is a table that everybody reads and that such a transaction writes, even if it only reads.
+//! It is a table that everybody reads and that such a transaction writes, even if it only reads. And whoever declares a table
+//! need not use it, or may be given up: a version is produced when its turn has come, however early it is let go.
 //!
 //! Source: C. Amza, A. L. Cox, W. Zwaenepoel: Distributed Versioning (Middleware 2003), cited as DV.
 
-use smallvec::SmallVec;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use crate::item::TableId;
 use crate::map::HashMap;
@@ -26,7 +28,9 @@ use crate::table_queues::{LockMode, TableLocks};
 pub struct Version(pub u64);
 
 impl Version {
-    fn next(self) -> Version {
+    /// The version that is there when one more transaction has let the table go.
+    #[must_use]
+    pub fn next(self) -> Version {
         Version(self.0 + 1)
     }
 }
@@ -42,8 +46,90 @@ pub struct Assigned {
     pub mode: LockMode,
 }
 
-/// All versions of a transaction, by table.
-pub type AssignedVersions = SmallVec<[Assigned; 4]>;
+/// All versions of a transaction: given once, and carried by each of its messages (DV 4.3, 4.6).
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Versions(Option<Arc<[Assigned]>>);
+
+impl Versions {
+    /// Those of `tables`; that of the whole database is among them if there is any.
+    #[must_use]
+    pub fn of(&self, tables: &TableLocks) -> Picked {
+        let named = |table| table == TableId::ALL || tables.iter().any(|(named, _)| named == table);
+        self.pick(|assigned| named(assigned.table))
+    }
+
+    /// Those that satisfy a condition.
+    #[must_use]
+    pub fn pick(&self, which: impl Fn(&Assigned) -> bool) -> Picked {
+        if self.len() > Picked::PLACES {
+            return Picked::ALL;
+        }
+        let places = self.iter().enumerate().filter(|(_, assigned)| which(assigned));
+        Picked(places.fold(0, |picked, (place, _)| picked | 1 << place))
+    }
+
+    /// The versions at these places.
+    pub fn picked(&self, picked: Picked) -> impl Iterator<Item = &Assigned> {
+        self.iter().enumerate().filter(move |(place, _)| picked.has(*place)).map(|(_, assigned)| assigned)
+    }
+}
+
+impl FromIterator<Assigned> for Versions {
+    fn from_iter<I: IntoIterator<Item = Assigned>>(assigned: I) -> Versions {
+        let assigned: Arc<[Assigned]> = assigned.into_iter().collect();
+        Versions((!assigned.is_empty()).then_some(assigned))
+    }
+}
+
+impl Deref for Versions {
+    type Target = [Assigned];
+
+    fn deref(&self) -> &[Assigned] {
+        self.0.as_deref().unwrap_or(&[])
+    }
+}
+
+/// Some of a transaction's versions, by their places. A transaction with more than [`Picked::PLACES`] tables deals with all of
+/// them at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Picked(u64);
+
+impl Picked {
+    /// So many tables can be told apart.
+    pub const PLACES: usize = u64::BITS as usize;
+    /// Every place.
+    pub const ALL: Picked = Picked(u64::MAX);
+    /// No place.
+    pub const NONE: Picked = Picked(0);
+
+    /// Those of either.
+    #[must_use]
+    pub fn and(self, other: Picked) -> Picked {
+        Picked(self.0 | other.0)
+    }
+
+    /// Those that are not among the others.
+    #[must_use]
+    pub fn without(self, other: Picked) -> Picked {
+        Picked(self.0 & !other.0)
+    }
+
+    /// Those of both.
+    #[must_use]
+    pub fn common(self, other: Picked) -> Picked {
+        Picked(self.0 & other.0)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    fn has(self, place: usize) -> bool {
+        self == Picked::ALL || place < Picked::PLACES && self.0 >> place & 1 == 1
+    }
+}
 
 /// What the sequencer remembers of a table: `next_for_read <= next_for_write`.
 #[derive(Clone, Copy, Default, Debug)]
@@ -75,7 +161,7 @@ pub struct Assigner {
 
 impl Assigner {
     /// The versions of a transaction that will touch these tables; all are given before any is given to the next one.
-    pub fn assign(&mut self, tables: &TableLocks) -> AssignedVersions {
+    pub fn assign(&mut self, tables: &TableLocks) -> Versions {
         let whole = tables.iter().any(|(table, _)| table == TableId::ALL);
         let all = if whole { LockMode::Write } else { LockMode::Read };
         let named = tables.iter().filter(|(table, _)| *table != TableId::ALL);
@@ -90,33 +176,56 @@ impl Assigner {
 }
 
 /// The database's half: the version that each table has come to.
-#[derive(Default, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct Reached {
-    tables: HashMap<TableId, Version>,
+    tables: HashMap<TableId, At>,
+}
+
+/// Where a table is.
+#[derive(Clone, PartialEq, Default, Debug)]
+struct At {
+    reached: Version,
+    /// Let go before their turn, by those who did not use the table or were given up.
+    early: Vec<Assigned>,
 }
 
 impl Reached {
     /// The version that a table has come to.
     #[must_use]
     pub fn version(&self, table: TableId) -> Version {
-        self.tables.get(&table).copied().unwrap_or_default()
+        self.tables.get(&table).map(|at| at.reached).unwrap_or_default()
     }
 
     /// Whether an operation with this version may execute (DV 4.3).
     #[must_use]
     pub fn admits(&self, assigned: &Assigned) -> bool {
-        let reached = self.version(assigned.table);
-        match assigned.mode {
-            LockMode::Read => reached >= assigned.version,
-            LockMode::Write => reached == assigned.version,
-        }
+        assigned.is_admitted_at(self.version(assigned.table))
     }
 
-    /// A transaction will not touch a table any more: the next version of it is there (DV 4.5, 4.6). Returns that version.
-    pub fn release(&mut self, table: TableId) -> Version {
-        let reached = self.tables.entry(table).or_default();
-        *reached = reached.next();
-        *reached
+    /// Whether it may as far as all of these are concerned.
+    pub fn admits_all<'a>(&self, assigned: impl IntoIterator<Item = &'a Assigned>) -> bool {
+        assigned.into_iter().all(|assigned| self.admits(assigned))
+    }
+
+    /// A transaction will not touch a table any more (DV 4.5, 4.6). If its turn has come the next version is there, else it
+    /// will be when its turn comes: whoever comes before may still be at work. Returns the version that is there now.
+    pub fn release(&mut self, assigned: &Assigned) -> Version {
+        let at = self.tables.entry(assigned.table).or_default();
+        at.early.push(*assigned);
+        while let Some(next) = at.early.iter().position(|early| early.is_admitted_at(at.reached)) {
+            at.early.swap_remove(next);
+            at.reached = at.reached.next();
+        }
+        at.reached
+    }
+}
+
+impl Assigned {
+    fn is_admitted_at(&self, reached: Version) -> bool {
+        match self.mode {
+            LockMode::Read => reached >= self.version,
+            LockMode::Write => reached == self.version,
+        }
     }
 }
 
@@ -134,7 +243,7 @@ mod tests {
         TableLocks::of_tables(tables)
     }
 
-    fn of(assigned: &AssignedVersions, table: TableId) -> Assigned {
+    fn of(assigned: &[Assigned], table: TableId) -> Assigned {
         *assigned.iter().find(|assigned| assigned.table == table).expect("it was asked for")
     }
 
@@ -151,7 +260,7 @@ mod tests {
         let mut produced = Vec::new();
         for assigned in &assigned {
             assert!(reached.admits(assigned));
-            produced.push(reached.release(A).0);
+            produced.push(reached.release(assigned).0);
         }
         assert_eq!(produced, [1, 2, 3, 4, 5, 6, 7, 8]);
     }
@@ -163,10 +272,38 @@ mod tests {
         let (one, other, writer) = (of_a(Read), of_a(Read), of_a(Write));
         let mut reached = Reached::default();
         assert!(reached.admits(&one) && reached.admits(&other) && !reached.admits(&writer));
-        reached.release(A);
+        reached.release(&one);
         assert!(reached.admits(&other) && !reached.admits(&writer));
-        reached.release(A);
+        reached.release(&other);
         assert!(reached.admits(&writer));
+    }
+
+    #[test]
+    fn a_table_that_is_let_go_before_its_turn_is_passed_on_when_its_turn_comes() {
+        let mut assigner = Assigner::default();
+        let mut of_a = |mode| of(&assigner.assign(&locks([(A, mode)])), A);
+        let (first, unused, given_up, last) = (of_a(Write), of_a(Read), of_a(Write), of_a(Write));
+        let mut reached = Reached::default();
+        reached.release(&given_up);
+        reached.release(&unused);
+        // The first may still be at work.
+        assert!(reached.admits(&first) && !reached.admits(&last));
+        assert_eq!(reached.release(&first), last.version);
+        assert!(reached.admits(&last));
+    }
+
+    #[test]
+    fn some_of_a_transactions_versions_are_told_by_their_places() {
+        let versions = Assigner::default().assign(&locks([(A, Write), (B, Read), (C, Read)]));
+        let picked = versions.of(&locks([(B, Read)]));
+        let tables = |picked| versions.picked(picked).map(|assigned| assigned.table).collect::<Vec<_>>();
+        assert_eq!(tables(picked), [B, TableId::ALL]);
+        assert_eq!(tables(versions.pick(|assigned| assigned.mode == Read).without(picked)), [C]);
+        assert_eq!(tables(Picked::ALL), [A, B, C, TableId::ALL]);
+        assert!(picked.common(versions.of(&TableLocks::default())) != Picked::NONE && Picked::NONE.is_none());
+        let many: Vec<_> = (0..80).map(|table| (TableId(table), Write)).collect();
+        let many = Assigner::default().assign(&TableLocks::of_tables(many));
+        assert_eq!(many.picked(many.of(&locks([(A, Write)]))).count(), 81);
     }
 
     /// Steps until two transactions that write A, B and C in this order have done so, if every step everybody who may does
@@ -196,10 +333,10 @@ mod tests {
         let mut assigner = Assigner::default();
         let assigned = [assigner.assign(&tables), assigner.assign(&tables)];
         let reached = std::cell::RefCell::new(Reached::default());
-        let versioning =
-            steps(&mut |txn, table| reached.borrow().admits(&of(&assigned[txn], table)), &mut |_, table| {
-                _ = reached.borrow_mut().release(table)
-            });
+        let versioning = steps(
+            &mut |txn, table| reached.borrow().admits(&of(&assigned[txn], table)),
+            &mut |txn, table| _ = reached.borrow_mut().release(&of(&assigned[txn], table)),
+        );
         assert_eq!(versioning, 4);
 
         let queues = std::cell::RefCell::new(TableQueues::default());
@@ -222,11 +359,9 @@ mod tests {
         let whole = assigner.assign(&TableLocks::everything(Read));
         let last = assigner.assign(&locks([(B, Read)]));
         let mut reached = Reached::default();
-        let admitted = |reached: &Reached, assigned: &AssignedVersions| {
-            assigned.iter().all(|assigned| reached.admits(assigned))
-        };
-        let release = |reached: &mut Reached, assigned: &AssignedVersions| {
-            assigned.iter().for_each(|assigned| _ = reached.release(assigned.table));
+        let admitted = |reached: &Reached, assigned: &[Assigned]| reached.admits_all(assigned);
+        let release = |reached: &mut Reached, assigned: &[Assigned]| {
+            assigned.iter().for_each(|assigned| _ = reached.release(assigned));
         };
         assert!(admitted(&reached, &first) && !admitted(&reached, &whole) && !admitted(&reached, &last));
         release(&mut reached, &first);
@@ -247,21 +382,21 @@ mod tests {
                 (mixed ^ (mixed >> 27)) % bound
             };
             let mut assigner = Assigner::default();
-            let mut open: Vec<AssignedVersions> = Vec::new();
+            let mut open: Vec<Vec<Assigned>> = Vec::new();
             for _ in 0..30 {
                 let tables = (0..random(4) + 1).map(|_| TableId(random(5)));
                 let tables: Vec<(TableId, LockMode)> =
                     tables.map(|table| (table, if table.0 % 2 == 0 { Write } else { Read })).collect();
-                open.push(assigner.assign(&TableLocks::of_tables(tables)));
+                open.push(assigner.assign(&TableLocks::of_tables(tables)).to_vec());
             }
             let mut reached = Reached::default();
             while !open.is_empty() {
-                let ready = |txn: &AssignedVersions| txn.iter().position(|assigned| reached.admits(assigned));
+                let ready = |txn: &Vec<Assigned>| txn.iter().position(|assigned| reached.admits(assigned));
                 let candidates: Vec<(usize, usize)> =
                     open.iter().enumerate().filter_map(|(place, txn)| Some((place, ready(txn)?))).collect();
                 assert!(!candidates.is_empty(), "seed {seed}: {open:?} wait for each other");
                 let (place, table) = candidates[random(candidates.len() as u64) as usize];
-                reached.release(open[place].remove(table).table);
+                reached.release(&open[place].remove(table));
                 open.retain(|txn| !txn.is_empty());
             }
         }

@@ -313,9 +313,15 @@ struct Contents {
 async fn verify_once(shared: &Arc<Shared>) -> Result<(Table, bool), Failure> {
     let mail: Arc<Mail> = Arc::default();
     let txn = shared.scheduler.new_txn(&mail);
-    let begin = Begin { txn, session: SessionId(0), read_only: false, form: 0, declared: None };
+    let begin =
+        Begin { txn, session: SessionId(0), read_only: false, form: 0, declared: None, stale_ok_ns: None };
     let access: AccessSet = [Access::new(Item::everything(), Mode::Shared)].into_iter().collect();
-    let statement = onecopy_core::Statement { class: ClassId(0), kind: StatementKind::LockingRead, access };
+    let statement = onecopy_core::Statement {
+        class: ClassId(0),
+        kind: StatementKind::LockingRead,
+        access,
+        last_use: None,
+    };
     shared.scheduler.handle(Event::Begin(begin));
     shared.scheduler.handle(Event::Statement { txn, op: OpId(0), statement });
     let granted = tokio::time::timeout(VERIFY_WAIT, mail.next(txn)).await;

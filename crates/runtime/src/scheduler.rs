@@ -592,9 +592,16 @@ mod tests {
         let scheduler =
             Scheduler::new(protocol, replicas, decisions, Box::new(|_, _| Bytes::new()), Arc::default());
         let access = [Access::new(Item::table(TableId(1)), Mode::Exclusive)].into_iter().collect();
-        let statement = Statement { class: ClassId(1), kind: StatementKind::Write, access };
+        let statement = Statement { class: ClassId(1), kind: StatementKind::Write, access, last_use: None };
         scheduler.handle(Event::ReplicaUp { replica: R0, applied: Csn(0) });
-        let begin = Begin { txn: T1, session: SessionId(1), read_only: false, form: 0, declared: None };
+        let begin = Begin {
+            txn: T1,
+            session: SessionId(1),
+            read_only: false,
+            form: 0,
+            declared: None,
+            stale_ok_ns: None,
+        };
         scheduler.handle(Event::Begin(begin));
         scheduler.handle(Event::Statement { txn: T1, op: OpId(0), statement });
         let outcome = Outcome::Done { returned: Vec::new() };

@@ -157,7 +157,7 @@ impl Plan {
     /// What the core is told of the statement.
     #[must_use]
     pub fn classify(&self) -> Statement {
-        Statement { class: self.class(), kind: self.kind(), access: self.access() }
+        Statement { class: self.class(), kind: self.kind(), access: self.access(), last_use: None }
     }
 
     /// Reads or writes.

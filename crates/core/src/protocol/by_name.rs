@@ -3,11 +3,13 @@
 use crate::ids::Csn;
 
 use super::onecopy::Onecopy;
-use super::{InProcess, Protocol, conflict_aware, eager, fixed_conflict, fixed_load, variable_load};
+use super::{
+    InProcess, Protocol, conflict_aware, eager, fixed_conflict, fixed_load, variable_load, versioning,
+};
 
 /// The names of those that are complete, the default first.
-pub const SELECTABLE: [&str; 6] =
-    ["onecopy", "conflict_aware", "eager", "fixed_load", "fixed_conflict", "variable_load"];
+pub const SELECTABLE: [&str; 7] =
+    ["onecopy", "conflict_aware", "eager", "fixed_load", "fixed_conflict", "variable_load", "versioning"];
 
 /// The configuration names a protocol that does not exist, or that is not complete.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -45,6 +47,7 @@ pub fn apart_by_name(
         "fixed_load" => Ok(Box::new(fixed_load::new(replicas, decided))),
         "fixed_conflict" => Ok(Box::new(fixed_conflict::new(replicas, decided))),
         "variable_load" => Ok(Box::new(variable_load::new(replicas, decided))),
+        "versioning" => Ok(Box::new(versioning::new(replicas, decided))),
         _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
     }
 }
@@ -81,12 +84,12 @@ mod tests {
         assert_eq!(
             unknown("conflict-awar"),
             "unknown protocol `conflict-awar`: choose one of onecopy, conflict_aware, eager, fixed_load, \
-             fixed_conflict, variable_load; did you mean `conflict_aware`?"
+             fixed_conflict, variable_load, versioning; did you mean `conflict_aware`?"
         );
         assert_eq!(
             unknown("paxos"),
             "unknown protocol `paxos`: choose one of onecopy, conflict_aware, eager, fixed_load, fixed_conflict, \
-             variable_load"
+             variable_load, versioning"
         );
     }
 

@@ -6,7 +6,7 @@ use crate::effect::Effect;
 use crate::event::{Event, Place};
 use crate::ids::Instant;
 
-use super::{Guarantee, Position, Protocol, Status, Writes};
+use super::{Engine, Guarantee, Position, Protocol, Statements, Status, Writes};
 
 /// A protocol whose messages never leave it: its effects are only those that concern databases, clients, log and
 /// timers.
@@ -49,6 +49,14 @@ impl Protocol for InProcess {
 
     fn writes(&self) -> Writes {
         self.protocol.writes()
+    }
+
+    fn statements(&self) -> Statements {
+        self.protocol.statements()
+    }
+
+    fn engine_is(&mut self, engine: Engine) {
+        self.protocol.engine_is(engine);
     }
 
     fn place_of(&self, event: &Event) -> Place {

@@ -15,6 +15,7 @@ pub mod fixed_load;
 pub mod invalidation;
 pub mod onecopy;
 pub mod variable_load;
+pub mod versioning;
 
 mod by_name;
 mod in_process;
@@ -31,6 +32,8 @@ pub enum Guarantee {
     OneCopySerializability,
     /// Snapshots of one order of commits; independent sites may see independent writes in different orders.
     ParallelSnapshotIsolation,
+    /// Nothing about transactions: what may be seen, the protocol's file says.
+    None,
 }
 
 /// What the position of a replica is: which sets of decisions it may contain (design section 2).
@@ -54,6 +57,22 @@ pub enum Writes {
     Everywhere,
 }
 
+/// What a protocol wants to be told of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Statements {
+    /// Transactions as their clients mean them.
+    InTransactions,
+    /// Each statement as a transaction by itself: the driver leaves out what begins and ends transactions.
+    Alone,
+}
+
+/// What the databases can do that not all can.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Engine {
+    /// Transactions find what others have written and not committed, instead of waiting for it or passing it over.
+    pub shows_uncommitted: bool,
+}
+
 /// A replication protocol.
 pub trait Protocol: Send {
     /// Its name in the configuration.
@@ -71,6 +90,14 @@ pub trait Protocol: Send {
     fn writes(&self) -> Writes {
         Writes::AtHome
     }
+
+    /// How its clients' statements must come.
+    fn statements(&self) -> Statements {
+        Statements::InTransactions
+    }
+
+    /// What the databases can do; told once, before anything else. Nobody has to make use of it.
+    fn engine_is(&mut self, _engine: Engine) {}
 
     /// At which place an event happens that does not say so itself, where every place has one home. (A message happens
     /// where it is addressed to.)

@@ -1,5 +1,7 @@
-//! Lazy read-one, write-all replication with conservative table locks: what the protocols of the conflict-aware
-//! scheduling paper (CAS) have in common. They differ by their [`Policy`].
+//! Lazy read-one, write-all replication: what the protocols of the conflict-aware scheduling paper (CAS) and of the
+//! distributed versioning paper (DV) have in common. They differ by their [`Policy`]; what orders conflicting operations is its
+//! [`Order`]: table locks in the order of sequence numbers, or versions of tables. Sections are those of CAS where DV is not
+//! named.
 //!
 //! Three roles, each a state machine at its own place, which speak to each other in [`Message`]s:
 //! - the *scheduler* takes what clients want, asks for a sequence number, sends lock requests, writes and commits to
@@ -32,6 +34,7 @@
 //!   and 5.3) and selective retransmission (5.3.2). One scheduler lives with one log, so the log is the only copy.
 
 pub(crate) mod contained;
+mod gate;
 mod message;
 mod proxy;
 mod scheduler;
@@ -41,9 +44,9 @@ use crate::effect::Effect;
 use crate::event::{Event, Place};
 use crate::ids::{Csn, Instant, NodeId, ReplicaId};
 use crate::message::Message as AnyMessage;
-use crate::protocol::{Guarantee, Position, Protocol, Status, Writes};
+use crate::protocol::{Engine, Guarantee, Position, Protocol, Statements, Status, Writes};
 
-pub use message::{Message, OpenTxn};
+pub use message::{Ahead, Behind, Message, OpenTxn, Tag};
 
 use proxy::Proxy;
 use scheduler::Scheduler;
@@ -88,12 +91,80 @@ pub struct Policy {
     pub answer_after: AnswerAfter,
     /// Where reads go.
     pub read_at: ReadAt,
+    /// What orders conflicting operations.
+    pub order: Order,
+}
+
+/// What orders conflicting operations at every replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Table locks, queued in the order of sequence numbers: all granted before the first statement, held to the end (CAS 3.4).
+    Locks,
+    /// Versions of tables, given at the start (DV 3.2).
+    Versions(Versioning),
+    /// Nothing: each statement is a transaction by itself.
+    Statements(Loose),
+}
+
+/// What is done with versions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Versioning {
+    /// When they are waited for.
+    pub acquire: Acquire,
+    /// When the next ones are produced.
+    pub release: Release,
+    /// Whether a single read whose transaction says how old its data may be is given data of that age (DV 6.1).
+    pub honours_staleness: bool,
+}
+
+/// When a transaction waits for versions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acquire {
+    /// Each operation for those of its own tables (DV 3.6: selective waiting).
+    AtUse,
+    /// The first operation for those of all tables of the transaction (DV 8.1: LateAcq).
+    AtStart,
+}
+
+/// When a transaction lets a table go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Release {
+    /// When it has used the table for the last time (DV 3.5), if it has only read it or the engine shows others what is not
+    /// committed; else at its end.
+    AtLastUse,
+    /// At its end (DV 8.1: EarlyRel left out).
+    AtEnd,
+}
+
+/// What holds where statements stand alone (DV 5).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loose {
+    /// Writes are executed as they arrive (Level 0).
+    Unordered,
+    /// Writes are executed in the order of their tables' versions (Level 1).
+    OrderedWrites,
+    /// And reads are at most so old, in nanoseconds, and see what their session has written (Level 2).
+    BoundedReads(u64),
 }
 
 impl Policy {
     /// Whether single reads avoid replicas where something that conflicts with them is outstanding.
     fn avoids_conflicts(self) -> bool {
         matches!(self.read_at, ReadAt::ConflictFree | ReadAt::Chosen(FixedBy::FirstGrant))
+    }
+
+    fn versioning(self) -> Option<Versioning> {
+        match self.order {
+            Order::Versions(versioning) => Some(versioning),
+            Order::Locks | Order::Statements(_) => None,
+        }
+    }
+
+    fn loose(self) -> Option<Loose> {
+        match self.order {
+            Order::Statements(loose) => Some(loose),
+            Order::Locks | Order::Versions(_) => None,
+        }
     }
 }
 
@@ -103,6 +174,7 @@ const SCHEDULER: Place = Place::Scheduler(NodeId(0));
 #[derive(Debug)]
 pub struct Scheduling {
     name: &'static str,
+    policy: Policy,
     scheduler: Scheduler,
     sequencer: Sequencer,
     proxies: Vec<Proxy>,
@@ -115,15 +187,16 @@ impl Scheduling {
         let ids = (0..replicas as u16).map(ReplicaId);
         Scheduling {
             name,
+            policy,
             scheduler: Scheduler::new(policy, replicas, decided),
             sequencer: Sequencer::default(),
-            proxies: ids.map(Proxy::new).collect(),
+            proxies: ids.map(|replica| Proxy::new(replica, policy.order)).collect(),
         }
     }
 
-    fn handle_message(&mut self, place: Place, message: Message, effects: &mut Vec<Effect>) {
+    fn handle_message(&mut self, place: Place, now: Instant, message: Message, effects: &mut Vec<Effect>) {
         match place {
-            Place::Scheduler(_) => self.scheduler.handle_message(message, effects),
+            Place::Scheduler(_) => self.scheduler.handle_message(now, message, effects),
             Place::Sequencer => self.sequencer.handle_message(&message, effects),
             Place::Proxy(replica) => {
                 if let Some(proxy) = self.proxies.get_mut(usize::from(replica.0)) {
@@ -142,7 +215,21 @@ impl Protocol for Scheduling {
     }
 
     fn guarantee(&self) -> Guarantee {
-        Guarantee::OneCopySerializability
+        match self.policy.order {
+            Order::Locks | Order::Versions(_) => Guarantee::OneCopySerializability,
+            Order::Statements(_) => Guarantee::None,
+        }
+    }
+
+    fn statements(&self) -> Statements {
+        match self.policy.order {
+            Order::Locks | Order::Versions(_) => Statements::InTransactions,
+            Order::Statements(_) => Statements::Alone,
+        }
+    }
+
+    fn engine_is(&mut self, engine: Engine) {
+        self.scheduler.engine_is(engine);
     }
 
     fn position(&self) -> Position {
@@ -166,10 +253,10 @@ impl Protocol for Scheduling {
     }
 
     /// Hands an event to the role that it concerns; only messages are told apart by the place they are addressed to.
-    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
+    fn handle(&mut self, place: Place, now: Instant, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Message { message: AnyMessage::Scheduling(message), .. } => {
-                self.handle_message(place, message, effects);
+                self.handle_message(place, now, message, effects);
             }
             event => match self.place_of(&event) {
                 Place::Proxy(replica) => {
@@ -177,7 +264,7 @@ impl Protocol for Scheduling {
                         proxy.handle(event, effects);
                     }
                 }
-                _ => self.scheduler.handle(event, effects),
+                _ => self.scheduler.handle(now, event, effects),
             },
         }
     }

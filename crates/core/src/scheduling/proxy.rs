@@ -1,21 +1,26 @@
-//! The database proxy: regulates access to one replica (CAS 4.3 to 4.8).
+//! The database proxy: regulates access to one replica (CAS 4.3 to 4.8, DV 4.3 to 4.6).
 //!
 //! Invariants:
 //! - lock requests enter the lock queues in the order of their sequence numbers, without a gap;
-//! - a transaction has at most one operation at the database, and none before all its locks are granted;
-//! - locks are let go only when the transaction has ended here.
+//! - a transaction has at most one operation at the database, and none before all its locks are granted, or the versions
+//!   that it waits for are there;
+//! - locks are let go only when the transaction has ended here, versions also when it was released, and what is applied from
+//!   the log has all of them.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::effect::{Effect, How};
 use crate::event::{Event, Outcome};
 use crate::ids::{Csn, OpId, ReplicaId, SequenceNumber, TxnId};
+use crate::item::TableId;
 use crate::map::HashMap;
 use crate::protocol::ReplicaStatus;
 use crate::table_queues::{LockMode, TableLocks, TableQueues};
+use crate::table_versions::{Assigned, Picked, Versions};
 
 use super::contained::Contained;
-use super::{Message, OpenTxn, SCHEDULER, send};
+use super::gate::Gate;
+use super::{Ahead, Behind, Loose, Message, OpenTxn, Order, SCHEDULER, Tag, send};
 
 /// Decisions that one `Apply` of a replica that catches up may name: enough to fill a pipeline, few enough to show
 /// progress.
@@ -41,8 +46,15 @@ enum State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Operation {
     Write(OpId),
-    Read(OpId),
+    Read {
+        op: OpId,
+        alone: bool,
+    },
     SingleRead(OpId),
+    /// Its tables are let go; whether the scheduler must be told.
+    Release {
+        told: bool,
+    },
     Commit(Csn),
     Finish(OpId),
 }
@@ -56,11 +68,20 @@ struct TxnQueue {
     /// Whether a block of it is open at the database.
     open: bool,
     executing: Option<Operation>,
-    waiting: VecDeque<Operation>,
+    /// With the versions that each concerns.
+    waiting: VecDeque<(Operation, Picked)>,
     /// It executes elsewhere only: once decided, it is applied here.
     follows: bool,
     /// A statement failed, and whether it failed elsewhere too is not known yet.
     halted: bool,
+    /// The versions of its tables, and which of them it has let go here.
+    versions: Versions,
+    released: Picked,
+    /// It stands in the gate; or did for its next operation.
+    blocked: bool,
+    waited: bool,
+    /// It is one read: its versions are those that it stands behind.
+    is_single_read: bool,
 }
 
 /// Waits for lock requests with smaller numbers.
@@ -80,6 +101,7 @@ struct CatchUp {
 #[derive(Debug)]
 pub(super) struct Proxy {
     replica: ReplicaId,
+    order: Order,
     state: State,
     incarnation: u32,
     /// The number of the last lock request processed.
@@ -87,7 +109,10 @@ pub(super) struct Proxy {
     out_of_order: BTreeMap<SequenceNumber, OutOfOrder>,
     /// Single reads that must queue behind a lock request that has not arrived.
     early_reads: BTreeMap<SequenceNumber, Vec<(TxnId, TableLocks)>>,
+    /// Where locks decide.
     queues: TableQueues<Holder>,
+    /// Where versions decide.
+    gate: Gate,
     txns: HashMap<TxnId, TxnQueue>,
     committing: HashMap<Csn, TxnId>,
     catch_up: Option<CatchUp>,
@@ -99,15 +124,17 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    pub(super) fn new(replica: ReplicaId) -> Proxy {
+    pub(super) fn new(replica: ReplicaId, order: Order) -> Proxy {
         Proxy {
             replica,
+            order,
             state: State::Down,
             incarnation: 0,
             last: SequenceNumber(0),
             out_of_order: BTreeMap::new(),
             early_reads: BTreeMap::new(),
             queues: TableQueues::default(),
+            gate: Gate::default(),
             txns: HashMap::default(),
             committing: HashMap::default(),
             catch_up: None,
@@ -134,8 +161,9 @@ impl Proxy {
 
     /// From the scheduler.
     pub(super) fn handle_message(&mut self, message: Message, effects: &mut Vec<Effect>) {
-        if let Message::Join { incarnation, from, to, number, open } = message {
+        if let Message::Join { incarnation, from, to, number, open, reached } = message {
             if self.state == State::AwaitingJoin && incarnation == self.incarnation {
+                self.gate = Gate::at(*reached);
                 self.on_join(from, to, number, open, effects);
             }
             return;
@@ -147,18 +175,32 @@ impl Proxy {
             Message::LockRequest { txn, number, locks } => {
                 self.on_lock_request(txn, number, locks, None, effects)
             }
-            Message::SingleUpdate { txn, number, op, locks } => {
+            Message::SingleUpdate { txn, number, op, locks, .. } if self.order == Order::Locks => {
                 self.on_lock_request(txn, number, locks, Some(op), effects);
             }
-            Message::Void { number } => self.on_number(number, OutOfOrder::Void, effects),
-            Message::SingleRead { txn, op, locks, after } => {
-                self.on_single_read(txn, op, locks, after, effects)
+            Message::SingleUpdate { txn, op, locks, versions, releases, .. } => {
+                self.on_single_update(txn, op, &locks, versions, releases, effects);
             }
-            Message::Write { txn, op } => self.enqueue(txn, Operation::Write(op), effects),
-            Message::Read { txn, op } => self.enqueue(txn, Operation::Read(op), effects),
-            Message::Commit { txn, csn } => self.enqueue(txn, Operation::Commit(csn), effects),
-            Message::Finish { txn, op } => self.enqueue(txn, Operation::Finish(op), effects),
-            Message::Abort { txn } => self.on_abort(txn, effects),
+            Message::Void { number, .. } if self.order == Order::Locks => {
+                self.on_number(number, OutOfOrder::Void, effects);
+            }
+            Message::Void { versions, .. } => self.release_versions(versions.iter(), effects),
+            Message::SingleRead { txn, op, locks, behind: Behind::Number(after) } => {
+                self.on_single_read(txn, op, locks, after, effects);
+            }
+            Message::SingleRead { txn, op, locks, behind } => {
+                self.on_versioned_read(txn, op, &locks, behind, effects);
+            }
+            Message::Write { txn, op, tag } => self.enqueue(txn, Operation::Write(op), tag, effects),
+            Message::Read { txn, op, tag, alone } => {
+                self.enqueue(txn, Operation::Read { op, alone }, tag, effects);
+            }
+            Message::Release { txn, tag } => {
+                self.enqueue(txn, Operation::Release { told: true }, tag, effects)
+            }
+            Message::Commit { txn, csn, tag } => self.enqueue(txn, Operation::Commit(csn), tag, effects),
+            Message::Finish { txn, op, tag } => self.enqueue(txn, Operation::Finish(op), tag, effects),
+            Message::Abort { txn, tag } => self.on_abort(txn, tag, effects),
             Message::Apply { csn } => self.apply(csn, csn, effects),
             Message::Resume { txn } => self.on_resume(txn, effects),
             Message::Detach { txn } => self.on_detach(txn, effects),
@@ -168,7 +210,7 @@ impl Proxy {
 
     /// What was sent to a replica that was lost meanwhile is dropped; only a read is waited for.
     fn bounce(&self, message: &Message, effects: &mut Vec<Effect>) {
-        if let Message::Read { txn, op } | Message::SingleRead { txn, op, .. } = *message {
+        if let Message::Read { txn, op, .. } | Message::SingleRead { txn, op, .. } = *message {
             self.send_done(txn, op, Outcome::Lost { answer_begun: false }, 0, effects);
         }
     }
@@ -180,8 +222,8 @@ impl Proxy {
     }
 
     pub(super) fn lock_counts(&self) -> (u64, u64) {
-        let (at_once, waited) = self.queues.counts();
-        (self.earlier_locks.0 + at_once, self.earlier_locks.1 + waited)
+        let (locks, versions) = (self.queues.counts(), self.gate.counts());
+        (self.earlier_locks.0 + locks.0 + versions.0, self.earlier_locks.1 + locks.1 + versions.1)
     }
 
     /// Each transaction that waits for locks here, with those that it waits for.
@@ -208,7 +250,7 @@ impl Proxy {
     ) {
         let queue = self.txns.entry(txn).or_default();
         queue.number = Some(number);
-        queue.waiting.extend(update.map(Operation::Write));
+        queue.waiting.extend(update.map(|op| (Operation::Write(op), Picked::NONE)));
         self.on_number(number, OutOfOrder::LockRequest(txn, locks), effects);
     }
 
@@ -235,7 +277,7 @@ impl Proxy {
         after: SequenceNumber,
         effects: &mut Vec<Effect>,
     ) {
-        self.txns.entry(txn).or_default().waiting.push_back(Operation::SingleRead(op));
+        self.txns.entry(txn).or_default().waiting.push_back((Operation::SingleRead(op), Picked::NONE));
         if after <= self.last {
             self.request_locks(txn, locks, effects);
         } else {
@@ -262,7 +304,7 @@ impl Proxy {
         self.advance(txn, effects);
     }
 
-    fn release(&mut self, holder: Holder, effects: &mut Vec<Effect>) {
+    fn unlock(&mut self, holder: Holder, effects: &mut Vec<Effect>) {
         for granted in self.queues.release(holder) {
             match granted {
                 Holder::Txn(txn) => self.on_granted(txn, effects),
@@ -273,9 +315,161 @@ impl Proxy {
     }
 }
 
+/// Versions (DV 4.3, 4.5, 4.6, 5.2).
+impl Proxy {
+    /// The queue of a transaction, which its first message here makes.
+    fn versioned(&mut self, txn: TxnId, versions: &Versions) -> &mut TxnQueue {
+        let queue = self.txns.entry(txn).or_default();
+        // Granted: each operation waits for itself.
+        queue.granted = true;
+        if queue.versions.is_empty() {
+            queue.versions = versions.clone();
+        }
+        queue
+    }
+
+    fn on_single_update(
+        &mut self,
+        txn: TxnId,
+        op: OpId,
+        tables: &TableLocks,
+        versions: Versions,
+        releases: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let by_arrival = self.order == Order::Statements(Loose::Unordered);
+        let versions = if by_arrival { self.gate.arrive(tables) } else { versions };
+        let queue = self.versioned(txn, &versions);
+        queue.waiting.push_back((Operation::Write(op), Picked::ALL));
+        if releases {
+            queue.waiting.push_back((Operation::Release { told: false }, Picked::ALL));
+        }
+        self.advance(txn, effects);
+    }
+
+    fn on_versioned_read(
+        &mut self,
+        txn: TxnId,
+        op: OpId,
+        tables: &TableLocks,
+        behind: Behind,
+        effects: &mut Vec<Effect>,
+    ) {
+        let versions = match behind {
+            Behind::Versions(versions) => versions,
+            Behind::WhatHasBegun(ahead) => self.behind_begun(tables, ahead),
+            Behind::Number(_) | Behind::WhatIsDue if self.order == Order::Statements(Loose::Unordered) => {
+                self.gate.arrive(tables)
+            }
+            Behind::Number(_) | Behind::WhatIsDue => self.behind_due(tables),
+        };
+        let by_arrival = self.order == Order::Statements(Loose::Unordered);
+        if !by_arrival {
+            self.gate.begin_read(txn, &versions);
+        }
+        let queue = self.versioned(txn, &versions);
+        queue.is_single_read = !by_arrival;
+        queue.waiting.push_back((Operation::SingleRead(op), Picked::ALL));
+        self.advance(txn, effects);
+    }
+
+    /// Behind what is being written here, or could be but for other readers, and behind nothing else: whoever waits for
+    /// versions that are still to come would be waited for with them, and might wait for this read.
+    fn behind_due(&self, tables: &TableLocks) -> Versions {
+        let due = self.txns.values().filter(|queue| self.gate.admits(&queue.versions));
+        let writes =
+            due.flat_map(|queue| queue.versions.iter().filter(|version| version.mode == LockMode::Write));
+        let writes: Vec<&Assigned> = writes.collect();
+        let tables = tables.iter().map(|(table, _)| table).chain([TableId::ALL]);
+        let behind = tables.map(|table| {
+            let written =
+                writes.iter().filter(|write| write.table == table).map(|write| write.version.next());
+            let version = written.max().unwrap_or_default().max(self.gate.version(table));
+            Assigned { table, version, mode: LockMode::Read }
+        });
+        behind.collect()
+    }
+
+    /// Behind the last of these that has begun here, and all before it: each of them is seen whole, or not at all.
+    fn behind_begun(&self, tables: &TableLocks, ahead: Vec<Ahead>) -> Versions {
+        let has_begun = |ahead: &Ahead| {
+            let queue = self.txns.get(&ahead.txn);
+            queue.is_some_and(|queue| queue.open || queue.executing.is_some())
+                || self.gate.admits(&ahead.done)
+        };
+        let place = ahead.iter().filter(|ahead| has_begun(ahead)).map(|ahead| ahead.number).max();
+        let before = ahead.iter().filter(|ahead| Some(ahead.number) <= place);
+        let before: Vec<&Assigned> = before.flat_map(|ahead| ahead.done.iter()).collect();
+        let tables = tables.iter().map(|(table, _)| table).chain([TableId::ALL]);
+        let behind = tables.map(|table| {
+            let done = before.iter().filter(|done| done.table == table).map(|done| done.version);
+            Assigned { table, version: done.max().unwrap_or_default(), mode: LockMode::Read }
+        });
+        behind.collect()
+    }
+
+    /// Lets go of what a transaction still holds of these.
+    fn release(&mut self, txn: TxnId, concerned: Picked, effects: &mut Vec<Effect>) {
+        let Some(queue) = self.txns.get_mut(&txn) else { return };
+        let picked = concerned.without(queue.released);
+        queue.released = queue.released.and(concerned);
+        let versions = queue.versions.clone();
+        self.release_versions(versions.picked(picked), effects);
+    }
+
+    fn release_versions<'a>(
+        &mut self,
+        versions: impl Iterator<Item = &'a Assigned>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let woken: Vec<TxnId> = versions.flat_map(|assigned| self.gate.release(assigned)).collect();
+        self.look_again(woken, effects);
+    }
+
+    fn look_again(&mut self, woken: Vec<TxnId>, effects: &mut Vec<Effect>) {
+        for txn in woken {
+            if let Some(queue) = self.txns.get_mut(&txn) {
+                queue.blocked = false;
+                self.advance(txn, effects);
+            }
+        }
+    }
+
+    /// Whether an operation has to wait; if so, it stands in the gate.
+    fn is_refused(&mut self, txn: TxnId, operation: Operation, concerned: Picked) -> bool {
+        let Some(queue) = self.txns.get(&txn) else { return false };
+        let follows = queue.follows;
+        let (concerned, writes) = match operation {
+            Operation::Write(_) => (concerned, true),
+            Operation::Read { .. } | Operation::SingleRead(_) => (concerned, false),
+            // What is applied is all of it.
+            Operation::Commit(_) if follows => (Picked::ALL, true),
+            Operation::Release { .. } | Operation::Commit(_) | Operation::Finish(_) => return false,
+        };
+        let concerned = concerned.without(queue.released);
+        let refused = match self.catch_up {
+            Some(_) => Some(TableId::ALL),
+            None => self.gate.refuses(&queue.versions, concerned, writes),
+        };
+        if let Some(table) = refused {
+            self.gate.block(txn, table);
+        }
+        let Some(queue) = self.txns.get_mut(&txn) else { return false };
+        queue.blocked = refused.is_some();
+        queue.waited |= queue.blocked;
+        if refused.is_none() {
+            self.gate.count(std::mem::take(&mut queue.waited));
+        }
+        refused.is_some()
+    }
+}
+
 /// Operations, one after the other (CAS 4.5 to 4.7).
 impl Proxy {
-    fn enqueue(&mut self, txn: TxnId, operation: Operation, effects: &mut Vec<Effect>) {
+    fn enqueue(&mut self, txn: TxnId, operation: Operation, tag: Tag, effects: &mut Vec<Effect>) {
+        if self.order != Order::Locks {
+            self.versioned(txn, &tag.versions);
+        }
         let Some(queue) = self.txns.get_mut(&txn) else { return };
         match operation {
             // The scheduler did not know yet that nothing is open here any more. It wrote nothing, so it may end so.
@@ -283,9 +477,9 @@ impl Proxy {
                 effects.push(Effect::Finish { txn, op, replica: None });
                 self.end(txn, effects);
             }
-            Operation::Write(_) | Operation::Read(_) if queue.follows => {}
+            Operation::Write(_) | Operation::Read { .. } | Operation::Release { .. } if queue.follows => {}
             operation => {
-                queue.waiting.push_back(operation);
+                queue.waiting.push_back((operation, tag.concerned));
                 self.advance(txn, effects);
             }
         }
@@ -293,23 +487,36 @@ impl Proxy {
 
     /// Lets the next operation through, if nothing stands before it.
     fn advance(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        let Some(queue) = self.txns.get_mut(&txn) else { return };
-        if !queue.granted || queue.halted || queue.executing.is_some() {
+        let Some(queue) = self.txns.get(&txn) else { return };
+        if !queue.granted || queue.halted || queue.blocked || queue.executing.is_some() {
             return;
         }
-        let Some(operation) = queue.waiting.pop_front() else { return };
-        queue.executing = Some(operation);
+        let Some(&(operation, concerned)) = queue.waiting.front() else { return };
+        if self.order != Order::Locks && self.is_refused(txn, operation, concerned) {
+            return;
+        }
+        let Some(queue) = self.txns.get_mut(&txn) else { return };
+        queue.waiting.pop_front();
         let replica = self.replica;
+        if let Operation::Release { told } = operation {
+            if told {
+                send(SCHEDULER, Message::Released { txn, replica, tables: concerned }, effects);
+            }
+            self.release(txn, concerned, effects);
+            return self.advance(txn, effects);
+        }
+        queue.executing = Some(operation);
         match operation {
-            Operation::Write(op) | Operation::Read(op) => {
+            Operation::Release { .. } => {}
+            Operation::Read { op, alone: true } | Operation::SingleRead(op) => {
+                effects.push(Effect::Execute { txn, op, replica, how: How::Alone, hold: false });
+            }
+            Operation::Write(op) | Operation::Read { op, alone: false } => {
                 let how = How::Home { open: !std::mem::replace(&mut queue.open, true) };
                 // Of a write, one replica's answer goes to the client: which, the scheduler says.
                 let hold = matches!(operation, Operation::Write(_));
                 self.writes += u64::from(hold);
                 effects.push(Effect::Execute { txn, op, replica, how, hold });
-            }
-            Operation::SingleRead(op) => {
-                effects.push(Effect::Execute { txn, op, replica, how: How::Alone, hold: false });
             }
             Operation::Commit(csn) => {
                 let follows = queue.follows;
@@ -350,12 +557,27 @@ impl Proxy {
         queue.halted = matches!((operation, &outcome), (Operation::Write(_), Outcome::Failed));
         self.send_done(txn, op, outcome, elapsed_ns, effects);
         match operation {
-            Operation::SingleRead(_) => {
-                self.txns.remove(&txn);
-                self.release(Holder::Txn(txn), effects);
-            }
+            Operation::SingleRead(_) => self.end_single_read(txn, effects),
             _ => self.advance(txn, effects),
         }
+    }
+
+    fn end_single_read(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        if self.order == Order::Locks {
+            self.txns.remove(&txn);
+            return self.unlock(Holder::Txn(txn), effects);
+        }
+        if let Some(queue) = self.txns.remove(&txn) {
+            self.let_go(txn, &queue, effects);
+        }
+    }
+
+    fn let_go(&mut self, txn: TxnId, queue: &TxnQueue, effects: &mut Vec<Effect>) {
+        if queue.is_single_read {
+            let woken = self.gate.end_read(txn, &queue.versions);
+            return self.look_again(woken, effects);
+        }
+        self.release_versions(queue.versions.picked(Picked::ALL.without(queue.released)), effects);
     }
 
     fn send_done(&self, txn: TxnId, op: OpId, outcome: Outcome, elapsed_ns: u64, effects: &mut Vec<Effect>) {
@@ -379,7 +601,10 @@ impl Proxy {
     }
 
     /// Whatever will never run is dropped: an abort need not wait for its turn.
-    fn on_abort(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+    fn on_abort(&mut self, txn: TxnId, tag: Tag, effects: &mut Vec<Effect>) {
+        if self.order != Order::Locks {
+            self.versioned(txn, &tag.versions);
+        }
         let Some(queue) = self.txns.get(&txn) else { return };
         if queue.open {
             effects.push(Effect::Leave { txn, replica: self.replica });
@@ -395,9 +620,14 @@ impl Proxy {
     }
 
     fn end(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        self.txns.remove(&txn);
+        let queue = self.txns.remove(&txn);
         send(SCHEDULER, Message::Ended { txn, replica: self.replica }, effects);
-        self.release(Holder::Txn(txn), effects);
+        if self.order == Order::Locks {
+            return self.unlock(Holder::Txn(txn), effects);
+        }
+        if let Some(queue) = queue {
+            self.let_go(txn, &queue, effects);
+        }
     }
 
     fn apply(&mut self, from: Csn, to: Csn, effects: &mut Vec<Effect>) {
@@ -445,9 +675,12 @@ impl Proxy {
     }
 
     fn on_down(&mut self, effects: &mut Vec<Effect>) {
-        let waiting = self.txns.iter().flat_map(|(txn, queue)| queue.waiting.iter().map(|op| (*txn, *op)));
+        let waiting = self
+            .txns
+            .iter()
+            .flat_map(|(txn, queue)| queue.waiting.iter().map(|(operation, _)| (*txn, *operation)));
         let mut unsent: Vec<(TxnId, OpId)> = waiting
-            .filter(|(_, operation)| matches!(operation, Operation::Read(_) | Operation::SingleRead(_)))
+            .filter(|(_, operation)| matches!(operation, Operation::Read { .. } | Operation::SingleRead(_)))
             .filter_map(|(txn, operation)| Some((txn, operation.op()?)))
             .collect();
         unsent.sort_unstable();
@@ -464,7 +697,7 @@ impl Proxy {
             writes: self.writes,
             applies: self.applies,
             earlier_locks: self.lock_counts(),
-            ..Proxy::new(self.replica)
+            ..Proxy::new(self.replica, self.order)
         };
     }
 
@@ -479,9 +712,15 @@ impl Proxy {
         self.state = State::Serving;
         self.last = number;
         self.queues.request(Holder::CatchUp, TableLocks::everything(LockMode::Write));
-        for OpenTxn { txn, locks } in open {
-            self.txns.insert(txn, TxnQueue { follows: true, ..TxnQueue::default() });
-            self.request_locks(txn, locks, effects);
+        for OpenTxn { txn, locks, versions } in open {
+            self.txns.insert(txn, TxnQueue { follows: true, versions, ..TxnQueue::default() });
+            match self.order {
+                Order::Locks => self.request_locks(txn, locks, effects),
+                Order::Versions(_) | Order::Statements(_) => {
+                    let queue = self.txns.entry(txn).or_default();
+                    queue.granted = true;
+                }
+            }
         }
         self.catch_up = Some(CatchUp { part_to: from.previous(), to });
         self.catch_up_further(from.previous(), effects);
@@ -495,7 +734,9 @@ impl Proxy {
         send(SCHEDULER, Message::CaughtUp { replica: self.replica, through, complete }, effects);
         if complete {
             self.catch_up = None;
-            self.release(Holder::CatchUp, effects);
+            self.unlock(Holder::CatchUp, effects);
+            let woken = self.gate.wake(TableId::ALL);
+            self.look_again(woken, effects);
         } else {
             self.apply(through.next(), part_to, effects);
         }
@@ -509,15 +750,16 @@ impl TxnQueue {
         self.open = false;
         self.halted = false;
         self.executing = None;
-        self.waiting.retain(|operation| matches!(operation, Operation::Commit(_)));
+        self.blocked = false;
+        self.waiting.retain(|(operation, _)| matches!(operation, Operation::Commit(_)));
     }
 }
 
 impl Operation {
     fn op(self) -> Option<OpId> {
         match self {
-            Operation::Write(op) | Operation::Read(op) | Operation::SingleRead(op) => Some(op),
-            Operation::Commit(_) | Operation::Finish(_) => None,
+            Operation::Write(op) | Operation::Read { op, .. } | Operation::SingleRead(op) => Some(op),
+            Operation::Release { .. } | Operation::Commit(_) | Operation::Finish(_) => None,
         }
     }
 }

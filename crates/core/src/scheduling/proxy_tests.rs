@@ -6,6 +6,7 @@ use crate::event::Outcome;
 use crate::ids::{OpId, SequenceNumber, TxnId};
 use crate::item::TableId;
 use crate::table_queues::{LockMode, TableLocks};
+use crate::table_versions::Versions;
 
 struct Rig {
     proxy: Proxy,
@@ -14,7 +15,7 @@ struct Rig {
 
 /// A proxy whose replica is in service and has missed nothing.
 fn rig() -> Rig {
-    let mut rig = Rig { proxy: Proxy::new(R0), effects: Vec::new() };
+    let mut rig = Rig { proxy: Proxy::new(R0, Order::Locks), effects: Vec::new() };
     rig.on(Event::ReplicaUp { replica: R0, applied: Csn(0) });
     rig.expect(&[said(Message::Up { replica: R0, incarnation: 1, applied: Csn(0) })]);
     rig.hear(join(1));
@@ -34,7 +35,7 @@ impl Rig {
     }
     fn single_read(&mut self, txn: TxnId, after: u64, table: TableId) {
         let locks = tables(&[(table, LockMode::Read)]);
-        self.hear(Message::SingleRead { txn, op: OP0, locks, after: SequenceNumber(after) });
+        self.hear(Message::SingleRead { txn, op: OP0, locks, behind: Behind::Number(SequenceNumber(after)) });
     }
     fn done(&mut self, txn: TxnId, op: OpId) {
         self.on(Event::Executed { txn, op, replica: R0, outcome: DONE, elapsed_ns: 5 });
@@ -52,7 +53,11 @@ fn tables(locks: &[(TableId, LockMode)]) -> TableLocks {
     TableLocks::of_tables(locks.iter().copied())
 }
 fn join(incarnation: u32) -> Message {
-    Message::Join { incarnation, from: Csn(1), to: Csn(0), number: SequenceNumber(0), open: Vec::new() }
+    let (from, to, number) = (Csn(1), Csn(0), SequenceNumber(0));
+    Message::Join { incarnation, from, to, number, open: Vec::new(), reached: Box::default() }
+}
+fn void(number: u64) -> Message {
+    Message::Void { number: SequenceNumber(number), versions: Versions::default() }
 }
 fn said(message: Message) -> Effect {
     Effect::Send { to: SCHEDULER, message: AnyMessage::Scheduling(message) }
@@ -77,9 +82,9 @@ fn s4_4_a_lock_request_that_arrives_before_its_turn_waits_in_the_out_of_order_qu
     rig.expect(&[]);
     rig.lock_request(T1, 1, &[(A, WRITE)]);
     rig.expect(&[granted(T1)]);
-    rig.hear(Message::Abort { txn: T1 });
+    rig.hear(Message::Abort { txn: T1, tag: Tag::default() });
     rig.expect(&[ended(T1), granted(T2)]);
-    rig.hear(Message::Abort { txn: T2 });
+    rig.hear(Message::Abort { txn: T2, tag: Tag::default() });
     rig.expect(&[ended(T2), granted(T3)]);
 }
 
@@ -96,9 +101,9 @@ fn s4_4_even_a_request_that_conflicts_with_nobody_waits_for_its_turn() {
 fn s5_3_1_a_number_that_nobody_uses_leaves_no_gap() {
     let mut rig = rig();
     rig.lock_request(T3, 3, &[(A, WRITE)]);
-    rig.hear(Message::Void { number: SequenceNumber(2) });
+    rig.hear(void(2));
     rig.expect(&[]);
-    rig.hear(Message::Void { number: SequenceNumber(1) });
+    rig.hear(void(1));
     rig.expect(&[granted(T3)]);
 }
 
@@ -106,7 +111,7 @@ fn s5_3_1_a_number_that_nobody_uses_leaves_no_gap() {
 fn s5_3_1_an_abort_of_a_request_in_the_out_of_order_queue_fills_its_gap() {
     let mut rig = rig();
     rig.lock_request(T2, 2, &[(A, WRITE)]);
-    rig.hear(Message::Abort { txn: T2 });
+    rig.hear(Message::Abort { txn: T2, tag: Tag::default() });
     rig.expect(&[ended(T2)]);
     rig.lock_request(T1, 1, &[(A, WRITE)]);
     rig.lock_request(T3, 3, &[(B, WRITE)]);
@@ -117,11 +122,11 @@ fn s5_3_1_an_abort_of_a_request_in_the_out_of_order_queue_fills_its_gap() {
 fn s4_5_operations_wait_in_the_transaction_queue_while_its_request_is_out_of_order() {
     let mut rig = rig();
     rig.lock_request(T2, 2, &[(A, WRITE)]);
-    rig.hear(Message::Write { txn: T2, op: OP0 });
-    rig.hear(Message::Write { txn: T2, op: OP1 });
-    rig.hear(Message::Commit { txn: T2, csn: Csn(1) });
+    rig.hear(Message::Write { txn: T2, op: OP0, tag: Tag::default() });
+    rig.hear(Message::Write { txn: T2, op: OP1, tag: Tag::default() });
+    rig.hear(Message::Commit { txn: T2, csn: Csn(1), tag: Tag::default() });
     rig.expect(&[]);
-    rig.hear(Message::Void { number: SequenceNumber(1) });
+    rig.hear(void(1));
     rig.expect(&[granted(T2), holds(T2, OP0, R0, OPEN)]);
     rig.done(T2, OP0);
     rig.expect(&[done(T2, OP0), holds(T2, OP1, R0, ON)]);
@@ -141,11 +146,11 @@ fn s4_3_lock_queues_are_in_sequence_order_with_readers_together_and_writers_alon
     rig.lock_request(T3, 3, &[(A, WRITE)]);
     rig.lock_request(T4, 4, &[(A, LockMode::Read), (B, WRITE)]);
     rig.expect(&[granted(T1), granted(T2)]);
-    rig.hear(Message::Abort { txn: T2 });
+    rig.hear(Message::Abort { txn: T2, tag: Tag::default() });
     rig.expect(&[ended(T2)]);
-    rig.hear(Message::Abort { txn: T1 });
+    rig.hear(Message::Abort { txn: T1, tag: Tag::default() });
     rig.expect(&[ended(T1), granted(T3)]);
-    rig.hear(Message::Abort { txn: T3 });
+    rig.hear(Message::Abort { txn: T3, tag: Tag::default() });
     rig.expect(&[ended(T3), granted(T4)]);
 }
 
@@ -156,9 +161,9 @@ fn s4_3_a_request_is_granted_when_the_last_of_its_locks_is() {
     rig.lock_request(T2, 2, &[(B, WRITE)]);
     rig.lock_request(T3, 3, &[(A, WRITE), (B, WRITE), (C, WRITE)]);
     rig.expect(&[granted(T1), granted(T2)]);
-    rig.hear(Message::Abort { txn: T1 });
+    rig.hear(Message::Abort { txn: T1, tag: Tag::default() });
     rig.expect(&[ended(T1)]);
-    rig.hear(Message::Abort { txn: T2 });
+    rig.hear(Message::Abort { txn: T2, tag: Tag::default() });
     rig.expect(&[ended(T2), granted(T3)]);
 }
 
@@ -171,7 +176,7 @@ fn s4_8_a_single_read_queues_behind_the_conflicting_requests_that_came_before() 
     rig.single_read(T2, 0, A);
     rig.lock_request(T3, 2, &[(A, WRITE)]);
     rig.expect(&[granted(T1)]);
-    rig.hear(Message::Abort { txn: T1 });
+    rig.hear(Message::Abort { txn: T1, tag: Tag::default() });
     rig.expect(&[ended(T1), granted(T2), streams(T2, OP0, R0, crate::effect::How::Alone)]);
     rig.done(T2, OP0);
     rig.expect(&[done(T2, OP0), granted(T3)]);
@@ -184,7 +189,7 @@ fn s4_8_a_single_read_waits_for_its_sessions_update_that_is_still_on_its_way() {
     rig.expect(&[]);
     rig.lock_request(T1, 1, &[(A, WRITE)]);
     rig.expect(&[granted(T1)]);
-    rig.hear(Message::Abort { txn: T1 });
+    rig.hear(Message::Abort { txn: T1, tag: Tag::default() });
     rig.expect(&[ended(T1), granted(T2), streams(T2, OP0, R0, crate::effect::How::Alone)]);
 }
 
@@ -194,9 +199,9 @@ fn s4_8_a_single_read_waits_for_its_sessions_update_that_is_still_on_its_way() {
 fn s4_7_an_abort_drops_what_is_queued_and_leaves_what_is_open() {
     let mut rig = rig();
     rig.lock_request(T1, 1, &[(A, WRITE)]);
-    rig.hear(Message::Write { txn: T1, op: OP0 });
-    rig.hear(Message::Write { txn: T1, op: OP1 });
-    rig.hear(Message::Abort { txn: T1 });
+    rig.hear(Message::Write { txn: T1, op: OP0, tag: Tag::default() });
+    rig.hear(Message::Write { txn: T1, op: OP1, tag: Tag::default() });
+    rig.hear(Message::Abort { txn: T1, tag: Tag::default() });
     rig.expect(&[granted(T1), holds(T1, OP0, R0, OPEN), leave(T1, R0), ended(T1)]);
     rig.done(T1, OP0);
     rig.expect(&[]);
@@ -209,8 +214,8 @@ fn a_write_that_fails_halts_its_queue_until_the_scheduler_has_compared() {
     for agrees in [true, false] {
         let mut rig = rig();
         rig.lock_request(T1, 1, &[(A, WRITE)]);
-        rig.hear(Message::Write { txn: T1, op: OP0 });
-        rig.hear(Message::Write { txn: T1, op: OP1 });
+        rig.hear(Message::Write { txn: T1, op: OP0, tag: Tag::default() });
+        rig.hear(Message::Write { txn: T1, op: OP1, tag: Tag::default() });
         rig.effects.clear();
         rig.on(Event::Executed { txn: T1, op: OP0, replica: R0, outcome: Outcome::Failed, elapsed_ns: 5 });
         let outcome = Outcome::Failed;
@@ -221,7 +226,7 @@ fn a_write_that_fails_halts_its_queue_until_the_scheduler_has_compared() {
         } else {
             rig.hear(Message::Detach { txn: T1 });
             rig.expect(&[leave(T1, R0)]);
-            rig.hear(Message::Commit { txn: T1, csn: Csn(1) });
+            rig.hear(Message::Commit { txn: T1, csn: Csn(1), tag: Tag::default() });
             rig.expect(&[Effect::Apply { replica: R0, from: Csn(1), to: Csn(1) }]);
         }
     }
@@ -231,14 +236,14 @@ fn a_write_that_fails_halts_its_queue_until_the_scheduler_has_compared() {
 fn a_write_that_was_sent_before_the_scheduler_knew_of_a_lost_connection_is_dropped() {
     let mut rig = rig();
     rig.lock_request(T1, 1, &[(A, WRITE)]);
-    rig.hear(Message::Write { txn: T1, op: OP0 });
+    rig.hear(Message::Write { txn: T1, op: OP0, tag: Tag::default() });
     rig.done(T1, OP0);
     rig.effects.clear();
     rig.on(Event::HomeLost { txn: T1, replica: R0 });
     rig.expect(&[said(Message::LaneLost { txn: T1, replica: R0 })]);
-    rig.hear(Message::Write { txn: T1, op: OP1 });
+    rig.hear(Message::Write { txn: T1, op: OP1, tag: Tag::default() });
     rig.expect(&[]);
-    rig.hear(Message::Finish { txn: T1, op: OP2 });
+    rig.hear(Message::Finish { txn: T1, op: OP2, tag: Tag::default() });
     rig.expect(&[Effect::Finish { txn: T1, op: OP2, replica: None }, ended(T1)]);
 }
 
@@ -246,7 +251,7 @@ fn a_write_that_was_sent_before_the_scheduler_knew_of_a_lost_connection_is_dropp
 fn a_lost_replica_names_the_reads_that_it_had_not_sent() {
     let mut rig = rig();
     rig.lock_request(T1, 1, &[(A, WRITE)]);
-    rig.hear(Message::Write { txn: T1, op: OP0 });
+    rig.hear(Message::Write { txn: T1, op: OP0, tag: Tag::default() });
     rig.single_read(T2, 0, A);
     rig.single_read(T3, 0, B);
     rig.effects.clear();

@@ -128,13 +128,13 @@ impl Rig {
 }
 
 fn begin(txn: TxnId, declared: Option<AccessSet>) -> Begin {
-    Begin { txn, session: SessionId(txn.0), read_only: false, form: 0, declared }
+    Begin { txn, session: SessionId(txn.0), read_only: false, form: 0, declared, stale_ok_ns: None }
 }
 fn accesses<const N: usize>(tables: [(TableId, Mode); N]) -> AccessSet {
     tables.into_iter().map(|(table, mode)| Access::new(Item::table(table), mode)).collect()
 }
 fn of_kind(class: u64, kind: StatementKind, table: TableId, mode: Mode) -> Statement {
-    Statement { class: ClassId(class), kind, access: accesses([(table, mode)]) }
+    Statement { class: ClassId(class), kind, access: accesses([(table, mode)]), last_use: None }
 }
 pub(crate) fn read(table: TableId) -> Statement {
     of_kind(10 + table.0, StatementKind::Read, table, Mode::Shared)
@@ -147,7 +147,12 @@ pub(crate) fn lock_rows(table: TableId) -> Statement {
 }
 /// ROLLBACK TO SAVEPOINT and its like: nothing is read, but every replica must do it.
 pub(crate) fn savepoint() -> Statement {
-    Statement { class: ClassId(40), kind: StatementKind::LockingRead, access: AccessSet::new() }
+    Statement {
+        class: ClassId(40),
+        kind: StatementKind::LockingRead,
+        access: AccessSet::new(),
+        last_use: None,
+    }
 }
 /// A foreign-key parent that only the answer showed.
 pub(crate) fn showing(table: TableId) -> Outcome {

@@ -148,14 +148,19 @@ impl Session {
         let session = self.id;
         let Some(txn) = self.txn.as_mut() else { return Ok(Ran::Failed) };
         let (id, op) = (txn.id, txn.take_op());
-        let statement =
-            onecopy_core::Statement { class: job.class, kind: job.kind, access: job.access.clone() };
+        let statement = onecopy_core::Statement {
+            class: job.class,
+            kind: job.kind,
+            access: job.access.clone(),
+            last_use: None,
+        };
         let begin = onecopy_core::Begin {
             txn: id,
             session,
             read_only: txn.read_only,
             form: txn.form,
             declared: None,
+            stale_ok_ns: None,
         };
         if autocommit {
             self.shared.scheduler.handle(Event::Autocommit { begin, statement });
@@ -187,9 +192,20 @@ impl Session {
     /// anything about it; if it has to wait, or its replica is lost, it goes on like any other.
     async fn run_single_read(&mut self, job: &Job) -> Result<Ran, ClientError> {
         let (session, form) = (self.id, self.form());
-        let statement =
-            onecopy_core::Statement { class: job.class, kind: job.kind, access: job.access.clone() };
-        let begin = |txn| onecopy_core::Begin { txn, session, read_only: false, form, declared: None };
+        let statement = onecopy_core::Statement {
+            class: job.class,
+            kind: job.kind,
+            access: job.access.clone(),
+            last_use: None,
+        };
+        let begin = |txn| onecopy_core::Begin {
+            txn,
+            session,
+            read_only: false,
+            form,
+            declared: None,
+            stale_ok_ns: None,
+        };
         let (id, placed) = self.shared.scheduler.place_single_read(&self.mail, begin, statement);
         if let Some((op, replica)) = placed {
             match self.execute_on_lane(id, op, replica, How::Alone, false, job).await? {

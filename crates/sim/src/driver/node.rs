@@ -192,7 +192,8 @@ impl Simulation<'_> {
     ) -> TxnId {
         self.node.last_txn += 1;
         let txn = TxnId(self.node.last_txn);
-        let begin = Begin { txn, session: SessionId(connection.0), read_only, form, declared };
+        let begin =
+            Begin { txn, session: SessionId(connection.0), read_only, form, declared, stale_ok_ns: None };
         let open = OpenTxn {
             client,
             connection,

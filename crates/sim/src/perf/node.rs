@@ -130,7 +130,7 @@ impl Simulation<'_> {
             declared
         });
         let session = SessionId(u64::from(number));
-        let begin = Begin { txn, session, read_only: false, form: 0, declared };
+        let begin = Begin { txn, session, read_only: false, form: 0, declared, stale_ok_ns: None };
         let (op, statement) = self.add_statement(number, txn, statement);
         if begun.is_none() {
             self.feed(Event::Autocommit { begin, statement });

@@ -38,8 +38,15 @@ impl Rig {
     fn single<const N: usize>(&mut self, txn: TxnId, kind: StatementKind, rows: [i64; N], mode: Mode) {
         let item = |row| Item::rows(TableId(1), [(ColumnId(1), ValueHash::of_integer(row))]);
         let access = rows.into_iter().map(|row| Access::new(item(row), mode)).collect();
-        let begin = Begin { txn, session: SessionId(0), read_only: false, form: 0, declared: None };
-        let statement = Statement { class: ClassId(1), kind, access };
+        let begin = Begin {
+            txn,
+            session: SessionId(0),
+            read_only: false,
+            form: 0,
+            declared: None,
+            stale_ok_ns: None,
+        };
+        let statement = Statement { class: ClassId(1), kind, access, last_use: None };
         self.at(SCHEDULER, Event::Autocommit { begin, statement });
     }
     fn deliver(&mut self, from: Place, worker: ReplicaId, message: Message) {

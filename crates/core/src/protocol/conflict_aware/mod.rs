@@ -25,12 +25,13 @@
 //! again with the process, since no transaction survives it (CAS 5.2).
 
 use crate::ids::Csn;
-use crate::scheduling::{AnswerAfter, Policy, ReadAt, Scheduling};
+use crate::scheduling::{AnswerAfter, Order, Policy, ReadAt, Scheduling};
 
 /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
 #[must_use]
 pub fn new(replicas: usize, decided: Csn) -> Scheduling {
-    let policy = Policy { answer_after: AnswerAfter::First, read_at: ReadAt::ConflictFree };
+    let policy =
+        Policy { answer_after: AnswerAfter::First, read_at: ReadAt::ConflictFree, order: Order::Locks };
     Scheduling::new("conflict_aware", policy, replicas, decided)
 }
 

@@ -17,12 +17,12 @@
 //! [`Position`](crate::Position) is a set: gaps in `onecopy.progress` are filled from the log.
 
 use crate::ids::Csn;
-use crate::scheduling::{AnswerAfter, Policy, ReadAt, Scheduling};
+use crate::scheduling::{AnswerAfter, Order, Policy, ReadAt, Scheduling};
 
 /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
 #[must_use]
 pub fn new(replicas: usize, decided: Csn) -> Scheduling {
-    let policy = Policy { answer_after: AnswerAfter::All, read_at: ReadAt::LeastLoaded };
+    let policy = Policy { answer_after: AnswerAfter::All, read_at: ReadAt::LeastLoaded, order: Order::Locks };
     Scheduling::new("eager", policy, replicas, decided)
 }
 

@@ -18,12 +18,16 @@
 //! reads where they meet none is how the paper explains that this scheduler does well where reads dominate (8.1).
 
 use crate::ids::Csn;
-use crate::scheduling::{AnswerAfter, FixedBy, Policy, ReadAt, Scheduling};
+use crate::scheduling::{AnswerAfter, FixedBy, Order, Policy, ReadAt, Scheduling};
 
 /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
 #[must_use]
 pub fn new(replicas: usize, decided: Csn) -> Scheduling {
-    let policy = Policy { answer_after: AnswerAfter::Chosen, read_at: ReadAt::Chosen(FixedBy::FirstGrant) };
+    let policy = Policy {
+        answer_after: AnswerAfter::Chosen,
+        read_at: ReadAt::Chosen(FixedBy::FirstGrant),
+        order: Order::Locks,
+    };
     Scheduling::new("fixed_conflict", policy, replicas, decided)
 }
 

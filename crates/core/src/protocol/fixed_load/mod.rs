@@ -19,12 +19,16 @@
 //! back from the sequencer, one message after its start.
 
 use crate::ids::Csn;
-use crate::scheduling::{AnswerAfter, FixedBy, Policy, ReadAt, Scheduling};
+use crate::scheduling::{AnswerAfter, FixedBy, Order, Policy, ReadAt, Scheduling};
 
 /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
 #[must_use]
 pub fn new(replicas: usize, decided: Csn) -> Scheduling {
-    let policy = Policy { answer_after: AnswerAfter::Chosen, read_at: ReadAt::Chosen(FixedBy::Load) };
+    let policy = Policy {
+        answer_after: AnswerAfter::Chosen,
+        read_at: ReadAt::Chosen(FixedBy::Load),
+        order: Order::Locks,
+    };
     Scheduling::new("fixed_load", policy, replicas, decided)
 }
 

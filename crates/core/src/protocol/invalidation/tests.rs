@@ -34,8 +34,15 @@ impl Rig {
     fn single(&mut self, node: NodeId, now: u64, txn: TxnId, kind: StatementKind) {
         let mode = if kind == StatementKind::Read { Mode::Shared } else { Mode::NoKeyExclusive };
         let access = [Access::new(Item::table(T), mode)].into_iter().collect();
-        let begin = Begin { txn, session: SessionId(0), read_only: false, form: 0, declared: None };
-        let statement = Statement { class: ClassId(1), kind, access };
+        let begin = Begin {
+            txn,
+            session: SessionId(0),
+            read_only: false,
+            form: 0,
+            declared: None,
+            stale_ok_ns: None,
+        };
+        let statement = Statement { class: ClassId(1), kind, access, last_use: None };
         self.at(node, now, Event::Autocommit { begin, statement });
     }
     fn deliver(&mut self, from: NodeId, to: NodeId, message: Message) {

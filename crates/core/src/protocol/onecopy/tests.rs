@@ -76,22 +76,22 @@ impl Rig {
 }
 
 fn begin(txn: TxnId) -> Begin {
-    Begin { txn, session: SessionId(txn.0), read_only: false, form: 0, declared: None }
+    Begin { txn, session: SessionId(txn.0), read_only: false, form: 0, declared: None, stale_ok_ns: None }
 }
 fn row(key: i64, mode: Mode) -> Access {
     Access::new(Item::rows(TableId(1), [(ColumnId(1), ValueHash::of_integer(key))]), mode)
 }
 fn read(key: i64) -> Statement {
     let access = smallvec![row(key, Mode::Shared)];
-    Statement { class: ClassId(1), kind: StatementKind::Read, access }
+    Statement { class: ClassId(1), kind: StatementKind::Read, access, last_use: None }
 }
 fn write(key: i64) -> Statement {
     let access = smallvec![row(key, Mode::NoKeyExclusive)];
-    Statement { class: ClassId(2), kind: StatementKind::Write, access }
+    Statement { class: ClassId(2), kind: StatementKind::Write, access, last_use: None }
 }
 fn schema_change() -> Statement {
     let access = smallvec![Access::new(Item::table(TableId(1)), Mode::Exclusive)];
-    Statement { class: ClassId(3), kind: StatementKind::Schema, access }
+    Statement { class: ClassId(3), kind: StatementKind::Schema, access, last_use: None }
 }
 fn execute(txn: TxnId, op: OpId, replica: ReplicaId, how: How) -> Effect {
     Effect::Execute { txn, op, replica, how, hold: false }
@@ -487,14 +487,14 @@ fn insert_child(child: i64, parent: i64) -> Statement {
     let equals = [(ColumnId(1), ValueHash::of_integer(child))];
     let access =
         smallvec![Access::new(Item::rows(TableId(2), equals), Mode::Insert), row(parent, Mode::KeyShared),];
-    Statement { class: ClassId(4), kind: StatementKind::Write, access }
+    Statement { class: ClassId(4), kind: StatementKind::Write, access, last_use: None }
 }
 fn write_of_other_table(key: i64) -> Statement {
     let item = Item::rows(TableId(2), [(ColumnId(1), ValueHash::of_integer(key))]);
     statement(StatementKind::Write, &[Access::new(item, Mode::NoKeyExclusive)])
 }
 fn statement(kind: StatementKind, access: &[Access]) -> Statement {
-    Statement { class: ClassId(5), kind, access: access.iter().cloned().collect() }
+    Statement { class: ClassId(5), kind, access: access.iter().cloned().collect(), last_use: None }
 }
 fn unique(value: i64) -> Access {
     let item = Item::key(TableId(1), crate::item::KeyId(2), [(ColumnId(3), ValueHash::of_integer(value))]);

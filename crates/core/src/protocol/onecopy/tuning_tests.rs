@@ -38,11 +38,18 @@ impl Rig {
     }
     /// Where a statement of its own transaction is sent.
     fn place(&mut self, txn: u64, kind: StatementKind, key: i64) -> ReplicaId {
-        let begin =
-            Begin { txn: TxnId(txn), session: SessionId(txn), read_only: false, form: 0, declared: None };
+        let begin = Begin {
+            txn: TxnId(txn),
+            session: SessionId(txn),
+            read_only: false,
+            form: 0,
+            declared: None,
+            stale_ok_ns: None,
+        };
         let mode = if kind == StatementKind::Read { Mode::Shared } else { Mode::NoKeyExclusive };
         let item = Item::rows(TableId(1), [(ColumnId(1), ValueHash::of_integer(key))]);
-        let statement = Statement { class: ClassId(1), kind, access: smallvec![Access::new(item, mode)] };
+        let statement =
+            Statement { class: ClassId(1), kind, access: smallvec![Access::new(item, mode)], last_use: None };
         self.on(Event::Autocommit { begin, statement });
         match self.effects.pop() {
             Some(Effect::Execute { replica, .. }) => replica,

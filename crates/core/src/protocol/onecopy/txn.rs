@@ -179,6 +179,7 @@ impl Txn {
             read_only: self.read_only,
             form: 0,
             declared: None,
+            stale_ok_ns: None,
         };
         Txn { state: State::Doomed, ..Txn::new(&begin, self.autocommit) }
     }

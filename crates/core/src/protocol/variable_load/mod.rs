@@ -17,12 +17,13 @@
 //! use of; what this is built on remembers how far each replica is, for when replicas are lost.
 
 use crate::ids::Csn;
-use crate::scheduling::{AnswerAfter, Policy, ReadAt, Scheduling};
+use crate::scheduling::{AnswerAfter, Order, Policy, ReadAt, Scheduling};
 
 /// Its roles for `replicas` servers, all down, whose log ends at `decided`.
 #[must_use]
 pub fn new(replicas: usize, decided: Csn) -> Scheduling {
-    let policy = Policy { answer_after: AnswerAfter::First, read_at: ReadAt::LeastLoaded };
+    let policy =
+        Policy { answer_after: AnswerAfter::First, read_at: ReadAt::LeastLoaded, order: Order::Locks };
     Scheduling::new("variable_load", policy, replicas, decided)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::effect::{Decision, Effect, Refusal};
 use crate::ids::{Csn, OpId, ReplicaId, TxnId};
-use crate::scheduling::Message;
+use crate::scheduling::{Message, Order};
 use crate::sequences::Want;
 
 use super::txn::{At, Part, State};
@@ -45,8 +45,8 @@ impl Scheduler {
         let Some(txn) = self.txns.get_mut(&id) else { return };
         let Some(csn) = txn.csn else { return };
         txn.state = State::AwaitingCommit;
-        for replica in txn.replicas(At::takes_part) {
-            to_proxy(replica, Message::Commit { txn: id, csn }, effects);
+        for replica in txn.tell_ends() {
+            to_proxy(replica, Message::Commit { txn: id, csn, tag: txn.tag_of_rest() }, effects);
         }
     }
 
@@ -66,8 +66,8 @@ impl Scheduler {
         };
         self.learn_tables(id, txn.failed_at.is_none());
         self.abort_except(id, Some(replica), effects);
-        to_proxy(replica, Message::Finish { txn: id, op }, effects);
         if let Some(txn) = self.txns.get_mut(&id) {
+            to_proxy(replica, Message::Finish { txn: id, op, tag: txn.tag_of_rest() }, effects);
             txn.state = State::AwaitingFinish(op, replica);
         }
     }
@@ -77,12 +77,16 @@ impl Scheduler {
         if !txn.at(replica).takes_part() {
             return;
         }
-        if txn.number.is_some() {
+        if txn.number.is_some() && self.policy.order == Order::Locks {
             self.replicas.get_mut(replica).unlock(&txn.locks);
+        }
+        if txn.csn.is_some() {
+            txn.done_since.get_or_insert(self.now);
         }
         if let Some(at) = txn.at_mut(replica) {
             at.part = Part::Ended;
         }
+        self.let_go_rest(id, replica, effects);
         self.progress(id, effects);
     }
 
@@ -131,8 +135,10 @@ impl Scheduler {
             for expected_ns in txn.outstanding_at(replica) {
                 self.replicas.get_mut(replica).load.remove(expected_ns);
             }
+        }
+        for replica in txn.tell_ends() {
             if Some(replica) != spared {
-                to_proxy(replica, Message::Abort { txn: id }, effects);
+                to_proxy(replica, Message::Abort { txn: id, tag: txn.tag_of_rest() }, effects);
             }
         }
         txn.pending = None;
@@ -153,6 +159,9 @@ impl Scheduler {
                 let session = txn.session;
                 self.sessions.remove(&session);
             }
+        }
+        if let Some(number) = txn.number {
+            self.known.forget(number, &txn.versions);
         }
         self.txns.remove(&id);
         effects.push(Effect::Forget { txn: id });

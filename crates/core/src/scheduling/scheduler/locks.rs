@@ -3,8 +3,9 @@
 use crate::effect::Effect;
 use crate::event::Place;
 use crate::ids::{ReplicaId, SequenceNumber, TxnId};
-use crate::scheduling::{FixedBy, Message, ReadAt, send};
+use crate::scheduling::{FixedBy, Loose, Message, Order, ReadAt, send};
 use crate::table_queues::TableLocks;
+use crate::table_versions::Versions;
 
 use super::txn::{At, Part, State};
 use super::{Scheduler, executed, to_proxy};
@@ -17,7 +18,15 @@ impl Scheduler {
             return self.await_replica(id);
         }
         txn.state = State::AwaitingNumber;
-        send(Place::Sequencer, Message::NumberRequest { txn: id }, effects);
+        let tables = match self.policy.order {
+            Order::Locks => TableLocks::default(),
+            Order::Versions(_) | Order::Statements(_) => txn.locks.clone(),
+        };
+        if self.policy.loose() == Some(Loose::Unordered) {
+            // No versions are used, so nobody is asked for them (DV 5.2).
+            return self.on_versions(id, self.dispatched.next(), Versions::default(), effects);
+        }
+        send(Place::Sequencer, Message::NumberRequest { txn: id, tables }, effects);
     }
 
     pub(super) fn await_replica(&mut self, id: TxnId) {
@@ -33,7 +42,8 @@ impl Scheduler {
         let serving = self.replicas.serving();
         let Some(txn) = wanted else {
             // Cancelled meanwhile; without this, the proxies would wait for the number for ever.
-            return serving.for_each(|replica| to_proxy(replica, Message::Void { number }, effects));
+            let void = || Message::Void { number, versions: Versions::default() };
+            return serving.for_each(|replica| to_proxy(replica, void(), effects));
         };
         txn.number = Some(number);
         txn.at = vec![At::ABSENT; self.replicas.len()];
@@ -46,7 +56,10 @@ impl Scheduler {
             self.replicas.get_mut(replica).lock(&txn.locks);
             let locks = txn.locks.clone();
             let message = match single_update {
-                Some(op) => Message::SingleUpdate { txn: id, number, op, locks },
+                Some(op) => {
+                    let versions = Versions::default();
+                    Message::SingleUpdate { txn: id, number, op, locks, versions, releases: false }
+                }
                 None => Message::LockRequest { txn: id, number, locks },
             };
             to_proxy(replica, message, effects);

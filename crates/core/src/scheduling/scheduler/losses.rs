@@ -3,7 +3,7 @@
 use crate::effect::{Effect, Refusal};
 use crate::event::StatementKind;
 use crate::ids::{Csn, OpId, ReplicaId, TxnId};
-use crate::scheduling::{Message, OpenTxn};
+use crate::scheduling::{Message, OpenTxn, Order};
 
 use super::replicas::Service;
 use super::txn::{At, Part, Pending, Sent, State};
@@ -19,15 +19,23 @@ impl Scheduler {
     ) {
         self.replicas.get_mut(replica).reset(Service::CatchingUp);
         let mut open = Vec::new();
+        let mut over = Vec::new();
         for (id, txn) in &mut self.txns {
             let Some(number) = txn.number else { continue };
             let undecided = !txn.state.is_ending() || txn.state == State::AwaitingDurable;
             if undecided && !matches!(txn.state, State::AwaitingClear | State::Doomed) {
                 txn.at[usize::from(replica.0)] = At::with_part(Part::Follows);
-                self.replicas.get_mut(replica).lock(&txn.locks);
-                open.push((number, OpenTxn { txn: *id, locks: txn.locks.clone() }));
+                if self.policy.order == Order::Locks {
+                    self.replicas.get_mut(replica).lock(&txn.locks);
+                }
+                let (locks, versions) = (txn.locks.clone(), txn.versions.clone());
+                open.push((number, OpenTxn { txn: *id, locks, versions }));
+            } else {
+                over.push(&txn.versions);
             }
         }
+        let reached = self.known.over(over.into_iter());
+        self.replicas.get_mut(replica).reached = reached.clone();
         open.sort_unstable_by_key(|(number, _)| *number);
         let join = Message::Join {
             incarnation,
@@ -35,6 +43,7 @@ impl Scheduler {
             to: self.told,
             number: self.dispatched,
             open: open.into_iter().map(|(_, open)| open).collect(),
+            reached: Box::new(reached),
         };
         to_proxy(replica, join, effects);
         self.on_contained(replica, applied, effects);
@@ -44,8 +53,8 @@ impl Scheduler {
             };
             let reads_only =
                 txn.pending.as_ref().is_some_and(|pending| pending.statement.kind == StatementKind::Read);
-            if txn.autocommit && reads_only {
-                self.place_single_read(id, effects);
+            if txn.autocommit {
+                self.begin_single(id, reads_only, effects);
             } else {
                 let locks = txn.locks.clone();
                 self.request_locks(id, locks, effects);
@@ -64,6 +73,7 @@ impl Scheduler {
             self.replicas.get_mut(replica).service = Service::Up;
         }
         self.on_contained(replica, through, effects);
+        self.retry_held_reads(effects);
     }
 
     /// A replica contains everything up to a decision: whoever was not told of such a commit hears of it now.
@@ -163,8 +173,8 @@ impl Scheduler {
                 return;
             }
             txn.state = State::AwaitingClear;
-            for replica in txn.replicas(At::takes_part) {
-                to_proxy(replica, Message::Abort { txn: id }, effects);
+            for replica in txn.tell_ends() {
+                to_proxy(replica, Message::Abort { txn: id, tag: txn.tag_of_rest() }, effects);
             }
         }
         if txn.at.iter().any(At::takes_part) {
@@ -172,6 +182,9 @@ impl Scheduler {
         }
         let locks = if txn.strayed { txn.locks.union(&txn.touched) } else { txn.locks.clone() };
         txn.widened |= txn.strayed;
+        if let Some(number) = txn.number {
+            self.known.forget(number, &txn.versions);
+        }
         txn.start_again();
         self.request_locks(id, locks, effects);
     }

@@ -1,9 +1,9 @@
-//! The scheduler: takes what clients want and distributes it (CAS 4.2, 4.4 to 4.10, 5.3).
+//! The scheduler: takes what clients want and distributes it (CAS 4.2, 4.4 to 4.10, 5.3; DV 4.2 to 4.6).
 //!
 //! Invariants:
 //! - a transaction's writes go to every replica that takes part in it, in one order;
-//! - a read of a longer transaction goes where its locks are granted, or to a replica that executes it and lets it wait for
-//!   them and for what is before it in its transaction;
+//! - a read of a longer transaction goes where its locks are granted or the versions of its tables are there, or to a
+//!   replica that executes it and lets it wait for them and for what is before it in its transaction;
 //! - nothing is committed anywhere before its decision is durable;
 //! - a client hears of its commit after some replica contains it.
 
@@ -12,6 +12,8 @@ mod statements;
 
 mod endings;
 mod losses;
+
+mod versions;
 
 mod replicas;
 mod txn;
@@ -23,18 +25,19 @@ use smallvec::SmallVec;
 use crate::effect::{Decision, Effect, Notice, Refusal};
 use crate::event::{Begin, Event, Place, Statement, StatementKind};
 use crate::footprints::Footprints;
-use crate::ids::{Csn, OpId, ReplicaId, SequenceNumber, SessionId, TxnId};
+use crate::ids::{Csn, Instant, OpId, ReplicaId, SequenceNumber, SessionId, TxnId};
 use crate::item::TableId;
 use crate::load::Costs;
 use crate::map::HashMap;
-use crate::protocol::Status;
+use crate::protocol::{Engine, Status};
 use crate::sequences::{Giving, Reservations, Sequences, Want};
 use crate::table_queues::{LockMode, TableLocks};
 
-use super::{AnswerAfter, Message, Policy, send};
+use super::{AnswerAfter, Message, Order, Policy, send};
 
 use replicas::{Replicas, Service};
 use txn::{At, Part, Pending, Sent, State, Txn};
+use versions::Known;
 
 /// A decision that is not durable yet.
 #[derive(Debug)]
@@ -46,7 +49,12 @@ enum Decided {
 #[derive(Debug)]
 pub(super) struct Scheduler {
     policy: Policy,
+    engine: Engine,
+    /// When the present event happened.
+    now: Instant,
     replicas: Replicas,
+    /// Where versions decide.
+    known: Known,
     txns: HashMap<TxnId, Txn>,
     /// The decided updates of each session that some replica may not have committed (CAS 4.8).
     sessions: HashMap<SessionId, SmallVec<[TxnId; 2]>>,
@@ -76,7 +84,10 @@ impl Scheduler {
     pub(super) fn new(policy: Policy, replicas: usize, decided: Csn) -> Scheduler {
         Scheduler {
             policy,
+            engine: Engine::default(),
+            now: Instant(0),
             replicas: Replicas::new(replicas),
+            known: Known::default(),
             txns: HashMap::default(),
             sessions: HashMap::default(),
             awaiting_replica: Vec::new(),
@@ -91,8 +102,13 @@ impl Scheduler {
         }
     }
 
+    pub(super) fn engine_is(&mut self, engine: Engine) {
+        self.engine = engine;
+    }
+
     /// From clients and the log.
-    pub(super) fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
+    pub(super) fn handle(&mut self, now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        self.now = now;
         match event {
             Event::Begin(begin) => self.on_begin(&begin, effects),
             Event::Autocommit { begin, statement } => {
@@ -111,13 +127,18 @@ impl Scheduler {
     }
 
     /// From the sequencer and the proxies.
-    pub(super) fn handle_message(&mut self, message: Message, effects: &mut Vec<Effect>) {
+    pub(super) fn handle_message(&mut self, now: Instant, message: Message, effects: &mut Vec<Effect>) {
+        self.now = now;
         match message {
-            Message::Number { txn, number } => self.on_number(txn, number, effects),
+            Message::Number { txn, number, versions } if self.policy.order != Order::Locks => {
+                self.on_versions(txn, number, versions, effects);
+            }
+            Message::Number { txn, number, .. } => self.on_number(txn, number, effects),
             Message::Granted { txn, replica } => self.on_granted(txn, replica, effects),
             Message::Done { txn, op, replica, outcome, elapsed_ns } => {
                 self.on_done(txn, op, replica, outcome, elapsed_ns, effects);
             }
+            Message::Released { txn, replica, tables } => self.on_released(txn, replica, tables, effects),
             Message::Ended { txn, replica } => self.on_ended(txn, replica, effects),
             Message::LaneLost { txn, replica } => self.lose_part(txn, replica, effects),
             Message::Up { replica, incarnation, applied } => {
@@ -166,6 +187,10 @@ impl Scheduler {
         }
         let needs = TableLocks::of(&statement.access);
         let reads_only = statement.kind == StatementKind::Read;
+        if Scheduler::touches_released(txn, &needs) {
+            return self.refuse_stray(id, op, effects);
+        }
+        let last_use = statement.last_use.clone();
         txn.touched = txn.touched.union(&needs);
         if txn.state == State::AwaitingFirst {
             txn.prefix = txn.prefix.then(statement.class);
@@ -175,21 +200,35 @@ impl Scheduler {
             (State::AwaitingFirst, true) => {
                 let seen = self.single_statements.seen(txn.prefix);
                 let locks = seen.map_or_else(|| needs.clone(), |seen| needs.union(seen));
-                if reads_only {
-                    txn.locks = locks;
-                    self.place_single_read(id, effects);
-                } else {
-                    self.request_locks(id, locks, effects);
-                }
+                txn.locks = locks;
+                self.begin_single(id, reads_only, effects);
             }
             (State::AwaitingFirst, false) => {
                 let locks = self.predict_tables(id, &needs, effects);
                 self.request_locks(id, locks, effects);
             }
             _ if !txn.locks.covers(&needs) => self.refuse_stray(id, op, effects),
-            (State::AwaitingClient, _) => self.dispatch(id, effects),
+            (State::AwaitingClient, _) => {
+                if let Some(last_use) = last_use {
+                    self.release_last_used(id, &last_use, &needs, effects);
+                }
+                self.dispatch(id, effects);
+            }
             // Its locks are on their way; it runs when they are granted.
             _ => {}
+        }
+    }
+
+    /// A transaction of one statement starts, or starts again. A read of the whole database is ordered like an update where
+    /// versions decide: nothing else has them all.
+    fn begin_single(&mut self, id: TxnId, reads_only: bool, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        let whole = self.policy.versioning().is_some() && txn.locks.names(TableId::ALL);
+        if reads_only && !whole {
+            self.place_single_read(id, effects);
+        } else {
+            let locks = txn.locks.clone();
+            self.request_locks(id, locks, effects);
         }
     }
 

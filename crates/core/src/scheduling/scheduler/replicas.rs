@@ -6,6 +6,7 @@ use crate::load::Load;
 use crate::map::HashMap;
 use crate::protocol::ReplicaStatus;
 use crate::table_queues::{LockMode, TableLocks};
+use crate::table_versions::Reached;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Service {
@@ -21,6 +22,8 @@ pub(super) struct Replica {
     pub(super) load: Load,
     pub(super) reads: u64,
     last_chosen: u64,
+    /// The versions that are known to be there, where versions decide.
+    pub(super) reached: Reached,
     /// How many transactions that have not ended here write each table, and how many such locks there are in all.
     writers: HashMap<TableId, u32>,
     writers_of_any: u32,
@@ -31,6 +34,7 @@ impl Replica {
     pub(super) fn reset(&mut self, service: Service) {
         self.service = service;
         self.load = Load::default();
+        self.reached = Reached::default();
         self.writers.clear();
         self.writers_of_any = 0;
     }
@@ -79,6 +83,7 @@ impl Replicas {
             load: Load::default(),
             reads: 0,
             last_chosen: 0,
+            reached: Reached::default(),
             writers: HashMap::default(),
             writers_of_any: 0,
         };

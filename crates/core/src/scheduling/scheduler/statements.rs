@@ -3,9 +3,10 @@
 use smallvec::SmallVec;
 
 use crate::effect::{Effect, Refusal};
-use crate::event::{Outcome, StatementKind};
-use crate::ids::{OpId, ReplicaId, SequenceNumber, TxnId};
-use crate::scheduling::{Message, ReadAt};
+use crate::event::{Outcome, Statement, StatementKind};
+use crate::ids::{OpId, ReplicaId, TxnId};
+use crate::scheduling::{Behind, Message, Order, ReadAt};
+use crate::table_queues::TableLocks;
 
 use super::txn::{At, Part, Sent, State, Txn, Write};
 use super::{Scheduler, executed, to_proxy};
@@ -17,11 +18,13 @@ impl Scheduler {
             return self.place_read(id, effects);
         }
         let op = pending.op;
+        self.note_sent(id);
+        let Some(tag) = self.txns.get(&id).map(|txn| self.tag_of_pending(txn)) else { return };
         self.record_write(id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.state = State::Executing;
-        for replica in txn.replicas(|at| at.part == Part::Executes).collect::<Vec<_>>() {
-            to_proxy(replica, Message::Write { txn: id, op }, effects);
+        for replica in txn.replicas(|at| at.part == Part::Executes) {
+            to_proxy(replica, Message::Write { txn: id, op, tag: tag.clone() }, effects);
         }
     }
 
@@ -41,11 +44,18 @@ impl Scheduler {
     }
 
     /// A read of a longer transaction: where its locks are granted and its writes are done; at its transaction's replica;
-    /// or, conflicts ignored, at the least loaded one (CAS 4.5, 6.1 to 6.4).
+    /// or, conflicts ignored, at the least loaded one (CAS 4.5, 6.1 to 6.4); where versions decide, at one that is ready (DV
+    /// 4.3).
     pub(super) fn place_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(txn) = self.txns.get(&id) else { return };
+        let tag = self.tag_of_pending(txn);
+        let versions = self.policy.versioning().is_some();
         let candidates: Vec<ReplicaId> = match (txn.failed_at.or(txn.chosen()), self.policy.read_at) {
             (Some(replica), _) => vec![replica],
+            (None, _) if versions => txn
+                .replicas(|at| at.part == Part::Executes)
+                .filter(|at| self.is_ready(txn, &tag, *at))
+                .collect(),
             (None, ReadAt::ConflictFree) => txn.replicas(|at| txn.is_complete_at(at)).collect(),
             (None, ReadAt::LeastLoaded | ReadAt::Chosen(_)) => {
                 let up = self.replicas.best();
@@ -53,25 +63,31 @@ impl Scheduler {
                 executes.filter(|replica| up.contains(replica)).collect()
             }
         };
-        let Some(replica) = self.replicas.choose(candidates) else {
+        let chosen = self.replicas.choose(candidates);
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(replica) = chosen else {
             self.counts.places_awaited += u64::from(txn.state != State::AwaitingPlace);
             txn.state = State::AwaitingPlace;
-            return;
+            return self.await_versions(id, &tag);
         };
         if matches!(self.policy.read_at, ReadAt::Chosen(_)) {
             txn.chosen = Some(replica);
         }
-        self.send_read(id, replica, effects, |txn, op| Message::Read { txn, op });
+        let alone = txn.autocommit;
+        self.send_read(id, replica, effects, |txn, op| Message::Read { txn, op, tag, alone });
     }
 
     /// A transaction that is one read holds its locks at one replica only (CAS 4.8).
     pub(super) fn place_single_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let Some((replica, after)) = self.choose_for_single_read(id) else { return self.await_replica(id) };
+        let serves = self.replicas.serving().next().is_some();
+        let Some((replica, behind)) = self.choose_for_single_read(id) else {
+            return if serves { self.hold_read(id) } else { self.await_replica(id) };
+        };
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.at = vec![At::ABSENT; self.replicas.len()];
         txn.at[usize::from(replica.0)] = At::with_part(Part::Executes);
         let locks = txn.locks.clone();
-        self.send_read(id, replica, effects, |txn, op| Message::SingleRead { txn, op, locks, after });
+        self.send_read(id, replica, effects, |txn, op| Message::SingleRead { txn, op, locks, behind });
         if let Some(txn) = self.txns.get_mut(&id) {
             txn.state = State::AwaitingGrant;
         }
@@ -79,20 +95,33 @@ impl Scheduler {
 
     /// Of the replicas where its session's updates are committed, the least loaded of those where no lock stands in its
     /// way, or else of all (CAS 4.8). With it, the number behind which it must queue to see those updates anyway.
-    fn choose_for_single_read(&mut self, id: TxnId) -> Option<(ReplicaId, SequenceNumber)> {
+    fn choose_for_single_read(&mut self, id: TxnId) -> Option<(ReplicaId, Behind)> {
+        let mut candidates = self.replicas.best();
+        if self.policy.order != Order::Locks {
+            let behind = self.place_among(id, &mut candidates)?;
+            return Some((self.replicas.choose(candidates)?, behind));
+        }
         let txn = self.txns.get(&id)?;
         let updates: &[TxnId] = self.sessions.get(&txn.session).map_or(&[], |updates| updates);
         let updates: SmallVec<[&Txn; 2]> =
             updates.iter().filter_map(|update| self.txns.get(update)).collect();
         let after = updates.iter().filter_map(|update| update.number).max().unwrap_or_default();
-        let mut candidates = self.replicas.best();
         if self.policy.avoids_conflicts() {
             let contains_updates =
                 |replica: &ReplicaId| updates.iter().all(|update| !update.at(*replica).takes_part());
             narrow(&mut candidates, contains_updates);
             narrow(&mut candidates, |replica| !self.replicas.get(*replica).conflicts_with_reader(&txn.locks));
         }
-        Some((self.replicas.choose(candidates)?, after))
+        Some((self.replicas.choose(candidates)?, Behind::Number(after)))
+    }
+
+    /// No replica may serve it yet, by its protocol's rules (DV 5.2, Level 2).
+    fn hold_read(&mut self, id: TxnId) {
+        if let Some(txn) = self.txns.get_mut(&id) {
+            self.counts.places_awaited += u64::from(txn.state != State::AwaitingPlace);
+            txn.state = State::AwaitingPlace;
+            self.known.held_reads.push(id);
+        }
     }
 
     fn send_read(
@@ -152,7 +181,7 @@ impl Scheduler {
         if let Sent::Read(_, expected_ns) = pending.sent {
             self.replicas.get_mut(replica).load.remove(expected_ns);
         }
-        if txn.autocommit {
+        if txn.autocommit && txn.number.is_none() {
             // Its proxy has let it go.
             txn.at.clear();
         }
@@ -171,6 +200,7 @@ impl Scheduler {
                 txn.answered = true;
                 txn.note_returned(&returned);
                 self.after_answer(id, None, effects);
+                self.release_after(id, &pending.statement, effects);
             }
             Outcome::Failed => {
                 txn.answered = true;
@@ -182,11 +212,18 @@ impl Scheduler {
     /// A read was lost with its replica, or with its connection, before anybody saw a part of its answer.
     pub(super) fn read_elsewhere(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        if txn.autocommit {
+        if txn.autocommit && txn.number.is_none() {
             return self.place_single_read(id, effects);
         }
         txn.state = State::AwaitingPlace;
         self.lose_part(id, replica, effects);
+    }
+
+    /// A statement is answered: its transaction may have used tables for the last time by it (DV 4.5).
+    fn release_after(&mut self, id: TxnId, statement: &Statement, effects: &mut Vec<Effect>) {
+        if let Some(last_use) = &statement.last_use {
+            self.release_last_used(id, last_use, &TableLocks::default(), effects);
+        }
     }
 
     fn after_answer(&mut self, id: TxnId, failed_at: Option<ReplicaId>, effects: &mut Vec<Effect>) {
@@ -226,6 +263,9 @@ impl Scheduler {
         if let Some(at) = txn.at_mut(replica) {
             at.writes_done += 1;
             at.halted = failed;
+        }
+        if !failed {
+            self.on_single_update_done(id, replica, effects);
         }
         self.compare(id, index, replica, failed, effects);
         self.progress(id, effects);
@@ -293,7 +333,11 @@ impl Scheduler {
             txn.answered = true;
             txn.wrote |= writes && !failed && !txn.read_only;
             effects.push(Effect::Release { txn: id, op: pending.op, replica });
-            return self.after_answer(id, failed.then_some(replica), effects);
+            self.after_answer(id, failed.then_some(replica), effects);
+            if !failed {
+                self.release_after(id, &pending.statement, effects);
+            }
+            return;
         }
         if failed {
             effects.push(Effect::Release { txn: id, op: pending.op, replica });
@@ -308,7 +352,7 @@ impl Scheduler {
 }
 
 /// Leaves out those that do not satisfy a condition, unless none does.
-fn narrow(candidates: &mut Vec<ReplicaId>, condition: impl Fn(&ReplicaId) -> bool) {
+pub(super) fn narrow(candidates: &mut Vec<ReplicaId>, condition: impl Fn(&ReplicaId) -> bool) {
     if candidates.iter().any(&condition) {
         candidates.retain(condition);
     }

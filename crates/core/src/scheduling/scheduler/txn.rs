@@ -3,10 +3,14 @@
 use smallvec::SmallVec;
 
 use crate::event::{Begin, Statement};
-use crate::ids::{ClassId, Csn, OpId, ReplicaId, SequenceNumber, SessionId};
+use crate::ids::{ClassId, Csn, Instant, OpId, ReplicaId, SequenceNumber, SessionId};
 use crate::item::Access;
 use crate::prediction::Prefix;
+use crate::scheduling::Tag;
 use crate::table_queues::TableLocks;
+use crate::table_versions::{Picked, Versions};
+
+use super::Scheduler;
 
 /// What a transaction waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,11 +121,22 @@ pub(super) struct At {
     pub(super) halted: bool,
     /// Something of it was sent here, so a block is open.
     pub(super) open: bool,
+    /// Its end was sent here; a second one would let go of what is not its own any more.
+    pub(super) ends: bool,
+    /// The tables that it is known to have let go here before its end.
+    pub(super) released: Picked,
 }
 
 impl At {
-    pub(super) const ABSENT: At =
-        At { part: Part::Absent, granted: false, writes_done: 0, halted: false, open: false };
+    pub(super) const ABSENT: At = At {
+        part: Part::Absent,
+        granted: false,
+        writes_done: 0,
+        halted: false,
+        open: false,
+        ends: false,
+        released: Picked::NONE,
+    };
 
     pub(super) fn with_part(part: Part) -> At {
         At { part, ..At::ABSENT }
@@ -131,11 +146,18 @@ impl At {
     pub(super) fn takes_part(&self) -> bool {
         matches!(self.part, Part::Executes | Part::Follows)
     }
+
+    /// Whether it takes part in the transaction and has not been told of its end. It counts as told from now on.
+    fn tell_end(&mut self) -> bool {
+        self.takes_part() && !std::mem::replace(&mut self.ends, true)
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Txn {
     pub(super) session: SessionId,
+    /// How old what it reads may be, in nanoseconds.
+    pub(super) stale_ok_ns: Option<u64>,
     pub(super) autocommit: bool,
     pub(super) read_only: bool,
     /// Whether the application named its tables.
@@ -146,6 +168,11 @@ pub(super) struct Txn {
     pub(super) locks: TableLocks,
     pub(super) touched: TableLocks,
     pub(super) number: Option<SequenceNumber>,
+    /// Where versions decide: those of its tables, and which of them it lets go, or has, before its end.
+    pub(super) versions: Versions,
+    pub(super) released: Picked,
+    /// When the first replica was known to have committed it.
+    pub(super) done_since: Option<Instant>,
     pub(super) state: State,
     pub(super) pending: Option<Pending>,
     pub(super) writes: SmallVec<[Write; 1]>,
@@ -173,6 +200,7 @@ impl Txn {
     pub(super) fn new(begin: &Begin, autocommit: bool) -> Txn {
         Txn {
             session: begin.session,
+            stale_ok_ns: begin.stale_ok_ns,
             autocommit,
             read_only: begin.read_only,
             declared: begin.declared.is_some(),
@@ -180,6 +208,9 @@ impl Txn {
             locks: TableLocks::default(),
             touched: TableLocks::default(),
             number: None,
+            versions: Versions::default(),
+            released: Picked::NONE,
+            done_since: None,
             state: State::AwaitingFirst,
             pending: None,
             writes: SmallVec::new(),
@@ -211,6 +242,12 @@ impl Txn {
         numbered.filter(move |(_, at)| which(at)).map(|(index, _)| ReplicaId(index as u16))
     }
 
+    /// Replicas that must be told that it ends; they count as told from now on.
+    pub(super) fn tell_ends(&mut self) -> Vec<ReplicaId> {
+        let numbered = self.at.iter_mut().enumerate();
+        numbered.filter_map(|(index, at)| at.tell_end().then_some(ReplicaId(index as u16))).collect()
+    }
+
     /// The replica chosen for it, as long as that executes it.
     pub(super) fn chosen(&self) -> Option<ReplicaId> {
         self.chosen.filter(|replica| self.at(*replica).part == Part::Executes)
@@ -239,9 +276,14 @@ impl Txn {
     pub(super) fn note_returned(&mut self, returned: &[Access]) {
         if !returned.is_empty() {
             let tables = TableLocks::of(returned);
-            self.strayed |= !self.locks.covers(&tables);
+            self.strayed |= !self.locks.covers(&tables) || Scheduler::touches_released(self, &tables);
             self.touched = self.touched.union(&tables);
         }
+    }
+
+    /// With what its end is tagged: everything that it holds is let go (DV 4.6).
+    pub(super) fn tag_of_rest(&self) -> Tag {
+        Tag { versions: self.versions.clone(), concerned: Picked::ALL }
     }
 
     /// Expected time of what was sent to a replica and has not been answered.
@@ -259,6 +301,8 @@ impl Txn {
     /// Back to where it was before its locks were asked for.
     pub(super) fn start_again(&mut self) {
         self.number = None;
+        self.versions = Versions::default();
+        self.released = Picked::NONE;
         self.at.clear();
         self.chosen = None;
         self.writes.clear();

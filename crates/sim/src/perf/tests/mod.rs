@@ -8,7 +8,7 @@ use onecopy_workload::tpcw::{MixName, Scale};
 
 use super::{Bookstore, Outcome, Profile, Setup, run};
 
-const PROTOCOLS: [&str; 6] = SELECTABLE;
+const PROTOCOLS: [&str; SELECTABLE.len()] = SELECTABLE;
 
 /// A bookstore that is made in no time.
 fn bookstore(mix: MixName) -> Bookstore {
