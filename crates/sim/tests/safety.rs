@@ -36,6 +36,18 @@ fn variable_load(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
     apart_by_name("variable_load", replicas, decided).expect("it is selectable")
 }
 
+fn versioning(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+    apart_by_name("versioning", replicas, decided).expect("it is selectable")
+}
+
+fn versioning_no_early_release(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+    apart_by_name("versioning_no_early_release", replicas, decided).expect("it is selectable")
+}
+
+fn versioning_late_acquire(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+    apart_by_name("versioning_late_acquire", replicas, decided).expect("it is selectable")
+}
+
 fn in_one_process(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
     by_name("conflict_aware", replicas, decided).expect("it is selectable")
 }
@@ -121,8 +133,29 @@ fn variable_load_in_storms() {
 }
 
 #[test]
+fn versioning_in_calm() {
+    expect_kept("versioning_in_calm", 300, Scenario::calm, versioning);
+}
+
+#[test]
+fn versioning_in_storms() {
+    expect_kept("versioning_in_storms", 500, Scenario::stormy, versioning);
+}
+
+#[test]
+fn versioning_no_early_release_in_storms() {
+    let name = "versioning_no_early_release_in_storms";
+    expect_kept(name, 200, Scenario::stormy, versioning_no_early_release);
+}
+
+#[test]
+fn versioning_late_acquire_in_storms() {
+    expect_kept("versioning_late_acquire_in_storms", 200, Scenario::stormy, versioning_late_acquire);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
-    for protocol in [onecopy, conflict_aware, eager] {
+    for protocol in [onecopy, conflict_aware, eager, versioning] {
         for seed in 0..40 {
             let scenario = Scenario::stormy(seed);
             let (once, again) = (run(&scenario, &protocol), run(&scenario, &protocol));

@@ -4,12 +4,26 @@ use crate::ids::Csn;
 
 use super::onecopy::Onecopy;
 use super::{
-    InProcess, Protocol, conflict_aware, eager, fixed_conflict, fixed_load, variable_load, versioning,
+    InProcess, Protocol, conflict_aware, eager, fixed_conflict, fixed_load, level0, level1, level2, special,
+    variable_load, versioning, versioning_late_acquire, versioning_no_early_release,
 };
 
 /// The names of those that are complete, the default first.
-pub const SELECTABLE: [&str; 7] =
-    ["onecopy", "conflict_aware", "eager", "fixed_load", "fixed_conflict", "variable_load", "versioning"];
+pub const SELECTABLE: [&str; 13] = [
+    "onecopy",
+    "conflict_aware",
+    "eager",
+    "fixed_load",
+    "fixed_conflict",
+    "variable_load",
+    "versioning",
+    "versioning_no_early_release",
+    "versioning_late_acquire",
+    "level0",
+    "level1",
+    "level2",
+    "special",
+];
 
 /// The configuration names a protocol that does not exist, or that is not complete.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -48,6 +62,12 @@ pub fn apart_by_name(
         "fixed_conflict" => Ok(Box::new(fixed_conflict::new(replicas, decided))),
         "variable_load" => Ok(Box::new(variable_load::new(replicas, decided))),
         "versioning" => Ok(Box::new(versioning::new(replicas, decided))),
+        "versioning_no_early_release" => Ok(Box::new(versioning_no_early_release::new(replicas, decided))),
+        "versioning_late_acquire" => Ok(Box::new(versioning_late_acquire::new(replicas, decided))),
+        "level0" => Ok(Box::new(level0::new(replicas, decided))),
+        "level1" => Ok(Box::new(level1::new(replicas, decided))),
+        "level2" => Ok(Box::new(level2::new(replicas, decided))),
+        "special" => Ok(Box::new(special::new(replicas, decided))),
         _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
     }
 }
@@ -81,16 +101,14 @@ mod tests {
     #[test]
     fn a_name_that_is_nearly_right_gets_a_suggestion() {
         let unknown = |name| by_name(name, 1, Csn(0)).err().expect("it is unknown").to_string();
+        let names = SELECTABLE.join(", ");
         assert_eq!(
             unknown("conflict-awar"),
-            "unknown protocol `conflict-awar`: choose one of onecopy, conflict_aware, eager, fixed_load, \
-             fixed_conflict, variable_load, versioning; did you mean `conflict_aware`?"
+            format!(
+                "unknown protocol `conflict-awar`: choose one of {names}; did you mean `conflict_aware`?"
+            )
         );
-        assert_eq!(
-            unknown("paxos"),
-            "unknown protocol `paxos`: choose one of onecopy, conflict_aware, eager, fixed_load, fixed_conflict, \
-             variable_load, versioning"
-        );
+        assert_eq!(unknown("paxos"), format!("unknown protocol `paxos`: choose one of {names}"));
     }
 
     #[test]

@@ -13,9 +13,15 @@ pub mod eager;
 pub mod fixed_conflict;
 pub mod fixed_load;
 pub mod invalidation;
+pub mod level0;
+pub mod level1;
+pub mod level2;
 pub mod onecopy;
+pub mod special;
 pub mod variable_load;
 pub mod versioning;
+pub mod versioning_late_acquire;
+pub mod versioning_no_early_release;
 
 mod by_name;
 mod in_process;

@@ -4,7 +4,7 @@ use crate::effect::{Decision, Effect, How, Notice, Refusal};
 use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{ClassId, Csn, Instant, NodeId, OpId, ReplicaId, SessionId, TxnId};
 use crate::item::{Access, AccessSet, Item, Mode, TableId};
-use crate::protocol::{InProcess, Protocol};
+use crate::protocol::{Engine, InProcess, Protocol};
 
 pub(crate) const R0: ReplicaId = ReplicaId(0);
 pub(crate) const R1: ReplicaId = ReplicaId(1);
@@ -28,11 +28,13 @@ pub(crate) const ON: How = How::Home { open: false };
 pub(crate) struct Rig {
     protocol: InProcess,
     effects: Vec<Effect>,
+    now: Instant,
 }
 
 /// A protocol whose replicas R0, R1, ... are all up, at the start of an empty log.
 pub(crate) fn rig(protocol: impl Protocol + 'static, replicas: u16) -> Rig {
-    let mut rig = Rig { protocol: InProcess::new(Box::new(protocol)), effects: Vec::new() };
+    let protocol = InProcess::new(Box::new(protocol));
+    let mut rig = Rig { protocol, effects: Vec::new(), now: Instant(0) };
     for replica in 0..replicas {
         rig.up(ReplicaId(replica), 0);
     }
@@ -40,9 +42,22 @@ pub(crate) fn rig(protocol: impl Protocol + 'static, replicas: u16) -> Rig {
     rig
 }
 
+/// The same on an engine that shows what is not committed.
+pub(crate) fn rig_showing_uncommitted(mut protocol: impl Protocol + 'static, replicas: u16) -> Rig {
+    protocol.engine_is(Engine { shows_uncommitted: true });
+    rig(protocol, replicas)
+}
+
 impl Rig {
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.now = self.now.plus_ns(ns);
+    }
+    /// What followed since the last look.
+    pub(crate) fn take(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
     pub(crate) fn on(&mut self, event: Event) {
-        self.protocol.handle(Place::Scheduler(NodeId(0)), Instant(0), event, &mut self.effects);
+        self.protocol.handle(Place::Scheduler(NodeId(0)), self.now, event, &mut self.effects);
     }
     /// Exactly these effects followed from what happened since the last look.
     #[track_caller]
@@ -73,6 +88,11 @@ impl Rig {
     }
     pub(crate) fn single_of_session(&mut self, txn: TxnId, session: u64, statement: Statement) {
         let begin = Begin { session: SessionId(session), ..begin(txn, None) };
+        self.on(Event::Autocommit { begin, statement });
+    }
+    /// What it reads may be so old, in nanoseconds.
+    pub(crate) fn single_stale(&mut self, txn: TxnId, stale_ok_ns: u64, statement: Statement) {
+        let begin = Begin { stale_ok_ns: Some(stale_ok_ns), ..begin(txn, None) };
         self.on(Event::Autocommit { begin, statement });
     }
     pub(crate) fn statement(&mut self, txn: TxnId, op: OpId, statement: Statement) {
@@ -141,6 +161,18 @@ pub(crate) fn read(table: TableId) -> Statement {
 }
 pub(crate) fn write(table: TableId) -> Statement {
     of_kind(20 + table.0, StatementKind::Write, table, Mode::NoKeyExclusive)
+}
+pub(crate) fn read_both(a: TableId, b: TableId) -> Statement {
+    let access = accesses([(a, Mode::Shared), (b, Mode::Shared)]);
+    Statement { class: ClassId(50), kind: StatementKind::Read, access, last_use: None }
+}
+pub(crate) fn read_everything() -> Statement {
+    let access = accesses([(TableId::ALL, Mode::Shared)]);
+    Statement { class: ClassId(51), kind: StatementKind::Read, access, last_use: None }
+}
+/// A statement after which its transaction touches none of these tables.
+pub(crate) fn last(statement: Statement, tables: &[TableId]) -> Statement {
+    Statement { last_use: Some(tables.iter().copied().collect()), ..statement }
 }
 pub(crate) fn lock_rows(table: TableId) -> Statement {
     of_kind(30 + table.0, StatementKind::LockingRead, table, Mode::Exclusive)

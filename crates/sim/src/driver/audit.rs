@@ -175,15 +175,16 @@ impl Simulation<'_> {
             }
         };
         let guarantee = self.protocol.guarantee();
-        let options = self.scenario.demanded.unwrap_or_else(|| promised(guarantee));
-        let report = check::check(&history, options);
-        if !report.is_valid() {
-            self.fail(Failure::Anomaly { report: report.to_string() });
+        if let Some(options) = self.scenario.demanded.or_else(|| promised(guarantee)) {
+            let report = check::check(&history, options);
+            if !report.is_valid() {
+                self.fail(Failure::Anomaly { report: report.to_string() });
+            }
         }
         let time = match guarantee {
             Guarantee::StrictSerializability => Some(replay::Time::Real),
             Guarantee::OneCopySerializability => Some(replay::Time::Any),
-            Guarantee::ParallelSnapshotIsolation => None,
+            Guarantee::ParallelSnapshotIsolation | Guarantee::None => None,
         };
         // Only of a prefix can the position of a snapshot be said in one number.
         let time = time.filter(|_| self.protocol.position() == Position::Prefix);
@@ -228,15 +229,16 @@ impl Simulation<'_> {
     }
 }
 
-/// What a guarantee means to a client; all protocols keep the order of a session.
-fn promised(guarantee: Guarantee) -> Options {
-    match guarantee {
+/// What a guarantee means to a client, if it means anything; all protocols that give one keep the order of a session.
+fn promised(guarantee: Guarantee) -> Option<Options> {
+    Some(match guarantee {
         Guarantee::StrictSerializability => Level::StrictSerializable.into(),
         Guarantee::OneCopySerializability => Options::from(Level::Serializable).in_session_order(),
         Guarantee::ParallelSnapshotIsolation => {
             Options::from(Level::ParallelSnapshotIsolation).in_session_order()
         }
-    }
+        Guarantee::None => return None,
+    })
 }
 
 fn first_difference(expected: &Contents, contents: &Contents) -> Option<String> {

@@ -1,5 +1,7 @@
 //! A workload's statements as the core and the databases see them: classes with costs and access sets.
 
+use std::sync::Arc;
+
 use onecopy_core::{Access, AccessSet, ClassId, Item, Mode, Statement, StatementKind, TableId};
 use onecopy_workload::catalogue::TableIndex;
 use onecopy_workload::{Catalogue, StatementId, TransactionId};
@@ -19,6 +21,8 @@ pub(super) struct Class {
     pub(super) statement: Statement,
     /// What it reads and writes in a database.
     pub(super) touches: Touches,
+    /// How old what it reads may be, in nanoseconds.
+    pub(super) stale_ok_ns: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -50,8 +54,10 @@ impl Classes {
                     class: ClassId(place as u64 + 1),
                     kind: if writes { StatementKind::Write } else { StatementKind::Read },
                     access: tables(&statement.reads, &statement.writes),
+                    last_use: Some(last_use(catalogue, place)),
                 },
                 touches: touches.collect(),
+                stale_ok_ns: stale_ok_ns(catalogue, statement.transaction),
             }
         };
         let declared = |transaction: &onecopy_workload::catalogue::Transaction| {
@@ -87,9 +93,28 @@ impl Classes {
     }
 }
 
+/// The tables that a statement's transaction does not touch after it: those of which it, or one before it, is the last use. A
+/// loop may come round again, so what it uses last is let go with what follows it.
+fn last_use(catalogue: &Catalogue, place: usize) -> Arc<[TableId]> {
+    let statements = &catalogue.statements;
+    let first = catalogue.transaction(statements[place].transaction).statements.start;
+    let end = if statements[place].repeat.is_some() { place } else { place + 1 };
+    statements[first..end].iter().flat_map(|statement| &statement.last_use).map(table_id).collect()
+}
+
+/// How old what a transaction reads may be, if its interaction says that.
+fn stale_ok_ns(catalogue: &Catalogue, transaction: TransactionId) -> Option<u64> {
+    let interaction = catalogue.transaction(transaction).interaction;
+    catalogue.interaction(interaction).stale_ok.map(|bound| bound.as_nanos() as u64)
+}
+
+fn table_id(table: &TableIndex) -> TableId {
+    TableId(u64::from(table.0) + 1)
+}
+
 /// Whole tables: of one that is read and written, the writing counts.
 fn tables(reads: &[TableIndex], writes: &[TableIndex]) -> AccessSet {
-    let access = |table: &TableIndex, mode| Access::new(Item::table(TableId(u64::from(table.0) + 1)), mode);
+    let access = |table: &TableIndex, mode| Access::new(Item::table(table_id(table)), mode);
     let read_only = reads.iter().filter(|table| !writes.contains(table));
     let reads = read_only.map(|table| access(table, Mode::Shared));
     reads.chain(writes.iter().map(|table| access(table, Mode::Exclusive))).collect()

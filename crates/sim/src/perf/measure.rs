@@ -30,6 +30,8 @@ pub struct Measured {
     pub refused: BTreeMap<String, u64>,
     /// Transactions that held every table because nobody had declared any.
     pub every_table_locked: u64,
+    /// Writes that a replica executed on other contents than the first did, where nothing else was promised.
+    pub disagreements: u64,
 }
 
 /// Where the time of queries went, in sums over all of them.
@@ -135,6 +137,7 @@ impl Measured {
             messages: Messages::default(),
             refused: BTreeMap::new(),
             every_table_locked: 0,
+            disagreements: 0,
         }
     }
 

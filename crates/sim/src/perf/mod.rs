@@ -32,7 +32,7 @@ mod peak;
 
 use onecopy_core::effect::Effect;
 use onecopy_core::map::HashMap;
-use onecopy_core::protocol::{Position, Writes};
+use onecopy_core::protocol::{Engine, Position, Statements, Writes};
 use onecopy_core::{Csn, Event, Instant, Message, Notice, OpId, Place, Protocol, ReplicaId, TxnId};
 use thiserror::Error;
 
@@ -179,6 +179,8 @@ struct Simulation<'a> {
     protocol: Box<dyn Protocol>,
     /// Whether every replica executes every write.
     everywhere: bool,
+    /// Whether every statement is a transaction by itself.
+    alone: bool,
     queue: EventQueue<Wake>,
     trace: Trace,
     effects: Vec<Effect>,
@@ -205,7 +207,7 @@ impl<'a> Simulation<'a> {
     fn new(
         setup: &'a Setup<'a>,
         workload: &'a mut dyn Workload,
-        protocol: Box<dyn Protocol>,
+        mut protocol: Box<dyn Protocol>,
     ) -> Result<Simulation<'a>, RunError> {
         let catalogue = workload.catalogue();
         let classes = Classes::new(catalogue, setup.profile, setup.speed)?;
@@ -215,6 +217,8 @@ impl<'a> Simulation<'a> {
         };
         let replicas = usize::from(setup.replicas);
         let everywhere = protocol.writes() == Writes::Everywhere;
+        protocol.engine_is(Engine { shows_uncommitted: everywhere && setup.shows_uncommitted });
+        let alone = protocol.statements() == Statements::Alone;
         debug_assert!(everywhere || protocol.position() == Position::Prefix);
         let server = || Server::new(setup.cpus, setup.discipline);
         let interactions = catalogue.interactions.len();
@@ -223,6 +227,7 @@ impl<'a> Simulation<'a> {
             workload,
             protocol,
             everywhere,
+            alone,
             queue: EventQueue::default(),
             trace: Trace::new(setup.keep_trace),
             effects: Vec::new(),

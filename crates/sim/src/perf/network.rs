@@ -13,12 +13,15 @@ pub struct Latency {
     pub hop_ns: u64,
     /// What it takes more, at most; drawn uniformly.
     pub jitter_ns: u64,
+    /// Whether messages from the scheduler to a database may overtake each other, as those of several schedulers do. Only
+    /// protocols for statements that stand alone bear that.
+    pub overtaking: bool,
 }
 
 impl Default for Latency {
     /// A switched local network.
     fn default() -> Latency {
-        Latency { hop_ns: 100_000, jitter_ns: 0 }
+        Latency { hop_ns: 100_000, jitter_ns: 0, overtaking: false }
     }
 }
 
@@ -68,6 +71,10 @@ impl Network {
             return at;
         }
         let at = at.plus_ns(self.random.between(0, self.latency.jitter_ns));
+        if self.latency.overtaking && (from, matches!(to, Machine::Database(_))) == (Machine::Scheduler, true)
+        {
+            return at;
+        }
         let last = self.last.entry((from, to)).or_default();
         *last = at.max(*last);
         *last
@@ -85,7 +92,7 @@ mod tests {
 
     #[test]
     fn messages_of_a_channel_do_not_overtake_each_other() {
-        let mut network = Network::new(Latency { hop_ns: 10, jitter_ns: 1_000 }, 1);
+        let mut network = Network::new(Latency { hop_ns: 10, jitter_ns: 1_000, overtaking: false }, 1);
         let mut last = Instant(0);
         for now in (0..5_000).map(Instant) {
             let at = network.arrival(now, Machine::Users, Machine::Scheduler);

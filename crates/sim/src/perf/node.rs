@@ -103,7 +103,14 @@ impl Simulation<'_> {
         let txn = TxnId(self.last_txn);
         let user = &mut self.crowd.users[number as usize];
         user.txn = Some(txn);
-        let (begun, sent) = (user.begun.take(), user.sent);
+        let (mut begun, sent, meant) = (user.begun, user.sent, user.meant);
+        let entry = meant.or_else(|| self.recorder.as_mut().map(|recorder| recorder.begin(number, sent)));
+        if self.alone {
+            user.meant = entry.filter(|_| begun.is_some());
+            begun = None;
+        } else {
+            user.begun = None;
+        }
         self.txns.insert(
             txn,
             Txn {
@@ -119,7 +126,7 @@ impl Simulation<'_> {
                 reads: Vec::new(),
                 writes: Vec::new(),
                 undo: Vec::new(),
-                entry: self.recorder.as_mut().map(|recorder| recorder.begin(number, sent)),
+                entry,
             },
         );
         let declared = begun
@@ -130,7 +137,8 @@ impl Simulation<'_> {
             declared
         });
         let session = SessionId(u64::from(number));
-        let begin = Begin { txn, session, read_only: false, form: 0, declared, stale_ok_ns: None };
+        let stale_ok_ns = self.classes.of(statement).stale_ok_ns;
+        let begin = Begin { txn, session, read_only: false, form: 0, declared, stale_ok_ns };
         let (op, statement) = self.add_statement(number, txn, statement);
         if begun.is_none() {
             self.feed(Event::Autocommit { begin, statement });
@@ -145,6 +153,11 @@ impl Simulation<'_> {
         let asked = self.crowd.users[user as usize].asked.as_ref();
         let mut touches = None;
         self.thin(txn, &mut statement.access);
+        if self.setup.items != Items::DeclaredTables {
+            statement.last_use = None;
+        } else if let Some(last_use) = statement.last_use.as_deref().filter(|_| self.parts() > 1) {
+            statement.last_use = Some(last_use.iter().map(|table| self.thinned(txn, *table)).collect());
+        }
         if let (Some(items), Some((_, params))) = (&self.items, asked) {
             statement.access = items.access(id, params);
             // Where every replica executes, contents are counted by table.
@@ -169,13 +182,20 @@ impl Simulation<'_> {
     /// Of a table's conflicts only a part shall count: each transaction has one of several tables in its place, so that two
     /// meet as often as that part says.
     fn thin(&self, txn: TxnId, access: &mut AccessSet) {
-        let parts = 100 / u64::from(self.setup.conflict_percent.clamp(1, 100));
-        if parts > 1 {
+        if self.parts() > 1 {
             for Access { item, .. } in access {
-                let drawn = ValueHash::of_integer((txn.0 << 16 | item.table.0) as i64).0;
-                item.table = TableId(item.table.0 * parts + drawn % parts);
+                item.table = self.thinned(txn, item.table);
             }
         }
+    }
+
+    fn parts(&self) -> u64 {
+        100 / u64::from(self.setup.conflict_percent.clamp(1, 100))
+    }
+
+    fn thinned(&self, txn: TxnId, table: TableId) -> TableId {
+        let drawn = ValueHash::of_integer((txn.0 << 16 | table.0) as i64).0;
+        TableId(table.0 * self.parts() + drawn % self.parts())
     }
 }
 
@@ -277,7 +297,9 @@ impl Simulation<'_> {
             if let Some((op, seen)) = only.and_then(|op| Some((op, op.seen.as_ref()?))) {
                 recorder.statement(entry, op.touches(&self.classes), seen, op.version);
             }
-            let status = if open.decided { Status::Unknown } else { Status::Aborted };
+            // What is not committed may have been seen, too, where databases show it.
+            let shown = open.decided || self.setup.shows_uncommitted && !open.undo.is_empty();
+            let status = if shown { Status::Unknown } else { Status::Aborted };
             recorder.end(entry, status, now);
         }
     }

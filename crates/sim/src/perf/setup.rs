@@ -29,6 +29,9 @@ pub struct Setup<'a> {
     pub items: Items,
     /// Of 100 conflicts of tables so many count, 1 to 100 (CAS 9.4). Below 100, histories mean nothing.
     pub conflict_percent: u32,
+    /// Whether databases show transactions what others have not committed, where every one executes what is written.
+    /// Without it, a table that was written can be passed on only after the commit (DV 3.5).
+    pub shows_uncommitted: bool,
     /// When a decision counts as durable.
     pub durability: Durability,
     /// Virtual time before anything is measured, in nanoseconds.
@@ -57,6 +60,7 @@ impl<'a> Setup<'a> {
             loads: Loads::default(),
             items: Items::default(),
             conflict_percent: 100,
+            shows_uncommitted: true,
             durability: Durability::default(),
             warm_up_ns: 120 * SECOND_NS,
             measured_ns: 480 * SECOND_NS,

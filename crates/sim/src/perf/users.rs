@@ -6,6 +6,7 @@ use onecopy_core::{Instant, TxnId};
 use onecopy_workload::random::{Random, unit};
 use onecopy_workload::{Action, Client, Failure, InteractionId, Reply, StatementId, TransactionId, Value};
 
+use super::history::Entry;
 use super::network::Machine;
 use super::setup::{SECOND_NS, Users};
 use super::workload::opening;
@@ -33,6 +34,8 @@ pub(super) struct User {
     pub(super) answer: Option<Answer>,
     /// The transaction that is open at the scheduler.
     pub(super) txn: Option<TxnId>,
+    /// What the history knows of the transaction that the user means, where the protocol knows only its statements.
+    pub(super) meant: Option<Entry>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,6 +122,7 @@ impl Simulation<'_> {
             asked: None,
             answer: None,
             txn: None,
+            meant: None,
         });
         number
     }
@@ -164,6 +168,11 @@ impl Simulation<'_> {
                 Action::Execute(statement, params) => {
                     user.asked = Some((statement, params));
                     break Request::Statement(statement);
+                }
+                // Where statements stand alone, the application does not say where transactions begin and end.
+                Action::Commit | Action::Rollback if self.alone => {
+                    (user.begun, user.meant) = (None, None);
+                    reply = Reply::Done;
                 }
                 Action::Commit => break Request::Commit,
                 Action::Rollback => break Request::Rollback,

@@ -7,7 +7,7 @@ use onecopy_core::{Effect, Event, Instant, Message, Place};
 use onecopy_workload::tpcw::MixName;
 
 use super::{PROTOCOLS, bookstore, protocol, run_well, the_2003};
-use crate::check::{Level, Options, check};
+use crate::check::{Level, Operation, Options, check};
 use crate::perf::{Discipline, Fault, Items, Latency, Outcome, SECOND_NS, Setup, Users, run};
 
 fn recorded<'a>(profile: &'a crate::perf::Profile, seed: u64) -> Setup<'a> {
@@ -30,23 +30,86 @@ fn expect_kept(outcome: &Outcome, level: impl Into<Options>, what: &str) {
     assert!(report.evidence.write_read > 500 && report.evidence.write_write > 50, "{what}: {report}");
 }
 
+/// What the checker shall demand of a protocol's histories, where there is something that it promises.
+fn promised(name: &str) -> Option<Options> {
+    match name {
+        // It may stand before an open update that somebody who was answered comes after.
+        "versioning" | "versioning_no_early_release" | "versioning_late_acquire" => {
+            Some(Options::from(Level::Serializable).in_session_order())
+        }
+        // What may be old may be older than what the session has seen.
+        "special" => Some(Level::Serializable.into()),
+        "level0" | "level1" | "level2" => None,
+        _ => Some(Level::StrictSerializable.into()),
+    }
+}
+
 #[test]
 fn histories_keep_what_the_protocol_promises() {
     let profile = the_2003();
     for name in PROTOCOLS {
+        let Some(level) = promised(name) else { continue };
         for (seed, mix) in MixName::ALL.into_iter().enumerate() {
             let setup = recorded(&profile, seed as u64);
-            expect_kept(&run_well(&setup, mix, name), Level::StrictSerializable, name);
+            expect_kept(&run_well(&setup, mix, name), level, name);
         }
         let odd = Setup {
             discipline: Discipline::Queued,
             cpus: 2,
             items: Items::Tables,
-            network: Latency { hop_ns: 100_000, jitter_ns: 5_000_000 },
+            network: Latency { hop_ns: 100_000, jitter_ns: 5_000_000, overtaking: false },
             ..recorded(&profile, 9)
         };
         expect_kept(&run_well(&odd, MixName::Ordering, name), Level::Serializable, name);
     }
+}
+
+#[test]
+fn histories_of_versioning_are_kept_where_databases_show_nothing_uncommitted() {
+    let profile = the_2003();
+    for name in ["versioning", "versioning_late_acquire"] {
+        let setup = Setup { shows_uncommitted: false, ..recorded(&profile, 4) };
+        let level = Options::from(Level::Serializable).in_session_order();
+        expect_kept(&run_well(&setup, MixName::Ordering, name), level, name);
+    }
+}
+
+/// Reads of a session that found an older version of a table than the session had written. Versions are numbered in the order
+/// in which statements arrive, which is that of their tables' versions.
+fn reads_older_than_own_writes(history: &crate::check::History) -> usize {
+    let mut written = std::collections::BTreeMap::new();
+    let mut older = 0;
+    for (_, transaction) in history.iter() {
+        for operation in &transaction.operations {
+            match operation {
+                Operation::Read { register, value } => {
+                    let own = written.get(&(transaction.process, *register)).copied();
+                    older += usize::from(own.is_some_and(|own| value.is_none_or(|value| value < own)));
+                }
+                Operation::Write { register, value } => {
+                    _ = written.insert((transaction.process, *register), *value);
+                }
+                _ => {}
+            }
+        }
+    }
+    older
+}
+
+#[test]
+fn the_loose_levels_fail_in_the_ways_their_definitions_say() {
+    let profile = the_2003();
+    // As with several schedulers, of which none knows what others have sent.
+    let network = Latency { hop_ns: 100_000, jitter_ns: 20_000_000, overtaking: true };
+    let found = ["level0", "level1", "level2"].map(|name| {
+        let outcome = run_well(&Setup { network, ..recorded(&profile, 6) }, MixName::Ordering, name);
+        let history = outcome.history.expect("it was asked for");
+        // Transactions are torn.
+        assert!(!check(&history, Level::Serializable).is_valid(), "{name}");
+        (outcome.measured.disagreements > 0, reads_older_than_own_writes(&history) > 0)
+    });
+    // Writes out of order, so replicas differ for ever; reads that miss what their own client wrote; neither.
+    assert_eq!(found, [(true, true), (false, true), (false, false)]);
 }
 
 #[test]
@@ -112,8 +175,9 @@ fn run_broken(name: &str, spoil: fn(Place, &mut scheduling::Message)) -> Outcome
 #[test]
 fn single_reads_that_wait_for_no_lock_are_found_to_be_stale() {
     let outcome = run_broken("eager", |_, message| {
-        if let scheduling::Message::SingleRead { locks, after, .. } = message {
-            (*locks, *after) = (TableLocks::default(), onecopy_core::SequenceNumber(0));
+        if let scheduling::Message::SingleRead { locks, behind, .. } = message {
+            let none = scheduling::Behind::Number(onecopy_core::SequenceNumber(0));
+            (*locks, *behind) = (TableLocks::default(), none);
         }
     });
     let report = check(&outcome.history.expect("it was asked for"), Level::StrictSerializable);

@@ -13,7 +13,8 @@ fn short<'a>(profile: &'a crate::perf::Profile, replicas: u16, users: Users) -> 
 fn the_same_setup_gives_the_same_trace_and_another_seed_another() {
     let profile = the_2003();
     for name in PROTOCOLS {
-        for network in [Latency::default(), Latency { hop_ns: 50_000, jitter_ns: 400_000 }] {
+        for network in [Latency::default(), Latency { hop_ns: 50_000, jitter_ns: 400_000, overtaking: false }]
+        {
             let setup = Setup {
                 network,
                 warm_up_ns: 4 * SECOND_NS,
