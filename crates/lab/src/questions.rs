@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use onecopy_core::protocol::level2;
 use onecopy_core::table_queues::{LockMode, TableLocks};
 use onecopy_core::table_versions::{Assigner, Reached};
 use onecopy_sim::perf::{Bookstore, Demand, Profile, heaviest_read_in_writes};
@@ -99,7 +100,8 @@ fn parts(claim: &Claim, effort: &Effort) -> Parts {
         "dv-20" => behind(&about?),
         "dv-24" => versions_of_the_example(claim),
         "dv-25" => Err(Open("Checked by the tests of the protocol `versioning`.".into())),
-        "dv-26" | "dv-27" => Err(Open("Checked by the tests of the protocols.".into())),
+        "dv-26" => bound_of_level2(claim),
+        "dv-27" => bounds_of_special(claim),
         "dv-29" => Err(Open("Checked by the tests of the workloads.".into())),
         _ => by_kind(&about?),
     }
@@ -758,11 +760,11 @@ fn versions_of_the_example(claim: &Claim) -> Parts {
     for letter in "wwrwrrrw".chars() {
         let mode = if letter == 'w' { LockMode::Write } else { LockMode::Read };
         let all = assigner.assign(&TableLocks::of_tables([(table, mode)]));
-        assigned.extend(all.into_iter().filter(|one| one.table == table));
+        assigned.extend(all.iter().filter(|one| one.table == table).copied());
     }
     for one in &assigned {
         waits |= !reached.admits(one);
-        after.push(reached.release(table).0);
+        after.push(reached.release(one).0);
     }
     let ours: Vec<u64> = assigned.iter().map(|one| one.version.0).collect();
     let is_papers = ours.iter().map(|version| *version as f64).eq(claim.values.iter().copied());
@@ -770,6 +772,32 @@ fn versions_of_the_example(claim: &Claim) -> Parts {
     Ok(vec![part(
         "w w r w r r r w",
         Test::Known(is_papers && released && !waits, format!("{ours:?}, then {after:?}")),
+    )])
+}
+
+/// dv-26. That reads keep the bound is what the protocol's tests show.
+fn bound_of_level2(claim: &Claim) -> Parts {
+    let ours = level2::STALE_MAX_NS as f64 / 1e9;
+    Ok(vec![part(
+        "the protocol's bound",
+        Test::Known(Some(&ours) == claim.values.first(), format!("{ours} s")),
+    )])
+}
+
+/// dv-27. The bound is the interaction's; that what must be current is, and that no query sees half an update, is what the
+/// protocol's tests show.
+fn bounds_of_special(claim: &Claim) -> Parts {
+    let interactions = &onecopy_workload::tpcw::catalogue().interactions;
+    let bounds: BTreeSet<u32> = interactions
+        .iter()
+        .filter_map(|interaction| interaction.stale_ok.map(|bound| bound.as_secs() as u32))
+        .collect();
+    let stale = interactions.iter().filter(|interaction| interaction.stale_ok.is_some()).count();
+    let is_papers = bounds.iter().map(|bound| f64::from(*bound)).eq(claim.values.iter().copied());
+    let found = format!("{bounds:?} s for {stale} of {} interactions", interactions.len());
+    Ok(vec![part(
+        "bounds of TPC-W's interactions",
+        Test::Known(is_papers && stale < interactions.len(), found),
     )])
 }
 
@@ -809,7 +837,7 @@ mod tests {
     #[test]
     fn what_can_be_computed_holds() {
         let results = crate::results::Results::in_memory();
-        for id in ["cas-46", "cas-47", "dv-24"] {
+        for id in ["cas-46", "cas-47", "dv-24", "dv-26", "dv-27"] {
             let (_, question) = questions().find(|(claim, _)| claim.id == id).expect("it is there");
             let verdict = crate::verdict::judge(&question.parts, &results, 1);
             assert_eq!(verdict.holds(), Some(true), "{id}: {verdict:?}");
