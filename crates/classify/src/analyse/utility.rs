@@ -107,6 +107,10 @@ impl<'a> Analyser<'a> {
                 }
                 // The query is not run, only kept.
                 let _ = query;
+                // Who reads a view names the tables behind it, not the view, and locks it on the server all the same.
+                if let Resolved::View(_) = self.peek(name) {
+                    self.touch_everything(Mode::Exclusive);
+                }
                 self.new_relation_ddl("CREATE VIEW", name, &[])
             }
             Utility::AlterTable { table, kind, commands } => {

@@ -790,6 +790,43 @@ fn a_write_after_a_snapshot_was_given_up_is_validated_against_that_snapshot() {
     }
 }
 
+/// Changes and commits a definition that nobody else has to do with.
+fn change_another_definition(rig: &mut Rig, txn: TxnId, home: ReplicaId, csn: u64) {
+    let other = Access::new(Item::table(TableId(2)), Mode::Exclusive);
+    rig.single(txn, statement(StatementKind::Schema, &[other]));
+    rig.done(txn, OP0, home);
+    rig.durable(csn);
+    rig.applied(home, csn);
+    rig.effects.clear();
+}
+
+#[test]
+fn what_was_read_in_a_snapshot_that_was_given_up_does_not_outlive_a_change_of_definitions() {
+    for next in [read(5), write(7)] {
+        let mut rig = rig_without_its_snapshot();
+        change_another_definition(&mut rig, T3, R0, 1);
+        rig.statement(T1, OP2, next);
+        rig.expect(&[Effect::Refuse { txn: T1, op: OP2, reason: Refusal::ReadsChanged }]);
+        assert!(rig.protocol.locks.held(T1).is_empty());
+    }
+}
+
+#[test]
+fn a_first_write_that_waited_while_a_definition_changed_does_not_go_on_from_earlier_reads() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.done(T1, OP0, R0);
+    rig.single(T2, write(2));
+    rig.effects.clear();
+    rig.statement(T1, OP1, write(2));
+    rig.expect(&[leave(T1, R0)]);
+    change_another_definition(&mut rig, T3, R0, 1);
+    rig.done(T2, OP0, R1);
+    rig.durable(2);
+    assert!(rig.effects.contains(&Effect::Refuse { txn: T1, op: OP1, reason: Refusal::ReadsChanged }));
+}
+
 #[test]
 fn a_commit_after_a_withdrawn_statement_needs_no_replica_and_a_lost_replica_concerns_it_no_more() {
     let mut rig = rig_without_its_snapshot();
