@@ -110,7 +110,8 @@ impl Results {
         let Effort { warm_up_s, measured_s, .. } = *effort;
         let common = Common { warm_up_s, measured_s, build: build.to_owned() };
         let mut results = Results { common, ..Results::in_memory() };
-        let is_new = !path.exists();
+        // One that was made and never written to has no first line yet.
+        let is_new = std::fs::metadata(&path).map_or(true, |file| file.len() == 0);
         if !is_new {
             let on_content = |error| ResultsError::Content { path: path.clone(), error };
             let mut reader = csv::Reader::from_path(&path).map_err(on_content)?;
@@ -267,6 +268,7 @@ mod tests {
             on_tables: true,
             ..of("onecopy", 4)
         };
+        drop(open(&effort, "a"));
         let mut results = open(&effort, "a");
         results.add(&of("eager", 8), 0, with_peak(17.25)).expect("it is kept");
         drop(results);
