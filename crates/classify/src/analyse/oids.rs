@@ -13,6 +13,7 @@ use super::facts::scalar_oid;
 use super::{Analyser, Resolved};
 use crate::ast::{Call, CreateTable, Expr, Literal, Name, Parted, PartedBy, Target, TypeRef};
 use crate::catalogue::{Column, Oids};
+use crate::class::Refusal;
 use crate::functions::{Behaviour, builtin};
 use crate::value::{has_number, oid};
 
@@ -97,6 +98,10 @@ impl<'a> Analyser<'a> {
                 }
             }
             _ if self.keeps_names(expr, receiver, at.scope) => {}
+            Expr::Literal { value: Literal::Int(_) | Literal::Number(_), .. } => {
+                let refusal = given_by_number();
+                self.refuse(refusal.reason, refusal.hint);
+            }
             _ => {
                 self.unreplayable(REASON);
                 self.expr(expr, at);
@@ -379,6 +384,14 @@ impl<'a> Analyser<'a> {
             .chain(rows.flat_map(|t| t.columns.iter().filter_map(|c| c.oids)))
             .max_by_key(|oids| *oids == Oids::Names)
     }
+}
+
+/// A statement gives an OID where an object is named: on each server that is another object, or none.
+pub(super) fn given_by_number() -> Refusal {
+    Refusal::new(
+        "a column of names (regclass and kin) is given an OID, which is another object's on each replica",
+        "write the object's name; with a moment by the clock ('now' ...) in the same statement, write that by itself",
+    )
 }
 
 fn is_text(to: &TypeRef) -> bool {

@@ -26,11 +26,19 @@ impl<'a> Analyser<'a> {
             Determinism::Replay => {
                 let reasons = [
                     (&self.clock_words, "a string may name a moment by the clock ('now', 'today' ...)"),
-                    (&self.oid_words, "an object may be given by its OID, which differs between servers"),
                     (&self.zoned_words, super::zoned::REASON),
                 ];
                 let reason = reasons.iter().find(|(given, _)| !given.is_empty()).map(|(_, reason)| *reason);
-                reason.map(|reason| Box::new(self.determinism(Some(reason.to_owned()), statement, &kind)))
+                match reason {
+                    // It may name nothing at home, and then be shipped as the number that it is.
+                    _ if !self.oid_words.is_empty() => {
+                        Some(Box::new(Determinism::Refuse(super::oids::given_by_number())))
+                    }
+                    Some(reason) => {
+                        Some(Box::new(self.determinism(Some(reason.to_owned()), statement, &kind)))
+                    }
+                    None => None,
+                }
             }
             _ => None,
         };

@@ -245,7 +245,9 @@ fn what_statements_make_of_ids_is_the_same_everywhere() {
             .unwrap();
         // Given by its number, which is another object's elsewhere.
         let given = client.query_one("SELECT 'made'::regclass::oid", &[]).await.unwrap().get::<_, u32>(0);
-        client.batch_execute(&format!("INSERT INTO watched VALUES (4, '{given}')")).await.unwrap();
+        let refused =
+            client.batch_execute(&format!("INSERT INTO watched VALUES (4, '{given}')")).await.unwrap_err();
+        assert_eq!(refused.code().map(|code| code.code()), Some("0A000"), "{refused}");
         // Declared by the client.
         let insert = "INSERT INTO made (id, b) VALUES (13, $1)";
         let insert = client.prepare_typed(insert, &[Type::REGCLASS]).await.unwrap();
@@ -253,8 +255,8 @@ fn what_statements_make_of_ids_is_the_same_everywhere() {
         let copied = "COPY watched FROM STDIN";
         let sink = client.copy_in::<_, bytes::Bytes>(copied).await.unwrap();
         let mut sink = std::pin::pin!(sink);
-        let data = format!("5\tmoods\n6\t{given}\n");
-        futures_util::SinkExt::send(&mut sink, bytes::Bytes::from(data)).await.unwrap();
+        let data = bytes::Bytes::from_static(b"5\tmoods\n6\tmade\n");
+        futures_util::SinkExt::send(&mut sink, data).await.unwrap();
         assert_eq!(sink.finish().await.unwrap(), 2);
         three.assert_identical();
         let sums = "SELECT sum(b), sum(o::bigint), string_agg(t, ',' ORDER BY id) FROM made";
