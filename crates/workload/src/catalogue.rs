@@ -177,6 +177,14 @@ pub struct Statement {
     pub repeat: Option<String>,
     /// Statements of one group form the body of one loop.
     pub group: Option<String>,
+    /// Where its parameters come from; these four are read by [`crate::site::Plan`], and empty for other workloads.
+    pub params: Vec<String>,
+    /// The results for whose rows it is repeated.
+    pub each: Vec<String>,
+    /// When it runs.
+    pub only_if: Option<String>,
+    /// What its result teaches.
+    pub learn: Vec<String>,
     pieces: Vec<Piece>,
 }
 
@@ -411,21 +419,28 @@ impl Catalogue {
             probability: raw.probability.unwrap_or(1.0),
             repeat: raw.repeat,
             group: raw.group,
+            params: raw.params,
+            each: raw.each,
+            only_if: raw.only_if,
+            learn: raw.learn,
         })
     }
 
+    /// Among those of its kind, each name stands once.
     fn expect_unique_names(&self) -> Result<(), CatalogueError> {
-        let mut seen = BTreeSet::new();
-        let tables = self.tables.iter().map(|table| &table.name);
-        let interactions = self.interactions.iter().map(|interaction| &interaction.id);
-        let transactions = self.transactions.iter().map(|transaction| &transaction.id);
-        let statements = self.statements.iter().map(|statement| &statement.id);
-        for name in tables.chain(interactions).chain(transactions).chain(statements) {
-            if !seen.insert(name) {
-                return Err(CatalogueError::Duplicate(name.clone()));
+        fn unique<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), CatalogueError> {
+            let mut seen = BTreeSet::new();
+            for name in names {
+                if !seen.insert(name) {
+                    return Err(CatalogueError::Duplicate(name.clone()));
+                }
             }
+            Ok(())
         }
-        Ok(())
+        unique(self.tables.iter().map(|table| &table.name))?;
+        unique(self.interactions.iter().map(|interaction| &interaction.id))?;
+        unique(self.transactions.iter().map(|transaction| &transaction.id))?;
+        unique(self.statements.iter().map(|statement| &statement.id))
     }
 }
 
@@ -509,7 +524,9 @@ mod raw {
     #[derive(Deserialize)]
     pub(super) struct Catalogue {
         pub(super) name: String,
+        #[serde(default)]
         pub(super) table: Vec<Table>,
+        #[serde(default)]
         pub(super) interaction: Vec<Interaction>,
     }
 
@@ -566,6 +583,13 @@ mod raw {
         pub(super) probability: Option<f64>,
         pub(super) repeat: Option<String>,
         pub(super) group: Option<String>,
+        #[serde(default)]
+        pub(super) params: Vec<String>,
+        #[serde(default)]
+        pub(super) each: Vec<String>,
+        pub(super) only_if: Option<String>,
+        #[serde(default)]
+        pub(super) learn: Vec<String>,
         #[serde(default, rename = "note")]
         _note: String,
     }

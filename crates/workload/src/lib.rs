@@ -5,6 +5,7 @@
 //! connections. Randomness is seeded and passed in, so one seed gives one course of events for the same answers.
 //!
 //! * [`tpcw`]: the online bookstore of TPC-W, complete.
+//! * [`auction`] and [`bulletin_board`]: RUBiS and RUBBoS, web sites of which [`site`] has what they share.
 //! * [`pgbench`]: the two scripts that everyone knows, select-only and TPC-B-like.
 //! * [`bank`], [`list_append`], [`long_fork`]: small generators whose histories a checker can judge.
 
@@ -14,6 +15,11 @@ pub mod random;
 pub mod value;
 
 pub mod tpcw;
+
+pub mod site;
+
+pub mod auction;
+pub mod bulletin_board;
 
 pub mod bank;
 pub mod list_append;
