@@ -278,7 +278,7 @@ mod tests {
         for mix in Mix::ALL {
             let published =
                 published_shares(include_str!("../../data/auction_shares.csv"), mix.as_str(), catalogue());
-            let ours = mix.transitions().shares(500_000, &mut stream(1, 0));
+            let ours = mix.transitions().shares(2_000_000, &mut stream(1, 0));
             for ((interaction, ours), theirs) in catalogue().interactions.iter().zip(ours).zip(published) {
                 let difference = ours * 100.0 - theirs;
                 assert!(difference.abs() < 0.25, "{mix:?} {}: {difference:+.3}", interaction.id);

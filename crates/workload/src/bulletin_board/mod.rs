@@ -277,7 +277,7 @@ mod tests {
     /// Of many sessions of a mix.
     fn shares(mix: Mix) -> Vec<f64> {
         match mix {
-            Mix::BrowseOnly => Walker::Reader.transitions().shares(500_000, &mut stream(1, 0)),
+            Mix::BrowseOnly => Walker::Reader.transitions().shares(2_000_000, &mut stream(1, 0)),
             Mix::Default => {
                 let site = BulletinBoard { mix, scale: Scale::new(10, 100).unwrap() };
                 let mut random = stream(1, 0);
