@@ -223,7 +223,7 @@ impl SiteRows for Population {
             "users" => 1..=self.scale.users,
             "items" | "bids" | "comments" => 1..=items,
             "old_items" => items + 1..=2 * items,
-            _ => 1..=0,
+            _ => RangeInclusive::new(1, 0),
         }
     }
 

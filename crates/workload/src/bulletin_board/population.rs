@@ -240,7 +240,7 @@ impl SiteRows for Population {
             "stories" | "comments" => old + 1..=all,
             "old_stories" | "old_comments" => 1..=old,
             "submissions" => 1..=Self::SUBMISSIONS,
-            _ => 1..=0,
+            _ => RangeInclusive::new(1, 0),
         }
     }
 

@@ -98,6 +98,7 @@ impl Ids {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::enum_variant_names, reason = "a state is named by what it waits for")]
 enum State {
     AwaitingPause,
     AwaitingBegin,
