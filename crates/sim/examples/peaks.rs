@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let idle_s = idle.measured.response.mean_ms() / 1e3;
     let start = saturating_users(replicas, 1, THINK_S, idle_s);
     println!("{mix}, {replicas} replicas: an interaction takes {:.0} ms on an idle one", idle_s * 1e3);
-    println!("protocol         peak/s  +-95%   users  response  exec  wait ms   read write  idle  runs");
+    println!("protocol                     peak/s  +-95%   users  response  exec  wait ms   read write  idle  runs");
     for name in protocols.split(',') {
         apart_by_name(name, 1, Csn(0))?;
         // The papers' systems lock declared tables; onecopy is told nothing and counts on rows.
@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (time, statements) = (peak.measured.replica_time(), peak.measured.statements);
         let each_ms = |ns: u64| ns as f64 / 1e6 / statements.count.max(1) as f64;
         println!(
-            "{name:<15} {mean:>7.2} {interval:>6.2} {:>7} {:>9.0} {:>5.0} {:>8.0}  {:>5.3} {:>5.3} {:>5.3} {:>5}",
+            "{name:<27} {mean:>7.2} {interval:>6.2} {:>7} {:>9.0} {:>5.0} {:>8.0}  {:>5.3} {:>5.3} {:>5.3} {:>5}",
             peak.users,
             peak.measured.response.mean_ms(),
             each_ms(statements.execution_ns),
