@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! - `over` is what a replica has come to that contains everything decided and takes part in nothing;
-//! - what is known of a replica's versions is never ahead of its proxy.
+//! - what is known of a replica's versions is never ahead of what its proxy has come to when the next message reaches it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
