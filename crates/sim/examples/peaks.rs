@@ -46,7 +46,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let idle_s = idle.measured.response.mean_ms() / 1e3;
     let start = saturating_users(replicas, 1, THINK_S, idle_s);
     println!("{mix}, {replicas} replicas: an interaction takes {:.0} ms on an idle one", idle_s * 1e3);
-    println!("protocol                     peak/s  +-95%   users  response  exec  wait ms   read write  idle  runs");
+    println!(
+        "protocol                     peak/s  +-95%   users  response  exec  wait ms   read write  idle  runs"
+    );
     for name in protocols.split(',') {
         apart_by_name(name, 1, Csn(0))?;
         // The papers' systems lock declared tables; onecopy is told nothing and counts on rows.

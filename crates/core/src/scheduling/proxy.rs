@@ -340,10 +340,11 @@ impl Proxy {
         let by_arrival = self.order == Order::Statements(Loose::Unordered);
         let versions = if by_arrival { self.gate.arrive(tables) } else { versions };
         let queue = self.versioned(txn, &versions);
-        queue.waiting.push_back((Operation::Write(op), Picked::ALL));
+        // In front of its commit, which waits for it if it has come first.
         if releases {
-            queue.waiting.push_back((Operation::Release { told: false }, Picked::ALL));
+            queue.waiting.push_front((Operation::Release { told: false }, Picked::ALL));
         }
+        queue.waiting.push_front((Operation::Write(op), Picked::ALL));
         self.advance(txn, effects);
     }
 
@@ -492,6 +493,10 @@ impl Proxy {
             return;
         }
         let Some(&(operation, concerned)) = queue.waiting.front() else { return };
+        let overtakes = matches!((self.order, operation), (Order::Statements(_), Operation::Commit(_)));
+        if overtakes && !queue.open && !queue.follows {
+            return;
+        }
         if self.order != Order::Locks && self.is_refused(txn, operation, concerned) {
             return;
         }
