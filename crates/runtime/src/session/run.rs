@@ -339,14 +339,7 @@ impl Session {
     /// Begins the transaction again if nothing of it was executed on a replica.
     fn starts_over(&mut self, id: TxnId) -> bool {
         let Some(txn) = self.txn.as_mut() else { return false };
-        let untouched = txn.home.is_none()
-            && txn.snapshot.is_none()
-            && txn.writes.is_empty()
-            && txn.reads.is_empty()
-            && txn.repeat.is_empty()
-            && txn.savepoints.is_empty()
-            && txn.local_settings.is_empty();
-        if !untouched {
+        if !txn.is_untouched() {
             return false;
         }
         self.shared.scheduler.handle(Event::Rollback { txn: id });

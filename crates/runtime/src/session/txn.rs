@@ -121,6 +121,17 @@ impl Txn {
         self.over || (self.begun && !self.is_between_lanes && !self.has_lane())
     }
 
+    /// Nothing that would have to be done or compared again was executed on a replica.
+    pub fn is_untouched(&self) -> bool {
+        !self.has_lane()
+            && self.writes.is_empty()
+            && self.reads.is_empty()
+            && !self.reads_lost
+            && self.repeat.is_empty()
+            && self.savepoints.is_empty()
+            && self.local_settings.is_empty()
+    }
+
     fn has_lane(&self) -> bool {
         self.home.is_some() || self.snapshot.is_some()
     }
@@ -276,6 +287,16 @@ mod tests {
 
     fn settings(settings: &[(&str, &str)]) -> Settings {
         settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn transaction_that_has_read_is_not_untouched_even_if_it_has_read_too_much_to_be_kept() {
+        let mut txn = Txn::new(TxnId(1), true, 0, &Environment::default());
+        assert!(txn.is_untouched());
+        txn.note_read(Request::Simple("SELECT 1".to_owned()), 1);
+        assert!(!txn.is_untouched());
+        txn.note_read(Request::Simple(" ".repeat(READS_BYTES_MAX)), 2);
+        assert!(txn.reads.is_empty() && txn.reads_lost && !txn.is_untouched());
     }
 
     #[test]
