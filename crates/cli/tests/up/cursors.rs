@@ -33,6 +33,10 @@ impl Raw {
         self.message(b"E", &[portal.as_bytes(), b"\0", &max_rows.to_be_bytes()])
     }
 
+    fn describe(&mut self, portal: &str) -> &mut Raw {
+        self.message(b"D", &[b"P", portal.as_bytes(), b"\0"])
+    }
+
     fn close(&mut self, portal: &str) -> &mut Raw {
         self.message(b"C", &[b"P", portal.as_bytes(), b"\0"])
     }
@@ -41,7 +45,7 @@ impl Raw {
         self.message(b"S", &[])
     }
 
-    /// Sends everything; the cells of single-column rows, command tags and error codes, in order.
+    /// Sends everything; the cells of single-column rows, descriptions of rows, command tags and error codes, in order.
     fn answers(&mut self, dsn: &str) -> String {
         let port: u16 = super::parameter(dsn, "port").parse().unwrap();
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -60,6 +64,7 @@ impl Raw {
             match tag {
                 b'D' => found.push(String::from_utf8_lossy(&body[6..]).into_owned()),
                 b'C' => found.push(String::from_utf8_lossy(body.strip_suffix(b"\0").unwrap()).into_owned()),
+                b'T' => found.push("columns".to_owned()),
                 b'E' => {
                     let fields = body.split(|byte| *byte == 0);
                     let code = fields.filter_map(|field| field.strip_prefix(b"C")).next().unwrap();
@@ -100,6 +105,48 @@ fn portals_that_were_bound_or_closed_before_the_first_write_are_so_after_it() {
         raw.answers(&file.client.dsn),
         "BEGIN, 1, 1, 2, UPDATE 1, 1, 1, 3, 1, 2, 3, 4, SELECT 4, COMMIT"
     );
+}
+
+#[test]
+fn portals_are_described_and_closed_after_a_lock_that_was_not_got() {
+    let dir = folder();
+    let _up = Up::ready(dir.path(), 2);
+    let file = ClusterFile::read(dir.path()).unwrap();
+    block_on(async {
+        let holder = connect(&file.client.dsn).await;
+        holder.batch_execute("CREATE TABLE held (id int); INSERT INTO held VALUES (1)").await.unwrap();
+        holder.batch_execute("CREATE TABLE t (id int PRIMARY KEY)").await.unwrap();
+        holder.batch_execute("INSERT INTO t SELECT n FROM generate_series(1, 4) n").await.unwrap();
+        holder.batch_execute("BEGIN; UPDATE held SET id = 2").await.unwrap();
+        let mut raw = Raw(Vec::new());
+        raw.query("BEGIN");
+        raw.parse("s", "SELECT id FROM t ORDER BY id");
+        for portal in ["c", "d", "e"] {
+            raw.bind(portal, "s").execute(portal, 1).sync();
+        }
+        raw.query("SAVEPOINT one").query("SELECT * FROM held FOR UPDATE NOWAIT");
+        // The snapshot is left, and it has failed; then it goes on, and has nothing open.
+        raw.close("e").sync();
+        raw.query("ROLLBACK TO one");
+        raw.close("c").sync();
+        raw.describe("d").sync();
+        // Both names are free again.
+        raw.bind("c", "s").execute("c", 1).sync();
+        raw.bind("e", "s").execute("e", 2).sync();
+        raw.execute("d", 1).sync();
+        // Again, and now nothing comes before its next read.
+        raw.query("SAVEPOINT two").query("SELECT * FROM held FOR UPDATE NOWAIT").query("ROLLBACK TO two");
+        raw.close("c").sync();
+        raw.bind("c", "s").execute("c", 1).sync();
+        raw.query("INSERT INTO t VALUES (5)");
+        raw.execute("d", 1).sync();
+        raw.query("COMMIT");
+        assert_eq!(
+            raw.answers(&file.client.dsn),
+            "BEGIN, 1, 1, 1, SAVEPOINT, error 55P03, ROLLBACK, columns, 1, 1, 2, 2, \
+             SAVEPOINT, error 55P03, ROLLBACK, 1, INSERT 0 1, 3, COMMIT"
+        );
+    });
 }
 
 #[test]

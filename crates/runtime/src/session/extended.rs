@@ -74,6 +74,9 @@ impl Portal {
     }
 }
 
+/// A query that can be placed anywhere.
+const READS_NOTHING: &str = "SELECT 1";
+
 impl Session {
     pub(super) async fn on_parse(&mut self, parse: &Parse<'_>) -> Result<(), ClientError> {
         if !parse.name.is_empty() && self.statements.contains_key(parse.name) {
@@ -245,8 +248,12 @@ impl Session {
                     return Ok(());
                 }
             },
-            // What DECLARE has made is known to the lane only.
-            Target::Portal if self.portals.contains_key(named.name) || self.has_open_lane() => {
+            // What DECLARE has made is known to the lane only, if not to the next one.
+            Target::Portal
+                if self.portals.contains_key(named.name)
+                    || self.has_open_lane()
+                    || self.is_between_lanes() =>
+            {
                 Step::DescribePortal(named.name.to_owned())
             }
             Target::Portal => {
@@ -271,6 +278,10 @@ impl Session {
 
     fn has_open_lane(&self) -> bool {
         self.txn.as_ref().is_some_and(|txn| txn.home.is_some() || txn.snapshot.is_some())
+    }
+
+    fn is_between_lanes(&self) -> bool {
+        self.txn.as_ref().is_some_and(|txn| txn.is_between_lanes)
     }
 
     pub(super) fn on_close(&mut self, named: Named<'_>) {
@@ -392,7 +403,36 @@ impl Session {
             }
             return Ok(());
         }
-        self.describe_anywhere(&request).await
+        if self.is_between_lanes() {
+            return self.run_between_lanes(request).await;
+        }
+        self.describe_anywhere(&request).await.map(drop)
+    }
+
+    /// The transaction has left its snapshot, and portals with it. They are opened again in the next one, which a Describe
+    /// needs now; what is closed meanwhile must be closed there, too.
+    async fn run_between_lanes(&mut self, request: Request) -> Result<(), ClientError> {
+        let Request::Extended(steps) = request else { return Ok(()) };
+        let describes = steps.iter().any(|step| matches!(step, Step::DescribePortal(_)));
+        if describes && self.txn.as_ref().is_some_and(|txn| !txn.failed) {
+            let prepared = Arc::new(PreparedStatement::new(READS_NOTHING, &[]));
+            let (statement, _) = self.classify(READS_NOTHING).await;
+            // It is not executed: only the place of a read is what the messages need.
+            let (body, frozen, ran) = (Bytes::new(), Vec::new(), Arc::default());
+            let portal = Portal { prepared, statement, body, frozen, in_block: true, ran };
+            self.steps = steps;
+            if self.execute(&portal.statement, Some(&portal)).await? == Done::Failed {
+                self.skipping = true;
+            }
+            return Ok(());
+        }
+        let request = Request::Extended(steps);
+        if self.describe_anywhere(&request).await? == Done::Answered
+            && let Request::Extended(steps) = request
+        {
+            self.note_portals(steps);
+        }
+        Ok(())
     }
 
     /// Portals that are bound or closed without an Execute: if the transaction moves to its home, this is done again there,

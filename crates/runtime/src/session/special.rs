@@ -761,8 +761,8 @@ impl Session {
     }
 
     /// Parse and Describe outside a transaction: on the reference replica, where every told definition is applied.
-    pub(super) async fn describe_anywhere(&mut self, request: &Request) -> Result<(), ClientError> {
-        self.run_on_reference(request).await.map(drop)
+    pub(super) async fn describe_anywhere(&mut self, request: &Request) -> Result<Done, ClientError> {
+        self.run_on_reference(request).await
     }
 
     /// Parse and Describe inside a transaction, on its own lane.
