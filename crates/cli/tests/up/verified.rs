@@ -8,11 +8,13 @@ use serde_json::Value;
 /// Of each kind that has a definition one.
 const SCHEMA: &str = "
     CREATE ROLE auditor;
+    CREATE EXTENSION pg_stat_statements;
     CREATE SCHEMA shop;
     CREATE TYPE shop.mood AS ENUM ('calm', 'cross');
     CREATE DOMAIN shop.quantity AS int CHECK (VALUE > 0);
     CREATE TABLE shop.customer (id serial PRIMARY KEY, name varchar(20) NOT NULL CHECK (name IN ('Ada', 'Bo')), mood shop.mood);
-    CREATE TABLE shop.sale (customer int REFERENCES shop.customer, amount shop.quantity, day date NOT NULL, total int DEFAULT 1)
+    CREATE TABLE shop.sale (customer int REFERENCES shop.customer, amount shop.quantity, day date NOT NULL, total int DEFAULT 1,
+        note text DEFAULT 'to (day)')
         PARTITION BY RANGE (day);
     CREATE TABLE shop.sale_2020 PARTITION OF shop.sale FOR VALUES FROM ('2020-01-01') TO ('2021-01-01');
     CREATE INDEX by_name ON shop.customer (lower(name)) WHERE mood = 'calm';
@@ -79,6 +81,17 @@ fn definitions_and_sequences_that_differ_are_named() {
                 "SELECT setval('shop.ticket', 5000)",
                 "SELECT setval('shop.ticket', 1000)",
                 "sequence shop.ticket (next ",
+            ),
+            (
+                "ALTER TABLE shop.sale ALTER note SET DEFAULT 'to(day)'",
+                "ALTER TABLE shop.sale ALTER note SET DEFAULT 'to (day)'",
+                "table shop.sale (definition)",
+            ),
+            // As a copy has it that another superuser prepared.
+            (
+                "GRANT SELECT ON pg_stat_statements TO auditor; ALTER VIEW pg_stat_statements OWNER TO auditor",
+                "",
+                "",
             ),
             ("ALTER TYPE shop.mood ADD VALUE 'merry'", "", "type shop.mood (definition)"),
         ] {

@@ -18,11 +18,25 @@ pub struct Fingerprint {
 }
 
 /// An expression or definition as the server writes it, without parentheses, blanks and casts between kinds of text: a
-/// condition on a varchar column is written in another way once it was dumped and restored.
+/// condition on a varchar column is written in another way once it was dumped and restored. Literals and names in quotes
+/// stay as they are.
 fn plain(sql: &str) -> String {
     format!(
-        "pg_catalog.regexp_replace({sql}, '[()\\s]|::(text|character varying|character|bpchar)(\\[\\])?', '', 'g')"
+        "pg_catalog.regexp_replace({sql}, \
+         '(''[^'']*''|\"[^\"]*\")|[()\\s]|::(?:text|character varying|character|bpchar)(?:\\[\\])?', '\\1', 'g')"
     )
+}
+
+/// A condition for what no extension owns: that is as the extension's version says, and belongs to whoever made it.
+/// `catalogues` are those in which it may be listed as a member, with its id there.
+fn belongs_to_no_extension(catalogues: &[(&str, &str)]) -> String {
+    let is_member = |(catalogue, oid): &(&str, &str)| {
+        format!(
+            "NOT EXISTS (SELECT FROM pg_catalog.pg_depend e WHERE e.classid = 'pg_catalog.{catalogue}'::pg_catalog.regclass \
+                 AND e.objid = {oid} AND e.deptype = 'e')"
+        )
+    };
+    catalogues.iter().map(is_member).collect::<Vec<_>>().join(" AND ")
 }
 
 /// Who may do what, by names; who granted it does not matter. Privileges that were never changed are the owner's.
@@ -68,7 +82,9 @@ fn definitions_sql() -> String {
          WHERE c.relkind = 'S' AND e.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND e.objid = c.oid \
          AND e.refobjsubid > 0 AND e.deptype IN ('a', 'i') LIMIT 1), {columns}) \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.relkind IN ('r', 'p', 'v', 'm', 'S', 'c', 'f') AND {users}",
+         WHERE c.relkind IN ('r', 'p', 'v', 'm', 'S', 'c', 'f') AND {users} AND {nobodys}",
+        // Of a composite type the type is the member.
+        nobodys = belongs_to_no_extension(&[("pg_class", "c.oid"), ("pg_type", "c.reltype")]),
         owner = owner("c.relowner"),
         privileges = privileges(
             "coalesce(c.relacl, pg_catalog.acldefault(CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::\"char\", c.relowner))"
@@ -115,7 +131,6 @@ fn definitions_sql() -> String {
         using = plain("pg_catalog.pg_get_expr(p.polqual, p.polrelid)"),
         check = plain("pg_catalog.pg_get_expr(p.polwithcheck, p.polrelid)"),
     );
-    // Those of extensions are as the extension's version says; there may be thousands.
     let functions = format!(
         "SELECT CASE p.prokind WHEN 'p' THEN 'procedure' WHEN 'a' THEN 'aggregate' ELSE 'function' END, \
          pg_catalog.format('%I.%I(%s)', n.nspname, p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid)), \
@@ -123,9 +138,8 @@ fn definitions_sql() -> String {
          (SELECT pg_catalog.jsonb_build_array(a.aggkind, a.aggtransfn::text, a.aggfinalfn::text, a.aggcombinefn::text, \
          a.aggmtransfn::text, pg_catalog.format_type(a.aggtranstype, NULL), a.agginitval) \
          FROM pg_catalog.pg_aggregate a WHERE a.aggfnoid = p.oid)) \
-         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE {users} \
-         AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend e WHERE e.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass \
-         AND e.objid = p.oid AND e.deptype = 'e')",
+         FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE {users} AND {nobodys}",
+        nobodys = belongs_to_no_extension(&[("pg_proc", "p.oid")]),
         definition = plain("CASE WHEN p.prokind <> 'a' THEN pg_catalog.pg_get_functiondef(p.oid) END"),
         owner = owner("p.proowner"),
         privileges = privileges("coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))"),
@@ -138,27 +152,33 @@ fn definitions_sql() -> String {
          (SELECT pg_catalog.format_type(r.rngsubtype, NULL) FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid), \
          {owner}, {privileges}) \
          FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
-         WHERE t.typtype IN ('d', 'e', 'r') AND {users}",
+         WHERE t.typtype IN ('d', 'e', 'r') AND {users} AND {nobodys}",
+        nobodys = belongs_to_no_extension(&[("pg_type", "t.oid")]),
         default = plain("t.typdefault"),
         owner = owner("t.typowner"),
         privileges = privileges("coalesce(t.typacl, pg_catalog.acldefault('T', t.typowner))"),
     );
     let schemas = format!(
         "SELECT 'schema', pg_catalog.quote_ident(n.nspname), pg_catalog.jsonb_build_array({owner}, {privileges}) \
-         FROM pg_catalog.pg_namespace n WHERE {users}",
+         FROM pg_catalog.pg_namespace n WHERE {users} AND {nobodys}",
+        nobodys = belongs_to_no_extension(&[("pg_namespace", "n.oid")]),
         owner = owner("n.nspowner"),
         privileges = privileges("coalesce(n.nspacl, pg_catalog.acldefault('n', n.nspowner))"),
     );
-    let others = "SELECT 'extension', pg_catalog.quote_ident(x.extname), \
+    let others = format!(
+        "SELECT 'extension', pg_catalog.quote_ident(x.extname), \
          pg_catalog.jsonb_build_array(x.extversion, n.nspname) \
          FROM pg_catalog.pg_extension x JOIN pg_catalog.pg_namespace n ON n.oid = x.extnamespace \
          UNION ALL SELECT 'event trigger', pg_catalog.quote_ident(v.evtname), \
          pg_catalog.jsonb_build_array(v.evtevent, v.evtfoid::pg_catalog.regproc::text, v.evtenabled, v.evttags) \
-         FROM pg_catalog.pg_event_trigger v \
+         FROM pg_catalog.pg_event_trigger v WHERE {of_events} \
          UNION ALL SELECT 'cast', pg_catalog.format('%s AS %s', pg_catalog.format_type(k.castsource, NULL), \
          pg_catalog.format_type(k.casttarget, NULL)), \
          pg_catalog.jsonb_build_array(k.castfunc::pg_catalog.regprocedure::text, k.castcontext, k.castmethod) \
-         FROM pg_catalog.pg_cast k WHERE k.oid >= 16384";
+         FROM pg_catalog.pg_cast k WHERE k.oid >= 16384 AND {casts}",
+        of_events = belongs_to_no_extension(&[("pg_event_trigger", "v.oid")]),
+        casts = belongs_to_no_extension(&[("pg_cast", "k.oid")]),
+    );
     let all = [relations, constraints, indexes, triggers, rules, policies, functions, types, schemas]
         .join(" UNION ALL ");
     format!(
