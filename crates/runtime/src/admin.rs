@@ -16,6 +16,7 @@ use onecopy_wire::sqlstate::SqlState;
 
 use crate::clock::Deadline;
 use crate::errors::Failure;
+use crate::exclusions::Outcome;
 use crate::lane::LaneError;
 use crate::postgres::checks::{self, TableSum};
 use crate::postgres::connect::Credentials;
@@ -289,15 +290,47 @@ async fn verify(shared: &Arc<Shared>) -> Result<Table, Failure> {
         let generation = shared.classifier.generation();
         let verified = verify_once(shared).await;
         rounds += 1;
-        let differs = match &verified {
-            Ok((table, _)) => table.rows.iter().flatten().any(|cell| cell.starts_with("DIFFERS")),
-            Err(_) => true,
-        };
-        let moved = matches!(verified, Ok((_, true)));
         let changed = shared.classifier.is_changing() || shared.classifier.generation() != generation;
-        if !differs || !(changed || moved) || rounds == VERIFY_ROUNDS {
-            return verified.map(|(table, _)| table);
+        if rounds == VERIFY_ROUNDS || !may_say_otherwise(&verified, changed) {
+            return verified.map(|(table, _)| table).map_err(|error| match error {
+                NotVerified::NotReached(failure) => failure,
+                NotVerified::NotRead(error) => Failure::of_lane(&error),
+            });
         }
+    }
+}
+
+/// Whether replicas may be found equal by another comparison. Whoever waited for writers or replicas in vain is not made to
+/// wait again, with everybody else behind it.
+fn may_say_otherwise(verified: &Result<(Table, bool), NotVerified>, definitions_changed: bool) -> bool {
+    match verified {
+        Ok((table, moved)) => {
+            let differs = table.rows.iter().flatten().any(|cell| cell.starts_with("DIFFERS"));
+            differs && (definitions_changed || *moved)
+        }
+        Err(NotVerified::NotRead(_)) => definitions_changed,
+        Err(NotVerified::NotReached(_)) => false,
+    }
+}
+
+/// Why replicas were not compared.
+#[derive(Debug)]
+enum NotVerified {
+    /// Writers did not finish in time, a replica did not get as far as the others, or the comparison itself failed.
+    NotReached(Failure),
+    /// A replica could not be read.
+    NotRead(LaneError),
+}
+
+impl From<Failure> for NotVerified {
+    fn from(failure: Failure) -> NotVerified {
+        NotVerified::NotReached(failure)
+    }
+}
+
+impl From<LaneError> for NotVerified {
+    fn from(error: LaneError) -> NotVerified {
+        NotVerified::NotRead(error)
     }
 }
 
@@ -310,7 +343,7 @@ struct Contents {
 }
 
 /// Also says whether something was decided while sequences were read, which nothing else keeps still.
-async fn verify_once(shared: &Arc<Shared>) -> Result<(Table, bool), Failure> {
+async fn verify_once(shared: &Arc<Shared>) -> Result<(Table, bool), NotVerified> {
     let mail: Arc<Mail> = Arc::default();
     let txn = shared.scheduler.new_txn(&mail);
     let begin =
@@ -325,10 +358,12 @@ async fn verify_once(shared: &Arc<Shared>) -> Result<(Table, bool), Failure> {
     shared.scheduler.handle(Event::Begin(begin));
     shared.scheduler.handle(Event::Statement { txn, op: OpId(0), statement });
     let granted = tokio::time::timeout(VERIFY_WAIT, mail.next(txn)).await;
-    let result = match granted {
-        Ok(Directive::Execute { .. }) => snapshots(shared).await,
-        _ => Err(Failure::new(SqlState::LOCK_NOT_AVAILABLE, "writers did not finish in time; try again")),
-    };
+    let result =
+        match granted {
+            Ok(Directive::Execute { .. }) => snapshots(shared).await,
+            _ => Err(Failure::new(SqlState::LOCK_NOT_AVAILABLE, "writers did not finish in time; try again")
+                .into()),
+        };
     let decided = shared.scheduler.status().decided;
     shared.scheduler.handle(Event::Rollback { txn });
     shared.scheduler.end_txn(txn);
@@ -346,7 +381,7 @@ async fn verify_once(shared: &Arc<Shared>) -> Result<(Table, bool), Failure> {
     .await?;
     let mut replicas = Vec::with_capacity(read.len());
     for (name, contents) in read {
-        replicas.push((name, contents.map_err(|error| Failure::of_lane(&error))?));
+        replicas.push((name, contents?));
     }
     Ok((verdict(csn, &replicas), decided != csn))
 }
@@ -375,7 +410,7 @@ struct Snapshot {
 }
 
 /// With all writers held off: a snapshot of the same commit on every replica in service.
-async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<Snapshot>), Failure> {
+async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<Snapshot>), NotVerified> {
     let csn = shared.scheduler.status().decided;
     let deadline = Deadline::after(VERIFY_WAIT);
     let mut snapshots = Vec::new();
@@ -387,13 +422,13 @@ async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<Snapshot>), Failure
         while shared.scheduler.status().replicas[usize::from(pool.replica.0)].applied < csn {
             if deadline.has_passed() || !pool.is_up() {
                 let message = format!("replica {} did not reach commit {csn} in time", settings.name);
-                return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message));
+                return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message).into());
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let mut lent = pool.lend(&shared.agent).await.map_err(|error| Failure::of_lane(&error))?;
+        let mut lent = pool.lend(&shared.agent).await?;
         lent.lane.settings = u64::MAX;
-        let sequences = open_snapshot(&mut lent).await.map_err(|error| Failure::of_lane(&error))?;
+        let sequences = open_snapshot(&mut lent).await?;
         snapshots.push(Snapshot { name: settings.name.clone(), lent, sequences });
     }
     Ok((csn, snapshots))
@@ -451,10 +486,13 @@ async fn exclude(name: &str, shared: &Arc<Shared>) -> Result<Table, Failure> {
             .hint(format!("There are: {}.", names().join(", "))));
     };
     let is_up = |place: usize| shared.scheduler.status().replicas[place].up;
-    if !(0..shared.pools.len()).any(|other| other != place && is_up(other)) {
+    let is_last = || {
         let message = format!("no replica would serve without \"{name}\"");
-        return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
-            .hint("Its contents are all that there is. `onecopy status` says why the others do not serve."));
+        Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
+            .hint("Its contents are all that there is. `onecopy status` says why the others do not serve.")
+    };
+    if !(0..shared.pools.len()).any(|other| other != place && is_up(other)) {
+        return Err(is_last());
     }
     let replica = shared.pools[place].replica;
     tracing::warn!(replica = name, "the operator takes the replica out of service");
@@ -463,7 +501,13 @@ async fn exclude(name: &str, shared: &Arc<Shared>) -> Result<Table, Failure> {
         .note_difference(replica, || "an operator has found that it differs (EXCLUDE)".to_owned());
     shared.scheduler.agents[place].suspect("an operator takes it out of service");
     let deadline = Deadline::after(EXCLUDE_WAIT);
-    while is_up(place) || shared.exclusions.reason(replica).is_some() {
+    loop {
+        match shared.exclusions.outcome(replica) {
+            Some(Outcome::Excluded) if !is_up(place) => break,
+            // The others have failed meanwhile.
+            Some(Outcome::Kept) => return Err(is_last()),
+            _ => {}
+        }
         if deadline.has_passed() {
             let message = format!("that \"{name}\" differs could not be noted on it so far");
             return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
@@ -499,6 +543,27 @@ mod tests {
         assert_eq!(verdicts(&["2", "1", "1"]), ["DIFFERS: s.t (1 rows and 2)", "reference", "identical"]);
         assert_eq!(verdicts(&["1", "2"]), ["reference", "DIFFERS: s.t (1 rows and 2)"]);
         assert_eq!(verdicts(&[]), [""; 0]);
+    }
+
+    #[test]
+    fn replicas_are_compared_again_only_where_that_may_find_them_equal() {
+        let found = |rows: [&str; 2], moved| {
+            let replicas = [("r1".to_owned(), holding(rows[0])), ("r2".to_owned(), holding(rows[1]))];
+            Ok((verdict(7, &replicas), moved))
+        };
+        let unread = || Err(NotVerified::from(LaneError::Closed));
+        let late = || Err(NotVerified::from(Failure::new(SqlState::LOCK_NOT_AVAILABLE, "writers")));
+        for (verified, definitions_changed, again) in [
+            (found(["1", "1"], true), true, false),
+            (found(["1", "2"], false), false, false),
+            (found(["1", "2"], true), false, true),
+            (found(["1", "2"], false), true, true),
+            (unread(), true, true),
+            (unread(), false, false),
+            (late(), true, false),
+        ] {
+            assert_eq!(may_say_otherwise(&verified, definitions_changed), again);
+        }
     }
 
     #[tokio::test]

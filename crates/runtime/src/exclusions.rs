@@ -28,6 +28,15 @@ pub enum Verdict {
     Keep(String),
 }
 
+/// How the exclusion of a replica has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It is noted on the replica, which stays out of service.
+    Excluded,
+    /// It serves, or is about to, since nobody else did.
+    Kept,
+}
+
 /// The findings about all replicas.
 ///
 /// Invariant: of the replicas that serve, or are about to, one is never excluded.
@@ -53,6 +62,16 @@ impl Exclusions {
         match self.0.lock().get(usize::from(replica.0)) {
             Some(Finding::Differs(reason) | Finding::Excluded(reason)) => Some(reason.clone()),
             _ => None,
+        }
+    }
+
+    /// What became of a replica that was found to differ; `None` while that is not decided, or not noted on it.
+    pub fn outcome(&self, replica: ReplicaId) -> Option<Outcome> {
+        match self.0.lock().get(usize::from(replica.0))? {
+            Finding::Differs(_) | Finding::Excluded(_) => None,
+            Finding::Noted => Some(Outcome::Excluded),
+            // One that was kept is as sound as the others once it serves.
+            Finding::Kept | Finding::Sound => Some(Outcome::Kept),
         }
     }
 
@@ -84,17 +103,17 @@ impl Exclusions {
 
     /// That the replica differs is noted on it.
     pub fn noted(&self, replica: ReplicaId) {
-        self.set(replica, Finding::Noted);
-    }
-
-    /// The replica serves: nothing speaks against it any more.
-    pub fn enter(&self, replica: ReplicaId) {
-        self.set(replica, Finding::Sound);
-    }
-
-    fn set(&self, replica: ReplicaId, finding: Finding) {
         if let Some(known) = self.0.lock().get_mut(usize::from(replica.0)) {
-            *known = finding;
+            *known = Finding::Noted;
+        }
+    }
+
+    /// The replica serves: nothing speaks against it any more, but what was found since it was let in.
+    pub fn enter(&self, replica: ReplicaId) {
+        if let Some(known) = self.0.lock().get_mut(usize::from(replica.0))
+            && matches!(known, Finding::Kept | Finding::Noted)
+        {
+            *known = Finding::Sound;
         }
     }
 }
@@ -168,6 +187,29 @@ mod tests {
         assert_eq!(exclusions.reason(R0), None);
         exclusions.enter(R0);
         exclusions.note_difference(R0, || "rows of 0".to_owned());
+        assert_eq!(exclusions.decide(R0, |_| true), exclude(0));
+    }
+
+    #[test]
+    fn outcome_is_known_when_the_exclusion_is_noted_or_the_replica_is_kept() {
+        let exclusions = differing(2, &[R0]);
+        assert_eq!(exclusions.outcome(R0), None);
+        exclusions.decide(R0, |_| true);
+        assert_eq!(exclusions.outcome(R0), None, "not noted yet");
+        exclusions.noted(R0);
+        assert_eq!(exclusions.outcome(R0), Some(Outcome::Excluded));
+        // The others have failed meanwhile.
+        let exclusions = differing(2, &[R0]);
+        exclusions.decide(R0, |_| false);
+        assert_eq!(exclusions.outcome(R0), Some(Outcome::Kept), "before it serves again");
+        exclusions.enter(R0);
+        assert_eq!(exclusions.outcome(R0), Some(Outcome::Kept));
+    }
+
+    #[test]
+    fn difference_that_is_found_while_the_replica_comes_into_service_is_not_forgotten() {
+        let exclusions = differing(2, &[R0]);
+        exclusions.enter(R0);
         assert_eq!(exclusions.decide(R0, |_| true), exclude(0));
     }
 
