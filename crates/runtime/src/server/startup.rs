@@ -104,7 +104,15 @@ async fn admit(
         true => tokio::time::timeout(CROWDED_TIMEOUT, opening).await.ok()?,
         false => opening.await,
     };
-    let (mut client, start) = opened.ok()??;
+    let (mut client, start) = match opened.ok()?? {
+        Opened::Session(client, start) => (client, start),
+        Opened::Cancel { mut stream, pid, key } => {
+            // It has said what it wants; the server that is to be told may take its time.
+            cancel::cancel(shared, pid, &key).await;
+            let _ = stream.shutdown().await;
+            return None;
+        }
+    };
     let Some(counted) = Counted::new(shared) else {
         let failure = Failure::new(SqlState::TOO_MANY_CONNECTIONS, "sorry, too many clients already")
             .hint("limits.connections_max is the limit.");
@@ -127,8 +135,14 @@ async fn refuse(mut client: Client, failure: &Failure) {
     client.close().await;
 }
 
+/// What a connection was opened for.
+enum Opened {
+    Session(Client, Start),
+    Cancel { stream: Stream, pid: u32, key: Vec<u8> },
+}
+
 /// Encryption and startup packet; `None` when there is nothing to serve.
-async fn open(mut stream: Stream, shared: &Arc<Shared>) -> Result<Option<(Client, Start)>, ClientError> {
+async fn open(mut stream: Stream, shared: &Arc<Shared>) -> Result<Option<Opened>, ClientError> {
     let mut input = BytesMut::with_capacity(1024);
     let mut asked_for_tls = false;
     loop {
@@ -177,9 +191,7 @@ async fn open(mut stream: Stream, shared: &Arc<Shared>) -> Result<Option<(Client
                 }
             }
             StartupPacket::Cancel { pid, key } => {
-                cancel::cancel(shared, pid, key).await;
-                let _ = stream.shutdown().await;
-                return Ok(None);
+                return Ok(Some(Opened::Cancel { stream, pid, key: key.to_vec() }));
             }
             StartupPacket::Start(start) => {
                 input.advance(len);
@@ -194,7 +206,7 @@ async fn open(mut stream: Stream, shared: &Arc<Shared>) -> Result<Option<(Client
                     refuse(client, &failure).await;
                     return Ok(None);
                 }
-                return Ok(Some((client, start)));
+                return Ok(Some(Opened::Session(client, start)));
             }
         }
     }
