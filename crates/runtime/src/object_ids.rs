@@ -88,9 +88,11 @@ struct State {
     /// Numbers by name, and types by number, as last read.
     by_name: HashMap<Name, u32>,
     types: HashMap<u32, Arc<str>>,
-    /// Every number that was ever given.
+    /// Every number that was ever given or told: clients may know an object by it for as long as they live, also one that
+    /// was rolled back, so it is never another one's. Four bytes for each.
     given: HashSet<u32>,
     /// Those among them that are a replica's own ids, told before their objects were met: whose, and in which incarnation.
+    /// They are dropped when the object is met, and with the incarnation.
     told: HashMap<u32, (ReplicaId, u64)>,
     /// The definitions under which it was last read.
     generation: u64,
@@ -201,6 +203,11 @@ impl ObjectIds {
     /// it is its number.
     fn stand_in(&self, replica: ReplicaId, incarnation: u64, of: OidOf, oid: u32) -> u32 {
         let state = &mut *self.state.lock();
+        let known = state.replicas.get(&replica).filter(|known| known.incarnation == incarnation);
+        if let Some(number) = known.and_then(|known| known.numbers.get(&oid)) {
+            // It was met since the lane has looked.
+            return *number;
+        }
         if state.given.insert(oid) {
             state.told.insert(oid, (replica, incarnation));
         }
@@ -268,6 +275,12 @@ impl State {
                 changed = true;
             }
         }
+        // What has a number now is known by that, and what a lost incarnation has told is met nowhere any more.
+        self.told.retain(|oid, (replica, incarnation)| {
+            self.replicas
+                .get(replica)
+                .is_none_or(|known| known.incarnation <= *incarnation && !known.numbers.contains_key(oid))
+        });
         self.reference = readings.first().map(|reading| reading.replica);
         self.by_name = numbers.into_iter().map(|(name, number)| (name.clone(), number)).collect();
         self.types = types;
@@ -570,6 +583,30 @@ mod tests {
         ids.take(&[reading(0, 1, &first), reading(1, 1, &[("a", 30_000), ("c", 30_001), ("b", 20_001)])], 3);
         assert_eq!((number(&ids, 0, 1, 20_002), number(&ids, 1, 1, 20_001)), (Some(20_001), Some(20_001)));
         assert_eq!(ids.type_of(20_001, 3), Some(Some("public.b".into())));
+    }
+
+    #[test]
+    fn ids_that_were_told_are_kept_until_their_objects_are_met_or_their_replica_comes_back() {
+        let ids = ObjectIds::default();
+        let first = reading(0, 1, &[("a", 20_000)]);
+        ids.take(&[first, reading(1, 1, &[("a", 30_000)])], 1);
+        for oid in 30_001..30_010 {
+            ids.stand_in(ReplicaId(1), 1, OidOf::Type, oid);
+        }
+        let told = || ids.state.lock().told.len();
+        assert_eq!(told(), 9);
+        let two = [("a", 30_000), ("b", 30_001)];
+        ids.take(&[reading(0, 1, &[("a", 20_000), ("b", 20_001)]), reading(1, 1, &two)], 2);
+        assert_eq!(told(), 8);
+        // A lane that has not looked since then.
+        assert_eq!(ids.stand_in(ReplicaId(1), 1, OidOf::Type, 30_001), 30_001);
+        assert_eq!(told(), 8);
+        // The others were rolled back, and their replica was lost.
+        ids.take(&[reading(0, 1, &[("a", 20_000), ("b", 20_001)]), reading(1, 2, &two)], 2);
+        assert_eq!(told(), 0);
+        // Clients may still know them.
+        ids.take(&[reading(0, 1, &[("c", 30_005)])], 3);
+        assert_eq!(number(&ids, 0, 1, 30_005), Some(FIRST_OWN_NUMBER));
     }
 
     #[tokio::test]
