@@ -43,29 +43,42 @@ impl Args {
             print(table(&compared))?;
         }
         excluded?;
-        let differing =
-            compared.iter().filter(|one| !one.is_identical() && !self.exclude.contains(&one.replica));
-        let differing: Vec<String> =
-            differing.map(|one| format!("`onecopy verify --exclude {}`", one.replica)).collect();
-        match missing.join(", ") {
-            _ if !compared.iter().all(Compared::is_identical) && differing.is_empty() => Err(format!(
-                "the replicas differ; out of service until copied anew: {} ({COPYING})",
-                self.exclude.join(", ")
-            )
-            .into()),
-            _ if !differing.is_empty() => Err(format!(
-                "the replicas differ, and go on serving what they hold. If those are wrong that differ, take them out of \
-                 service by {}, and copy them anew from one that is right ({COPYING})",
-                differing.join(" and ")
-            )
-            .into()),
-            names if !names.is_empty() => Err(format!(
-                "out of service, and so not compared: {names}; `onecopy status` shows the replicas, onecopy's messages say why"
-            )
-            .into()),
-            _ => Ok(()),
-        }
+        complaint(&compared, &missing, &self.exclude).map_or(Ok(()), |complaint| Err(complaint.into()))
     }
+}
+
+/// What is wrong, and what to do about it, once the replicas `excluded` have been taken out of service.
+fn complaint(compared: &[Compared], missing: &[String], excluded: &[String]) -> Option<String> {
+    let is_excluded = |one: &&Compared| excluded.contains(&one.replica);
+    let differing: Vec<&Compared> = compared.iter().filter(|one| !one.is_identical()).collect();
+    if differing.is_empty() {
+        return (!missing.is_empty()).then(|| {
+            format!(
+                "out of service, and so not compared: {}; `onecopy status` shows the replicas, onecopy's messages say why",
+                missing.join(", ")
+            )
+        });
+    }
+    let out = format!("the replicas differ; out of service until copied anew: {}", excluded.join(", "));
+    if compared.iter().filter(is_excluded).any(|one| one.verdict == REFERENCE) {
+        // Whether those differ from each other that remain was not compared.
+        return Some(format!(
+            "{out} ({COPYING}). The others were compared with one of these: run `onecopy verify` again"
+        ));
+    }
+    let advised: Vec<String> = differing
+        .iter()
+        .filter(|one| !is_excluded(one))
+        .map(|one| format!("`onecopy verify --exclude {}`", one.replica))
+        .collect();
+    if advised.is_empty() {
+        return Some(format!("{out} ({COPYING})"));
+    }
+    Some(format!(
+        "the replicas differ, and go on serving what they hold. If those are wrong that differ, take them out of service by \
+         {}, and copy them anew from one that is right ({COPYING})",
+        advised.join(" and ")
+    ))
 }
 
 /// Where it stands how that is done.
@@ -100,5 +113,39 @@ fn table(compared: &[Compared]) -> Table {
     Table {
         columns: ["replica", "csn", "tables", "verdict"].map(String::from).to_vec(),
         rows: compared.iter().map(row).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_given_about_replicas_that_differ_from_one_that_still_serves() {
+        let compared = |verdicts: [&str; 3]| -> Vec<Compared> {
+            let of = |(at, verdict): (usize, &&str)| Compared {
+                replica: format!("r{}", at + 1),
+                csn: 7,
+                tables: 1,
+                verdict: (*verdict).to_owned(),
+            };
+            verdicts.iter().enumerate().map(of).collect()
+        };
+        let says = |verdicts, excluded: &[&str]| {
+            let excluded: Vec<String> = excluded.iter().map(|name| (*name).to_owned()).collect();
+            complaint(&compared(verdicts), &[], &excluded)
+        };
+        assert_eq!(says([REFERENCE, "identical", "identical"], &[]), None);
+        let differ = [REFERENCE, "identical", "DIFFERS: public.t"];
+        assert!(says(differ, &[]).unwrap().contains("`onecopy verify --exclude r3`"));
+        let done = says(differ, &["r3"]).unwrap();
+        assert!(done.contains("copied anew: r3 (") && !done.contains("--exclude"), "{done}");
+        // Those that differ from the first may be right, and may differ from each other.
+        let both = [REFERENCE, "DIFFERS: public.t", "DIFFERS: public.t"];
+        let done = says(both, &["r1"]).unwrap();
+        assert!(done.contains("copied anew: r1 (") && done.contains("`onecopy verify` again"), "{done}");
+        assert!(!done.contains("--exclude"), "{done}");
+        let missing = complaint(&compared(["identical", REFERENCE, "identical"]), &["r4".to_owned()], &[]);
+        assert!(missing.unwrap().contains("not compared: r4"));
     }
 }
