@@ -117,11 +117,13 @@ impl LocalCluster {
     /// # Errors
     /// When a server cannot be stopped.
     pub fn stop(mut self) -> Result<(), CommandError> {
-        ClusterFile::remove(&self.dir)?;
+        let removed = ClusterFile::remove(&self.dir);
         self.watch.end();
         let mut cluster = lock(&self.cluster);
-        cluster.stop(Stop::Fast)?;
-        cluster.servers().iter().try_for_each(Server::stop_others)?;
+        let stopped = cluster.stop(Stop::Fast);
+        // What one of them fails at keeps no other one running.
+        let others: Vec<_> = cluster.servers().iter().map(Server::stop_others).collect();
+        [removed, stopped].into_iter().chain(others).collect::<Result<(), _>>()?;
         Ok(())
     }
 }
