@@ -12,6 +12,7 @@ use onecopy_wire::frontend::Bind;
 use super::Session;
 use super::client::ClientError;
 use super::extended::{Portal, PreparedStatement};
+use super::shipping;
 use super::unit::{Preparation, Repeated, Request, Step};
 use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
@@ -184,7 +185,7 @@ impl Session {
         let Some(plan) = capture else { return Ok(steps) };
         for step in &mut steps {
             if let Step::Bind { body, .. } = step {
-                *body = with_result_formats(body, plan.columns.len())?;
+                *body = with_result_formats(body, plan)?;
             }
         }
         Ok(steps)
@@ -320,13 +321,20 @@ pub(super) fn after_names(frame: &Bytes) -> Bytes {
     frame.slice(onecopy_wire::frame::HEAD_LEN + 2..)
 }
 
-/// The client's Bind with text formats for the columns that we append, where its list of formats ends before them.
-fn with_result_formats(body: &Bytes, columns: usize) -> Result<Bytes, ClientError> {
+/// The client's Bind with text formats for the columns that we append: where its list of formats ends before them, and where
+/// none of the columns is the client's, whose format for all of them would lose something.
+fn with_result_formats(body: &Bytes, plan: &CapturePlan) -> Result<Bytes, ClientError> {
     let bind = Bind::decode(body)?;
-    if bind.result_formats.len() < 2 {
-        return Ok(body.clone());
-    }
-    let formats = bind.result_formats.iter().chain(std::iter::repeat_n(onecopy_wire::Format::Text, columns));
+    let of_client = match (plan.client_returns, bind.result_formats.len()) {
+        (true, 0 | 1) => return Ok(body.clone()),
+        (false, 0) => return Ok(body.clone()),
+        (false, 1) if !shipping::needs_text(plan) => return Ok(body.clone()),
+        // The server takes no notice of formats of columns that there are not.
+        (false, _) => None,
+        (true, _) => Some(bind.result_formats.iter()),
+    };
+    let ours = std::iter::repeat_n(onecopy_wire::Format::Text, plan.columns.len());
+    let formats = of_client.into_iter().flatten().chain(ours);
     let mut out = BytesMut::new();
     onecopy_wire::frontend::build::bind(
         &mut out,

@@ -5,7 +5,7 @@
 //! carries them; but a style of dates that abbreviates time zones (`CST`) or years, and floats that were rounded for the
 //! eye, cannot be read back. Values in binary form hold the OIDs of users' types, which differ between servers.
 
-use onecopy_classify::CapturePlan;
+use onecopy_classify::{CaptureColumn, CapturePlan};
 use onecopy_wire::Format;
 
 use crate::errors::Failure;
@@ -30,6 +30,7 @@ const PLAIN: &[&str] = &[
     "inet",
     "cidr",
     "macaddr",
+    "oid",
 ];
 const FLOATS: &[&str] = &["real", "double precision"];
 /// Built-in types of which one style or another says too little.
@@ -43,22 +44,34 @@ const DATES: &[&str] = &[
     "timestamp with time zone",
 ];
 
+/// Of whose values the binary form is the same on all servers.
+const BINARY: &[&[&str]] = &[PLAIN, FLOATS, DATES];
+
+/// Whether a type is in one of the lists, arrays by their elements.
+fn is_of(lists: &[&[&str]], type_name: &str) -> bool {
+    let base = type_name.trim_end_matches("[]");
+    let (bare, rest) = base.split_once('(').map_or((base, ""), |(bare, rest)| (bare, rest));
+    let after = rest.split_once(')').map_or("", |(_, after)| after);
+    let plain = format!("{bare}{after}");
+    lists.iter().any(|list| list.contains(&plain.as_str()))
+}
+
+/// The first column of a type in none of the lists.
+fn other<'p>(plan: &'p CapturePlan, lists: &[&[&str]]) -> Option<&'p CaptureColumn> {
+    plan.columns.iter().find(|column| !is_of(lists, &column.type_name))
+}
+
+/// Whether a column's binary form cannot be read back, so that it must come as text.
+pub fn needs_text(plan: &CapturePlan) -> bool {
+    other(plan, BINARY).is_some()
+}
+
 /// Why captured rows cannot be shipped as they are.
 pub fn loss(plan: &CapturePlan, format: Format, settings: &[(String, String)]) -> Option<Failure> {
     let value = |name: &str| {
         settings.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     };
-    let is_of = |list: &[&str], type_name: &str| {
-        let base = type_name.trim_end_matches("[]");
-        let (bare, rest) = base.split_once('(').map_or((base, ""), |(bare, rest)| (bare, rest));
-        let after = rest.split_once(')').map_or("", |(_, after)| after);
-        list.contains(&format!("{bare}{after}").as_str())
-    };
-    let other = |lists: &[&[&str]]| {
-        let is_other = |type_name: &str| !lists.iter().any(|list| is_of(list, type_name));
-        plan.columns.iter().find(|column| is_other(&column.type_name))
-    };
-    let failure = |column: &onecopy_classify::CaptureColumn, what: &str, hint: &str| {
+    let failure = |column: &CaptureColumn, what: &str, hint: &str| {
         let reason = format!(
             "the rows of the statement have to be shipped ({}), and {what} of column {} cannot be read back",
             plan.reason, column.name
@@ -66,18 +79,18 @@ pub fn loss(plan: &CapturePlan, format: Format, settings: &[(String, String)]) -
         Failure::unsupported(reason, hint)
     };
     if format == Format::Binary {
-        let column = other(&[PLAIN, FLOATS, DATES])?;
+        let column = other(plan, BINARY)?;
         return Some(failure(column, "the binary form", "Ask for results in text format."));
     }
     let style = value("DateStyle").unwrap_or("ISO").to_ascii_lowercase();
     if ["postgres", "sql", "german"].iter().any(|lossy| style.contains(lossy))
-        && let Some(column) = other(&[PLAIN, FLOATS])
+        && let Some(column) = other(plan, &[PLAIN, FLOATS])
     {
         return Some(failure(column, "the DateStyle", "SET DateStyle = 'ISO' before it."));
     }
     let digits = value("extra_float_digits").and_then(|digits| digits.trim().parse::<i32>().ok());
     if digits.is_some_and(|digits| digits < 1)
-        && let Some(column) = other(&[PLAIN, DATES])
+        && let Some(column) = other(plan, &[PLAIN, DATES])
     {
         return Some(failure(column, "the rounded floats", "RESET extra_float_digits before it."));
     }
@@ -87,7 +100,7 @@ pub fn loss(plan: &CapturePlan, format: Format, settings: &[(String, String)]) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onecopy_classify::{CaptureColumn, CaptureOp, Rewrite};
+    use onecopy_classify::{CaptureOp, Rewrite};
     use onecopy_core::TableId;
 
     fn plan(type_name: &str) -> CapturePlan {
