@@ -381,10 +381,19 @@ pub(crate) enum Expr {
         column: u32,
         of: u32,
     },
-    /// A built-in form without effects of its own: CASE, COALESCE, GREATEST, tests, subscripts, BETWEEN ...
+    /// A built-in form without effects of its own: CASE, COALESCE, tests, subscripts, BETWEEN ... GREATEST and LEAST are a form
+    /// of one form.
     Form(Vec<Expr>),
     /// Something that this tree does not know.
     Unknown,
+}
+
+/// The parts of an [`Expr::Form`], those of GREATEST and LEAST among them.
+pub(crate) fn form_parts(parts: &[Expr]) -> &[Expr] {
+    match parts {
+        [Expr::Form(of_one)] => of_one,
+        _ => parts,
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -368,6 +368,10 @@ pub struct Function {
     /// The defaults of its last arguments, as expressions with commas between them.
     #[serde(default)]
     pub default_values: Option<String>,
+    /// What its arguments and results hold. Configurations and dictionaries of text search count as labels here, and so do
+    /// arguments of any type: what the function makes of them tells.
+    #[serde(default)]
+    pub oids: Option<Oids>,
 }
 
 /// Functions of `pg_catalog` that share name and number of arguments.

@@ -1,5 +1,7 @@
 //! The queries that fetch a [`crate::Catalogue`] as one JSON document, for PostgreSQL 12 and later.
 
+use crate::value::name_type_oids;
+
 /// To be executed before the query, in the same transaction: it makes the server qualify every name that it
 /// prints, whatever the session's search_path is, and not compile the query, which takes longer than running it.
 pub const CATALOGUE_SETUP: &str = "SET LOCAL search_path = pg_catalog; SET LOCAL jit = off";
@@ -15,7 +17,7 @@ pub fn catalogue_query(server_version: u32) -> String {
         "p.prosrc"
     };
     QUERY
-        .replace("{oids}", OIDS)
+        .replace("{oids}", &oids())
         .replace("{partitioned_by_oids}", PARTITIONED_BY_OIDS)
         .replace("{nulls_equal}", nulls_equal)
         .replace("{body}", body)
@@ -35,6 +37,10 @@ const MADE_OF: &str = r"WITH RECURSIVE made (oid) AS (
                 FROM made JOIN pg_type t ON t.oid = made.oid JOIN pg_namespace n ON n.oid = t.typnamespace";
 
 /// Types and what they are a part of, and those of which values show an OID as something else: see [`crate::catalogue::Oids`].
+fn oids() -> String {
+    OIDS.replace("{name_types}", &name_type_oids())
+}
+
 const OIDS: &str = r"parts (part, whole) AS (
     SELECT t.typbasetype, t.oid FROM pg_type t WHERE t.typtype = 'd'
     UNION ALL
@@ -46,7 +52,7 @@ const OIDS: &str = r"parts (part, whole) AS (
 -- What shows an OID as a name or label, and what is made of it.
 numbered (oid, is_name) AS (
     SELECT t.oid, true FROM pg_type t
-    WHERE t.typname ~ '^reg' AND t.typtype = 'b' AND t.typelem = 0 AND t.typnamespace = 'pg_catalog'::regnamespace
+    WHERE t.oid IN ({name_types})
     UNION
     SELECT t.oid, false FROM pg_type t WHERE t.typtype = 'e'
     UNION
@@ -74,8 +80,9 @@ const PARTITIONED_BY_OIDS: &str = r"c.relkind = 'p' AND EXISTS (
 #[must_use]
 pub fn partitioned_by_oids_query() -> String {
     format!(
-        "WITH RECURSIVE {OIDS} SELECT format('%I.%I', s.nspname, c.relname) FROM pg_class c \
-         JOIN pg_namespace s ON s.oid = c.relnamespace WHERE {PARTITIONED_BY_OIDS} ORDER BY 1"
+        "WITH RECURSIVE {} SELECT format('%I.%I', s.nspname, c.relname) FROM pg_class c \
+         JOIN pg_namespace s ON s.oid = c.relnamespace WHERE {PARTITIONED_BY_OIDS} ORDER BY 1",
+        oids()
     )
 }
 
@@ -263,6 +270,12 @@ SELECT json_build_object(
                 FROM unnest(p.proargnames, p.proargmodes) WITH ORDINALITY AS n (name, mode, ord)
                 WHERE n.mode IN ('i', 'b', 'v')) END, '[]'::json),
             'default_values', pg_get_expr(p.proargdefaults, 0),
+            -- Configurations and dictionaries of text search are told by what the function does with them, as labels are, and
+            -- as what may be either.
+            'oids', (
+                SELECT max(CASE WHEN t.oid IN (3734, 3769) OR t.typtype = 'p' AND t.typname ~ '^any' THEN 'l' ELSE o.kind END)
+                FROM pg_type t LEFT JOIN oids o ON o.oid = t.oid
+                WHERE t.oid = p.prorettype OR t.oid = ANY (p.proargtypes::oid[]) OR t.oid = ANY (p.proallargtypes)),
             'volatility', coalesce((
                 -- An aggregate varies as far as the functions of which it is made. Those in C are called by nobody else,
                 -- and are seldom declared as what they are.

@@ -548,7 +548,8 @@ impl Reader {
                 parts.push(self.expr(e.result())?);
             }
             Node::CoalesceExpr(e) => parts = self.list(e.args())?,
-            Node::MinMaxExpr(e) => parts = self.list(e.args())?,
+            // One part, by which it differs from COALESCE: what is chosen goes by the order of values.
+            Node::MinMaxExpr(e) => parts.push(Expr::Form(self.list(e.args())?)),
             Node::GroupingFunc(e) => parts = self.list(e.args())?,
             Node::GroupingSet(e) => parts = self.list(e.content())?,
             Node::A_Indirection(e) => {

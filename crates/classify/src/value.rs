@@ -477,34 +477,41 @@ pub(crate) fn clock_words_pattern() -> String {
     format!("(^|[^a-z])({})([^a-z]|$)", CLOCK_WORDS.map(split).join("|"))
 }
 
+/// Built-in types whose values are OIDs that are shown as names: the OID of the type, that of its arrays, and how SQL writes
+/// both.
+const NAME_TYPES: [(u32, u32, &str, &str); 11] = [
+    (24, 1008, "regproc", "regproc[]"),
+    (2202, 2207, "regprocedure", "regprocedure[]"),
+    (2203, 2208, "regoper", "regoper[]"),
+    (2204, 2209, "regoperator", "regoperator[]"),
+    (2205, 2210, "regclass", "regclass[]"),
+    (2206, 2211, "regtype", "regtype[]"),
+    (3734, 3735, "regconfig", "regconfig[]"),
+    (3769, 3770, "regdictionary", "regdictionary[]"),
+    (4089, 4090, "regnamespace", "regnamespace[]"),
+    (4096, 4097, "regrole", "regrole[]"),
+    (4191, 4192, "regcollation", "regcollation[]"),
+];
+
 /// The name of a built-in type whose values are OIDs that are shown as names, or an array of such, as SQL writes it.
 #[must_use]
 pub fn name_type(oid: u32) -> Option<&'static str> {
-    Some(match oid {
-        24 => "regproc",
-        2202 => "regprocedure",
-        2203 => "regoper",
-        2204 => "regoperator",
-        2205 => "regclass",
-        2206 => "regtype",
-        3734 => "regconfig",
-        3769 => "regdictionary",
-        4089 => "regnamespace",
-        4096 => "regrole",
-        4191 => "regcollation",
-        1008 => "regproc[]",
-        2207 => "regprocedure[]",
-        2208 => "regoper[]",
-        2209 => "regoperator[]",
-        2210 => "regclass[]",
-        2211 => "regtype[]",
-        3735 => "regconfig[]",
-        3770 => "regdictionary[]",
-        4090 => "regnamespace[]",
-        4097 => "regrole[]",
-        4192 => "regcollation[]",
-        _ => return None,
+    NAME_TYPES.iter().find_map(|(of, of_array, name, array)| match oid {
+        _ if oid == *of => Some(*name),
+        _ if oid == *of_array => Some(*array),
+        _ => None,
     })
+}
+
+/// Whether `pg_catalog` has such a type of a name, which may be that of an array (`_regclass`).
+pub(crate) fn names_name_type(name: &str) -> bool {
+    let element = name.strip_prefix('_').unwrap_or(name);
+    NAME_TYPES.iter().any(|(_, _, known, _)| *known == element)
+}
+
+/// The OIDs of such types, with commas between them.
+pub(crate) fn name_type_oids() -> String {
+    NAME_TYPES.map(|(oid, ..)| oid.to_string()).join(", ")
 }
 
 /// Whether text that is read as a time with time zone, or as several, may leave the zone's offset to the session's time zone and

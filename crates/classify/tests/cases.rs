@@ -127,6 +127,8 @@ fn objects_that_are_given_by_their_oid_are_shipped() {
         "INSERT INTO watched_too (id, c) VALUES (1, $1)",
         "UPDATE watched SET r = $1 WHERE id = 1",
         "UPDATE plain SET body = to_tsvector(?::regconfig, body) WHERE id = 1",
+        "UPDATE searched SET words = to_tsvector($1::regconfig, body) WHERE id = 1",
+        "UPDATE searched SET words = to_tsvector(coalesce(config, ?), body) WHERE id = 1",
     ] {
         for (given, replayed) in
             [("plain", true), ("{watched,plain}", true), ("16384", false), ("{plain,16384}", false)]

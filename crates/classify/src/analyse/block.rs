@@ -521,6 +521,9 @@ impl<'a> Analyser<'a> {
                 self.open_item(table, scope, block, locks)
             }
             From::Other { parts, types, alias } => {
+                if types.iter().flatten().any(|name| self.shows_oids_as_names(name)) {
+                    self.unreplayable(super::oids::REASON);
+                }
                 if types.as_ref().is_none_or(|types| types.iter().any(|name| self.may_hold_moment(name))) {
                     self.unreplayable(
                         "text in XML or JSON that is read as a date or time may name a moment by the clock",

@@ -6,7 +6,7 @@ use super::facts::{builtin_type, scalar_oid};
 use super::freeze::Clock;
 use super::{Analyser, Resolved};
 use crate::ast::{Call, Expr, Literal, Name, SessionValue, SubqueryKind, Target, TypeRef, Window};
-use crate::catalogue::{Function, Volatility};
+use crate::catalogue::{Function, Oids, Volatility};
 use crate::functions::{Behaviour, ENVIRONMENT_SETTINGS, builtin, is_of_information_schema};
 use crate::value::{Canon, oid};
 use onecopy_core::Mode;
@@ -202,9 +202,9 @@ impl<'a> Analyser<'a> {
         self.read_as_moment(value, &to.name, at);
         self.zoned_cast(value, &to.name, at.scope);
         let type_oid = builtin_type(&to.name);
-        let is_reg_type = is_reg_type(&to.name);
-        self.effects.reads_catalogue |= is_reg_type;
-        if is_reg_type || self.is_of_names(&to.name) {
+        let is_number = is_system_number(&to.name);
+        self.effects.reads_catalogue |= is_number;
+        if is_number || self.is_of_names(&to.name) {
             self.unreplayable(super::oids::REASON);
         }
         if self.shows_as_text(value, to, at.scope) {
@@ -325,13 +325,18 @@ impl<'a> Analyser<'a> {
         let name = call.name.last();
         let in_catalog = matches!(call.name.schema(), None | Some("pg_catalog"));
         let mut found = false;
+        if call.record.iter().any(|of| self.shows_oids_as_names(of)) {
+            self.unreplayable(super::oids::REASON);
+        }
         if call.arguments.len() <= 1 {
             // The name of a type in the form of a call converts.
             self.explicit_casts(call.arguments.first(), &call.name, at.scope);
             if let Some(value) = call.arguments.first() {
                 self.read_as_moment(value, &call.name, at);
                 self.zoned_cast(value, &call.name, at.scope);
-                if self.is_of_names(&call.name) {
+                let mut functions = self.catalogue().functions_named(&call.name, self.context.search_path);
+                // A conversion only where there is no function of that name.
+                if functions.next().is_none() && self.is_of_names(&call.name) {
                     self.unreplayable(super::oids::REASON);
                 }
             }
@@ -376,8 +381,8 @@ impl<'a> Analyser<'a> {
     fn arguments(&mut self, call: &'a Call, at: At) {
         let at = At { relation: false, ..at };
         let reads = if is_text_function(call.name.last()) { Reads::NoClock } else { Reads::Anything };
-        for argument in &call.arguments {
-            if !self.configures(call, argument, at) {
+        for (i, argument) in call.arguments.iter().enumerate() {
+            if !self.configures(call, i, at) {
                 self.expr_read(argument, at, reads);
             }
         }
@@ -673,7 +678,14 @@ impl<'a> Analyser<'a> {
         if matches!(function.kind, 'a' | 'w') {
             self.unreplayable(format!("the aggregate {}() may depend on the order of rows", function.name));
         }
+        if function.oids == Some(Oids::Names) {
+            self.unreplayable(super::oids::REASON);
+        }
         if function.volatility == Volatility::Immutable {
+            if function.oids.is_some() {
+                // It may hash labels. In other languages that is not known, and seldom.
+                self.analyses_body(index, function);
+            }
             return;
         }
         if let Some(known) = extension_function(function) {
@@ -774,11 +786,10 @@ fn makes_records(name: &str) -> bool {
     matches!(rest, Some("_populate_record" | "_populate_recordset" | "_to_record" | "_to_recordset"))
 }
 
-/// Types whose values are OIDs of objects.
-fn is_reg_type(name: &Name) -> bool {
-    let last = name.last();
-    matches!(name.schema(), None | Some("pg_catalog"))
-        && (matches!(last, "oid" | "oidvector" | "xid" | "xid8" | "cid" | "tid") || last.starts_with("reg"))
+/// Types of which a value is an OID, or tells where a row lies, whether it shows as a number or a name.
+fn is_system_number(name: &Name) -> bool {
+    let is_number = matches!(name.last(), "oid" | "oidvector" | "xid" | "xid8" | "cid" | "tid");
+    is_number && matches!(name.schema(), None | Some("pg_catalog")) || super::oids::is_name_type(name)
 }
 
 fn is_arithmetic(name: &Name) -> bool {

@@ -15,7 +15,7 @@ use crate::ast::{Call, CreateTable, Expr, Literal, Name, Parted, PartedBy, Targe
 use crate::catalogue::{Column, Oids};
 use crate::class::Refusal;
 use crate::functions::{Behaviour, builtin};
-use crate::value::{has_number, oid};
+use crate::value::{has_number, names_name_type, oid};
 
 /// Why such a statement is not replayed.
 pub(super) const REASON: &str = "it depends on OIDs, which differ between servers";
@@ -92,10 +92,7 @@ impl<'a> Analyser<'a> {
             }
             Expr::Literal { value: Literal::Null, .. } | Expr::Default { .. } => {}
             Expr::Param { number, at: place } if !self.scope_is_body(at.scope) => {
-                self.param_place(*number, *place);
-                if !self.oid_words.params.contains(number) {
-                    self.oid_words.params.push(*number);
-                }
+                self.named_param(*number, *place, at.scope);
             }
             _ if self.keeps_names(expr, receiver, at.scope) => {}
             Expr::Literal { value: Literal::Int(_) | Literal::Number(_), .. } => {
@@ -106,6 +103,17 @@ impl<'a> Analyser<'a> {
                 self.unreplayable(REASON);
                 self.expr(expr, at);
             }
+        }
+    }
+
+    /// A parameter that is read as the name of an object.
+    fn named_param(&mut self, number: u32, place: u32, scope: ScopeId) {
+        if self.scope_is_body(scope) {
+            return;
+        }
+        self.param_place(number, place);
+        if !self.oid_words.params.contains(&number) {
+            self.oid_words.params.push(number);
         }
     }
 
@@ -178,24 +186,130 @@ impl<'a> Analyser<'a> {
         })
     }
 
-    /// A cast to a type of names that users made of one of the system: a domain, a composite.
+    /// Whether users made a type of one whose values are names: a domain, a composite, the row of a table.
     pub(super) fn is_of_names(&self, name: &Name) -> bool {
-        let is_meant =
-            |schema: &str, of: &str| of == name.last() && name.schema().is_none_or(|wanted| wanted == schema);
-        let catalogue = self.catalogue();
-        catalogue.types.iter().any(|t| t.oids == Some(Oids::Names) && is_meant(&t.schema, &t.name))
-            || catalogue
-                .tables
-                .iter()
-                .any(|t| is_meant(&t.schema, &t.name) && t.columns.iter().any(Column::holds_names))
+        self.oids_of_users_type(name) == Some(Oids::Names)
     }
 
-    /// The name of a configuration or dictionary as an argument of a function of text search, as in
-    /// `to_tsvector('english'::regconfig, body)`: the function goes by what it names.
-    pub(super) fn configures(&mut self, call: &Call, argument: &Expr, at: At) -> bool {
-        let Some((text, place)) = configuration(call, argument) else { return false };
-        self.named_literal(text, place, at.scope);
-        true
+    /// Whether values of a type are names, or contain them.
+    pub(super) fn shows_oids_as_names(&self, name: &Name) -> bool {
+        self.oids_of_type(name) == Some(Oids::Names)
+    }
+
+    /// What values of a type of users hold: of the first schema of the search path that has a type of that name.
+    fn oids_of_users_type(&self, name: &Name) -> Option<Oids> {
+        let catalogue = self.catalogue();
+        let by_names = |oids: &Oids| *oids == Oids::Names;
+        let of = |schema: &str| {
+            let of_type = catalogue.types.iter().find(|t| t.schema == schema && t.name == name.last());
+            let of_row = || catalogue.tables.iter().find(|t| t.schema == schema && t.name == name.last());
+            match of_type {
+                Some(found) => Some(found.oids),
+                None => of_row().map(|t| t.columns.iter().filter_map(|c| c.oids).max_by_key(by_names)),
+            }
+        };
+        match name.schema() {
+            Some(schema) => of(schema).flatten(),
+            None => self.context.search_path.iter().find_map(|schema| of(schema)).flatten(),
+        }
+    }
+
+    /// An argument of a function of text search that is a configuration or dictionary, as in
+    /// `to_tsvector('english'::regconfig, body)`: the function goes by what it names, so that names may come from columns, too.
+    pub(super) fn configures(&mut self, call: &'a Call, argument: usize, at: At) -> bool {
+        let Some(expr) = configuration(call, argument) else { return false };
+        let configures = self.is_configuration(expr, at.scope);
+        if configures {
+            self.configuration(expr, at);
+        }
+        configures
+    }
+
+    /// Whether an expression is certainly a configuration or dictionary of text search: a column, a cast, or one of several
+    /// such, as CASE and COALESCE choose them.
+    fn is_configuration(&self, expr: &Expr, scope: ScopeId) -> bool {
+        match expr {
+            Expr::Column { .. } => {
+                self.names_column(expr, scope).is_some_and(|c| CONFIGURATIONS.contains(&c.type_name.as_str()))
+            }
+            Expr::Cast { value, to } => {
+                let plain =
+                    matches!(&**value, Expr::Literal { .. } | Expr::Param { .. } | Expr::Column { .. });
+                let named = matches!(to.name.schema(), None | Some("pg_catalog")) && !to.array;
+                let text = match &**value {
+                    Expr::Column { .. } => self.is_configuration(value, scope),
+                    _ => true,
+                };
+                plain && text && named && CONFIGURATIONS.contains(&to.name.last())
+            }
+            Expr::Form(parts) => {
+                let chosen = |e: &Expr| match e {
+                    Expr::Literal { value: Literal::Text(_) | Literal::Null, .. } => true,
+                    Expr::Form(none) if none.is_empty() => true,
+                    // Beside a configuration a column is one, too: the server takes nothing else there.
+                    Expr::Column { path, star: false, .. } if self.resolve_column(scope, path).is_none() => {
+                        true
+                    }
+                    _ => self.is_configuration(e, scope),
+                };
+                match case(parts) {
+                    Some((test, whens, otherwise)) => {
+                        let tests = whens.iter().map(|(when, _)| *when).chain([test]);
+                        let results = || whens.iter().map(|(_, result)| *result).chain([otherwise]);
+                        tests.into_iter().all(|e| !self.tells_oids(e, scope))
+                            && results().all(chosen)
+                            && results().any(|e| self.is_configuration(e, scope))
+                    }
+                    // COALESCE and NULLIF. GREATEST and LEAST, which go by OIDs, have one part.
+                    None => {
+                        parts.len() > 1
+                            && parts.iter().all(chosen)
+                            && parts.iter().any(|e| self.is_configuration(e, scope))
+                    }
+                }
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether what [`Self::is_configuration`] found gives a number in the place of a name.
+    fn is_numbered(expr: &Expr) -> bool {
+        match expr {
+            Expr::Literal { value: Literal::Text(text), .. } => has_number(text),
+            Expr::Cast { value, .. } => Self::is_numbered(value),
+            Expr::Form(parts) => match case(parts) {
+                Some((_, whens, otherwise)) => {
+                    whens.iter().map(|(_, result)| *result).chain([otherwise]).any(Self::is_numbered)
+                }
+                None => parts.iter().any(Self::is_numbered),
+            },
+            _ => false,
+        }
+    }
+
+    /// What [`Self::is_configuration`] found.
+    fn configuration(&mut self, expr: &'a Expr, at: At) {
+        match expr {
+            Expr::Cast { value, .. } => self.configuration(value, at),
+            Expr::Literal { value: Literal::Text(text), at: place } => {
+                self.named_literal(text, *place, at.scope);
+            }
+            Expr::Param { number, at: place } => self.named_param(*number, *place, at.scope),
+            // Found to be one that holds names.
+            Expr::Column { .. } => {}
+            Expr::Form(parts) => match case(parts) {
+                Some((test, whens, otherwise)) => {
+                    self.expr(test, at);
+                    for (when, result) in whens {
+                        self.expr(when, at);
+                        self.configuration(result, at);
+                    }
+                    self.configuration(otherwise, at);
+                }
+                None => parts.iter().for_each(|part| self.configuration(part, at)),
+            },
+            _ => self.expr(expr, at),
+        }
     }
 
     // Definitions. What is computed in them is computed by each replica, and cannot be shipped.
@@ -217,11 +331,15 @@ impl<'a> Analyser<'a> {
             Expr::Call(call) => {
                 let hashes = matches!(call.name.schema(), None | Some("pg_catalog"))
                     && builtin(call.name.last(), call.arguments.len()) == Some(Behaviour::Oids);
-                let argument = |e: &Expr| {
-                    configuration(call, e).is_none_or(|(text, _)| has_number(text))
-                        && self.tells_oids(e, scope)
+                let path = self.context.search_path;
+                let mut functions = self.catalogue().functions_named(&call.name, path);
+                let argument = |(i, e): (usize, &Expr)| match configuration(call, i) {
+                    Some(_) if self.is_configuration(e, scope) => Self::is_numbered(e),
+                    _ => self.tells_oids(e, scope),
                 };
-                hashes || call.arguments.iter().any(argument)
+                hashes
+                    || functions.any(|(_, f)| f.oids == Some(Oids::Names))
+                    || call.arguments.iter().enumerate().any(argument)
             }
             Expr::Operator { left, right, .. } => {
                 left.iter().chain(right).any(|side| self.tells_oids(side, scope))
@@ -373,16 +491,12 @@ impl<'a> Analyser<'a> {
         if is_name_type(name) {
             return Some(Oids::Names);
         }
-        let element = name.last().strip_prefix('_').unwrap_or(name.last());
-        let is_meant = |schema: &str, of: &str| {
-            (of == name.last() || of == element) && name.schema().is_none_or(|wanted| wanted == schema)
+        let of_element = || {
+            let mut parts: Vec<String> = name.schema().map(str::to_owned).into_iter().collect();
+            parts.push(name.last().strip_prefix('_')?.to_owned());
+            self.oids_of_users_type(&Name::new(parts))
         };
-        let catalogue = self.catalogue();
-        let types = catalogue.types.iter().filter(|t| is_meant(&t.schema, &t.name)).filter_map(|t| t.oids);
-        let rows = catalogue.tables.iter().filter(|t| is_meant(&t.schema, &t.name));
-        types
-            .chain(rows.flat_map(|t| t.columns.iter().filter_map(|c| c.oids)))
-            .max_by_key(|oids| *oids == Oids::Names)
+        self.oids_of_users_type(name).or_else(of_element)
     }
 }
 
@@ -399,30 +513,41 @@ fn is_text(to: &TypeRef) -> bool {
     matches!(scalar_oid(&plain), Some(oid::TEXT | oid::VARCHAR | oid::BPCHAR))
 }
 
-/// `regclass` and kin.
+/// `regclass` and kin, and arrays of them by their own names.
 pub(super) fn is_name_type(name: &Name) -> bool {
-    let last = name.last().strip_prefix('_').unwrap_or(name.last());
-    matches!(name.schema(), None | Some("pg_catalog")) && last.starts_with("reg")
+    matches!(name.schema(), None | Some("pg_catalog")) && names_name_type(name.last())
 }
 
-/// The text of a literal that names a configuration of text search to a function that takes one, and where it stands.
-fn configuration<'e>(call: &Call, argument: &'e Expr) -> Option<(&'e str, u32)> {
-    let takes = matches!(call.name.schema(), None | Some("pg_catalog"))
-        && matches!(
-            call.name.last(),
-            "to_tsvector"
-                | "to_tsquery"
-                | "plainto_tsquery"
-                | "phraseto_tsquery"
-                | "websearch_to_tsquery"
-                | "json_to_tsvector"
-                | "jsonb_to_tsvector"
-                | "ts_headline"
-                | "ts_lexize"
-                | "get_current_ts_config"
-        );
-    let Expr::Cast { value, to } = argument else { return None };
-    let Expr::Literal { value: Literal::Text(text), at } = &**value else { return None };
-    let named = matches!(to.name.schema(), None | Some("pg_catalog")) && !to.array;
-    (takes && named && CONFIGURATIONS.contains(&to.name.last())).then_some((text, *at))
+/// The argument at a place of a function's call, if that may be a configuration or dictionary of text search.
+fn configuration(call: &Call, argument: usize) -> Option<&Expr> {
+    let least = match call.name.last() {
+        "to_tsvector"
+        | "to_tsquery"
+        | "plainto_tsquery"
+        | "phraseto_tsquery"
+        | "websearch_to_tsquery"
+        | "ts_lexize" => 2,
+        "json_to_tsvector" | "jsonb_to_tsvector" | "ts_headline" => 3,
+        _ => return None,
+    };
+    let takes = matches!(call.name.schema(), None | Some("pg_catalog")) && argument == 0;
+    call.arguments.first().filter(|_| takes && call.arguments.len() >= least)
+}
+
+/// The parts of a CASE: what it tests, the conditions with their results, and the default. A COALESCE that looks like one is
+/// taken for it.
+type Case<'e> = (&'e Expr, Vec<(&'e Expr, &'e Expr)>, &'e Expr);
+
+fn case(parts: &[Expr]) -> Option<Case<'_>> {
+    let [test, whens @ .., otherwise] = parts else { return None };
+    if whens.is_empty() {
+        return None;
+    }
+    let mut pairs = Vec::with_capacity(whens.len());
+    for when in whens {
+        let Expr::Form(pair) = when else { return None };
+        let [test, result] = pair.as_slice() else { return None };
+        pairs.push((test, result));
+    }
+    Some((test, pairs, otherwise))
 }

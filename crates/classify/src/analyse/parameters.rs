@@ -238,7 +238,7 @@ impl<'a> Analyser<'a> {
             Expr::Call(call) if call.arguments.is_empty() => Some(()),
             // What nextval() names is pinned and gone once its value is frozen.
             Expr::Call(call) if self.edits_cover(call.at) => Some(()),
-            Expr::Form(parts) => parts.iter().try_for_each(|e| match e {
+            Expr::Form(parts) => crate::ast::form_parts(parts).iter().try_for_each(|e| match e {
                 Expr::Column { .. } => Some(()),
                 _ => None,
             }),

@@ -7,7 +7,7 @@
 use super::Analyser;
 use super::block::{EntryColumns, ScopeId};
 use super::expr::is_system_column;
-use crate::ast::{self, Body, Expr, From, Literal, Name, Query};
+use crate::ast::{self, Body, Expr, From, Literal, Query};
 
 impl<'a> Analyser<'a> {
     /// Refuses a condition that compares a system column of a user's table with a value from outside the statement.
@@ -35,7 +35,7 @@ impl<'a> Analyser<'a> {
             Expr::OfArray { left, right, .. } => vec![left, right],
             Expr::In { left, list, .. } => std::iter::once(&**left).chain(list).collect(),
             Expr::Chain { operands, .. } => operands.iter().collect(),
-            Expr::Form(parts) => parts.iter().collect(),
+            Expr::Form(parts) => ast::form_parts(parts).iter().collect(),
             Expr::Subquery { test: Some(test), query, .. } => {
                 return self.place(test, scope).filter(|_| !is_of_rows(query));
             }
@@ -71,7 +71,7 @@ impl<'a> Analyser<'a> {
                 }
             }
             // The name of a table is the same everywhere.
-            Expr::Cast { value, to } if reads_names(&to.name) => {
+            Expr::Cast { value, to } if super::oids::is_name_type(&to.name) => {
                 self.place(value, scope).filter(|name| name != "tableoid")
             }
             Expr::Cast { value, .. } | Expr::Collate { value } => self.place(value, scope),
@@ -101,7 +101,9 @@ impl<'a> Analyser<'a> {
                         && self.derived_column(scope, path).is_none()
             }
             Expr::Subquery { query, .. } => is_of_rows(query),
-            Expr::Cast { value, to } => reads_names(&to.name) || self.is_from_rows(value, scope),
+            Expr::Cast { value, to } => {
+                super::oids::is_name_type(&to.name) || self.is_from_rows(value, scope)
+            }
             Expr::Collate { value } => self.is_from_rows(value, scope),
             Expr::Call(call) => any(&call.arguments),
             Expr::Row(parts) => parts.iter().all(|part| self.is_from_rows(part, scope)),
@@ -141,17 +143,12 @@ impl<'a> Analyser<'a> {
     }
 }
 
-/// Whether a type (regclass and kin) turns names, which are the same everywhere, into numbers.
-fn reads_names(name: &Name) -> bool {
-    matches!(name.schema(), None | Some("pg_catalog")) && name.last().starts_with("reg")
-}
-
 /// Whether an expression is a constant or parameter.
 fn is_given(expr: &Expr) -> bool {
     match expr {
         Expr::Literal { value, .. } => *value != Literal::Null,
         Expr::Param { .. } => true,
-        Expr::Cast { value, to } => !reads_names(&to.name) && is_given(value),
+        Expr::Cast { value, to } => !super::oids::is_name_type(&to.name) && is_given(value),
         _ => false,
     }
 }

@@ -29,24 +29,18 @@ pub(super) fn sql_body(body: &str) -> String {
     body.to_owned()
 }
 
+/// What stands for a function among what is being analysed.
+fn body_key(index: usize) -> (u64, u64) {
+    (u64::MAX - 1, index as u64)
+}
+
 impl<'a> Analyser<'a> {
     /// A stable or volatile function of a user that is called.
     pub(super) fn function_body(&mut self, index: usize, function: &'a Function) {
-        let key = (u64::MAX - 1, index as u64);
-        if self.active.contains(&key) {
+        if self.active.contains(&body_key(index)) {
             return;
         }
-        let analysed = function.language == "sql"
-            && function.settings.is_empty()
-            && self.nesting < NESTING_MAX
-            && self.spend()
-            && {
-                self.active.push(key);
-                let analysed = self.sql_statements(&function.body);
-                self.active.pop();
-                analysed
-            };
-        if analysed {
+        if self.analyses_body(index, function) {
             self.effects.takes_snapshots |= function.volatility == Volatility::Volatile;
             return;
         }
@@ -70,6 +64,19 @@ impl<'a> Analyser<'a> {
                 ));
             }
         }
+    }
+
+    /// Analyses the body of a function in SQL; false if it is not known what it does, or it is being analysed.
+    pub(super) fn analyses_body(&mut self, index: usize, function: &'a Function) -> bool {
+        let key = body_key(index);
+        let may = function.language == "sql" && function.settings.is_empty() && self.nesting < NESTING_MAX;
+        if !may || self.active.contains(&key) || !self.spend() {
+            return false;
+        }
+        self.active.push(key);
+        let analysed = self.sql_statements(&function.body);
+        self.active.pop();
+        analysed
     }
 
     /// Analyses the statements of an SQL function; false if it holds any but queries and changes of rows.

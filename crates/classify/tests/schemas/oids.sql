@@ -30,3 +30,19 @@ CREATE TABLE hashed_plainly_0 PARTITION OF hashed_plainly FOR VALUES WITH (MODUL
 CREATE VIEW watched_names AS SELECT id, r FROM watched;
 CREATE MATERIALIZED VIEW watched_rows AS SELECT id, r FROM watched;
 CREATE FUNCTION same_text(t text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT t';
+
+CREATE TABLE searched (id int PRIMARY KEY, config regconfig, lang text, body text, b bigint, words tsvector,
+    found tsvector GENERATED ALWAYS AS (to_tsvector(config, coalesce(body, ''))) STORED,
+    chosen tsvector GENERATED ALWAYS AS (
+        to_tsvector(CASE lang WHEN 'de' THEN 'german'::regconfig ELSE 'english'::regconfig END, body)) STORED);
+CREATE TYPE region AS (name text, code int);
+CREATE TABLE regions (id int PRIMARY KEY, r region);
+CREATE SCHEMA elsewhere;
+CREATE TABLE elsewhere.labelled (id int, r regclass);
+CREATE FUNCTION numbered(r regclass) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT $1::oid::bigint';
+CREATE FUNCTION hashed(m mood) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT hashenum($1)';
+CREATE FUNCTION spoken(m mood) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT CASE WHEN $1 > ''sad'' THEN $1::text END';
+CREATE FUNCTION config_of(lang text) RETURNS regconfig LANGUAGE sql IMMUTABLE
+    AS 'SELECT CASE lang WHEN ''de'' THEN ''german''::regconfig ELSE ''english''::regconfig END';
+CREATE FUNCTION words_of(config regconfig, body text) RETURNS tsvector LANGUAGE sql IMMUTABLE
+    AS 'SELECT to_tsvector(config, body)';
