@@ -357,7 +357,14 @@ fn statements_are_cancelled_at_any_moment_and_happen_on_all_replicas_or_on_none(
                     let sql = format!("UPDATE t SET v = v + 1, note = 'n{n}' WHERE id = '{id}'");
                     match worker.simple_query(&sql).await {
                         Ok(_) => done += 1,
-                        Err(error) => assert_eq!(error.code(), Some(&SqlState::QUERY_CANCELED), "{error}"),
+                        Err(error) => {
+                            assert_eq!(
+                                error.code(),
+                                Some(&SqlState::QUERY_CANCELED),
+                                "{:?}",
+                                error.as_db_error()
+                            )
+                        }
                     }
                 }
                 canceller.abort();

@@ -79,7 +79,7 @@ fn definitions_and_sequences_that_differ_are_named() {
             ),
             (
                 "SELECT setval('shop.ticket', 5000)",
-                "SELECT setval('shop.ticket', 1000)",
+                "SELECT setval('shop.ticket', 1001)",
                 "sequence shop.ticket (next ",
             ),
             (
