@@ -24,6 +24,9 @@ pub const SESSION_MARK: i32 = 0x6f63_3270;
 /// Second key of an agent's own session; that of a lane is the replica's incarnation, which is greater.
 pub const AGENT_MARK: u64 = 0;
 
+/// Between attempts to connect to a Unix socket whose server is busy.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
 /// Who connects to a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
@@ -118,7 +121,7 @@ impl Connector {
     pub async fn open_stream(&self) -> Result<Stream, LaneError> {
         if self.address.host.starts_with('/') {
             let path = format!("{}/.s.PGSQL.{}", self.address.host, self.address.port);
-            return Ok(Stream::Unix(UnixStream::connect(path).await?));
+            return Ok(Stream::Unix(connect_socket(&path).await?));
         }
         let mut stream =
             TcpStream::connect((self.address.host.as_str(), self.address.port)).await.map_err(cause)?;
@@ -243,6 +246,19 @@ enum Exchange {
     Final(scram::AwaitingServerFinal),
 }
 
+/// Connects to a Unix socket. Where a TCP connection waits until the server accepts it, this is refused while too many wait
+/// already, which says that the server is busy (with a flood of cancel requests, say), not that it is lost.
+async fn connect_socket(path: &str) -> std::io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                tokio::time::sleep(BUSY_PAUSE).await
+            }
+            connected => return connected,
+        }
+    }
+}
+
 /// Lets the system find out that the host at the other end is gone while nothing is sent to it. There is no limit for sent
 /// bytes here (TCP_USER_TIMEOUT): it counts the time, too, for which a server that is well reads nothing, as during a COPY
 /// that waits for a lock. What is sent into the void is noticed by [`crate::health`], which asks.
@@ -273,6 +289,7 @@ fn unexpected(what: &str) -> LaneError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use socket2::{Domain, SockAddr, Type};
 
     #[test]
     fn lanes_override_the_limits_that_their_server_knows() {
@@ -281,5 +298,39 @@ mod tests {
             [15, 17, 9, 0]
         );
         assert_eq!([0, 13, 14, 16, 17, 18].map(|version| limits_of(version).len()), [1, 1, 2, 2, 3, 3]);
+    }
+
+    #[tokio::test]
+    async fn a_socket_where_too_many_wait_is_asked_again_until_there_is_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+        listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+        listener.listen(0).unwrap();
+        let path = path.to_str().unwrap();
+        let mut waiting = Vec::new();
+        let refused = loop {
+            match UnixStream::connect(path).await {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), std::io::ErrorKind::WouldBlock);
+
+        let connecting = connect_socket(path);
+        tokio::pin!(connecting);
+        tokio::select! {
+            biased;
+            connected = &mut connecting => panic!("there is no room: {connected:?}"),
+            () = tokio::time::sleep(BUSY_PAUSE * 3) => {}
+        }
+        listener.accept().unwrap();
+        connecting.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_nobody_listens_to_is_an_error_at_once() {
+        let error = connect_socket("/nonexistent/socket").await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
     }
 }
