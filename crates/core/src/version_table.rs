@@ -22,6 +22,7 @@ const SCAN_MAX: usize = 64;
 pub struct VersionTable {
     spaces: HashMap<(TableId, Space), SmallVec<[Group; 2]>>,
     everything: Csn,
+    definitions: Csn,
     newest: Csn,
     history: VecDeque<(Csn, Item)>,
     forgotten: Csn,
@@ -49,6 +50,9 @@ impl VersionTable {
             self.history.push_back((csn, item.clone()));
             if item.table == TableId::ALL {
                 self.everything = csn;
+                if item.space == Space::Schema {
+                    self.definitions = csn;
+                }
                 continue;
             }
             let groups = self.spaces.entry((item.table, item.space)).or_default();
@@ -60,6 +64,12 @@ impl VersionTable {
             groups[at].newest = csn;
             groups[at].writers.insert(item.equals.iter().map(|(_, value)| *value).collect(), csn);
         }
+    }
+
+    /// The last commit that changed definitions and named no tables, as of a view or a function.
+    #[must_use]
+    pub fn last_of_definitions(&self) -> Csn {
+        self.definitions
     }
 
     /// The last commit that wrote something that overlaps the item; at least [`Self::forgotten`] only when known

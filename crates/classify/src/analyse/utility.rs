@@ -108,10 +108,11 @@ impl<'a> Analyser<'a> {
                 // The query is not run, only kept.
                 let _ = query;
                 // Who reads a view names the tables behind it, not the view, and locks it on the server all the same.
-                if let Resolved::View(_) = self.peek(name) {
-                    self.touch_everything(Mode::Exclusive);
-                }
-                self.new_relation_ddl("CREATE VIEW", name, &[])
+                let replaced = match self.peek(name) {
+                    Resolved::View(_) => std::slice::from_ref(name),
+                    _ => &[],
+                };
+                self.new_relation_ddl("CREATE VIEW", name, replaced)
             }
             Utility::AlterTable { table, kind, commands } => {
                 let effect = commands.iter().map(|c| c.effect).max().unwrap_or(AlterEffect::CatalogueOnly);
@@ -480,7 +481,7 @@ impl<'a> Analyser<'a> {
     fn ddl(&mut self, command: &'static str, names: &[Name], rewrites: bool) -> Kind {
         self.effects.writes = true;
         self.refuse_moments(command);
-        let mut tables = Vec::new();
+        let (mut tables, mut named_otherwise) = (Vec::new(), false);
         for name in names {
             match self.resolve(name) {
                 Resolved::Table(table) => self.add_with_inheritors(table, &mut tables),
@@ -488,9 +489,13 @@ impl<'a> Analyser<'a> {
                     self.effects.writes = false;
                     return self.temporary_object(command);
                 }
-                Resolved::View(_) | Resolved::Sequence(_) => self.touch_everything(Mode::Exclusive),
-                // An index is known by its table only; an unknown name is an error or a new object.
-                Resolved::Unknown | Resolved::System => self.touch_everything(Mode::Exclusive),
+                Resolved::Sequence(_) => self.touch_everything(Mode::Exclusive),
+                // An index is known by its table only; an unknown name is an error or a new object. Whoever reads by way of
+                // either holds a lock on it at a server.
+                Resolved::View(_) | Resolved::Unknown | Resolved::System => {
+                    self.touch_everything(Mode::Exclusive);
+                    named_otherwise = true;
+                }
             }
         }
         for table in &tables {
@@ -499,6 +504,7 @@ impl<'a> Analyser<'a> {
         if !self.catalogue().event_triggers.iter().all(only_notifies) {
             self.touch_everything(Mode::Exclusive);
         }
+        tables.extend(named_otherwise.then_some(TableId::ALL));
         Kind::Ddl { command, tables, rewrites, temporary: false, unlogged: false }
     }
 

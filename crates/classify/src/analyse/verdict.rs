@@ -71,7 +71,8 @@ impl<'a> Analyser<'a> {
             }
             self.number_rows(determinism, count.clone(), copied.clone(), &numbers);
         }
-        let access = self.access(&numbers);
+        let defines = matches!(kind, Kind::Ddl { .. });
+        let access = self.access(&numbers, defines);
         let is_keyed = self.everything.is_none()
             && !access.items.is_empty()
             && access.items.iter().all(|item| !item.columns.is_empty());
@@ -154,8 +155,9 @@ impl<'a> Analyser<'a> {
         Pinned::Some(self.pinned.iter().filter_map(hash).collect())
     }
 
-    /// The access set; `numbers` are the final numbers of frozen values.
-    fn access(&mut self, numbers: &[Option<u32>]) -> AccessTemplate {
+    /// The access set; `numbers` are the final numbers of frozen values. Whoever `defines` and takes the whole database says so:
+    /// by what is read through a name it may lie elsewhere from then on.
+    fn access(&mut self, numbers: &[Option<u32>], defines: bool) -> AccessTemplate {
         let mut items = std::mem::take(&mut self.items);
         if let Some(mode) = self.everything {
             items.retain(|item| !mode.covers(item.mode));
@@ -163,7 +165,7 @@ impl<'a> Analyser<'a> {
                 0,
                 ItemTemplate {
                     table: TableId::ALL,
-                    space: Space::Rows,
+                    space: if defines && mode.writes() { Space::Schema } else { Space::Rows },
                     mode,
                     columns: Vec::new(),
                     null: NullRule::Skip,

@@ -564,3 +564,30 @@ fn transaction_that_becomes_read_only_late_refuses_writes_and_keeps_those_before
         at_once(&client, "ROLLBACK").await;
     });
 }
+
+/// Readers of a view take items of the tables behind it, and a lock on the view at their server.
+#[test]
+fn view_is_replaced_and_an_index_dropped_when_those_who_read_by_them_have_ended() {
+    block_on(async {
+        let made = "CREATE VIEW v AS SELECT n FROM a; CREATE INDEX by_n ON a (n)";
+        let (three, [reader, definer]) = start(&[TWO_TABLES, made]).await;
+        let changes = ["CREATE OR REPLACE VIEW v AS SELECT n FROM b", "DROP INDEX by_n"];
+        for begins in ["UPDATE b SET n = 1", "SELECT 1"] {
+            at_once(&reader, "BEGIN").await;
+            at_once(&reader, begins).await;
+            assert_eq!(at_once(&reader, "SELECT * FROM v").await, "0");
+            at_once(&definer, "SET lock_timeout = '100ms'").await;
+            for change in changes {
+                let waited = definer.batch_execute(change).await.unwrap_err();
+                assert_eq!(waited.code(), Some(&SqlState::LOCK_NOT_AVAILABLE), "{change}: {waited}");
+            }
+            at_once(&reader, "COMMIT").await;
+        }
+        at_once(&definer, "RESET lock_timeout").await;
+        for change in changes {
+            at_once(&definer, change).await;
+        }
+        assert_eq!(at_once(&reader, "SELECT * FROM v").await, "1");
+        three.assert_identical();
+    });
+}

@@ -567,11 +567,13 @@ impl Onecopy {
         self.versions.floor(accesses).max(referenced.unwrap_or_default()).max(reserved)
     }
 
-    /// Whether a definition has changed since a read phase gave its snapshot up. What was read there may lie elsewhere now (behind
-    /// a view, in a function): neither its items nor equal answers say what it must be validated against.
+    /// Whether a definition has changed since a read phase took its snapshot. What was read there may lie elsewhere now (behind a
+    /// view, in a function): neither its items nor equal answers say what it must be validated against.
     fn reads_by_old_definitions(&self, id: TxnId) -> bool {
         let Some(txn) = self.txns.get(&id) else { return false };
-        txn.left_snapshot.is_some_and(|position| position < self.schema_changed)
+        let changed = self.schema_changed.max(self.versions.last_of_definitions());
+        let position = txn.left_snapshot.or(txn.snapshot.map(|snapshot| snapshot.position));
+        position.is_some_and(|position| position < changed)
             && txn.pending.as_ref().is_some_and(|pending| pending.before.has_read())
     }
 

@@ -790,10 +790,13 @@ fn a_write_after_a_snapshot_was_given_up_is_validated_against_that_snapshot() {
     }
 }
 
-/// Changes and commits a definition that nobody else has to do with.
-fn change_another_definition(rig: &mut Rig, txn: TxnId, home: ReplicaId, csn: u64) {
-    let other = Access::new(Item::table(TableId(2)), Mode::Exclusive);
-    rig.single(txn, statement(StatementKind::Schema, &[other]));
+/// Changes and commits a definition: of a table that nobody else has to do with, or of something that names no table, as a view.
+fn change_definition(rig: &mut Rig, of_table: bool, txn: TxnId, home: ReplicaId, csn: u64) {
+    let (kind, item) = match of_table {
+        true => (StatementKind::Schema, Item::table(TableId(2))),
+        false => (StatementKind::Write, Item::schema(TableId::ALL)),
+    };
+    rig.single(txn, statement(kind, &[Access::new(item, Mode::Exclusive)]));
     rig.done(txn, OP0, home);
     rig.durable(csn);
     rig.applied(home, csn);
@@ -802,13 +805,46 @@ fn change_another_definition(rig: &mut Rig, txn: TxnId, home: ReplicaId, csn: u6
 
 #[test]
 fn what_was_read_in_a_snapshot_that_was_given_up_does_not_outlive_a_change_of_definitions() {
-    for next in [read(5), write(7)] {
+    for (next, of_table) in [(read(5), true), (write(7), true), (read(5), false), (write(7), false)] {
         let mut rig = rig_without_its_snapshot();
-        change_another_definition(&mut rig, T3, R0, 1);
+        if !of_table {
+            // It waits for whoever holds something.
+            rig.done(T2, OP0, R1);
+            rig.durable(1);
+            rig.applied(R1, 1);
+            rig.applied(R0, 1);
+        }
+        change_definition(&mut rig, of_table, T3, R0, if of_table { 1 } else { 2 });
         rig.statement(T1, OP2, next);
         rig.expect(&[Effect::Refuse { txn: T1, op: OP2, reason: Refusal::ReadsChanged }]);
         assert!(rig.protocol.locks.held(T1).is_empty());
     }
+}
+
+#[test]
+fn a_first_write_after_a_view_was_replaced_does_not_go_on_from_earlier_reads_but_one_after_other_writes_does()
+{
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.done(T1, OP0, R0);
+    change_definition(&mut rig, false, T3, R1, 1);
+    rig.statement(T1, OP1, write(7));
+    let refused = Effect::Refuse { txn: T1, op: OP1, reason: Refusal::ReadsChanged };
+    rig.expect(&[leave(T1, R0), refused]);
+
+    let mut rig = self::rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, read(1));
+    rig.done(T1, OP0, R0);
+    let everything = Access::new(Item::everything(), Mode::Exclusive);
+    rig.single(T3, statement(StatementKind::Write, &[everything]));
+    rig.done(T3, OP0, R1);
+    rig.durable(1);
+    rig.applied(R1, 1);
+    rig.effects.clear();
+    rig.statement(T1, OP1, write(7));
+    assert!(rig.effects.contains(&Effect::Revalidate { txn: T1, replica: R1, how: OPEN_HOME }));
 }
 
 #[test]
@@ -821,7 +857,7 @@ fn a_first_write_that_waited_while_a_definition_changed_does_not_go_on_from_earl
     rig.effects.clear();
     rig.statement(T1, OP1, write(2));
     rig.expect(&[leave(T1, R0)]);
-    change_another_definition(&mut rig, T3, R0, 1);
+    change_definition(&mut rig, true, T3, R0, 1);
     rig.done(T2, OP0, R1);
     rig.durable(2);
     assert!(rig.effects.contains(&Effect::Refuse { txn: T1, op: OP1, reason: Refusal::ReadsChanged }));
