@@ -6,6 +6,7 @@ use std::str::FromStr;
 use onecopy_core::protocol::SELECTABLE;
 use onecopy_sim::perf::{self, Discipline, Items, Measured, Peak};
 use onecopy_workload::tpcw::MixName;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A system's name that nobody has.
@@ -205,8 +206,8 @@ pub enum Metric {
     SchedulerMessages,
 }
 
-/// What came of an experiment with one seed, at its peak.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// What came of an experiment with one seed, at its peak. The names are those of columns in `runs.csv`.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Figures {
     /// Users at the peak.
     pub users: u32,

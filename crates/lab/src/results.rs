@@ -60,9 +60,9 @@ struct Common {
     build: String,
 }
 
-/// A line of the file.
+/// What a line of the file is about; the figures of the same line are a [`Figures`].
 #[derive(Serialize, Deserialize, Debug)]
-struct Row {
+struct Key {
     workload: String,
     system: String,
     databases: u16,
@@ -76,20 +76,6 @@ struct Row {
     measured_s: u64,
     build: String,
     seed: u64,
-    users: u32,
-    peak: f64,
-    response_ms: f64,
-    response_p50_ms: f64,
-    response_p90_ms: f64,
-    response_p99_ms: f64,
-    execution_ms: f64,
-    waiting_ms: f64,
-    reading: f64,
-    writing: f64,
-    idle: f64,
-    scheduler_messages: f64,
-    refused: f64,
-    runs: u32,
 }
 
 impl Results {
@@ -115,8 +101,11 @@ impl Results {
         if !is_new {
             let on_content = |error| ResultsError::Content { path: path.clone(), error };
             let mut reader = csv::Reader::from_path(&path).map_err(on_content)?;
-            for row in reader.deserialize() {
-                results.take(row.map_err(on_content)?);
+            let names = reader.headers().map_err(on_content)?.clone();
+            for line in reader.records() {
+                let line = line.map_err(on_content)?;
+                let key = line.deserialize(Some(&names)).map_err(on_content)?;
+                results.take(key, line.deserialize(Some(&names)).map_err(on_content)?);
             }
         }
         let file = OpenOptions::new().create(true).append(true).open(&path).map_err(on_file)?;
@@ -137,43 +126,31 @@ impl Results {
     /// If it cannot be written.
     pub fn add(&mut self, experiment: &Experiment, seed: u64, figures: Figures) -> Result<(), ResultsError> {
         if let Some((path, writer)) = &mut self.file {
-            let row = Row::new(experiment, seed, &figures, &self.common);
-            let written = writer.serialize(row).and_then(|()| writer.flush().map_err(csv::Error::from));
+            let key = Key::new(experiment, seed, &self.common);
+            let written =
+                writer.serialize((key, figures)).and_then(|()| writer.flush().map_err(csv::Error::from));
             written.map_err(|error| ResultsError::Content { path: path.clone(), error })?;
         }
         self.figures.insert((experiment.clone(), seed), figures);
         Ok(())
     }
 
-    fn take(&mut self, row: Row) {
-        let common =
-            Common { warm_up_s: row.warm_up_s, measured_s: row.measured_s, build: row.build.clone() };
-        match row.experiment().filter(|_| common == self.common) {
-            Some(experiment) => _ = self.figures.insert((experiment, row.seed), row.figures()),
+    fn take(&mut self, key: Key, figures: Figures) {
+        let experiment = key.experiment();
+        let common = Common { warm_up_s: key.warm_up_s, measured_s: key.measured_s, build: key.build };
+        match experiment.filter(|_| common == self.common) {
+            Some(experiment) => _ = self.figures.insert((experiment, key.seed), figures),
             None => self.foreign += 1,
         }
     }
 }
 
-impl Row {
-    fn new(experiment: &Experiment, seed: u64, figures: &Figures, common: &Common) -> Row {
+impl Key {
+    fn new(experiment: &Experiment, seed: u64, common: &Common) -> Key {
         let Experiment { mix, system, replicas, speed, conflict_percent, durability, queued, on_tables } =
             *experiment;
         let Common { warm_up_s, measured_s, ref build } = *common;
-        let Figures { users, peak, response_ms, response_p50_ms, response_p90_ms, response_p99_ms, .. } =
-            *figures;
-        let Figures {
-            execution_ms,
-            waiting_ms,
-            reading,
-            writing,
-            idle,
-            scheduler_messages,
-            refused,
-            runs,
-            ..
-        } = *figures;
-        Row {
+        Key {
             workload: mix.name().to_owned(),
             system: system.to_owned(),
             databases: replicas,
@@ -190,20 +167,6 @@ impl Row {
             measured_s,
             build: build.clone(),
             seed,
-            users,
-            peak,
-            response_ms,
-            response_p50_ms,
-            response_p90_ms,
-            response_p99_ms,
-            execution_ms,
-            waiting_ms,
-            reading,
-            writing,
-            idle,
-            scheduler_messages,
-            refused,
-            runs,
         }
     }
 
@@ -223,29 +186,6 @@ impl Row {
             on_tables: self.on_tables,
             ..Experiment::new(mix, &self.system, self.databases).ok()?
         })
-    }
-
-    fn figures(&self) -> Figures {
-        let Row { users, peak, response_ms, response_p50_ms, response_p90_ms, response_p99_ms, .. } = *self;
-        let Row {
-            execution_ms, waiting_ms, reading, writing, idle, scheduler_messages, refused, runs, ..
-        } = *self;
-        Figures {
-            users,
-            peak,
-            response_ms,
-            response_p50_ms,
-            response_p90_ms,
-            response_p99_ms,
-            execution_ms,
-            waiting_ms,
-            reading,
-            writing,
-            idle,
-            scheduler_messages,
-            refused,
-            runs,
-        }
     }
 }
 
