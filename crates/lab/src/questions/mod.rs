@@ -1,0 +1,256 @@
+//! What must be true of measured quantities for a claim to hold.
+//!
+//! Most claims follow from their kind and metric; where a sentence says more than that, its reading stands in its paper's file,
+//! made before anything was compared (docs/laboratory.md, *How claims are read*).
+
+mod by_kind;
+mod cas;
+mod dv;
+
+use std::collections::BTreeSet;
+
+use crate::claims::{Claim, DecidableBy};
+use crate::effort::Effort;
+use crate::experiment::{Experiment, Metric, Mix, databases};
+use crate::quantity::Quantity;
+use crate::verdict::Test;
+
+/// What has to be looked at for a claim.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Question {
+    /// The claim holds if each part does.
+    pub parts: Vec<Part>,
+    /// Why nothing, or not all of it, is looked at.
+    pub remark: Option<String>,
+}
+
+/// A part of a claim.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Part {
+    /// What is looked at.
+    pub label: String,
+    /// What must be true.
+    pub test: Test,
+}
+
+impl Question {
+    /// What has to be run to answer it.
+    pub fn experiments(&self, into: &mut BTreeSet<Experiment>) {
+        self.parts.iter().for_each(|part| part.test.experiments(into));
+    }
+}
+
+/// What has to be looked at for a claim, with so much effort.
+#[must_use]
+pub fn question(claim: &Claim, effort: &Effort) -> Question {
+    let remark = match claim.decidable_by {
+        DecidableBy::Argument => Some("The paper argues; nothing was measured.".to_owned()),
+        DecidableBy::None => Some("It is about the authors' machines.".to_owned()),
+        _ => None,
+    };
+    if remark.is_some() {
+        return Question { parts: Vec::new(), remark };
+    }
+    match parts(claim, effort) {
+        Ok(parts) => Question { parts, remark },
+        Err(Open(reason)) => Question { parts: Vec::new(), remark: Some(reason) },
+    }
+}
+
+/// Why a claim cannot be looked at here.
+struct Open(String);
+
+impl<E: std::error::Error> From<E> for Open {
+    fn from(error: E) -> Open {
+        Open(error.to_string())
+    }
+}
+
+type Parts = Result<Vec<Part>, Open>;
+
+fn parts(claim: &Claim, effort: &Effort) -> Parts {
+    let about = About::new(claim, effort);
+    match claim.id.as_str() {
+        "cas-13" => cas::best_by_more_where_more_is_written(&about?),
+        "cas-14" => cas::lazy_beats_eager(&about?),
+        "cas-17" => cas::a_replica_for_each_read(&about?),
+        "cas-20" => cas::less_where_throughput_is_higher(&about?, Metric::Response, "answers later"),
+        "cas-24" => cas::less_where_throughput_is_higher(&about?, Metric::Waiting, "waits longer"),
+        "cas-21" => cas::mostly_waiting(&about?),
+        "cas-22" => Err(Open(
+            "Waiting for own earlier writes is not told apart from waiting for conflicts yet.".into(),
+        )),
+        "cas-26" => cas::cost_of_fault_tolerance(&about?),
+        "cas-30" => cas::best_at_every_size(&about?),
+        "cas-31" => cas::flattens_where_the_other_grows(&about?),
+        "cas-36" => cas::share_of_writes(&about?),
+        "cas-37" => cas::idle_by_conflicts(&about?),
+        "cas-39" => cas::work_of_the_scheduler(&about?),
+        "cas-40" => cas::same_shape(&about?),
+        "cas-42" | "cas-43" => cas::lead_with_few_conflicts(&about?),
+        "cas-44" => cas::smaller_lead_with_fewer_conflicts(&about?),
+        "cas-45" => cas::conflicts_end_scaling(&about?),
+        "cas-46" => cas::costs_of_interactions(claim),
+        "cas-47" => cas::shares_of_looking(claim),
+        "cas-29" | "dv-23" => Err(Open("Needs real servers beside the simulation.".into())),
+        "dv-11" | "dv-12" | "dv-13" | "dv-28" => dv::better_with_more_conflicts(&about?),
+        "dv-20" => dv::behind(&about?),
+        "dv-24" => dv::versions_of_the_example(claim),
+        "dv-25" => Err(Open("Checked by the tests of the protocol `versioning`.".into())),
+        "dv-26" => dv::bound_of_level2(claim),
+        "dv-27" => dv::bounds_of_special(claim),
+        "dv-29" => Err(Open("Checked by the tests of the workloads.".into())),
+        _ => by_kind::by_kind(&about?),
+    }
+}
+
+/// A claim with its workloads and systems looked up.
+struct About<'a> {
+    claim: &'a Claim,
+    mixes: Vec<Mix>,
+    /// Those of the claim's sizes that are simulated.
+    sizes: Vec<u16>,
+    /// All sizes at which curves are measured.
+    curve: &'a [u16],
+}
+
+impl<'a> About<'a> {
+    fn new(claim: &'a Claim, effort: &'a Effort) -> Result<About<'a>, Open> {
+        let mixes = claim.workloads.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+        Ok(About { claim, mixes, sizes: effort.sizes_of(&claim.replicas), curve: &effort.sizes })
+    }
+
+    /// The only size, or the largest.
+    fn size(&self) -> Result<u16, Open> {
+        self.sizes
+            .last()
+            .copied()
+            .ok_or_else(|| Open("No such size is simulated with this effort.".to_owned()))
+    }
+
+    fn mix(&self) -> Mix {
+        self.mixes[0]
+    }
+
+    /// The systems after the first.
+    fn others(&self) -> &[String] {
+        &self.claim.systems[1..]
+    }
+
+    fn first(&self) -> &str {
+        &self.claim.systems[0]
+    }
+
+    /// Sizes at which schedulers can differ: with one database there is nothing to choose.
+    fn clusters(&self) -> impl Iterator<Item = u16> {
+        self.sizes.iter().copied().filter(|size| *size > 1)
+    }
+
+    fn value(&self, place: usize) -> Result<f64, Open> {
+        let values = &self.claim.values;
+        values
+            .get(place)
+            .or(values.last())
+            .copied()
+            .ok_or_else(|| Open("The paper gives no number.".to_owned()))
+    }
+}
+
+/// The sizes between which leads are said to grow.
+const MEASURED_MAX: u16 = 8;
+
+/// The share of one replica's throughput that each further one must bring for a curve to scale.
+const SCALES: f64 = 0.5;
+
+/// And below which it has saturated.
+const SATURATES: f64 = 0.1;
+
+/// What *at most x percent* allows on top (docs/laboratory.md).
+const ON_TOP: f64 = 0.05;
+
+/// The names of systems that stand for several.
+const LEVELS: [&str; 3] = ["level0", "level1", "level2"];
+
+fn peak(mix: Mix, system: &str, replicas: u16) -> Result<Quantity, Open> {
+    figure(Metric::Peak, mix, system, replicas)
+}
+
+/// A figure of a system; the best level is the one whose figure is largest.
+fn figure(metric: Metric, mix: Mix, system: &str, replicas: u16) -> Result<Quantity, Open> {
+    if system == "best level" {
+        let levels = LEVELS.iter().map(|level| figure(metric, mix, level, replicas));
+        return Ok(Quantity::Largest(levels.collect::<Result<_, _>>()?));
+    }
+    Ok(Quantity::Of(metric, Experiment::new(mix, system, replicas)?))
+}
+
+fn lead(mix: Mix, first: &str, second: &str, replicas: u16) -> Result<Quantity, Open> {
+    Ok(peak(mix, first, replicas)? / peak(mix, second, replicas)?)
+}
+
+fn part(label: impl Into<String>, test: Test) -> Part {
+    Part { label: label.into(), test }
+}
+
+fn at(mix: Mix, replicas: u16) -> String {
+    format!("{}, {}", mix.name(), databases(replicas))
+}
+
+fn percent(quantity: Quantity) -> Quantity {
+    quantity / Quantity::Constant(0.01)
+}
+
+/// What each further database brings from one size to the next, over one database's throughput.
+fn gains(mix: Mix, system: &str, sizes: &[u16]) -> Result<Vec<(u16, u16, Quantity)>, Open> {
+    let one = peak(mix, system, 1)?;
+    let steps = sizes.windows(2).map(|step| {
+        let [from, to] = [step[0], step[1]];
+        let more = peak(mix, system, to)? - peak(mix, system, from)?;
+        Ok((from, to, more / one.clone() / Quantity::Constant(f64::from(to - from))))
+    });
+    steps.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claims::papers;
+
+    fn questions() -> impl Iterator<Item = (&'static Claim, Question)> {
+        papers().iter().flat_map(|paper| &paper.claims).map(|claim| (claim, question(claim, &Effort::full())))
+    }
+
+    #[test]
+    fn each_claim_is_looked_at_or_says_why_not() {
+        for (claim, Question { parts, remark }) in questions() {
+            assert!(parts.is_empty() == remark.is_some(), "{}: {remark:?}", claim.id);
+            assert!(remark.iter().all(|remark| !remark.contains("No reading")), "{}: {remark:?}", claim.id);
+        }
+    }
+
+    #[test]
+    fn quick_effort_asks_the_same_questions_of_fewer_sizes() {
+        for (claim, question) in questions() {
+            let quick = super::question(claim, &Effort::quick());
+            assert_eq!(quick.parts.is_empty(), question.parts.is_empty(), "{}", claim.id);
+            let sizes = |question: &Question| {
+                let mut experiments = BTreeSet::new();
+                question.experiments(&mut experiments);
+                experiments.into_iter().map(|experiment| experiment.replicas).collect::<BTreeSet<u16>>()
+            };
+            let (few, all) = (sizes(&quick), sizes(&question));
+            assert!(few.len() <= all.len(), "{}: {few:?} of {all:?}", claim.id);
+            assert!(few.iter().all(|size| Effort::quick().sizes.contains(size)), "{}: {few:?}", claim.id);
+        }
+    }
+
+    #[test]
+    fn what_can_be_computed_holds() {
+        let results = crate::results::Results::in_memory();
+        for id in ["cas-46", "cas-47", "dv-24", "dv-26", "dv-27"] {
+            let (_, question) = questions().find(|(claim, _)| claim.id == id).expect("it is there");
+            let verdict = crate::verdict::judge(&question.parts, &results, 1);
+            assert_eq!(verdict.holds(), Some(true), "{id}: {verdict:?}");
+        }
+    }
+}
