@@ -13,9 +13,13 @@ struct Rig {
     effects: Vec<Effect>,
 }
 
-/// A proxy whose replica is in service and has missed nothing.
 fn rig() -> Rig {
-    let mut rig = Rig { proxy: Proxy::new(R0, Order::Locks), effects: Vec::new() };
+    rig_of(Order::Locks)
+}
+
+/// A proxy whose replica is in service and has missed nothing.
+fn rig_of(order: Order) -> Rig {
+    let mut rig = Rig { proxy: Proxy::new(R0, order), effects: Vec::new() };
     rig.on(Event::ReplicaUp { replica: R0, applied: Csn(0) });
     rig.expect(&[said(Message::Up { replica: R0, incarnation: 1, applied: Csn(0) })]);
     rig.hear(join(1));
@@ -272,4 +276,33 @@ fn messages_meant_for_an_earlier_incarnation_are_dropped() {
     rig.expect(&[said(Message::CaughtUp { replica: R0, through: Csn(0), complete: true })]);
     rig.lock_request(T2, 1, &[(A, WRITE)]);
     rig.expect(&[granted(T2)]);
+}
+
+// DV 5.2: what the loose levels promise of writes.
+
+/// Two writes of one table, of which the second overtakes the first.
+fn writes_that_overtake_each_other(order: Loose) -> Rig {
+    let mut rig = rig_of(Order::Statements(order));
+    let (mut assigner, locks) = (crate::table_versions::Assigner::default(), tables(&[(A, WRITE)]));
+    let updates = [T1, T2].map(|txn| {
+        let versions = assigner.assign(&locks);
+        let number = SequenceNumber(txn.0);
+        Message::SingleUpdate { txn, number, op: OP0, locks: locks.clone(), versions, releases: false }
+    });
+    let [first, second] = updates;
+    rig.hear(second);
+    rig.hear(first);
+    rig
+}
+
+#[test]
+fn dv_5_2_without_an_order_writes_are_executed_as_they_arrive() {
+    writes_that_overtake_each_other(Loose::Unordered).expect(&[holds(T2, OP0, R0, OPEN)]);
+}
+
+#[test]
+fn dv_5_2_with_ordered_writes_they_are_executed_in_their_order_however_they_arrive() {
+    for order in [Loose::OrderedWrites, Loose::BoundedReads(30_000_000_000)] {
+        writes_that_overtake_each_other(order).expect(&[holds(T1, OP0, R0, OPEN)]);
+    }
 }

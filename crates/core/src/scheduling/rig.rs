@@ -227,3 +227,27 @@ pub(crate) fn forget(txn: TxnId) -> Effect {
 pub(crate) fn notice(txn: TxnId) -> Effect {
     Effect::Notice { txn, notice: Notice::EveryTableLocked }
 }
+
+/// A read and a write of one table at one replica wait for each other, as they come (DV 5.2).
+#[track_caller]
+pub(crate) fn expect_conflicts_to_be_resolved_at_the_proxy(protocol: impl Protocol + 'static) {
+    let mut rig = rig(protocol, 1);
+    rig.single(T1, read(A));
+    rig.single(T2, write(A));
+    rig.single(T3, read(A));
+    rig.single(T4, read(B));
+    rig.expect(&[streams(T1, OP0, R0, ALONE), streams(T4, OP0, R0, ALONE)]);
+    rig.done(T1, OP0, R0);
+    rig.expect(&[holds(T2, OP0, R0, OPEN), forget(T1)]);
+    rig.done(T2, OP0, R0);
+    rig.durable(1);
+    rig.applied(R0, 1);
+    rig.expect(&[
+        append(T2, 1),
+        commit_at(T2, R0, 1),
+        streams(T3, OP0, R0, ALONE),
+        release(T2, OP0, R0),
+        acknowledge(T2, OP0, 1),
+        forget(T2),
+    ]);
+}
