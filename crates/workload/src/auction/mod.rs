@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 
 use crate::catalogue::{Catalogue, InteractionId};
 use crate::random::{Random, chance, choose, text, uniform};
-use crate::site::{Ids, Plan, Site, Transitions, Vars, Visitor};
+use crate::site::{self, Ids, Plan, Site, Transitions, Vars, Visitor};
 use crate::value::{Timestamp, Value};
 
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
@@ -162,8 +162,8 @@ impl Auction {
 
     fn someone(&self, vars: &mut Vars, user: i64) {
         vars.set("user", user);
-        vars.set("nickname", Population::nickname(user));
-        vars.set("password", Population::password(user));
+        vars.set("nickname", site::nickname(user));
+        vars.set("password", site::password(user));
     }
 }
 
@@ -218,8 +218,8 @@ impl Site for Auction {
             "REGISTER_USER" => {
                 let user = ids.take(USERS);
                 vars.set("new_user", user);
-                vars.set("new_nickname", Population::nickname(user));
-                vars.set("new_password", Population::password(user));
+                vars.set("new_nickname", site::nickname(user));
+                vars.set("new_password", site::password(user));
                 vars.set("email", Population::email(user));
                 vars.set("text", text(random, 3, 20));
             }
@@ -271,7 +271,7 @@ impl Auction {
 mod tests {
     use super::*;
     use crate::random::stream;
-    use crate::site::tests::{published_shares, walk};
+    use crate::site::tests::{expect_every_statement_and_one_course, published_shares};
 
     #[test]
     fn shares_of_pages_are_the_published_ones() {
@@ -312,16 +312,6 @@ mod tests {
     #[test]
     fn every_statement_runs_and_the_same_seed_gives_the_same_course() {
         let site = Auction { mix: Mix::Write15, scale: Scale::new(200, 50).unwrap() };
-        let course = || walk(site.visitor(7, 0, 1, &site.loaded()), 15_000);
-        let (used, trace) = course();
-        let unused: Vec<&str> = catalogue()
-            .statements
-            .iter()
-            .zip(&used)
-            .filter(|(_, used)| !**used)
-            .map(|(statement, _)| statement.id.as_str())
-            .collect();
-        assert_eq!(unused, [""; 0]);
-        assert_eq!(course().1, trace);
+        expect_every_statement_and_one_course(catalogue(), || site.visitor(7, 0, 1, &site.loaded()), 15_000);
     }
 }

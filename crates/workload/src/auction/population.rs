@@ -7,7 +7,7 @@ use super::{
     PRICE_STEP_MAX, QUANTITY_MAX, RATINGS, RESERVE_PROBABILITY, SINGLE_PROBABILITY,
 };
 use crate::random::{self, Random, chance, choose, text, uniform};
-use crate::site::{Line, SiteRows};
+use crate::site::{self, Line, SiteRows};
 use crate::value::Timestamp;
 
 /// How large an auction site is.
@@ -88,16 +88,6 @@ impl Population {
         Population { scale, seed, loaded_at }
     }
 
-    /// A user's name on the site.
-    pub fn nickname(user: i64) -> String {
-        format!("user{user}")
-    }
-
-    /// A user's password.
-    pub fn password(user: i64) -> String {
-        format!("secret{user}")
-    }
-
     /// A user's address.
     pub fn email(user: i64) -> String {
         format!("user{user}@auction.example")
@@ -143,8 +133,8 @@ impl Population {
             .put(id)
             .put(text(random, 3, 20))
             .put(text(random, 3, 20))
-            .put(Self::nickname(id))
-            .put(Self::password(id))
+            .put(site::nickname(id))
+            .put(site::password(id))
             .put(Self::email(id))
             .put(0)
             .put(0)

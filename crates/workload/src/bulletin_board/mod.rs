@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 
 use crate::catalogue::{Catalogue, InteractionId};
 use crate::random::{Random, chance, text, uniform};
-use crate::site::{Ids, Plan, Site, Transitions, Vars, Visitor};
+use crate::site::{self, Ids, Plan, Site, Transitions, Vars, Visitor};
 use crate::value::Timestamp;
 
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
@@ -183,8 +183,8 @@ impl Site for BulletinBoard {
         };
         let user = self.scale.draw_user(walker == Walker::Author, random);
         vars.set("user", user);
-        vars.set("nickname", Population::nickname(user));
-        vars.set("password", Population::password(user));
+        vars.set("nickname", site::nickname(user));
+        vars.set("password", site::password(user));
         vars.set("category", uniform(random, 1, Population::CATEGORIES));
         vars.set("story", uniform(random, 1, self.scale.stories()));
         vars.set("comment", 0);
@@ -231,7 +231,7 @@ impl Site for BulletinBoard {
             }
             "SEARCH_USERS" if !is_again => {
                 let user = uniform(random, 1, self.scale.users());
-                vars.set("name_pattern", format!("{}%", Population::nickname(user)));
+                vars.set("name_pattern", format!("{}%", site::nickname(user)));
             }
             "VIEW_STORY" | "VIEW_COMMENT" => {
                 vars.set("threshold", uniform(random, RATING_MIN, RATING_MAX));
@@ -242,8 +242,8 @@ impl Site for BulletinBoard {
             "REGISTER_USER" => {
                 let user = ids.take(USERS);
                 vars.set("new_user", user);
-                vars.set("new_nickname", Population::nickname(user));
-                vars.set("new_password", Population::password(user));
+                vars.set("new_nickname", site::nickname(user));
+                vars.set("new_password", site::password(user));
                 vars.set("email", Population::email(user));
                 vars.set("text", text(random, 3, 20));
             }
@@ -272,7 +272,7 @@ impl Site for BulletinBoard {
 mod tests {
     use super::*;
     use crate::random::stream;
-    use crate::site::tests::{published_shares, walk, write_share};
+    use crate::site::tests::{expect_every_statement_and_one_course, published_shares, write_share};
 
     /// Of many sessions of a mix.
     fn shares(mix: Mix) -> Vec<f64> {
@@ -332,16 +332,6 @@ mod tests {
     #[test]
     fn every_statement_runs_and_the_same_seed_gives_the_same_course() {
         let site = BulletinBoard { mix: Mix::Default, scale: Scale::new(60, 100).unwrap() };
-        let course = || walk(site.visitor(7, 0, 1, &site.loaded()), 25_000);
-        let (used, trace) = course();
-        let unused: Vec<&str> = catalogue()
-            .statements
-            .iter()
-            .zip(&used)
-            .filter(|(_, used)| !**used)
-            .map(|(statement, _)| statement.id.as_str())
-            .collect();
-        assert_eq!(unused, [""; 0]);
-        assert_eq!(course().1, trace);
+        expect_every_statement_and_one_course(catalogue(), || site.visitor(7, 0, 1, &site.loaded()), 25_000);
     }
 }

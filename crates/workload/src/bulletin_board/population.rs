@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::{RATING_MAX, RATING_MIN};
 use crate::random::{self, Random, text, uniform};
-use crate::site::{Line, SiteRows};
+use crate::site::{self, Line, SiteRows};
 use crate::value::Timestamp;
 
 /// Stories of so many days are new.
@@ -101,16 +101,6 @@ impl Population {
         Population { scale, seed, loaded_at }
     }
 
-    /// A user's name on the board.
-    pub fn nickname(user: i64) -> String {
-        format!("user{user}")
-    }
-
-    /// A user's password.
-    pub fn password(user: i64) -> String {
-        format!("secret{user}")
-    }
-
     /// A user's address.
     pub fn email(user: i64) -> String {
         format!("user{user}@board.example")
@@ -167,8 +157,8 @@ impl Population {
             .put(id)
             .put(text(random, 3, 20))
             .put(text(random, 3, 20))
-            .put(Self::nickname(id))
-            .put(Self::password(id))
+            .put(site::nickname(id))
+            .put(site::password(id))
             .put(Self::email(id))
             .put(0)
             .put(i64::from(is_author))

@@ -15,6 +15,18 @@ pub use rows::{Line, SiteRows};
 pub use transitions::{Transitions, TransitionsError};
 pub use visitor::{Ids, Site, Vars, Visitor};
 
+/// A user's name on a site.
+#[must_use]
+pub fn nickname(user: i64) -> String {
+    format!("user{user}")
+}
+
+/// A user's password.
+#[must_use]
+pub fn password(user: i64) -> String {
+    format!("secret{user}")
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -83,5 +95,20 @@ pub(crate) mod tests {
             };
         }
         (used, trace)
+    }
+
+    /// A visitor's walk through so many pages needs every statement of its site, and is the same each time.
+    #[track_caller]
+    pub(crate) fn expect_every_statement_and_one_course<S: Site>(
+        catalogue: &Catalogue,
+        visitor: impl Fn() -> Visitor<S>,
+        pages: u32,
+    ) {
+        let (used, trace) = walk(visitor(), pages);
+        let statements = &catalogue.statements;
+        let unused = statements.iter().zip(&used).filter(|(_, used)| !**used);
+        let unused: Vec<&str> = unused.map(|(statement, _)| statement.id.as_str()).collect();
+        assert_eq!((unused, used.len()), (Vec::new(), statements.len()));
+        assert_eq!(walk(visitor(), pages).1, trace);
     }
 }
