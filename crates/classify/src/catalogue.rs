@@ -5,7 +5,7 @@
 
 use crate::ast::Name;
 use crate::lexer::hash_bytes;
-use crate::value::holds_moments;
+use crate::moment_text::holds_moments;
 use onecopy_core::{ColumnId, KeyId, TableId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

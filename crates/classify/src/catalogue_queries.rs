@@ -1,6 +1,6 @@
 //! The queries that fetch a [`crate::Catalogue`] as one JSON document, for PostgreSQL 12 and later.
 
-use crate::value::name_type_oids;
+use crate::name_types::name_type_oids;
 
 /// To be executed before the query, in the same transaction: it makes the server qualify every name that it
 /// prints, whatever the session's search_path is, and not compile the query, which takes longer than running it.

@@ -4,10 +4,12 @@ use crate::ast::{Discard, LockStrength, LockWait, Modes};
 use crate::capture::CapturePlan;
 use crate::copied::CopiedMoments;
 use crate::lexer::{Layout, Normalised, hash_bytes};
+use crate::moment_text::{has_clock_word, lacks_offset};
+use crate::name_types::has_number;
 use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
 use crate::template::AccessTemplate;
-use crate::value::{Params, has_clock_word, has_number, lacks_offset, string_value};
+use crate::value::{Params, string_value};
 use onecopy_core::{Access, AccessSet, ClassId, Space, TableId};
 
 /// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.

@@ -6,7 +6,7 @@
 
 use crate::ast::Copy;
 use crate::catalogue::Column;
-use crate::value::ClockWords;
+use crate::moment_text::ClockWords;
 
 /// Which fields of a COPY may name a moment, and how its data are written.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1099,7 +1099,7 @@ fn is_simple(expr: &Expr) -> bool {
         Expr::Literal { .. } => true,
         Expr::Cast { value, .. } => {
             is_simple(value)
-                && !matches!(&**value, Expr::Literal { value: Literal::Text(t), .. } if crate::value::has_clock_word(t))
+                && !matches!(&**value, Expr::Literal { value: Literal::Text(t), .. } if crate::moment_text::has_clock_word(t))
         }
         Expr::Column { star: false, .. } => true,
         Expr::Array(parts) | Expr::Form(parts) => parts.iter().all(is_simple),

@@ -34,6 +34,8 @@ pub mod explain;
 mod functions;
 mod grammar;
 pub mod lexer;
+pub mod moment_text;
+pub mod name_types;
 pub mod parameterise;
 pub mod prepared;
 pub mod rewrite;

@@ -183,7 +183,7 @@ impl<'a> Analyser<'a> {
     /// Text that names a moment by the clock, if it does.
     pub(super) fn clock_literal(&mut self, text: &str, place: u32, at: At) {
         if self.scope_is_body(at.scope) {
-            if crate::value::has_clock_word(text) {
+            if crate::moment_text::has_clock_word(text) {
                 self.unreplayable("a function, view or default names a moment by the clock");
             }
             return;

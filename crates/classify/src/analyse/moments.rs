@@ -9,8 +9,9 @@ use super::facts::builtin_type;
 use super::{Analyser, Resolved};
 use crate::ast::{Call, Expr, Literal, Name};
 use crate::class::{Guard, Refusal};
+use crate::moment_text::{clock_words_pattern, holds_moments};
 use crate::rewrite::{qualified, quoted};
-use crate::value::{clock_words_pattern, holds_moments, oid};
+use crate::value::oid;
 
 impl<'a> Analyser<'a> {
     /// A conversion to a type.

@@ -15,7 +15,8 @@ use crate::ast::{Call, CreateTable, Expr, Literal, Name, Parted, PartedBy, Targe
 use crate::catalogue::{Column, Oids};
 use crate::class::Refusal;
 use crate::functions::{Behaviour, builtin};
-use crate::value::{has_number, names_name_type, oid};
+use crate::name_types::{has_number, names_name_type};
+use crate::value::oid;
 
 /// Why such a statement is not replayed.
 pub(super) const REASON: &str = "it depends on OIDs, which differ between servers";

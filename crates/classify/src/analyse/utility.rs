@@ -670,7 +670,7 @@ impl<'a> Analyser<'a> {
         let mut literals = self.layout.consts.iter().filter(|c| c.kind.is_string());
         let found = literals.any(|c| {
             let text = crate::value::string_value(self.sql, *c);
-            text.is_some_and(|text| crate::value::names_moment(&text)) && !is_text(c.end as usize)
+            text.is_some_and(|text| crate::moment_text::names_moment(&text)) && !is_text(c.end as usize)
         });
         if found {
             self.refuse(

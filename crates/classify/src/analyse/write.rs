@@ -13,9 +13,11 @@ use crate::ast::{
 };
 use crate::catalogue::{Column, Table, UniqueKey};
 use crate::lexer::{Scratch, Token, TokenKind, normalise};
+use crate::moment_text::has_clock_word;
+use crate::name_types::has_number;
 use crate::rewrite::{FrozenKind, Piece, identifier_parts, quoted};
 use crate::template::{ITEMS_MAX, Operand, Source, Values};
-use crate::value::{self, Canon, Found, Use, has_clock_word, has_number};
+use crate::value::{self, Canon, Found, Use};
 use onecopy_core::Mode;
 use std::collections::BTreeSet;
 
@@ -627,7 +629,7 @@ impl<'a> Analyser<'a> {
         let in_times = self.zoned_words.consts.iter().filter_map(|i| self.layout.consts.get(*i as usize));
         let lack_offset = in_times
             .map(|c| value::string_value(sql, *c))
-            .any(|text| text.is_none_or(|text| value::lacks_offset(&text)));
+            .any(|text| text.is_none_or(|text| crate::moment_text::lacks_offset(&text)));
         self.zoned_words = outer_zoned_words;
         if lack_offset {
             self.unreplayable(super::zoned::REASON);

@@ -9,7 +9,8 @@ use super::block::ScopeId;
 use super::facts::builtin_type;
 use crate::ast::{ClockKind, Expr, Literal, Name};
 use crate::catalogue::Column;
-use crate::value::{lacks_offset, oid};
+use crate::moment_text::lacks_offset;
+use crate::value::oid;
 
 /// Why such a statement is not replayed.
 pub(super) const REASON: &str = "a time with time zone takes its offset from the present day";

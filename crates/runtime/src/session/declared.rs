@@ -4,8 +4,8 @@
 //! that a statement means the same wherever it is prepared, replayed, or read from the log after a restart. So do types such as
 //! `regclass`, whose values are OIDs: classification sees by the cast that what is made of them differs between replicas.
 
+use onecopy_classify::name_types::name_type;
 use onecopy_classify::prepared::replace_params;
-use onecopy_classify::value::name_type;
 use onecopy_wire::sqlstate::SqlState;
 
 use super::Session;

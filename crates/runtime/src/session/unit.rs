@@ -6,7 +6,7 @@ use std::hash::Hasher;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onecopy_classify::MomentSearch;
-use onecopy_classify::value::may_keep_moment;
+use onecopy_classify::moment_text::may_keep_moment;
 use onecopy_wire::backend::{Backend, ErrorFields, Status, row_count, strip_columns, tag};
 use onecopy_wire::frontend::{self, Frontend, Target, build};
 use onecopy_wire::relay::{Next, RelayState, TagSet, scan};
