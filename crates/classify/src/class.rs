@@ -523,6 +523,21 @@ impl Class {
         }
     }
 
+    /// Whether every execution, whatever its parameters, does nothing but read rows as they are at one moment: nothing is
+    /// frozen or asked before it, and nobody else does it again.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        let Effects { returns_rows, reads, .. } = self.effects;
+        self.kind == Kind::Select
+            && self.effects == Effects { returns_rows, reads, ..Effects::default() }
+            && self.determinism == Determinism::Read
+            && self.fallback.is_none()
+            && self.rewrite.is_empty()
+            && self.rewrite.frozen.is_empty()
+            && self.guard.is_none()
+            && self.restarts.is_empty()
+    }
+
     /// Whether executions of the class may be those of [`Determinism::Number`].
     #[must_use]
     pub fn numbers_rows(&self) -> bool {

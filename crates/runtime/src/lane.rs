@@ -302,12 +302,11 @@ impl Lane {
         sql: &str,
         types: &[u32],
     ) -> Result<(StatementName, bool), WireError> {
+        if let Some(name) = self.prepared_name(key) {
+            return Ok((name, false));
+        }
         self.uses += 1;
         let key = key.under(self.read_under);
-        if let Some(prepared) = self.prepared.get_mut(&key) {
-            prepared.used = self.uses;
-            return Ok((StatementName::of(prepared.number), false));
-        }
         self.prepared_count += 1;
         let name = StatementName::of(self.prepared_count);
         build::parse(&mut self.output, &name, sql, types.iter().copied())?;
@@ -358,6 +357,14 @@ impl Lane {
         out.put_slice(name.as_bytes());
         out.put_u8(0);
         out.put_slice(rest);
+    }
+
+    /// The name of a statement that is prepared on this lane.
+    pub fn prepared_name(&mut self, key: StatementKey) -> Option<StatementName> {
+        let prepared = self.prepared.get_mut(&key.under(self.read_under))?;
+        self.uses += 1;
+        prepared.used = self.uses;
+        Some(StatementName::of(prepared.number))
     }
 
     pub fn is_prepared(&self, key: StatementKey) -> bool {

@@ -108,6 +108,15 @@ impl Pool {
         Ok(Lent { lane, _loan: loan })
     }
 
+    /// A lane for a user, if one is idle.
+    pub fn lend_idle(&self, who: &Credentials) -> Option<Lent> {
+        if !self.is_up() {
+            return None;
+        }
+        let lane = self.take_idle(who)?;
+        Some(Lent { lane, _loan: Counting::new(&self.lent) })
+    }
+
     fn take_idle(&self, who: &Credentials) -> Option<Box<Lane>> {
         let incarnation = self.incarnation.load(Ordering::Acquire);
         let mut idle = self.idle[self.worker()].lock();

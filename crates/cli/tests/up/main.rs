@@ -11,6 +11,7 @@ mod cursors;
 mod failures;
 mod notifications;
 mod object_ids;
+mod prepared_reads;
 mod prepared_sql;
 mod repeated;
 mod set_config;

@@ -98,17 +98,23 @@ impl Client {
         Ok(frontend::peek(&self.input, self.message_len_max)?.filter(|head| self.input.len() >= head.len))
     }
 
-    /// The next complete message, cut out of the input.
-    pub async fn next(&mut self) -> Result<(u8, BytesMut), ClientError> {
+    /// Waits until the next message is there whole, and returns its head.
+    pub async fn arrives(&mut self) -> Result<Head, ClientError> {
         loop {
             if let Some(head) = self.peek()? {
-                let mut frame = self.input.split_to(head.len);
-                frame.advance(onecopy_wire::frame::HEAD_LEN);
-                return Ok((head.tag, frame));
+                return Ok(head);
             }
             self.flush().await?;
             self.fill().await?;
         }
+    }
+
+    /// The next complete message, cut out of the input.
+    pub async fn next(&mut self) -> Result<(u8, BytesMut), ClientError> {
+        let head = self.arrives().await?;
+        let mut frame = self.input.split_to(head.len);
+        frame.advance(onecopy_wire::frame::HEAD_LEN);
+        Ok((head.tag, frame))
     }
 
     /// Ends the connection after sending what is left.

@@ -24,10 +24,26 @@ pub struct PreparedStatement {
     pub sql: Arc<str>,
     pub types: Arc<[u32]>,
     pub preparation: Preparation,
-    /// As classified last, and under which search path; classified anew when definitions have changed.
-    classified: parking_lot::Mutex<Option<(u64, Statement)>>,
+    /// As classified last; classified anew when definitions or settings have changed.
+    pub(super) classified: parking_lot::Mutex<Option<Classified>>,
     /// Types as PREPARE has declared them.
     pub declared: Vec<String>,
+}
+
+/// What was found out about a prepared statement.
+pub(super) struct Classified {
+    pub statement: Statement,
+    /// Settings under which it was classified.
+    under: u64,
+    /// See [`onecopy_classify::Class::only_reads`].
+    pub only_reads: bool,
+}
+
+impl Classified {
+    /// Whether it holds under these settings and this generation of definitions.
+    pub fn holds(&self, under: u64, generation: u64) -> bool {
+        self.under == under && self.statement.generation == generation
+    }
 }
 
 impl PreparedStatement {
@@ -59,19 +75,21 @@ pub struct Portal {
 impl Portal {
     /// The parameters as classification reads them.
     pub fn with_params<R>(&self, read: impl FnOnce(&[ParamValue<'_>]) -> R) -> R {
-        let Ok(bind) = Bind::decode(&self.body) else { return read(&[]) };
-        let params: SmallVec<[ParamValue<'_>; 8]> = bind
-            .params
-            .iter()
-            .enumerate()
-            .map(|(i, bytes)| ParamValue {
-                type_oid: self.prepared.types.get(i).copied().unwrap_or(0),
-                binary: bind.param_formats.of(i) == Format::Binary,
-                bytes,
-            })
-            .collect();
-        read(&params)
+        match Bind::decode(&self.body) {
+            Ok(bind) => read(&params_of(&bind, &self.prepared)),
+            Err(_) => read(&[]),
+        }
     }
+}
+
+/// The parameters of a Bind as classification reads them.
+pub(super) fn params_of<'a>(bind: &Bind<'a>, prepared: &PreparedStatement) -> SmallVec<[ParamValue<'a>; 8]> {
+    let value = |(i, bytes)| ParamValue {
+        type_oid: prepared.types.get(i).copied().unwrap_or(0),
+        binary: bind.param_formats.of(i) == Format::Binary,
+        bytes,
+    };
+    bind.params.iter().enumerate().map(value).collect()
 }
 
 /// A query that can be placed anywhere.
@@ -141,7 +159,7 @@ impl Session {
 
     /// Whether a parameter is an array or composite of users' types in binary form. Those that the client has declared are
     /// of other types: users' types are not among them any more.
-    fn embeds_object_ids(&self, prepared: &PreparedStatement, bind: &Bind<'_>) -> bool {
+    pub(super) fn embeds_object_ids(&self, prepared: &PreparedStatement, bind: &Bind<'_>) -> bool {
         bind.params.iter().enumerate().any(|(i, value)| {
             bind.param_formats.of(i) == Format::Binary
                 && prepared.types.get(i).is_none_or(|declared| *declared == 0)
@@ -221,19 +239,19 @@ impl Session {
             self.shared.classifier.settled().await;
         }
         let surroundings = self.environment.hash();
-        if let Some((under, statement)) = prepared.classified.lock().as_ref()
+        if let Some(known) = prepared.classified.lock().as_ref()
             && !own_definitions
-            && *under == surroundings
-            && statement.generation == self.shared.classifier.generation()
+            && known.holds(surroundings, self.shared.classifier.generation())
         {
-            return Some(statement.clone());
+            return Some(known.statement.clone());
         }
         let (statement, next) = self.classify(&prepared.sql).await;
         if next.is_some() {
             return None;
         }
         if !own_definitions {
-            *prepared.classified.lock() = Some((surroundings, statement.clone()));
+            let (statement, only_reads) = (statement.clone(), statement.class.only_reads());
+            *prepared.classified.lock() = Some(Classified { statement, under: surroundings, only_reads });
         }
         Some(statement)
     }
@@ -346,6 +364,12 @@ impl Session {
             self.run_steps(true).await?;
         }
         self.end_implicit().await?;
+        self.forget_placed_read();
+        self.synced().await
+    }
+
+    /// Everything up to a Sync has been answered.
+    pub(super) async fn synced(&mut self) -> Result<(), ClientError> {
         self.skipping = false;
         self.moment = None;
         self.steps.clear();

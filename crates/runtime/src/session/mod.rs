@@ -20,6 +20,7 @@ mod listening;
 mod numbered;
 pub mod patience;
 mod prepared;
+mod prepared_read;
 mod run;
 mod sequences;
 pub mod settings;
@@ -51,6 +52,7 @@ use crate::server::cancel::Cancellable;
 use client::{Client, ClientError};
 use environment::{Environment, IDLE_IN_TRANSACTION, IDLE_SESSION};
 use extended::{Portal, PreparedStatement};
+use prepared_read::PlacedRead;
 use txn::Txn;
 use unit::Step;
 
@@ -89,6 +91,8 @@ pub struct Session {
     form: Option<(u64, u64)>,
     /// Its advisory locks.
     locks: SessionLocks,
+    /// A read that the core has heard of before its messages were taken one by one.
+    placed_read: Option<PlacedRead>,
     /// What it listens to, once it has listened to anything.
     listener: Option<Listener>,
     /// What a statement of its own transaction has notified so far.
@@ -118,6 +122,7 @@ impl Session {
     ) -> Session {
         Session {
             locks: SessionLocks::new(&shared.advisory_locks, id),
+            placed_read: None,
             listener: None,
             notified: Vec::new(),
             deaf: false,
@@ -149,6 +154,7 @@ impl Session {
     /// Serves until the client leaves or breaks the protocol.
     pub async fn run(mut self) {
         let end = self.serve().await;
+        self.forget_placed_read();
         self.abandon();
         match end {
             // What was answered before it said goodbye may not have been sent yet.
@@ -171,7 +177,13 @@ impl Session {
 
     async fn serve(&mut self) -> Result<(), ClientError> {
         loop {
-            let Some((tag, body)) = self.next_message().await? else { return Ok(()) };
+            if !self.message_arrives().await? {
+                return Ok(());
+            }
+            if self.serve_prepared_read().await? {
+                continue;
+            }
+            let (tag, body) = self.client.next().await?;
             let body = body.freeze();
             let message = match frontend::decode(tag, &body) {
                 Err(WireError::Client(Malformed::NotUtf8 { .. })) if !self.skipping => {
@@ -246,15 +258,16 @@ impl Session {
         }
     }
 
-    /// The next message; `None` when the client stayed idle for too long.
-    async fn next_message(&mut self) -> Result<Option<(u8, BytesMut)>, ClientError> {
+    /// Waits for the next message to be there whole; says whether it is, or the client stayed idle for too long.
+    async fn message_arrives(&mut self) -> Result<bool, ClientError> {
         if self.client.peek()?.is_some() {
-            return self.client.next().await.map(Some);
+            return Ok(true);
         }
         let limit = self.silence_max();
         let listens = self.txn.is_none() && self.listener.is_some();
         if limit.is_none() && !listens && !self.deaf {
-            return self.client.next().await.map(Some);
+            self.client.arrives().await?;
+            return Ok(true);
         }
         let deadline = limit.as_ref().map(|(limit, _)| Deadline::after(*limit));
         let silence_ends = async {
@@ -266,7 +279,7 @@ impl Session {
         tokio::pin!(silence_ends);
         loop {
             if self.client.peek()?.is_some() {
-                return self.client.next().await.map(Some);
+                return Ok(true);
             }
             if listens {
                 self.deliver_notifications();
@@ -293,10 +306,10 @@ impl Session {
     }
 
     /// Tells the client why its connection ends.
-    async fn end_by<T>(&mut self, failure: &Failure) -> Result<Option<T>, ClientError> {
+    async fn end_by(&mut self, failure: &Failure) -> Result<bool, ClientError> {
         failure.put(&mut self.client.output, Severity::Fatal);
         self.client.flush().await?;
-        Ok(None)
+        Ok(false)
     }
 
     /// Answers an error of our own. The transaction, if one is open, has failed.

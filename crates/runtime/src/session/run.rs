@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use onecopy_classify::{Bulk, CopiedMoments, Determinism};
-use onecopy_core::{Access, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
+use onecopy_core::{Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -15,6 +15,7 @@ use super::environment::{hash_of, is_meaningful};
 use super::extended::Portal;
 use super::home::{Home, Turn};
 use super::job::{Job, Quiet};
+use super::prepared_read::PlacedRead;
 use super::txn::{Lane, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Request, Sink, UnitError, Watch};
 use super::{Done, Session, shipping};
@@ -191,23 +192,12 @@ impl Session {
     /// A read that is its own transaction. Nearly always the core places it at once, and then the session need not keep
     /// anything about it; if it has to wait, or its replica is lost, it goes on like any other.
     async fn run_single_read(&mut self, job: &Job) -> Result<Ran, ClientError> {
-        let (session, form) = (self.id, self.form());
-        let statement = onecopy_core::Statement {
-            class: job.class,
-            kind: job.kind,
-            access: job.access.clone(),
-            last_use: None,
+        let PlacedRead { txn: id, at } = match self.placed_read.take() {
+            Some(placed) => placed,
+            None => self.place_single_read(job.class, job.access.clone()),
         };
-        let begin = |txn| onecopy_core::Begin {
-            txn,
-            session,
-            read_only: false,
-            form,
-            declared: None,
-            stale_ok_ns: None,
-        };
-        let (id, placed) = self.shared.scheduler.place_single_read(&self.mail, begin, statement);
-        if let Some((op, replica)) = placed {
+        let form = self.form();
+        if let Some((op, replica)) = at {
             match self.execute_on_lane(id, op, replica, How::Alone, false, job).await? {
                 Executed::Answered(answer) => return Ok(Ran::Answered(answer)),
                 Executed::Refused => return Ok(Ran::Failed),
@@ -224,6 +214,22 @@ impl Session {
         }
         self.close_txn();
         ran
+    }
+
+    /// Tells the core of a read that is its own transaction.
+    pub(super) fn place_single_read(&mut self, class: ClassId, access: AccessSet) -> PlacedRead {
+        let (session, form) = (self.id, self.form());
+        let statement = onecopy_core::Statement { class, kind: StatementKind::Read, access, last_use: None };
+        let begin = |txn| onecopy_core::Begin {
+            txn,
+            session,
+            read_only: false,
+            form,
+            declared: None,
+            stale_ok_ns: None,
+        };
+        let (txn, at) = self.shared.scheduler.place_single_read(&self.mail, begin, statement);
+        PlacedRead { txn, at }
     }
 
     /// Carries out directives until the statement (of its own transaction: its commit) is answered.
@@ -579,7 +585,7 @@ impl Session {
         Ok(Executed::Answered(answer))
     }
 
-    fn report(&self, txn: TxnId, op: OpId, replica: ReplicaId, outcome: Outcome, elapsed_ns: u64) {
+    pub(super) fn report(&self, txn: TxnId, op: OpId, replica: ReplicaId, outcome: Outcome, elapsed_ns: u64) {
         if self.txn.is_none() && matches!(outcome, Outcome::Lost { .. }) {
             // A single read is kept by nobody until there is more to hear about it.
             self.shared.scheduler.adopt(txn, &self.mail);
@@ -734,7 +740,7 @@ impl Session {
     }
 
     /// Identifies the settings under which servers read the session's texts.
-    fn reads_under(&self) -> u64 {
+    pub(super) fn reads_under(&self) -> u64 {
         let local = self.txn.iter().flat_map(|txn| &txn.local_settings);
         let local: Vec<_> = local.filter(|(name, _)| is_meaningful(name)).collect();
         let session = self.environment.meaningful_hash();
@@ -742,7 +748,7 @@ impl Session {
     }
 
     /// Puts a lane where the transaction keeps it, or gives it back.
-    async fn return_lane(&mut self, lane: Lane, how: How, status: Status) {
+    pub(super) async fn return_lane(&mut self, lane: Lane, how: How, status: Status) {
         match (how, self.txn.as_mut()) {
             (How::Snapshot { .. }, Some(txn)) if status != Status::Idle => txn.snapshot = Some(lane),
             (How::Home { .. }, Some(txn)) if status != Status::Idle => txn.home = Some(lane),

@@ -411,6 +411,19 @@ pub async fn run(
     Ok(relay.answer)
 }
 
+/// Sends what was appended to a lane's output, messages of the client's own up to a Sync, and relays the answer. Nothing
+/// among them is a Parse.
+pub async fn pass_on(lane: &mut Lane, client: &mut Client) -> Result<Answer, UnitError> {
+    lane.flush().await?;
+    let mut watch = Watch::default();
+    let (sink, answer) = (Sink::Client(client), Answer::default());
+    let mut relay = Relay { sink, watch: &mut watch, answer, copy_client: None, bound_by_us: false };
+    match relay.relay(lane, &mut Expectations::default()).await {
+        Ok(()) => Ok(relay.answer),
+        Err(error) => Err(relay.unless_cut(error)),
+    }
+}
+
 /// After an error the server skips to Sync: what it was to prepare may not be there. What the client was to hear of.
 fn forget_unparsed(lane: &mut Lane, expectations: &mut Expectations) -> Vec<StatementKey> {
     let mut unparsed = Vec::new();

@@ -1,0 +1,116 @@
+//! Prepared reads outside any transaction take a shorter way than other statements: nobody may notice.
+
+use super::clients::{block_on, connect};
+use super::three::Three;
+use futures_util::future::{join_all, join4};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Statement};
+
+type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// What a prepared statement is answered with: its rows as text, or the error.
+async fn answer(client: &Client, statement: &Statement, params: Params<'_>) -> Vec<String> {
+    match client.query(statement, params).await {
+        Ok(rows) => rows.iter().map(|row| row.get::<_, Option<String>>(0).unwrap_or("NULL".into())).collect(),
+        Err(error) => match error.as_db_error() {
+            Some(db) => vec![format!("{} {:?} {:?}", db.code().code(), db.message(), db.detail())],
+            None => panic!("{error}"),
+        },
+    }
+}
+
+/// A cluster, and a database of the same contents by itself.
+async fn prepare() -> (Three, Client, Client) {
+    let three = Three::start();
+    let client = three.client().await;
+    let server = &three.file.replicas[0].dsn;
+    connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
+    let alone = connect(&server.replace("dbname=postgres", "dbname=alone")).await;
+    for client in [&client, &alone] {
+        client
+            .batch_execute(
+                "CREATE TABLE stock (id int PRIMARY KEY, price numeric(8, 2), sold timestamptz, name text);
+                 INSERT INTO stock SELECT n, n * 1.25, '2026-01-01Z'::timestamptz + n * '1 day'::interval, 'item ' || n
+                 FROM generate_series(1, 50) n;
+                 INSERT INTO stock VALUES (0, 0, NULL, repeat('long', 100000))",
+            )
+            .await
+            .unwrap();
+    }
+    (three, client, alone)
+}
+
+const READS: [&str; 5] = [
+    "SELECT name FROM stock WHERE id = $1",
+    "SELECT (100 / (id - 3))::text FROM stock WHERE id = $1",
+    "SELECT sold::text FROM stock WHERE id = $1",
+    "SELECT sum(price)::text FROM stock WHERE id <= $1",
+    "SELECT row_to_json(stock)::text FROM stock WHERE id BETWEEN $1 AND 3 ORDER BY id",
+];
+
+/// Changes after which what was prepared before is answered differently, or with an error.
+const CHANGES: [&str; 6] = [
+    "UPDATE stock SET name = 'sold out', price = price / 2 WHERE id > 2",
+    "SET TimeZone = 'Asia/Tokyo'",
+    "SET DateStyle = 'German'",
+    "ALTER TABLE stock ADD COLUMN added int DEFAULT 7",
+    "ALTER TABLE stock ALTER COLUMN price TYPE text",
+    "RESET ALL",
+];
+
+#[test]
+fn a_prepared_read_is_answered_as_by_one_server() {
+    block_on(async {
+        let (_three, client, alone) = prepare().await;
+        let mut prepared = Vec::new();
+        for sql in READS {
+            prepared.push((sql, client.prepare(sql).await.unwrap(), alone.prepare(sql).await.unwrap()));
+        }
+        for change in ["SELECT 1"].iter().chain(&CHANGES) {
+            for client in [&client, &alone] {
+                client.batch_execute(change).await.unwrap();
+            }
+            for (sql, here, there) in &prepared {
+                // More than there are lanes that still have to prepare it.
+                for id in [1, 2, 3, 0, 49, 51, 2, 3, 1] {
+                    let (ours, theirs) =
+                        (answer(&client, here, &[&id]).await, answer(&alone, there, &[&id]).await);
+                    assert_eq!(ours, theirs, "{sql} of {id} after {change}");
+                }
+                let none: Option<i32> = None;
+                let (ours, theirs) =
+                    (answer(&client, here, &[&none]).await, answer(&alone, there, &[&none]).await);
+                assert_eq!(ours, theirs, "{sql} of NULL after {change}");
+            }
+        }
+    });
+}
+
+/// Messages that are sent without waiting for answers: each is answered in its place, and reads see what went before.
+#[test]
+fn prepared_reads_in_a_pipeline_see_the_writes_before_them() {
+    block_on(async {
+        let (three, client, _) = prepare().await;
+        let read = client.prepare("SELECT price::text FROM stock WHERE id = $1").await.unwrap();
+        let write = client.prepare("UPDATE stock SET price = $2::int WHERE id = $1").await.unwrap();
+        let wrong = client.prepare("SELECT (1 / $1)::text").await.unwrap();
+        let other = three.client().await;
+        let read_by_other = other.prepare("SELECT price::text FROM stock WHERE id = $1").await.unwrap();
+        for round in 0..20_i32 {
+            let expected = vec![format!("{round}.00")];
+            let written = async {
+                client.execute(&write, &[&5, &round]).await.unwrap();
+                // It was acknowledged: whoever reads from now on sees it.
+                assert_eq!(answer(&other, &read_by_other, &[&5]).await, expected);
+            };
+            let reads = join_all((0..4).map(|_| answer(&client, &read, &[&5])));
+            let failed = answer(&client, &wrong, &[&0]);
+            let ((), reads, failed, again) =
+                join4(written, reads, failed, answer(&client, &read, &[&5])).await;
+            assert!(reads.iter().all(|read| *read == expected), "{reads:?}");
+            assert!(failed[0].starts_with("22012"), "{failed:?}");
+            assert_eq!(again, expected);
+        }
+        three.assert_identical();
+    });
+}
