@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use tokio_postgres::error::SqlState;
 
 /// A client that chooses the names of its portals.
-struct Raw(Vec<u8>);
+#[derive(Default)]
+pub struct Raw(Vec<u8>);
 
 impl Raw {
     fn message(&mut self, tag: &[u8], parts: &[&[u8]]) -> &mut Raw {
@@ -17,46 +18,49 @@ impl Raw {
         self
     }
 
-    fn query(&mut self, sql: &str) -> &mut Raw {
+    pub fn query(&mut self, sql: &str) -> &mut Raw {
         self.message(b"Q", &[sql.as_bytes(), b"\0"])
     }
 
-    fn parse(&mut self, name: &str, sql: &str) -> &mut Raw {
+    pub fn parse(&mut self, name: &str, sql: &str) -> &mut Raw {
         self.message(b"P", &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"])
     }
 
-    fn bind(&mut self, portal: &str, name: &str) -> &mut Raw {
+    pub fn bind(&mut self, portal: &str, name: &str) -> &mut Raw {
         self.message(b"B", &[portal.as_bytes(), b"\0", name.as_bytes(), b"\0\0\0\0\0\0\0"])
     }
 
-    fn execute(&mut self, portal: &str, max_rows: u32) -> &mut Raw {
+    pub fn execute(&mut self, portal: &str, max_rows: u32) -> &mut Raw {
         self.message(b"E", &[portal.as_bytes(), b"\0", &max_rows.to_be_bytes()])
     }
 
-    fn describe(&mut self, portal: &str) -> &mut Raw {
+    pub fn describe(&mut self, portal: &str) -> &mut Raw {
         self.message(b"D", &[b"P", portal.as_bytes(), b"\0"])
     }
 
-    fn close(&mut self, portal: &str) -> &mut Raw {
+    pub fn close(&mut self, portal: &str) -> &mut Raw {
         self.message(b"C", &[b"P", portal.as_bytes(), b"\0"])
     }
 
-    fn sync(&mut self) -> &mut Raw {
+    pub fn sync(&mut self) -> &mut Raw {
         self.message(b"S", &[])
     }
 
-    /// Sends everything; the cells of single-column rows, descriptions of rows, command tags and error codes, in order.
-    fn answers(&mut self, dsn: &str) -> String {
+    /// Sends everything; the cells of single-column rows, descriptions of rows, command tags, error codes, and what the server
+    /// says of settings once it is ready, in order.
+    pub fn answers(&mut self, dsn: &str) -> String {
         let port: u16 = super::parameter(dsn, "port").parse().unwrap();
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         let mut startup = Raw(Vec::new());
-        startup.message(b"", &[&196_608_u32.to_be_bytes(), b"user\0postgres\0database\0postgres\0\0"]);
+        let database = super::parameter(dsn, "dbname").as_bytes();
+        let options = [b"user\0postgres\0database\0", database, b"\0\0"].concat();
+        startup.message(b"", &[&196_608_u32.to_be_bytes(), &options]);
         stream.write_all(&startup.0).unwrap();
         self.message(b"X", &[]);
         stream.write_all(&self.0).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
-        let mut found = Vec::new();
+        let (mut found, mut heard, mut is_ready) = (Vec::new(), Vec::new(), false);
         let mut rest = &answer[..];
         while let [tag, len @ ..] = rest {
             let len = u32::from_be_bytes(len[..4].try_into().unwrap()) as usize;
@@ -69,6 +73,16 @@ impl Raw {
                     let fields = body.split(|byte| *byte == 0);
                     let code = fields.filter_map(|field| field.strip_prefix(b"C")).next().unwrap();
                     found.push(format!("error {}", String::from_utf8_lossy(code)));
+                }
+                // In which order the answers of one message say it is of no use to anybody.
+                b'S' if is_ready => {
+                    let words = body.split(|byte| *byte == 0).take(2).map(String::from_utf8_lossy);
+                    heard.push(words.collect::<Vec<_>>().join(" is "));
+                }
+                b'Z' => {
+                    is_ready = true;
+                    heard.sort();
+                    found.append(&mut heard);
                 }
                 _ => {}
             }

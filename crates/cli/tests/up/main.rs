@@ -14,6 +14,7 @@ mod object_ids;
 mod prepared_reads;
 mod prepared_sql;
 mod repeated;
+mod savepoints;
 mod set_config;
 mod settings;
 mod three;

@@ -72,6 +72,7 @@ impl Session {
         if !txn.begun || txn.over {
             // Nothing of it was executed on a replica.
             self.end_without_replica();
+            self.local_settings_end();
             self.close_txn();
             return Ok(Done::Answered);
         }
@@ -93,6 +94,7 @@ impl Session {
         self.arm_commit(id, decided);
         let done = self.carry_out_commit(id).await;
         self.listened_at_commit(listening, matches!(done, Ok(Done::Answered)));
+        self.local_settings_end();
         if schema_changed {
             let committed = matches!(done, Ok(Done::Answered));
             let restarted = self.txn.as_ref().map(|txn| txn.restarted.clone()).unwrap_or_default();
@@ -177,8 +179,18 @@ impl Session {
     }
 
     pub(super) fn environment_rolled_back(&mut self) {
-        if let Some(txn) = &self.txn {
-            self.environment = txn.environment_before.clone();
+        let Some(txn) = self.txn.as_mut() else { return };
+        self.environment = txn.environment_before.clone();
+        for told in std::mem::take(&mut txn.told) {
+            self.tell(&told.name, &told.before);
+        }
+    }
+
+    /// What SET LOCAL has set is over.
+    fn local_settings_end(&mut self) {
+        let Some(txn) = self.txn.as_mut() else { return };
+        for told in std::mem::take(&mut txn.told) {
+            self.tell(&told.name, told.lasting.as_deref().unwrap_or(&told.before));
         }
     }
 

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::client::ClientError;
 use super::job::rendered;
+use super::read_phase::{Past, Read};
 use super::simple::is_transaction_control;
 use super::unit::{Preparation, Request, Sink, Step, Watch};
 use super::{Done, Session};
@@ -462,6 +463,7 @@ impl Session {
     /// Portals that are bound or closed without an Execute: if the transaction moves to its home, this is done again there,
     /// in its place among the reads.
     fn note_portals(&mut self, steps: Vec<Step>) {
+        let read_under = self.reads_under();
         let Some(txn) = self.txn.as_mut().filter(|txn| !txn.at_home) else { return };
         let concerns = |step: &Step| matches!(step, Step::Bind { .. } | Step::ClosePortal(_));
         let again: Vec<Step> = steps.into_iter().filter(concerns).collect();
@@ -470,7 +472,7 @@ impl Session {
         }
         let (request, hash) = Request::of_completions(again);
         txn.cursors = true;
-        txn.note_read(request, hash);
+        txn.read_phase.note(Past::Read(Read { request, hash, read_under }));
     }
 
     /// The portal of a query that is bound first in its transaction and executed after the next Sync or Flush: it must

@@ -12,6 +12,7 @@ use onecopy_wire::frontend::Bind;
 use super::Session;
 use super::client::ClientError;
 use super::extended::{Portal, PreparedStatement};
+use super::read_phase::Past;
 use super::shipping;
 use super::unit::{Preparation, Repeated, Request, Step};
 use crate::classifier::{Statement, rewrite_of};
@@ -33,8 +34,8 @@ pub(super) struct Job {
     pub capture: Option<Box<CapturePlan>>,
     /// Definitions under which it was classified.
     pub generation: u64,
-    /// To be repeated on the home's lane, should the transaction move there (a setting, a savepoint).
-    pub repeat: Option<String>,
+    /// What it is in a read phase; `None` for a read.
+    pub repeat: Option<Past>,
     pub schema_changed: bool,
     pub aside: Aside,
 }

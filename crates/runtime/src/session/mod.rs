@@ -21,6 +21,7 @@ mod numbered;
 pub mod patience;
 mod prepared;
 mod prepared_read;
+mod read_phase;
 mod run;
 mod sequences;
 pub mod settings;

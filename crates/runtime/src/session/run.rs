@@ -11,18 +11,19 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::captured::{captured_format, captured_writes};
 use super::client::ClientError;
-use super::environment::{hash_of, is_meaningful};
+use super::environment::{Environment, hash_of, is_meaningful};
 use super::extended::Portal;
 use super::home::{Home, Turn};
 use super::job::{Job, Quiet};
 use super::prepared_read::PlacedRead;
-use super::txn::{Lane, Txn};
+use super::read_phase::{Past, Read, ReadPhase};
+use super::txn::{Lane, Told, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Request, Sink, UnitError, Watch};
 use super::{Done, Session, shipping};
 use crate::classifier::{Statement, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
-use crate::lane::LaneError;
+use crate::lane::{self, LaneError};
 use crate::pool::Lent;
 use crate::record::{What, Write};
 use crate::scheduler::Directive;
@@ -440,18 +441,24 @@ impl Session {
             Ok(lane) => lane,
             Err(error) => return Ok(self.lane_unavailable(id, op, replica, error)),
         };
+        let opens = matches!(how, How::Home { open: true } | How::Snapshot { open: true });
+        let has_cursors = |txn: &&Txn| txn.cursors && txn.read_phase.has_reads();
+        if opens && self.txn.as_ref().filter(has_cursors).is_some() {
+            // Nothing that it has read has changed: its cursors are opened and moved as they were.
+            let commands = std::mem::take(&mut commands);
+            if let Err(error) = self.repeat_read_phase(&mut lane, &commands, false).await {
+                self.lose_lane(lane, &error);
+                let outcome = Outcome::Lost { answer_begun: false };
+                self.report(id, op, replica, outcome, started.elapsed_ns());
+                return Ok(Executed::Lost);
+            }
+        } else if opens && let Some(txn) = &self.txn {
+            commands.extend(txn.read_phase.commands());
+        }
         let class = job.aside.classified.as_ref().map(|(_, class)| class);
         if matches!(how, How::Alone) && class.is_some_and(|class| class.effects.takes_snapshots) {
             // All of it must see one state. The block is rolled back before the lane is lent again.
             commands.push("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY".to_owned());
-        }
-        if matches!(how, How::Home { open: true } | How::Snapshot { open: true })
-            && self.txn.as_ref().is_some_and(|txn| txn.cursors && !txn.reads.is_empty())
-            && let Err(error) = self.reopen_cursors(&mut lane, how, std::mem::take(&mut commands)).await
-        {
-            self.lose_lane(lane, &error);
-            self.report(id, op, replica, Outcome::Lost { answer_begun: false }, started.elapsed_ns());
-            return Ok(Executed::Lost);
         }
         let in_read_phase = matches!(how, How::Snapshot { .. });
         let silent = job.aside.quiet != Quiet::No;
@@ -546,7 +553,7 @@ impl Session {
             Err(None) => Outcome::Failed,
         };
         let failed = outcome == Outcome::Failed;
-        if job.repeat.is_some() {
+        if matches!(job.repeat, Some(Past::Setting(_))) {
             // It may have changed a setting: the lane is dressed anew for whoever borrows it next.
             lane.lent.lane.settings = u64::MAX;
         }
@@ -635,12 +642,14 @@ impl Session {
         if answer.kept_overflow {
             return Err(Some(unit::kept_too_much(bytes_max)));
         }
+        let read_under = if in_read_phase { self.reads_under() } else { 0 };
         let Some(txn) = self.txn.as_mut() else { return Ok(Vec::new()) };
         if in_read_phase {
-            if let Some(command) = &job.repeat {
-                txn.repeat.push(command.clone());
+            if let Some(step) = &job.repeat {
+                txn.read_phase.note(step.clone());
             } else if let Some(hash) = watch.hash.take() {
-                txn.note_read(job.request.clone(), hash.value());
+                let read = Read { request: job.request.clone(), hash: hash.value(), read_under };
+                txn.read_phase.note(Past::Read(read));
             }
         }
         txn.schema_changed |= job.schema_changed;
@@ -689,7 +698,8 @@ impl Session {
         Ok(Vec::new())
     }
 
-    /// A lane in the state that the core asked for; commands that must go ahead are appended.
+    /// A lane in the state that the core asked for; commands that must go ahead are appended. What a read phase has left
+    /// behind must follow them where it is opened.
     async fn lane_for(
         &mut self,
         replica: ReplicaId,
@@ -709,18 +719,23 @@ impl Session {
         };
         let lent = self.shared.pools[usize::from(replica.0)].lend(&self.who).await?;
         let mut lane = Lane { lent, replica };
-        self.dress(&mut lane.lent, commands);
+        // An open transaction sets again what it has set itself, in its place among what it has read.
+        let begun_with = self.txn.as_ref().map_or(&self.environment, |txn| &txn.environment_before);
+        self.dress(&mut lane.lent, begun_with, commands);
         commands.extend(open.map(str::to_owned));
         if let (true, Some(txn)) = (open.is_some(), self.txn.as_mut()) {
             txn.at_home = matches!(how, How::Home { .. });
             txn.is_between_lanes = false;
-            commands.extend(txn.repeat.iter().cloned());
+            if txn.read_phase.has_settings() {
+                // They are set again, and last longer than the transaction: the lane is dressed anew for whoever borrows it next.
+                lane.lent.lane.settings = u64::MAX;
+            }
         }
         Ok(lane)
     }
 
-    /// Makes a lane's settings the session's, and forgets what was prepared under other definitions.
-    pub(super) fn dress(&self, lent: &mut Lent, commands: &mut Vec<String>) {
+    /// Makes a lane's settings those of `environment`, and forgets what was prepared under other definitions.
+    pub(super) fn dress(&self, lent: &mut Lent, environment: &Environment, commands: &mut Vec<String>) {
         if let Some(ids) = &mut lent.lane.object_ids {
             ids.begin();
         }
@@ -732,9 +747,9 @@ impl Session {
             }
             lent.lane.generation = generation;
         }
-        if lent.lane.settings != self.environment.hash() {
-            commands.push(self.environment.command());
-            lent.lane.settings = self.environment.hash();
+        if lent.lane.settings != environment.hash() {
+            commands.push(environment.command());
+            lent.lane.settings = environment.hash();
         }
         lent.lane.read_under = self.reads_under();
     }
@@ -788,35 +803,22 @@ impl Session {
         }
     }
 
-    /// Brings a transaction's cursors and portals to its home, or to a new snapshot, by running the reads of its read phase
-    /// again there: nothing that they read has changed, or they would be compared.
-    async fn reopen_cursors(
+    /// Does again on a lane, after `commands`, what the transaction has done in its read phase. If it is to `compare`, returns
+    /// whether the answers were the same, and ends with the first that was not.
+    async fn repeat_read_phase(
         &mut self,
         lane: &mut Lane,
-        how: How,
-        commands: Vec<String>,
-    ) -> Result<(), LaneError> {
-        for command in &commands {
-            lane.lent.lane.command(command).await?;
+        commands: &[String],
+        compare: bool,
+    ) -> Result<bool, LaneError> {
+        let phase = self.txn.as_mut().map(|txn| std::mem::take(&mut txn.read_phase)).unwrap_or_default();
+        let result = repeat(&mut lane.lent.lane, commands, &phase, compare).await;
+        lane.lent.lane.read_under = self.reads_under();
+        if let Some(txn) = self.txn.as_mut() {
+            // It may have to be repeated once more, in another snapshot or because this lane is lost.
+            txn.read_phase = phase;
         }
-        let reads = self.txn.as_mut().map(|txn| std::mem::take(&mut txn.reads)).unwrap_or_default();
-        for (request, _) in &reads {
-            match unit::run(&mut lane.lent.lane, 0, request, Sink::Drop, &mut Watch::default(), None).await {
-                Ok(_) => {}
-                Err(UnitError::Lane(error)) => return Err(error),
-                // Nobody is asked for anything.
-                Err(UnitError::Client(_)) => return Err(LaneError::Closed),
-            }
-        }
-        self.keep_reads(how, reads);
-        Ok(())
-    }
-
-    /// A read phase that goes on in another snapshot may have to run its reads once more; at the home they are held.
-    fn keep_reads(&mut self, how: How, reads: Vec<(Request, u64)>) {
-        if let (How::Snapshot { .. }, Some(txn)) = (how, self.txn.as_mut()) {
-            txn.reads = reads;
-        }
+        result
     }
 
     /// Opens the transaction at its home or in a new snapshot, runs the reads of its read phase again and compares. Returns
@@ -828,9 +830,7 @@ impl Session {
         how: How,
     ) -> Result<Option<Failure>, ClientError> {
         let mut commands = Vec::new();
-        let lane = self.lane_for(replica, how, &mut commands).await;
-        let reads = self.txn.as_mut().map(|txn| std::mem::take(&mut txn.reads)).unwrap_or_default();
-        let mut lane = match lane {
+        let mut lane = match self.lane_for(replica, how, &mut commands).await {
             Ok(lane) => lane,
             Err(error) if error.is_refusal() => return Ok(Some(Failure::of_lane(&error))),
             Err(error) => {
@@ -839,46 +839,41 @@ impl Session {
                 return Ok(None);
             }
         };
-        let mut same = !self.txn.as_ref().is_some_and(|txn| txn.reads_lost);
-        for command in &commands {
-            if let Err(error) = lane.lent.lane.command(command).await {
+        let lost = self.txn.as_ref().is_some_and(|txn| txn.read_phase.has_lost_reads());
+        match self.repeat_read_phase(&mut lane, &commands, true).await {
+            Ok(same) => {
+                self.keep_lane(lane);
+                self.shared.scheduler.handle(Event::Revalidated { txn: id, replica, same: same && !lost });
+            }
+            Err(error) => {
                 self.lose_lane(lane, &error);
                 self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
-                return Ok(None);
             }
         }
-        for (request, hash) in &reads {
-            let mut watch = Watch { hash: Some(AnswerHash::default()), ..Watch::default() };
-            match unit::run(&mut lane.lent.lane, 0, request, Sink::Drop, &mut watch, None).await {
-                Ok(answer) => {
-                    let again = watch.hash.map(|hash| hash.value());
-                    same &= answer.error.is_none() && again == Some(*hash);
-                }
-                Err(UnitError::Client(error)) => return Err(error),
-                Err(UnitError::Lane(error)) => {
-                    self.lose_lane(lane, &error);
-                    self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
-                    return Ok(None);
-                }
-            }
-            if !same {
-                break;
-            }
-        }
-        self.keep_reads(how, reads);
-        self.keep_lane(lane);
-        self.shared.scheduler.handle(Event::Revalidated { txn: id, replica, same });
         Ok(None)
     }
 
     /// Tells the client of settings that a statement of its own has changed.
     pub(super) fn pass_on_reports(&mut self, answer: &Answer) {
         for (name, value) in &answer.reported {
-            if self.reported.get(name) != Some(value) {
-                build::parameter_status(&mut self.client.output, name, value);
-                self.reported.insert(name.clone(), value.clone());
+            let before = self.tell(name, value);
+            if let Some(txn) = self.txn.as_mut()
+                && !txn.told.iter().any(|told| told.name == *name)
+            {
+                let before = before.unwrap_or_else(|| value.clone());
+                txn.told.push(Told { name: name.clone(), before, lasting: None });
             }
         }
+    }
+
+    /// Tells the client what a setting is, unless it knows. Returns what it had heard.
+    pub(super) fn tell(&mut self, name: &str, value: &str) -> Option<String> {
+        let heard = self.reported.get(name).cloned();
+        if heard.as_deref() != Some(value) {
+            build::parameter_status(&mut self.client.output, name, value);
+            self.reported.insert(name.to_owned(), value.to_owned());
+        }
+        heard
     }
 
     pub(super) fn release_held(&mut self) {
@@ -899,6 +894,42 @@ impl Session {
         let txn = self.txn.as_mut()?;
         txn.home.take().or_else(|| txn.snapshot.take())
     }
+}
+
+/// Runs commands, then the steps of a read phase.
+async fn repeat(
+    lane: &mut lane::Lane,
+    commands: &[String],
+    phase: &ReadPhase,
+    compare: bool,
+) -> Result<bool, LaneError> {
+    for command in commands {
+        lane.command(command).await?;
+    }
+    for step in phase.steps() {
+        let Past::Read(Read { request, hash, read_under }) = step else {
+            if let Some(command) = step.command() {
+                lane.command(&command).await?;
+            }
+            continue;
+        };
+        lane.read_under = *read_under;
+        let mut watch = Watch { hash: compare.then(AnswerHash::default), ..Watch::default() };
+        match unit::run(lane, 0, request, Sink::Drop, &mut watch, None).await {
+            Ok(Answer { error: Some(error), .. }) if !compare => return Err(LaneError::Database(error)),
+            Ok(answer) if compare => {
+                let again = watch.hash.map(|hash| hash.value());
+                if answer.error.is_some() || again != Some(*hash) {
+                    return Ok(false);
+                }
+            }
+            Ok(_) => {}
+            Err(UnitError::Lane(error)) => return Err(error),
+            // Nobody is asked for anything.
+            Err(UnitError::Client(_)) => return Err(LaneError::Closed),
+        }
+    }
+    Ok(true)
 }
 
 enum Executed {

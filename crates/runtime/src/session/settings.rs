@@ -19,6 +19,7 @@ use super::extended::Portal;
 use super::job::{Aside, Job, Quiet};
 use super::patience::shown_limit;
 use super::prepared::computes_only;
+use super::read_phase::Past;
 use super::run::Ran;
 use super::unit::Request;
 use super::{Done, Session};
@@ -69,7 +70,7 @@ impl Session {
             return Ok(Done::Answered);
         }
         if !is_meaningful(name) {
-            let done = self.run_in_place(statement, portal.is_some(), true).await?;
+            let done = self.run_in_place(statement, portal.is_some(), Some(setting_of(statement))).await?;
             if done == Done::Answered {
                 self.note_setting(name, statement.sql.to_string(), value, local);
             }
@@ -112,7 +113,7 @@ impl Session {
             }
             _ => {}
         }
-        let done = self.run_in_place(statement, portal.is_some(), true).await?;
+        let done = self.run_in_place(statement, portal.is_some(), Some(setting_of(statement))).await?;
         if done == Done::Failed {
             return Ok(done);
         }
@@ -122,6 +123,9 @@ impl Session {
                 self.environment.reset_all();
                 if let Some(txn) = self.txn.as_mut() {
                     txn.local_settings.clear();
+                    for told in &mut txn.told {
+                        told.lasting = self.reported.get(&told.name).cloned();
+                    }
                 }
                 self.undress();
             }
@@ -324,7 +328,7 @@ impl Session {
             write: None,
             capture: None,
             generation: 0,
-            repeat: Some(repeat),
+            repeat: Some(Past::Setting(repeat)),
             schema_changed: false,
             aside: Aside { quiet: Quiet::Dropped, probe: Some(columns), ..Aside::default() },
         };
@@ -356,6 +360,9 @@ impl Session {
             txn => {
                 if let Some(txn) = txn {
                     txn.forget_local(name);
+                    for told in txn.told.iter_mut().filter(|told| told.name.eq_ignore_ascii_case(name)) {
+                        told.lasting = self.reported.get(&told.name).cloned();
+                    }
                 }
                 match value {
                     Some(value) => self.environment.set(name, command, Some(value)),
@@ -365,6 +372,11 @@ impl Session {
         }
         self.undress();
     }
+}
+
+/// A command that sets something, as a step of a read phase.
+fn setting_of(statement: &Statement) -> Past {
+    Past::Setting(statement.sql.to_string())
 }
 
 fn may_compute(statement: &Statement) -> Result<(), Failure> {

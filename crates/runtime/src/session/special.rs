@@ -16,8 +16,9 @@ use super::environment::is_kept_here;
 use super::extended::Portal;
 use super::job::{Aside, Job};
 use super::patience::shown_limit;
+use super::read_phase::Past;
 use super::settings::list_value;
-use super::txn::{Lane, Listen, Savepoint};
+use super::txn::{Lane, Listen, Savepoint, Told};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};
 use crate::classifier::Statement;
@@ -131,17 +132,26 @@ impl Session {
         }
         let savepoint = &txn.savepoints[at];
         txn.writes.truncate(savepoint.writes);
-        txn.repeat.truncate(savepoint.repeat);
         txn.write_settings = savepoint.write_settings.clone();
         txn.local_settings = savepoint.local_settings.clone();
         self.environment = savepoint.environment.clone();
-        let (reads, declared) = (savepoint.reads, savepoint.declared);
+        let told_then = savepoint.told.clone();
+        (txn.read_only, txn.refuses_writes) = (savepoint.read_only, savepoint.refuses_writes);
         txn.notifications.truncate(savepoint.notifications);
         txn.listens.truncate(savepoint.listens);
         self.locks.return_to(savepoint.locks);
         txn.savepoints.truncate(at + 1);
+        let mut heard = Vec::with_capacity(txn.told.len());
+        for told in &mut txn.told {
+            let then = told_then.iter().find(|(then, _)| then.name == told.name);
+            told.lasting = then.and_then(|(then, _)| then.lasting.clone());
+            heard.push((told.name.clone(), then.map_or(&told.before, |(_, value)| value).clone()));
+        }
         if !txn.at_home {
-            txn.close_cursors_since(reads, declared);
+            txn.read_phase.note(Past::ReturnedTo(name.to_owned()));
+        }
+        for (name, value) in heard {
+            self.tell(&name, &value);
         }
         // The lane is told directly: the transaction goes on where it was, with the items that it holds.
         let Some(mut lane) = self.open_lane() else {
@@ -199,19 +209,22 @@ impl Session {
                     self.fail(&failure);
                     return Ok(Some(Done::Failed));
                 }
-                let done = self.run_in_place(statement, extended, true).await?;
+                let again = Past::Savepoint(name.clone());
+                let done = self.run_in_place(statement, extended, Some(again)).await?;
                 if done == Done::Answered
                     && let Some(txn) = self.txn.as_mut()
                 {
+                    let heard = |told: &Told| self.reported.get(&told.name).unwrap_or(&told.before).clone();
+                    let told = txn.told.iter().map(|told| (told.clone(), heard(told))).collect();
                     let savepoint = Savepoint {
                         name: name.clone(),
                         writes: txn.writes.len(),
-                        repeat: txn.repeat.len(),
-                        reads: txn.reads.len(),
-                        declared: txn.declared.len(),
+                        read_only: txn.read_only,
+                        refuses_writes: txn.refuses_writes,
                         write_settings: txn.write_settings.clone(),
                         local_settings: txn.local_settings.clone(),
                         environment: self.environment.clone(),
+                        told,
                         notifications: txn.notifications.len(),
                         listens: txn.listens.len(),
                         locks: self.locks.mark(),
@@ -221,11 +234,15 @@ impl Session {
                 done
             }
             Kind::Release(name) => {
-                let done = self.run_in_place(statement, extended, true).await?;
+                let again = Past::Released(name.clone());
+                let done = self.run_in_place(statement, extended, Some(again)).await?;
                 if done == Done::Answered
                     && let Some(txn) = self.txn.as_mut()
                     && let Some(at) = txn.savepoints.iter().rposition(|savepoint| savepoint.name == *name)
                 {
+                    // As in PostgreSQL, what it said of writing goes with it, however it ends.
+                    let savepoint = &txn.savepoints[at];
+                    (txn.read_only, txn.refuses_writes) = (savepoint.read_only, savepoint.refuses_writes);
                     txn.savepoints.truncate(at);
                 }
                 done
@@ -270,18 +287,28 @@ impl Session {
                 self.answer_show(extended, "transaction_isolation", "serializable");
                 Done::Answered
             }
+            // A replica would say what its lane may do, which is to read, until the first write.
+            Kind::Show(name) if name == "transaction_read_only" => {
+                let read_only = match &self.txn {
+                    Some(txn) => txn.read_only || txn.refuses_writes,
+                    None => self.default_read_only(),
+                };
+                self.answer_show(extended, name, if read_only { "on" } else { "off" });
+                Done::Answered
+            }
             Kind::Show(name) if is_kept_here(name) => {
                 let value = self.setting(name).unwrap_or("0").to_owned();
                 let shown = shown_limit(name, &value).unwrap_or(value);
                 self.answer_show(extended, &name.to_ascii_lowercase(), &shown);
                 Done::Answered
             }
-            Kind::Show(_) => self.run_in_place(statement, extended, false).await?,
+            Kind::Show(_) => self.run_in_place(statement, extended, None).await?,
             Kind::Discard(what) => self.on_discard(*what, extended).await?,
             Kind::Deallocate(name) => self.on_deallocate(name.as_deref(), extended).await,
             Kind::SetConstraints { .. } => {
                 // Constraints are settled before the decision in any case; at home this takes effect as usual.
-                self.run_in_place(statement, extended, false).await?
+                let again = Past::Setting(statement.sql.to_string());
+                self.run_in_place(statement, extended, Some(again)).await?
             }
             Kind::SetRole { .. } | Kind::SetSessionAuthorization { .. } => {
                 return self.refuse(
@@ -338,15 +365,14 @@ impl Session {
                     "Declare the cursor without WITH HOLD inside a transaction.",
                 );
             }
-            Kind::DeclareCursor { name, .. } => {
+            Kind::DeclareCursor { .. } => {
                 if let Some(txn) = self.txn.as_mut() {
                     txn.cursors = true;
-                    txn.declared.push(name.clone());
                 }
                 return Ok(None);
             }
             Kind::Fetch(_) | Kind::Move(_) | Kind::CloseCursor(_) => {
-                self.run_in_place(statement, extended, false).await?
+                self.run_in_place(statement, extended, None).await?
             }
             Kind::Ddl { temporary: true, .. } => {
                 return self.refuse(
@@ -407,12 +433,13 @@ impl Session {
         build::command_complete(&mut self.client.output, "SHOW");
     }
 
-    /// Runs a statement that touches no item wherever the transaction is; outside, on any replica.
+    /// Runs a statement that touches no item wherever the transaction is; outside, on any replica. `repeat` is what it is in
+    /// a read phase, if it is no read.
     pub(super) async fn run_in_place(
         &mut self,
         statement: &Statement,
         extended: bool,
-        repeat: bool,
+        repeat: Option<Past>,
     ) -> Result<Done, ClientError> {
         let request = if extended {
             Request::Extended(std::mem::take(&mut self.steps))
@@ -427,7 +454,7 @@ impl Session {
             write: None,
             capture: None,
             generation: 0,
-            repeat: repeat.then(|| statement.sql.to_string()),
+            repeat,
             schema_changed: false,
             aside: Aside::default(),
         };
@@ -503,7 +530,7 @@ impl Session {
         };
         let mut lane = Lane { lent, replica };
         let mut commands = Vec::new();
-        self.dress(&mut lane.lent, &mut commands);
+        self.dress(&mut lane.lent, &self.environment, &mut commands);
         for command in commands {
             if let Err(error) = lane.lent.lane.command(&command).await {
                 self.lose_lane(lane, &error);

@@ -10,11 +10,7 @@ use crate::pool::Lent;
 use crate::record::{What, Write};
 use crate::session::environment::Environment;
 use crate::session::home::Turn;
-use crate::session::unit::{Request, Step};
-
-/// Bytes of read statements kept for running them again. What a transaction has read beyond it cannot be compared: if
-/// it may have changed, the transaction is refused.
-const READS_BYTES_MAX: usize = 4 * 1024 * 1024;
+use crate::session::read_phase::{BYTES_MAX, ReadPhase};
 
 /// An open transaction.
 pub struct Txn {
@@ -42,17 +38,10 @@ pub struct Txn {
     /// It has nothing open anywhere though it has begun: it left its snapshot for a statement that was withdrawn, so its next
     /// one opens another, or its home.
     pub is_between_lanes: bool,
-    /// Reads of the read phase, with the hashes of their answers.
-    pub reads: Vec<(Request, u64)>,
-    reads_bytes: usize,
-    /// Too much was read to be kept.
-    pub reads_lost: bool,
+    /// What it did before it left its read phase, to be done again at its home, or in another snapshot.
+    pub read_phase: ReadPhase,
     /// Cursors or portals may be open in the middle of their rows: the home must have them, too.
     pub cursors: bool,
-    /// Names of cursors that it has declared.
-    pub declared: Vec<String>,
-    /// Settings and savepoints to repeat on the home's lane, or in another snapshot.
-    pub repeat: Vec<String>,
     pub writes: Vec<Write>,
     pub writes_bytes: usize,
     /// Settings that were in force at the first write, then at the last one.
@@ -77,6 +66,8 @@ pub struct Txn {
     pub local_settings: Settings,
     /// The session's settings when it began, to return to on rollback.
     pub environment_before: Environment,
+    /// What the client has heard of settings in it.
+    pub told: Vec<Told>,
     /// The replica whose object ids it has been shown.
     pub shown_catalogue_of: Option<ReplicaId>,
 }
@@ -94,17 +85,27 @@ pub struct Lane {
 pub struct Savepoint {
     pub name: String,
     pub writes: usize,
-    pub repeat: usize,
-    /// Reads of the read phase.
-    pub reads: usize,
-    pub declared: usize,
+    pub read_only: bool,
+    pub refuses_writes: bool,
     pub write_settings: Option<[Settings; 2]>,
     pub local_settings: Settings,
     pub environment: Environment,
+    /// With the values that the client had been told last.
+    pub told: Vec<(Told, String)>,
     pub notifications: usize,
     pub listens: usize,
     /// Advisory locks held until the transaction ends.
     pub locks: usize,
+}
+
+/// A setting of which servers tell their clients, and of which the client was told in a transaction.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub name: String,
+    /// What it had heard before.
+    pub before: String,
+    /// What it was told last that holds after a commit, too; `None`: what it had heard before.
+    pub lasting: Option<String>,
 }
 
 /// A change of what a session listens to.
@@ -125,9 +126,7 @@ impl Txn {
     pub fn is_untouched(&self) -> bool {
         !self.has_lane()
             && self.writes.is_empty()
-            && self.reads.is_empty()
-            && !self.reads_lost
-            && self.repeat.is_empty()
+            && self.read_phase.is_empty()
             && self.savepoints.is_empty()
             && self.local_settings.is_empty()
     }
@@ -159,12 +158,8 @@ impl Txn {
             turn: Turn::Told,
             at_home: false,
             is_between_lanes: false,
-            reads: Vec::new(),
-            reads_bytes: 0,
-            reads_lost: false,
+            read_phase: ReadPhase::default(),
             cursors: false,
-            declared: Vec::new(),
-            repeat: Vec::new(),
             writes: Vec::new(),
             writes_bytes: 0,
             write_settings: None,
@@ -179,6 +174,7 @@ impl Txn {
             started_micros: crate::clock::unix_micros(),
             local_settings: Vec::new(),
             environment_before: environment.clone(),
+            told: Vec::new(),
             shown_catalogue_of: None,
         }
     }
@@ -228,38 +224,15 @@ impl Txn {
         (first, writes)
     }
 
-    /// Cursors and portals that were made after so many reads and declarations are gone by a rollback: at the home, where
-    /// the reads are done again after all savepoints were made, they are closed.
-    pub fn close_cursors_since(&mut self, reads: usize, declared: usize) {
-        let mut names = self.declared.split_off(declared.min(self.declared.len()));
-        for (request, _) in self.reads.iter().skip(reads) {
-            names.extend(request.portals());
-        }
-        if !names.is_empty() {
-            let (request, hash) = Request::of_completions(names.into_iter().map(Step::ClosePortal).collect());
-            self.note_read(request, hash);
-        }
-    }
-
     /// Why a transaction that leaves its read phase cannot bring its cursors along.
     pub fn lost_cursors(&self) -> Option<Failure> {
-        (self.cursors && self.reads_lost).then(|| {
+        (self.cursors && self.read_phase.has_lost_reads()).then(|| {
             let message = format!(
-                "a transaction with cursors cannot begin to write after reads of more than {READS_BYTES_MAX} bytes of statements"
+                "a transaction with cursors cannot begin to write after reads of more than {BYTES_MAX} bytes of statements"
             );
             Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)
                 .hint("Write or lock rows before opening cursors, or read in a transaction of its own.")
         })
-    }
-
-    pub fn note_read(&mut self, request: Request, hash: u64) {
-        self.reads_bytes += request.len();
-        if self.reads_bytes > READS_BYTES_MAX {
-            self.reads_lost = true;
-            self.reads.clear();
-            return;
-        }
-        self.reads.push((request, hash));
     }
 }
 
@@ -279,6 +252,8 @@ fn changes(from: &Settings, to: &Settings) -> Vec<Write> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::read_phase::{Past, Read};
+    use crate::session::unit::Request;
     use onecopy_core::TxnId;
 
     fn write(sql: &str) -> Write {
@@ -293,10 +268,13 @@ mod tests {
     fn transaction_that_has_read_is_not_untouched_even_if_it_has_read_too_much_to_be_kept() {
         let mut txn = Txn::new(TxnId(1), true, 0, &Environment::default());
         assert!(txn.is_untouched());
-        txn.note_read(Request::Simple("SELECT 1".to_owned()), 1);
+        let read = |text: &str| {
+            Past::Read(Read { request: Request::Simple(text.to_owned()), hash: 1, read_under: 0 })
+        };
+        txn.read_phase.note(read("SELECT 1"));
         assert!(!txn.is_untouched());
-        txn.note_read(Request::Simple(" ".repeat(READS_BYTES_MAX)), 2);
-        assert!(txn.reads.is_empty() && txn.reads_lost && !txn.is_untouched());
+        txn.read_phase.note(read(&" ".repeat(BYTES_MAX)));
+        assert!(!txn.read_phase.has_reads() && txn.read_phase.has_lost_reads() && !txn.is_untouched());
     }
 
     #[test]

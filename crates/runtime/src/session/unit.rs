@@ -77,16 +77,6 @@ impl Request {
         }
         (Request::Extended(steps), hash.value())
     }
-
-    /// Names of the portals that it binds.
-    pub fn portals(&self) -> Vec<String> {
-        let Request::Extended(steps) = self else { return Vec::new() };
-        let bound = steps.iter().filter_map(|step| match step {
-            Step::Bind { body, .. } => frontend::Bind::decode(body).ok().map(|bind| bind.portal.to_owned()),
-            _ => None,
-        });
-        bound.collect()
-    }
 }
 
 /// A simple statement with its constants as parameters.
