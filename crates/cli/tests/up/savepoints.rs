@@ -5,6 +5,7 @@ use super::clients::{block_on, connect, rows};
 use super::cursors::Raw;
 use super::{Up, folder};
 use onecopy_cluster::ClusterFile;
+use tokio_postgres::error::SqlState;
 
 const TABLES: &str = "CREATE TABLE t (id int PRIMARY KEY, v int);
                       INSERT INTO t SELECT n, 0 FROM generate_series(1, 9) n;
@@ -73,7 +74,8 @@ const SCRIPTS: &[(&str, &str)] = &[
         "a part of a transaction changes nothing, and the rest may",
         "BEGIN; SELECT v FROM t WHERE id = 1; SHOW transaction_read_only; SAVEPOINT s; SET TRANSACTION READ ONLY;
          SHOW transaction_read_only; w; ROLLBACK TO s; SHOW transaction_read_only; w; SAVEPOINT r; SET TRANSACTION READ ONLY;
-         RELEASE r; w; SET TRANSACTION READ ONLY; w; ROLLBACK",
+         RELEASE r; w; SET TRANSACTION READ ONLY; w; ROLLBACK;
+         BEGIN; SET transaction_read_only = on; SHOW transaction_read_only; w; ROLLBACK",
     ),
     (
         "what is prepared in a savepoint outlives it",
@@ -144,6 +146,30 @@ fn savepoints_before_and_after_the_first_write_are_answered_as_one_server_answer
             raw.query("SAVEPOINT e").close("c").sync().query("ROLLBACK TO e").describe("c").sync();
             raw.query("ROLLBACK");
         });
+    });
+}
+
+#[test]
+fn snapshots_stay_snapshots_whatever_isolation_level_is_set_in_them() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let (client, other) = (connect(&file.client.dsn).await, connect(&file.client.dsn).await);
+        client.batch_execute(TABLES).await.unwrap();
+        client.batch_execute("BEGIN; SET transaction_isolation = 'read committed'").await.unwrap();
+        assert_eq!(rows(&client, "SELECT sum(v) FROM t").await, "0");
+        other.batch_execute("UPDATE t SET v = 1").await.unwrap();
+        assert_eq!(rows(&client, "SELECT sum(v) FROM t").await, "0");
+        client.batch_execute("COMMIT").await.unwrap();
+        for sql in [
+            "SELECT set_config('transaction_isolation', 'read committed', true)",
+            "RESET transaction_isolation",
+            "SET transaction_isolation TO DEFAULT",
+        ] {
+            let refused = client.batch_execute(sql).await.unwrap_err();
+            assert_eq!(refused.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED), "{sql}");
+        }
     });
 }
 

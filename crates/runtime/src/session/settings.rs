@@ -53,6 +53,9 @@ impl Session {
         value: Option<String>,
         local: bool,
     ) -> Result<Done, ClientError> {
+        if is_mode_of_transaction(name) {
+            return self.fail_statement(&mode_set_otherwise(name)).await;
+        }
         if let Some((what, hint)) = forbidden_setting(name, value.as_deref()) {
             return self.fail_statement(&Failure::unsupported(what, hint)).await;
         }
@@ -94,6 +97,9 @@ impl Session {
         portal: Option<&Portal>,
         name: Option<&str>,
     ) -> Result<Done, ClientError> {
+        if let Some(name) = name.filter(|name| is_mode_of_transaction(name)) {
+            return self.fail_statement(&mode_set_otherwise(name)).await;
+        }
         match name {
             // A lane may return to something else than the session began with: what was set for the role or the
             // database may have changed in between. The transaction goes on with what its lane has now.
@@ -264,6 +270,9 @@ impl Session {
             return Ok(Ok(Vec::new()));
         }
         for asked in &together {
+            if is_mode_of_transaction(&asked.name) {
+                return Ok(Err(NotSet::Because(mode_set_otherwise(&asked.name))));
+            }
             if let Some((what, hint)) = forbidden_setting(&asked.name, asked.value.as_deref()) {
                 return Ok(Err(NotSet::Because(Failure::unsupported(what, hint))));
             }
@@ -419,6 +428,35 @@ pub(super) fn list_value(name: &str, values: &[String]) -> String {
     }
 }
 
+const READ_ONLY: &str = "transaction_read_only";
+const ISOLATION: &str = "transaction_isolation";
+const DEFERRABLE: &str = "transaction_deferrable";
+
+/// Whether a setting is a mode of the open transaction. A lane's own must stay as they are: a snapshot would not be one
+/// at another isolation level.
+fn is_mode_of_transaction(name: &str) -> bool {
+    [READ_ONLY, ISOLATION, DEFERRABLE].iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// What SET of a mode of the transaction says of writing, if it can be carried out like SET TRANSACTION.
+pub(super) fn mode_of_transaction(name: &str, values: &[String]) -> Option<Option<bool>> {
+    let [value] = values else { return None };
+    let levels = ["read uncommitted", "read committed", "repeatable read", "serializable"];
+    match name.to_ascii_lowercase().as_str() {
+        READ_ONLY => boolean(value).map(Some),
+        DEFERRABLE => boolean(value).map(|_| None),
+        ISOLATION => levels.contains(&value.to_ascii_lowercase().as_str()).then_some(None),
+        _ => None,
+    }
+}
+
+fn mode_set_otherwise(name: &str) -> Failure {
+    Failure::unsupported(
+        format!("{name} cannot be set like this"),
+        "Use SET TRANSACTION, or BEGIN with its modes.",
+    )
+}
+
 /// Settings that would undo what onecopy relies on: what is wrong with one, and what to do instead.
 pub fn forbidden_setting(name: &str, value: Option<&str>) -> Option<(String, &'static str)> {
     match name.to_ascii_lowercase().as_str() {
@@ -490,6 +528,18 @@ mod tests {
         ] {
             assert!(!refused(name, value), "{name} = {value:?}");
         }
+    }
+
+    #[test]
+    fn modes_of_the_transaction_are_read_as_the_server_reads_them() {
+        let read = |name: &str, value: &str| mode_of_transaction(name, &[value.to_owned()]);
+        assert_eq!(read("Transaction_Read_Only", "on"), Some(Some(true)));
+        assert_eq!(read("transaction_read_only", "f"), Some(Some(false)));
+        assert_eq!(read("transaction_isolation", "READ committed"), Some(None));
+        assert_eq!(read("transaction_deferrable", "yes"), Some(None));
+        assert_eq!(read("transaction_isolation", "snapshot"), None);
+        assert_eq!(read("transaction_read_only", "perhaps"), None);
+        assert_eq!(read("work_mem", "on"), None);
     }
 
     #[test]

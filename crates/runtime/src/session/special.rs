@@ -17,7 +17,7 @@ use super::extended::Portal;
 use super::job::{Aside, Job};
 use super::patience::shown_limit;
 use super::read_phase::Past;
-use super::settings::list_value;
+use super::settings::{list_value, mode_of_transaction};
 use super::txn::{Lane, Listen, Savepoint, Told};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};
@@ -247,6 +247,11 @@ impl Session {
                 }
                 done
             }
+            Kind::Set { name, values: Some(values), .. }
+                if let Some(read_only) = mode_of_transaction(name, values) =>
+            {
+                self.on_set_transaction(read_only, extended).await?
+            }
             Kind::Set { name, values, local } => {
                 let value = values.as_ref().map(|values| list_value(name, values));
                 self.on_set(statement, portal, name, value, *local).await?
@@ -254,27 +259,7 @@ impl Session {
             Kind::Reset(name) => self.on_reset(statement, portal, name.as_deref()).await?,
             Kind::SetConfig { calls, rows } => self.on_set_config(statement, calls, *rows, portal).await?,
             Kind::SetTransaction { modes, session: false } => {
-                match self.txn.as_mut() {
-                    Some(txn) if txn.begun && txn.read_only && modes.read_only == Some(false) => {
-                        self.fail(&Failure::new(
-                            SqlState::ACTIVE_SQL_TRANSACTION,
-                            "transaction read-write mode must be set before any query",
-                        ));
-                        return Ok(Some(Done::Failed));
-                    }
-                    Some(txn) => {
-                        let read_only = modes.read_only.unwrap_or(txn.read_only);
-                        // Lanes were told at its beginning.
-                        txn.refuses_writes |= txn.begun && read_only && !txn.read_only;
-                        txn.read_only = read_only;
-                    }
-                    None => self.warn(
-                        SqlState::NO_ACTIVE_SQL_TRANSACTION,
-                        "SET TRANSACTION can only be used in transaction blocks",
-                    ),
-                }
-                self.answer_command(extended, "SET");
-                Done::Answered
+                self.on_set_transaction(modes.read_only, extended).await?
             }
             Kind::SetTransaction { modes, session: true } => {
                 if let Some(read_only) = modes.read_only {
@@ -431,6 +416,32 @@ impl Session {
         }
         let _ = build::text_row(&mut self.client.output, &[value]);
         build::command_complete(&mut self.client.output, "SHOW");
+    }
+
+    /// SET TRANSACTION. Isolation levels are as good as the strictest.
+    async fn on_set_transaction(
+        &mut self,
+        read_only: Option<bool>,
+        extended: bool,
+    ) -> Result<Done, ClientError> {
+        match self.txn.as_mut() {
+            Some(txn) if txn.begun && txn.read_only && read_only == Some(false) => {
+                let what = "transaction read-write mode must be set before any query";
+                return self.fail_statement(&Failure::new(SqlState::ACTIVE_SQL_TRANSACTION, what)).await;
+            }
+            Some(txn) => {
+                let read_only = read_only.unwrap_or(txn.read_only);
+                // Lanes were told at its beginning.
+                txn.refuses_writes |= txn.begun && read_only && !txn.read_only;
+                txn.read_only = read_only;
+            }
+            None => self.warn(
+                SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                "SET TRANSACTION can only be used in transaction blocks",
+            ),
+        }
+        self.answer_command(extended, "SET");
+        Ok(Done::Answered)
     }
 
     /// Runs a statement that touches no item wherever the transaction is; outside, on any replica. `repeat` is what it is in
