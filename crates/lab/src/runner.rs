@@ -104,7 +104,7 @@ struct Site {
 }
 
 fn profile() -> Result<Profile, LabError> {
-    Profile::named("2003").ok_or_else(|| LabError::NoProfile("2003".to_owned()))
+    Profile::named("2003", "tpcw").ok_or_else(|| LabError::NoProfile("2003".to_owned()))
 }
 
 fn sites(mixes: &BTreeSet<Mix>, effort: &Effort) -> Result<BTreeMap<Mix, Site>, LabError> {

@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let replicas: u16 = argument(2, "60").parse()?;
     let users: u32 = argument(3, &(u32::from(replicas) * 60).to_string()).parse()?;
 
-    let profile = Profile::named("2003").ok_or("the profile is missing")?;
+    let profile = Profile::named("2003", "tpcw").ok_or("the profile is missing")?;
     // The papers' systems lock declared tables; onecopy is told nothing and counts on rows.
     let items = if name == "onecopy" { Items::Rows } else { Items::DeclaredTables };
     let history = argument(4, "") == "check";

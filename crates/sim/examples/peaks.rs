@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let protocols = argument(6, &SELECTABLE.join(","));
 
-    let profile = Profile::named("2003").ok_or("the profile is missing")?;
+    let profile = Profile::named("2003", "tpcw").ok_or("the profile is missing")?;
     let bookstore = Bookstore::new(mix, Scale::new(100_000, 100)?);
     let setup = |replicas: u16, users: u32, seed: u64, items: Items| Setup {
         seed,

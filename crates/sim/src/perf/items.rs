@@ -44,14 +44,38 @@ pub(super) struct Items {
 
 type Columns = SmallVec<[ColumnId; 4]>;
 
-/// An item whose values are parameters.
+/// An item whose values are parameters or numbers.
 #[derive(Clone, Debug)]
 struct Pattern {
     table: u16,
     space: Space,
     mode: Mode,
-    /// Columns with the places of their parameters.
-    equals: SmallVec<[(ColumnId, usize); 4]>,
+    equals: SmallVec<[(ColumnId, Operand); 4]>,
+}
+
+/// What a column equals.
+#[derive(Clone, Copy, Debug)]
+enum Operand {
+    /// A parameter, by its place.
+    Parameter(usize),
+    /// A number of the statement's text.
+    Number(i64),
+}
+
+impl Operand {
+    fn parse(text: &str) -> Option<Operand> {
+        match text.strip_prefix('$') {
+            Some(number) => number.parse::<usize>().ok()?.checked_sub(1).map(Operand::Parameter),
+            None => text.parse().ok().map(Operand::Number),
+        }
+    }
+
+    fn hash(self, params: &[Value]) -> ValueHash {
+        match self {
+            Operand::Parameter(place) => hash(params.get(place)),
+            Operand::Number(number) => ValueHash::of_integer(number),
+        }
+    }
 }
 
 impl Items {
@@ -130,7 +154,7 @@ fn merge(touches: &mut Touches, object: Object, reads: bool, writes: bool) {
 }
 
 impl Pattern {
-    /// `Mode table[ key name][ (column = $1, ...)]`
+    /// `Mode table[ key name][ (column = $1, other = 0, ...)]`
     fn parse(text: &str, catalogue: &Catalogue) -> Option<Pattern> {
         let (head, equals) = match text.split_once(" (") {
             Some((head, equals)) => (head, equals.strip_suffix(')')?),
@@ -154,10 +178,9 @@ impl Pattern {
         let table = catalogue.table_index(name)?;
         let columns = &catalogue.table(table).columns;
         let equal = |text: &str| {
-            let (column, parameter) = text.split_once(" = $")?;
+            let (column, operand) = text.split_once(" = ")?;
             let place = columns.iter().position(|known| known.name == column)?;
-            let parameter = parameter.parse::<usize>().ok()?.checked_sub(1)?;
-            Some((ColumnId(place as u16 + 1), parameter))
+            Some((ColumnId(place as u16 + 1), Operand::parse(operand)?))
         };
         let equals = equals.split(", ").filter(|equal| !equal.is_empty());
         Some(Pattern { table: table.0, space, mode, equals: equals.map(equal).collect::<Option<_>>()? })
@@ -175,7 +198,7 @@ impl Pattern {
 
     fn access(&self, params: &[Value]) -> Access {
         let table = TableId(u64::from(self.table) + 1);
-        let equals = self.equals.iter().map(|(column, place)| (*column, hash(params.get(*place))));
+        let equals = self.equals.iter().map(|(column, operand)| (*column, operand.hash(params)));
         let item = match self.space {
             Space::Rows => Item::rows(table, equals),
             Space::Key(key) => Item::key(table, key, equals),
@@ -191,9 +214,9 @@ impl Pattern {
         }
         let mut words = vec![u64::from(self.table)];
         for column in columns {
-            let place = self.equals.iter().find(|(known, _)| known == column).map(|(_, place)| *place);
+            let operand = self.equals.iter().find(|(known, _)| known == column).map(|(_, operand)| *operand);
             words.push(u64::from(column.0));
-            words.push(hash(place.and_then(|place| params.get(place))).0);
+            words.push(operand.map_or(hash(None), |operand| operand.hash(params)).0);
         }
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         // Tables have small numbers.
@@ -215,17 +238,17 @@ mod tests {
     use std::collections::BTreeMap;
 
     use onecopy_workload::tpcw::{Statement, catalogue};
+    use onecopy_workload::{auction, bulletin_board};
 
     use super::*;
-    use crate::perf::workload::BOOKSTORE_ITEMS;
+    use crate::perf::workload::{AUCTION_ITEMS, BOARD_ITEMS, BOOKSTORE_ITEMS};
 
     fn items() -> Items {
         Items::parse(BOOKSTORE_ITEMS, catalogue()).unwrap()
     }
 
     /// classify's cases: a statement's text with its items.
-    fn classified() -> BTreeMap<String, Vec<String>> {
-        let cases = include_str!("../../../classify/tests/cases/tpcw.txt");
+    fn classified(cases: &str) -> BTreeMap<String, Vec<String>> {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut classified = BTreeMap::new();
         for case in cases.split("\ncase: ").skip(1) {
@@ -233,34 +256,58 @@ mod tests {
             let (_, sql) = head.split_once('\n').unwrap();
             let (_, items) = answer.split_once("items").unwrap();
             let (items, _) = items.split_once("\nchanges").unwrap();
-            classified.insert(words(sql), items.lines().map(words).collect());
+            classified.insert(words(sql), items.trim().lines().map(words).collect());
         }
         classified
     }
 
     #[test]
     fn items_are_those_that_classify_finds() {
-        let classified = classified();
-        let mut ours: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        let mut current = "";
-        for line in BOOKSTORE_ITEMS.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-            match line.strip_prefix("  ") {
-                Some(item) => ours.get_mut(current).unwrap().push(item.to_owned()),
-                None => {
-                    current = line;
-                    ours.insert(current, Vec::new());
+        let tpcw = include_str!("../../../classify/tests/cases/tpcw.txt");
+        let auction = include_str!("../../../classify/tests/cases/auction.txt");
+        let board = include_str!("../../../classify/tests/cases/bulletin_board.txt");
+        for (list, cases, catalogue, count) in [
+            (BOOKSTORE_ITEMS, tpcw, catalogue(), 53),
+            (AUCTION_ITEMS, auction, auction::catalogue(), 59),
+            (BOARD_ITEMS, board, bulletin_board::catalogue(), 66),
+        ] {
+            let classified = classified(cases);
+            let mut ours: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+            let mut current = "";
+            for line in list.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+                match line.strip_prefix("  ") {
+                    Some(item) => ours.get_mut(current).unwrap().push(item.to_owned()),
+                    None => {
+                        current = line;
+                        ours.insert(current, Vec::new());
+                    }
                 }
             }
-        }
-        let mut compared = 0;
-        for statement in &catalogue().statements {
-            let sql = statement.sql.split_whitespace().collect::<Vec<_>>().join(" ");
-            if let Some(expected) = classified.get(&sql) {
-                assert_eq!(&ours[statement.id.as_str()], expected, "{}", statement.id);
-                compared += 1;
+            let mut compared = 0;
+            for statement in &catalogue.statements {
+                let sql = statement.sql.split_whitespace().collect::<Vec<_>>().join(" ");
+                if let Some(expected) = classified.get(&sql) {
+                    assert_eq!(&ours[statement.id.as_str()], expected, "{}", statement.id);
+                    compared += 1;
+                }
             }
+            assert_eq!(compared, count, "{}", catalogue.name);
+            assert!(Items::parse(list, catalogue).is_ok(), "{}", catalogue.name);
         }
-        assert_eq!(compared, 53);
+    }
+
+    #[test]
+    fn numbers_in_the_text_of_a_statement_are_values() {
+        let catalogue = bulletin_board::catalogue();
+        let items = Items::parse(BOARD_ITEMS, catalogue).unwrap();
+        let touch = |id: &str, params: &[i64]| {
+            let params: Vec<Value> = params.iter().map(|int| Value::Int(*int)).collect();
+            items.touches(catalogue.statement_id(id).unwrap(), &params)
+        };
+        let top = touch("view_story.top", &[7, 0])[0].object;
+        let written = |parent: i64| touch("store_comment.insert", &[1, 2, 7, parent]);
+        let has = |parent: i64| written(parent).iter().any(|touch| touch.object == top);
+        assert_eq!((has(0), has(3)), (true, false));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub use peak::{Peak, find_peak, find_peak_near, saturating_users};
 pub use profile::{NAMED, Profile, ProfileError};
 pub use server::{Busy, Discipline, Kind};
 pub use setup::{Durability, Items, Loads, SECOND_NS, Setup, Users};
-pub use workload::{Bookstore, Workload};
+pub use workload::{AuctionSite, Board, Bookstore, Workload};
 
 use classes::Classes;
 use history::Recorder;

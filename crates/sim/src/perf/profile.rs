@@ -67,18 +67,22 @@ pub enum ProfileError {
 /// An hour for one statement is a mistake.
 const COST_MAX_MS: f64 = 3_600_000.0;
 
-/// The profiles that come with onecopy, by name.
-pub const NAMED: [(&str, &str); 1] = [("2003", include_str!("../../data/profiles/2003.toml"))];
+/// The profiles that come with onecopy, by name and workload.
+pub const NAMED: [(&str, &str, &str); 3] = [
+    ("2003", "tpcw", include_str!("../../data/profiles/2003_tpcw.toml")),
+    ("2003", "auction", include_str!("../../data/profiles/2003_auction.toml")),
+    ("2003", "bulletin_board", include_str!("../../data/profiles/2003_bulletin_board.toml")),
+];
 
 impl Profile {
-    /// A profile that comes with onecopy; nothing if none has this name.
+    /// A profile that comes with onecopy; nothing if none has this name for this workload.
     ///
     /// # Panics
     /// If it is not in order, which a test excludes.
     #[must_use]
-    pub fn named(name: &str) -> Option<Profile> {
-        let (_, text) = NAMED.iter().find(|(known, _)| *known == name)?;
-        Some(Profile::parse(text).unwrap_or_else(|error| panic!("profile {name}: {error}")))
+    pub fn named(name: &str, workload: &str) -> Option<Profile> {
+        let (_, _, text) = NAMED.iter().find(|(known, of, _)| (*known, *of) == (name, workload))?;
+        Some(Profile::parse(text).unwrap_or_else(|error| panic!("profile {name} of {workload}: {error}")))
     }
 
     /// Reads a profile.
@@ -162,12 +166,17 @@ mod tests {
 
     #[test]
     fn named_profiles_are_in_order_and_fit_their_workload() {
-        for (name, _) in NAMED {
-            let profile = Profile::named(name).unwrap();
-            assert_eq!(profile.name, name);
-            assert!(profile.costs_ns(catalogue()).unwrap().iter().all(|cost| *cost > 0));
+        let catalogues = [
+            catalogue(),
+            onecopy_workload::auction::catalogue(),
+            onecopy_workload::bulletin_board::catalogue(),
+        ];
+        for ((name, workload, _), catalogue) in NAMED.into_iter().zip(catalogues) {
+            let profile = Profile::named(name, workload).unwrap();
+            assert_eq!((profile.name.as_str(), profile.workload.as_str()), (name, workload));
+            assert!(profile.costs_ns(catalogue).unwrap().iter().all(|cost| *cost > 0));
         }
-        assert_eq!(Profile::named("2004"), None);
+        assert_eq!((Profile::named("2004", "tpcw"), Profile::named("2003", "tpcc")), (None, None));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A workload as the driver needs it: users who ask, and somebody who answers in the databases' stead.
 
+use onecopy_workload::auction::{self, Auction};
+use onecopy_workload::bulletin_board::{self, BulletinBoard};
 use onecopy_workload::tpcw::{Browser, Highest, Mix, MixName, Population, Scale, Shelf, Shop};
 use onecopy_workload::{Catalogue, Client, Date, Rows, StatementId, Timestamp, Value};
 
@@ -37,6 +39,8 @@ impl Bookstore {
 }
 
 pub(super) const BOOKSTORE_ITEMS: &str = include_str!("../../data/items/tpcw.txt");
+pub(super) const AUCTION_ITEMS: &str = include_str!("../../data/items/auction.txt");
+pub(super) const BOARD_ITEMS: &str = include_str!("../../data/items/bulletin_board.txt");
 
 /// The virtual date at which runs begin.
 pub(super) fn opening() -> Timestamp {
@@ -59,5 +63,73 @@ impl Workload for Bookstore {
 
     fn answer(&mut self, statement: StatementId, params: &[Value]) -> Rows {
         self.shelf.answer(statement, params)
+    }
+}
+
+/// The auction site with one of its mixes.
+#[derive(Clone, Debug)]
+pub struct AuctionSite {
+    site: Auction,
+    memory: auction::Memory,
+}
+
+impl AuctionSite {
+    /// An auction site of this size. Clones are cheap.
+    #[must_use]
+    pub fn new(mix: auction::Mix, scale: auction::Scale) -> AuctionSite {
+        let population = auction::Population::new(scale, 0, opening());
+        AuctionSite { site: Auction { mix, scale }, memory: auction::Memory::new(&population) }
+    }
+}
+
+impl Workload for AuctionSite {
+    fn catalogue(&self) -> &'static Catalogue {
+        auction::catalogue()
+    }
+
+    fn items(&self) -> &'static str {
+        AUCTION_ITEMS
+    }
+
+    fn user(&self, seed: u64, number: u32, users_max: u32) -> Box<dyn Client> {
+        Box::new(self.site.visitor(seed, number, users_max, &self.site.loaded()))
+    }
+
+    fn answer(&mut self, statement: StatementId, params: &[Value]) -> Rows {
+        self.memory.answer(statement, params)
+    }
+}
+
+/// The bulletin board with one of its mixes.
+#[derive(Clone, Debug)]
+pub struct Board {
+    site: BulletinBoard,
+    memory: bulletin_board::Memory,
+}
+
+impl Board {
+    /// A bulletin board of this size. Clones are cheap.
+    #[must_use]
+    pub fn new(mix: bulletin_board::Mix, scale: bulletin_board::Scale) -> Board {
+        let population = bulletin_board::Population::new(scale, 0, opening());
+        Board { site: BulletinBoard { mix, scale }, memory: bulletin_board::Memory::new(population) }
+    }
+}
+
+impl Workload for Board {
+    fn catalogue(&self) -> &'static Catalogue {
+        bulletin_board::catalogue()
+    }
+
+    fn items(&self) -> &'static str {
+        BOARD_ITEMS
+    }
+
+    fn user(&self, seed: u64, number: u32, users_max: u32) -> Box<dyn Client> {
+        Box::new(self.site.visitor(seed, number, users_max, &self.site.loaded()))
+    }
+
+    fn answer(&mut self, statement: StatementId, params: &[Value]) -> Rows {
+        self.memory.answer(statement, params)
     }
 }

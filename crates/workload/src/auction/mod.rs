@@ -3,10 +3,12 @@
 //! * [`catalogue`] and its plan: tables, pages and statements, from `data/auction.toml`.
 //! * [`Mix`]: how visitors walk; [`Mix::Write15`] is the paper's.
 //! * [`Scale`] and [`Population`]: how large the site is, and its rows.
-//! * [`Auction`]: the site as its visitors know it.
+//! * [`Auction`]: the site as its visitors know it; [`Memory`] answers them where there is no database.
 
+mod memory;
 mod population;
 
+pub use memory::Memory;
 pub use population::{Population, Scale, ScaleError};
 
 use std::sync::LazyLock;

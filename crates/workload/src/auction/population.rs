@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::memory::Lot;
 use super::{
     BID_STEP_MAX, BUY_NOW_PROBABILITY, COMMENT_LEN_MAX, DESCRIPTION_LEN_MAX, DURATION_DAYS_MAX, PRICE_MAX,
     PRICE_STEP_MAX, QUANTITY_MAX, RATINGS, RESERVE_PROBABILITY, SINGLE_PROBABILITY,
@@ -29,6 +30,9 @@ pub struct ScaleError {
 }
 
 impl Scale {
+    /// That of DV 6.2, with as many users as RUBiS has.
+    pub const OF_THE_PAPER: Scale = Scale { items: 33_000, users: 1_000_000 };
+
     /// An auction site with so many items on sale (DV: 33,000), as many that were sold, and so many users (RUBiS: 1,000,000).
     ///
     /// # Errors
@@ -127,8 +131,41 @@ impl Population {
             .collect()
     }
 
+    /// How large the site is.
+    pub(super) fn scale(&self) -> Scale {
+        self.scale
+    }
+
+    /// What visitors see of an item.
+    pub(super) fn lot(&self, id: i64) -> Lot {
+        let Item { seller, price, quantity, max_bid, .. } = self.item(id);
+        Lot { seller, price, quantity, max_bid }
+    }
+
+    /// Who bids on an item, in the order of their bids.
+    pub(super) fn bidders(&self, item: i64) -> Vec<i64> {
+        let Item { price, bids, .. } = self.item(item);
+        self.bids(item, price, bids).into_iter().map(|(bidder, _)| bidder).collect()
+    }
+
+    /// An item's category.
+    pub(super) fn category(item: i64) -> i64 {
+        (item - 1) % Self::CATEGORIES + 1
+    }
+
+    /// A user's region.
+    pub(super) fn region(&self, user: i64) -> i64 {
+        uniform(&mut self.stream(Draw::User, user), 1, Self::REGIONS)
+    }
+
+    /// Who wrote the comment on an item's seller.
+    pub(super) fn commenter(&self, item: i64) -> i64 {
+        uniform(&mut self.stream(Draw::Comment, item), 1, self.scale.users)
+    }
+
     fn copy_user(&self, id: i64, out: &mut String) -> u64 {
         let random = &mut self.stream(Draw::User, id);
+        let region = uniform(random, 1, Self::REGIONS);
         Line::new(out)
             .put(id)
             .put(text(random, 3, 20))
@@ -139,7 +176,7 @@ impl Population {
             .put(0)
             .put(0)
             .put(self.loaded_at)
-            .put(uniform(random, 1, Self::REGIONS))
+            .put(region)
             .end()
     }
 
@@ -167,7 +204,7 @@ impl Population {
             .put(begin)
             .put(begin.plus_days(days))
             .put(seller)
-            .put((id - 1) % Self::CATEGORIES + 1)
+            .put(Self::category(id))
             .end()
     }
 

@@ -4,10 +4,12 @@
 //! * [`catalogue`] and its plan: tables, pages and statements, from `data/bulletin_board.toml`.
 //! * [`Mix`]: how visitors walk.
 //! * [`Scale`] and [`Population`]: how large the board is, and its rows.
-//! * [`BulletinBoard`]: the board as its visitors know it.
+//! * [`BulletinBoard`]: the board as its visitors know it; [`Memory`] answers them where there is no database.
 
+mod memory;
 mod population;
 
+pub use memory::Memory;
 pub use population::{Population, Scale, ScaleError};
 
 use std::sync::LazyLock;

@@ -12,7 +12,7 @@ const NEW_DAYS: i64 = 30;
 /// Stories of a day: 20 on average (DV: 15 to 25).
 const STORIES_A_DAY: i64 = 20;
 /// Comments of a story.
-const COMMENTS_MIN: i64 = 20;
+pub(super) const COMMENTS_MIN: i64 = 20;
 /// One of so many users is an author and moderates.
 const AUTHORS_AMONG: i64 = 10;
 /// Words that titles are made of.
@@ -36,6 +36,9 @@ pub struct ScaleError {
 }
 
 impl Scale {
+    /// That of DV 6.3.
+    pub const OF_THE_PAPER: Scale = Scale { days: 3 * 365, users: 500_000 };
+
     /// A board with the stories of so many days (DV: three years, 1,095) and so many users (DV: 500,000).
     ///
     /// # Errors
@@ -80,6 +83,25 @@ pub struct Population {
     loaded_at: Timestamp,
 }
 
+/// What visitors see of a story or a submission.
+#[derive(Clone, Debug)]
+pub(super) struct Story {
+    pub(super) writer: i64,
+    pub(super) category: i64,
+    pub(super) title: String,
+}
+
+/// What visitors see of a comment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Comment {
+    pub(super) id: i64,
+    pub(super) writer: i64,
+    /// The comment that it answers; 0 if it answers the story.
+    pub(super) parent: i64,
+    pub(super) replies: i64,
+    pub(super) rating: i64,
+}
+
 #[derive(Clone, Copy)]
 enum Draw {
     User,
@@ -104,6 +126,11 @@ impl Population {
     /// A user's address.
     pub fn email(user: i64) -> String {
         format!("user{user}@board.example")
+    }
+
+    /// Whether a user is an author: 1 or 0.
+    pub(super) fn access(user: i64) -> i64 {
+        i64::from(user > 0 && user % AUTHORS_AMONG == 0)
     }
 
     /// A word of the dictionary: three syllables.
@@ -143,6 +170,20 @@ impl Population {
         random::stream(self.seed, ((draw as u64) << 48) | key as u64)
     }
 
+    /// How large the board is.
+    pub(super) fn scale(&self) -> Scale {
+        self.scale
+    }
+
+    /// The stories that appeared in a period, both ends included, as far as there are any.
+    pub(super) fn stories_of(&self, begin: Timestamp, end: Timestamp) -> RangeInclusive<i64> {
+        let first_at = self.story_date(1).micros;
+        let gap = 86_400_000_000 / STORIES_A_DAY;
+        let first = (begin.micros - first_at + gap - 1).div_euclid(gap) + 1;
+        let last = (end.micros - first_at).div_euclid(gap) + 1;
+        first.max(1)..=last.min(self.scale.stories())
+    }
+
     /// When a story appeared.
     fn story_date(&self, id: i64) -> Timestamp {
         let (day, of_day) = ((id - 1) / STORIES_A_DAY, (id - 1) % STORIES_A_DAY);
@@ -152,7 +193,6 @@ impl Population {
 
     fn copy_user(&self, id: i64, out: &mut String) -> u64 {
         let random = &mut self.stream(Draw::User, id);
-        let is_author = id > 0 && id % AUTHORS_AMONG == 0;
         Line::new(out)
             .put(id)
             .put(text(random, 3, 20))
@@ -161,49 +201,83 @@ impl Population {
             .put(site::password(id))
             .put(Self::email(id))
             .put(0)
-            .put(i64::from(is_author))
+            .put(Self::access(id))
             .put(self.loaded_at)
             .end()
     }
 
+    /// A story, or a submission; the stream goes on behind what was drawn.
+    fn drawn(&self, draw: Draw, id: i64) -> (Story, Random) {
+        let mut random = self.stream(draw, id);
+        let writer = self.scale.draw_user(!matches!(draw, Draw::Submission), &mut random);
+        let category = uniform(&mut random, 1, Self::CATEGORIES);
+        let title = Self::title(&mut random);
+        (Story { writer, category, title }, random)
+    }
+
+    /// What visitors see of a story.
+    pub(super) fn story(&self, id: i64) -> Story {
+        self.drawn(Draw::Story, id).0
+    }
+
+    /// What visitors see of a submission.
+    pub(super) fn submission(&self, id: i64) -> Story {
+        self.drawn(Draw::Submission, id).0
+    }
+
     fn copy_story(&self, draw: Draw, id: i64, out: &mut String) -> u64 {
-        let random = &mut self.stream(draw, id);
+        let (Story { writer, category, title }, mut random) = self.drawn(draw, id);
         let is_submission = matches!(draw, Draw::Submission);
-        let writer = self.scale.draw_user(!is_submission, random);
         let date = if is_submission { self.loaded_at } else { self.story_date(id) };
         Line::new(out)
             .put(id)
-            .put(Self::title(random))
-            .put(Self::body(random))
+            .put(title)
+            .put(Self::body(&mut random))
             .put(date)
             .put(writer)
-            .put(uniform(random, 1, Self::CATEGORIES))
+            .put(category)
             .end()
     }
 
-    /// All comments of a story: some answer the story, others one that came before.
-    fn copy_comments(&self, story: i64, out: &mut String) -> u64 {
-        let random = &mut self.stream(Draw::Comment, story);
-        let count = uniform(random, COMMENTS_MIN, Self::COMMENTS_MAX);
+    /// The comments of a story, without titles and texts: some answer the story, others one that came before. The stream goes
+    /// on behind what was drawn.
+    pub(super) fn comments(&self, story: i64) -> (Vec<Comment>, Random) {
+        let mut random = self.stream(Draw::Comment, story);
+        let count = uniform(&mut random, COMMENTS_MIN, Self::COMMENTS_MAX);
         let first = (story - 1) * Self::COMMENTS_MAX;
-        let parents: Vec<i64> = (1..=count).map(|number| uniform(random, 0, number - 1)).collect();
-        let date = self.story_date(story);
-        let mut rows = 0;
-        for (number, parent) in (1..).zip(&parents) {
-            let replies = parents.iter().filter(|of| **of == number).count();
-            rows += Line::new(out)
-                .put(first + number)
-                .put(uniform(random, 0, self.scale.users))
-                .put(story)
-                .put(if *parent == 0 { 0 } else { first + parent })
-                .put(replies)
-                .put(uniform(random, RATING_MIN, RATING_MAX))
-                .put(date)
-                .put(Self::title(random))
-                .put(Self::comment(random))
-                .end();
+        let parents: Vec<i64> = (1..=count).map(|number| uniform(&mut random, 0, number - 1)).collect();
+        let mut replies = vec![0; parents.len() + 1];
+        for parent in &parents {
+            replies[*parent as usize] += 1;
         }
-        rows
+        let comments = (1..).zip(&parents).map(|(number, parent)| Comment {
+            id: first + number,
+            writer: uniform(&mut random, 0, self.scale.users),
+            parent: if *parent == 0 { 0 } else { first + parent },
+            replies: replies[number as usize],
+            rating: uniform(&mut random, RATING_MIN, RATING_MAX),
+        });
+        (comments.collect(), random)
+    }
+
+    fn copy_comments(&self, story: i64, out: &mut String) -> u64 {
+        let (comments, mut random) = self.comments(story);
+        let titles: Vec<String> = comments.iter().map(|_| Self::title(&mut random)).collect();
+        let date = self.story_date(story);
+        let lines = comments.iter().zip(titles).map(|(comment, title)| {
+            Line::new(out)
+                .put(comment.id)
+                .put(comment.writer)
+                .put(story)
+                .put(comment.parent)
+                .put(comment.replies)
+                .put(comment.rating)
+                .put(date)
+                .put(title)
+                .put(Self::comment(&mut random))
+                .end()
+        });
+        lines.sum()
     }
 }
 

@@ -6,7 +6,9 @@ use onecopy_core::Csn;
 use onecopy_core::protocol::{Protocol, SELECTABLE, apart_by_name};
 use onecopy_workload::tpcw::{MixName, Scale};
 
-use super::{Bookstore, Outcome, Profile, Setup, run};
+use onecopy_workload::{auction, bulletin_board};
+
+use super::{AuctionSite, Board, Bookstore, Outcome, Profile, Setup, Workload, run};
 
 const PROTOCOLS: [&str; SELECTABLE.len()] = SELECTABLE;
 
@@ -15,8 +17,22 @@ fn bookstore(mix: MixName) -> Bookstore {
     Bookstore::new(mix, Scale::new(1_000, 1).expect("it is in range"))
 }
 
+/// The other two sites, each made in no time.
+fn sites() -> [Box<dyn Workload>; 2] {
+    let items = auction::Scale::new(2_000, 500).expect("it is in range");
+    let days = bulletin_board::Scale::new(40, 500).expect("it is in range");
+    [
+        Box::new(AuctionSite::new(auction::Mix::Write15, items)),
+        Box::new(Board::new(bulletin_board::Mix::Default, days)),
+    ]
+}
+
 fn the_2003() -> Profile {
-    Profile::named("2003").expect("it is there")
+    the_2003_of("tpcw")
+}
+
+fn the_2003_of(workload: &str) -> Profile {
+    Profile::named("2003", workload).expect("it is there")
 }
 
 fn protocol(name: &str, setup: &Setup<'_>) -> Box<dyn Protocol> {
@@ -25,7 +41,12 @@ fn protocol(name: &str, setup: &Setup<'_>) -> Box<dyn Protocol> {
 
 /// Runs a protocol that must not be at fault.
 fn run_well(setup: &Setup<'_>, mix: MixName, name: &str) -> Outcome {
-    let outcome = run(setup, &mut bookstore(mix), protocol(name, setup)).expect("the profile fits");
+    run_site_well(setup, &mut bookstore(mix), name)
+}
+
+/// The same on any site.
+fn run_site_well(setup: &Setup<'_>, site: &mut dyn Workload, name: &str) -> Outcome {
+    let outcome = run(setup, site, protocol(name, setup)).expect("the profile fits");
     assert_eq!(outcome.faults, [], "{name}");
     outcome
 }
