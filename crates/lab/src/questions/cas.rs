@@ -334,7 +334,8 @@ pub(super) fn conflicts_end_scaling(about: &About) -> Parts {
 
 /// cas-46. What the profile was fitted to, computed from it.
 pub(super) fn costs_of_interactions(claim: &Claim) -> Parts {
-    let profile = Profile::named("2003", "tpcw").ok_or_else(|| Open("The profile 2003 is missing.".to_owned()))?;
+    let profile =
+        Profile::named("2003", "tpcw").ok_or_else(|| Open("The profile 2003 is missing.".to_owned()))?;
     let [least, most, writes] = claim.values[..] else {
         return Err(Open("The paper gives three numbers.".to_owned()));
     };
