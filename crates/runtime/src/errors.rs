@@ -56,11 +56,18 @@ pub struct Failure {
     pub message: String,
     pub detail: Option<String>,
     pub hint: Option<String>,
+    /// What PostgreSQL names as the place of the error, where drivers look at it.
+    pub routine: Option<&'static str>,
 }
 
 impl Failure {
     pub fn new(code: SqlState, message: impl Into<String>) -> Failure {
-        Failure { code, message: message.into(), detail: None, hint: None }
+        Failure { code, message: message.into(), detail: None, hint: None, routine: None }
+    }
+
+    pub fn routine(mut self, routine: &'static str) -> Failure {
+        self.routine = Some(routine);
+        self
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
@@ -134,6 +141,7 @@ impl Failure {
                 message: fields.message.clone(),
                 detail: fields.detail.clone(),
                 hint: fields.hint.clone(),
+                routine: None,
             },
             LaneError::Shortage(_) => Failure::new(SqlState::INSUFFICIENT_RESOURCES, error.to_string()).hint(
                 "Try again when others have disconnected, or let onecopy open more files (ulimit -n, LimitNOFILE= of systemd).",
@@ -151,6 +159,7 @@ impl Failure {
             detail: self.detail.as_deref(),
             hint: self.hint.as_deref(),
             position: None,
+            routine: self.routine,
         };
         build::error(out, &report);
     }

@@ -32,7 +32,8 @@ async fn prepare() -> (Three, Client, Client) {
                 "CREATE TABLE stock (id int PRIMARY KEY, price numeric(8, 2), sold timestamptz, name text);
                  INSERT INTO stock SELECT n, n * 1.25, '2026-01-01Z'::timestamptz + n * '1 day'::interval, 'item ' || n
                  FROM generate_series(1, 50) n;
-                 INSERT INTO stock VALUES (0, 0, NULL, repeat('long', 100000))",
+                 INSERT INTO stock VALUES (0, 0, NULL, repeat('long', 100000));
+                 CREATE SCHEMA other; CREATE TABLE other.stock (id int PRIMARY KEY, price text, sold date, name int)",
             )
             .await
             .unwrap();
@@ -49,12 +50,15 @@ const READS: [&str; 5] = [
 ];
 
 /// Changes after which what was prepared before is answered differently, or with an error.
-const CHANGES: [&str; 6] = [
+const CHANGES: [&str; 9] = [
     "UPDATE stock SET name = 'sold out', price = price / 2 WHERE id > 2",
     "SET TimeZone = 'Asia/Tokyo'",
     "SET DateStyle = 'German'",
     "ALTER TABLE stock ADD COLUMN added int DEFAULT 7",
     "ALTER TABLE stock ALTER COLUMN price TYPE text",
+    "ALTER TABLE stock ALTER COLUMN price TYPE numeric(8, 2) USING price::numeric",
+    "SET search_path = other, public",
+    "SET search_path = public",
     "RESET ALL",
 ];
 
@@ -110,6 +114,52 @@ fn prepared_reads_in_a_pipeline_see_the_writes_before_them() {
             assert!(reads.iter().all(|read| *read == expected), "{reads:?}");
             assert!(failed[0].starts_with("22012"), "{failed:?}");
             assert_eq!(again, expected);
+        }
+        three.assert_identical();
+    });
+}
+
+/// Whoever knows the columns of a prepared statement reads the rows by them: if they are others now, it must hear so.
+#[test]
+fn a_statement_whose_columns_have_changed_fails_until_it_is_prepared_again() {
+    block_on(async {
+        let (three, client, alone) = prepare().await;
+        let other = three.client().await;
+        let sqls = [
+            "SELECT * FROM stock WHERE id = $1",
+            "UPDATE stock SET sold = NULL WHERE id = $1 RETURNING price",
+            "SELECT name FROM stock WHERE id = $1",
+        ];
+        let code = |result: Result<_, tokio_postgres::Error>| match result {
+            Ok(_) => "served".to_owned(),
+            Err(error) => error.code().unwrap().code().to_owned(),
+        };
+        for executed_before in [false, true] {
+            let mut prepared = Vec::new();
+            for sql in sqls {
+                prepared.push((sql, client.prepare(sql).await.unwrap(), alone.prepare(sql).await.unwrap()));
+            }
+            for change in [
+                "SELECT 1",
+                "ALTER TABLE stock RENAME price TO cost; ALTER TABLE stock ADD price int",
+                "ALTER TABLE stock DROP price; ALTER TABLE stock RENAME cost TO price",
+                "ALTER TABLE stock ALTER price TYPE numeric(9, 2)",
+                "ALTER TABLE stock ALTER price TYPE numeric(8, 2)",
+            ] {
+                // Others hear of it as well.
+                other.batch_execute(change).await.unwrap();
+                alone.batch_execute(change).await.unwrap();
+                if change == "SELECT 1" && !executed_before {
+                    continue;
+                }
+                for (sql, here, there) in &prepared {
+                    let (ours, theirs) = (client.query(here, &[&7]).await, alone.query(there, &[&7]).await);
+                    if let Err(error) = &ours {
+                        assert_eq!(error.as_db_error().unwrap().routine(), Some("RevalidateCachedQuery"));
+                    }
+                    assert_eq!(code(ours), code(theirs), "{sql} after {change}, before: {executed_before}");
+                }
+            }
         }
         three.assert_identical();
     });

@@ -26,7 +26,7 @@ impl Session {
                     let _ = build::parameter_description(out, []);
                     let _ = build::text_row_description(out, &[column]);
                 }
-                Step::DescribePortal(_) => {
+                Step::DescribePortal { .. } => {
                     let _ = build::text_row_description(out, &[column]);
                 }
                 Step::ClosePortal(_) | Step::CloseStatement => build::close_complete(out),
@@ -53,7 +53,7 @@ impl Session {
                     let _ = build::parameter_description(out, []);
                     build::no_data(out);
                 }
-                Step::DescribePortal(_) => build::no_data(out),
+                Step::DescribePortal { .. } => build::no_data(out),
                 Step::ClosePortal(_) | Step::CloseStatement => build::close_complete(out),
                 Step::Execute { .. } => {}
             }

@@ -337,7 +337,7 @@ impl Session {
                 described && preparation.key == portal.prepared.preparation.key
             }
             Step::Bind { statement, .. } => statement.key == portal.prepared.preparation.key,
-            Step::DescribePortal(name) => {
+            Step::DescribePortal { portal: name, .. } => {
                 let named = session.portals.get(name);
                 named.is_some_and(|named| Arc::ptr_eq(&named.prepared, &portal.prepared))
             }
@@ -391,7 +391,9 @@ impl Session {
                     let _ = build::parameter_description(out, types.iter().copied());
                     describe(out, calls, |_| Format::Text);
                 }
-                Step::DescribePortal(_) => describe(out, calls, |column| result_format(Some(portal), column)),
+                Step::DescribePortal { .. } => {
+                    describe(out, calls, |column| result_format(Some(portal), column))
+                }
                 Step::ClosePortal(_) | Step::CloseStatement => build::close_complete(out),
                 Step::Execute { .. } => {}
             }

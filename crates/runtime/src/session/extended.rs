@@ -27,6 +27,8 @@ pub struct PreparedStatement {
     pub preparation: Preparation,
     /// As classified last; classified anew when definitions or settings have changed.
     pub(super) classified: parking_lot::Mutex<Option<Classified>>,
+    /// Settings and definitions under which it returns what the client was told.
+    told_under: parking_lot::Mutex<Option<(u64, u64)>>,
     /// Types as PREPARE has declared them.
     pub declared: Vec<String>,
 }
@@ -54,6 +56,7 @@ impl PreparedStatement {
             types: types.into(),
             preparation: Preparation::new(sql, types),
             classified: parking_lot::Mutex::new(None),
+            told_under: parking_lot::Mutex::new(None),
             declared: Vec::new(),
         }
     }
@@ -141,12 +144,12 @@ impl Session {
             ));
             return Ok(());
         }
-        let Some(statement) = self.classify_prepared(&prepared).await else {
-            self.fail(&Failure::new(
-                SqlState::SYNTAX_ERROR,
-                "cannot insert multiple commands into a prepared statement",
-            ));
-            return Ok(());
+        let statement = match self.classify_prepared(&prepared).await? {
+            Ok(statement) => statement,
+            Err(failure) => {
+                self.fail(&failure);
+                return Ok(());
+            }
         };
         match self.bound(prepared, statement, body).await? {
             Ok((portal, step)) => {
@@ -232,8 +235,11 @@ impl Session {
         Ok(Ok(Some(portal)))
     }
 
-    /// A prepared statement as classified under the definitions in force; `None` if it is more than one statement.
-    async fn classify_prepared(&mut self, prepared: &PreparedStatement) -> Option<Statement> {
+    /// A prepared statement as classified under the definitions in force.
+    async fn classify_prepared(
+        &mut self,
+        prepared: &PreparedStatement,
+    ) -> Result<Result<Statement, Failure>, ClientError> {
         let own_definitions =
             self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some() || !txn.local_settings.is_empty());
         if !own_definitions && self.shared.classifier.is_changing() {
@@ -244,23 +250,61 @@ impl Session {
             && !own_definitions
             && known.holds(surroundings, self.shared.classifier.generation())
         {
-            return Some(known.statement.clone());
+            return Ok(Ok(known.statement.clone()));
         }
         let (statement, next) = self.classify(&prepared.sql).await;
         if next.is_some() {
-            return None;
+            return Ok(Err(Failure::new(
+                SqlState::SYNTAX_ERROR,
+                "cannot insert multiple commands into a prepared statement",
+            )));
+        }
+        let now = (surroundings, statement.generation);
+        let told_now = !own_definitions && *prepared.told_under.lock() == Some(now);
+        if !told_now && let Err(failure) = self.returns_as_told(&prepared.preparation).await? {
+            return Ok(Err(failure));
         }
         if !own_definitions {
+            *prepared.told_under.lock() = Some(now);
             let (statement, only_reads) = (statement.clone(), statement.class.only_reads());
             *prepared.classified.lock() = Some(Classified { statement, under: surroundings, only_reads });
         }
-        Some(statement)
+        Ok(Ok(statement))
+    }
+
+    /// Definitions or settings have changed since a statement was prepared. If its rows have other columns now, a client that
+    /// was told of the former ones would misread them: it hears what a server would say, by which drivers know what to do.
+    async fn returns_as_told(
+        &mut self,
+        preparation: &Preparation,
+    ) -> Result<Result<(), Failure>, ClientError> {
+        if !preparation.shape.is_known() || self.txn.as_ref().is_some_and(|txn| txn.failed) {
+            return Ok(Ok(()));
+        }
+        let now = Preparation { shape: Arc::default(), ..preparation.clone() };
+        if let Err(failure) = self.describe_quietly(now.clone()).await? {
+            return Ok(Err(failure));
+        }
+        if !preparation.shape.differs_from(&now.shape) {
+            return Ok(Ok(()));
+        }
+        let what = "cached plan must not change result type";
+        let failure = Failure::new(SqlState::FEATURE_NOT_SUPPORTED, what).routine("RevalidateCachedQuery");
+        Ok(Err(
+            failure.hint("What the statement returns has changed since it was prepared. Prepare it again.")
+        ))
     }
 
     pub(super) fn on_describe(&mut self, named: Named<'_>) -> Result<(), ClientError> {
         let step = match named.target {
             Target::Statement => match self.statements.get(named.name) {
-                Some(prepared) => Step::DescribeStatement(prepared.preparation.clone()),
+                Some(prepared) => {
+                    if !prepared.preparation.shape.is_known() {
+                        let now = (self.environment.hash(), self.shared.classifier.generation());
+                        *prepared.told_under.lock() = Some(now);
+                    }
+                    Step::DescribeStatement(prepared.preparation.clone())
+                }
                 None => {
                     let message = format!("prepared statement \"{}\" does not exist", named.name);
                     self.fail(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message));
@@ -273,7 +317,9 @@ impl Session {
                     || self.has_open_lane()
                     || self.is_between_lanes() =>
             {
-                Step::DescribePortal(named.name.to_owned())
+                let portal = self.portals.get(named.name);
+                let shape = portal.map(|portal| portal.prepared.preparation.shape.clone());
+                Step::DescribePortal { portal: named.name.to_owned(), shape }
             }
             Target::Portal => {
                 let message = format!("portal \"{}\" does not exist", named.name);
@@ -438,7 +484,7 @@ impl Session {
     /// needs now; what is closed meanwhile must be closed there, too.
     async fn run_between_lanes(&mut self, request: Request) -> Result<(), ClientError> {
         let Request::Extended(steps) = request else { return Ok(()) };
-        let describes = steps.iter().any(|step| matches!(step, Step::DescribePortal(_)));
+        let describes = steps.iter().any(|step| matches!(step, Step::DescribePortal { .. }));
         if describes && self.txn.as_ref().is_some_and(|txn| !txn.failed) {
             let prepared = Arc::new(PreparedStatement::new(READS_NOTHING, &[]));
             let (statement, _) = self.classify(READS_NOTHING).await;
@@ -509,8 +555,8 @@ impl Session {
             }
             Step::Bind { statement, .. } => is_own_command(&statement.sql),
             Step::CloseStatement => true,
-            Step::DescribePortal(name) => {
-                self.portals.get(name).is_some_and(|portal| is_own(&portal.statement.class.kind))
+            Step::DescribePortal { portal, .. } => {
+                self.portals.get(portal).is_some_and(|portal| is_own(&portal.statement.class.kind))
             }
             Step::ClosePortal(_) => self.txn.is_none(),
             Step::Execute { .. } => false,

@@ -268,7 +268,7 @@ fn parameterised(statement: &Statement, frozen: &[FrozenValue]) -> Option<What> 
 }
 
 fn what_prepared(statement: &Preparation, bind: Bytes) -> What {
-    let Preparation { key, sql, types } = statement.clone();
+    let Preparation { key, sql, types, .. } = statement.clone();
     What::Prepared { key, sql, types, bind }
 }
 
@@ -291,6 +291,7 @@ fn repeated(
             key: StatementKey::of(&form.sql, &form.types),
             sql: form.sql.clone(),
             types: form.types.clone(),
+            shape: Arc::default(),
         },
         returns: matches!(class.kind, Kind::Select | Kind::SelectLocking { .. }),
         generation: statement.generation,

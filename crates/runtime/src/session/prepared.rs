@@ -154,7 +154,7 @@ impl Session {
     }
 
     /// Has a replica check a statement; the client hears of errors only.
-    async fn describe_quietly(
+    pub(super) async fn describe_quietly(
         &mut self,
         preparation: Preparation,
     ) -> Result<Result<(), Failure>, ClientError> {

@@ -119,6 +119,10 @@ impl Session {
         let (Some(end), Ok(decoded)) = (found, Bind::decode(&bind[HEAD_LEN..])) else { return Ok(None) };
         let prepared = self.statements.get(decoded.statement).filter(|_| decoded.portal.is_empty());
         let Some(prepared) = prepared else { return Ok(None) };
+        if end.len() > EXECUTE_AND_SYNC.len() && !prepared.preparation.shape.is_known() {
+            // What the client is told now must be kept.
+            return Ok(None);
+        }
         let classifier = &self.shared.classifier;
         if classifier.is_changing() || self.embeds_object_ids(prepared, &decoded) {
             return Ok(None);

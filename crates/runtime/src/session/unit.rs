@@ -2,12 +2,16 @@
 //!
 //! A simple statement is a unit; of the extended protocol, everything up to an Execute (or to a Sync without one).
 
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onecopy_classify::MomentSearch;
 use onecopy_classify::moment_text::may_keep_moment;
-use onecopy_wire::backend::{Backend, ErrorFields, Status, row_count, strip_columns, tag};
+use onecopy_wire::backend::{
+    Backend, Column, ErrorFields, RowDescription, Status, row_count, strip_columns, tag,
+};
 use onecopy_wire::frontend::{self, Frontend, Target, build};
 use onecopy_wire::relay::{Next, RelayState, TagSet, scan};
 use onecopy_wire::{SqlState, WireError, backend};
@@ -20,8 +24,38 @@ use crate::session::client::{Client, ClientError, SEND_LEN};
 #[derive(Clone, Debug)]
 pub struct Preparation {
     pub key: StatementKey,
-    pub sql: std::sync::Arc<str>,
-    pub types: std::sync::Arc<[u32]>,
+    pub sql: Arc<str>,
+    pub types: Arc<[u32]>,
+    /// What the client was told of its rows.
+    pub shape: Arc<Shape>,
+}
+
+/// What a client was first told of the rows that a prepared statement returns, as a hash; 0 if nothing yet. It reads the
+/// rows of later executions by that.
+#[derive(Debug, Default)]
+pub struct Shape(AtomicU64);
+
+impl Shape {
+    pub fn is_known(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
+    }
+
+    /// Both are known and differ.
+    pub fn differs_from(&self, other: &Shape) -> bool {
+        let (ours, theirs) = (self.0.load(Ordering::Acquire), other.0.load(Ordering::Acquire));
+        ours != 0 && theirs != 0 && ours != theirs
+    }
+
+    /// The client is told of these columns.
+    fn learn<'c>(&self, columns: impl Iterator<Item = Column<'c>>) {
+        let mut hasher = std::hash::DefaultHasher::new();
+        for column in columns {
+            // Formats are chosen anew by every Bind.
+            (column.name, column.type_oid, column.typmod).hash(&mut hasher);
+        }
+        // The first one stays.
+        let _ = self.0.compare_exchange(0, hasher.finish().max(1), Ordering::AcqRel, Ordering::Acquire);
+    }
 }
 
 impl Preparation {
@@ -29,7 +63,7 @@ impl Preparation {
         let key = StatementKey::of(sql, types);
         // What a server has once read as a moment stands in what it prepared: no other Parse may get that.
         let key = if may_keep_moment(sql) { key.unlike_others() } else { key };
-        Preparation { key, sql: sql.into(), types: types.into() }
+        Preparation { key, sql: sql.into(), types: types.into(), shape: Arc::default() }
     }
 }
 
@@ -42,8 +76,8 @@ pub enum Step {
     Bind { statement: Preparation, body: Bytes, extra: Vec<String> },
     /// Describe of a statement.
     DescribeStatement(Preparation),
-    /// Describe of a portal.
-    DescribePortal(String),
+    /// Describe of a portal, with what is known of the rows of its statement.
+    DescribePortal { portal: String, shape: Option<Arc<Shape>> },
     /// Execute. During a COPY FROM STDIN the server ignores Sync: it has to follow the data.
     Execute { portal: String, max_rows: u32, copies_in: bool },
     /// Close of a portal on the server.
@@ -222,6 +256,8 @@ pub fn put_prelude(lane: &mut Lane, commands: &[&str]) -> Result<Prelude, WireEr
 struct Expectations {
     /// Every Parse on its way.
     parses: std::collections::VecDeque<ExpectedParse>,
+    /// Every Describe on its way, if there is something to learn from any; the next one at the end.
+    described: Vec<Option<Arc<Shape>>>,
     /// The Sync of the unit has not been sent yet.
     owes_sync: bool,
 }
@@ -266,6 +302,7 @@ fn put_request(
             build::sync(&mut lane.output);
         }
         Request::Extended(steps) => {
+            expectations.described = shapes_to_learn(steps);
             let mut leading = true;
             for step in steps {
                 leading &= matches!(step, Step::Parse(_) | Step::CloseStatement);
@@ -280,6 +317,21 @@ fn put_request(
         }
     }
     Ok(expectations)
+}
+
+/// What the answer to each Describe tells, the last one first; nothing if all of it is known.
+fn shapes_to_learn(steps: &[Step]) -> Vec<Option<Arc<Shape>>> {
+    let shapes = || {
+        steps.iter().rev().filter_map(|step| match step {
+            Step::DescribeStatement(statement) => Some(Some(&statement.shape)),
+            Step::DescribePortal { shape, .. } => Some(shape.as_ref()),
+            _ => None,
+        })
+    };
+    if shapes().flatten().all(|shape| shape.is_known()) {
+        return Vec::new();
+    }
+    shapes().map(|shape| shape.cloned()).collect()
 }
 
 fn put_step(
@@ -318,7 +370,7 @@ fn put_step(
             let name = prepared(lane, statement, expectations)?;
             build::describe(&mut lane.output, Target::Statement, &name)?;
         }
-        Step::DescribePortal(portal) => build::describe(&mut lane.output, Target::Portal, portal)?,
+        Step::DescribePortal { portal, .. } => build::describe(&mut lane.output, Target::Portal, portal)?,
         Step::Execute { portal, max_rows, .. } => build::execute(&mut lane.output, portal, *max_rows)?,
         Step::ClosePortal(portal) => build::close(&mut lane.output, Target::Portal, portal)?,
         Step::CloseStatement if leading && expectations.parses.is_empty() => {
@@ -449,6 +501,7 @@ impl Relay<'_, '_> {
         } else {
             TagSet::BORING.without(&read)
         };
+        let boring = if expectations.described.is_empty() { boring } else { boring.without(&[tag::NO_DATA]) };
         let mut state = RelayState::new(boring, DECODE_LEN_MAX);
         loop {
             let found = scan(&lane.input, &mut state);
@@ -492,6 +545,9 @@ impl Relay<'_, '_> {
     ) -> Result<bool, UnitError> {
         if matches!(head.tag, tag::ROW_DESCRIPTION | tag::PARAMETER_DESCRIPTION) {
             lane.tell_object_ids(head).await?;
+            if head.tag == tag::ROW_DESCRIPTION {
+                self.learn_shape(&lane.input[onecopy_wire::frame::HEAD_LEN..head.len], expectations)?;
+            }
             if self.watch.capture.is_none() {
                 self.pass(lane, head.len, false).await?;
                 return Ok(false);
@@ -503,6 +559,12 @@ impl Relay<'_, '_> {
                 if expectations.parses.pop_front().is_none_or(|parse| parse.visible) {
                     put(&mut self.sink, &mut self.answer, frame);
                 }
+            }
+            Backend::NoData => {
+                if let Some(Some(shape)) = expectations.described.pop() {
+                    shape.learn(std::iter::empty());
+                }
+                put(&mut self.sink, &mut self.answer, frame);
             }
             Backend::BindComplete if self.bound_by_us => {
                 lane.consume(head);
@@ -564,6 +626,20 @@ impl Relay<'_, '_> {
         }
         lane.consume(head);
         Ok(false)
+    }
+
+    /// The client hears of columns: those of its own statement.
+    fn learn_shape(&self, body: &[u8], expectations: &mut Expectations) -> Result<(), WireError> {
+        let Some(Some(shape)) = expectations.described.pop() else { return Ok(()) };
+        let description = RowDescription::decode(body)?;
+        let ours = match &self.watch.capture {
+            Some(capture) if capture.plain_descriptions > 0 => 0,
+            Some(capture) if capture.client_returns => capture.columns,
+            Some(_) => description.len(),
+            None => 0,
+        };
+        shape.learn(description.iter().take(description.len().saturating_sub(ours)));
+        Ok(())
     }
 
     /// Takes our columns out of a row (or of its description) and keeps them.

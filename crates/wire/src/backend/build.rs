@@ -161,13 +161,15 @@ pub struct Report<'a> {
     pub hint: Option<&'a str>,
     /// Where in the statement, in characters from 1.
     pub position: Option<u32>,
+    /// The server's function that reports it, by which some drivers tell errors of one code apart.
+    pub routine: Option<&'a str>,
 }
 
 impl<'a> Report<'a> {
-    /// A report without detail, hint and position.
+    /// A report of nothing but that.
     #[must_use]
     pub fn new(severity: Severity, code: SqlState, message: &'a str) -> Report<'a> {
-        Report { severity, code, message, detail: None, hint: None, position: None }
+        Report { severity, code, message, detail: None, hint: None, position: None, routine: None }
     }
 }
 
@@ -195,6 +197,9 @@ fn put_report(out: &mut BytesMut, tag: u8, report: &Report<'_>) {
         }
         if let Some(position) = report.position {
             put_field(out, b'P', &position.to_string());
+        }
+        if let Some(routine) = report.routine {
+            put_field(out, b'R', routine);
         }
         out.extend_from_slice(&[0]);
     });
