@@ -7,7 +7,7 @@ use serde_json::json;
 
 /// Compare the full contents of all replicas at one commit; fails if they differ or one could not be compared.
 ///
-/// Compared are rows, definitions, and the places of sequences, with the replica with which most agree. Writers are
+/// Compared are rows, definitions, the places of sequences, roles, and settings of roles and the database, with the replica with which most agree. Writers are
 /// held off until every replica has a snapshot of the same commit, not while contents are read. A replica that
 /// differs stays in service unless --exclude names it.
 #[derive(Debug, clap::Args)]

@@ -27,6 +27,14 @@ const SCHEMA: &str = "
     ALTER TABLE shop.customer ENABLE ROW LEVEL SECURITY;
     CREATE POLICY own ON shop.customer USING (name = current_user);
     CREATE SEQUENCE shop.ticket;
+    CREATE STATISTICS shop.together (dependencies) ON id, mood FROM shop.customer;
+    CREATE PUBLICATION news FOR TABLE shop.customer (id, mood);
+    ALTER DEFAULT PRIVILEGES IN SCHEMA shop GRANT SELECT ON TABLES TO auditor;
+    COMMENT ON COLUMN shop.customer.mood IS 'as it was';
+    COMMENT ON DATABASE postgres IS 'of the shop';
+    ALTER ROLE auditor SET work_mem = '8MB';
+    ALTER DATABASE postgres SET app.secret = 'words';
+    CREATE ROLE clerk LOGIN PASSWORD 'salted anew by each server' IN ROLE auditor;
     GRANT SELECT ON shop.customer TO auditor";
 
 #[test]
@@ -46,7 +54,54 @@ fn definitions_and_sequences_that_differ_are_named() {
 
         let behind = connect(&three.file.replicas[1].dsn).await;
         for (change, back, named) in [
-            ("COMMENT ON TABLE shop.sale IS 'what was sold'", "", ""),
+            (
+                "COMMENT ON TABLE shop.sale IS 'what was sold'",
+                "COMMENT ON TABLE shop.sale IS NULL",
+                "comment on table shop.sale (missing)",
+            ),
+            (
+                "COMMENT ON COLUMN shop.customer.mood IS 'another'; COMMENT ON ROLE clerk IS 'new';
+                 COMMENT ON DATABASE postgres IS 'another'",
+                "COMMENT ON COLUMN shop.customer.mood IS 'as it was'; COMMENT ON ROLE clerk IS NULL;
+                 COMMENT ON DATABASE postgres IS 'of the shop'",
+                "comment on table column shop.customer.mood (text), comment on this database (text), \
+                 comment on role clerk (missing)",
+            ),
+            (
+                "ALTER STATISTICS shop.together SET STATISTICS 7",
+                "ALTER STATISTICS shop.together SET STATISTICS -1",
+                "statistics shop.together (definition)",
+            ),
+            (
+                "ALTER PUBLICATION news SET TABLE shop.customer (id)",
+                "ALTER PUBLICATION news SET TABLE shop.customer (id, mood)",
+                "publication news (definition)",
+            ),
+            (
+                "ALTER DEFAULT PRIVILEGES IN SCHEMA shop GRANT INSERT ON TABLES TO auditor",
+                "ALTER DEFAULT PRIVILEGES IN SCHEMA shop REVOKE INSERT ON TABLES FROM auditor",
+                "default privileges of role postgres in schema shop on tables (definition)",
+            ),
+            (
+                "ALTER ROLE auditor SET work_mem = '9MB'; ALTER DATABASE postgres SET app.secret = 'other words';
+                 ALTER ROLE clerk IN DATABASE postgres SET search_path = shop; ALTER ROLE ALL SET jit = off",
+                "ALTER ROLE auditor SET work_mem = '8MB'; ALTER DATABASE postgres SET app.secret = 'words';
+                 ALTER ROLE clerk IN DATABASE postgres RESET search_path; ALTER ROLE ALL RESET jit",
+                "setting app.secret of this database (value), setting work_mem of role auditor (value), \
+                 setting jit of all roles (missing), setting search_path of role clerk in this database (missing)",
+            ),
+            (
+                "ALTER ROLE clerk CREATEDB; GRANT auditor TO clerk WITH ADMIN OPTION; CREATE ROLE guest",
+                "ALTER ROLE clerk NOCREATEDB; REVOKE ADMIN OPTION FOR auditor FROM clerk; DROP ROLE guest",
+                "membership of role clerk in auditor (options), role clerk (attributes or kind of password), \
+                 role guest (missing)",
+            ),
+            ("ALTER ROLE clerk PASSWORD NULL", "ALTER ROLE clerk PASSWORD 'x'", "role clerk (attributes"),
+            (
+                "REVOKE TEMPORARY ON DATABASE postgres FROM public",
+                "GRANT TEMPORARY ON DATABASE postgres TO public",
+                "this database (definition)",
+            ),
             (
                 "ALTER TABLE shop.sale ALTER total SET DEFAULT 2",
                 "ALTER TABLE shop.sale ALTER total SET DEFAULT 1",

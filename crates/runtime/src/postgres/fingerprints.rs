@@ -53,7 +53,84 @@ fn is_users(schema: &str) -> String {
     format!("{schema} !~ '^pg_' AND {schema} NOT IN ('information_schema', 'onecopy')")
 }
 
-/// Lists every object of users with a hash of its definition, comments left out.
+/// What is said of objects of users, of the database and of roles. Extensions bring their own comments along.
+fn comments_sql() -> String {
+    format!(
+        "SELECT 'comment on', pg_catalog.format('%s %s', i.type, i.identity), pg_catalog.to_jsonb(d.description) \
+         FROM pg_catalog.pg_description d \
+         CROSS JOIN LATERAL pg_catalog.pg_identify_object(d.classoid, d.objoid, d.objsubid) i \
+         WHERE d.classoid <> 'pg_catalog.pg_largeobject'::pg_catalog.regclass AND (d.objoid >= 16384 \
+         OR d.classoid = 'pg_catalog.pg_namespace'::pg_catalog.regclass AND d.objoid = 'public'::pg_catalog.regnamespace) \
+         AND i.type IS NOT NULL AND {users} AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend e \
+         WHERE e.classid = d.classoid AND e.objid = d.objoid AND e.deptype = 'e') \
+         UNION ALL SELECT 'comment on', 'this database', pg_catalog.to_jsonb(d.description) \
+         FROM pg_catalog.pg_shdescription d JOIN pg_catalog.pg_database b ON b.oid = d.objoid \
+         WHERE d.classoid = 'pg_catalog.pg_database'::pg_catalog.regclass AND b.datname = pg_catalog.current_database() \
+         UNION ALL SELECT 'comment on', pg_catalog.format('role %I', r.rolname), pg_catalog.to_jsonb(d.description) \
+         FROM pg_catalog.pg_shdescription d JOIN pg_catalog.pg_roles r ON r.oid = d.objoid \
+         WHERE d.classoid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND r.rolname !~ '^pg_'",
+        users = is_users("coalesce(i.schema, '')"),
+    )
+}
+
+/// The database itself, and what it and its roles begin with. Each server salts the passwords of SCRAM for itself, so that
+/// only the way in which they are kept can be compared; nothing of a password leaves the server but a hash.
+fn roles_sql() -> String {
+    let role = |column: &str| format!("pg_catalog.pg_get_userbyid({column})");
+    format!(
+        "SELECT 'role', pg_catalog.quote_ident(r.rolname), \
+         (pg_catalog.to_jsonb(r) - ARRAY['oid', 'rolname', 'rolpassword']) || pg_catalog.jsonb_build_object('password', \
+         CASE WHEN r.rolpassword LIKE 'SCRAM-SHA-256$%' THEN pg_catalog.split_part(r.rolpassword, ':', 1) ELSE r.rolpassword END) \
+         FROM pg_catalog.pg_authid r WHERE r.rolname !~ '^pg_' \
+         UNION ALL SELECT 'membership', pg_catalog.format('of role %I in %I', {member}, {group}), \
+         pg_catalog.jsonb_agg(o.options ORDER BY o.options) \
+         FROM pg_catalog.pg_auth_members m CROSS JOIN LATERAL \
+         (SELECT pg_catalog.to_jsonb(m) - ARRAY['oid', 'roleid', 'member', 'grantor'] AS options) o \
+         WHERE {member} !~ '^pg_' GROUP BY m.member, m.roleid \
+         UNION ALL SELECT 'setting', pg_catalog.format('%s of %s%s', pg_catalog.split_part(c.setting, '=', 1), \
+         CASE WHEN s.setrole <> 0 THEN pg_catalog.format('role %I', {of_setting}) WHEN s.setdatabase <> 0 THEN 'this database' \
+         ELSE 'all roles' END, CASE WHEN s.setrole <> 0 AND s.setdatabase <> 0 THEN ' in this database' END), \
+         pg_catalog.to_jsonb(c.setting) \
+         FROM pg_catalog.pg_db_role_setting s CROSS JOIN LATERAL pg_catalog.unnest(s.setconfig) AS c (setting) \
+         WHERE s.setdatabase IN (0, (SELECT b.oid FROM pg_catalog.pg_database b WHERE b.datname = pg_catalog.current_database())) \
+         UNION ALL SELECT 'this', 'database', pg_catalog.jsonb_build_array({owner}, b.datconnlimit, {privileges}) \
+         FROM pg_catalog.pg_database b WHERE b.datname = pg_catalog.current_database()",
+        member = role("m.member"),
+        group = role("m.roleid"),
+        of_setting = role("s.setrole"),
+        owner = role("b.datdba"),
+        privileges = privileges("coalesce(b.datacl, pg_catalog.acldefault('d', b.datdba))"),
+    )
+}
+
+/// What is no part of a table and yet concerns some: statistics of several columns, publications, default privileges.
+fn beside_tables_sql() -> String {
+    let owner = |column: &str| format!("pg_catalog.pg_get_userbyid({column})");
+    format!(
+        "SELECT 'statistics', pg_catalog.format('%I.%I', n.nspname, s.stxname), \
+         pg_catalog.jsonb_build_array({statistics}, pg_catalog.to_jsonb(s) -> 'stxstattarget', {of_statistics}) \
+         FROM pg_catalog.pg_statistic_ext s JOIN pg_catalog.pg_namespace n ON n.oid = s.stxnamespace WHERE {users} \
+         UNION ALL SELECT 'publication', pg_catalog.quote_ident(p.pubname), \
+         pg_catalog.jsonb_build_array(pg_catalog.to_jsonb(p) - ARRAY['oid', 'pubowner'], {of_publication}, \
+         CASE WHEN NOT p.puballtables THEN (SELECT pg_catalog.jsonb_agg(pg_catalog.to_jsonb(t) ORDER BY t.schemaname, t.tablename) \
+         FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname) END) \
+         FROM pg_catalog.pg_publication p WHERE {publications} \
+         UNION ALL SELECT 'default privileges', pg_catalog.format('of role %I%s on %s', {of_defaults}, \
+         CASE WHEN d.defaclnamespace <> 0 THEN ' in schema ' || d.defaclnamespace::pg_catalog.regnamespace::text END, \
+         CASE d.defaclobjtype WHEN 'r' THEN 'tables' WHEN 'S' THEN 'sequences' WHEN 'f' THEN 'functions' WHEN 'T' THEN 'types' \
+         WHEN 'n' THEN 'schemas' ELSE d.defaclobjtype::text END), pg_catalog.to_jsonb({defaults}) \
+         FROM pg_catalog.pg_default_acl d",
+        statistics = plain("pg_catalog.pg_get_statisticsobjdef(s.oid)"),
+        of_statistics = owner("s.stxowner"),
+        users = is_users("n.nspname"),
+        of_publication = owner("p.pubowner"),
+        publications = belongs_to_no_extension(&[("pg_publication", "p.oid")]),
+        of_defaults = owner("d.defaclrole"),
+        defaults = privileges("d.defaclacl"),
+    )
+}
+
+/// Lists every object of users with a hash of its definition.
 fn definitions_sql() -> String {
     let owner = |column: &str| format!("pg_catalog.pg_get_userbyid({column})");
     let users = is_users("n.nspname");
@@ -179,16 +256,21 @@ fn definitions_sql() -> String {
         of_events = belongs_to_no_extension(&[("pg_event_trigger", "v.oid")]),
         casts = belongs_to_no_extension(&[("pg_cast", "k.oid")]),
     );
-    let all = [relations, constraints, indexes, triggers, rules, policies, functions, types, schemas]
-        .join(" UNION ALL ");
+    let beside = [comments_sql(), roles_sql(), beside_tables_sql(), others];
+    let all = [relations, constraints, indexes, triggers, rules, policies, functions, types, schemas];
+    let all: Vec<String> = all.into_iter().chain(beside).collect();
     format!(
         "SELECT kind || ' ' || name, pg_catalog.hashtextextended(definition::text, 0) \
-         FROM ({all} UNION ALL {others}) AS object (kind, name, definition) ORDER BY 1, 2"
+         FROM ({}) AS object (kind, name, definition) ORDER BY 1, 2",
+        all.join(" UNION ALL ")
     )
 }
 
-/// The definitions of all objects of users, with `search_path` at `pg_catalog`, so that names are written in full.
+/// The definitions of all objects of users, with `search_path` at `pg_catalog`, so that names are written in full, in the
+/// lane's open transaction.
 pub async fn definitions(lane: &mut Lane) -> Result<Vec<Fingerprint>, LaneError> {
+    // To compile hundreds of expressions took seconds, to evaluate them a thousandth of that.
+    lane.command("SET LOCAL jit = off").await?;
     Ok(lane.query(&definitions_sql()).await?.into_iter().map(fingerprint).collect())
 }
 
@@ -237,13 +319,24 @@ pub fn differences(a: &[Fingerprint], b: &[Fingerprint]) -> Vec<String> {
         match b.get(object) {
             None => found.push(format!("{object} (missing)")),
             Some(other) if other == value => {}
-            Some(_) => found.push(format!("{object} (definition)")),
+            Some(_) => found.push(format!("{object} ({})", what_differs(object))),
         }
     }
     found.extend(
         b.keys().filter(|object| !a.contains_key(*object)).map(|object| format!("{object} (missing)")),
     );
     found
+}
+
+/// What it is of an object that both have and that is not the same.
+fn what_differs(object: &str) -> &'static str {
+    match object.split(' ').next() {
+        Some("comment") => "text",
+        Some("setting") => "value",
+        Some("role") => "attributes or kind of password",
+        Some("membership") => "options",
+        _ => "definition",
+    }
 }
 
 /// The sequences of both that stand at different places.
@@ -279,6 +372,16 @@ mod tests {
             ["index s.i (missing)", "view s.v (definition)", "index s.j (missing)"]
         );
         assert_eq!(differences(&a, &a), [""; 0]);
+        let a = of(&[("comment on table s.t", "1"), ("setting work_mem of role r", "2"), ("role r", "3")]);
+        let b = of(&[("comment on table s.t", "2"), ("setting work_mem of role r", "3"), ("role r", "4")]);
+        assert_eq!(
+            differences(&a, &b),
+            [
+                "comment on table s.t (text)",
+                "role r (attributes or kind of password)",
+                "setting work_mem of role r (value)"
+            ]
+        );
         let (a, b) = (of(&[("sequence s.q", "12")]), of(&[("sequence s.q", "1001")]));
         assert_eq!(places(&a, &b), ["sequence s.q (next 12 and 1001)"]);
     }
