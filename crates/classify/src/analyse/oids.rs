@@ -416,26 +416,32 @@ impl<'a> Analyser<'a> {
         let t = self.table(table);
         let to_names = is_name_type(&to.name) || self.is_of_names(&to.name);
         let scope = self.scope_of(table);
-        let is_name = |value: &Expr| match value {
-            Expr::Literal { value: Literal::Text(text), .. } => !has_number(text),
-            Expr::Literal { value: Literal::Null, .. } => true,
-            _ => false,
-        };
         match (value, column) {
-            // The default of a column of names.
-            (Some(Expr::Cast { value, to: given }), None)
-                if to_names && given.name.last() == to.name.last() =>
-            {
-                !is_name(value)
-            }
-            (Some(value), None) if to_names && is_name(value) => false,
-            (Some(value), _) => to_names || self.tells_oids(value, scope),
+            (Some(value), _) if to_names => !self.yields_names(value, to, scope),
+            (Some(value), _) => self.tells_oids(value, scope),
             (None, Some(column)) => t.column(column).is_some_and(|old| {
                 let same = to_names && !to.array && old.type_name == to.name.last();
                 let shown = old.holds_names() && is_text(to);
                 (to_names || old.holds_names()) && !same && !shown
             }),
             (None, None) => false,
+        }
+    }
+
+    /// Whether an expression yields the same names of a type on every replica.
+    fn yields_names(&self, value: &Expr, of: &TypeRef, scope: ScopeId) -> bool {
+        match value {
+            Expr::Literal { value: Literal::Text(text), .. } => !has_number(text),
+            Expr::Literal { value: Literal::Null, .. } => true,
+            Expr::Cast { value, to } => {
+                matches!(**value, Expr::Literal { .. })
+                    && to.name.last() == of.name.last()
+                    && self.yields_names(value, of, scope)
+            }
+            Expr::Column { .. } => {
+                !of.array && self.names_column(value, scope).is_some_and(|c| c.type_name == of.name.last())
+            }
+            _ => false,
         }
     }
 
