@@ -221,6 +221,8 @@ pub enum Refusal {
     Deadlock,
     /// What the transaction had read changed before it wrote (40001).
     ReadsChanged,
+    /// A definition changed after the transaction had read and before it wrote, whether or not it concerns what was read (40001).
+    DefinitionsChanged,
     /// The replica on which the transaction was executing died (40001).
     HomeLost,
     /// The replica died after a part of the answer had been sent (40001).

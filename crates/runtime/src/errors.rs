@@ -110,6 +110,11 @@ impl Failure {
                 "what this transaction has read was changed by another before it wrote",
             )
             .hint("Run the transaction again. SELECT ... FOR UPDATE keeps others from changing what is read."),
+            Refusal::DefinitionsChanged => Failure::new(
+                SqlState::SERIALIZATION_FAILURE,
+                "definitions changed after this transaction had read and before it wrote",
+            )
+            .hint("Run the transaction again: it then goes by the new definitions, whether or not it reads what was changed."),
             Refusal::HomeLost => Failure::new(
                 SqlState::SERIALIZATION_FAILURE,
                 "the replica on which this transaction was executing went out of service",

@@ -388,7 +388,7 @@ impl Onecopy {
         self.want_everywhere(floor, effects);
         let chosen = self.replicas.for_read(floor, self.versions.forgotten(), self.now);
         if chosen.is_some() && self.reads_by_old_definitions(id) {
-            return self.refuse_changed_reads(id, effects);
+            return self.refuse_reads(id, Refusal::DefinitionsChanged, effects);
         }
         let Some(txn) = self.txns.get_mut(&id) else { return };
         match chosen {
@@ -577,16 +577,16 @@ impl Onecopy {
             && txn.pending.as_ref().is_some_and(|pending| pending.before.has_read())
     }
 
-    fn refuse_changed_reads(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+    fn refuse_reads(&mut self, id: TxnId, reason: Refusal, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get(&id) else { return };
         let op = txn.pending.as_ref().map_or(txn.commit_op, |pending| pending.op);
         self.counts.reads_changed += 1;
-        self.refuse(id, op, Refusal::ReadsChanged, effects);
+        self.refuse(id, op, reason, effects);
     }
 
     fn choose_home(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         if self.reads_by_old_definitions(id) {
-            return self.refuse_changed_reads(id, effects);
+            return self.refuse_reads(id, Refusal::DefinitionsChanged, effects);
         }
         let floor = self.home_floor(self.locks.held(id));
         let Some(home) = self.replicas.for_home(floor, self.versions.forgotten()) else {
@@ -620,7 +620,7 @@ impl Onecopy {
         match (same, txn.home) {
             (true, Some(home)) => self.execute_at_home(id, home, How::Home { open: false }, effects),
             (true, None) => self.execute(id, replica, How::Snapshot { open: false }, effects),
-            (false, _) => self.refuse_changed_reads(id, effects),
+            (false, _) => self.refuse_reads(id, Refusal::ReadsChanged, effects),
         }
     }
 

@@ -816,7 +816,7 @@ fn what_was_read_in_a_snapshot_that_was_given_up_does_not_outlive_a_change_of_de
         }
         change_definition(&mut rig, of_table, T3, R0, if of_table { 1 } else { 2 });
         rig.statement(T1, OP2, next);
-        rig.expect(&[Effect::Refuse { txn: T1, op: OP2, reason: Refusal::ReadsChanged }]);
+        rig.expect(&[Effect::Refuse { txn: T1, op: OP2, reason: Refusal::DefinitionsChanged }]);
         assert!(rig.protocol.locks.held(T1).is_empty());
     }
 }
@@ -830,7 +830,7 @@ fn a_first_write_after_a_view_was_replaced_does_not_go_on_from_earlier_reads_but
     rig.done(T1, OP0, R0);
     change_definition(&mut rig, false, T3, R1, 1);
     rig.statement(T1, OP1, write(7));
-    let refused = Effect::Refuse { txn: T1, op: OP1, reason: Refusal::ReadsChanged };
+    let refused = Effect::Refuse { txn: T1, op: OP1, reason: Refusal::DefinitionsChanged };
     rig.expect(&[leave(T1, R0), refused]);
 
     let mut rig = self::rig();
@@ -860,7 +860,7 @@ fn a_first_write_that_waited_while_a_definition_changed_does_not_go_on_from_earl
     change_definition(&mut rig, true, T3, R0, 1);
     rig.done(T2, OP0, R1);
     rig.durable(2);
-    assert!(rig.effects.contains(&Effect::Refuse { txn: T1, op: OP1, reason: Refusal::ReadsChanged }));
+    assert!(rig.effects.contains(&Effect::Refuse { txn: T1, op: OP1, reason: Refusal::DefinitionsChanged }));
 }
 
 #[test]
