@@ -64,7 +64,7 @@ pub enum Granting {
 #[derive(Default, Debug)]
 pub struct ItemLocks {
     spaces: HashMap<(TableId, Space), SpaceLocks>,
-    /// Tables that have spaces, so that `TableId::ALL` need not scan what is empty.
+    /// Who holds or waits for all tables at once.
     everything: SmallVec<[Entry; 2]>,
     held: HashMap<TxnId, AccessSet>,
     waiting: BTreeMap<Ticket, Waiting>,

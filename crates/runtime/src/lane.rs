@@ -30,7 +30,7 @@ const READ_LEN: usize = 64 * 1024;
 pub const DECODE_LEN_MAX: usize = 256 * 1024 * 1024;
 /// How often ROLLBACK is sent before a server that refuses it is given up.
 const ROLLBACKS_MAX: usize = 3;
-/// Statements prepared on one lane; the oldest are closed beyond it.
+/// Statements prepared on one lane; beyond it, all are forgotten when it is lent next.
 const PREPARED_MAX: usize = 1_000;
 
 /// A second handle of a lane's socket, for others than the thread that waits on the lane.
@@ -112,13 +112,6 @@ enum Progress {
     Received(usize),
 }
 
-/// What is known about a statement prepared on a lane.
-#[derive(Clone, Copy, Debug)]
-struct Prepared {
-    number: u32,
-    used: u64,
-}
-
 /// One backend connection.
 pub struct Lane {
     stream: Stream,
@@ -138,9 +131,9 @@ pub struct Lane {
     pub read_under: u64,
     /// Generation of definitions under which the statements were prepared.
     pub generation: u64,
-    prepared: HashMap<StatementKey, Prepared>,
+    /// Numbers of the statements prepared on it, by which they are named.
+    prepared: HashMap<StatementKey, u32>,
     prepared_count: u32,
-    uses: u64,
     /// Settings as the server reported them.
     pub params: HashMap<String, String>,
     /// Lets another connection be opened when this one is closed.
@@ -192,7 +185,6 @@ impl Lane {
             generation: 0,
             prepared: HashMap::new(),
             prepared_count: 0,
-            uses: 0,
             params: HashMap::new(),
             permit: None,
             registered: None,
@@ -305,12 +297,10 @@ impl Lane {
         if let Some(name) = self.prepared_name(key) {
             return Ok((name, false));
         }
-        self.uses += 1;
-        let key = key.under(self.read_under);
         self.prepared_count += 1;
         let name = StatementName::of(self.prepared_count);
         build::parse(&mut self.output, &name, sql, types.iter().copied())?;
-        self.prepared.insert(key, Prepared { number: self.prepared_count, used: self.uses });
+        self.prepared.insert(key.under(self.read_under), self.prepared_count);
         Ok((name, true))
     }
 
@@ -360,11 +350,8 @@ impl Lane {
     }
 
     /// The name of a statement that is prepared on this lane.
-    pub fn prepared_name(&mut self, key: StatementKey) -> Option<StatementName> {
-        let prepared = self.prepared.get_mut(&key.under(self.read_under))?;
-        self.uses += 1;
-        prepared.used = self.uses;
-        Some(StatementName::of(prepared.number))
+    pub fn prepared_name(&self, key: StatementKey) -> Option<StatementName> {
+        self.prepared.get(&key.under(self.read_under)).map(|number| StatementName::of(*number))
     }
 
     pub fn is_prepared(&self, key: StatementKey) -> bool {

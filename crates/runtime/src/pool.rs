@@ -108,6 +108,13 @@ impl Pool {
         Ok(Lent { lane, _loan: loan })
     }
 
+    /// Whether a lane could be lent at once.
+    pub fn has_room(&self, who: &Credentials) -> bool {
+        let has_idle =
+            || self.idle[self.worker()].lock().get(&who.user).is_some_and(|lanes| !lanes.is_empty());
+        self.connections.available_permits() > 0 || has_idle()
+    }
+
     /// A lane for a user, if one is idle.
     pub fn lend_idle(&self, who: &Credentials) -> Option<Lent> {
         if !self.is_up() {

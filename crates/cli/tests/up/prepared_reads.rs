@@ -2,7 +2,9 @@
 
 use super::clients::{block_on, connect};
 use super::three::Three;
+use super::{Up, folder};
 use futures_util::future::{join_all, join4};
+use onecopy_cluster::ClusterFile;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 
@@ -163,4 +165,108 @@ fn a_statement_whose_columns_have_changed_fails_until_it_is_prepared_again() {
         }
         three.assert_identical();
     });
+}
+
+/// What a session prepares under settings or definitions of its own is nobody else's.
+#[test]
+fn what_is_prepared_inside_a_transaction_with_settings_of_its_own_is_not_used_by_others() {
+    block_on(async {
+        // One replica: whoever is served by the same thread gets the same lane.
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let dsn = ClusterFile::read(dir.path()).unwrap().client.dsn;
+        let client = connect(&dsn).await;
+        let (mut others, mut known) = (Vec::new(), Vec::new());
+        client.batch_execute("CREATE TABLE t (id bigint PRIMARY KEY, v bigint)").await.unwrap();
+        let insert = "INSERT INTO t VALUES ($1, $2)";
+        for _ in 0..4 {
+            let other = connect(&dsn).await;
+            known.push(other.prepare(insert).await.unwrap());
+            others.push(other);
+        }
+        let date = "SELECT '01/02/2024'::date::text";
+        for _ in 0..6 {
+            client.batch_execute("BEGIN; SELECT 1; SET LOCAL DateStyle = 'SQL, DMY'").await.unwrap();
+            let read = client.prepare(date).await.unwrap();
+            assert_eq!(answer(&client, &read, &[]).await, ["01/02/2024"]);
+            client.batch_execute("COMMIT").await.unwrap();
+            for other in &others {
+                let read = other.prepare(date).await.unwrap();
+                assert_eq!(answer(other, &read, &[]).await, ["2024-01-02"]);
+            }
+        }
+        let mut id = 0_i64;
+        for end in
+            ["ROLLBACK", "ROLLBACK TO s; INSERT INTO t VALUES (-1, 7); DELETE FROM t WHERE id = -1; COMMIT"]
+        {
+            client.batch_execute("BEGIN; SAVEPOINT s; ALTER TABLE t ALTER v TYPE float8").await.unwrap();
+            let own = client.prepare(insert).await.unwrap();
+            client.execute(&own, &[&0_i64, &1.5_f64]).await.unwrap();
+            client.batch_execute(end).await.unwrap();
+            for (other, insert) in others.iter().zip(&known) {
+                for _ in 0..3 {
+                    id += 1;
+                    other.execute(insert, &[&id, &id]).await.unwrap();
+                }
+            }
+        }
+        let wrong = "SELECT count(*)::text FROM t WHERE v <> id";
+        let wrong = client.prepare(wrong).await.unwrap();
+        assert_eq!(answer(&client, &wrong, &[]).await, ["0"]);
+    });
+}
+
+/// The steps of one client, and whether its statement is served after each.
+#[test]
+fn what_a_client_was_told_under_other_settings_is_not_taken_for_the_present() {
+    block_on(async {
+        let (three, client, alone) = prepare().await;
+        let sql = "SELECT * FROM stock WHERE id = $1";
+        let scenarios: [&[&str]; 4] = [
+            &["BEGIN; SET LOCAL search_path = other", "prepare", "COMMIT", "read", "read"],
+            &["BEGIN; ALTER TABLE stock ADD x int", "prepare", "read", "ROLLBACK", "read", "read"],
+            &[
+                "prepare",
+                "BEGIN; SELECT 1",
+                "fail",
+                "ALTER TABLE stock ADD y int",
+                "ROLLBACK",
+                "read",
+                "read",
+            ],
+            &["prepare", "BEGIN; SET LOCAL search_path = other; SELECT 1", "read", "ROLLBACK", "read"],
+        ];
+        let other = three.client().await;
+        for scenario in scenarios {
+            let mut outcomes = Vec::new();
+            for (client, changes) in [(&client, &other), (&alone, &alone_twin(&three).await)] {
+                let (mut prepared, mut seen) = (None, Vec::new());
+                for step in scenario {
+                    match *step {
+                        "prepare" => prepared = Some(client.prepare(sql).await.unwrap()),
+                        "read" => {
+                            let result = client.query(prepared.as_ref().unwrap(), &[&7]).await;
+                            seen.push(
+                                result
+                                    .map_or_else(|e| e.code().unwrap().code().to_owned(), |_| "rows".into()),
+                            );
+                        }
+                        "fail" => {
+                            client.batch_execute("SELECT 1 / 0").await.unwrap_err();
+                            seen.push("failed".into());
+                        }
+                        step if step.starts_with("ALTER") => changes.batch_execute(step).await.unwrap(),
+                        step => client.batch_execute(step).await.unwrap(),
+                    }
+                }
+                outcomes.push(seen);
+            }
+            assert_eq!(outcomes[0], outcomes[1], "{scenario:?}");
+        }
+    });
+}
+
+/// Another session of the database by itself.
+async fn alone_twin(three: &Three) -> Client {
+    connect(&three.file.replicas[0].dsn.replace("dbname=postgres", "dbname=alone")).await
 }

@@ -27,7 +27,7 @@ pub struct PreparedStatement {
     pub preparation: Preparation,
     /// As classified last; classified anew when definitions or settings have changed.
     pub(super) classified: parking_lot::Mutex<Option<Classified>>,
-    /// Settings and definitions under which it returns what the client was told.
+    /// Settings by which servers read texts and definitions, under which it returns what the client was told.
     told_under: parking_lot::Mutex<Option<(u64, u64)>>,
     /// Types as PREPARE has declared them.
     pub declared: Vec<String>,
@@ -146,17 +146,14 @@ impl Session {
         }
         let statement = match self.classify_prepared(&prepared).await? {
             Ok(statement) => statement,
-            Err(failure) => {
-                self.fail(&failure);
-                return Ok(());
-            }
+            Err(failure) => return self.fail_statement(&failure).await.map(drop),
         };
         match self.bound(prepared, statement, body).await? {
             Ok((portal, step)) => {
                 self.portals.insert(bind.portal.to_owned(), Arc::new(portal));
                 self.steps.push(step);
             }
-            Err(failure) => self.fail(&failure),
+            Err(failure) => drop(self.fail_statement(&failure).await?),
         }
         Ok(())
     }
@@ -240,15 +237,16 @@ impl Session {
         &mut self,
         prepared: &PreparedStatement,
     ) -> Result<Result<Statement, Failure>, ClientError> {
-        let own_definitions =
-            self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some() || !txn.local_settings.is_empty());
-        if !own_definitions && self.shared.classifier.is_changing() {
+        let own_catalogue = self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some());
+        let own_surroundings =
+            own_catalogue || self.txn.as_ref().is_some_and(|txn| !txn.local_settings.is_empty());
+        if !own_surroundings && self.shared.classifier.is_changing() {
             self.shared.classifier.settled().await;
         }
-        let surroundings = self.environment.hash();
+        let (surroundings, generation) = (self.environment.hash(), self.shared.classifier.generation());
         if let Some(known) = prepared.classified.lock().as_ref()
-            && !own_definitions
-            && known.holds(surroundings, self.shared.classifier.generation())
+            && !own_surroundings
+            && known.holds(surroundings, generation)
         {
             return Ok(Ok(known.statement.clone()));
         }
@@ -259,34 +257,43 @@ impl Session {
                 "cannot insert multiple commands into a prepared statement",
             )));
         }
-        let now = (surroundings, statement.generation);
-        let told_now = !own_definitions && *prepared.told_under.lock() == Some(now);
-        if !told_now && let Err(failure) = self.returns_as_told(&prepared.preparation).await? {
-            return Ok(Err(failure));
+        let now = (self.reads_under(), generation);
+        let told_now = !own_catalogue && *prepared.told_under.lock() == Some(now);
+        if !told_now && prepared.preparation.shape.is_known() {
+            match self.returns_as_told(&prepared.preparation).await? {
+                Ok(true) if !own_catalogue => *prepared.told_under.lock() = Some(now),
+                Ok(_) => {}
+                Err(failure) => return Ok(Err(failure)),
+            }
         }
-        if !own_definitions {
-            *prepared.told_under.lock() = Some(now);
+        if !own_surroundings {
             let (statement, only_reads) = (statement.clone(), statement.class.only_reads());
-            *prepared.classified.lock() = Some(Classified { statement, under: surroundings, only_reads });
+            let classified = Classified { statement, under: surroundings, only_reads };
+            // Until it is known that it returns what the client was told, it is asked again.
+            let is_told = !prepared.preparation.shape.is_known() || *prepared.told_under.lock() == Some(now);
+            *prepared.classified.lock() = is_told.then_some(classified);
         }
         Ok(Ok(statement))
     }
 
     /// Definitions or settings have changed since a statement was prepared. If its rows have other columns now, a client that
     /// was told of the former ones would misread them: it hears what a server would say, by which drivers know what to do.
+    /// Returns false if that cannot be found out now.
     async fn returns_as_told(
         &mut self,
         preparation: &Preparation,
-    ) -> Result<Result<(), Failure>, ClientError> {
-        if !preparation.shape.is_known() || self.txn.as_ref().is_some_and(|txn| txn.failed) {
-            return Ok(Ok(()));
+    ) -> Result<Result<bool, Failure>, ClientError> {
+        let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
+        if is_failed || self.is_by_itself() && !self.has_open_lane() {
+            // Nothing is executed, or nothing has been under the transaction's own settings.
+            return Ok(Ok(false));
         }
         let now = Preparation { shape: Arc::default(), ..preparation.clone() };
         if let Err(failure) = self.describe_quietly(now.clone()).await? {
             return Ok(Err(failure));
         }
         if !preparation.shape.differs_from(&now.shape) {
-            return Ok(Ok(()));
+            return Ok(Ok(true));
         }
         let what = "cached plan must not change result type";
         let failure = Failure::new(SqlState::FEATURE_NOT_SUPPORTED, what).routine("RevalidateCachedQuery");
@@ -300,8 +307,10 @@ impl Session {
             Target::Statement => match self.statements.get(named.name) {
                 Some(prepared) => {
                     if !prepared.preparation.shape.is_known() {
-                        let now = (self.environment.hash(), self.shared.classifier.generation());
-                        *prepared.told_under.lock() = Some(now);
+                        // What is told by definitions of the transaction's own holds nowhere else.
+                        let own_catalogue = self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some());
+                        let now = (self.reads_under(), self.shared.classifier.generation());
+                        *prepared.told_under.lock() = (!own_catalogue).then_some(now);
                     }
                     Step::DescribeStatement(prepared.preparation.clone())
                 }
@@ -442,8 +451,13 @@ impl Session {
         }
         let steps = std::mem::take(&mut self.steps);
         let request = Request::Extended(steps);
-        if let Some(lane) = self.open_lane() {
-            let mut lane = lane;
+        let concerns_no_lane =
+            |step: &Step| matches!(step, Step::Parse(_) | Step::DescribeStatement(_) | Step::CloseStatement);
+        let is_beside = match &request {
+            Request::Extended(steps) => steps.iter().all(concerns_no_lane) && self.describes_beside(),
+            _ => false,
+        };
+        if !is_beside && let Some(mut lane) = self.open_lane() {
             let result = super::unit::run(
                 &mut lane.lent.lane,
                 0,

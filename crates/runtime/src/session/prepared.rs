@@ -8,17 +8,19 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use onecopy_classify::prepared::replace_params;
 use onecopy_classify::{Class, Determinism, ExecuteArgument, Kind, Position, Scratch};
+use onecopy_wire::backend::Status;
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
 use super::extended::PreparedStatement;
-use super::special::no_replica;
+use super::special::{LOSSES_MAX, no_replica};
 use super::unit::{self, Preparation, Request, Sink, Step, UnitError, Watch};
 use super::{Done, Session};
 use crate::agent::quote;
 use crate::classifier::Statement;
 use crate::errors::Failure;
 use crate::lane::LaneError;
+use crate::server::cancel::Whereabouts;
 
 /// Bytes of the description of a statement: of 1600 columns with long names, at most.
 const DESCRIPTION_LEN_MAX: usize = 1024 * 1024;
@@ -159,41 +161,46 @@ impl Session {
         preparation: Preparation,
     ) -> Result<Result<(), Failure>, ClientError> {
         let request = Request::Extended(vec![Step::DescribeStatement(preparation)]);
-        let mut answer = BytesMut::new();
-        let (in_txn, mut lane) = match self.open_lane() {
-            Some(lane) => (true, lane),
-            None => {
-                let Some(replica) = self.await_reference_replica().await else {
-                    return Ok(Err(no_replica()));
-                };
-                let told = self.shared.scheduler.status().told;
-                self.shared.await_applied(replica, told).await;
-                match self.plain_lane(replica).await {
-                    Ok(lane) => (false, lane),
-                    Err(error) => return Ok(Err(Failure::of_lane(&error))),
+        for _ in 0..=LOSSES_MAX {
+            let own = if self.describes_beside() { None } else { self.open_lane() };
+            let (in_txn, mut lane) = match own {
+                Some(lane) => (true, lane),
+                None => {
+                    let Some(replica) = self.await_most_advanced_replica().await else { break };
+                    match self.lane_beside(replica).await {
+                        Ok(Ok(lane)) => (false, lane),
+                        Ok(Err(error)) if error.is_refusal() => return Ok(Err(Failure::of_lane(&error))),
+                        Ok(Err(_)) => continue,
+                        Err(failure) => return Ok(Err(failure)),
+                    }
                 }
-            }
-        };
-        let sink = Sink::Hold(&mut answer, DESCRIPTION_LEN_MAX);
-        match unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await {
-            Ok(answer) => {
-                if in_txn {
-                    self.keep_lane(lane)
-                } else {
-                    self.give_back(lane)
+            };
+            let mut answer = BytesMut::new();
+            let sink = Sink::Hold(&mut answer, DESCRIPTION_LEN_MAX);
+            let backend = lane.lent.lane.backend.clone();
+            self.cancel.set(Whereabouts::OnLane { replica: lane.replica, backend });
+            let result = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await;
+            self.cancel.set(Whereabouts::Idle);
+            match result {
+                Ok(answer) => {
+                    match answer.status {
+                        _ if in_txn => self.keep_lane(lane),
+                        Some(Status::Idle) => self.give_back(lane),
+                        _ => self.roll_back_lane(lane).await,
+                    }
+                    return Ok(match answer.error {
+                        Some(fields) => Err(Failure::of_lane(&LaneError::Database(fields))),
+                        None => Ok(()),
+                    });
                 }
-                Ok(match answer.error {
-                    Some(fields) => Err(Failure::of_lane(&LaneError::Database(fields))),
-                    None => Ok(()),
-                })
-            }
-            Err(UnitError::Client(error)) => Err(error),
-            Err(UnitError::Lane(error)) if in_txn => Ok(Err(self.lane_of_txn_lost(lane, &error))),
-            Err(UnitError::Lane(error)) => {
-                self.lose_lane(lane, &error);
-                Ok(Err(Failure::of_lane(&error)))
+                Err(UnitError::Client(error)) => return Err(error),
+                Err(UnitError::Lane(error)) if in_txn => {
+                    return Ok(Err(self.lane_of_txn_lost(lane, &error)));
+                }
+                Err(UnitError::Lane(error)) => self.lose_lane(lane, &error),
             }
         }
+        Ok(Err(no_replica()))
     }
 
     /// Answers an error of our own to a statement, and ends what cannot go on after it.

@@ -4,11 +4,13 @@
 //! messages go to the lane almost as they are. Whatever stands in the way, a lane on which the statement is not prepared
 //! yet for example, the messages are still there and are taken one by one.
 
-use bytes::Buf;
+use std::sync::LazyLock;
+
+use bytes::{Buf, BytesMut};
 use onecopy_core::{AccessSet, ClassId, Event, How, OpId, Outcome, Refusal, ReplicaId, TxnId};
 use onecopy_wire::backend::Status;
 use onecopy_wire::frame::HEAD_LEN;
-use onecopy_wire::frontend::{Bind, tag};
+use onecopy_wire::frontend::{Bind, Target, build, tag};
 
 use super::Session;
 use super::client::ClientError;
@@ -21,9 +23,21 @@ use crate::lane::{StatementKey, StatementName};
 use crate::server::cancel::Whereabouts;
 
 /// Execute of the unnamed portal for all rows, and Sync.
-const EXECUTE_AND_SYNC: &[u8] = b"E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04";
+static EXECUTE_AND_SYNC: LazyLock<BytesMut> = LazyLock::new(|| end(false));
 /// Describe of the unnamed portal, and those.
-const DESCRIBE_EXECUTE_AND_SYNC: &[u8] = b"D\0\0\0\x06P\0E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04";
+static DESCRIBE_EXECUTE_AND_SYNC: LazyLock<BytesMut> = LazyLock::new(|| end(true));
+
+/// How the messages of a prepared read end.
+fn end(describes: bool) -> BytesMut {
+    let mut messages = BytesMut::new();
+    if describes {
+        // An empty name always fits.
+        let _ = build::describe(&mut messages, Target::Portal, "");
+    }
+    let _ = build::execute(&mut messages, "", 0);
+    build::sync(&mut messages);
+    messages
+}
 
 /// A read that is its own transaction, as the core knows it.
 #[derive(Clone, Copy, Debug)]
@@ -114,8 +128,8 @@ impl Session {
             return Ok(None);
         };
         let (bind, after) = self.client.input.split_at(head.len);
-        let found =
-            [EXECUTE_AND_SYNC, DESCRIBE_EXECUTE_AND_SYNC].into_iter().find(|end| after.starts_with(end));
+        let ends: [&[u8]; 2] = [&EXECUTE_AND_SYNC, &DESCRIBE_EXECUTE_AND_SYNC];
+        let found = ends.into_iter().find(|end| after.starts_with(end));
         let (Some(end), Ok(decoded)) = (found, Bind::decode(&bind[HEAD_LEN..])) else { return Ok(None) };
         let prepared = self.statements.get(decoded.statement).filter(|_| decoded.portal.is_empty());
         let Some(prepared) = prepared else { return Ok(None) };

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use onecopy_classify::{Bulk, CopiedMoments, Determinism};
-use onecopy_core::{Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
+use onecopy_core::{
+    Access, AccessSet, ClassId, Csn, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId,
+};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -509,6 +511,10 @@ impl Session {
         };
         self.cancel.set(Whereabouts::Idle);
         let elapsed_ns = started.elapsed_ns();
+        if job.schema_changed {
+            // What is prepared on it from now on may be prepared by definitions that are rolled back.
+            lane.lent.lane.generation = 0;
+        }
         let mut answer = match result {
             Ok(answer) => answer,
             Err(UnitError::Client(error)) => {
@@ -721,7 +727,7 @@ impl Session {
         let mut lane = Lane { lent, replica };
         // An open transaction sets again what it has set itself, in its place among what it has read.
         let begun_with = self.txn.as_ref().map_or(&self.environment, |txn| &txn.environment_before);
-        self.dress(&mut lane.lent, begun_with, commands);
+        self.dress(&mut lane, begun_with, commands);
         commands.extend(open.map(str::to_owned));
         if let (true, Some(txn)) = (open.is_some(), self.txn.as_mut()) {
             txn.at_home = matches!(how, How::Home { .. });
@@ -735,23 +741,31 @@ impl Session {
     }
 
     /// Makes a lane's settings those of `environment`, and forgets what was prepared under other definitions.
-    pub(super) fn dress(&self, lent: &mut Lent, environment: &Environment, commands: &mut Vec<String>) {
-        if let Some(ids) = &mut lent.lane.object_ids {
+    pub(super) fn dress(&self, lane: &mut Lane, environment: &Environment, commands: &mut Vec<String>) {
+        let Lane { lent: Lent { lane, .. }, replica } = lane;
+        if let Some(ids) = &mut lane.object_ids {
             ids.begin();
         }
-        let generation = self.shared.classifier.generation();
-        if lent.lane.generation != generation || lent.lane.has_too_many_prepared() {
-            if lent.lane.has_prepared() {
-                lent.lane.unprepare_all();
+        if lane.generation != self.shared.classifier.generation() || lane.has_too_many_prepared() {
+            if lane.has_prepared() {
+                lane.unprepare_all();
                 commands.push("DEALLOCATE ALL".to_owned());
             }
-            lent.lane.generation = generation;
+            // What is prepared on a replica that lags may be prepared by older definitions: 0 is nobody's generation.
+            lane.generation = self.generation_at(*replica).unwrap_or(0);
         }
-        if lent.lane.settings != environment.hash() {
+        if lane.settings != environment.hash() {
             commands.push(environment.command());
-            lent.lane.settings = environment.hash();
+            lane.settings = environment.hash();
         }
-        lent.lane.read_under = self.reads_under();
+        lane.read_under = self.reads_under();
+    }
+
+    /// The generation of definitions in force, if the replica surely contains it.
+    pub(super) fn generation_at(&self, replica: ReplicaId) -> Option<u64> {
+        let status = self.shared.scheduler.status();
+        let applied = Csn(status.replicas.get(usize::from(replica.0))?.applied);
+        self.shared.classifier.generation_contained(applied)
     }
 
     /// Identifies the settings under which servers read the session's texts.
@@ -891,8 +905,11 @@ impl Session {
 
     /// The lane of the open transaction, taken out.
     pub(super) fn open_lane(&mut self) -> Option<Lane> {
+        let read_under = self.reads_under();
         let txn = self.txn.as_mut()?;
-        txn.home.take().or_else(|| txn.snapshot.take())
+        let mut lane = txn.home.take().or_else(|| txn.snapshot.take())?;
+        lane.lent.lane.read_under = read_under;
+        Some(lane)
     }
 }
 

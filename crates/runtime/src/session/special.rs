@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use onecopy_classify::{Discard, Kind};
 use onecopy_core::protocol::ReplicaStatus;
-use onecopy_core::{AccessSet, Csn, Event, ReplicaId, StatementKind};
+use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::calls::boolean;
 use super::client::ClientError;
-use super::environment::is_kept_here;
+use super::environment::{is_kept_here, is_meaningful};
 use super::extended::Portal;
 use super::job::{Aside, Job};
 use super::patience::shown_limit;
@@ -25,9 +25,10 @@ use crate::classifier::Statement;
 use crate::clock::Deadline;
 use crate::errors::{Cancelled, Failure};
 use crate::lane::LaneError;
+use crate::server::cancel::Whereabouts;
 
 /// Replicas that may be lost under one statement before its client hears of it.
-const LOSSES_MAX: u32 = 5;
+pub(super) const LOSSES_MAX: u32 = 5;
 
 /// What a client hears that asks for an unlogged relation.
 const UNLOGGED: &str =
@@ -167,6 +168,10 @@ impl Session {
                 self.keep_lane(lane);
                 if let Some(txn) = self.txn.as_mut() {
                     txn.failed = false;
+                }
+                if self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some()) {
+                    // A change of definitions may have been undone.
+                    self.read_own_definitions().await;
                 }
                 self.answer_command(extended, "ROLLBACK");
                 Ok(Done::Answered)
@@ -541,7 +546,7 @@ impl Session {
         };
         let mut lane = Lane { lent, replica };
         let mut commands = Vec::new();
-        self.dress(&mut lane.lent, &self.environment, &mut commands);
+        self.dress(&mut lane, &self.environment, &mut commands);
         for command in commands {
             if let Err(error) = lane.lent.lane.command(&command).await {
                 self.lose_lane(lane, &error);
@@ -579,19 +584,24 @@ impl Session {
             Some(_) => Request::Extended(std::mem::take(&mut self.steps)),
             None => Request::Simple(statement.sql.to_string()),
         };
-        self.run_on_reference(&request).await
+        self.run_beside(&request, true).await
     }
 
-    /// Runs a unit that changes nothing on the reference replica; one that is lost before it answered is replaced.
-    async fn run_on_reference(&mut self, request: &Request) -> Result<Done, ClientError> {
+    /// Runs a unit that changes nothing outside the open transaction, where every definition is that anybody was told of: one
+    /// that shows the catalogue on the reference replica. A replica that is lost before it answered is replaced.
+    async fn run_beside(&mut self, request: &Request, shows_catalogue: bool) -> Result<Done, ClientError> {
         let (begun_at, sent) = (self.client.output.len(), self.client.sent);
         let mut losses = 0;
         loop {
-            let Some(replica) = self.await_reference_replica().await else {
+            let found = match shows_catalogue {
+                true => self.await_reference_replica().await,
+                false => self.await_most_advanced_replica().await,
+            };
+            let Some(replica) = found else {
                 self.fail(&no_replica());
                 return Ok(Done::Failed);
             };
-            if let Some(txn) = self.txn.as_mut()
+            if let Some(txn) = self.txn.as_mut().filter(|_| shows_catalogue)
                 && *txn.shown_catalogue_of.get_or_insert(replica) != replica
             {
                 let failure = Failure::new(
@@ -601,13 +611,21 @@ impl Session {
                 self.fail(&failure.hint("Run the transaction again."));
                 return Ok(Done::Failed);
             }
-            let told = self.shared.scheduler.status().told;
-            self.shared.await_applied(replica, told).await;
-            let error = match self.plain_lane(replica).await {
+            let lane = match self.lane_beside(replica).await {
+                Ok(lane) => lane,
+                Err(failure) => {
+                    self.fail(&failure);
+                    return Ok(Done::Failed);
+                }
+            };
+            let error = match lane {
                 Ok(mut lane) => {
                     let sink = Sink::Client(&mut self.client);
                     let mut watch = Watch::default();
+                    let backend = lane.lent.lane.backend.clone();
+                    self.cancel.set(Whereabouts::OnLane { replica, backend });
                     let result = unit::run(&mut lane.lent.lane, 0, request, sink, &mut watch, None).await;
+                    self.cancel.set(Whereabouts::Idle);
                     match result {
                         Err(UnitError::Lane(error)) if self.client.sent == sent => {
                             self.client.output.truncate(begun_at);
@@ -627,6 +645,51 @@ impl Session {
         }
     }
 
+    /// A lane of a replica outside the open transaction, once the replica contains what anybody was told of; for as long as a
+    /// statement may wait.
+    pub(super) async fn lane_beside(
+        &mut self,
+        replica: ReplicaId,
+    ) -> Result<Result<Lane, LaneError>, Failure> {
+        let told = self.shared.scheduler.status().told;
+        let patience = self.patience(false);
+        let shared = self.shared.clone();
+        let lane = async {
+            shared.await_applied(replica, told).await;
+            self.plain_lane(replica).await
+        };
+        match patience {
+            None => Ok(lane.await),
+            Some((limit, cause)) => tokio::time::timeout(limit, lane).await.map_err(|_| cause.failure()),
+        }
+    }
+
+    /// The replica that has applied most: it says first what others are told of.
+    pub(super) async fn await_most_advanced_replica(&self) -> Option<ReplicaId> {
+        match most_advanced(&self.shared.scheduler.status().replicas) {
+            Some(replica) => Some(replica),
+            None => self.await_reference_replica().await,
+        }
+    }
+
+    /// Whether what a statement is can be found out outside the open transaction. On the transaction's own lane, the server
+    /// would hold its tables before the core has granted them, and nobody would know of that: a change of definitions might
+    /// wait there for a transaction that waits for it. Where lanes are scarce, waiting for another one would be no better.
+    pub(super) fn describes_beside(&self) -> bool {
+        if self.txn.is_none() || self.is_by_itself() {
+            return self.txn.is_none();
+        }
+        let most_advanced = most_advanced(&self.shared.scheduler.status().replicas);
+        most_advanced.is_some_and(|replica| self.shared.pools[usize::from(replica.0)].has_room(&self.who))
+    }
+
+    /// Whether a text may mean something else inside the open transaction than outside.
+    pub(super) fn is_by_itself(&self) -> bool {
+        self.txn.as_ref().is_some_and(|txn| {
+            txn.catalogue.is_some() || txn.local_settings.iter().any(|(name, _)| is_meaningful(name))
+        })
+    }
+
     /// What has to happen after a unit outside the core's order.
     async fn after_lone_unit(
         &mut self,
@@ -644,6 +707,9 @@ impl Session {
                 }
                 if answer.error.is_some() {
                     self.on_statement_failed();
+                    if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
+                        self.end_if_failed(id).await;
+                    }
                     return Ok(Done::Failed);
                 }
                 Ok(Done::Answered)
@@ -652,8 +718,7 @@ impl Session {
             Err(UnitError::Lane(error)) => {
                 let failure = Failure::of_lane(&error);
                 self.lose_lane(lane, &error);
-                self.fail(&failure);
-                Ok(Done::Failed)
+                self.fail_statement(&failure).await
             }
         }
     }
@@ -798,9 +863,9 @@ impl Session {
         Ok(Done::Answered)
     }
 
-    /// Parse and Describe outside a transaction: on the reference replica, where every told definition is applied.
+    /// Parse and Describe outside the open transaction, if there is one.
     pub(super) async fn describe_anywhere(&mut self, request: &Request) -> Result<Done, ClientError> {
-        self.run_on_reference(request).await
+        self.run_beside(request, false).await
     }
 
     /// Parse and Describe inside a transaction, on its own lane.
@@ -849,9 +914,7 @@ impl Session {
     /// Definitions as the open transaction sees them after a change of its own.
     pub(super) async fn read_own_definitions(&mut self) {
         let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return };
-        let status = self.shared.scheduler.status();
-        let applied = status.replicas.get(usize::from(lane.replica.0)).map(|replica| Csn(replica.applied));
-        let contained = applied.and_then(|applied| self.shared.classifier.generation_contained(applied));
+        let contained = self.generation_at(lane.replica);
         // A prepared statement keeps the types that its parameters had when it was prepared.
         lane.lent.lane.unprepare_all();
         let forgotten = lane.lent.lane.command("DEALLOCATE ALL").await;
