@@ -46,9 +46,48 @@ pub(crate) fn has_number(text: &str) -> bool {
     words.any(|word| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()))
 }
 
+/// Whether a value of a type, as a server shows it, is an OID (or holds one) since there is no object of that number: of `regclass`
+/// and kin and arrays of them. Of another type it cannot be told.
+#[must_use]
+pub fn shows_number(type_name: &str, text: &str) -> bool {
+    let element = type_name.trim_end_matches("[]");
+    if !NAME_TYPES.iter().any(|(_, _, known, _)| *known == element) {
+        return false;
+    }
+    // What begins with a digit and is a name stands in quotes.
+    let mut outside = String::with_capacity(text.len());
+    let (mut quoted, mut chars) = (false, text.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => drop(chars.next()),
+            '"' => quoted = !quoted,
+            _ => {}
+        }
+        outside.push(if quoted || c == '"' { '_' } else { c });
+    }
+    let mut words = outside.split(['{', '}', ',']);
+    words.any(|word| !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_that_are_not_there_are_shown_as_numbers() {
+        for (type_name, text, found) in [
+            ("regclass", "16384", true),
+            ("regclass", "\"16384\"", false),
+            ("regclass", "public.\"2020\"", false),
+            ("regclass", "-", false),
+            ("regclass[]", "{child,16384}", true),
+            ("regclass[]", "{child,\"\\\"16384\\\"\",NULL}", false),
+            ("regprocedure", "f(integer)", false),
+            ("text", "16384", false),
+        ] {
+            assert_eq!(shows_number(type_name, text), found, "{type_name} {text}");
+        }
+    }
 
     #[test]
     fn numbers_are_told_from_names() {

@@ -259,12 +259,18 @@ fn what_statements_make_of_ids_is_the_same_everywhere() {
         for refused in [number, binary] {
             assert_eq!(refused.code().map(|code| code.code()), Some("0A000"), "{refused}");
         }
-        let copied = "COPY watched FROM STDIN";
-        let sink = client.copy_in::<_, bytes::Bytes>(copied).await.unwrap();
-        let mut sink = std::pin::pin!(sink);
-        let data = bytes::Bytes::from_static(b"5\tmoods\n6\tmade\n");
-        futures_util::SinkExt::send(&mut sink, data).await.unwrap();
-        assert_eq!(sink.finish().await.unwrap(), 2);
+        let copy = async |data: &'static str| {
+            let sink = client.copy_in::<_, bytes::Bytes>("COPY watched FROM STDIN").await.unwrap();
+            let mut sink = std::pin::pin!(sink);
+            let data = bytes::Bytes::from_static(data.as_bytes());
+            futures_util::SinkExt::send(&mut sink, data).await.unwrap();
+            sink.finish().await
+        };
+        assert_eq!(copy("5\tmoods\n6\tmade\n9\t1259\n").await.unwrap(), 3);
+        // Its home has none of that number. Others could.
+        let refused = copy("14\tmoods\n15\t4000000000\n").await.unwrap_err();
+        assert_eq!(refused.code().map(|code| code.code()), Some("0A000"), "{refused}");
+        assert_eq!(rows(&client, "SELECT r FROM watched WHERE id > 8").await, "pg_class");
         three.assert_identical();
         let sums = "SELECT sum(b), sum(o::bigint), string_agg(t, ',' ORDER BY id) FROM made";
         assert!(!three.everywhere(sums).await.is_empty());

@@ -674,6 +674,9 @@ impl Session {
             if let Some(failure) = shipping::loss(plan, formats, &settings) {
                 return Err(Some(failure));
             }
+            if let Some(failure) = shipping::unnamed(plan, &captured.rows) {
+                return Err(Some(failure));
+            }
             if !job.aside.blocks.iter().all(|block| captured.rows.iter().all(|row| block.has(row, formats))) {
                 return Err(Some(
                     Failure::new(

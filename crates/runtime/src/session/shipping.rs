@@ -5,7 +5,9 @@
 //! carries them; but a style of dates that abbreviates time zones (`CST`) or years, and floats that were rounded for the
 //! eye, cannot be read back. Values in binary form hold the OIDs of users' types, which differ between servers.
 
-use onecopy_classify::{CaptureColumn, CapturePlan};
+use bytes::Bytes;
+use onecopy_classify::name_types::shows_number;
+use onecopy_classify::{CaptureColumn, CaptureOp, CapturePlan};
 use onecopy_wire::Format;
 
 use crate::errors::Failure;
@@ -97,10 +99,28 @@ pub fn loss(plan: &CapturePlan, format: Format, settings: &[(String, String)]) -
     None
 }
 
+/// Why new rows cannot be shipped in which an OID stands in the place of a name, since their home has no object of that number:
+/// another replica may have one, and what would become of it there is another name.
+pub fn unnamed(plan: &CapturePlan, rows: &[Vec<Option<Bytes>>]) -> Option<Failure> {
+    if plan.op != CaptureOp::Insert {
+        // An old row may name an object that was dropped.
+        return None;
+    }
+    let shows = |column: &CaptureColumn, value: &Option<Bytes>| {
+        let text = value.as_deref().and_then(|value| std::str::from_utf8(value).ok());
+        text.is_some_and(|text| shows_number(&column.type_name, text))
+    };
+    let mut columns = plan.columns.iter().enumerate();
+    let (_, column) = columns
+        .find(|(i, column)| rows.iter().any(|row| row.get(*i).is_some_and(|value| shows(column, value))))?;
+    let what = format!("column {} is given an OID of which there is no object", column.name);
+    Some(Failure::unsupported(what, "Write the object's name: OIDs differ between replicas."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onecopy_classify::{CaptureOp, Rewrite};
+    use onecopy_classify::Rewrite;
     use onecopy_core::TableId;
 
     fn plan(type_name: &str) -> CapturePlan {
@@ -118,6 +138,37 @@ mod tests {
             bulk: None,
             cascades: false,
         }
+    }
+
+    #[test]
+    fn columns_need_text_whose_binary_form_holds_what_differs_between_servers() {
+        for (type_name, needed) in [
+            ("bigint", false),
+            ("numeric(8,2)[]", false),
+            ("double precision", false),
+            ("timestamp(3) with time zone", false),
+            ("regclass", true),
+            ("mood", true),
+            ("mood[]", true),
+            ("tstzrange", true),
+            ("point", true),
+        ] {
+            assert_eq!(needs_text(&plan(type_name)), needed, "{type_name}");
+        }
+        let mut several = plan("integer");
+        several.columns.extend(plan("regtype[]").columns);
+        assert!(needs_text(&several), "one of them does");
+    }
+
+    #[test]
+    fn new_rows_that_name_nothing_are_not_shipped() {
+        let row = |text: &'static str| vec![Some(Bytes::from_static(text.as_bytes()))];
+        let mut names = plan("regclass");
+        assert!(unnamed(&names, &[row("t"), vec![None]]).is_none());
+        assert!(unnamed(&names, &[row("t"), row("16384")]).is_some());
+        assert!(unnamed(&plan("oid"), &[row("16384")]).is_none());
+        names.op = CaptureOp::Update;
+        assert!(unnamed(&names, &[row("16384")]).is_none());
     }
 
     #[test]
