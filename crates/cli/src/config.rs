@@ -49,12 +49,33 @@ choice! {
         /// Conflicts counted on rows, one order of commits, reads on any replica that is fresh enough:
         /// strict serializability. See docs/protocols/onecopy.md.
         Onecopy = "onecopy",
-        /// Not served yet, only simulated. Conflict-aware scheduling: table locks taken in one order at every
-        /// replica, reads where their locks are granted first, writes answered by the first replica.
+        /// Conflict-aware scheduling: every replica executes every write, under table locks taken in one order; a
+        /// write is answered by the first replica, a read runs where nothing stands in its way. See
+        /// docs/protocols/real_servers.md for this and the following.
         ConflictAware = "conflict_aware",
-        /// Not served yet, only simulated. The same table locks, but a write is answered when all replicas have
-        /// executed it.
+        /// The same table locks, but a write is answered when all replicas have executed it.
         Eager = "eager",
+        /// The same, with one replica for all of a transaction: the least loaded at its start.
+        FixedLoad = "fixed_load",
+        /// The same, with one replica for all of a transaction: the first to grant its locks.
+        FixedConflict = "fixed_conflict",
+        /// The same, with each read at the least loaded replica, conflicts ignored.
+        VariableLoad = "variable_load",
+        /// Distributed versioning: versions of tables in the place of locks, each waited for when it is needed and let
+        /// go after its last use.
+        Versioning = "versioning",
+        /// Distributed versioning that lets tables go at the end of a transaction only.
+        VersioningNoEarlyRelease = "versioning_no_early_release",
+        /// Distributed versioning that waits for all tables of a transaction at its start.
+        VersioningLateAcquire = "versioning_late_acquire",
+        /// Distributed versioning in which a single read may be as old as its client says.
+        Special = "special",
+        /// Each statement is a transaction by itself, executed as it arrives. No promise.
+        Level0 = "level0",
+        /// The same, with writes of a table in one order at all replicas.
+        Level1 = "level1",
+        /// The same, with reads that are at most 30 seconds old and see what their session has written.
+        Level2 = "level2",
     }
 }
 
@@ -327,21 +348,6 @@ pub fn load(path: &Path) -> Result<Loaded, SettingsError> {
     Ok(Loaded { config, secrets, warnings })
 }
 
-/// A protocol that the simulator knows and the server does not.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the protocol {} runs in simulation only so far; choose \"onecopy\"", .0.word())]
-pub struct NotServed(pub Protocol);
-
-impl Protocol {
-    /// Whether real servers can be run by it, so that whoever asks for another one hears so before anything is made.
-    ///
-    /// # Errors
-    /// [`NotServed`].
-    pub fn check_served(self) -> Result<(), NotServed> {
-        if self == Protocol::Onecopy { Ok(()) } else { Err(NotServed(self)) }
-    }
-}
-
 impl Config {
     /// Reads the text of the first file; `path` is only for messages.
     ///
@@ -386,9 +392,6 @@ impl Config {
 
     /// What no single value shows: names that occur twice, settings that need each other.
     fn check(&self, reader: &mut Reader) {
-        if let Err(refusal) = self.protocol.check_served() {
-            reader.report_at(&["protocol".into()], refusal.to_string(), None);
-        }
         self.check_listening(reader);
         self.check_tls(reader);
         if self.databases.is_empty() {

@@ -59,7 +59,6 @@ impl LocalCluster {
     /// # Errors
     /// When the protocol cannot be served, the port is taken, or the servers cannot be made or started.
     pub fn start(options: &LocalOptions) -> Result<LocalCluster, CommandError> {
-        options.protocol.check_served()?;
         check_port(options.port)?;
         let server_options = Options { binaries: options.pg_bin.clone(), ..Options::replica() };
         let mut cluster = Cluster::create(&options.dir, options.replicas, &server_options)?;

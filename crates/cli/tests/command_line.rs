@@ -165,11 +165,13 @@ fn serve_beside_another_process_is_refused_before_it_touches_a_replica() {
 }
 
 #[test]
-fn protocol_that_cannot_be_served_yet_is_refused_before_anything_is_made() {
+fn protocol_that_does_not_exist_is_refused_before_anything_is_made() {
     let dir = tempfile::tempdir().unwrap();
-    let said =
-        complaint(&["up", "--protocol", "eager", "--port", "0", "--dir", dir.path().to_str().unwrap()]);
-    assert!(said.contains("the protocol eager runs in simulation only so far"), "{said}");
+    let dir_name = dir.path().to_str().unwrap();
+    let arguments = ["up", "--protocol", "paxos", "--port", "0", "--dir", dir_name];
+    let output = onecopy(&arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("versioning_late_acquire"));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 

@@ -198,11 +198,12 @@ fn empty_configuration_is_refused_for_want_of_a_database() {
 }
 
 #[test]
-fn protocol_that_cannot_be_served_yet_is_refused_where_it_is_named() {
-    let error = parse(&format!("workers = 1\nprotocol = \"eager\"\n{MINIMAL}")).unwrap_err();
-    let refusal =
-        "the protocol eager runs in simulation only so far; choose \"onecopy\"\n  --> onecopy.toml:2:12\n";
-    assert!(error.starts_with(refusal), "{error}");
+fn every_protocol_that_is_complete_can_be_chosen_and_no_other() {
+    for name in onecopy_core::protocol::SELECTABLE {
+        parse(&format!("protocol = \"{name}\"\n{MINIMAL}")).unwrap();
+    }
+    let error = parse(&format!("protocol = \"chains\"\n{MINIMAL}")).unwrap_err();
+    assert!(error.contains("onecopy.toml:1:12"), "{error}");
 }
 
 #[test]

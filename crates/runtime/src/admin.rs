@@ -160,6 +160,8 @@ fn show_status(shared: &Shared) -> Table {
         ("revalidations", status.revalidations.to_string()),
         ("reads_changed", status.reads_changed.to_string()),
         ("deadlocks", status.deadlocks.to_string()),
+        ("every_table_locked", status.every_table_locked.to_string()),
+        ("mispredicted", status.mispredicted.to_string()),
         ("log_first", log.first.0.to_string()),
         ("log_kept_bytes", log.sizes.bytes.to_string()),
         ("log_groups", log.written.groups.to_string()),

@@ -12,6 +12,7 @@ mod session;
 
 mod classifier;
 
+mod scheduled;
 mod scheduler;
 
 mod record;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
+use onecopy_core::protocol::{Statements, Writes as WritesAt};
 use onecopy_core::{
     Begin, Csn, Decision, Effect, Event, How, Instant, NodeId, OpId, Place, Protocol, Refusal, ReplicaId,
     Statement, Status, TableId, TxnId,
@@ -24,6 +25,7 @@ use crate::clock::Clock;
 use crate::lane::SocketHandle;
 use crate::notifications::{Channels, Notification};
 use crate::record::Record;
+use crate::scheduled::{Errand, Everywhere, Rest, Spread};
 
 /// What the core wants of the session that carries a transaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -192,6 +194,7 @@ pub struct ArmedCommit {
 struct Outbox {
     wakers: SmallVec<[Waker; 4]>,
     commits: SmallVec<[ArmedCommit; 1]>,
+    errands: SmallVec<[Errand; 0]>,
     appended: bool,
 }
 
@@ -212,6 +215,9 @@ impl Outbox {
         if self.appended {
             decisions.wake();
         }
+        for errand in self.errands {
+            errand.run();
+        }
         for waker in self.wakers {
             waker.wake();
         }
@@ -227,6 +233,17 @@ pub struct Writes {
     pub record: Option<Arc<Record>>,
 }
 
+/// Longer records are kept in memory only as they are logged, not once more.
+const RECORD_LEN_KEPT: usize = 64 * 1024;
+
+impl Writes {
+    pub fn of(record: Record) -> Writes {
+        let body = record.encode();
+        let record = (body.len() <= RECORD_LEN_KEPT).then(|| Arc::new(record));
+        Writes { body, record }
+    }
+}
+
 struct State {
     protocol: Box<dyn Protocol>,
     effects: Vec<Effect>,
@@ -235,6 +252,8 @@ struct State {
     writes: HashMap<TxnId, Writes>,
     /// Commits whose turn has not come.
     armed: HashMap<TxnId, ArmedCommit>,
+    /// Where the protocol executes writes on every replica.
+    everywhere: Option<Box<Everywhere>>,
     /// Notifications of transactions that are about to end well.
     notifications: HashMap<TxnId, Vec<Notification>>,
     /// Decisions that some replica may still have to apply.
@@ -248,6 +267,8 @@ pub struct Scheduler {
     decisions: Box<dyn Decisions>,
     pub agents: Vec<Arc<AgentQueue>>,
     pub clock: Clock,
+    /// How statements must come, where the protocol executes writes on every replica.
+    pub everywhere: Option<Statements>,
     /// Where notifications go, in the order of commits.
     channels: Arc<Channels>,
     /// Renders a reservation of sequence values as a record.
@@ -270,18 +291,23 @@ impl Scheduler {
         reserve: Box<dyn Fn(TableId, i64) -> Bytes + Send + Sync>,
         channels: Arc<Channels>,
     ) -> Scheduler {
+        let is_everywhere = protocol.writes() == WritesAt::Everywhere;
+        let everywhere = is_everywhere.then(|| Box::new(Everywhere::new(replicas)));
+        let statements = is_everywhere.then(|| protocol.statements());
         let state = State {
             protocol,
             effects: Vec::new(),
             mails: HashMap::new(),
             writes: HashMap::new(),
             armed: HashMap::new(),
+            everywhere,
             notifications: HashMap::new(),
             recent: BTreeMap::new(),
             next_txn: 1,
         };
         let (timers, timers_set) = mpsc::unbounded_channel();
         Scheduler {
+            everywhere: statements,
             timers,
             timers_set: Mutex::new(Some(timers_set)),
             state: Mutex::new(state),
@@ -336,6 +362,13 @@ impl Scheduler {
         drop(state);
         outbox.deliver(&*self.decisions);
         (txn, placed)
+    }
+
+    /// Its orders for replicas go to the transaction's part on each from now on.
+    pub fn add_spread(&self, spread: &Arc<Spread>) {
+        if let Some(everywhere) = &mut self.state.lock().everywhere {
+            everywhere.add(spread);
+        }
     }
 
     /// From now on there is somebody to hear what becomes of this transaction.
@@ -443,6 +476,10 @@ impl Scheduler {
         let mut outbox = Outbox::default();
         let mut decided = None;
         let mut effects = std::mem::take(&mut state.effects);
+        if let Some(everywhere) = &mut state.everywhere {
+            let rest = everywhere.notice(&event, &mut outbox.errands);
+            self.carry_out_rest(state, rest, &mut outbox);
+        }
         state.protocol.handle(HERE, self.clock.now(), event, &mut effects);
         for effect in effects.drain(..) {
             if let Effect::Append { csn, decision: Decision::Commit(txn) } = &effect {
@@ -455,6 +492,30 @@ impl Scheduler {
     }
 
     fn carry_out(&self, state: &mut State, effect: Effect, outbox: &mut Outbox) {
+        match &mut state.everywhere {
+            None => self.carry_out_here(state, effect, outbox),
+            Some(everywhere) => {
+                let rest = everywhere.carry_out(effect, &mut outbox.errands);
+                self.carry_out_rest(state, rest, outbox);
+            }
+        }
+    }
+
+    fn carry_out_rest(&self, state: &mut State, rest: Rest, outbox: &mut Outbox) {
+        match rest {
+            Rest::Nothing => {}
+            Rest::Effect(effect) => self.carry_out_here(state, effect, outbox),
+            Rest::Apply(replica, from, to) => self.apply(replica, from, to, outbox),
+        }
+    }
+
+    fn apply(&self, replica: ReplicaId, from: Csn, to: Csn, outbox: &mut Outbox) {
+        if let Some(agent) = self.agents.get(usize::from(replica.0)) {
+            outbox.wakers.extend(agent.apply(from, to));
+        }
+    }
+
+    fn carry_out_here(&self, state: &mut State, effect: Effect, outbox: &mut Outbox) {
         match effect {
             Effect::Execute { txn, op, replica, how, hold } => {
                 outbox.post(state, txn, Directive::Execute { op, replica, how, hold });
@@ -503,11 +564,12 @@ impl Scheduler {
                 self.decisions.append(csn, body);
                 outbox.appended = true;
             }
-            Effect::Apply { replica, from, to } => {
-                if let Some(agent) = self.agents.get(usize::from(replica.0)) {
-                    outbox.wakers.extend(agent.apply(from, to));
-                }
+            Effect::Apply { replica, from, to } => self.apply(replica, from, to, outbox),
+            Effect::Forget { txn } => {
+                // A replica may have reported after the session had gone on.
+                state.writes.remove(&txn);
             }
+            Effect::Notice { txn, notice } => tracing::debug!(?txn, ?notice, "notice of the protocol"),
             Effect::SetTimer { timer, at } => {
                 // Without a receiver the process is ending.
                 let _ = self.timers.send((at, timer));

@@ -9,14 +9,16 @@ use onecopy_core::{Event, OpId, ReplicaId, TxnId};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::errors::Cancelled;
 use crate::lane::LaneError;
 use crate::postgres::connect::Connector;
+use crate::scheduled::Spread;
 use crate::server::Shared;
 
 /// Where a session's statement is.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub enum Whereabouts {
     /// Nothing is under way.
     #[default]
@@ -27,6 +29,8 @@ pub enum Whereabouts {
     Locking(Arc<tokio::sync::Notify>),
     /// A replica executes it.
     OnLane { replica: ReplicaId, backend: Arc<Backend> },
+    /// It waits in the core, or every replica executes it.
+    Everywhere { op: OpId, spread: Arc<Spread> },
 }
 
 /// The server's process behind a lane, as cancel requests name it. It is told to cancel whatever it executes when they
@@ -92,6 +96,31 @@ impl Drop for Request {
     }
 }
 
+/// A process on which something is to be cancelled; its lane is not lent on before that has arrived.
+pub struct Target {
+    replica: ReplicaId,
+    backend: Arc<Backend>,
+    request: Request,
+}
+
+impl Target {
+    /// To be made while the process executes what is to be cancelled.
+    pub fn new(replica: ReplicaId, backend: &Arc<Backend>) -> Target {
+        Target { replica, backend: backend.clone(), request: Request::to(backend) }
+    }
+
+    /// Sends the request, which takes as long as the server needs to pass it on.
+    pub fn cancel(self, shared: &Shared) -> impl Future<Output = ()> + Send + 'static {
+        let connector = shared.pools[usize::from(self.replica.0)].connector.clone();
+        async move {
+            match connector.in_time(pass_on(&connector, &self.backend)).await {
+                Ok(()) => self.request.arrived(),
+                Err(error) => tracing::warn!(%error, "send a cancel request to a replica"),
+            }
+        }
+    }
+}
+
 /// One session as cancel requests see it.
 #[derive(Default)]
 pub struct Cancellable {
@@ -105,14 +134,15 @@ impl Cancellable {
         *self.at.lock() = at;
     }
 
-    /// Where the statement is; if on a lane, that lane stays with this session as long as the request lives.
-    fn aim(&self) -> (Whereabouts, Option<Request>) {
+    /// Where the statement is; if on lanes, those stay with this session as long as the targets live.
+    fn aim(&self) -> (Whereabouts, Vec<Target>) {
         let at = self.at.lock();
-        let request = match &*at {
-            Whereabouts::OnLane { backend, .. } => Some(Request::to(backend)),
-            _ => None,
+        let targets = match &*at {
+            Whereabouts::OnLane { replica, backend } => vec![Target::new(*replica, backend)],
+            Whereabouts::Everywhere { op, spread } => spread.executing(*op),
+            _ => Vec::new(),
         };
-        (at.clone(), request)
+        (at.clone(), targets)
     }
 
     pub fn note_cause(&self, txn: TxnId, op: OpId, cause: Cancelled) {
@@ -155,22 +185,22 @@ impl Cancels {
 /// Carries out a cancel request. Nothing is answered, and a wrong key is ignored.
 pub async fn cancel(shared: &Shared, pid: u32, key: &[u8]) {
     let Some(session) = shared.cancels.find(pid, key) else { return };
-    let (at, request) = session.aim();
+    let (at, targets) = session.aim();
     match at {
-        Whereabouts::Idle => {}
+        Whereabouts::Idle | Whereabouts::OnLane { .. } => {}
         Whereabouts::Waiting { txn, op } => {
             session.note_cause(txn, op, Cancelled::Client);
             shared.scheduler.handle(Event::Cancel { txn, op });
         }
         Whereabouts::Locking(wake) => wake.notify_one(),
-        Whereabouts::OnLane { replica, backend } => {
-            let connector = &shared.pools[usize::from(replica.0)].connector;
-            match connector.in_time(pass_on(connector, &backend)).await {
-                Ok(()) => request.into_iter().for_each(Request::arrived),
-                Err(error) => tracing::warn!(%error, "send a cancel request to a replica"),
-            }
+        Whereabouts::Everywhere { op, spread } => {
+            session.note_cause(spread.txn, op, Cancelled::Client);
+            shared.scheduler.handle(Event::Cancel { txn: spread.txn, op });
         }
     }
+    // One after another, a silent replica would hold up the others.
+    let mut under_way: JoinSet<()> = targets.into_iter().map(|target| target.cancel(shared)).collect();
+    while under_way.join_next().await.is_some() {}
 }
 
 /// Sends a request, and waits until the server has passed it on: then it closes the connection.

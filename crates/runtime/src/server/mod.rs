@@ -73,6 +73,13 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The generation of definitions in force, if the replica surely contains it.
+    pub fn generation_at(&self, replica: ReplicaId) -> Option<u64> {
+        let status = self.scheduler.status();
+        let applied = Csn(status.replicas.get(usize::from(replica.0))?.applied);
+        self.classifier.generation_contained(applied)
+    }
+
     /// Waits until a replica contains a commit, or is out of service.
     pub async fn await_applied(&self, replica: ReplicaId, csn: u64) {
         self.scheduler.await_applied(replica, Csn(csn)).await;
@@ -416,12 +423,6 @@ async fn start(
     let count = settings.replicas.len();
     let protocol = onecopy_core::protocol::by_name(&settings.protocol, count, prepared.end)
         .map_err(|error| ServeError::Settings(error.to_string()))?;
-    if protocol.name() != "onecopy" {
-        return Err(ServeError::Settings(format!(
-            "protocol \"{}\" runs in simulation only so far; choose \"onecopy\"",
-            protocol.name()
-        )));
-    }
     let reserve = definitions::reservation(prepared.sequence_names.clone());
     let channels = Arc::<Channels>::default();
     let scheduler = Arc::new(Scheduler::new(protocol, count, Box::new(decisions), reserve, channels.clone()));

@@ -16,9 +16,6 @@ use crate::lane::LaneError;
 use crate::record::Record;
 use crate::scheduler::{Directive, Mail, Writes};
 
-/// Longer records are kept in memory only as they are logged, not once more.
-const RECORD_LEN_KEPT: usize = 64 * 1024;
-
 impl Session {
     /// What transactions that begin alike have in common, for prediction.
     pub(super) fn form(&mut self) -> u64 {
@@ -50,6 +47,9 @@ impl Session {
 
     /// Several statements in one message, or before one Sync, are one transaction.
     pub(super) fn begin_implicit(&mut self) {
+        if !self.has_transactions() {
+            return;
+        }
         self.begin_txn(false, self.default_read_only());
     }
 
@@ -197,6 +197,7 @@ impl Session {
     /// The transaction is over, however it ended.
     pub(super) fn close_txn(&mut self) {
         let Some(txn) = self.txn.take() else { return };
+        self.close_everywhere();
         self.shared.scheduler.end_txn(txn.id);
         self.locks.return_to(0);
         for lane in txn.snapshot.into_iter().chain(txn.home) {
@@ -207,6 +208,7 @@ impl Session {
 
     /// An error was answered inside a transaction.
     pub(super) fn fail_transaction(&mut self) {
+        self.fail_alone();
         if let Some(txn) = self.txn.as_mut() {
             txn.failed = true;
             // What was locked since the savepoint to which it may go back is free at once, as in PostgreSQL.
@@ -242,6 +244,7 @@ impl Session {
     /// The client is gone: nothing of it stays open.
     pub(super) fn abandon(&mut self) {
         let Some(mut txn) = self.txn.take() else { return };
+        self.close_everywhere();
         if txn.begun && !txn.over {
             self.shared.scheduler.handle(Event::Rollback { txn: txn.id });
         }
@@ -267,10 +270,7 @@ impl Session {
             return Writes::default();
         }
         let (settings, writes) = txn.take_writes();
-        let record = Record { user: self.who.user.clone(), settings, writes };
-        let body = record.encode();
-        let record = (body.len() <= RECORD_LEN_KEPT).then(|| Arc::new(record));
-        Writes { body, record }
+        Writes::of(Record { user: self.who.user.clone(), settings, writes })
     }
 
     /// Prepares the commit of a transaction that was decided, to be sent by whoever learns that its turn has come.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use onecopy_classify::Catalogue;
 
 use crate::agent::quote;
+use crate::lane::Lane;
 
 /// The settings of a session.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +113,34 @@ impl Environment {
             command.push_str(&setting.command);
         }
         command
+    }
+
+    /// Makes a lane's settings these, and has it forget what was prepared under other definitions: by the commands that
+    /// are appended. Its texts are read under the settings that `reads_under` identifies. Definitions have the generation
+    /// `in_force`, and on the lane's replica `contained`, which is asked only if they may have changed.
+    pub fn dress(
+        &self,
+        lane: &mut Lane,
+        in_force: u64,
+        contained: impl FnOnce() -> u64,
+        reads_under: u64,
+        commands: &mut Vec<String>,
+    ) {
+        if let Some(ids) = &mut lane.object_ids {
+            ids.begin();
+        }
+        if lane.generation != in_force || lane.has_too_many_prepared() {
+            if lane.has_prepared() {
+                lane.unprepare_all();
+                commands.push("DEALLOCATE ALL".to_owned());
+            }
+            lane.generation = contained();
+        }
+        if lane.settings != self.hash {
+            commands.push(self.command());
+            lane.settings = self.hash;
+        }
+        lane.read_under = reads_under;
     }
 
     fn rehash(&mut self) {

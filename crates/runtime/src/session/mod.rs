@@ -4,6 +4,8 @@
 //! the directives that come back on lanes that it borrows.
 
 pub mod client;
+pub mod home;
+pub mod txn;
 pub mod unit;
 
 mod answers;
@@ -12,9 +14,9 @@ mod captured;
 mod commit;
 mod declared;
 pub mod environment;
+mod everywhere;
 mod extended;
 mod frozen;
-mod home;
 mod job;
 mod listening;
 mod numbered;
@@ -28,7 +30,6 @@ pub mod settings;
 mod shipping;
 mod simple;
 mod special;
-mod txn;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +53,7 @@ use crate::server::Shared;
 use crate::server::cancel::Cancellable;
 use client::{Client, ClientError};
 use environment::{Environment, IDLE_IN_TRANSACTION, IDLE_SESSION};
+use everywhere::Everywhere;
 use extended::{Portal, PreparedStatement};
 use prepared_read::PlacedRead;
 use txn::Txn;
@@ -75,6 +77,10 @@ pub struct Session {
     /// An error was answered: everything up to the next Sync is skipped.
     skipping: bool,
     txn: Option<Txn>,
+    /// Where the protocol executes every write on every replica.
+    everywhere: Option<Everywhere>,
+    /// How old what the next statement reads may be, in nanoseconds, if its client said so.
+    stale_ok_ns: Option<u64>,
     /// Microseconds since 1970 that a statement outside any transaction took for its `now()`, since the last message
     /// that ended a transaction.
     moment: Option<i64>,
@@ -124,6 +130,8 @@ impl Session {
         Session {
             locks: SessionLocks::new(&shared.advisory_locks, id),
             placed_read: None,
+            stale_ok_ns: None,
+            everywhere: shared.scheduler.everywhere.map(|statements| Everywhere::new(statements, &who)),
             listener: None,
             notified: Vec::new(),
             deaf: false,
@@ -327,7 +335,7 @@ impl Session {
 
     fn status(&self) -> Status {
         match &self.txn {
-            None => Status::Idle,
+            None => self.status_outside(),
             Some(txn) if txn.failed => Status::Failed,
             Some(_) => Status::InTransaction,
         }

@@ -123,6 +123,7 @@ impl Session {
             && self.steps.is_empty()
             && self.portals.is_empty()
             && self.listener.is_none()
+            && self.everywhere.is_none()
             && !self.deaf;
         let Some(head) = self.client.peek()?.filter(|head| is_plain && head.tag == tag::BIND) else {
             return Ok(None);

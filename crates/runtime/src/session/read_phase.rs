@@ -11,11 +11,11 @@ use crate::agent::quote_identifier;
 
 /// Bytes of the read phase that are kept for doing it again. Of a longer one settings and savepoints are kept, and no reads: if
 /// what it has read may have changed, the transaction is refused.
-pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// One step.
 #[derive(Clone, Debug)]
-pub(super) enum Past {
+pub enum Past {
     /// A command that changed settings.
     Setting(String),
     /// SAVEPOINT of this name.
@@ -29,7 +29,7 @@ pub(super) enum Past {
 
 /// Something that a replica has answered.
 #[derive(Clone, Debug)]
-pub(super) struct Read {
+pub struct Read {
     pub request: Request,
     /// Of its answer.
     pub hash: u64,
@@ -62,7 +62,7 @@ impl Past {
 
 /// The steps of a transaction's read phase.
 #[derive(Default)]
-pub(super) struct ReadPhase {
+pub struct ReadPhase {
     steps: Vec<Past>,
     /// Where savepoints to which the transaction may return were made among the steps.
     savepoints: Vec<usize>,

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use onecopy_classify::{Bulk, CopiedMoments, Determinism};
-use onecopy_core::{
-    Access, AccessSet, ClassId, Csn, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId,
-};
+use onecopy_core::{Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -26,7 +24,6 @@ use crate::classifier::{Statement, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
 use crate::lane::{self, LaneError};
-use crate::pool::Lent;
 use crate::record::{What, Write};
 use crate::scheduler::Directive;
 use crate::server::cancel::Whereabouts;
@@ -83,6 +80,11 @@ impl Session {
         statement: &Statement,
         portal: Option<&Portal>,
     ) -> Result<Done, ClientError> {
+        if self.everywhere.is_some()
+            && let Some(done) = self.admit_everywhere(statement, portal).await?
+        {
+            return Ok(done);
+        }
         if let Some(done) = self.execute_control(statement, portal.is_some()).await? {
             return Ok(done);
         }
@@ -141,6 +143,9 @@ impl Session {
         let autocommit = self.txn.is_none();
         if autocommit && job.kind == StatementKind::Read {
             return self.run_single_read(&job).await;
+        }
+        if self.everywhere.is_some() {
+            return self.run_everywhere(job).await;
         }
         if autocommit {
             let form = self.form();
@@ -221,16 +226,10 @@ impl Session {
 
     /// Tells the core of a read that is its own transaction.
     pub(super) fn place_single_read(&mut self, class: ClassId, access: AccessSet) -> PlacedRead {
-        let (session, form) = (self.id, self.form());
+        let (session, form, stale_ok_ns) = (self.id, self.form(), self.stale_ok_ns);
         let statement = onecopy_core::Statement { class, kind: StatementKind::Read, access, last_use: None };
-        let begin = |txn| onecopy_core::Begin {
-            txn,
-            session,
-            read_only: false,
-            form,
-            declared: None,
-            stale_ok_ns: None,
-        };
+        let begin =
+            |txn| onecopy_core::Begin { txn, session, read_only: false, form, declared: None, stale_ok_ns };
         let (txn, at) = self.shared.scheduler.place_single_read(&self.mail, begin, statement);
         PlacedRead { txn, at }
     }
@@ -745,30 +744,10 @@ impl Session {
 
     /// Makes a lane's settings those of `environment`, and forgets what was prepared under other definitions.
     pub(super) fn dress(&self, lane: &mut Lane, environment: &Environment, commands: &mut Vec<String>) {
-        let Lane { lent: Lent { lane, .. }, replica } = lane;
-        if let Some(ids) = &mut lane.object_ids {
-            ids.begin();
-        }
-        if lane.generation != self.shared.classifier.generation() || lane.has_too_many_prepared() {
-            if lane.has_prepared() {
-                lane.unprepare_all();
-                commands.push("DEALLOCATE ALL".to_owned());
-            }
-            // What is prepared on a replica that lags may be prepared by older definitions: 0 is nobody's generation.
-            lane.generation = self.generation_at(*replica).unwrap_or(0);
-        }
-        if lane.settings != environment.hash() {
-            commands.push(environment.command());
-            lane.settings = environment.hash();
-        }
-        lane.read_under = self.reads_under();
-    }
-
-    /// The generation of definitions in force, if the replica surely contains it.
-    pub(super) fn generation_at(&self, replica: ReplicaId) -> Option<u64> {
-        let status = self.shared.scheduler.status();
-        let applied = Csn(status.replicas.get(usize::from(replica.0))?.applied);
-        self.shared.classifier.generation_contained(applied)
+        let (in_force, replica) = (self.shared.classifier.generation(), lane.replica);
+        // What is prepared on a replica that lags may be prepared by older definitions: 0 is nobody's generation.
+        let contained = || self.shared.generation_at(replica).unwrap_or(0);
+        environment.dress(&mut lane.lent.lane, in_force, contained, self.reads_under(), commands);
     }
 
     /// Identifies the settings under which servers read the session's texts.

@@ -154,6 +154,9 @@ impl Session {
         for (name, value) in heard {
             self.tell(&name, &value);
         }
+        if self.txn.as_ref().is_some_and(|txn| txn.is_everywhere) {
+            return self.roll_back_everywhere(statement, extended).await;
+        }
         // The lane is told directly: the transaction goes on where it was, with the items that it holds.
         let Some(mut lane) = self.open_lane() else {
             if let Some(txn) = self.txn.as_mut() {
@@ -914,7 +917,7 @@ impl Session {
     /// Definitions as the open transaction sees them after a change of its own.
     pub(super) async fn read_own_definitions(&mut self) {
         let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return };
-        let contained = self.generation_at(lane.replica);
+        let contained = self.shared.generation_at(lane.replica);
         // A prepared statement keeps the types that its parameters had when it was prepared.
         lane.lent.lane.unprepare_all();
         let forgotten = lane.lent.lane.command("DEALLOCATE ALL").await;

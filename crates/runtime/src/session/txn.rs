@@ -40,6 +40,8 @@ pub struct Txn {
     pub is_between_lanes: bool,
     /// What it did before it left its read phase, to be done again at its home, or in another snapshot.
     pub read_phase: ReadPhase,
+    /// Every replica executes it, on lanes that are not the session's.
+    pub is_everywhere: bool,
     /// Cursors or portals may be open in the middle of their rows: the home must have them, too.
     pub cursors: bool,
     pub writes: Vec<Write>,
@@ -119,7 +121,7 @@ pub enum Listen {
 impl Txn {
     /// The core has ended it, or the replica on which it executed is lost: no savepoint of it is left anywhere.
     pub fn is_given_up(&self) -> bool {
-        self.over || (self.begun && !self.is_between_lanes && !self.has_lane())
+        self.over || (self.begun && !self.is_everywhere && !self.is_between_lanes && !self.has_lane())
     }
 
     /// Nothing that would have to be done or compared again was executed on a replica.
@@ -159,6 +161,7 @@ impl Txn {
             at_home: false,
             is_between_lanes: false,
             read_phase: ReadPhase::default(),
+            is_everywhere: false,
             cursors: false,
             writes: Vec::new(),
             writes_bytes: 0,
