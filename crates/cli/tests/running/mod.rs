@@ -17,9 +17,20 @@ pub struct Up {
 impl Up {
     /// Starts it, on a free port.
     pub fn spawn(dir: &Path, replicas: u32) -> Up {
-        let mut process = Up::command(dir, replicas).stdout(Stdio::piped()).spawn().unwrap();
+        Up::spawn_by(Up::command(dir, replicas))
+    }
+
+    fn spawn_by(mut command: Command) -> Up {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
         Up { process, output }
+    }
+
+    /// Starts what a command says, and waits until it serves.
+    pub fn ready_by(command: Command) -> Up {
+        let mut up = Up::spawn_by(command);
+        up.await_ready();
+        up
     }
 
     /// The same, and waits until it serves.

@@ -15,6 +15,7 @@ mod prepared_reads;
 mod prepared_sql;
 mod repeated;
 mod savepoints;
+mod scheduled;
 mod set_config;
 mod settings;
 mod three;

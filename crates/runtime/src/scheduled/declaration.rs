@@ -26,6 +26,9 @@ const STALE: &str = "stale_ms";
 const HINT: &str = "Write /* onecopy: tables=a,b writes=c last=a stale_ms=30000 */: tables that are read, that are \
      written, that are not used again; and how old what a single statement reads may be.";
 
+/// A table's name, with its schema before it if that was written.
+type Name = Vec<String>;
+
 /// The tables of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Declared {
@@ -165,7 +168,7 @@ impl Declarations {
 }
 
 impl Names<'_> {
-    fn all(&self, names: &[Vec<String>]) -> Result<Vec<TableId>, Failure> {
+    fn all(&self, names: &[Name]) -> Result<Vec<TableId>, Failure> {
         let mut found = Vec::new();
         for name in names {
             found.extend(self.tables_of(name)?);
@@ -174,7 +177,7 @@ impl Names<'_> {
     }
 
     /// Writes to tables, and what their foreign keys read.
-    fn written(&self, names: &[Vec<String>], declared: &mut Declared) -> Result<(), Failure> {
+    fn written(&self, names: &[Name], declared: &mut Declared) -> Result<(), Failure> {
         let catalogue = self.classifier.catalogue();
         for table in self.all(names)? {
             declared.written.push(table);
@@ -218,7 +221,8 @@ fn exists(catalogue: &Catalogue, schema: &str, name: &str) -> bool {
 
 /// What follows `onecopy:` in the comments before a statement.
 fn comment(sql: &str) -> Option<&str> {
-    let mut rest = sql.trim_start();
+    // Of a string of several statements it may begin with the end of the one before.
+    let mut rest = sql.trim_start_matches(|c: char| c == ';' || c.is_whitespace());
     loop {
         if let Some(line) = rest.strip_prefix("--") {
             rest = line.split_once('\n')?.1.trim_start();
@@ -233,7 +237,7 @@ fn comment(sql: &str) -> Option<&str> {
 }
 
 /// The entries `key=name,name ...` of a declaration.
-fn entries(text: &str) -> Option<Vec<(&str, Vec<Vec<String>>)>> {
+fn entries(text: &str) -> Option<Vec<(&str, Vec<Name>)>> {
     let mut entries = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
@@ -250,12 +254,12 @@ fn entries(text: &str) -> Option<Vec<(&str, Vec<Vec<String>>)>> {
 }
 
 /// Names between commas, each with its parts.
-fn list(text: &str) -> Option<Vec<Vec<String>>> {
+fn list(text: &str) -> Option<Vec<Name>> {
     text.split(',').map(|name| parts(name.trim())).collect()
 }
 
 /// `name` or `schema.name`, folded as the server does unless quoted.
-fn parts(name: &str) -> Option<Vec<String>> {
+fn parts(name: &str) -> Option<Name> {
     let mut parts = Vec::new();
     let mut rest = name;
     loop {
@@ -281,7 +285,7 @@ fn parts(name: &str) -> Option<Vec<String>> {
 }
 
 /// Milliseconds as nanoseconds.
-fn staleness(value: &[Vec<String>]) -> Option<u64> {
+fn staleness(value: &[Name]) -> Option<u64> {
     let [value] = value else { return None };
     let [value] = &value[..] else { return None };
     value.parse::<u64>().ok()?.checked_mul(1_000_000)
@@ -305,7 +309,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Option<Vec<(&str, Vec<String>)>> {
-        let joined = |names: Vec<Vec<String>>| names.iter().map(|name| name.join(".")).collect();
+        let joined = |names: Vec<Name>| names.iter().map(|name| name.join(".")).collect();
         entries(text).map(|entries| entries.into_iter().map(|(key, names)| (key, joined(names))).collect())
     }
 
@@ -317,6 +321,7 @@ mod tests {
         assert_eq!(comment("SELECT 1 /* onecopy: tables=a */"), None);
         assert_eq!(comment("/* onecopy: never closed"), None);
         assert_eq!(comment("-- onecopy: tables=a"), None);
+        assert_eq!(comment("; /* onecopy: tables=a */ "), Some(" tables=a "));
     }
 
     #[test]

@@ -394,8 +394,9 @@ impl Spread {
     async fn run(&self, replica: ReplicaId, operation: &Operation, open: bool, lane: Option<Lent>) -> Ran {
         let classifier = &self.shared.classifier;
         let is_outdated = || classifier.is_changing() || operation.generation != classifier.generation();
-        if operation.generation != 0 && is_outdated() {
-            // What it touches may be something else by now. To wait until it is known could be to wait for itself.
+        if operation.generation != 0 && !self.is_decided.load(Ordering::Acquire) && is_outdated() {
+            // What it touches may be something else by now, unless it has been executed elsewhere in its turn. To wait until
+            // it is known could be to wait for itself.
             self.branch(replica).at.lock().lane = lane;
             return Ran::refused(replica, &outdated());
         }

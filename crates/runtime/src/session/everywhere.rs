@@ -39,6 +39,8 @@ pub struct Everywhere {
     /// The open transaction on all replicas, once the core knows it.
     open: Option<Arc<Spread>>,
     declarations: Declarations,
+    /// What stands before the next statement of a string of several.
+    comments: Option<String>,
     /// What the client has said of its transaction, where each statement is one by itself (`level0` and kin).
     alone: Option<Alone>,
 }
@@ -57,6 +59,7 @@ impl Everywhere {
             who: Arc::new(who.clone()),
             open: None,
             declarations: Declarations::default(),
+            comments: None,
             alone: (statements == Statements::Alone).then_some(Alone::Outside),
         }
     }
@@ -197,6 +200,13 @@ impl Session {
         Ok(Done::Answered)
     }
 
+    /// Keeps what stands between two statements of a string: comments there belong to the second one.
+    pub(super) fn note_comments(&mut self, between: Option<&str>) {
+        if let Some(everywhere) = &mut self.everywhere {
+            everywhere.comments = between.filter(|text| text.contains("onecopy:")).map(str::to_owned);
+        }
+    }
+
     /// Takes in what the application says of its transaction; says whether that was all of the statement.
     fn declare(&mut self, statement: &Statement) -> Result<bool, Failure> {
         let path = self.search_path();
@@ -204,6 +214,9 @@ impl Session {
         let Some(everywhere) = &mut self.everywhere else { return Ok(false) };
         let names = Names { classifier: &self.shared.classifier, search_path: &path };
         let declarations = &mut everywhere.declarations;
+        if let Some(comments) = everywhere.comments.take() {
+            declarations.read_comment(&comments, may_declare, &names)?;
+        }
         declarations.read_comment(&statement.sql, may_declare, &names)?;
         self.stale_ok_ns = declarations.take_stale_ok_ns();
         let set = match &statement.class.kind {
@@ -249,6 +262,13 @@ impl Session {
             return Ok(Ran::Failed);
         };
         let (id, op) = (txn.id, txn.take_op());
+        let write = write_of(&job);
+        let bytes_max = self.shared.limits.transaction_bytes_max;
+        if write.as_ref().is_some_and(|write| txn.writes_bytes + write.len() > bytes_max) {
+            self.fail(&unit::kept_too_much(bytes_max));
+            self.end_unheard(id, autocommit).await;
+            return Ok(Ran::Failed);
+        }
         let spread = match everywhere.open.take_if(|spread| spread.txn == id) {
             Some(spread) => spread,
             None => {
@@ -265,15 +285,6 @@ impl Session {
             }
         };
         everywhere.open = Some(spread.clone());
-        let write = write_of(&job);
-        if let Some(write) = &write
-            && txn.writes_bytes + write.len() > self.shared.limits.transaction_bytes_max
-        {
-            let failure = unit::kept_too_much(self.shared.limits.transaction_bytes_max);
-            self.fail(&failure);
-            self.end_unbegun(id, autocommit).await;
-            return Ok(Ran::Failed);
-        }
         let record = write.clone().filter(|_| autocommit).map(|write| Record {
             user: self.who.user.clone(),
             settings: settings.clone(),
@@ -343,12 +354,12 @@ impl Session {
     }
 
     /// A statement is refused of which the core has not heard.
-    async fn end_unbegun(&mut self, id: TxnId, autocommit: bool) {
-        if !autocommit {
-            return self.end_if_failed(id).await;
+    async fn end_unheard(&mut self, id: TxnId, autocommit: bool) {
+        if autocommit {
+            self.close_txn();
+        } else {
+            self.end_if_failed(id).await;
         }
-        self.shared.scheduler.handle(Event::Rollback { txn: id });
-        self.close_txn();
     }
 
     /// Settings that a record must carry.

@@ -34,6 +34,7 @@ impl Session {
                 }
             }
             first = false;
+            self.note_comments(next.and_then(|next| rest.get(statement.sql.len()..next)));
             match next.and_then(|next| rest.get(next..)) {
                 Some(after) => rest = after,
                 None => break,
