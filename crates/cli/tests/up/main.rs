@@ -9,6 +9,7 @@ mod clients;
 mod copies;
 mod cursors;
 mod failures;
+mod fetched;
 mod notifications;
 mod object_ids;
 mod prepared_reads;

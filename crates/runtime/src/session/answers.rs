@@ -21,6 +21,7 @@ impl Session {
         for step in self.steps.drain(..) {
             match step {
                 Step::Parse(_) => build::parse_complete(out),
+                Step::Bind { again: true, .. } | Step::Execute { .. } => {}
                 Step::Bind { .. } => build::bind_complete(out),
                 Step::DescribeStatement(_) => {
                     let _ = build::parameter_description(out, []);
@@ -30,7 +31,6 @@ impl Session {
                     let _ = build::text_row_description(out, &[column]);
                 }
                 Step::ClosePortal(_) | Step::CloseStatement => build::close_complete(out),
-                Step::Execute { .. } => {}
             }
         }
     }
@@ -47,6 +47,7 @@ impl Session {
         for step in self.steps.drain(..) {
             match step {
                 Step::Parse(_) => build::parse_complete(out),
+                Step::Bind { again: true, .. } | Step::Execute { .. } => {}
                 Step::Bind { .. } => build::bind_complete(out),
                 Step::DescribeStatement(_) => {
                     // No parameters is a count that always fits.
@@ -55,7 +56,6 @@ impl Session {
                 }
                 Step::DescribePortal { .. } => build::no_data(out),
                 Step::ClosePortal(_) | Step::CloseStatement => build::close_complete(out),
-                Step::Execute { .. } => {}
             }
         }
     }

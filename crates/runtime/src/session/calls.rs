@@ -57,7 +57,9 @@ impl Session {
         portal: Option<&Portal>,
     ) -> Result<Done, ClientError> {
         if let Some(portal) = portal {
-            if self.run_foreign_steps(statement, calls, portal).await? == Done::Failed {
+            if self.run_foreign_steps(param_types(statement, calls, portal).is_some(), portal).await?
+                == Done::Failed
+            {
                 return Ok(Done::Failed);
             }
             if portal.ran.swap(true, Ordering::AcqRel) {
@@ -325,13 +327,12 @@ impl Session {
     // Answers.
 
     /// Messages that were collected before an Execute of ours and that a replica must answer.
+    /// Descriptions of its statement are given here if it can be `described` here.
     pub(super) async fn run_foreign_steps(
         &mut self,
-        statement: &Statement,
-        calls: &[SessionCall],
+        described: bool,
         portal: &Portal,
     ) -> Result<Done, ClientError> {
-        let described = param_types(statement, calls, portal).is_some();
         let ours = |session: &Session, step: &Step| match step {
             Step::Parse(preparation) | Step::DescribeStatement(preparation) => {
                 described && preparation.key == portal.prepared.preparation.key
@@ -386,6 +387,7 @@ impl Session {
         for step in self.steps.drain(..) {
             match step {
                 Step::Parse(_) => build::parse_complete(out),
+                Step::Bind { again: true, .. } | Step::Execute { .. } => {}
                 Step::Bind { .. } => build::bind_complete(out),
                 Step::DescribeStatement(_) => {
                     let _ = build::parameter_description(out, types.iter().copied());
@@ -395,7 +397,6 @@ impl Session {
                     describe(out, calls, |column| result_format(Some(portal), column))
                 }
                 Step::ClosePortal(_) | Step::CloseStatement => build::close_complete(out),
-                Step::Execute { .. } => {}
             }
         }
     }
@@ -537,7 +538,7 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
 }
 
 /// The types of all parameters; `None` if only a replica can tell.
-fn param_types(statement: &Statement, calls: &[SessionCall], portal: &Portal) -> Option<Vec<u32>> {
+pub(super) fn param_types(statement: &Statement, calls: &[SessionCall], portal: &Portal) -> Option<Vec<u32>> {
     let mut types = portal.prepared.types.to_vec();
     types.resize(types.len().max(statement.class.params_max as usize), 0);
     for call in calls {

@@ -2,10 +2,12 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use onecopy_classify::CapturePlan;
+use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
 
+use super::extended::Portal;
 use super::job::{Block, after_names};
-use super::unit::{Request, Step};
+use super::unit::Request;
 use crate::record::{What, Write};
 
 /// Captured new rows from which on they are shipped as one COPY.
@@ -13,29 +15,19 @@ const BULK_ROWS_MIN: usize = 16;
 /// Bytes of a COPY in one message, about.
 const COPY_PIECE_LEN: usize = 32 * 1024;
 
-/// The format in which captured columns came.
-pub(super) fn captured_format(request: &Request) -> onecopy_wire::Format {
-    if let Request::Extended(steps) = request {
-        for step in steps {
-            if let Step::Bind { body, .. } = step
-                && let Ok(bind) = Bind::decode(body)
-                && bind.result_formats.len() == 1
-            {
-                return bind.result_formats.of(0);
-            }
-        }
-    }
-    onecopy_wire::Format::Text
+/// Whether captured columns come from a portal in binary form: where its client wants all columns so, they do.
+pub(super) fn captures_binary(portal: &Portal, request: &Request) -> bool {
+    let bound = request.bind_of(portal).map_or(&portal.body, |(_, body, _)| body);
+    Bind::decode(bound)
+        .is_ok_and(|bind| bind.result_formats.len() == 1 && bind.result_formats.of(0) == Format::Binary)
 }
 
 impl Block {
     /// Whether a row's number is one of the block's.
-    pub(super) fn has(&self, row: &[Option<Bytes>], format: onecopy_wire::Format) -> bool {
+    pub(super) fn has(&self, row: &[Option<Bytes>], format: Format) -> bool {
         let Some(Some(value)) = row.get(self.column) else { return true };
         let number = match (format, value.len()) {
-            (onecopy_wire::Format::Text, _) => {
-                std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok())
-            }
+            (Format::Text, _) => std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok()),
             (_, 2) => value.as_ref().try_into().ok().map(|bytes| i64::from(i16::from_be_bytes(bytes))),
             (_, 4) => value.as_ref().try_into().ok().map(|bytes| i64::from(i32::from_be_bytes(bytes))),
             (_, 8) => value.as_ref().try_into().ok().map(i64::from_be_bytes),
@@ -48,13 +40,9 @@ impl Block {
 }
 
 /// The rows that a statement changed, as they go to the log: many new ones as one COPY.
-pub(super) fn captured_writes(
-    plan: &CapturePlan,
-    rows: &[Vec<Option<Bytes>>],
-    format: onecopy_wire::Format,
-) -> Vec<Write> {
+pub(super) fn captured_writes(plan: &CapturePlan, rows: &[Vec<Option<Bytes>>], format: Format) -> Vec<Write> {
     match &plan.bulk {
-        Some(sql) if rows.len() >= BULK_ROWS_MIN && format == onecopy_wire::Format::Text => {
+        Some(sql) if rows.len() >= BULK_ROWS_MIN && format == Format::Text => {
             let what = What::Copy { sql: sql.clone(), data: copy_data(rows) };
             vec![Write { captured: true, rows: Some(rows.len() as u64), ..Write::new(what) }]
         }
@@ -99,7 +87,7 @@ fn put_escaped(out: &mut BytesMut, value: &[u8]) {
     }
 }
 
-fn captured_write(plan: &CapturePlan, row: &[Option<Bytes>], format: onecopy_wire::Format) -> Write {
+fn captured_write(plan: &CapturePlan, row: &[Option<Bytes>], format: Format) -> Write {
     let sql = onecopy_classify::captured_sql(plan).sql;
     let mut bind = BytesMut::new();
     let values = row.iter().map(|value| value.as_deref());

@@ -11,6 +11,7 @@ use onecopy_wire::sqlstate::SqlState;
 use smallvec::SmallVec;
 
 use super::client::ClientError;
+use super::fetched::{Fetch, Rest, runs_whole};
 use super::job::rendered;
 use super::read_phase::{Past, Read};
 use super::simple::is_transaction_control;
@@ -74,6 +75,8 @@ pub struct Portal {
     pub in_block: bool,
     /// It was executed by the session itself, which does so once.
     pub ran: Arc<AtomicBool>,
+    /// If it writes and has been executed: the rows that the client has not asked for yet.
+    pub(super) rest: Arc<parking_lot::Mutex<Option<Rest>>>,
 }
 
 impl Portal {
@@ -181,16 +184,24 @@ impl Session {
             let plain = prepared.preparation.clone();
             let (body_kept, frozen) = (body.clone(), Vec::new());
             let ran = Arc::default();
-            let portal = Portal { prepared, statement, body: body_kept, frozen, in_block, ran };
-            return Ok(Ok((portal, Step::Bind { statement: plain, body, extra: Vec::new() })));
+            let rest = Arc::default();
+            let portal = Portal { prepared, statement, body: body_kept, frozen, in_block, ran, rest };
+            return Ok(Ok((portal, Step::Bind { statement: plain, body, extra: Vec::new(), again: false })));
         }
         let frozen = match self.freeze(&statement, in_block).await? {
             Ok(frozen) => frozen,
             Err(failure) => return Ok(Err(failure)),
         };
         let mut extra = frozen.iter().map(|value| value.0.clone()).collect();
-        let portal =
-            Portal { prepared, statement, body: body.clone(), frozen, in_block, ran: Arc::default() };
+        let portal = Portal {
+            prepared,
+            statement,
+            body: body.clone(),
+            frozen,
+            in_block,
+            ran: Arc::default(),
+            rest: Arc::default(),
+        };
         let determinism = self.determinism(&portal.statement, Some(&portal));
         let capture = match &determinism {
             Determinism::Capture(plan) => Some(&**plan),
@@ -203,7 +214,7 @@ impl Session {
         } else {
             rendered(&portal.statement, &portal.prepared, capture, in_block)
         };
-        Ok(Ok((portal, Step::Bind { statement, body, extra })))
+        Ok(Ok((portal, Step::Bind { statement, body, extra, again: false })))
     }
 
     /// Binds a portal anew that reads the clock and turned out to belong to a transaction after it was bound.
@@ -229,6 +240,37 @@ impl Session {
             *old = step;
             self.portals.insert(name.to_owned(), portal.clone());
         }
+        Ok(Ok(Some(portal)))
+    }
+
+    /// A statement that writes is executed as it is bound in the same exchange: its rows may have to be shipped, and be numbered
+    /// before. If its Bind has been sent already, before an Execute of another portal or a Sync, it is bound again.
+    async fn bind_with_execute(
+        &mut self,
+        name: &str,
+        portal: &Portal,
+    ) -> Result<Result<Option<Arc<Portal>>, Failure>, ClientError> {
+        let is_bound = |step: &Step| matches!(step, Step::Bind { body, .. } if *body == portal.body);
+        if self.steps.iter().any(is_bound) {
+            return Ok(Ok(None));
+        }
+        if !self.steps.is_empty() {
+            Box::pin(self.run_steps(false)).await?;
+            if self.skipping {
+                return Ok(Ok(None));
+            }
+        }
+        let (prepared, statement) = (portal.prepared.clone(), portal.statement.clone());
+        let (bound, mut step) = match self.bound(prepared, statement, portal.body.clone()).await? {
+            Ok(bound) => bound,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        if let Step::Bind { again, .. } = &mut step {
+            *again = true;
+        }
+        self.steps.push(step);
+        let portal = Arc::new(Portal { rest: portal.rest.clone(), ran: portal.ran.clone(), ..bound });
+        self.portals.insert(name.to_owned(), portal.clone());
         Ok(Ok(Some(portal)))
     }
 
@@ -377,10 +419,30 @@ impl Session {
             self.fail(&Failure::new(SqlState::INVALID_CURSOR_NAME, message));
             return Ok(());
         };
-        let copies_in = matches!(portal.statement.class.kind, Kind::CopyIn { .. });
-        self.steps.push(Step::Execute { portal: portal_name.to_owned(), max_rows, copies_in });
-        if let Some(txn) = self.txn.as_mut() {
-            txn.cursors |= max_rows > 0;
+        let runs_whole = self.everywhere.is_none() && runs_whole(&portal.statement.class);
+        let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
+        if runs_whole && !is_failed && portal.rest.lock().is_some() {
+            return self.fetch_rest(&portal, max_rows).await.map(drop);
+        }
+        if self.everywhere.is_none() && portal.statement.class.effects.writes && !is_failed {
+            match self.bind_with_execute(portal_name, &portal).await? {
+                Ok(bound) => portal = bound.unwrap_or(portal),
+                Err(failure) => return self.fail_statement(&failure).await.map(drop),
+            }
+            if self.skipping {
+                return Ok(());
+            }
+        }
+        let kind = &portal.statement.class.kind;
+        let copies_in = matches!(kind, Kind::CopyIn { .. });
+        let max_rows_at_lane = if runs_whole { 0 } else { max_rows };
+        self.steps.push(Step::Execute {
+            portal: portal_name.to_owned(),
+            max_rows: max_rows_at_lane,
+            copies_in,
+        });
+        if is_answered_here(kind) && self.run_foreign_steps(true, &portal).await? == Done::Failed {
+            return Ok(());
         }
         if self.txn.is_none() && !is_transaction_control(&portal.statement.class.kind) {
             // Whether this is a transaction of its own is only known when the next message is: without a Sync, more
@@ -388,6 +450,9 @@ impl Session {
             if !self.sync_follows().await? {
                 self.begin_implicit();
             }
+        }
+        if let Some(txn) = self.txn.as_mut() {
+            txn.cursors |= max_rows_at_lane > 0;
         }
         if self.txn.is_some() {
             match self.rebind_in_block(portal_name, &portal).await? {
@@ -398,8 +463,13 @@ impl Session {
                 }
             }
         }
-        if self.execute(&portal.statement, Some(&portal)).await? == Done::Failed {
+        self.fetch = runs_whole.then(|| Fetch { portal: portal.clone(), max_rows });
+        let done = self.execute(&portal.statement, Some(&portal)).await;
+        self.fetch = None;
+        if done? == Done::Failed {
             self.skipping = true;
+        } else if runs_whole {
+            portal.rest.lock().get_or_insert_with(|| Rest::none(&portal.statement.class.kind));
         }
         Ok(())
     }
@@ -504,7 +574,8 @@ impl Session {
             let (statement, _) = self.classify(READS_NOTHING).await;
             // It is not executed: only the place of a read is what the messages need.
             let (body, frozen, ran) = (Bytes::new(), Vec::new(), Arc::default());
-            let portal = Portal { prepared, statement, body, frozen, in_block: true, ran };
+            let rest = Arc::default();
+            let portal = Portal { prepared, statement, body, frozen, in_block: true, ran, rest };
             self.steps = steps;
             if self.execute(&portal.statement, Some(&portal)).await? == Done::Failed {
                 self.skipping = true;
@@ -586,6 +657,24 @@ fn with_literals(portal: &Portal) -> Preparation {
     }
     let (sql, layout) = (&portal.statement.sql, portal.statement.layout.layout());
     Preparation::new(&rewrite.render_simple(sql, layout, &portal.frozen), &portal.prepared.types)
+}
+
+/// Commands that the session answers itself, with whatever messages stand before them.
+fn is_answered_here(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Begin(_)
+            | Kind::Commit { .. }
+            | Kind::Rollback { .. }
+            | Kind::RollbackTo(_)
+            | Kind::SetTransaction { .. }
+            | Kind::Discard(_)
+            | Kind::Deallocate(_)
+            | Kind::Prepare { .. }
+            | Kind::Listen(_)
+            | Kind::Unlisten(_)
+            | Kind::Notify { .. }
+    )
 }
 
 /// Commands that the session carries out itself and that return no rows.

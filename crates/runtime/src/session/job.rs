@@ -10,6 +10,7 @@ use onecopy_core::{AccessSet, StatementKind};
 use onecopy_wire::frontend::Bind;
 
 use super::Session;
+use super::captured::captures_binary;
 use super::client::ClientError;
 use super::extended::{Portal, PreparedStatement};
 use super::read_phase::Past;
@@ -47,6 +48,8 @@ pub(super) struct Aside {
     pub quiet: Quiet,
     /// So many columns at the end of its rows are for the session.
     pub probe: Option<usize>,
+    /// Captured columns come in binary form.
+    pub is_binary: bool,
     /// Numbers that its captured rows may have, by column.
     pub blocks: Vec<Block>,
     /// Sequences that it restarts, by schema and name.
@@ -139,10 +142,11 @@ impl Session {
                     })
                 }
             },
-            Some(_) => Request::Extended(self.steps_with_capture(capture.as_deref())?),
+            Some(portal) => Request::Extended(self.steps_with_capture(portal, capture.as_deref())?),
         };
         let writes = matches!(kind, StatementKind::Write | StatementKind::Schema);
         let write = (writes && capture.is_none()).then(|| what_of(statement, &request, portal, &frozen));
+        let is_binary = capture.is_some() && portal.is_some_and(|portal| captures_binary(portal, &request));
         let schema_changed = matches!(class.kind, Kind::Ddl { .. })
             || !class.restarts.is_empty()
             || class.effects.sequences && class.effects.writes && class.kind == Kind::Select;
@@ -160,6 +164,7 @@ impl Session {
                 restarts: class.restarts.clone(),
                 bulk: class.bulk,
                 whole: true,
+                is_binary,
                 keeps_catalogue: class.kind.keeps_catalogue(),
                 classified: Some((statement.sql.clone(), class.clone())),
                 ..Aside::default()
@@ -180,16 +185,32 @@ impl Session {
     /// The collected messages; with a capture, the formats of our columns are settled.
     pub(super) fn steps_with_capture(
         &mut self,
+        portal: &Portal,
         capture: Option<&CapturePlan>,
     ) -> Result<Vec<Step>, ClientError> {
         let mut steps = std::mem::take(&mut self.steps);
         let Some(plan) = capture else { return Ok(steps) };
-        for step in &mut steps {
-            if let Step::Bind { body, .. } = step {
-                *body = with_result_formats(body, plan)?;
-            }
+        let of_portal = |step: &&mut Step| matches!(step, Step::Bind { body, .. } if *body == portal.body);
+        if let Some(Step::Bind { body, .. }) = steps.iter_mut().rev().find(of_portal) {
+            *body = with_result_formats(body, plan)?;
         }
         Ok(steps)
+    }
+}
+
+impl Request {
+    /// How a portal is bound by it: the statement, the message, and values that follow the client's.
+    pub(super) fn bind_of(&self, portal: &Portal) -> Option<(&Preparation, &Bytes, &[String])> {
+        let Request::Extended(steps) = self else { return None };
+        let named = |body: &Bytes| Bind::decode(body).ok().map(|bind| bind.portal.to_owned());
+        let name = named(&portal.body)?;
+        // Of several Binds of one name, the last one counts; that of another portal says nothing.
+        steps.iter().rev().find_map(|step| match step {
+            Step::Bind { statement, body, extra, .. } => {
+                (named(body).as_ref() == Some(&name)).then_some((statement, body, extra.as_slice()))
+            }
+            _ => None,
+        })
     }
 }
 
@@ -224,17 +245,14 @@ fn what_of(
         (Request::Simple(sql), _) => {
             parameterised(statement, frozen).unwrap_or_else(|| What::Text(sql.clone()))
         }
-        (Request::Extended(steps), Some(portal)) => {
+        (Request::Extended(_), Some(portal)) => {
             let copies = matches!(statement.class.kind, Kind::CopyIn { .. });
             if copies {
                 return What::Copy { sql: statement.sql.to_string(), data: Vec::new() };
             }
-            let bound = steps.iter().rev().find_map(|step| match step {
-                Step::Bind { statement, body, extra } => {
-                    Some((statement.clone(), body.clone(), extra.clone()))
-                }
-                _ => None,
-            });
+            let bound = request.bind_of(portal);
+            let bound =
+                bound.map(|(statement, body, extra)| (statement.clone(), body.clone(), extra.to_vec()));
             let (preparation, body, extra) = bound.unwrap_or_else(|| {
                 let extra = frozen.iter().map(|value| value.0.clone()).collect();
                 (rendered(statement, &portal.prepared, None, portal.in_block), portal.body.clone(), extra)

@@ -16,6 +16,7 @@ mod declared;
 pub mod environment;
 mod everywhere;
 mod extended;
+mod fetched;
 mod frozen;
 mod job;
 mod listening;
@@ -55,6 +56,7 @@ use client::{Client, ClientError};
 use environment::{Environment, IDLE_IN_TRANSACTION, IDLE_SESSION};
 use everywhere::Everywhere;
 use extended::{Portal, PreparedStatement};
+use fetched::Fetch;
 use prepared_read::PlacedRead;
 use txn::Txn;
 use unit::Step;
@@ -98,6 +100,8 @@ pub struct Session {
     form: Option<(u64, u64)>,
     /// Its advisory locks.
     locks: SessionLocks,
+    /// The Execute under way, if its portal writes and returns rows.
+    fetch: Option<Fetch>,
     /// A read that the core has heard of before its messages were taken one by one.
     placed_read: Option<PlacedRead>,
     /// What it listens to, once it has listened to anything.
@@ -129,6 +133,7 @@ impl Session {
     ) -> Session {
         Session {
             locks: SessionLocks::new(&shared.advisory_locks, id),
+            fetch: None,
             placed_read: None,
             stale_ok_ns: None,
             everywhere: shared.scheduler.everywhere.map(|statements| Everywhere::new(statements, &who)),

@@ -12,6 +12,7 @@ use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
 use onecopy_wire::sqlstate::SqlState;
 
+use super::captured::captures_binary;
 use super::client::ClientError;
 use super::extended::Portal;
 use super::job::{Aside, Block, Job, Quiet};
@@ -86,11 +87,12 @@ impl Session {
             Some(portal) => {
                 let text = plan.capture.rewrite.render_extended(sql, layout, statement.class.params_max);
                 self.bind_instead(portal, &text, &frozen);
-                Request::Extended(self.steps_with_capture(Some(&plan.capture))?)
+                Request::Extended(self.steps_with_capture(portal, Some(&plan.capture))?)
             }
         };
         let blocks = blocks(plan, &frozen, draw);
-        let aside = Aside { blocks, ..Aside::default() };
+        let is_binary = portal.is_some_and(|portal| captures_binary(portal, &request));
+        let aside = Aside { blocks, is_binary, ..Aside::default() };
         let mut job = own_job(statement, request, access, aside);
         job.capture = Some(Box::new(plan.capture.clone()));
         let ran = self.run_job(job).await?;
@@ -216,7 +218,7 @@ impl Session {
     pub(super) fn bind_instead(&mut self, portal: &Portal, text: &str, frozen: &[FrozenValue]) {
         let preparation = Preparation::new(text, &portal.prepared.types);
         for step in &mut self.steps {
-            if let Step::Bind { statement, body, extra } = step
+            if let Step::Bind { statement, body, extra, .. } = step
                 && *body == portal.body
             {
                 *statement = preparation.clone();
@@ -300,7 +302,12 @@ fn counting_steps(text: &str, portal: &Portal) -> Result<Vec<Step>, ClientError>
     )?;
     let body: Bytes = body.freeze().slice(onecopy_wire::frame::HEAD_LEN..);
     Ok(vec![
-        Step::Bind { statement: Preparation::new(text, &portal.prepared.types), body, extra: Vec::new() },
+        Step::Bind {
+            statement: Preparation::new(text, &portal.prepared.types),
+            body,
+            extra: Vec::new(),
+            again: false,
+        },
         Step::Execute { portal: COUNTING.to_owned(), max_rows: 0, copies_in: false },
         Step::ClosePortal(COUNTING.to_owned()),
     ])

@@ -6,10 +6,11 @@ use std::time::Duration;
 use bytes::BytesMut;
 use onecopy_classify::{Bulk, CopiedMoments, Determinism};
 use onecopy_core::{Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
+use onecopy_wire::Format;
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
-use super::captured::{captured_format, captured_writes};
+use super::captured::captured_writes;
 use super::client::ClientError;
 use super::environment::{Environment, hash_of, is_meaningful};
 use super::extended::Portal;
@@ -463,6 +464,7 @@ impl Session {
         }
         let in_read_phase = matches!(how, How::Snapshot { .. });
         let silent = job.aside.quiet != Quiet::No;
+        let parts = self.fetches_parts();
         let mut watch = Watch {
             hash: in_read_phase.then(AnswerHash::default),
             discard_copy: job.write.is_none(),
@@ -489,7 +491,7 @@ impl Session {
             let prelude = unit::put_prelude(&mut lane.lent.lane, &commands);
             match prelude {
                 Err(error) => Err(UnitError::from(error)),
-                Ok(prelude) if hold || silent => {
+                Ok(prelude) if hold || silent || parts => {
                     let held_max = self.shared.limits.held_result_bytes_max;
                     let sink = Sink::Hold(&mut self.held, held_max);
                     unit::run(
@@ -589,6 +591,9 @@ impl Session {
             let decided = self.shared.scheduler.handle_with_writes(id, writes, event);
             self.arm_commit(id, decided);
         } else {
+            if parts && !silent && !failed {
+                self.release_held();
+            }
             self.report(id, op, replica, outcome, elapsed_ns);
             if failed {
                 self.end_if_failed(id).await;
@@ -669,7 +674,7 @@ impl Session {
             }
         }
         if let (Some(plan), Some(captured)) = (&job.capture, captured) {
-            let formats = captured_format(&job.request);
+            let formats = if job.aside.is_binary { Format::Binary } else { Format::Text };
             if let Some(failure) = shipping::loss(plan, formats, &settings) {
                 return Err(Some(failure));
             }
@@ -870,12 +875,6 @@ impl Session {
             self.reported.insert(name.to_owned(), value.to_owned());
         }
         heard
-    }
-
-    pub(super) fn release_held(&mut self) {
-        self.confirm_parsed(&[]);
-        self.client.output.extend_from_slice(&self.held);
-        self.held.clear();
     }
 
     pub(super) fn drop_held(&mut self) {

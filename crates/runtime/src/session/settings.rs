@@ -12,7 +12,7 @@ use onecopy_wire::Format;
 use onecopy_wire::backend::build;
 use onecopy_wire::sqlstate::SqlState;
 
-use super::calls::{Arguments, boolean, describe, known_arguments, wrong_count};
+use super::calls::{Arguments, boolean, describe, known_arguments, param_types, wrong_count};
 use super::client::ClientError;
 use super::environment::{is_kept_here, is_meaningful};
 use super::extended::Portal;
@@ -151,7 +151,9 @@ impl Session {
             if let Some(failure) = wrong_count(statement, portal) {
                 return self.fail_statement(&failure).await;
             }
-            if self.run_foreign_steps(statement, calls, portal).await? == Done::Failed {
+            if self.run_foreign_steps(param_types(statement, calls, portal).is_some(), portal).await?
+                == Done::Failed
+            {
                 return Ok(Done::Failed);
             }
             // As a server would, before anything can fail.
@@ -309,7 +311,9 @@ impl Session {
         name: &str,
     ) -> Result<Option<String>, ClientError> {
         if let Some(portal) = portal {
-            if self.run_foreign_steps(statement, &[], portal).await? == Done::Failed {
+            if self.run_foreign_steps(param_types(statement, &[], portal).is_some(), portal).await?
+                == Done::Failed
+            {
                 return Ok(None);
             }
             self.answer_steps();

@@ -72,8 +72,8 @@ impl Preparation {
 pub enum Step {
     /// A client's Parse; it has to be answered.
     Parse(Preparation),
-    /// A client's Bind, with the values that were frozen for it.
-    Bind { statement: Preparation, body: Bytes, extra: Vec<String> },
+    /// A client's Bind, with the values that were frozen for it. One that is done `again` was answered before.
+    Bind { statement: Preparation, body: Bytes, extra: Vec<String>, again: bool },
     /// Describe of a statement.
     DescribeStatement(Preparation),
     /// Describe of a portal, with what is known of the rows of its statement.
@@ -110,6 +110,19 @@ impl Request {
             hash.add(&frame);
         }
         (Request::Extended(steps), hash.value())
+    }
+}
+
+impl Request {
+    /// The client is not to be told of what it binds and closes.
+    fn is_bound_by_us(&self) -> bool {
+        match self {
+            Request::Simple(_) => false,
+            Request::Prepared(_) => true,
+            Request::Extended(steps) => {
+                steps.iter().any(|step| matches!(step, Step::Bind { again: true, .. }))
+            }
+        }
     }
 }
 
@@ -360,9 +373,12 @@ fn put_step(
                 visible: true,
             });
         }
-        Step::Bind { statement, body, extra } => {
+        Step::Bind { statement, body, extra, again } => {
             let name = prepared(lane, statement, expectations)?;
             let bind = frontend::Bind::decode(body)?;
+            if *again {
+                build::close(&mut lane.output, Target::Portal, bind.portal)?;
+            }
             let extra: Vec<&[u8]> = extra.iter().map(String::as_bytes).collect();
             bind.rewrite(bind.portal, &name, &extra, &mut lane.output)?;
         }
@@ -402,7 +418,7 @@ pub async fn run(
     watch: &mut Watch,
     client_copy: Option<&mut Client>,
 ) -> Result<Answer, UnitError> {
-    let bound_by_us = matches!(request, Request::Prepared(_));
+    let bound_by_us = request.is_bound_by_us();
     let mut relay = Relay { sink, watch, answer: Answer::default(), copy_client: client_copy, bound_by_us };
     let mut synthesised = BytesMut::new();
     let mut expectations = put_request(lane, request, &mut synthesised)?;
@@ -486,7 +502,7 @@ struct Relay<'a, 'b> {
     answer: Answer,
     /// Who sends COPY data, when the sink is not the client.
     copy_client: Option<&'a mut Client>,
-    /// The client sent a text, and does not know of a Bind.
+    /// The client does not know of the Bind, or has heard of it.
     bound_by_us: bool,
 }
 
@@ -495,9 +511,10 @@ impl Relay<'_, '_> {
         // Descriptions hold object ids.
         let read = [tag::PARSE_COMPLETE, tag::ROW_DESCRIPTION, tag::PARAMETER_DESCRIPTION];
         let boring = if self.watch.capture.is_some() {
-            TagSet::BORING.without(&read).without(&[tag::DATA_ROW])
+            let boring = TagSet::BORING.without(&read).without(&[tag::DATA_ROW]);
+            if self.bound_by_us { boring.without(&[tag::BIND_COMPLETE, tag::CLOSE_COMPLETE]) } else { boring }
         } else if self.bound_by_us {
-            TagSet::BORING.without(&read).without(&[tag::BIND_COMPLETE])
+            TagSet::BORING.without(&read).without(&[tag::BIND_COMPLETE, tag::CLOSE_COMPLETE])
         } else {
             TagSet::BORING.without(&read)
         };
@@ -566,7 +583,7 @@ impl Relay<'_, '_> {
                 }
                 put(&mut self.sink, &mut self.answer, frame);
             }
-            Backend::BindComplete if self.bound_by_us => {
+            Backend::BindComplete | Backend::CloseComplete if self.bound_by_us => {
                 lane.consume(head);
                 return Ok(false);
             }
