@@ -101,6 +101,13 @@ impl Session {
         }
     }
 
+    /// Whether a prepared read outside any transaction has nothing to declare, so that nobody need look at it.
+    pub(super) fn admits_prepared_read(&self, sql: &str) -> bool {
+        self.everywhere.as_ref().is_none_or(|everywhere| {
+            self.stale_ok_ns.is_none() && everywhere.alone != Some(Alone::Failed) && !sql.contains("onecopy:")
+        })
+    }
+
     /// Where each statement is a transaction by itself, nothing begins and ends one; the client is answered as if.
     async fn control_alone(
         &mut self,

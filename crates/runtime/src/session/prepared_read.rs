@@ -123,7 +123,6 @@ impl Session {
             && self.steps.is_empty()
             && self.portals.is_empty()
             && self.listener.is_none()
-            && self.everywhere.is_none()
             && !self.deaf;
         let Some(head) = self.client.peek()?.filter(|head| is_plain && head.tag == tag::BIND) else {
             return Ok(None);
@@ -147,6 +146,9 @@ impl Session {
         let known = known.as_ref().filter(|known| known.only_reads && known.holds(settings, generation));
         let Some(known) = known else { return Ok(None) };
         let statement = &known.statement;
+        if !self.admits_prepared_read(&statement.sql) {
+            return Ok(None);
+        }
         let params = params_of(&decoded, prepared);
         let access = statement.class.bind(&statement.sql, statement.layout.layout(), params.as_slice(), &[]);
         Ok(Some(PreparedRead {
