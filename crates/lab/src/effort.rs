@@ -1,5 +1,7 @@
 //! How thoroughly experiments are run.
 
+use onecopy_sim::perf::Search;
+
 /// How long runs are, how many seeds, which sizes of clusters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Effort {
@@ -9,10 +11,12 @@ pub struct Effort {
     pub measured_s: u64,
     /// Runs of each experiment, with seeds from 0 on.
     pub seeds: u64,
-    /// The largest cluster that is simulated; what a claim says of larger ones stays open.
-    pub replicas_max: u16,
-    /// The sizes at which curves are measured, rising, none above `replicas_max`.
+    /// How peaks are looked for.
+    pub search: Search,
+    /// The sizes at which curves are measured, rising.
     pub sizes: Vec<u16>,
+    /// Sizes beyond those of the papers, rising; for what is claimed of them.
+    pub sizes_beyond: Vec<u16>,
 }
 
 /// The sizes of the papers' curves.
@@ -25,13 +29,27 @@ impl Effort {
     /// What verdicts are made with: 2 minutes of warm-up, 8 of measurement, 5 seeds, every size. Takes hours.
     #[must_use]
     pub fn full() -> Effort {
-        Effort { warm_up_s: 120, measured_s: 480, seeds: 5, replicas_max: 60, sizes: SIZES.to_vec() }
+        Effort {
+            warm_up_s: 120,
+            measured_s: 480,
+            seeds: 5,
+            search: Search::THOROUGH,
+            sizes: SIZES.to_vec(),
+            sizes_beyond: vec![100, 300, 600],
+        }
     }
 
-    /// A look in minutes: shorter runs, 2 seeds, few sizes.
+    /// A look in minutes: shorter runs, one seed, few sizes, a short search.
     #[must_use]
     pub fn quick() -> Effort {
-        Effort { warm_up_s: 20, measured_s: 60, seeds: 2, replicas_max: 60, sizes: vec![1, 4, 8, 16, 40, 60] }
+        Effort {
+            warm_up_s: 30,
+            measured_s: 60,
+            seeds: 1,
+            search: Search::QUICK,
+            sizes: vec![1, 8, 16, 40, 60],
+            sizes_beyond: vec![100],
+        }
     }
 
     /// Runs of a quarter of the length, with which long ones look for where the peak may be.
@@ -48,7 +66,8 @@ impl Effort {
     /// Those of a claim's sizes at which curves are measured.
     #[must_use]
     pub fn sizes_of(&self, claimed: &[u16]) -> Vec<u16> {
-        claimed.iter().copied().filter(|size| self.sizes.contains(size)).collect()
+        let is_measured = |size: &u16| self.sizes.contains(size) || self.sizes_beyond.contains(size);
+        claimed.iter().copied().filter(is_measured).collect()
     }
 }
 
@@ -63,12 +82,13 @@ mod tests {
             for size in [1, 8, 16, 60] {
                 assert!(effort.sizes.contains(&size), "{size}");
             }
-            assert_eq!(effort.sizes.last(), Some(&effort.replicas_max));
+            assert_eq!(effort.sizes.last(), Some(&60));
+            assert!(effort.sizes_beyond.is_sorted() && effort.sizes_beyond.iter().all(|size| *size > 60));
         }
     }
 
     #[test]
     fn a_claim_is_looked_at_where_curves_are_measured() {
-        assert_eq!(Effort::quick().sizes_of(&[1, 2, 4, 8]), [1, 4, 8]);
+        assert_eq!(Effort::quick().sizes_of(&[1, 2, 4, 8, 100, 600]), [1, 8, 100]);
     }
 }

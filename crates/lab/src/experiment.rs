@@ -26,11 +26,16 @@ pub enum Mix {
     TpcwShopping,
     /// TPC-W, 50 %.
     TpcwOrdering,
+    /// The auction site, of whose interactions that reach the database 15 % write.
+    Auction,
+    /// The bulletin board, of whose interactions 15 % write, each statement by itself.
+    BulletinBoard,
 }
 
 impl Mix {
-    /// All, by their share of writes.
-    pub const ALL: [Mix; 3] = [Mix::TpcwBrowsing, Mix::TpcwShopping, Mix::TpcwOrdering];
+    /// All: TPC-W's by their share of writes, then the other sites.
+    pub const ALL: [Mix; 5] =
+        [Mix::TpcwBrowsing, Mix::TpcwShopping, Mix::TpcwOrdering, Mix::Auction, Mix::BulletinBoard];
 
     /// As claims name it.
     #[must_use]
@@ -39,16 +44,19 @@ impl Mix {
             Mix::TpcwBrowsing => "tpcw browsing",
             Mix::TpcwShopping => "tpcw shopping",
             Mix::TpcwOrdering => "tpcw ordering",
+            Mix::Auction => "auction",
+            Mix::BulletinBoard => "bulletin board",
         }
     }
 
-    /// That of the bookstore's mixes.
+    /// That of the bookstore's mixes, if it is one.
     #[must_use]
-    pub fn bookstore(self) -> MixName {
+    pub fn bookstore(self) -> Option<MixName> {
         match self {
-            Mix::TpcwBrowsing => MixName::Browsing,
-            Mix::TpcwShopping => MixName::Shopping,
-            Mix::TpcwOrdering => MixName::Ordering,
+            Mix::TpcwBrowsing => Some(MixName::Browsing),
+            Mix::TpcwShopping => Some(MixName::Shopping),
+            Mix::TpcwOrdering => Some(MixName::Ordering),
+            Mix::Auction | Mix::BulletinBoard => None,
         }
     }
 }
@@ -103,6 +111,46 @@ pub struct Experiment {
     pub queued: bool,
     /// Whether `onecopy` counts conflicts on whole tables instead of rows; the other systems always do.
     pub on_tables: bool,
+    /// Whether the bookstore's carts lie in the tables of the orders.
+    pub eight_tables: bool,
+}
+
+/// In what clusters differ from what is decided on, to see how much depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Variation {
+    /// Databases serve first come, first served.
+    Queued,
+    /// Decisions are durable at once, without a disk.
+    Memory,
+    /// The bookstore's carts lie in the tables of the orders.
+    EightTables,
+}
+
+impl Variation {
+    /// All of them.
+    pub const ALL: [Variation; 3] = [Variation::Queued, Variation::Memory, Variation::EightTables];
+
+    /// As it is asked for.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Variation::Queued => "queued",
+            Variation::Memory => "memory",
+            Variation::EightTables => "eight-tables",
+        }
+    }
+
+    /// Changes an experiment; one that is about the very thing stays as it is.
+    pub fn apply(self, experiment: &mut Experiment) {
+        match self {
+            Variation::Queued => experiment.queued = true,
+            Variation::Memory if experiment.durability == Durability::Disk => {
+                experiment.durability = Durability::Memory;
+            }
+            Variation::Memory => {}
+            Variation::EightTables => experiment.eight_tables = experiment.mix.bookstore().is_some(),
+        }
+    }
 }
 
 impl Experiment {
@@ -124,6 +172,7 @@ impl Experiment {
             durability: Durability::default(),
             queued: false,
             on_tables: false,
+            eight_tables: false,
         })
     }
 
@@ -168,6 +217,9 @@ impl Experiment {
         if self.on_tables {
             parts.push("on whole tables".to_owned());
         }
+        if self.eight_tables {
+            parts.push("carts among the orders".to_owned());
+        }
         parts.join(", ")
     }
 }
@@ -196,8 +248,12 @@ pub enum Metric {
     Execution,
     /// Mean time that a statement waits, in milliseconds.
     Waiting,
+    /// Of that, for earlier statements of its own transaction.
+    OwnWaiting,
     /// Share of the databases' time in which they read, 0 to 1.
     Reading,
+    /// Of the time in which databases do something, the share of writing, committing and applying, 0 to 1.
+    WriteShare,
     /// Share in which they write, commit and apply, 0 to 1.
     Writing,
     /// Share in which they have nothing to do, 0 to 1.
@@ -225,6 +281,8 @@ pub struct Figures {
     pub execution_ms: f64,
     /// Mean time that a statement waits, in milliseconds.
     pub waiting_ms: f64,
+    /// Of that, for earlier statements of its own transaction, in milliseconds.
+    pub own_waiting_ms: f64,
     /// Share of the databases' time in which they read.
     pub reading: f64,
     /// Share in which they write.
@@ -254,6 +312,7 @@ impl Figures {
             response_p99_ms: response.quantile_ms(0.99),
             execution_ms: each_ms(statements.execution_ns),
             waiting_ms: each_ms(statements.waiting_ns()),
+            own_waiting_ms: each_ms(statements.own_ns),
             reading: time.read,
             writing: time.write,
             idle: time.idle,
@@ -272,7 +331,9 @@ impl Figures {
             Metric::Response => self.response_ms,
             Metric::Execution => self.execution_ms,
             Metric::Waiting => self.waiting_ms,
+            Metric::OwnWaiting => self.own_waiting_ms,
             Metric::Reading => self.reading,
+            Metric::WriteShare => self.writing / (self.reading + self.writing),
             Metric::Writing => self.writing,
             Metric::Idle => self.idle,
             Metric::SchedulerMessages => self.scheduler_messages,
@@ -294,12 +355,13 @@ mod tests {
             durability: Durability::Replicated(3),
             queued: true,
             on_tables: true,
+            eight_tables: true,
             ..plain
         };
         assert_eq!(
             special.to_string(),
             "tpcw shopping, eager, 8 databases, databases 4 times as fast, 1 % of the conflicts, 3 schedulers, first \
-             come, first served, on whole tables"
+             come, first served, on whole tables, carts among the orders"
         );
     }
 

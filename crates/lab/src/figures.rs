@@ -6,7 +6,8 @@ use thiserror::Error;
 
 use crate::claims::Paper;
 use crate::effort::Effort;
-use crate::experiment::{Experiment, Mix};
+use crate::experiment::{Experiment, Metric, Mix, Variation};
+use crate::quantity::Quantity;
 use crate::results::Results;
 use crate::statistics::Estimate;
 
@@ -48,6 +49,10 @@ struct Plan {
 
 enum Lines {
     Systems(&'static [&'static str]),
+    /// The same with what reading one and writing all allows, up to the largest clusters.
+    Bounded(&'static [&'static str]),
+    /// `onecopy` and the bound.
+    Beyond,
     /// `conflict_aware` on databases so many times as fast.
     Speeds(&'static [u32]),
 }
@@ -57,43 +62,93 @@ const DV: &[&str] =
     &["onecopy", "versioning", "versioning_no_early_release", "versioning_late_acquire", "conflict_aware"];
 const LOOSE: &[&str] = &["onecopy", "level0", "level1", "level2", "special", "versioning", "eager"];
 
-const PLANS: [Plan; 9] = [
+const OWN: &[&str] = &["onecopy", "versioning", "conflict_aware", "eager"];
+
+const PLANS: [Plan; 18] = [
     Plan { paper: "cas", figure: 11, mix: Mix::TpcwBrowsing, lines: Lines::Systems(CAS) },
     Plan { paper: "cas", figure: 12, mix: Mix::TpcwShopping, lines: Lines::Systems(CAS) },
     Plan { paper: "cas", figure: 13, mix: Mix::TpcwOrdering, lines: Lines::Systems(CAS) },
     Plan { paper: "cas", figure: 15, mix: Mix::TpcwShopping, lines: Lines::Speeds(&[1, 2, 4]) },
     Plan { paper: "dv", figure: 8, mix: Mix::TpcwShopping, lines: Lines::Systems(DV) },
     Plan { paper: "dv", figure: 9, mix: Mix::TpcwOrdering, lines: Lines::Systems(DV) },
+    Plan { paper: "dv", figure: 10, mix: Mix::Auction, lines: Lines::Systems(DV) },
     Plan { paper: "dv", figure: 11, mix: Mix::TpcwBrowsing, lines: Lines::Systems(LOOSE) },
     Plan { paper: "dv", figure: 12, mix: Mix::TpcwShopping, lines: Lines::Systems(LOOSE) },
     Plan { paper: "dv", figure: 13, mix: Mix::TpcwOrdering, lines: Lines::Systems(LOOSE) },
+    Plan { paper: "dv", figure: 14, mix: Mix::BulletinBoard, lines: Lines::Systems(LOOSE) },
+    Plan { paper: "dv", figure: 15, mix: Mix::Auction, lines: Lines::Systems(LOOSE) },
+    Plan { paper: "onecopy", figure: 1, mix: Mix::TpcwBrowsing, lines: Lines::Bounded(OWN) },
+    Plan { paper: "onecopy", figure: 2, mix: Mix::TpcwShopping, lines: Lines::Bounded(OWN) },
+    Plan { paper: "onecopy", figure: 3, mix: Mix::TpcwOrdering, lines: Lines::Bounded(OWN) },
+    Plan { paper: "onecopy", figure: 4, mix: Mix::TpcwBrowsing, lines: Lines::Beyond },
+    Plan { paper: "onecopy", figure: 5, mix: Mix::TpcwShopping, lines: Lines::Beyond },
+    Plan { paper: "onecopy", figure: 6, mix: Mix::TpcwOrdering, lines: Lines::Beyond },
 ];
 
 /// The figures of a paper, as far as something is known: those with a curve of two points or more.
 #[must_use]
-pub fn figures_of(paper: &Paper, effort: &Effort, results: &Results) -> Vec<Figure> {
+pub fn figures_of(
+    paper: &Paper,
+    variations: &[Variation],
+    effort: &Effort,
+    results: &Results,
+) -> Vec<Figure> {
     let plans = PLANS.iter().filter(|plan| plan.paper == paper.name);
+    // Where only the bound is known, there is nothing to show.
+    let is_bound = |curve: &Curve| curve.label == "bound";
     let figures = plans.map(|plan| Figure {
         name: format!("{}-figure-{}", plan.paper, plan.figure),
         title: plan.title(),
-        curves: plan.curves(effort, results),
+        curves: plan.curves(variations, effort, results),
     });
-    figures.filter(|figure| !figure.curves.is_empty()).collect()
+    figures.filter(|figure| !figure.curves.iter().all(is_bound)).collect()
 }
 
 impl Plan {
     fn title(&self) -> String {
         let what = match self.lines {
             Lines::Systems(_) => "",
+            Lines::Bounded(_) => ", and what reading one and writing all allows",
+            Lines::Beyond => ", beyond the papers' clusters",
             Lines::Speeds(_) => ", conflict_aware on faster databases",
         };
-        format!("{} figure {}: {}{what}", self.paper.to_uppercase(), self.figure, self.mix.name())
+        let number = match self.paper {
+            "onecopy" => String::new(),
+            paper => format!("{} figure {}: ", paper.to_uppercase(), self.figure),
+        };
+        format!("{number}{}{what}", self.mix.name())
     }
 
-    fn curves(&self, effort: &Effort, results: &Results) -> Vec<Curve> {
+    /// What reading one and writing all allows at most, by what one database does.
+    fn bound(
+        &self,
+        sizes: &[u16],
+        variations: &[Variation],
+        effort: &Effort,
+        results: &Results,
+    ) -> Option<Curve> {
+        let mut one = Experiment::new(self.mix, "onecopy", 1).ok()?;
+        variations.iter().for_each(|variation| variation.apply(&mut one));
+        let mean = |metric: Metric| {
+            let samples = Quantity::Of(metric, one.clone()).samples(results, effort.seeds).ok()?;
+            Some(Estimate::of(&samples)?.mean)
+        };
+        let (peak, writes) = (mean(Metric::Peak)?, mean(Metric::WriteShare)?);
+        let point = |&size: &u16| (size, peak / (writes + (1.0 - writes) / f64::from(size)));
+        Some(Curve { label: "bound".to_owned(), points: sizes.iter().map(point).collect() })
+    }
+
+    fn curves(&self, variations: &[Variation], effort: &Effort, results: &Results) -> Vec<Curve> {
         let plain = |system: &str| Experiment::new(self.mix, system, 1).ok();
+        let beyond: Vec<u16> = effort.sizes.iter().chain(&effort.sizes_beyond).copied().collect();
+        let (sizes, bound) = match self.lines {
+            Lines::Beyond => (&beyond, self.bound(&beyond, variations, effort, results)),
+            Lines::Bounded(_) => (&effort.sizes, self.bound(&effort.sizes, variations, effort, results)),
+            Lines::Systems(_) | Lines::Speeds(_) => (&effort.sizes, None),
+        };
         let lines: Vec<(String, Experiment)> = match &self.lines {
-            Lines::Systems(systems) => {
+            Lines::Beyond => plain("onecopy").map(|line| ("onecopy".to_owned(), line)).into_iter().collect(),
+            Lines::Systems(systems) | Lines::Bounded(systems) => {
                 systems.iter().filter_map(|system| Some(((*system).to_owned(), plain(system)?))).collect()
             }
             Lines::Speeds(speeds) => {
@@ -105,14 +160,15 @@ impl Plan {
         };
         let curves = lines.into_iter().map(|(label, line)| {
             let point = |&replicas: &u16| {
-                let experiment = Experiment { replicas, ..line.clone() };
+                let mut experiment = Experiment { replicas, ..line.clone() };
+                variations.iter().for_each(|variation| variation.apply(&mut experiment));
                 let samples: Vec<f64> =
                     (0..effort.seeds).filter_map(|seed| Some(results.get(&experiment, seed)?.peak)).collect();
                 Some((replicas, Estimate::of(&samples)?.mean))
             };
-            Curve { label, points: effort.sizes.iter().filter_map(point).collect() }
+            Curve { label, points: sizes.iter().filter_map(point).collect() }
         });
-        curves.filter(|curve| curve.points.len() > 1).collect()
+        curves.filter(|curve| curve.points.len() > 1).chain(bound).collect()
     }
 }
 
@@ -183,7 +239,8 @@ mod tests {
     fn a_figure_has_the_curves_that_something_is_known_of() {
         let (first, second, alone) = (of("eager", 1), of("eager", 8), of("conflict_aware", 8));
         let results = results(&[(&first, &[10.0, 12.0]), (&second, &[20.0, 22.0]), (&alone, &[70.0, 70.0])]);
-        let figures = figures_of(&papers()[0], &Effort::quick(), &results);
+        let effort = Effort { seeds: 2, ..Effort::quick() };
+        let figures = figures_of(&papers()[0], &[], &effort, &results);
         let [figure] = &figures[..] else { panic!("{figures:?}") };
         assert_eq!(figure.name, "cas-figure-12");
         assert_eq!(figure.curves, [Curve { label: "eager".to_owned(), points: vec![(1, 11.0), (8, 21.0)] }]);

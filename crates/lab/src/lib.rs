@@ -23,7 +23,7 @@ mod figures;
 mod report;
 
 pub use effort::Effort;
-pub use experiment::{Durability, Experiment, Figures, Metric, Mix, UnknownSystem};
+pub use experiment::{Durability, Experiment, Figures, Metric, Mix, UnknownSystem, Variation};
 pub use quantity::{Missing, Quantity};
 pub use questions::{Part, Question, question};
 pub use report::{Report, ReportError, Tally, write_report};

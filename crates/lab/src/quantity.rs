@@ -47,6 +47,19 @@ impl Quantity {
         }
     }
 
+    /// Changes every experiment that it needs.
+    pub fn change(&mut self, change: &impl Fn(&mut Experiment)) {
+        match self {
+            Quantity::Of(_, experiment) => change(experiment),
+            Quantity::Constant(_) => {}
+            Quantity::Difference(left, right) | Quantity::Ratio(left, right) => {
+                left.change(change);
+                right.change(change);
+            }
+            Quantity::Largest(parts) => parts.iter_mut().for_each(|part| part.change(change)),
+        }
+    }
+
     /// Its value for each seed.
     ///
     /// # Errors
@@ -119,6 +132,7 @@ pub(crate) mod tests {
             response_p99_ms: 290.0,
             execution_ms: 10.0,
             waiting_ms: 20.0,
+            own_waiting_ms: 0.1,
             reading: 0.5,
             writing: 0.25,
             idle: 0.25,

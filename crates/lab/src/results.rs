@@ -72,6 +72,7 @@ struct Key {
     schedulers: u8,
     queued: bool,
     on_tables: bool,
+    eight_tables: bool,
     warm_up_s: u64,
     measured_s: u64,
     build: String,
@@ -147,8 +148,17 @@ impl Results {
 
 impl Key {
     fn new(experiment: &Experiment, seed: u64, common: &Common) -> Key {
-        let Experiment { mix, system, replicas, speed, conflict_percent, durability, queued, on_tables } =
-            *experiment;
+        let Experiment {
+            mix,
+            system,
+            replicas,
+            speed,
+            conflict_percent,
+            durability,
+            queued,
+            on_tables,
+            eight_tables,
+        } = *experiment;
         let Common { warm_up_s, measured_s, ref build } = *common;
         Key {
             workload: mix.name().to_owned(),
@@ -163,6 +173,7 @@ impl Key {
             },
             queued,
             on_tables,
+            eight_tables,
             warm_up_s,
             measured_s,
             build: build.clone(),
@@ -184,6 +195,7 @@ impl Key {
             durability,
             queued: self.queued,
             on_tables: self.on_tables,
+            eight_tables: self.eight_tables,
             ..Experiment::new(mix, &self.system, self.databases).ok()?
         })
     }
@@ -206,6 +218,7 @@ mod tests {
             durability: Durability::Replicated(2),
             queued: true,
             on_tables: true,
+            eight_tables: true,
             ..of("onecopy", 4)
         };
         drop(open(&effort, "a"));

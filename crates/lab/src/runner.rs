@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use onecopy_core::Csn;
 use onecopy_core::protocol::apart_by_name;
 use onecopy_sim::perf::{
-    Bookstore, Profile, RunError, SECOND_NS, Setup, Users, Workload, find_peak, find_peak_near, run,
-    saturating_users,
+    AuctionSite, Board, Bookstore, Profile, RunError, SECOND_NS, Setup, Users, Workload, find_peak,
+    find_peak_near, run, saturating_users,
 };
-use onecopy_workload::tpcw::Scale;
+use onecopy_workload::{auction, bulletin_board, tpcw};
 use thiserror::Error;
 
 use crate::effort::Effort;
 use crate::experiment::{Experiment, Figures, Mix};
 use crate::results::{Results, ResultsError};
 
-/// TPC-W's mean think time, in seconds.
+/// The mean think time of all three sites, in seconds.
 const THINK_S: f64 = 7.0;
 
 /// How long a single user is watched on an idle database to learn how long an interaction takes, in virtual seconds.
@@ -71,7 +71,7 @@ pub fn run_all(
     progress.starts(seeds.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count());
 
     let mixes: BTreeSet<Mix> = jobs.iter().map(|experiment| experiment.mix).collect();
-    let lab = Lab { effort, profile: profile()?, sites: sites(&mixes, effort)? };
+    let lab = Lab { effort, sites: sites(&mixes, effort)? };
     let (next, results, failure) = (AtomicUsize::new(0), Mutex::new(results), Mutex::new(None));
     let work = || {
         while !stop.load(Ordering::Relaxed)
@@ -93,32 +93,65 @@ pub fn run_all(
 
 struct Lab<'a> {
     effort: &'a Effort,
-    profile: Profile,
     sites: BTreeMap<Mix, Site>,
 }
 
-/// A workload, and how long an interaction takes on an idle database, in seconds.
+/// A workload with its costs, and how long an interaction takes on an idle database, in seconds.
 struct Site {
-    bookstore: Bookstore,
+    loaded: Loaded,
+    profile: Profile,
     idle_s: f64,
 }
 
-fn profile() -> Result<Profile, LabError> {
-    Profile::named("2003", "tpcw").ok_or_else(|| LabError::NoProfile("2003".to_owned()))
+/// A site as it is before anybody has come.
+enum Loaded {
+    Bookstore(Bookstore),
+    Auction(AuctionSite),
+    Board(Board),
+}
+
+impl Loaded {
+    /// The site of a mix, as large as the papers'.
+    fn new(mix: Mix) -> Loaded {
+        match (mix, mix.bookstore()) {
+            (_, Some(name)) => {
+                let scale = tpcw::Scale::new(100_000, 100).expect("it is one of the benchmark's");
+                Loaded::Bookstore(Bookstore::new(name, scale))
+            }
+            (Mix::BulletinBoard, None) => {
+                Loaded::Board(Board::new(bulletin_board::Mix::Default, bulletin_board::Scale::OF_THE_PAPER))
+            }
+            (_, None) => {
+                Loaded::Auction(AuctionSite::new(auction::Mix::Write15, auction::Scale::OF_THE_PAPER))
+            }
+        }
+    }
+
+    /// A copy that a run may change; with carts in the tables of the orders, if that is wanted.
+    fn copy(&self, eight_tables: bool) -> Box<dyn Workload> {
+        match self {
+            Loaded::Bookstore(site) if eight_tables => Box::new(site.clone().of_eight_tables()),
+            Loaded::Bookstore(site) => Box::new(site.clone()),
+            Loaded::Auction(site) => Box::new(site.clone()),
+            Loaded::Board(site) => Box::new(site.clone()),
+        }
+    }
 }
 
 fn sites(mixes: &BTreeSet<Mix>, effort: &Effort) -> Result<BTreeMap<Mix, Site>, LabError> {
-    let profile = profile()?;
-    let scale = Scale::new(100_000, 100).expect("it is one of the benchmark's");
     let mut sites = BTreeMap::new();
     for &mix in mixes {
-        let bookstore = Bookstore::new(mix.bookstore(), scale);
+        let loaded = Loaded::new(mix);
+        let workload = &loaded.copy(false).catalogue().name;
+        let profile = Profile::named("2003", workload)
+            .ok_or_else(|| LabError::NoProfile(format!("2003 for {workload}")))?;
         let experiment = Experiment::new(mix, "conflict_aware", 1).expect("it is there");
         let effort = Effort { measured_s: IDLE_S, ..effort.clone() };
         let alone = setup(&experiment, &effort, &profile, 0, 1);
-        let measured = measure(&experiment, &alone, &mut bookstore.clone())
+        let measured = measure(&experiment, &alone, loaded.copy(false).as_mut())
             .map_err(|error| LabError::Run { experiment: Box::new(experiment), error })?;
-        sites.insert(mix, Site { bookstore, idle_s: measured.response.mean_ms() / 1e3 });
+        let idle_s = measured.response.mean_ms() / 1e3;
+        sites.insert(mix, Site { loaded, profile, idle_s });
     }
     Ok(sites)
 }
@@ -175,13 +208,16 @@ impl Lab<'_> {
                 return Ok(());
             }
             let probe = |effort: &Effort, users: u32| {
-                let setup = setup(experiment, effort, &self.profile, seed, users);
-                measure(experiment, &setup, &mut site.bookstore.clone())
+                let setup = setup(experiment, effort, &site.profile, seed, users);
+                measure(experiment, &setup, site.loaded.copy(experiment.eight_tables).as_mut())
             };
             let peak = match self.effort.coarse() {
-                None => find_peak(start, |users| probe(self.effort, users)).map_err(on_run)?,
+                None => {
+                    find_peak(start, self.effort.search, |users| probe(self.effort, users)).map_err(on_run)?
+                }
                 Some(coarse) => {
-                    let near = find_peak(start, |users| probe(&coarse, users)).map_err(on_run)?;
+                    let near = find_peak(start, self.effort.search, |users| probe(&coarse, users));
+                    let near = near.map_err(on_run)?;
                     find_peak_near(near.users, |users| probe(self.effort, users)).map_err(on_run)?
                 }
             };

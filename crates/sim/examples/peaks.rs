@@ -7,7 +7,7 @@
 use onecopy_core::Csn;
 use onecopy_core::protocol::{SELECTABLE, apart_by_name};
 use onecopy_sim::perf::{
-    Bookstore, Discipline, Items, Profile, RunError, SECOND_NS, Setup, Users, find_peak, run,
+    Bookstore, Discipline, Items, Profile, RunError, SECOND_NS, Search, Setup, Users, find_peak, run,
     saturating_users,
 };
 use onecopy_workload::tpcw::{MixName, Scale};
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let protocol = apart_by_name(name, usize::from(replicas), Csn(0)).expect("it is selectable");
                 Ok(run(&setup(replicas, users, seed, items), &mut bookstore.clone(), protocol)?.measured)
             };
-            let peak = find_peak(start, probe)?;
+            let peak = find_peak(start, Search::THOROUGH, probe)?;
             peaks.push(peak.measured.throughput());
             last = Some(peak);
         }

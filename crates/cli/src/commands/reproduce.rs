@@ -8,7 +8,8 @@ use std::thread;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_lab::claims::{Claim, Paper, papers};
 use onecopy_lab::{
-    Effort, Experiment, Figures, Progress, Report, Results, Tally, build_of, question, run_all, write_report,
+    Effort, Experiment, Figures, Progress, Report, Results, Tally, Variation, build_of, question, run_all,
+    write_report,
 };
 
 use crate::CommandError;
@@ -21,18 +22,22 @@ use crate::signals::{Request, Signals};
 /// whoever is interrupted goes on where they were. In the end: a table of claims, and one page with figures.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Papers (cas, dv) or single claims (cas-12) [default: all]
+    /// Papers (cas, dv), single claims (cas-12), or what onecopy does in the same clusters (onecopy) [default: both papers]
     #[arg(value_name = "WHAT")]
     what: Vec<String>,
-    /// A look in minutes: shorter runs, two seeds, few sizes. Verdicts are provisional.
+    /// A look in minutes: shorter runs, one seed, few sizes. Verdicts are provisional.
     #[arg(long)]
     quick: bool,
     /// A folder for results and report.
     #[arg(long, value_name = "DIR", default_value = "results/reproduce")]
     out: PathBuf,
-    /// Seeds of each experiment [default: 5, or 2 with --quick]
+    /// Seeds of each experiment [default: 5, or 1 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
+    /// Ask the same of clusters that differ: databases that serve first come, first served (queued), decisions without a disk
+    /// (memory), carts in the tables of the orders (eight-tables). May be given more than once.
+    #[arg(long, value_name = "HOW", value_parser = variation)]
+    vary: Vec<Variation>,
     /// Threads [default: one for each core]
     #[arg(long)]
     threads: Option<usize>,
@@ -60,7 +65,7 @@ impl Args {
         }
         let mut experiments = BTreeSet::new();
         for claim in wanted.iter().flat_map(|(_, claims)| claims) {
-            question(claim, &effort).experiments(&mut experiments);
+            question(claim, &effort).varied(&self.vary).experiments(&mut experiments);
         }
         if !self.report {
             let stop = &*Box::leak(Box::new(AtomicBool::new(false)));
@@ -69,7 +74,7 @@ impl Args {
                 self.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok)?;
             run_all(&experiments, &effort, &mut results, threads, stop, &Bar::new(self.quiet))?;
         }
-        let report = Report::new(&wanted, &effort, &results)?;
+        let report = Report::new(&wanted, &self.vary, &effort, &results)?;
         let page = write_report(&report, &self.out)?;
         let Tally { hold, fail, open, undecidable } = report.tally();
         let text = report.text();
@@ -80,12 +85,19 @@ impl Args {
     }
 }
 
+fn variation(name: &str) -> Result<Variation, String> {
+    let names = || Variation::ALL.map(Variation::name).join(", ");
+    let found = Variation::ALL.into_iter().find(|variation| variation.name() == name);
+    found.ok_or_else(|| format!("nothing is called {name}: choose one of {}", names()))
+}
+
 type Wanted = Vec<(&'static Paper, Vec<&'static Claim>)>;
 
 /// The claims that were asked for, paper by paper.
 fn wanted(what: &[String]) -> Result<Wanted, CommandError> {
     let is_wanted = |paper: &Paper, claim: &Claim| {
-        what.is_empty() || what.iter().any(|name| *name == paper.name || *name == claim.id)
+        (what.is_empty() && paper.is_published())
+            || what.iter().any(|name| *name == paper.name || *name == claim.id)
     };
     for name in what {
         let is_known =
@@ -158,6 +170,7 @@ mod tests {
     fn papers_and_single_claims_may_be_asked_for() {
         assert_eq!(count(&[]), Ok(vec![("cas".to_owned(), 49), ("dv".to_owned(), 30)]));
         assert_eq!(count(&["dv"]), Ok(vec![("dv".to_owned(), 30)]));
+        assert_eq!(count(&["onecopy"]), Ok(vec![("onecopy".to_owned(), 3)]));
         assert_eq!(
             count(&["cas-12", "dv-01", "cas-12"]),
             Ok(vec![("cas".to_owned(), 1), ("dv".to_owned(), 1)])
@@ -169,7 +182,8 @@ mod tests {
         let error = count(&["cas-50"]).expect_err("there is none");
         assert_eq!(
             error,
-            "there is no paper or claim cas-50: choose cas, or cas-01 to cas-49; dv, or dv-01 to dv-30"
+            "there is no paper or claim cas-50: choose cas, or cas-01 to cas-49; dv, or dv-01 to dv-30; onecopy, or \
+             onecopy-01 to onecopy-03"
         );
     }
 }

@@ -2,11 +2,12 @@
 
 use onecopy_sim::perf::{Bookstore, Demand, Profile, heaviest_read_in_writes};
 use onecopy_workload::catalogue::Class;
-use onecopy_workload::tpcw::Scale;
+use onecopy_workload::tpcw::{MixName, Scale};
 
 use super::by_kind::{conflict_aware_with, reliability};
 use super::{
-    About, MEASURED_MAX, ON_TOP, Open, Parts, SATURATES, SCALES, at, figure, gains, lead, part, peak, percent,
+    About, MEASURED_MAX, ON_TOP, Open, Parts, SATURATES, SCALES, at, figure, gains, lead, part,
+    part_of_the_bound, peak, percent,
 };
 use crate::claims::Claim;
 use crate::experiment::{Experiment, Metric, Mix};
@@ -105,6 +106,22 @@ pub(super) fn mostly_waiting(about: &About) -> Parts {
                 figure(Metric::Execution, mix, system, size)?,
             );
             parts.push(part(format!("{}: {system}", at(mix, size)), test));
+        }
+    }
+    Ok(parts)
+}
+
+/// cas-22. For each of the five schedulers; negligible is what 5 % allow.
+pub(super) fn waiting_for_own_writes(about: &About) -> Parts {
+    let (mut parts, size) = (Vec::new(), about.size()?);
+    for &mix in &about.mixes {
+        for system in LAZY.into_iter().chain(["eager"]) {
+            let of = |metric: Metric| figure(metric, mix, system, size);
+            // There is no sum of quantities.
+            let all = of(Metric::Waiting)? - (Quantity::Constant(0.0) - of(Metric::Execution)?);
+            let share = percent(of(Metric::OwnWaiting)? / all);
+            let label = format!("{}: {system}, percent of the query time", at(mix, size));
+            parts.push(part(label, Test::AtMost(share, 100.0 * ON_TOP)));
         }
     }
     Ok(parts)
@@ -307,29 +324,27 @@ pub(super) fn smaller_lead_with_fewer_conflicts(about: &About) -> Parts {
     parts.collect()
 }
 
-/// Throughput over one database's, as a part of what reading one and writing all allows: 1 / (w + (1 - w) / N), where w is
-/// the share of writes at one database.
-fn part_of_the_bound(conflict_percent: u32, mix: Mix, system: &str, size: u16) -> Result<Quantity, Open> {
-    let [one, all] = [1, size].map(|size| with_conflicts(conflict_percent, mix, system, size));
-    let (one, all) = (one?, all?);
-    let writes = || Quantity::Of(Metric::Writing, one.clone());
-    let least = writes() - (writes() - Quantity::Constant(1.0)) / Quantity::Constant(f64::from(size));
-    let scaling = Quantity::peak(&all) / Quantity::peak(&one);
-    Ok(scaling / (Quantity::Constant(1.0) / least))
-}
-
 /// cas-45. Where scaling ends, it comes within 5 % of what reading one and writing all allows once conflicts are gone (one in a
 /// hundred is left), and is further away with them.
 pub(super) fn conflicts_end_scaling(about: &About) -> Parts {
     let mut parts = Vec::new();
     for mix in [Mix::TpcwShopping, Mix::TpcwOrdering] {
         let size = bottleneck_size(mix);
-        let [without, with] = [1, 100].map(|percent| part_of_the_bound(percent, mix, about.first(), size));
+        let part_with = |percent: u32| -> Result<Quantity, Open> {
+            let one = with_conflicts(percent, mix, about.first(), 1)?;
+            let all = with_conflicts(percent, mix, about.first(), size)?;
+            Ok(part_of_the_bound(&one, &all))
+        };
+        let [without, with] = [1, 100].map(part_with);
         let label = format!("{}: part of what writing all allows", at(mix, size));
         parts.push(part(format!("{label}, 1 % of the conflicts"), Test::AtLeast(without?, 1.0 - ON_TOP)));
         parts.push(part(format!("{label}, all conflicts"), Test::AtMost(with?, 1.0 - ON_TOP)));
     }
     Ok(parts)
+}
+
+fn of_bookstore(mix: Mix) -> Result<MixName, Open> {
+    mix.bookstore().ok_or_else(|| Open(format!("{} is no mix of the bookstore.", mix.name())))
 }
 
 /// cas-46. What the profile was fitted to, computed from it.
@@ -342,7 +357,7 @@ pub(super) fn costs_of_interactions(claim: &Claim) -> Parts {
     let mut parts = Vec::new();
     for name in &claim.workloads {
         let mix: Mix = name.parse()?;
-        let mut bookstore = Bookstore::new(mix.bookstore(), Scale::new(1_000, 1)?);
+        let mut bookstore = Bookstore::new(of_bookstore(mix)?, Scale::new(1_000, 1)?);
         let interactions = Demand::of(&profile, &mut bookstore, 10, 1_000)?.interactions_ms;
         let shortest = interactions.values().map(|(least, _)| *least).fold(f64::INFINITY, f64::min);
         let longest = interactions.values().map(|(_, most)| *most).fold(0.0, f64::max);
@@ -364,7 +379,7 @@ pub(super) fn costs_of_interactions(claim: &Claim) -> Parts {
 pub(super) fn shares_of_looking(claim: &Claim) -> Parts {
     let parts = claim.workloads.iter().zip(&claim.values).map(|(name, &paper)| {
         let mix: Mix = name.parse()?;
-        let shares = onecopy_workload::tpcw::Mix::of(mix.bookstore()).stationary();
+        let shares = onecopy_workload::tpcw::Mix::of(of_bookstore(mix)?).stationary();
         let looking = onecopy_workload::tpcw::Interaction::ALL
             .into_iter()
             .zip(shares)

@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 
 use onecopy_core::protocol::level2;
-use onecopy_core::table_queues::{LockMode, TableLocks};
+use onecopy_core::table_queues::{LockMode, TableLocks, TableQueues};
 use onecopy_core::table_versions::{Assigner, Reached};
+use onecopy_sim::perf::{AuctionSite, Board, Demand, Profile, Workload};
+use onecopy_workload::{auction, bulletin_board};
 
-use super::{About, MEASURED_MAX, ON_TOP, Parts, at, lead, part, peak};
+use super::{About, MEASURED_MAX, ON_TOP, Open, Part, Parts, at, lead, part, peak};
 use crate::claims::Claim;
+use crate::experiment::Mix;
 use crate::verdict::Test;
 
 /// dv-11 to dv-13, dv-28. Versioning is nowhere slower, faster in the largest cluster, and its lead has grown by then.
@@ -65,6 +68,68 @@ pub(super) fn versions_of_the_example(claim: &Claim) -> Parts {
         "w w r w r r r w",
         Test::Known(is_papers && released && !waits, format!("{ours:?}, then {after:?}")),
     )])
+}
+
+/// dv-25. Two transactions write the same three tables, one write each in a step. With versions a write starts when its own
+/// table is free, and passes it on at once; with locks, all of which are asked for at the start, when the other has committed.
+pub(super) fn steps_of_the_example(claim: &Claim) -> Vec<Part> {
+    let tables = [1, 2, 3].map(onecopy_core::TableId);
+    let all = TableLocks::of_tables(tables.map(|table| (table, LockMode::Write)));
+    let (mut assigner, mut reached) = (Assigner::default(), Reached::default());
+    let assigned = [assigner.assign(&all), assigner.assign(&all)];
+    let versioning = steps(|open, progress| {
+        let version = assigned[open].iter().find(|one| one.table == tables[progress]).copied();
+        // What is written in this step is passed on with the next.
+        version.filter(|version| reached.admits(version)).map(|version| reached.release(&version)).is_some()
+    });
+    let mut queues = TableQueues::default();
+    let mut holds = [0, 1].map(|transaction: usize| queues.request(transaction, all.clone()));
+    let locking = steps(|open, progress| {
+        let runs = holds[open];
+        if runs && progress + 1 == tables.len() {
+            queues.release(open).into_iter().for_each(|next| holds[next] = true);
+        }
+        runs
+    });
+    let ours = [versioning, locking];
+    let is_papers = ours.iter().map(|steps| f64::from(*steps)).eq(claim.values.iter().copied());
+    vec![part(
+        "two transactions that write three tables",
+        Test::Known(is_papers, format!("{versioning} steps, and {locking} with locks")),
+    )]
+}
+
+/// In each step each of two transactions writes its next table if `runs` lets it; what that frees is free in the next step.
+fn steps(mut runs: impl FnMut(usize, usize) -> bool) -> u32 {
+    let (mut progress, mut count) = ([0; 2], 0);
+    while progress.iter().any(|done| *done < 3) && count < 100 {
+        // The later one first: it must not see what the earlier one does in the same step.
+        for transaction in [1, 0] {
+            if progress[transaction] < 3 && runs(transaction, progress[transaction]) {
+                progress[transaction] += 1;
+            }
+        }
+        count += 1;
+    }
+    count
+}
+
+/// dv-29. Of the interactions that reach the database, as many visitors make them.
+pub(super) fn shares_of_writing(claim: &Claim) -> Parts {
+    let (mut parts, small) = (Vec::new(), 2_000);
+    let auction = AuctionSite::new(auction::Mix::Write15, auction::Scale::new(small, small)?);
+    let board = Board::new(bulletin_board::Mix::Default, bulletin_board::Scale::new(60, small)?);
+    let sites: [(Mix, Box<dyn Workload>); 2] =
+        [(Mix::Auction, Box::new(auction)), (Mix::BulletinBoard, Box::new(board))];
+    for ((mix, mut site), paper) in sites.into_iter().zip(&claim.values) {
+        let name = &site.catalogue().name;
+        let profile = Profile::named("2003", name).ok_or_else(|| Open(format!("{name} has no profile.")))?;
+        let demand = Demand::of(&profile, site.as_mut(), 200, 200)?;
+        let ours = 100.0 * demand.wrote as f64 / demand.asked.max(1) as f64;
+        let found = format!("{ours:.1} (the paper: {paper})");
+        parts.push(part(mix.name(), Test::Known((ours - paper).abs() < 1.0, found)));
+    }
+    Ok(parts)
 }
 
 /// dv-26. That reads keep the bound is what the protocol's tests show.

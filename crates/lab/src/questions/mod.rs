@@ -6,12 +6,13 @@
 mod by_kind;
 mod cas;
 mod dv;
+mod own;
 
 use std::collections::BTreeSet;
 
 use crate::claims::{Claim, DecidableBy};
 use crate::effort::Effort;
-use crate::experiment::{Experiment, Metric, Mix, databases};
+use crate::experiment::{Experiment, Metric, Mix, Variation, databases};
 use crate::quantity::Quantity;
 use crate::verdict::Test;
 
@@ -34,11 +35,26 @@ pub struct Part {
 }
 
 impl Question {
+    /// The same question of clusters that differ in some ways.
+    #[must_use]
+    pub fn varied(mut self, variations: &[Variation]) -> Question {
+        let change = |experiment: &mut Experiment| {
+            variations.iter().for_each(|variation| variation.apply(experiment));
+        };
+        for quantity in self.parts.iter_mut().flat_map(|part| part.test.quantities_mut()) {
+            quantity.change(&change);
+        }
+        self
+    }
+
     /// What has to be run to answer it.
     pub fn experiments(&self, into: &mut BTreeSet<Experiment>) {
         self.parts.iter().for_each(|part| part.test.experiments(into));
     }
 }
+
+/// What compares simulation with servers is no matter of simulation.
+const NEED_SERVERS: [&str; 2] = ["cas-29", "dv-23"];
 
 /// What has to be looked at for a claim, with so much effort.
 #[must_use]
@@ -46,6 +62,9 @@ pub fn question(claim: &Claim, effort: &Effort) -> Question {
     let remark = match claim.decidable_by {
         DecidableBy::Argument => Some("The paper argues; nothing was measured.".to_owned()),
         DecidableBy::None => Some("It is about the authors' machines.".to_owned()),
+        _ if NEED_SERVERS.contains(&claim.id.as_str()) => {
+            Some("Needs real servers beside the simulation: `make cluster-bench`.".to_owned())
+        }
         _ => None,
     };
     if remark.is_some() {
@@ -77,9 +96,7 @@ fn parts(claim: &Claim, effort: &Effort) -> Parts {
         "cas-20" => cas::less_where_throughput_is_higher(&about?, Metric::Response, "answers later"),
         "cas-24" => cas::less_where_throughput_is_higher(&about?, Metric::Waiting, "waits longer"),
         "cas-21" => cas::mostly_waiting(&about?),
-        "cas-22" => Err(Open(
-            "Waiting for own earlier writes is not told apart from waiting for conflicts yet.".into(),
-        )),
+        "cas-22" => cas::waiting_for_own_writes(&about?),
         "cas-26" => cas::cost_of_fault_tolerance(&about?),
         "cas-30" => cas::best_at_every_size(&about?),
         "cas-31" => cas::flattens_where_the_other_grows(&about?),
@@ -92,14 +109,16 @@ fn parts(claim: &Claim, effort: &Effort) -> Parts {
         "cas-45" => cas::conflicts_end_scaling(&about?),
         "cas-46" => cas::costs_of_interactions(claim),
         "cas-47" => cas::shares_of_looking(claim),
-        "cas-29" | "dv-23" => Err(Open("Needs real servers beside the simulation.".into())),
         "dv-11" | "dv-12" | "dv-13" | "dv-28" => dv::better_with_more_conflicts(&about?),
         "dv-20" => dv::behind(&about?),
         "dv-24" => dv::versions_of_the_example(claim),
-        "dv-25" => Err(Open("Checked by the tests of the protocol `versioning`.".into())),
+        "dv-25" => Ok(dv::steps_of_the_example(claim)),
         "dv-26" => dv::bound_of_level2(claim),
         "dv-27" => dv::bounds_of_special(claim),
-        "dv-29" => Err(Open("Checked by the tests of the workloads.".into())),
+        "dv-29" => dv::shares_of_writing(claim),
+        "onecopy-01" => own::near_the_bound(&about?),
+        "onecopy-02" => own::not_behind(&about?),
+        "onecopy-03" => own::nothing_is_lost_beyond(&about?),
         _ => by_kind::by_kind(&about?),
     }
 }
@@ -200,6 +219,15 @@ fn percent(quantity: Quantity) -> Quantity {
     quantity / Quantity::Constant(0.01)
 }
 
+/// Throughput over one database's, as a part of what reading one and writing all allows: 1 / (w + (1 - w) / N), where w is
+/// the share of writes in the time of one database.
+fn part_of_the_bound(one: &Experiment, all: &Experiment) -> Quantity {
+    let writes = || Quantity::Of(Metric::WriteShare, one.clone());
+    let least = writes() - (writes() - Quantity::Constant(1.0)) / Quantity::Constant(f64::from(all.replicas));
+    let scaling = Quantity::peak(all) / Quantity::peak(one);
+    scaling / (Quantity::Constant(1.0) / least)
+}
+
 /// What each further database brings from one size to the next, over one database's throughput.
 fn gains(mix: Mix, system: &str, sizes: &[u16]) -> Result<Vec<(u16, u16, Quantity)>, Open> {
     let one = peak(mix, system, 1)?;
@@ -229,6 +257,16 @@ mod tests {
     }
 
     #[test]
+    fn a_question_of_clusters_that_differ_is_about_those_only() {
+        for (claim, question) in questions() {
+            let mut experiments = BTreeSet::new();
+            question.varied(&Variation::ALL).experiments(&mut experiments);
+            let is_so = |one: &Experiment| one.queued && one.eight_tables == one.mix.bookstore().is_some();
+            assert!(experiments.iter().all(is_so), "{}", claim.id);
+        }
+    }
+
+    #[test]
     fn quick_effort_asks_the_same_questions_of_fewer_sizes() {
         for (claim, question) in questions() {
             let quick = super::question(claim, &Effort::quick());
@@ -240,14 +278,15 @@ mod tests {
             };
             let (few, all) = (sizes(&quick), sizes(&question));
             assert!(few.len() <= all.len(), "{}: {few:?} of {all:?}", claim.id);
-            assert!(few.iter().all(|size| Effort::quick().sizes.contains(size)), "{}: {few:?}", claim.id);
+            let sizes: Vec<u16> = few.iter().copied().collect();
+            assert_eq!(Effort::quick().sizes_of(&sizes), sizes, "{}", claim.id);
         }
     }
 
     #[test]
     fn what_can_be_computed_holds() {
         let results = crate::results::Results::in_memory();
-        for id in ["cas-46", "cas-47", "dv-24", "dv-26", "dv-27"] {
+        for id in ["cas-46", "cas-47", "dv-24", "dv-25", "dv-26", "dv-27", "dv-29"] {
             let (_, question) = questions().find(|(claim, _)| claim.id == id).expect("it is there");
             let verdict = crate::verdict::judge(&question.parts, &results, 1);
             assert_eq!(verdict.holds(), Some(true), "{id}: {verdict:?}");

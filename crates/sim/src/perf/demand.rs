@@ -14,6 +14,10 @@ pub struct Demand {
     pub reads_ms: f64,
     /// Of all their writes, with their commits.
     pub writes_ms: f64,
+    /// Interactions that touch the database.
+    pub asked: u64,
+    /// Those of them that write.
+    pub wrote: u64,
     /// Of each kind of interaction that touches the database: the least and the most that one took.
     pub interactions_ms: BTreeMap<InteractionId, (f64, f64)>,
 }
@@ -47,17 +51,19 @@ impl Demand {
         let mut user = workload.user(1, number, users);
         let (mut reply, mut now, mut left) = (Reply::Done, opening(), interactions);
         let (mut interaction, mut spent_ms) = (None, 0.0);
-        let (mut open, mut wrote) = (false, false);
+        let (mut open, mut wrote, mut changes) = (false, false, false);
         while left > 0 {
             let action = user.next(now, reply);
             let mut commits = false;
             reply = match &action {
                 Action::Think { pause, next } => {
                     if let Some(done) = interaction.replace(*next).filter(|_| spent_ms > 0.0) {
+                        self.asked += 1;
+                        self.wrote += u64::from(changes);
                         let (least, most) = self.interactions_ms.entry(done).or_insert((spent_ms, spent_ms));
                         (*least, *most) = (least.min(spent_ms), most.max(spent_ms));
                     }
-                    spent_ms = 0.0;
+                    (spent_ms, changes) = (0.0, false);
                     left -= 1;
                     now = now.plus(*pause);
                     Reply::Done
@@ -72,7 +78,7 @@ impl Demand {
                     let writes = !statement.writes.is_empty();
                     *(if writes { &mut self.writes_ms } else { &mut self.reads_ms }) += cost_ms;
                     spent_ms += cost_ms;
-                    wrote |= writes;
+                    (wrote, changes) = (wrote || writes, changes || writes);
                     commits = writes && !open;
                     Reply::Rows(workload.answer(*id, params))
                 }

@@ -7,6 +7,9 @@ use onecopy_workload::InteractionId;
 
 use super::server::Busy;
 
+/// The part of all interactions that may begin and not end in a run that is steady.
+const PILED_UP_MAX: f64 = 0.01;
+
 /// Figures of the measured part of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
@@ -14,6 +17,8 @@ pub struct Measured {
     pub window_ns: u64,
     /// Interactions completed, by their place in the catalogue.
     pub interactions: Vec<u64>,
+    /// Interactions that users were in, when the measured part began and when it ended, in the same order.
+    pub in_progress: [Vec<u64>; 2],
     /// From an interaction's first request to its last answer.
     pub response: Distribution,
     /// Statements.
@@ -34,6 +39,13 @@ pub struct Measured {
     pub disagreements: u64,
 }
 
+/// What a query took at the replica whose answer counted, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Ran {
+    pub(super) execution_ns: u64,
+    pub(super) own_ns: u64,
+}
+
 /// Where the time of queries went, in sums over all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct QueryTime {
@@ -45,13 +57,17 @@ pub struct QueryTime {
     pub execution_ns: u64,
     /// On the way there and back, in nanoseconds.
     pub network_ns: u64,
+    /// Waiting at the replica whose answer counted for earlier statements of the same transaction, in nanoseconds.
+    pub own_ns: u64,
 }
 
 impl QueryTime {
-    pub(super) fn add(&mut self, total_ns: u64, execution_ns: u64, network_ns: u64) {
+    pub(super) fn add(&mut self, total_ns: u64, ran: Ran, network_ns: u64) {
+        let Ran { execution_ns, own_ns } = ran;
         self.count += 1;
         self.total_ns += total_ns;
         self.execution_ns += execution_ns;
+        self.own_ns += own_ns;
         self.network_ns += network_ns.min(total_ns.saturating_sub(execution_ns));
     }
 
@@ -129,6 +145,7 @@ impl Measured {
         Measured {
             window_ns,
             interactions: vec![0; interactions],
+            in_progress: [vec![0; interactions], vec![0; interactions]],
             response: Distribution::default(),
             statements: QueryTime::default(),
             commits: QueryTime::default(),
@@ -152,6 +169,19 @@ impl Measured {
         self.interactions.iter().sum::<u64>() as f64 / (self.window_ns as f64 / 1e9)
     }
 
+    /// Whether as many interactions of each kind ended as began, but for chance and a hundredth of all. Where they did not,
+    /// some kind piled up behind a bottleneck while the others went through, and the same users cannot go on getting so
+    /// much: what was measured says nothing of a longer run.
+    #[must_use]
+    pub fn is_steady(&self) -> bool {
+        let [before, after] = &self.in_progress;
+        let piled_up: u64 =
+            after.iter().zip(before).map(|(after, before)| after.saturating_sub(*before)).sum();
+        let largest: u64 = after.iter().zip(before).map(|(after, before)| *after.max(before)).sum();
+        let completed: u64 = self.interactions.iter().sum();
+        piled_up as f64 <= completed as f64 * PILED_UP_MAX + 2.0 * (largest as f64).sqrt()
+    }
+
     /// How the average replica's time is spent.
     #[must_use]
     pub fn replica_time(&self) -> ReplicaTime {
@@ -169,12 +199,24 @@ mod tests {
     #[test]
     fn what_is_neither_execution_nor_network_is_waiting() {
         let mut time = QueryTime::default();
-        time.add(100, 60, 10);
-        time.add(50, 50, 10);
-        assert_eq!(
-            (time.total_ns, time.execution_ns, time.network_ns, time.waiting_ns()),
-            (150, 110, 10, 30)
-        );
+        time.add(100, Ran { execution_ns: 60, own_ns: 5 }, 10);
+        time.add(50, Ran { execution_ns: 50, own_ns: 0 }, 10);
+        assert_eq!((time.total_ns, time.execution_ns, time.network_ns), (150, 110, 10));
+        assert_eq!((time.waiting_ns(), time.own_ns), (30, 5));
+    }
+
+    #[test]
+    fn a_run_in_which_one_kind_piles_up_is_not_steady() {
+        let steady = |before: [u64; 2], after: [u64; 2]| {
+            let mut measured = Measured::new(1, 2, 1, 1);
+            measured.interactions = vec![900, 100];
+            measured.in_progress = [before.to_vec(), after.to_vec()];
+            measured.is_steady()
+        };
+        assert!(steady([10, 10], [10, 10]) && steady([10, 10], [14, 18]));
+        // As many are in progress as before, but others.
+        assert!(!steady([90, 10], [0, 100]));
+        assert!(!steady([0, 10], [0, 60]));
     }
 
     #[test]

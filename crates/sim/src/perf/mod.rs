@@ -45,7 +45,7 @@ pub use demand::{Demand, heaviest_read_in_writes};
 pub use items::ItemsError;
 pub use measure::{Distribution, Measured, Messages, QueryTime, ReplicaTime};
 pub use network::Latency;
-pub use peak::{Peak, find_peak, find_peak_near, saturating_users};
+pub use peak::{Peak, Search, find_peak, find_peak_near, saturating_users};
 pub use profile::{NAMED, Profile, ProfileError};
 pub use server::{Busy, Discipline, Kind};
 pub use setup::{Durability, Items, Loads, SECOND_NS, Setup, Users};
@@ -200,6 +200,8 @@ struct Simulation<'a> {
     shared: Shared,
     recorder: Option<Recorder>,
     measured: Measured,
+    /// Interactions that users are in, by their place in the catalogue.
+    in_progress: Vec<u64>,
     faults: Vec<Fault>,
 }
 
@@ -242,6 +244,7 @@ impl<'a> Simulation<'a> {
             shared: Shared::default(),
             recorder: setup.history.then(Recorder::default),
             measured: Measured::new(setup.measured_ns, interactions, replicas, setup.cpus),
+            in_progress: vec![0; interactions],
             faults: Vec::new(),
             items,
             classes,
@@ -270,6 +273,7 @@ impl<'a> Simulation<'a> {
             *busy = replica.server.take_busy(end);
         }
         self.close_all(end);
+        self.measured.in_progress[1] = std::mem::take(&mut self.in_progress);
         Ok(Outcome {
             history: self.recorder.map(Recorder::finish).transpose()?,
             measured: self.measured,
@@ -305,6 +309,7 @@ impl<'a> Simulation<'a> {
         }
         let (interactions, replicas) = (self.measured.interactions.len(), self.replicas.len());
         self.measured = Measured::new(self.setup.measured_ns, interactions, replicas, self.setup.cpus);
+        self.measured.in_progress[0].clone_from(&self.in_progress);
     }
 
     /// Hands an event to the core where it happens.

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::classes::{Classes, Touches};
 use super::history::Entry;
+use super::measure::Ran;
 use super::network::Machine;
 use super::setup::{Durability, Items};
 use super::users::{Answer, Request};
@@ -25,7 +26,9 @@ pub(super) struct Txn {
     /// The statement or commit whose answer the user awaits.
     awaited: Option<OpId>,
     /// When it arrived at the scheduler.
-    arrived: Instant,
+    pub(super) arrived: Instant,
+    /// When each replica last completed a statement of it, as far as any did, where every replica executes.
+    pub(super) completed: Vec<Instant>,
     /// What its commit took at the first replica that did it, in nanoseconds.
     pub(super) commit_ns: Option<u64>,
     decided: bool,
@@ -52,7 +55,21 @@ pub(super) struct Op {
     /// What it saw at the first replica that executed it.
     pub(super) seen: Option<Seen>,
     /// Where it was executed and how long that took, until it is answered.
-    pub(super) ran: SmallVec<[(ReplicaId, u64); 2]>,
+    pub(super) ran: SmallVec<[(ReplicaId, Ran); 2]>,
+}
+
+impl Txn {
+    /// A replica completes a statement of it. Returns how long that waited there for the statement before it, in nanoseconds.
+    pub(super) fn waited_for_itself(&mut self, replica: ReplicaId, now: Instant, everywhere: bool) -> u64 {
+        if self.autocommit || !everywhere {
+            return 0;
+        }
+        let place = usize::from(replica.0);
+        if self.completed.len() <= place {
+            self.completed.resize(place + 1, Instant(0));
+        }
+        std::mem::replace(&mut self.completed[place], now).since_ns(self.arrived)
+    }
 }
 
 impl Op {
@@ -119,6 +136,7 @@ impl Simulation<'_> {
                 ops: Vec::new(),
                 awaited: None,
                 arrived: sent,
+                completed: Vec::new(),
                 commit_ns: None,
                 decided: false,
                 released: None,
@@ -250,9 +268,10 @@ impl Simulation<'_> {
                 None => self.fault(Fault::Senseless { txn, what: "commits what was not executed" }),
             };
         }
-        let (arrived, execution_ns) = (open.arrived, open.commit_ns.unwrap_or(0));
+        let arrived = open.arrived;
+        let ran = Ran { execution_ns: open.commit_ns.unwrap_or(0), own_ns: 0 };
         let at = self.close(txn, from, Answer::Done, Status::Committed);
-        self.measured.commits.add(at.since_ns(arrived), execution_ns, 2 * self.network.hop_ns());
+        self.measured.commits.add(at.since_ns(arrived), ran, 2 * self.network.hop_ns());
     }
 
     pub(super) fn refuse(&mut self, txn: TxnId, reason: Refusal) {

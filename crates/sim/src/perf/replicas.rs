@@ -3,6 +3,7 @@
 use onecopy_core::effect::How;
 use onecopy_core::{Csn, Event, Guarantee, Instant, OpId, Outcome, Place, ReplicaId, TxnId};
 
+use super::measure::Ran;
 use super::network::Machine;
 use super::server::{Kind, Server};
 use super::setup::Loads;
@@ -211,11 +212,12 @@ impl Simulation<'_> {
     ) -> Option<u64> {
         let open = self.txns.get_mut(&txn)?;
         let index = op.0 as usize;
-        let asked = open.ops.get_mut(index)?;
-        let cost_ns = self.classes.of(asked.statement).cost_ns;
+        let cost_ns = self.classes.of(open.ops.get(index)?.statement).cost_ns;
+        let own_ns = open.waited_for_itself(replica, self.queue.now(), self.everywhere);
         // Once answered, nobody asks who else executed it.
+        let asked = &mut open.ops[index];
         if asked.seen.is_none() || !asked.ran.is_empty() {
-            asked.ran.push((replica, elapsed_ns));
+            asked.ran.push((replica, Ran { execution_ns: elapsed_ns, own_ns }));
         }
         let seen = match &mut self.own {
             Some(own) => own.execute(replica, asked.touches(&self.classes), asked.version, &mut open.undo),

@@ -134,6 +134,7 @@ impl Simulation<'_> {
         let reply = match user.answer.take() {
             None => {
                 user.started = Some(now);
+                self.in_progress[usize::from(user.interaction.0)] += 1;
                 Reply::Done
             }
             Some(Answer::Refused) => Reply::Failed(Failure::Retry),
@@ -161,6 +162,7 @@ impl Simulation<'_> {
                     let started = user.started.take();
                     let pause_ns = pause.as_nanos() as u64;
                     if let Some(started) = started {
+                        self.in_progress[usize::from(done.0)] -= 1;
                         self.measured.interaction(done, now.since_ns(started));
                     }
                     return self.user_pauses(number, pause_ns);

@@ -27,6 +27,7 @@ pub trait Workload {
 pub struct Bookstore {
     shop: Shop,
     shelf: Shelf,
+    catalogue: &'static Catalogue,
 }
 
 impl Bookstore {
@@ -34,7 +35,16 @@ impl Bookstore {
     #[must_use]
     pub fn new(mix: MixName, scale: Scale) -> Bookstore {
         let shelf = Shelf::new(Population::new(scale, 0, opening()));
-        Bookstore { shop: Shop { mix: Mix::of(mix), scale }, shelf }
+        let catalogue = onecopy_workload::tpcw::catalogue();
+        Bookstore { shop: Shop { mix: Mix::of(mix), scale }, shelf, catalogue }
+    }
+
+    /// The same with carts in the tables of the orders: [`catalogue_of_eight_tables`].
+    ///
+    /// [`catalogue_of_eight_tables`]: onecopy_workload::tpcw::catalogue_of_eight_tables
+    #[must_use]
+    pub fn of_eight_tables(self) -> Bookstore {
+        Bookstore { catalogue: onecopy_workload::tpcw::catalogue_of_eight_tables(), ..self }
     }
 }
 
@@ -49,7 +59,7 @@ pub(super) fn opening() -> Timestamp {
 
 impl Workload for Bookstore {
     fn catalogue(&self) -> &'static Catalogue {
-        onecopy_workload::tpcw::catalogue()
+        self.catalogue
     }
 
     fn items(&self) -> &'static str {
