@@ -72,9 +72,10 @@ pub fn find_peak<E>(
         climb.restart(climb.peak.users / 2)?;
     }
     let start = climb.peak.users;
-    climb.follow(start, search, |users| scaled(users, 1.0 + STEP).max(users.saturating_add(1)))?;
+    climb.follow(start, search, RISE_MIN, |users| scaled(users, 1.0 + STEP).max(users.saturating_add(1)))?;
     if climb.peak.users == start {
-        climb.follow(start, search, |users| scaled(users, 1.0 / (1.0 + STEP)).min(users - 1))?;
+        // With fewer users the same is enough.
+        climb.follow(start, search, SAME_MIN, |users| scaled(users, 1.0 / (1.0 + STEP)).min(users - 1))?;
     }
     let mut step = STEP;
     for _ in 0..search.refinements {
@@ -149,20 +150,20 @@ impl<P> Climb<P> {
         Ok(())
     }
 
-    /// Runs so many users, unless that was done. Whether throughput rose.
-    fn probe<E>(&mut self, users: u32) -> Result<bool, E>
+    /// Runs so many users, unless that was done. Their part of the best throughput so far; 0 if it does not count.
+    fn probe<E>(&mut self, users: u32) -> Result<f64, E>
     where
         P: FnMut(u32) -> Result<Measured, E>,
     {
         let peak = &mut self.peak;
         if peak.probes.contains_key(&users) {
-            return Ok(false);
+            return Ok(0.0);
         }
         let measured = (self.probe)(users)?;
         let (throughput, best) = (measured.throughput(), peak.measured.throughput());
         peak.probes.insert(users, throughput);
         if !measured.is_steady() {
-            return Ok(false);
+            return Ok(0.0);
         }
         let other = if throughput > best {
             let before = std::mem::replace(&mut peak.users, users);
@@ -171,11 +172,18 @@ impl<P> Climb<P> {
             (users, measured)
         };
         self.steady.push(other);
-        Ok(throughput >= best * RISE_MIN)
+        Ok(throughput / best)
     }
 
-    /// Goes on in one direction as long as throughput rises; there is nobody beyond the last number and below 1.
-    fn follow<E>(&mut self, start: u32, search: Search, next: impl Fn(u32) -> u32) -> Result<(), E>
+    /// Goes on in one direction as long as there is enough of the best throughput; there is nobody beyond the last number and below
+    /// 1.
+    fn follow<E>(
+        &mut self,
+        start: u32,
+        search: Search,
+        enough: f64,
+        next: impl Fn(u32) -> u32,
+    ) -> Result<(), E>
     where
         P: FnMut(u32) -> Result<Measured, E>,
     {
@@ -185,7 +193,7 @@ impl<P> Climb<P> {
             if further == 0 || further == users {
                 return Ok(());
             }
-            misses = if self.probe(further)? { 0 } else { misses + 1 };
+            misses = if self.probe(further)? >= enough { 0 } else { misses + 1 };
             users = further;
         }
         Ok(())
