@@ -13,9 +13,10 @@ mod running;
 
 use onecopy_cluster::{ClusterFile, Options, Server};
 use running::{Up, folder};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use tempfile::TempDir;
 
 /// Three servers behind onecopy, and one server alone.
@@ -26,17 +27,37 @@ struct Servers {
     dir: TempDir,
 }
 
+/// The servers, for one test at a time.
+struct Turn {
+    servers: Arc<Servers>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Deref for Turn {
+    type Target = Servers;
+
+    fn deref(&self) -> &Servers {
+        &self.servers
+    }
+}
+
 impl Servers {
-    /// Those of the tests that run now: each uses a schema of its own.
-    fn shared() -> Arc<Servers> {
+    /// Those of the tests that run now, one after the other, each in a schema of its own: a change of definitions by one would
+    /// refuse a transaction of another that has read and not written yet.
+    fn shared() -> Turn {
         static RUNNING: Mutex<Weak<Servers>> = Mutex::new(Weak::new());
-        let mut running = RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(servers) = running.upgrade() {
-            return servers;
-        }
-        let servers = Arc::new(Servers::start());
-        *running = Arc::downgrade(&servers);
-        servers
+        static TURN: Mutex<()> = Mutex::new(());
+        let servers = {
+            let mut running = RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            running.upgrade().unwrap_or_else(|| {
+                let servers = Arc::new(Servers::start());
+                *running = Arc::downgrade(&servers);
+                servers
+            })
+        };
+        // Held while waiting, so that the servers are started once.
+        let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Turn { servers, _turn: turn }
     }
 
     fn start() -> Servers {
