@@ -276,6 +276,13 @@ fn what_could_differ_between_replicas_is_refused_and_the_rest_is_served() {
             assert_eq!(code_of(&client, sql).await, expected, "{sql}");
             client.batch_execute("ROLLBACK").await.unwrap();
         }
+        // Fetched by parts, it would be logged as often as it is fetched.
+        let mut client = client;
+        let transaction = client.transaction().await.unwrap();
+        let portal = transaction.bind("UPDATE a SET v = v + 1 RETURNING id", &[]).await.unwrap();
+        let error = transaction.query_portal(&portal, 1).await.unwrap_err();
+        assert_eq!(code(&error), "0A000");
+        drop((portal, transaction));
         assert_eq!(
             cluster.everywhere("SELECT id, note FROM numbered ORDER BY id").await,
             "1 one, 2 01.02.2024"

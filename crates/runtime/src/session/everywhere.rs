@@ -20,7 +20,7 @@ use super::extended::Portal;
 use super::job::{Aside, Job, Quiet};
 use super::run::Ran;
 use super::txn::{Settings, Txn};
-use super::unit::{self, Answer, Captured, Request, Sink, UnitError, Watch};
+use super::unit::{self, Answer, Captured, Request, Sink, Step, UnitError, Watch};
 use super::{Done, Session};
 use crate::classifier::Statement;
 use crate::clock::{Deadline, Stopwatch};
@@ -94,11 +94,25 @@ impl Session {
         if let Some(done) = self.control_alone(statement, portal.is_some()).await? {
             return Ok(Some(done));
         }
+        if portal.is_some() && statement.class.effects.writes && !self.executes_whole() {
+            let failure = Failure::unsupported(
+                "rows of a statement that writes cannot be fetched by parts where every replica executes it",
+                "Execute its portal once, without a limit, and in one exchange with its Bind.",
+            );
+            return self.fail_statement(&failure).await.map(Some);
+        }
         let determinism = self.determinism(statement, portal);
         match refusal(statement, &determinism, self.txn.is_some()) {
             Some(failure) => self.fail_statement(&failure).await.map(Some),
             None => Ok(None),
         }
+    }
+
+    /// Whether the collected messages bind what they execute, and execute it to its end: another Execute of the portal would be
+    /// logged as another write.
+    fn executes_whole(&self) -> bool {
+        let is_bound = self.steps.iter().any(|step| matches!(step, Step::Bind { .. }));
+        is_bound && !self.steps.iter().any(|step| matches!(step, Step::Execute { max_rows: 1.., .. }))
     }
 
     /// Whether a prepared read outside any transaction has nothing to declare, so that nobody need look at it.
