@@ -179,6 +179,19 @@ fn messages_before_a_command_of_the_session_are_not_made_up() {
         raw.0.write_all(&wrong("SELECT * FROM nix")).unwrap();
         assert_eq!(raw.answer(), "E");
         assert_eq!(raw.run("SELECT v FROM plain WHERE id = 1", &[0]), "12D[SELECT 1]");
+        // An error that is found here comes after the answers to what stands before it, and what was prepared stays so.
+        raw.0.write_all(b"P\0\0\0\x11a\0SELECT 1\0\0\0P\0\0\0\x11a\0SELECT 2\0\0\0S\0\0\0\x04").unwrap();
+        assert_eq!(raw.answer(), "1E");
+        raw.0.write_all(b"B\0\0\0\x0d\0a\0\0\0\0\0\0\0E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04").unwrap();
+        assert_eq!(raw.answer(), "2D[SELECT 1]");
+        // Messages that a query follows without a Sync are answered before it.
+        raw.0.write_all(b"C\0\0\0\x07Sa\0Q\0\0\0\x0dSELECT 3\0").unwrap();
+        assert_eq!(raw.answer(), "3TD[SELECT 1]");
+        raw.0.write_all(b"Q\0\0\0\x16START TRANSACTION\0").unwrap();
+        assert_eq!(raw.answer(), "[START TRANSACTION]");
+        assert_eq!(raw.run("SELECT 1 / 0", &[0]), "1E");
+        raw.0.write_all(b"Q\0\0\0\x0aBEGIN\0").unwrap();
+        assert_eq!(raw.answer(), "E");
     });
 }
 

@@ -106,8 +106,9 @@ impl Session {
     pub(super) async fn on_parse(&mut self, parse: &Parse<'_>) -> Result<(), ClientError> {
         if !parse.name.is_empty() && self.statements.contains_key(parse.name) {
             let message = format!("prepared statement \"{}\" already exists", parse.name);
-            self.fail(&Failure::new(SqlState::DUPLICATE_PREPARED_STATEMENT, message));
-            return Ok(());
+            return self
+                .fail_after_steps(&Failure::new(SqlState::DUPLICATE_PREPARED_STATEMENT, message))
+                .await;
         }
         let mut types: Vec<u32> = parse.types.iter().collect();
         let sql = match self.executed_instead(parse.sql).await {
@@ -137,8 +138,7 @@ impl Session {
     pub(super) async fn on_bind(&mut self, bind: &Bind<'_>, body: Bytes) -> Result<(), ClientError> {
         let Some(prepared) = self.statements.get(bind.statement).cloned() else {
             let message = format!("prepared statement \"{}\" does not exist", bind.statement);
-            self.fail(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message));
-            return Ok(());
+            return self.fail_after_steps(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message)).await;
         };
         if self.embeds_object_ids(&prepared, bind) {
             self.fail(&Failure::unsupported(
@@ -344,7 +344,7 @@ impl Session {
         ))
     }
 
-    pub(super) fn on_describe(&mut self, named: Named<'_>) -> Result<(), ClientError> {
+    pub(super) async fn on_describe(&mut self, named: Named<'_>) -> Result<(), ClientError> {
         let step = match named.target {
             Target::Statement => match self.statements.get(named.name) {
                 Some(prepared) => {
@@ -358,8 +358,9 @@ impl Session {
                 }
                 None => {
                     let message = format!("prepared statement \"{}\" does not exist", named.name);
-                    self.fail(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message));
-                    return Ok(());
+                    return self
+                        .fail_after_steps(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message))
+                        .await;
                 }
             },
             // What DECLARE has made is known to the lane only, if not to the next one.
@@ -374,8 +375,7 @@ impl Session {
             }
             Target::Portal => {
                 let message = format!("portal \"{}\" does not exist", named.name);
-                self.fail(&Failure::new(SqlState::INVALID_CURSOR_NAME, message));
-                return Ok(());
+                return self.fail_after_steps(&Failure::new(SqlState::INVALID_CURSOR_NAME, message)).await;
             }
         };
         self.steps.push(step);
@@ -416,8 +416,7 @@ impl Session {
     pub(super) async fn on_execute(&mut self, portal_name: &str, max_rows: u32) -> Result<(), ClientError> {
         let Some(mut portal) = self.portals.get(portal_name).cloned() else {
             let message = format!("portal \"{portal_name}\" does not exist");
-            self.fail(&Failure::new(SqlState::INVALID_CURSOR_NAME, message));
-            return Ok(());
+            return self.fail_after_steps(&Failure::new(SqlState::INVALID_CURSOR_NAME, message)).await;
         };
         let runs_whole = self.everywhere.is_none() && runs_whole(&portal.statement.class);
         let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
@@ -472,6 +471,14 @@ impl Session {
             portal.rest.lock().get_or_insert_with(|| Rest::none(&portal.statement.class.kind));
         }
         Ok(())
+    }
+
+    /// Answers an error that is found in a message here, after what the messages before it are answered.
+    async fn fail_after_steps(&mut self, failure: &Failure) -> Result<(), ClientError> {
+        if !self.steps.is_empty() {
+            self.run_steps(false).await?;
+        }
+        if self.skipping { Ok(()) } else { self.fail_statement(failure).await.map(drop) }
     }
 
     /// Whether the next message is a Sync; waits for it.

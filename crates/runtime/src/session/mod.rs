@@ -213,7 +213,7 @@ impl Session {
                 Frontend::Bind(bind) if !self.skipping => {
                     self.on_bind(&bind, body.clone()).await?;
                 }
-                Frontend::Describe(named) if !self.skipping => self.on_describe(named)?,
+                Frontend::Describe(named) if !self.skipping => self.on_describe(named).await?,
                 Frontend::Execute(execute) if !self.skipping => {
                     self.on_execute(execute.portal, execute.max_rows).await?;
                 }

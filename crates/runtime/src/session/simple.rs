@@ -14,7 +14,15 @@ pub(super) fn is_transaction_control(kind: &Kind) -> bool {
 impl Session {
     /// Executes the statements of a Query message. Several of them are one transaction unless they say otherwise.
     pub(super) async fn on_query(&mut self, sql: &str) -> Result<(), ClientError> {
-        self.steps.clear();
+        if !self.steps.is_empty() {
+            // They were not followed by a Sync, and are answered all the same.
+            self.run_steps(false).await?;
+            if self.skipping {
+                return Ok(());
+            }
+        }
+        self.statements.remove("");
+        self.portals.remove("");
         self.moment = None;
         let mut rest = sql;
         let mut first = true;

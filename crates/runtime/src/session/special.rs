@@ -41,8 +41,9 @@ impl Session {
         statement: &Statement,
         extended: bool,
     ) -> Result<Option<Done>, ClientError> {
+        let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
         let done = match &statement.class.kind {
-            Kind::Begin(modes) => {
+            Kind::Begin(modes) if !is_failed => {
                 match self.txn.as_mut() {
                     Some(txn) if txn.explicit => {
                         self.warn(
@@ -57,7 +58,9 @@ impl Session {
                     }
                     None => self.begin_txn(true, modes.read_only.unwrap_or_else(|| self.default_read_only())),
                 }
-                self.answer_command(extended, "BEGIN");
+                let starts = statement.class.text.trim_start().get(..5);
+                let is_start = starts.is_some_and(|word| word.eq_ignore_ascii_case("start"));
+                self.answer_command(extended, if is_start { "START TRANSACTION" } else { "BEGIN" });
                 Done::Answered
             }
             Kind::Commit { chain } => self.on_commit(extended, *chain).await?,
