@@ -13,10 +13,10 @@ use onecopy_wire::frontend::{self, Bind};
 use onecopy_wire::sqlstate::SqlState;
 use tokio::sync::oneshot;
 
+use super::beside::no_replica;
 use super::client::ClientError;
 use super::extended::Portal;
 use super::prepared::stands_alone;
-use super::special::no_replica;
 use super::txn::Lane;
 use super::unit::Step;
 use super::{Done, Session};

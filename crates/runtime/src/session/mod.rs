@@ -9,9 +9,11 @@ pub mod txn;
 pub mod unit;
 
 mod answers;
+mod beside;
 mod calls;
 mod captured;
 mod commit;
+mod control;
 mod declared;
 pub mod environment;
 mod everywhere;

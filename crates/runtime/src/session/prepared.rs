@@ -11,9 +11,9 @@ use onecopy_classify::{Class, Determinism, ExecuteArgument, Kind, Position, Scra
 use onecopy_wire::backend::Status;
 use onecopy_wire::sqlstate::SqlState;
 
+use super::beside::{LOSSES_MAX, no_replica};
 use super::client::ClientError;
 use super::extended::PreparedStatement;
-use super::special::{LOSSES_MAX, no_replica};
 use super::unit::{self, Preparation, Request, Sink, Step, UnitError, Watch};
 use super::{Done, Session};
 use crate::agent::quote;

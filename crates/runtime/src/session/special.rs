@@ -1,18 +1,15 @@
 //! Commands that concern the session or the transaction itself, and statements with a way of their own.
 
-use std::cmp::Reverse;
-use std::time::Duration;
-
 use bytes::BytesMut;
 use onecopy_classify::{Discard, Kind};
-use onecopy_core::protocol::ReplicaStatus;
 use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
+use super::beside::{most_advanced, no_replica};
 use super::calls::boolean;
 use super::client::ClientError;
-use super::environment::{is_kept_here, is_meaningful};
+use super::environment::is_kept_here;
 use super::extended::Portal;
 use super::job::{Aside, Job};
 use super::patience::shown_limit;
@@ -22,178 +19,14 @@ use super::txn::{Lane, Listen, Savepoint, Told};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};
 use crate::classifier::Statement;
-use crate::clock::Deadline;
 use crate::errors::{Cancelled, Failure};
 use crate::lane::LaneError;
-use crate::server::cancel::Whereabouts;
-
-/// Replicas that may be lost under one statement before its client hears of it.
-pub(super) const LOSSES_MAX: u32 = 5;
 
 /// What a client hears that asks for an unlogged relation.
 const UNLOGGED: &str =
     "UNLOGGED is ignored: a server that crashes would empty its copy, so the relation is kept logged";
 
 impl Session {
-    /// Transaction control: answered here, also inside a failed transaction.
-    pub(super) async fn execute_control(
-        &mut self,
-        statement: &Statement,
-        extended: bool,
-    ) -> Result<Option<Done>, ClientError> {
-        let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
-        let done = match &statement.class.kind {
-            Kind::Begin(modes) if !is_failed => {
-                match self.txn.as_mut() {
-                    Some(txn) if txn.explicit => {
-                        self.warn(
-                            SqlState::ACTIVE_SQL_TRANSACTION,
-                            "there is already a transaction in progress",
-                        );
-                    }
-                    // Inside a message of several statements, BEGIN makes their transaction an explicit one.
-                    Some(txn) => {
-                        txn.explicit = true;
-                        txn.read_only |= modes.read_only.unwrap_or(false);
-                    }
-                    None => self.begin_txn(true, modes.read_only.unwrap_or_else(|| self.default_read_only())),
-                }
-                let starts = statement.class.text.trim_start().get(..5);
-                let is_start = starts.is_some_and(|word| word.eq_ignore_ascii_case("start"));
-                self.answer_command(extended, if is_start { "START TRANSACTION" } else { "BEGIN" });
-                Done::Answered
-            }
-            Kind::Commit { chain } => self.on_commit(extended, *chain).await?,
-            Kind::Rollback { chain } => {
-                let read_only = self.txn.as_ref().is_some_and(|txn| txn.read_only);
-                if self.txn.is_none() {
-                    self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
-                }
-                self.rollback().await;
-                self.answer_command(extended, "ROLLBACK");
-                if *chain {
-                    self.begin_txn(true, read_only);
-                }
-                Done::Answered
-            }
-            Kind::RollbackTo(name) => self.on_rollback_to(statement, name, extended).await?,
-            _ => return Ok(None),
-        };
-        Ok(Some(done))
-    }
-
-    async fn on_commit(&mut self, extended: bool, chain: bool) -> Result<Done, ClientError> {
-        let (failed, read_only) = self.txn.as_ref().map_or((false, false), |txn| (txn.failed, txn.read_only));
-        if self.txn.is_none() {
-            self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
-        }
-        if failed {
-            self.rollback().await;
-            self.answer_command(extended, "ROLLBACK");
-        } else {
-            if self.commit().await? == Done::Failed {
-                self.steps.clear();
-                self.skipping = true;
-                return Ok(Done::Failed);
-            }
-            self.answer_command(extended, "COMMIT");
-        }
-        if chain {
-            self.begin_txn(true, read_only);
-        }
-        Ok(Done::Answered)
-    }
-
-    /// ROLLBACK TO: what was written since the savepoint is not replayed anywhere.
-    async fn on_rollback_to(
-        &mut self,
-        statement: &Statement,
-        name: &str,
-        extended: bool,
-    ) -> Result<Done, ClientError> {
-        let Some(txn) = self.txn.as_mut() else {
-            let failure = self.no_transaction();
-            self.fail(&failure);
-            return Ok(Done::Failed);
-        };
-        let Some(at) = txn.savepoints.iter().rposition(|savepoint| savepoint.name == name) else {
-            self.fail(&Failure::new(
-                SqlState::INVALID_SAVEPOINT_SPECIFICATION,
-                format!("savepoint \"{name}\" does not exist"),
-            ));
-            return Ok(Done::Failed);
-        };
-        if txn.is_given_up() {
-            // What was written before the savepoint is nowhere any more.
-            self.fail(
-                &Failure::new(
-                    SqlState::SERIALIZATION_FAILURE,
-                    format!("the transaction was given up and cannot go back to savepoint \"{name}\""),
-                )
-                .hint("Nothing of it was committed. Run the transaction again."),
-            );
-            return Ok(Done::Failed);
-        }
-        let savepoint = &txn.savepoints[at];
-        txn.writes.truncate(savepoint.writes);
-        txn.write_settings = savepoint.write_settings.clone();
-        txn.local_settings = savepoint.local_settings.clone();
-        self.environment = savepoint.environment.clone();
-        let told_then = savepoint.told.clone();
-        (txn.read_only, txn.refuses_writes) = (savepoint.read_only, savepoint.refuses_writes);
-        txn.notifications.truncate(savepoint.notifications);
-        txn.listens.truncate(savepoint.listens);
-        self.locks.return_to(savepoint.locks);
-        txn.savepoints.truncate(at + 1);
-        let mut heard = Vec::with_capacity(txn.told.len());
-        for told in &mut txn.told {
-            let then = told_then.iter().find(|(then, _)| then.name == told.name);
-            told.lasting = then.and_then(|(then, _)| then.lasting.clone());
-            heard.push((told.name.clone(), then.map_or(&told.before, |(_, value)| value).clone()));
-        }
-        if !txn.at_home {
-            txn.read_phase.note(Past::ReturnedTo(name.to_owned()));
-        }
-        for (name, value) in heard {
-            self.tell(&name, &value);
-        }
-        if self.txn.as_ref().is_some_and(|txn| txn.is_everywhere) {
-            return self.roll_back_everywhere(statement, extended).await;
-        }
-        // The lane is told directly: the transaction goes on where it was, with the items that it holds.
-        let Some(mut lane) = self.open_lane() else {
-            if let Some(txn) = self.txn.as_mut() {
-                txn.failed = false;
-            }
-            self.answer_command(extended, "ROLLBACK");
-            return Ok(Done::Answered);
-        };
-        let result = lane.lent.lane.command(&statement.sql).await;
-        match result {
-            Ok(()) => {
-                self.keep_lane(lane);
-                if let Some(txn) = self.txn.as_mut() {
-                    txn.failed = false;
-                }
-                if self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some()) {
-                    // A change of definitions may have been undone.
-                    self.read_own_definitions().await;
-                }
-                self.answer_command(extended, "ROLLBACK");
-                Ok(Done::Answered)
-            }
-            Err(error) if error.is_database() => {
-                self.keep_lane(lane);
-                self.fail(&Failure::of_lane(&error));
-                Ok(Done::Failed)
-            }
-            Err(error) => {
-                self.on_lane_lost(lane, &error);
-                Ok(Done::Failed)
-            }
-        }
-    }
-
     /// Puts the lane of the open transaction back.
     pub(super) fn keep_lane(&mut self, lane: Lane) {
         if let Some(txn) = self.txn.as_mut() {
@@ -521,214 +354,6 @@ impl Session {
         Ok(Done::Answered)
     }
 
-    /// The replica whose object ids clients see: the first that is up.
-    fn reference_replica(&self) -> Option<ReplicaId> {
-        self.shared.pools.iter().find(|pool| pool.is_up()).map(|pool| pool.replica)
-    }
-
-    /// The same, after waiting for one as long as a statement may wait.
-    pub(super) async fn await_reference_replica(&self) -> Option<ReplicaId> {
-        let limit_ms = self.shared.limits.wait_timeout_ms;
-        let deadline = Deadline::after(Duration::from_millis(limit_ms));
-        let pause = Duration::from_millis(10);
-        loop {
-            let found = self.reference_replica();
-            if found.is_some() || limit_ms != 0 && deadline.has_passed() {
-                return found;
-            }
-            tokio::time::sleep(pause).await;
-        }
-    }
-
-    /// A lane outside any transaction, with this session's settings.
-    pub(super) async fn plain_lane(&mut self, replica: ReplicaId) -> Result<Lane, LaneError> {
-        let pool = self.shared.pools[usize::from(replica.0)].clone();
-        let lent = match pool.lend(&self.who).await {
-            Ok(lent) => lent,
-            Err(error) => {
-                pool.suspect_now(&error);
-                return Err(error);
-            }
-        };
-        let mut lane = Lane { lent, replica };
-        let mut commands = Vec::new();
-        self.dress(&mut lane, &self.environment, &mut commands);
-        for command in commands {
-            if let Err(error) = lane.lent.lane.command(&command).await {
-                self.lose_lane(lane, &error);
-                return Err(error);
-            }
-        }
-        Ok(lane)
-    }
-
-    /// Whether a query of the catalogue finds outside the open transaction what it would find inside. Where it does not,
-    /// the transaction has changed definitions, so that nobody else has been told of them, or settings; or the query's
-    /// rows are fetched bit by bit, which is done on the transaction's own lane.
-    fn sees_shared_catalogue(&self, portal: Option<&Portal>) -> bool {
-        let Some(txn) = &self.txn else { return true };
-        let steps_stand_alone = || {
-            let bound = self.steps.iter().filter(|step| matches!(step, unit::Step::Bind { .. })).count();
-            let others = |step: &unit::Step| {
-                matches!(step, unit::Step::ClosePortal(_) | unit::Step::Execute { max_rows: 1.., .. })
-            };
-            bound == 1 && !self.steps.iter().any(others)
-        };
-        !txn.schema_changed
-            && txn.catalogue.is_none()
-            && txn.local_settings.is_empty()
-            && (portal.is_none() || steps_stand_alone())
-    }
-
-    /// Catalogue queries show object ids, which differ between replicas: all run on one of them.
-    async fn on_catalogue_query(
-        &mut self,
-        statement: &Statement,
-        portal: Option<&Portal>,
-    ) -> Result<Done, ClientError> {
-        let request = match portal {
-            Some(_) => Request::Extended(std::mem::take(&mut self.steps)),
-            None => Request::Simple(statement.sql.to_string()),
-        };
-        self.run_beside(&request, true).await
-    }
-
-    /// Runs a unit that changes nothing outside the open transaction, where every definition is that anybody was told of: one
-    /// that shows the catalogue on the reference replica. A replica that is lost before it answered is replaced.
-    async fn run_beside(&mut self, request: &Request, shows_catalogue: bool) -> Result<Done, ClientError> {
-        let (begun_at, sent) = (self.client.output.len(), self.client.sent);
-        let mut losses = 0;
-        loop {
-            let found = match shows_catalogue {
-                true => self.await_reference_replica().await,
-                false => self.await_most_advanced_replica().await,
-            };
-            let Some(replica) = found else {
-                self.fail(&no_replica());
-                return Ok(Done::Failed);
-            };
-            if let Some(txn) = self.txn.as_mut().filter(|_| shows_catalogue)
-                && *txn.shown_catalogue_of.get_or_insert(replica) != replica
-            {
-                let failure = Failure::new(
-                    SqlState::SERIALIZATION_FAILURE,
-                    "the replica whose catalogue the transaction has read is out of service, and another one has other object ids",
-                );
-                self.fail(&failure.hint("Run the transaction again."));
-                return Ok(Done::Failed);
-            }
-            let lane = match self.lane_beside(replica).await {
-                Ok(lane) => lane,
-                Err(failure) => {
-                    self.fail(&failure);
-                    return Ok(Done::Failed);
-                }
-            };
-            let error = match lane {
-                Ok(mut lane) => {
-                    let sink = Sink::Client(&mut self.client);
-                    let mut watch = Watch::default();
-                    let backend = lane.lent.lane.backend.clone();
-                    self.cancel.set(Whereabouts::OnLane { replica, backend });
-                    let result = unit::run(&mut lane.lent.lane, 0, request, sink, &mut watch, None).await;
-                    self.cancel.set(Whereabouts::Idle);
-                    match result {
-                        Err(UnitError::Lane(error)) if self.client.sent == sent => {
-                            self.client.output.truncate(begun_at);
-                            self.lose_lane(lane, &error);
-                            error
-                        }
-                        result => return self.after_lone_unit(lane, result).await,
-                    }
-                }
-                Err(error) => error,
-            };
-            losses += 1;
-            if error.is_refusal() || losses > LOSSES_MAX {
-                self.fail(&Failure::of_lane(&error));
-                return Ok(Done::Failed);
-            }
-        }
-    }
-
-    /// A lane of a replica outside the open transaction, once the replica contains what anybody was told of; for as long as a
-    /// statement may wait.
-    pub(super) async fn lane_beside(
-        &mut self,
-        replica: ReplicaId,
-    ) -> Result<Result<Lane, LaneError>, Failure> {
-        let told = self.shared.scheduler.status().told;
-        let patience = self.patience(false);
-        let shared = self.shared.clone();
-        let lane = async {
-            shared.await_applied(replica, told).await;
-            self.plain_lane(replica).await
-        };
-        match patience {
-            None => Ok(lane.await),
-            Some((limit, cause)) => tokio::time::timeout(limit, lane).await.map_err(|_| cause.failure()),
-        }
-    }
-
-    /// The replica that has applied most: it says first what others are told of.
-    pub(super) async fn await_most_advanced_replica(&self) -> Option<ReplicaId> {
-        match most_advanced(&self.shared.scheduler.status().replicas) {
-            Some(replica) => Some(replica),
-            None => self.await_reference_replica().await,
-        }
-    }
-
-    /// Whether what a statement is can be found out outside the open transaction. On the transaction's own lane, the server
-    /// would hold its tables before the core has granted them, and nobody would know of that: a change of definitions might
-    /// wait there for a transaction that waits for it. Where lanes are scarce, waiting for another one would be no better.
-    pub(super) fn describes_beside(&self) -> bool {
-        if self.txn.is_none() || self.is_by_itself() {
-            return self.txn.is_none();
-        }
-        let most_advanced = most_advanced(&self.shared.scheduler.status().replicas);
-        most_advanced.is_some_and(|replica| self.shared.pools[usize::from(replica.0)].has_room(&self.who))
-    }
-
-    /// Whether a text may mean something else inside the open transaction than outside.
-    pub(super) fn is_by_itself(&self) -> bool {
-        self.txn.as_ref().is_some_and(|txn| {
-            txn.catalogue.is_some() || txn.local_settings.iter().any(|(name, _)| is_meaningful(name))
-        })
-    }
-
-    /// What has to happen after a unit outside the core's order.
-    async fn after_lone_unit(
-        &mut self,
-        lane: Lane,
-        result: Result<Answer, UnitError>,
-    ) -> Result<Done, ClientError> {
-        match result {
-            Ok(answer) => {
-                self.confirm_parsed(&answer.unparsed);
-                self.pass_on_reports(&answer);
-                if answer.status == Some(Status::Idle) {
-                    self.give_back(lane)
-                } else {
-                    self.roll_back_lane(lane).await
-                }
-                if answer.error.is_some() {
-                    self.on_statement_failed();
-                    if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
-                        self.end_if_failed(id).await;
-                    }
-                    return Ok(Done::Failed);
-                }
-                Ok(Done::Answered)
-            }
-            Err(UnitError::Client(error)) => Err(error),
-            Err(UnitError::Lane(error)) => {
-                let failure = Failure::of_lane(&error);
-                self.lose_lane(lane, &error);
-                self.fail_statement(&failure).await
-            }
-        }
-    }
-
     /// A text that onecopy does not understand.
     async fn on_syntax_error(
         &mut self,
@@ -869,11 +494,6 @@ impl Session {
         Ok(Done::Answered)
     }
 
-    /// Parse and Describe outside the open transaction, if there is one.
-    pub(super) async fn describe_anywhere(&mut self, request: &Request) -> Result<Done, ClientError> {
-        self.run_beside(request, false).await
-    }
-
     /// Parse and Describe inside a transaction, on its own lane.
     pub(super) async fn after_describe(
         &mut self,
@@ -944,31 +564,5 @@ impl Session {
                 if error.is_database() { self.keep_lane(lane) } else { self.lose_lane(lane, &error) }
             }
         }
-    }
-}
-
-pub(super) fn no_replica() -> Failure {
-    Failure::new(SqlState::CANNOT_CONNECT_NOW, "no replica is in service")
-        .hint("Statements run again as soon as one replica is back; `onecopy status` shows them.")
-}
-
-/// The first of the replicas in service that have applied most.
-fn most_advanced(replicas: &[ReplicaStatus]) -> Option<ReplicaId> {
-    let up = replicas.iter().enumerate().filter(|(_, replica)| replica.up);
-    let (index, _) = up.max_by_key(|(index, replica)| (replica.applied, Reverse(*index)))?;
-    u16::try_from(index).ok().map(ReplicaId)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_replica_asked_for_its_words_is_in_service_and_lags_least() {
-        let replica = |up, applied| ReplicaStatus { up, applied, ..ReplicaStatus::default() };
-        let found = |replicas: &[ReplicaStatus]| most_advanced(replicas);
-        assert_eq!(found(&[replica(true, 3), replica(false, 9), replica(true, 5)]), Some(ReplicaId(2)));
-        assert_eq!(found(&[replica(true, 5), replica(true, 5)]), Some(ReplicaId(0)));
-        assert_eq!(found(&[replica(false, 5)]), None);
     }
 }

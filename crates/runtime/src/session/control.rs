@@ -1,0 +1,171 @@
+//! BEGIN, COMMIT, ROLLBACK and ROLLBACK TO: answered by the session, also inside a failed transaction.
+
+use onecopy_classify::Kind;
+use onecopy_wire::sqlstate::SqlState;
+
+use super::client::ClientError;
+use super::read_phase::Past;
+use super::{Done, Session};
+use crate::classifier::Statement;
+use crate::errors::Failure;
+
+impl Session {
+    /// Transaction control: answered here, also inside a failed transaction.
+    pub(super) async fn execute_control(
+        &mut self,
+        statement: &Statement,
+        extended: bool,
+    ) -> Result<Option<Done>, ClientError> {
+        let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
+        let done = match &statement.class.kind {
+            Kind::Begin(modes) if !is_failed => {
+                match self.txn.as_mut() {
+                    Some(txn) if txn.explicit => {
+                        self.warn(
+                            SqlState::ACTIVE_SQL_TRANSACTION,
+                            "there is already a transaction in progress",
+                        );
+                    }
+                    // Inside a message of several statements, BEGIN makes their transaction an explicit one.
+                    Some(txn) => {
+                        txn.explicit = true;
+                        txn.read_only |= modes.read_only.unwrap_or(false);
+                    }
+                    None => self.begin_txn(true, modes.read_only.unwrap_or_else(|| self.default_read_only())),
+                }
+                let starts = statement.class.text.trim_start().get(..5);
+                let is_start = starts.is_some_and(|word| word.eq_ignore_ascii_case("start"));
+                self.answer_command(extended, if is_start { "START TRANSACTION" } else { "BEGIN" });
+                Done::Answered
+            }
+            Kind::Commit { chain } => self.on_commit(extended, *chain).await?,
+            Kind::Rollback { chain } => {
+                let read_only = self.txn.as_ref().is_some_and(|txn| txn.read_only);
+                if self.txn.is_none() {
+                    self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
+                }
+                self.rollback().await;
+                self.answer_command(extended, "ROLLBACK");
+                if *chain {
+                    self.begin_txn(true, read_only);
+                }
+                Done::Answered
+            }
+            Kind::RollbackTo(name) => self.on_rollback_to(statement, name, extended).await?,
+            _ => return Ok(None),
+        };
+        Ok(Some(done))
+    }
+
+    async fn on_commit(&mut self, extended: bool, chain: bool) -> Result<Done, ClientError> {
+        let (failed, read_only) = self.txn.as_ref().map_or((false, false), |txn| (txn.failed, txn.read_only));
+        if self.txn.is_none() {
+            self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
+        }
+        if failed {
+            self.rollback().await;
+            self.answer_command(extended, "ROLLBACK");
+        } else {
+            if self.commit().await? == Done::Failed {
+                self.steps.clear();
+                self.skipping = true;
+                return Ok(Done::Failed);
+            }
+            self.answer_command(extended, "COMMIT");
+        }
+        if chain {
+            self.begin_txn(true, read_only);
+        }
+        Ok(Done::Answered)
+    }
+
+    /// ROLLBACK TO: what was written since the savepoint is not replayed anywhere.
+    async fn on_rollback_to(
+        &mut self,
+        statement: &Statement,
+        name: &str,
+        extended: bool,
+    ) -> Result<Done, ClientError> {
+        let Some(txn) = self.txn.as_mut() else {
+            let failure = self.no_transaction();
+            self.fail(&failure);
+            return Ok(Done::Failed);
+        };
+        let Some(at) = txn.savepoints.iter().rposition(|savepoint| savepoint.name == name) else {
+            self.fail(&Failure::new(
+                SqlState::INVALID_SAVEPOINT_SPECIFICATION,
+                format!("savepoint \"{name}\" does not exist"),
+            ));
+            return Ok(Done::Failed);
+        };
+        if txn.is_given_up() {
+            // What was written before the savepoint is nowhere any more.
+            self.fail(
+                &Failure::new(
+                    SqlState::SERIALIZATION_FAILURE,
+                    format!("the transaction was given up and cannot go back to savepoint \"{name}\""),
+                )
+                .hint("Nothing of it was committed. Run the transaction again."),
+            );
+            return Ok(Done::Failed);
+        }
+        let savepoint = &txn.savepoints[at];
+        txn.writes.truncate(savepoint.writes);
+        txn.write_settings = savepoint.write_settings.clone();
+        txn.local_settings = savepoint.local_settings.clone();
+        self.environment = savepoint.environment.clone();
+        let told_then = savepoint.told.clone();
+        (txn.read_only, txn.refuses_writes) = (savepoint.read_only, savepoint.refuses_writes);
+        txn.notifications.truncate(savepoint.notifications);
+        txn.listens.truncate(savepoint.listens);
+        self.locks.return_to(savepoint.locks);
+        txn.savepoints.truncate(at + 1);
+        let mut heard = Vec::with_capacity(txn.told.len());
+        for told in &mut txn.told {
+            let then = told_then.iter().find(|(then, _)| then.name == told.name);
+            told.lasting = then.and_then(|(then, _)| then.lasting.clone());
+            heard.push((told.name.clone(), then.map_or(&told.before, |(_, value)| value).clone()));
+        }
+        if !txn.at_home {
+            txn.read_phase.note(Past::ReturnedTo(name.to_owned()));
+        }
+        for (name, value) in heard {
+            self.tell(&name, &value);
+        }
+        if self.txn.as_ref().is_some_and(|txn| txn.is_everywhere) {
+            return self.roll_back_everywhere(statement, extended).await;
+        }
+        // The lane is told directly: the transaction goes on where it was, with the items that it holds.
+        let Some(mut lane) = self.open_lane() else {
+            if let Some(txn) = self.txn.as_mut() {
+                txn.failed = false;
+            }
+            self.answer_command(extended, "ROLLBACK");
+            return Ok(Done::Answered);
+        };
+        let result = lane.lent.lane.command(&statement.sql).await;
+        match result {
+            Ok(()) => {
+                self.keep_lane(lane);
+                if let Some(txn) = self.txn.as_mut() {
+                    txn.failed = false;
+                }
+                if self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some()) {
+                    // A change of definitions may have been undone.
+                    self.read_own_definitions().await;
+                }
+                self.answer_command(extended, "ROLLBACK");
+                Ok(Done::Answered)
+            }
+            Err(error) if error.is_database() => {
+                self.keep_lane(lane);
+                self.fail(&Failure::of_lane(&error));
+                Ok(Done::Failed)
+            }
+            Err(error) => {
+                self.on_lane_lost(lane, &error);
+                Ok(Done::Failed)
+            }
+        }
+    }
+}
