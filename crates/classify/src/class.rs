@@ -538,6 +538,14 @@ impl Class {
             && self.restarts.is_empty()
     }
 
+    /// Whether what was known of tables and sequences may not hold after an execution.
+    #[must_use]
+    pub fn changes_definitions(&self) -> bool {
+        matches!(self.kind, Kind::Ddl { .. })
+            || !self.restarts.is_empty()
+            || self.kind == Kind::Select && self.effects.sequences && self.effects.writes
+    }
+
     /// Whether executions of the class may be those of [`Determinism::Number`].
     #[must_use]
     pub fn numbers_rows(&self) -> bool {

@@ -139,6 +139,23 @@ impl Failure {
         }
     }
 
+    /// A statement was classified by definitions that are not in force any more.
+    pub fn outdated() -> Failure {
+        Failure::new(
+            SqlState::SERIALIZATION_FAILURE,
+            "definitions of tables changed while the statement was waiting",
+        )
+        .hint("Run the transaction again.")
+    }
+
+    /// A statement in a transaction that has failed.
+    pub fn in_failed_transaction() -> Failure {
+        Failure::new(
+            SqlState::IN_FAILED_SQL_TRANSACTION,
+            "current transaction is aborted, commands ignored until end of transaction block",
+        )
+    }
+
     pub fn of_lane(error: &LaneError) -> Failure {
         match error {
             LaneError::Database(fields) => Failure {

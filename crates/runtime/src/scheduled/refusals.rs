@@ -16,7 +16,7 @@ pub fn refusal(statement: &Statement, determinism: &Determinism, in_block: bool)
                 "Use INSERT, or load the data under protocol = \"onecopy\".",
             );
         }
-        kind if in_block && changes_definitions(kind, statement) => {
+        _ if in_block && statement.class.changes_definitions() => {
             return no(
                 "definitions and sequences cannot be changed inside a transaction where every replica executes its statements",
                 "Send the statement by itself, outside BEGIN and COMMIT.",
@@ -58,14 +58,6 @@ pub fn refusal(statement: &Statement, determinism: &Determinism, in_block: bool)
         what,
         "Compute such values in the application or by a statement of their own, or use protocol = \"onecopy\", which ships rows.",
     ))
-}
-
-/// What was known of tables and sequences does not hold after it.
-fn changes_definitions(kind: &Kind, statement: &Statement) -> bool {
-    let class = &statement.class;
-    matches!(kind, Kind::Ddl { .. })
-        || !class.restarts.is_empty()
-        || *kind == Kind::Select && class.effects.sequences && class.effects.writes
 }
 
 fn is_write(kind: &Kind) -> bool {

@@ -398,7 +398,7 @@ impl Spread {
             // What it touches may be something else by now, unless it has been executed elsewhere in its turn. To wait until
             // it is known could be to wait for itself.
             self.branch(replica).at.lock().lane = lane;
-            return Ran::refused(replica, &outdated());
+            return Ran::refused(replica, &Failure::outdated());
         }
         let mut commands = Vec::new();
         let lent = match (lane, open) {
@@ -519,14 +519,6 @@ fn fields_of(frame: &[u8]) -> Option<Box<ErrorFields>> {
         Ok(Message::Error(fields)) => Some(Box::new(fields.to_owned())),
         _ => None,
     }
-}
-
-fn outdated() -> Failure {
-    Failure::new(
-        SqlState::SERIALIZATION_FAILURE,
-        "definitions of tables changed while the statement was waiting",
-    )
-    .hint("Run the transaction again.")
 }
 
 pub fn too_large(held_max: usize) -> Failure {

@@ -6,24 +6,22 @@
 //! Single reads take the same way under all protocols.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use onecopy_classify::{Bulk, Kind};
+use onecopy_classify::Kind;
 use onecopy_core::protocol::Statements;
 use onecopy_core::{AccessSet, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::SqlState;
 use onecopy_wire::backend::Status;
 
 use super::client::ClientError;
-use super::environment::is_meaningful;
 use super::extended::Portal;
 use super::job::{Aside, Job, Quiet};
 use super::run::Ran;
-use super::txn::{Settings, Txn};
+use super::txn::Txn;
 use super::unit::{self, Answer, Captured, Request, Sink, Step, UnitError, Watch};
 use super::{Done, Session};
 use crate::classifier::Statement;
-use crate::clock::{Deadline, Stopwatch};
+use crate::clock::Stopwatch;
 use crate::errors::{Cancelled, Failure};
 use crate::postgres::connect::Credentials;
 use crate::record::{Record, Write};
@@ -157,9 +155,7 @@ impl Session {
                 return self.fail_statement(&failure).await.map(Some);
             }
             _ if before == Alone::Failed => {
-                let message =
-                    "current transaction is aborted, commands ignored until end of transaction block";
-                let failure = Failure::new(SqlState::IN_FAILED_SQL_TRANSACTION, message);
+                let failure = Failure::in_failed_transaction();
                 return self.fail_statement(&failure).await.map(Some);
             }
             _ => return Ok(None),
@@ -283,7 +279,7 @@ impl Session {
             return Ok(Ran::Failed);
         };
         let (id, op) = (txn.id, txn.take_op());
-        let write = write_of(&job);
+        let write = job.write.clone().map(|what| job.logged(what, None));
         let bytes_max = self.shared.limits.transaction_bytes_max;
         if write.as_ref().is_some_and(|write| txn.writes_bytes + write.len() > bytes_max) {
             self.fail(&unit::kept_too_much(bytes_max));
@@ -383,17 +379,6 @@ impl Session {
         }
     }
 
-    /// Settings that a record must carry.
-    fn settings_of_writes(&self) -> Settings {
-        let mut settings = self.environment.meaningful();
-        let local = self.txn.iter().flat_map(|txn| &txn.local_settings);
-        for (name, value) in local.filter(|(name, _)| is_meaningful(name)) {
-            settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-            settings.push((name.clone(), value.clone()));
-        }
-        settings
-    }
-
     fn attire(&self) -> Attire {
         Attire { environment: self.environment.clone(), reads_under: self.reads_under() }
     }
@@ -412,7 +397,10 @@ impl Session {
         loop {
             let directive = match self.mail.take(id) {
                 Some(directive) => directive,
-                None => self.await_everywhere(op, spread, job.no_wait()).await?,
+                None => {
+                    let at = Whereabouts::Everywhere { op, spread: spread.clone() };
+                    self.await_directive(at, id, op, job.no_wait(), true).await?
+                }
             };
             match directive {
                 Directive::Execute { replica, how, .. } => {
@@ -450,40 +438,6 @@ impl Session {
                 other => tracing::debug!(?other, "while every replica executes a statement: ignoring"),
             }
         }
-    }
-
-    /// Waits for the core, for a limited time as long as it has not sent the statement anywhere.
-    async fn await_everywhere(
-        &mut self,
-        op: OpId,
-        spread: &Arc<Spread>,
-        no_wait: bool,
-    ) -> Result<Directive, ClientError> {
-        let id = spread.txn;
-        self.cancel.set(Whereabouts::Everywhere { op, spread: spread.clone() });
-        let mut patience = self.patience(no_wait);
-        let mail = self.mail.clone();
-        let deadline = Deadline::after(patience.map_or(Duration::ZERO, |(limit, _)| limit));
-        let result = loop {
-            let may_read = self.client.may_read_ahead();
-            tokio::select! {
-                biased;
-                directive = mail.next(id) => break Ok(directive),
-                received = self.client.fill(), if may_read => {
-                    if let Err(error) = received {
-                        break Err(error);
-                    }
-                }
-                () = deadline.reached(), if patience.is_some() => {
-                    if let Some((_, cause)) = patience.take() {
-                        self.cancel.note_cause(id, op, cause);
-                    }
-                    self.shared.scheduler.handle(Event::Cancel { txn: id, op });
-                }
-            }
-        };
-        self.cancel.set(Whereabouts::Idle);
-        result
     }
 
     /// Passes on an answer that a replica's part has held.
@@ -537,7 +491,7 @@ impl Session {
                     }
                     None => Outcome::Lost { answer_begun: false },
                 };
-                self.report_read(id, op, replica, outcome, started.elapsed_ns());
+                self.report(id, op, replica, outcome, started.elapsed_ns());
                 let Some(_) = failure else { return Ok(Read::Lost) };
                 self.end_if_failed(id).await;
                 return Ok(Read::Refused);
@@ -580,7 +534,7 @@ impl Session {
                 self.drop_held();
                 spread.put_back(replica, None).await;
                 pool.suspect(lent.lane.incarnation, &error);
-                self.report_read(id, op, replica, Outcome::Lost { answer_begun }, started.elapsed_ns());
+                self.report(id, op, replica, Outcome::Lost { answer_begun }, started.elapsed_ns());
                 return Ok(Read::Lost);
             }
         };
@@ -591,7 +545,7 @@ impl Session {
         if answer.overflow {
             self.drop_held();
             self.fail(&too_large(self.shared.limits.held_result_bytes_max));
-            self.report_read(id, op, replica, Outcome::Failed, started.elapsed_ns());
+            self.report(id, op, replica, Outcome::Failed, started.elapsed_ns());
             self.end_if_failed(id).await;
             return Ok(Read::Refused);
         }
@@ -607,22 +561,10 @@ impl Session {
             self.on_statement_failed();
         }
         let outcome = if failed { Outcome::Failed } else { Outcome::Done { returned: Vec::new() } };
-        self.report_read(id, op, replica, outcome, started.elapsed_ns());
+        self.report(id, op, replica, outcome, started.elapsed_ns());
         if failed {
             self.end_if_failed(id).await;
         }
         Ok(Read::Answered(answer))
     }
-
-    fn report_read(&self, txn: TxnId, op: OpId, replica: ReplicaId, outcome: Outcome, elapsed_ns: u64) {
-        self.shared.scheduler.handle(Event::Executed { txn, op, replica, outcome, elapsed_ns });
-    }
-}
-
-/// How a statement is logged, but for the number of its rows.
-fn write_of(job: &Job) -> Option<Write> {
-    let what = job.write.clone()?;
-    let reach = (job.aside.bulk != Bulk::No).then(|| job.access.as_slice().into());
-    let one_row = job.aside.bulk.is_one_row(&job.access);
-    Some(Write { reach, one_row, ..Write::new(what) })
 }

@@ -19,7 +19,7 @@ use super::unit::{Preparation, Repeated, Request, Step};
 use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
 use crate::lane::StatementKey;
-use crate::record::What;
+use crate::record::{What, Write};
 
 /// How many statements of a class come as texts before the class is kept prepared.
 const USES_BEFORE_PREPARED: u32 = 3;
@@ -82,6 +82,13 @@ pub(super) struct Block {
 }
 
 impl Job {
+    /// What it did, as it is logged.
+    pub fn logged(&self, what: What, rows: Option<u64>) -> Write {
+        let reach = (self.aside.bulk != Bulk::No).then(|| self.access.as_slice().into());
+        let one_row = self.aside.bulk.is_one_row(&self.access);
+        Write { reach, one_row, rows, ..Write::new(what) }
+    }
+
     /// Whether its text says that it rather fails than waits for another transaction.
     pub fn no_wait(&self) -> bool {
         let kind = self.aside.classified.as_ref().map(|(_, class)| &class.kind);
@@ -147,9 +154,7 @@ impl Session {
         let writes = matches!(kind, StatementKind::Write | StatementKind::Schema);
         let write = (writes && capture.is_none()).then(|| what_of(statement, &request, portal, &frozen));
         let is_binary = capture.is_some() && portal.is_some_and(|portal| captures_binary(portal, &request));
-        let schema_changed = matches!(class.kind, Kind::Ddl { .. })
-            || !class.restarts.is_empty()
-            || class.effects.sequences && class.effects.writes && class.kind == Kind::Select;
+        let schema_changed = class.changes_definitions();
         Ok(Ok(Job {
             request,
             kind,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use onecopy_classify::{Bulk, CopiedMoments, Determinism};
+use onecopy_classify::{CopiedMoments, Determinism};
 use onecopy_core::{Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::Format;
 use onecopy_wire::backend::{Status, build};
@@ -18,14 +18,14 @@ use super::home::{Home, Turn};
 use super::job::{Job, Quiet};
 use super::prepared_read::PlacedRead;
 use super::read_phase::{Past, Read, ReadPhase};
-use super::txn::{Lane, Told, Txn};
+use super::txn::{Lane, Settings, Told, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Request, Sink, UnitError, Watch};
 use super::{Done, Session, shipping};
 use crate::classifier::{Statement, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
 use crate::lane::{self, LaneError};
-use crate::record::{What, Write};
+use crate::record::What;
 use crate::scheduler::Directive;
 use crate::server::cancel::Whereabouts;
 
@@ -90,10 +90,7 @@ impl Session {
             return Ok(done);
         }
         if self.txn.as_ref().is_some_and(|txn| txn.failed) {
-            self.fail(&Failure::new(
-                SqlState::IN_FAILED_SQL_TRANSACTION,
-                "current transaction is aborted, commands ignored until end of transaction block",
-            ));
+            self.fail(&Failure::in_failed_transaction());
             return Ok(Done::Failed);
         }
         if let Some(done) = self.execute_special(statement, portal).await? {
@@ -257,7 +254,10 @@ impl Session {
                 }
                 // A statement of its own transaction that has been executed may be decided at any moment: its home must
                 // hear of its turn whether or not the client is still there.
-                None => self.await_directive(id, op, job.no_wait(), answered.is_none()).await?,
+                None => {
+                    let at = Whereabouts::Waiting { txn: id, op };
+                    self.await_directive(at, id, op, job.no_wait(), answered.is_none()).await?
+                }
             };
             match directive {
                 Directive::Execute { op: _, replica, how, hold } => {
@@ -359,11 +359,7 @@ impl Session {
     }
 
     async fn refuse_changed(&mut self, id: TxnId) -> Ran {
-        let failure = Failure::new(
-            SqlState::SERIALIZATION_FAILURE,
-            "definitions of tables changed while the statement was waiting",
-        );
-        self.end_with(id, &failure.hint("Run the transaction again.")).await
+        self.end_with(id, &Failure::outdated()).await
     }
 
     /// Ends a transaction of whose statement the core still waits to hear.
@@ -385,14 +381,15 @@ impl Session {
     }
 
     /// Waits for the core, for a limited time. A client that is watched and vanishes is not waited for.
-    async fn await_directive(
+    pub(super) async fn await_directive(
         &mut self,
+        at: Whereabouts,
         id: TxnId,
         op: OpId,
         no_wait: bool,
         watch_client: bool,
     ) -> Result<Directive, ClientError> {
-        self.cancel.set(Whereabouts::Waiting { txn: id, op });
+        self.cancel.set(at);
         let mut patience = self.patience(no_wait);
         let mail = self.mail.clone();
         let deadline = Deadline::after(patience.map_or(Duration::ZERO, |(limit, _)| limit));
@@ -622,6 +619,17 @@ impl Session {
         Executed::Lost
     }
 
+    /// Settings that a record must carry.
+    pub(super) fn settings_of_writes(&self) -> Settings {
+        let mut settings = self.environment.meaningful();
+        let local = self.txn.iter().flat_map(|txn| &txn.local_settings);
+        for (name, value) in local.filter(|(name, _)| is_meaningful(name)) {
+            settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
+            settings.push((name.clone(), value.clone()));
+        }
+        settings
+    }
+
     /// Keeps what the statement did: its write for the record, its read for validation. An error of the inner kind
     /// must be answered; `Err(None)` was answered by the replica.
     fn keep(
@@ -653,6 +661,8 @@ impl Session {
             return Err(Some(unit::kept_too_much(bytes_max)));
         }
         let read_under = if in_read_phase { self.reads_under() } else { 0 };
+        let keeps_writes = job.capture.is_some() || job.write.is_some();
+        let settings = if keeps_writes { self.settings_of_writes() } else { Vec::new() };
         let Some(txn) = self.txn.as_mut() else { return Ok(Vec::new()) };
         if in_read_phase {
             if let Some(step) = &job.repeat {
@@ -665,14 +675,6 @@ impl Session {
         txn.schema_changed |= job.schema_changed;
         txn.restarted.extend(job.aside.restarts.iter().cloned());
         let mut writes = Vec::new();
-        let mut settings = Vec::new();
-        if job.capture.is_some() || job.write.is_some() {
-            settings = self.environment.meaningful();
-            for (name, value) in txn.local_settings.iter().filter(|(name, _)| is_meaningful(name)) {
-                settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-                settings.push((name.clone(), value.clone()));
-            }
-        }
         if let (Some(plan), Some(captured)) = (&job.capture, captured) {
             let formats = if job.aside.is_binary { Format::Binary } else { Format::Text };
             if let Some(failure) = shipping::loss(plan, formats, &settings) {
@@ -698,9 +700,7 @@ impl Session {
                 }
                 other => other.clone(),
             };
-            let reach = (job.aside.bulk != Bulk::No).then(|| job.access.as_slice().into());
-            let one_row = job.aside.bulk.is_one_row(&job.access);
-            writes.push(Write { what, captured: false, rows: answer.rows, reach, one_row });
+            writes.push(job.logged(what, answer.rows));
         }
         if !writes.is_empty() {
             txn.note_writes(writes, settings);
