@@ -46,9 +46,16 @@ impl Raw {
         self.message(b"S", &[])
     }
 
-    /// Sends everything; the cells of single-column rows, descriptions of rows, command tags, error codes, and what the server
-    /// says of settings once it is ready, in order.
-    pub fn answers(&mut self, dsn: &str) -> String {
+    pub fn describe_statement(&mut self, name: &str) -> &mut Raw {
+        self.message(b"D", &[b"S", name.as_bytes(), b"\0"])
+    }
+
+    pub fn close_statement(&mut self, name: &str) -> &mut Raw {
+        self.message(b"C", &[b"S", name.as_bytes(), b"\0"])
+    }
+
+    /// Sends everything; what is answered, from the startup on.
+    fn exchange(&mut self, dsn: &str) -> Vec<(u8, Vec<u8>)> {
         let port: u16 = super::parameter(dsn, "port").parse().unwrap();
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         let mut startup = Raw(Vec::new());
@@ -60,11 +67,33 @@ impl Raw {
         stream.write_all(&self.0).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
-        let (mut found, mut heard, mut is_ready) = (Vec::new(), Vec::new(), false);
-        let mut rest = &answer[..];
+        let (mut messages, mut rest) = (Vec::new(), &answer[..]);
         while let [tag, len @ ..] = rest {
             let len = u32::from_be_bytes(len[..4].try_into().unwrap()) as usize;
-            let body = &rest[5..=len];
+            messages.push((*tag, rest[5..=len].to_vec()));
+            rest = &rest[len + 1..];
+        }
+        messages
+    }
+
+    /// Sends everything; the letters of the messages that answer it, command tags in brackets, and a space at each
+    /// ReadyForQuery.
+    pub fn letters(&mut self, dsn: &str) -> String {
+        let messages = self.exchange(dsn);
+        let begun = messages.iter().position(|(tag, _)| *tag == b'Z').unwrap();
+        let letter = |(tag, body): &(u8, Vec<u8>)| match tag {
+            b'C' => format!("[{}]", String::from_utf8_lossy(body.strip_suffix(b"\0").unwrap())),
+            b'Z' => " ".to_owned(),
+            tag => (*tag as char).to_string(),
+        };
+        messages[begun + 1..].iter().map(letter).collect::<String>().trim_end().to_owned()
+    }
+
+    /// Sends everything; the cells of single-column rows, descriptions of rows, command tags, error codes, and what the server
+    /// says of settings once it is ready, in order.
+    pub fn answers(&mut self, dsn: &str) -> String {
+        let (mut found, mut heard, mut is_ready) = (Vec::new(), Vec::new(), false);
+        for (tag, body) in self.exchange(dsn) {
             match tag {
                 b'D' => found.push(String::from_utf8_lossy(&body[6..]).into_owned()),
                 b'C' => found.push(String::from_utf8_lossy(body.strip_suffix(b"\0").unwrap()).into_owned()),
@@ -86,7 +115,6 @@ impl Raw {
                 }
                 _ => {}
             }
-            rest = &rest[len + 1..];
         }
         found.join(", ")
     }

@@ -1,11 +1,9 @@
 //! Portals of statements that write, of which clients fetch some rows only, or execute twice: every replica holds all.
 
 use super::clients::{block_on, connect, rows};
-use super::parameter;
+use super::cursors::Raw;
 use super::three::Three;
 use futures_util::{StreamExt, pin_mut};
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use tokio_postgres::Client;
 
 async fn prepare() -> (Three, Client) {
@@ -23,58 +21,6 @@ async fn prepare() -> (Three, Client) {
     (three, client)
 }
 
-/// The messages that a server sends to some of a client's, by their first letters; CommandComplete by its words.
-struct Raw(TcpStream);
-
-impl Raw {
-    fn connect(dsn: &str) -> Raw {
-        let port: u16 = parameter(dsn, "port").parse().unwrap();
-        let mut raw = Raw(TcpStream::connect(("127.0.0.1", port)).unwrap());
-        let mut startup = 196_608_i32.to_be_bytes().to_vec();
-        startup.extend_from_slice(b"user\0");
-        startup.extend_from_slice(parameter(dsn, "user").as_bytes());
-        startup.extend_from_slice(b"\0database\0postgres\0\0");
-        let len = (startup.len() + 4) as i32;
-        raw.0.write_all(&[&len.to_be_bytes()[..], &startup].concat()).unwrap();
-        raw.answer();
-        raw
-    }
-
-    fn answer(&mut self) -> String {
-        let mut shown = String::new();
-        loop {
-            let mut head = [0; 5];
-            self.0.read_exact(&mut head).unwrap();
-            let len = u32::from_be_bytes(head[1..].try_into().unwrap()) as usize - 4;
-            let mut body = vec![0; len];
-            self.0.read_exact(&mut body).unwrap();
-            match head[0] {
-                b'C' => shown += &format!("[{}]", String::from_utf8_lossy(&body[..len - 1])),
-                b'Z' => return shown,
-                tag => shown.push(tag as char),
-            }
-        }
-    }
-
-    /// Parse, Bind to the portal "p", and Executes of so many rows; then Sync.
-    fn run(&mut self, sql: &str, executes: &[i32]) -> String {
-        let mut messages = Vec::new();
-        let mut put = |tag: u8, body: &[u8]| {
-            messages.push(tag);
-            messages.extend_from_slice(&(body.len() as i32 + 4).to_be_bytes());
-            messages.extend_from_slice(body);
-        };
-        put(b'P', &[b"\0", sql.as_bytes(), b"\0\0\0"].concat());
-        put(b'B', b"p\0\0\0\0\0\0\0\0");
-        for max_rows in executes {
-            put(b'E', &[b"p\0", &max_rows.to_be_bytes()[..]].concat());
-        }
-        put(b'S', b"");
-        self.0.write_all(&messages).unwrap();
-        self.answer()
-    }
-}
-
 #[test]
 fn rows_that_were_not_fetched_are_written_everywhere_and_no_row_twice() {
     block_on(async {
@@ -82,8 +28,8 @@ fn rows_that_were_not_fetched_are_written_everywhere_and_no_row_twice() {
         let server = &three.file.replicas[0].dsn;
         let alone = connect(server).await;
         alone.batch_execute("CREATE DATABASE alone").await.unwrap();
-        let mut raw = Raw::connect(&three.file.client.dsn);
-        let cases: [(&str, &[i32], &str); 8] = [
+        let dsn = &three.file.client.dsn;
+        let cases: [(&str, &[u32], &str); 8] = [
             ("INSERT INTO numbered (k) SELECT n FROM generate_series(1, 10) n RETURNING id", &[1], "12Ds"),
             ("INSERT INTO drawn (id) VALUES (1), (2), (3) RETURNING id", &[1], "12Ds"),
             ("INSERT INTO drawn (id) VALUES (4), (5), (6) RETURNING u", &[2, 1, 5], "12DDsDs[INSERT 0 0]"),
@@ -102,7 +48,12 @@ fn rows_that_were_not_fetched_are_written_everywhere_and_no_row_twice() {
             ("UPDATE plain SET v = v + 1 WHERE id > 15", &[1], "12[UPDATE"),
         ];
         for (sql, executes, expected) in cases {
-            let answer = raw.run(sql, executes);
+            let mut raw = Raw::default();
+            raw.parse("", sql).bind("p", "");
+            for max_rows in executes {
+                raw.execute("p", *max_rows);
+            }
+            let answer = raw.sync().letters(dsn);
             assert!(answer.starts_with(expected), "{sql}: {answer}");
         }
         let counts = "SELECT (SELECT count(*) FROM numbered), (SELECT count(*) FROM drawn), (SELECT count(*) FROM plain)";
@@ -160,38 +111,27 @@ fn a_portal_that_writes_is_recorded_once_however_it_is_fetched() {
 fn messages_before_a_command_of_the_session_are_not_made_up() {
     block_on(async {
         let (three, _) = prepare().await;
-        let mut raw = Raw::connect(&three.file.client.dsn);
-        let wrong = |sql: &str| {
-            let mut messages = Vec::new();
-            for sql in [sql, "BEGIN"] {
-                let parse = [b"\0", sql.as_bytes(), b"\0\0\0"].concat();
-                messages.push(b'P');
-                messages.extend_from_slice(&(parse.len() as i32 + 4).to_be_bytes());
-                messages.extend_from_slice(&parse);
-                messages.extend_from_slice(b"D\0\0\0\x06S\0");
-            }
-            messages.extend_from_slice(b"B\0\0\0\x0c\0\0\0\0\0\0\0\0E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04");
-            messages
+        let dsn = &three.file.client.dsn;
+        let before_begin = |sql: &str| {
+            let mut raw = Raw::default();
+            raw.parse("", sql).describe_statement("").parse("", "BEGIN").describe_statement("");
+            raw.bind("", "").execute("", 0).sync().letters(dsn)
         };
-        raw.0.write_all(&wrong("SELECT id, v FROM plain WHERE id = $1")).unwrap();
-        assert_eq!(raw.answer(), "1tT1tn2[BEGIN]");
-        raw.run("ROLLBACK", &[0]);
-        raw.0.write_all(&wrong("SELECT * FROM nix")).unwrap();
-        assert_eq!(raw.answer(), "E");
-        assert_eq!(raw.run("SELECT v FROM plain WHERE id = 1", &[0]), "12D[SELECT 1]");
+        assert_eq!(before_begin("SELECT id, v FROM plain WHERE id = $1"), "1tT1tn2[BEGIN]");
+        assert_eq!(before_begin("SELECT * FROM nix"), "E");
         // An error that is found here comes after the answers to what stands before it, and what was prepared stays so.
-        raw.0.write_all(b"P\0\0\0\x11a\0SELECT 1\0\0\0P\0\0\0\x11a\0SELECT 2\0\0\0S\0\0\0\x04").unwrap();
-        assert_eq!(raw.answer(), "1E");
-        raw.0.write_all(b"B\0\0\0\x0d\0a\0\0\0\0\0\0\0E\0\0\0\x09\0\0\0\0\0S\0\0\0\x04").unwrap();
-        assert_eq!(raw.answer(), "2D[SELECT 1]");
+        let mut raw = Raw::default();
+        raw.parse("a", "SELECT 1").parse("a", "SELECT 2").sync();
+        raw.bind("", "a").execute("", 0).sync();
+        assert_eq!(raw.letters(dsn), "1E 2D[SELECT 1]");
         // Messages that a query follows without a Sync are answered before it.
-        raw.0.write_all(b"C\0\0\0\x07Sa\0Q\0\0\0\x0dSELECT 3\0").unwrap();
-        assert_eq!(raw.answer(), "3TD[SELECT 1]");
-        raw.0.write_all(b"Q\0\0\0\x16START TRANSACTION\0").unwrap();
-        assert_eq!(raw.answer(), "[START TRANSACTION]");
-        assert_eq!(raw.run("SELECT 1 / 0", &[0]), "1E");
-        raw.0.write_all(b"Q\0\0\0\x0aBEGIN\0").unwrap();
-        assert_eq!(raw.answer(), "E");
+        let mut raw = Raw::default();
+        raw.parse("a", "SELECT 1").close_statement("a").query("SELECT 3");
+        assert_eq!(raw.letters(dsn), "13TD[SELECT 1]");
+        let mut raw = Raw::default();
+        raw.query("START TRANSACTION").parse("", "SELECT 1 / 0").bind("", "").execute("", 0).sync();
+        raw.query("BEGIN").query("ROLLBACK");
+        assert_eq!(raw.letters(dsn), "[START TRANSACTION] 1E E [ROLLBACK]");
     });
 }
 
@@ -222,23 +162,11 @@ fn portals_bound_ahead_of_others_are_recorded_as_themselves() {
         txn.commit().await.unwrap();
         three.assert_identical();
         // In one pipeline, before one Sync.
-        let mut raw = Raw::connect(&three.file.client.dsn);
-        let mut messages = Vec::new();
-        let mut put = |tag: u8, body: &[u8]| {
-            messages.push(tag);
-            messages.extend_from_slice(&(body.len() as i32 + 4).to_be_bytes());
-            messages.extend_from_slice(body);
-        };
-        let sqls = ["UPDATE plain SET v = 100 WHERE id = 2", "UPDATE plain SET v = v + 1 WHERE id = 2"];
-        for (name, sql) in ["a", "b"].iter().zip(sqls) {
-            put(b'P', &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"].concat());
-            put(b'B', &[name.as_bytes(), b"\0", name.as_bytes(), b"\0\0\0\0\0\0\0"].concat());
-        }
-        put(b'E', b"a\0\0\0\0\0");
-        put(b'E', b"b\0\0\0\0\0");
-        put(b'S', b"");
-        raw.0.write_all(&messages).unwrap();
-        assert_eq!(raw.answer(), "1212[UPDATE 1][UPDATE 1]");
+        let mut raw = Raw::default();
+        raw.parse("a", "UPDATE plain SET v = 100 WHERE id = 2").bind("a", "a");
+        raw.parse("b", "UPDATE plain SET v = v + 1 WHERE id = 2").bind("b", "b");
+        raw.execute("a", 0).execute("b", 0).sync();
+        assert_eq!(raw.letters(&three.file.client.dsn), "1212[UPDATE 1][UPDATE 1]");
         assert_eq!(rows(&client, "SELECT v FROM plain WHERE id = 2").await, "101");
         three.assert_identical();
     });
