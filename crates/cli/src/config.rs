@@ -20,7 +20,8 @@ section! {
         /// The file with users and passwords, as seen from the folder of this file. It must not be readable for
         /// everybody. `onecopy config --example-secrets` prints one.
         secrets: PathBuf = PathBuf::from("onecopy.secrets.toml");
-        /// Threads that serve connections; 0 takes one for each processor.
+        /// Threads that serve connections; 0 takes one for each processor, or for each two if a replica runs on this
+        /// machine.
         workers: u32 = 0, in 0..=1024;
         /// Where clients connect.
         listen: Listen = Listen::default();

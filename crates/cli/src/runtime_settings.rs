@@ -4,7 +4,7 @@ use crate::config::{AuthMethod, ClientTlsMode, Config, Durability, Loaded, Repli
 use onecopy_runtime::settings::{
     ClientAuth, Limits, LogSettings, ReplicaSettings, ReplicaTls, Settings, TlsSettings, UserSettings,
 };
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::thread::available_parallelism;
 
 /// What the runtime is started with. The configuration was checked, so it names exactly one database.
@@ -36,12 +36,23 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
     }
 }
 
-/// Threads that serve connections.
+/// Threads that serve connections. Servers on the same machine need more of it than onecopy does: it leaves them half of
+/// the processors, and what fewer threads serve together costs each of them less.
 fn workers(config: &Config) -> usize {
+    let processors = available_parallelism().map_or(1, usize::from);
+    let mut replicas = config.databases.iter().flat_map(|database| &database.replicas);
     match config.workers {
-        0 => available_parallelism().map_or(1, usize::from),
+        0 if replicas.any(|replica| is_here(&replica.host)) => processors.div_ceil(2),
+        0 => processors,
         given => count(given),
     }
+}
+
+/// Whether a host is surely this machine: a folder of sockets, or an address that leaves no machine.
+fn is_here(host: &str) -> bool {
+    host.starts_with('/')
+        || host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn addresses(config: &Config) -> Vec<String> {
@@ -113,4 +124,19 @@ fn count(number: u32) -> usize {
 
 fn bytes(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_here;
+
+    #[test]
+    fn hosts_that_are_surely_this_machine() {
+        for host in ["/var/run/postgresql", "127.0.0.1", "127.3.2.1", "::1", "Localhost"] {
+            assert!(is_here(host), "{host}");
+        }
+        for host in ["10.0.0.1", "db1.example.org", "localhost.example.org", "fe80::1", ""] {
+            assert!(!is_here(host), "{host}");
+        }
+    }
 }

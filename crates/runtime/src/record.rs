@@ -19,13 +19,16 @@ const KIND_COPY: u8 = 3;
 const FLAG_CAPTURED: u8 = 1;
 const ROWS_UNKNOWN: u64 = u64::MAX;
 
+/// Names and values of settings. Most writes of a session are made under the same ones.
+pub type Settings = Arc<[(String, String)]>;
+
 /// What one transaction wrote.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Record {
     /// The role that wrote; empty for onecopy itself.
     pub user: String,
     /// Session settings that may change what a statement means.
-    pub settings: Vec<(String, String)>,
+    pub settings: Settings,
     /// In the order of execution.
     pub writes: Vec<Write>,
 }
@@ -74,7 +77,7 @@ impl Record {
         out.put_u8(VERSION);
         put_str(&mut out, &self.user);
         out.put_u32_le(self.settings.len() as u32);
-        for (name, value) in &self.settings {
+        for (name, value) in self.settings.iter() {
             put_str(&mut out, name);
             put_str(&mut out, value);
         }
@@ -93,7 +96,7 @@ impl Record {
             return Err(BadRecord("unknown version"));
         }
         let user = take_str(&mut body)?;
-        let settings = take_many(&mut body, |body| Ok((take_str(body)?, take_str(body)?)))?;
+        let settings = take_many(&mut body, |body| Ok((take_str(body)?, take_str(body)?)))?.into();
         let writes = take_many(&mut body, Write::decode)?;
         if body.has_remaining() {
             Err(BadRecord("bytes after the end"))
@@ -204,7 +207,7 @@ mod tests {
         let write = |what| Write { captured: true, rows: Some(3), ..Write::new(what) };
         Record {
             user: "shop".into(),
-            settings: vec![("TimeZone".into(), "UTC".into())],
+            settings: [("TimeZone".into(), "UTC".into())].into(),
             writes: vec![
                 Write::new(What::Text("UPDATE t SET a = 1".into())),
                 write(What::prepared("DELETE FROM t WHERE a = $1", &[23], Bytes::from_static(&[0, 0, 0, 1]))),

@@ -7,6 +7,7 @@ use onecopy_classify::Catalogue;
 
 use crate::agent::quote;
 use crate::lane::Lane;
+use crate::record::Settings;
 
 /// The settings of a session.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub struct Environment {
     /// What RESET goes back to.
     initial: Arc<Vec<Setting>>,
     hash: u64,
+    /// Those that may change what a statement means, as records carry them.
+    meaningful: Settings,
     meaningful_hash: u64,
 }
 
@@ -80,13 +83,8 @@ impl Environment {
     }
 
     /// Names and values of those that may change what a statement means, for a record.
-    pub fn meaningful(&self) -> Vec<(String, String)> {
-        let meaningful = |setting: &&Setting| is_meaningful(&setting.name);
-        self.settings
-            .iter()
-            .filter(meaningful)
-            .filter_map(|setting| Some((setting.name.clone(), setting.value.clone()?)))
-            .collect()
+    pub fn meaningful(&self) -> &Settings {
+        &self.meaningful
     }
 
     /// The value of a setting, if the session has set it.
@@ -147,6 +145,8 @@ impl Environment {
         let meaningful: Vec<&Setting> =
             self.settings.iter().filter(|setting| is_meaningful(&setting.name)).collect();
         self.meaningful_hash = if meaningful.is_empty() { 0 } else { hash_of(&meaningful) };
+        let of_setting = |setting: &&Setting| Some((setting.name.clone(), setting.value.clone()?));
+        self.meaningful = meaningful.iter().filter_map(of_setting).collect();
         self.hash = if self.settings.is_empty() { 0 } else { hash_of(&self.settings) };
     }
 }

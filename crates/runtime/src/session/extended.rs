@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
-use onecopy_classify::{Determinism, FrozenValue, Kind, ParamValue};
+use onecopy_classify::{Class, Determinism, FrozenValue, Kind, ParamValue};
 use onecopy_wire::Format;
 use onecopy_wire::frontend::{Bind, Named, Parse, Target};
 use onecopy_wire::sqlstate::SqlState;
@@ -30,8 +30,28 @@ pub struct PreparedStatement {
     pub(super) classified: parking_lot::Mutex<Option<Classified>>,
     /// Settings by which servers read texts and definitions, under which it returns what the client was told.
     told_under: parking_lot::Mutex<Option<(u64, u64)>>,
+    /// As it was rendered last with parameters for its frozen values.
+    pub(super) rendered: parking_lot::Mutex<Option<Rendered>>,
     /// Types as PREPARE has declared them.
     pub declared: Vec<String>,
+}
+
+/// A prepared statement as lanes prepare it.
+pub(super) struct Rendered {
+    class: Arc<Class>,
+    in_block: bool,
+    preparation: Preparation,
+}
+
+impl Rendered {
+    pub fn new(class: &Arc<Class>, in_block: bool, preparation: &Preparation) -> Rendered {
+        Rendered { class: class.clone(), in_block, preparation: preparation.clone() }
+    }
+
+    /// The preparation, if it was rendered for this class in such surroundings.
+    pub fn of(&self, class: &Arc<Class>, in_block: bool) -> Option<&Preparation> {
+        (Arc::ptr_eq(&self.class, class) && self.in_block == in_block).then_some(&self.preparation)
+    }
 }
 
 /// What was found out about a prepared statement.
@@ -58,6 +78,7 @@ impl PreparedStatement {
             preparation: Preparation::new(sql, types),
             classified: parking_lot::Mutex::new(None),
             told_under: parking_lot::Mutex::new(None),
+            rendered: parking_lot::Mutex::new(None),
             declared: Vec::new(),
         }
     }

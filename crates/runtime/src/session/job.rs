@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use onecopy_classify::moment_text::may_keep_moment;
 use onecopy_classify::{
     Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised,
 };
@@ -12,7 +13,7 @@ use onecopy_wire::frontend::Bind;
 use super::Session;
 use super::captured::captures_binary;
 use super::client::ClientError;
-use super::extended::{Portal, PreparedStatement};
+use super::extended::{Portal, PreparedStatement, Rendered};
 use super::read_phase::Past;
 use super::shipping;
 use super::unit::{Preparation, Repeated, Request, Step};
@@ -279,8 +280,26 @@ pub(super) fn rendered(
     if rewrite.is_empty() {
         return prepared.preparation.clone();
     }
-    let sql = rewrite.render_extended(&statement.sql, statement.layout.layout(), statement.class.params_max);
-    Preparation::new(&sql, &prepared.types)
+    let render = || {
+        let sql =
+            rewrite.render_extended(&statement.sql, statement.layout.layout(), statement.class.params_max);
+        Preparation::new(&sql, &prepared.types)
+    };
+    if capture.is_some() {
+        return render();
+    }
+    let mut rendered = prepared.rendered.lock();
+    let known = rendered.as_ref().and_then(|rendered| rendered.of(&statement.class, in_block));
+    match known {
+        Some(preparation) => preparation.clone(),
+        None => {
+            let preparation = render();
+            // What a server has once read as a moment must be read anew each time.
+            let lasts = !may_keep_moment(&preparation.sql);
+            *rendered = lasts.then(|| Rendered::new(&statement.class, in_block, &preparation));
+            preparation
+        }
+    }
 }
 
 /// The statement with its constants as parameters, so that the other replicas need not parse each one anew.

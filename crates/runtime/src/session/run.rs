@@ -18,14 +18,14 @@ use super::home::{Home, Turn};
 use super::job::{Job, Quiet};
 use super::prepared_read::PlacedRead;
 use super::read_phase::{Past, Read, ReadPhase};
-use super::txn::{Lane, Settings, Told, Txn};
+use super::txn::{Lane, Told, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Request, Sink, UnitError, Watch};
 use super::{Done, Session, shipping};
 use crate::classifier::{Statement, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
 use crate::lane::{self, LaneError};
-use crate::record::What;
+use crate::record::{Settings, What};
 use crate::scheduler::Directive;
 use crate::server::cancel::Whereabouts;
 
@@ -621,13 +621,17 @@ impl Session {
 
     /// Settings that a record must carry.
     pub(super) fn settings_of_writes(&self) -> Settings {
-        let mut settings = self.environment.meaningful();
         let local = self.txn.iter().flat_map(|txn| &txn.local_settings);
-        for (name, value) in local.filter(|(name, _)| is_meaningful(name)) {
+        let mut local = local.filter(|(name, _)| is_meaningful(name)).peekable();
+        if local.peek().is_none() {
+            return self.environment.meaningful().clone();
+        }
+        let mut settings = self.environment.meaningful().to_vec();
+        for (name, value) in local {
             settings.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
             settings.push((name.clone(), value.clone()));
         }
-        settings
+        settings.into()
     }
 
     /// Keeps what the statement did: its write for the record, its read for validation. An error of the inner kind
@@ -662,7 +666,7 @@ impl Session {
         }
         let read_under = if in_read_phase { self.reads_under() } else { 0 };
         let keeps_writes = job.capture.is_some() || job.write.is_some();
-        let settings = if keeps_writes { self.settings_of_writes() } else { Vec::new() };
+        let settings = if keeps_writes { self.settings_of_writes() } else { Settings::default() };
         let Some(txn) = self.txn.as_mut() else { return Ok(Vec::new()) };
         if in_read_phase {
             if let Some(step) = &job.repeat {

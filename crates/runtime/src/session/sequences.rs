@@ -197,7 +197,7 @@ impl Session {
         .await;
         match result {
             Ok(drawn) => {
-                let settings = self.environment.meaningful();
+                let settings = self.settings_of_writes();
                 let txn = self.txn.as_mut()?;
                 txn.home = Some(lane);
                 let (first, text) = drawn?;

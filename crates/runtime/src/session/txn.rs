@@ -7,7 +7,7 @@ use crate::agent::{quote, quote_identifier};
 use crate::errors::Failure;
 use crate::notifications::Notification;
 use crate::pool::Lent;
-use crate::record::{What, Write};
+use crate::record::{Settings, What, Write};
 use crate::session::environment::Environment;
 use crate::session::home::Turn;
 use crate::session::read_phase::{BYTES_MAX, ReadPhase};
@@ -65,7 +65,7 @@ pub struct Txn {
     /// Microseconds since 1970 at which it began: its `now()`.
     pub started_micros: i64,
     /// What SET LOCAL has set, for the record.
-    pub local_settings: Settings,
+    pub local_settings: Vec<(String, String)>,
     /// The session's settings when it began, to return to on rollback.
     pub environment_before: Environment,
     /// What the client has heard of settings in it.
@@ -73,9 +73,6 @@ pub struct Txn {
     /// The replica whose object ids it has been shown.
     pub shown_catalogue_of: Option<ReplicaId>,
 }
-
-/// Names and values.
-pub type Settings = Vec<(String, String)>;
 
 /// A lane of a transaction.
 pub struct Lane {
@@ -90,7 +87,7 @@ pub struct Savepoint {
     pub read_only: bool,
     pub refuses_writes: bool,
     pub write_settings: Option<[Settings; 2]>,
-    pub local_settings: Settings,
+    pub local_settings: Vec<(String, String)>,
     pub environment: Environment,
     /// With the values that the client had been told last.
     pub told: Vec<(Told, String)>,
@@ -222,7 +219,7 @@ impl Txn {
     /// What was written, with the settings that must be in force before; in the end they are in force again.
     pub fn take_writes(&mut self) -> (Settings, Vec<Write>) {
         let mut writes = std::mem::take(&mut self.writes);
-        let Some([first, last]) = self.write_settings.take() else { return (Settings::new(), writes) };
+        let Some([first, last]) = self.write_settings.take() else { return (Settings::default(), writes) };
         writes.extend(changes(&last, &first));
         (first, writes)
     }
@@ -241,6 +238,9 @@ impl Txn {
 
 /// Commands of a record that make the settings `to` of `from`, up to the end of the database transaction.
 fn changes(from: &Settings, to: &Settings) -> Vec<Write> {
+    if from == to {
+        return Vec::new();
+    }
     let command = |sql| Write::new(What::Text(sql));
     let set = to.iter().filter(|setting| !from.contains(setting));
     let set = set.map(|(name, value)| {
