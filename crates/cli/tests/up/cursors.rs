@@ -89,6 +89,26 @@ impl Raw {
         messages[begun + 1..].iter().map(letter).collect::<String>().trim_end().to_owned()
     }
 
+    /// Sends everything; what is answered: the letter of each message with what it says, but for notices, settings and where in
+    /// its source the server found an error.
+    pub fn told(&mut self, dsn: &str) -> Vec<String> {
+        let messages = self.exchange(dsn);
+        let begun = messages.iter().position(|(tag, _)| *tag == b'Z').unwrap();
+        let text = |body: &[u8]| String::from_utf8_lossy(body).into_owned();
+        let shown = |(tag, body): &(u8, Vec<u8>)| match tag {
+            b'N' | b'S' => None,
+            b'E' => {
+                let fields = body.split(|byte| *byte == 0);
+                let said = fields.filter(|field| matches!(field.first(), Some(b'C' | b'M'))).map(text);
+                Some(format!("E {}", said.collect::<Vec<_>>().join(" ")))
+            }
+            // Tables have other numbers in another database.
+            b'T' => Some(format!("T {}", u16::from_be_bytes([body[0], body[1]]))),
+            tag => Some(format!("{} {}", *tag as char, text(body).escape_default())),
+        };
+        messages[begun + 1..].iter().filter_map(shown).collect()
+    }
+
     /// Sends everything; the cells of single-column rows, descriptions of rows, command tags, error codes, and what the server
     /// says of settings once it is ready, in order.
     pub fn answers(&mut self, dsn: &str) -> String {

@@ -10,6 +10,7 @@ mod copies;
 mod cursors;
 mod failures;
 mod fetched;
+mod messages;
 mod notifications;
 mod object_ids;
 mod prepared_reads;

@@ -473,6 +473,7 @@ impl Session {
         }
         if let Some(txn) = self.txn.as_mut() {
             txn.cursors |= max_rows_at_lane > 0;
+            txn.ended_portals |= !portal_name.is_empty();
         }
         if self.txn.is_some() {
             match self.rebind_in_block(portal_name, &portal).await? {

@@ -441,8 +441,7 @@ impl Session {
             Err(error) => return Ok(self.lane_unavailable(id, op, replica, error)),
         };
         let opens = matches!(how, How::Home { open: true } | How::Snapshot { open: true });
-        let has_cursors = |txn: &&Txn| txn.cursors && txn.read_phase.has_reads();
-        if opens && self.txn.as_ref().filter(has_cursors).is_some() {
+        if opens && self.txn.as_ref().is_some_and(Txn::repeats_reads) {
             // Nothing that it has read has changed: its cursors are opened and moved as they were.
             let commands = std::mem::take(&mut commands);
             if let Err(error) = self.repeat_read_phase(&mut lane, &commands, false).await {

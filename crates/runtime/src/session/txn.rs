@@ -44,6 +44,8 @@ pub struct Txn {
     pub is_everywhere: bool,
     /// Cursors or portals may be open in the middle of their rows: the home must have them, too.
     pub cursors: bool,
+    /// It may execute named portals again that were executed to their end: if the home has them, they are without rows there, too.
+    pub ended_portals: bool,
     pub writes: Vec<Write>,
     pub writes_bytes: usize,
     /// Settings that were in force at the first write, then at the last one.
@@ -160,6 +162,7 @@ impl Txn {
             read_phase: ReadPhase::default(),
             is_everywhere: false,
             cursors: false,
+            ended_portals: false,
             writes: Vec::new(),
             writes_bytes: 0,
             write_settings: None,
@@ -224,6 +227,11 @@ impl Txn {
         (first, writes)
     }
 
+    /// Whether its reads are done again at its home although nothing of what they read has changed.
+    pub fn repeats_reads(&self) -> bool {
+        (self.cursors || self.ended_portals) && self.read_phase.has_reads()
+    }
+
     /// Why a transaction that leaves its read phase cannot bring its cursors along.
     pub fn lost_cursors(&self) -> Option<Failure> {
         (self.cursors && self.read_phase.has_lost_reads()).then(|| {
@@ -278,6 +286,22 @@ mod tests {
         assert!(!txn.is_untouched());
         txn.read_phase.note(read(&" ".repeat(BYTES_MAX)));
         assert!(!txn.read_phase.has_reads() && txn.read_phase.has_lost_reads() && !txn.is_untouched());
+    }
+
+    #[test]
+    fn reads_are_repeated_where_portals_may_be_executed_again() {
+        let mut txn = Txn::new(TxnId(1), true, 0, &Environment::default());
+        txn.ended_portals = true;
+        assert!(!txn.repeats_reads(), "there is nothing to be repeated");
+        let read = |text: &str| {
+            Past::Read(Read { request: Request::Simple(text.to_owned()), hash: 1, read_under: 0 })
+        };
+        txn.read_phase.note(read("SELECT 1"));
+        assert!(txn.repeats_reads());
+        txn.read_phase.note(read(&" ".repeat(BYTES_MAX)));
+        assert!(!txn.repeats_reads() && txn.lost_cursors().is_none(), "it goes on without them");
+        txn.cursors = true;
+        assert!(txn.lost_cursors().is_some());
     }
 
     #[test]

@@ -1,0 +1,53 @@
+//! Messages of the extended protocol, one by one: clients hear what one server would have told them.
+//!
+//! Every case is sent to a server by itself, too, and the answers are compared with its.
+
+use super::clients::{block_on, connect};
+use super::cursors::Raw;
+use super::{Up, folder};
+use onecopy_cluster::ClusterFile;
+
+/// What a case is about, and what it sends.
+type Case = (&'static str, fn(&mut Raw));
+
+const PREPARE: &str = "DROP TABLE IF EXISTS t; CREATE TABLE t (id int PRIMARY KEY, v int);
+                       INSERT INTO t SELECT n, 0 FROM generate_series(1, 4) n";
+
+#[test]
+fn messages_are_answered_as_by_one_server() {
+    let dir = folder();
+    let _up = Up::ready(dir.path(), 2);
+    let file = ClusterFile::read(dir.path()).unwrap();
+    let server = &file.replicas[0].dsn;
+    block_on(async {
+        connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
+        let alone = server.replace("dbname=postgres", "dbname=alone");
+        assert_ne!(alone, *server);
+        for (name, send) in PORTALS {
+            let mut answers = Vec::new();
+            for dsn in [&file.client.dsn, &alone] {
+                connect(dsn).await.batch_execute(PREPARE).await.unwrap();
+                let mut raw = Raw::default();
+                send(&mut raw);
+                answers.push(raw.told(dsn));
+            }
+            assert_eq!(answers[0], answers[1], "{name}: onecopy's answers, and the server's");
+        }
+    });
+}
+
+const PORTALS: &[Case] = &[
+    ("a read is fetched in parts before and after a write of its implicit transaction", |raw| {
+        raw.parse("", "SELECT generate_series(1, 10)").bind("p", "").execute("p", 3);
+        raw.parse("", "UPDATE t SET v = 1").bind("", "").execute("", 0).execute("p", 3).sync();
+    }),
+    ("a portal that was executed to its end has no rows after a write either", |raw| {
+        raw.query("BEGIN").parse("s", "SELECT id FROM t ORDER BY id").bind("p", "s").execute("p", 0).sync();
+        raw.query("UPDATE t SET v = 1").execute("p", 3).sync().execute("p", 0).sync().query("COMMIT");
+    }),
+    ("a portal that was executed to its end goes with its savepoint", |raw| {
+        raw.query("BEGIN").parse("s", "SELECT id FROM t ORDER BY id").query("SAVEPOINT one");
+        raw.bind("p", "s").execute("p", 0).sync().query("ROLLBACK TO one");
+        raw.query("UPDATE t SET v = 1").execute("p", 0).sync().query("ROLLBACK");
+    }),
+];
