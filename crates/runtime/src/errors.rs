@@ -156,6 +156,11 @@ impl Failure {
         )
     }
 
+    /// A value or column that is wanted in a format that there is not.
+    pub fn of_format(code: i16) -> Failure {
+        Failure::new(SqlState::INVALID_PARAMETER_VALUE, format!("unsupported format code: {code}"))
+    }
+
     pub fn of_lane(error: &LaneError) -> Failure {
         match error {
             LaneError::Database(fields) => Failure {

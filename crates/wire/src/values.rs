@@ -21,27 +21,42 @@ impl Format {
             Format::Binary => 1,
         }
     }
+
+    fn of_code(code: &[u8]) -> Format {
+        if code == [0, 1] { Format::Binary } else { Format::Text }
+    }
 }
 
 /// Format codes of a message: none (all text), one (for all values) or one a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Formats<'a> {
-    /// Two bytes a code; each was checked to be 0 or 1.
+    /// Two bytes a code.
     raw: &'a [u8],
 }
 
 impl<'a> Formats<'a> {
-    /// Reads a count and as many codes.
+    /// Reads a count and as many codes, each of which must be known.
     pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Formats<'a>, WireError> {
+        let formats = Formats::read_any(reader)?;
+        match formats.unknown() {
+            Some(code) => Err(reader.invalid("a format code", i64::from(code))),
+            None => Ok(formats),
+        }
+    }
+
+    /// Reads a count and as many codes, whatever they are: see [`Formats::unknown`].
+    #[inline]
+    pub(crate) fn read_any(reader: &mut Reader<'a>) -> Result<Formats<'a>, WireError> {
         let count = reader.u16("the number of format codes")?;
         let raw = reader.bytes(usize::from(count) * 2, "the format codes")?;
-        for code in raw.chunks_exact(2) {
-            if !matches!(code, [0, 0 | 1]) {
-                let value = i64::from(u16::from_be_bytes([code[0], code[1]]));
-                return Err(reader.invalid("a format code", value));
-            }
-        }
         Ok(Formats { raw })
+    }
+
+    /// The first code that stands for no [`Format`], if there is one. Elsewhere it is taken for text.
+    #[must_use]
+    pub fn unknown(&self) -> Option<i16> {
+        let code = self.raw.chunks_exact(2).find(|code| !matches!(code, [0, 0 | 1]))?;
+        Some(i16::from_be_bytes([code[0], code[1]]))
     }
 
     /// Codes that were sent, which need not be the number of values.
@@ -59,12 +74,8 @@ impl<'a> Formats<'a> {
     /// The format of value number `index` (from 0) under the rule of none, one or all.
     #[must_use]
     pub fn of(&self, index: usize) -> Format {
-        let code = match self.len() {
-            0 => 0,
-            1 => self.raw[1],
-            _ => self.raw.get(index * 2 + 1).copied().unwrap_or(0),
-        };
-        if code == 1 { Format::Binary } else { Format::Text }
+        let index = if self.len() == 1 { 0 } else { index };
+        self.raw.get(index * 2..index * 2 + 2).map_or(Format::Text, Format::of_code)
     }
 
     /// Whether every value is text.
@@ -75,7 +86,7 @@ impl<'a> Formats<'a> {
 
     /// The codes as sent.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Format> + use<'a> {
-        self.raw.chunks_exact(2).map(|code| if code[1] == 1 { Format::Binary } else { Format::Text })
+        self.raw.chunks_exact(2).map(Format::of_code)
     }
 
     /// The codes' bytes, two a code, without their count.

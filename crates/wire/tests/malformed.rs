@@ -1,9 +1,11 @@
 //! Bytes that must be refused, as tables: what a broken or hostile peer can put into frames, first packets and
 //! messages. Each case says what is wrong with it.
 
+use onecopy_wire::frontend::Bind;
 use onecopy_wire::startup::{self, SslReply, Start, StartupPacket, VERSION_3_0, VERSION_3_2};
 use onecopy_wire::{
-    BuildError, FrameError, Frames, Head, Malformed, StartupError, WireError, backend, frame, frontend,
+    BuildError, Format, FrameError, Frames, Head, Malformed, StartupError, WireError, backend, frame,
+    frontend,
 };
 
 const MAX: usize = 1 << 20;
@@ -144,8 +146,6 @@ fn messages_of_clients_with_impossible_values() {
         |value| move |error: Malformed| matches!(error, Malformed::Value { value: v, .. } if v == value);
     assert!(value(-2)(client_error(b'B', b"\0\0\0\0\0\x01\xff\xff\xff\xfe\0\0")), "a length below -1");
     assert!(value(i64::from(i32::MIN))(client_error(b'B', b"\0\0\0\0\0\x01\x80\0\0\0\0\0")));
-    assert!(value(2)(client_error(b'B', b"\0\0\0\x01\0\x02\0\0\0\0")), "a format that does not exist");
-    assert!(value(256)(client_error(b'B', b"\0\0\0\0\0\0\0\x01\x01\0")));
     assert!(value(i64::from(b'T'))(client_error(b'D', b"Tname\0")));
     assert_eq!(
         client_error(b'B', b"\0\0\0\x02\0\0\0\0\0\x01\0\0\0\x01a\0\0"),
@@ -154,6 +154,23 @@ fn messages_of_clients_with_impossible_values() {
     for tag in *b"\0AKRTZ1" {
         assert_eq!(client_error(tag, b""), Malformed::UnknownTag { tag });
     }
+}
+
+#[test]
+fn formats_that_do_not_exist_are_read_and_told_of() {
+    let unknown = |body: &[u8]| {
+        let bind = Bind::decode(body).unwrap();
+        let both = bind.param_formats.iter().chain(bind.result_formats.iter());
+        (bind.param_formats.unknown(), bind.result_formats.unknown(), both.collect::<Vec<_>>())
+    };
+    let two = unknown(b"\0\0\0\x01\0\x02\0\0\0\x01\0\x01");
+    assert_eq!(two, (Some(2), None, vec![Format::Text, Format::Binary]));
+    // What the last byte alone says is not enough.
+    let wide = unknown(b"\0\0\0\0\0\0\0\x02\x01\x01\xff\xff");
+    assert_eq!(wide, (None, Some(257), vec![Format::Text; 2]));
+    assert_eq!(unknown(b"\0\0\0\0\0\0\0\x01\xff\xff"), (None, Some(-1), vec![Format::Text]));
+    let wide = Bind::decode(b"\0\0\0\0\0\0\0\x01\x01\x01").unwrap();
+    assert_eq!(wide.result_formats.of(3), Format::Text);
 }
 
 #[test]

@@ -30,6 +30,21 @@ impl Raw {
         self.message(b"B", &[portal.as_bytes(), b"\0", name.as_bytes(), b"\0\0\0\0\0\0\0"])
     }
 
+    /// Bind of the unnamed portal with these formats of parameters, parameters and formats of columns.
+    pub fn bind_as(&mut self, name: &str, params: &[&str], formats: &[i16], results: &[i16]) -> &mut Raw {
+        let count = |len: usize| u16::try_from(len).unwrap().to_be_bytes();
+        let codes = |codes: &[i16]| {
+            [&count(codes.len())[..], &codes.iter().flat_map(|code| code.to_be_bytes()).collect::<Vec<_>>()]
+                .concat()
+        };
+        let mut values = count(params.len()).to_vec();
+        for value in params {
+            values.extend_from_slice(&u32::try_from(value.len()).unwrap().to_be_bytes());
+            values.extend_from_slice(value.as_bytes());
+        }
+        self.message(b"B", &[b"\0", name.as_bytes(), b"\0", &codes(formats), &values, &codes(results)])
+    }
+
     pub fn execute(&mut self, portal: &str, max_rows: u32) -> &mut Raw {
         self.message(b"E", &[portal.as_bytes(), b"\0", &max_rows.to_be_bytes()])
     }

@@ -23,7 +23,7 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        for (name, send) in PORTALS {
+        for (name, send) in [PORTALS, FORMATS].concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
                 connect(dsn).await.batch_execute(PREPARE).await.unwrap();
@@ -49,5 +49,32 @@ const PORTALS: &[Case] = &[
         raw.query("BEGIN").parse("s", "SELECT id FROM t ORDER BY id").query("SAVEPOINT one");
         raw.bind("p", "s").execute("p", 0).sync().query("ROLLBACK TO one");
         raw.query("UPDATE t SET v = 1").execute("p", 0).sync().query("ROLLBACK");
+    }),
+];
+
+const FORMATS: &[Case] = &[
+    ("a column is wanted in a format that there is not", |raw| {
+        raw.parse("", "SELECT 1").bind_as("", &[], &[], &[2]).execute("", 0).sync();
+        raw.parse("", "SELECT 1, 2").bind_as("", &[], &[], &[0, -1]).describe("").execute("", 0).sync();
+        raw.parse("", "INSERT INTO t VALUES (5, 1) RETURNING id")
+            .bind_as("", &[], &[], &[2])
+            .execute("", 0)
+            .sync();
+        raw.parse("", "SHOW work_mem").bind_as("", &[], &[], &[2]).execute("", 0).sync();
+        raw.parse("", "SHOW transaction_isolation").bind_as("", &[], &[], &[2]).execute("", 0).sync();
+        raw.query("SELECT count(*) FROM t");
+    }),
+    ("no column is wanted in a format that there is not", |raw| {
+        raw.parse("", "SELECT 1").bind_as("", &[], &[], &[2]).sync();
+        raw.parse("", "UPDATE t SET v = 1").bind_as("", &[], &[], &[2]).execute("", 0).sync();
+        raw.parse("", "BEGIN").bind_as("", &[], &[], &[2]).execute("", 0).sync();
+    }),
+    ("a parameter comes in a format that there is not", |raw| {
+        let (read, write) = ("SELECT $1::int", "INSERT INTO t VALUES ($1, 1)");
+        raw.parse("", read).bind_as("", &["1"], &[2], &[]).execute("", 0).sync();
+        raw.parse("", write).bind_as("", &["6"], &[257], &[]).execute("", 0).sync();
+        raw.query("BEGIN").parse("", write).bind_as("", &["6"], &[-1], &[]).execute("", 0).sync();
+        raw.query("SELECT 1").query("ROLLBACK").query("SELECT count(*) FROM t");
+        raw.parse("", read).bind_as("", &["1"], &[0, 0], &[]).execute("", 0).sync().query("SELECT 1");
     }),
 ];

@@ -96,6 +96,8 @@ pub struct Portal {
     pub in_block: bool,
     /// It was executed by the session itself, which does so once.
     pub ran: Arc<AtomicBool>,
+    /// The first result format that there is not, if there is one: its execution fails if it returns rows.
+    unknown_format: Option<i16>,
     /// If it writes and has been executed: the rows that the client has not asked for yet.
     pub(super) rest: Arc<parking_lot::Mutex<Option<Rest>>>,
 }
@@ -161,6 +163,9 @@ impl Session {
             let message = format!("prepared statement \"{}\" does not exist", bind.statement);
             return self.fail_after_steps(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message)).await;
         };
+        if let Some(code) = bind.param_formats.unknown().filter(|_| !bind.params.is_empty()) {
+            return self.fail_after_steps(&Failure::of_format(code)).await;
+        }
         if self.embeds_object_ids(&prepared, bind) {
             self.fail(&Failure::unsupported(
                 "a parameter in binary form holds object ids of users' types, which differ between replicas",
@@ -173,7 +178,8 @@ impl Session {
             Err(failure) => return self.fail_statement(&failure).await.map(drop),
         };
         match self.bound(prepared, statement, body).await? {
-            Ok((portal, step)) => {
+            Ok((mut portal, step)) => {
+                portal.unknown_format = bind.result_formats.unknown();
                 self.portals.insert(bind.portal.to_owned(), Arc::new(portal));
                 self.steps.push(step);
             }
@@ -206,7 +212,16 @@ impl Session {
             let (body_kept, frozen) = (body.clone(), Vec::new());
             let ran = Arc::default();
             let rest = Arc::default();
-            let portal = Portal { prepared, statement, body: body_kept, frozen, in_block, ran, rest };
+            let portal = Portal {
+                prepared,
+                statement,
+                body: body_kept,
+                frozen,
+                in_block,
+                ran,
+                unknown_format: None,
+                rest,
+            };
             return Ok(Ok((portal, Step::Bind { statement: plain, body, extra: Vec::new(), again: false })));
         }
         let frozen = match self.freeze(&statement, in_block).await? {
@@ -221,6 +236,7 @@ impl Session {
             frozen,
             in_block,
             ran: Arc::default(),
+            unknown_format: None,
             rest: Arc::default(),
         };
         let determinism = self.determinism(&portal.statement, Some(&portal));
@@ -439,6 +455,9 @@ impl Session {
             let message = format!("portal \"{portal_name}\" does not exist");
             return self.fail_after_steps(&Failure::new(SqlState::INVALID_CURSOR_NAME, message)).await;
         };
+        if let Some(code) = portal.unknown_format.filter(|_| portal.statement.class.effects.returns_rows) {
+            return self.fail_after_steps(&Failure::of_format(code)).await;
+        }
         let runs_whole = self.everywhere.is_none() && runs_whole(&portal.statement.class);
         let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
         if runs_whole && !is_failed && portal.rest.lock().is_some() {
@@ -496,7 +515,7 @@ impl Session {
     }
 
     /// Answers an error that is found in a message here, after what the messages before it are answered.
-    async fn fail_after_steps(&mut self, failure: &Failure) -> Result<(), ClientError> {
+    pub(super) async fn fail_after_steps(&mut self, failure: &Failure) -> Result<(), ClientError> {
         if !self.steps.is_empty() {
             self.run_steps(false).await?;
         }
@@ -604,7 +623,8 @@ impl Session {
             // It is not executed: only the place of a read is what the messages need.
             let (body, frozen, ran) = (Bytes::new(), Vec::new(), Arc::default());
             let rest = Arc::default();
-            let portal = Portal { prepared, statement, body, frozen, in_block: true, ran, rest };
+            let portal =
+                Portal { prepared, statement, body, frozen, in_block: true, ran, unknown_format: None, rest };
             self.steps = steps;
             if self.execute(&portal.statement, Some(&portal)).await? == Done::Failed {
                 self.skipping = true;

@@ -372,7 +372,9 @@ fn with_result_formats(body: &Bytes, plan: &CapturePlan) -> Result<Bytes, Client
     let of_client = match (plan.client_returns, bind.result_formats.len()) {
         (true, 0 | 1) => return Ok(body.clone()),
         (false, 0) => return Ok(body.clone()),
-        (false, 1) if !shipping::needs_text(plan) => return Ok(body.clone()),
+        (false, 1) if !shipping::needs_text(plan) && bind.result_formats.unknown().is_none() => {
+            return Ok(body.clone());
+        }
         // The server takes no notice of formats of columns that there are not.
         (false, _) => None,
         (true, _) => Some(bind.result_formats.iter()),

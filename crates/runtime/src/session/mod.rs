@@ -206,6 +206,15 @@ impl Session {
                     self.on_bad_text(tag, &body).await?;
                     continue;
                 }
+                Err(WireError::Client(Malformed::FormatCount { formats, values, .. })) => {
+                    if !self.skipping {
+                        let what =
+                            format!("bind message has {formats} parameter formats but {values} parameters");
+                        let failure = Failure::new(SqlState::PROTOCOL_VIOLATION, what);
+                        self.fail_after_steps(&failure).await?;
+                    }
+                    continue;
+                }
                 Err(WireError::Client(Malformed::NotUtf8 { .. })) => continue,
                 decoded => decoded?,
             };

@@ -28,7 +28,8 @@ pub struct Bind<'a> {
 }
 
 impl<'a> Bind<'a> {
-    /// Reads the body of a Bind message. All lengths in it are checked.
+    /// Reads the body of a Bind message. All lengths in it are checked, but not whether formats exist: servers answer such an
+    /// error as one of the statement, see [`Formats::unknown`].
     ///
     /// # Errors
     /// [`WireError::Client`] if it is not exactly one Bind.
@@ -37,10 +38,10 @@ impl<'a> Bind<'a> {
         let mut reader = Reader::new(body, Side::Client, MESSAGE);
         let portal = reader.str("the portal's name")?;
         let statement = reader.str("the statement's name")?;
-        let param_formats = Formats::read(&mut reader)?;
+        let param_formats = Formats::read_any(&mut reader)?;
         let params = Values::read(&mut reader, "a parameter")?;
         check_format_count(&reader, MESSAGE, &param_formats, params.len())?;
-        let result_formats = Formats::read(&mut reader)?;
+        let result_formats = Formats::read_any(&mut reader)?;
         reader.finish()?;
         Ok(Bind { portal, statement, param_formats, params, result_formats })
     }
