@@ -26,6 +26,13 @@ impl Raw {
         self.message(b"P", &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"])
     }
 
+    /// Parse with the types of its parameters.
+    pub fn parse_as(&mut self, name: &str, sql: &str, types: &[u32]) -> &mut Raw {
+        let count = u16::try_from(types.len()).unwrap().to_be_bytes();
+        let types: Vec<u8> = types.iter().flat_map(|oid| oid.to_be_bytes()).collect();
+        self.message(b"P", &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0", &count, &types])
+    }
+
     pub fn bind(&mut self, portal: &str, name: &str) -> &mut Raw {
         self.message(b"B", &[portal.as_bytes(), b"\0", name.as_bytes(), b"\0\0\0\0\0\0\0"])
     }

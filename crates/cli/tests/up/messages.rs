@@ -23,7 +23,7 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        for (name, send) in [PORTALS, FORMATS].concat() {
+        for (name, send) in [PORTALS, FORMATS, PARAMETERS].concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
                 connect(dsn).await.batch_execute(PREPARE).await.unwrap();
@@ -76,5 +76,51 @@ const FORMATS: &[Case] = &[
         raw.query("BEGIN").parse("", write).bind_as("", &["6"], &[-1], &[]).execute("", 0).sync();
         raw.query("SELECT 1").query("ROLLBACK").query("SELECT count(*) FROM t");
         raw.parse("", read).bind_as("", &["1"], &[0, 0], &[]).execute("", 0).sync().query("SELECT 1");
+    }),
+];
+
+const INT: u32 = 23;
+const TEXT: u32 = 25;
+
+const PARAMETERS: &[Case] = &[
+    ("a command without parameters is bound with some", |raw| {
+        raw.parse("kept", "SELECT 1").sync();
+        for sql in
+            ["BEGIN", "DEALLOCATE kept", "SET work_mem = 1000", "SHOW work_mem", "LISTEN a", "NOTIFY a", ""]
+        {
+            raw.parse("", sql).bind_as("", &["1"], &[], &[]).execute("", 0).sync();
+        }
+        for sql in [
+            "SHOW transaction_isolation",
+            "SET TRANSACTION READ ONLY",
+            "PREPARE p AS SELECT $1",
+            "DISCARD ALL",
+        ] {
+            raw.parse("", sql).bind_as("", &["1", "2"], &[], &[]).execute("", 0).sync();
+        }
+        raw.bind("", "kept").execute("", 0).sync();
+        raw.query("BEGIN").parse("s", "COMMIT").bind_as("s", &["1"], &[], &[]).execute("", 0).sync();
+        raw.query("SELECT 1").query("ROLLBACK");
+    }),
+    ("parameters are declared for a command that reads none", |raw| {
+        for sql in ["BEGIN", "COMMIT", "SET work_mem = 1000", "DEALLOCATE ALL", "LISTEN a", ""] {
+            raw.parse_as("", sql, &[INT, TEXT]).describe_statement("").sync();
+            raw.parse_as("", sql, &[INT, TEXT]).describe_statement("");
+            raw.bind_as("", &["1", "x"], &[], &[]).describe("").execute("", 0).sync();
+        }
+        raw.parse_as("", "BEGIN", &[INT]).bind_as("", &["x"], &[], &[]).execute("", 0).sync();
+        raw.parse_as("", "BEGIN", &[INT]).bind("", "").execute("", 0).sync();
+        raw.parse_as("", "BEGIN", &[0]).describe_statement("").sync();
+        raw.parse_as("", "", &[0]).describe_statement("").sync();
+        raw.parse_as("", "SHOW transaction_read_only", &[INT]).describe_statement("");
+        raw.bind_as("", &["1"], &[], &[]).describe("").execute("", 0).sync();
+    }),
+    ("a portal is bound wrongly and closed before a command that onecopy answers", |raw| {
+        for sql in
+            ["SHOW transaction_read_only", "SET transaction_read_only = on", "SET statement_timeout = 0"]
+        {
+            raw.parse("", "SELECT $1::int").bind_as("", &["x"], &[], &[]).close("");
+            raw.parse("", sql).bind("", "").execute("", 0).sync();
+        }
     }),
 ];

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::beside::no_replica;
 use super::client::ClientError;
-use super::extended::Portal;
+use super::extended::{self, Portal, reads_no_parameters};
 use super::prepared::stands_alone;
 use super::txn::Lane;
 use super::unit::Step;
@@ -333,11 +333,14 @@ impl Session {
         described: bool,
         portal: &Portal,
     ) -> Result<Done, ClientError> {
+        let only_declared = reads_no_parameters(&portal.statement.class.kind);
         let ours = |session: &Session, step: &Step| match step {
             Step::Parse(preparation) | Step::DescribeStatement(preparation) => {
                 described && preparation.key == portal.prepared.preparation.key
             }
-            Step::Bind { statement, .. } => statement.key == portal.prepared.preparation.key,
+            Step::Bind { statement, .. } => {
+                statement.key == portal.prepared.preparation.key && (described || !only_declared)
+            }
             Step::DescribePortal { portal: name, .. } => {
                 let named = session.portals.get(name);
                 named.is_some_and(|named| Arc::ptr_eq(&named.prepared, &portal.prepared))
@@ -591,14 +594,12 @@ fn param(portal: &Portal, number: u32, takes: Type) -> Option<Option<String>> {
 }
 
 pub(super) fn wrong_count(statement: &Statement, portal: &Portal) -> Option<Failure> {
-    let given = Bind::decode(&portal.body).map_or(0, |bind| bind.params.len());
+    let (name, given) = match Bind::decode(&portal.body) {
+        Ok(bind) => (bind.statement, bind.params.len()),
+        Err(_) => ("", 0),
+    };
     let wanted = portal.prepared.types.len().max(statement.class.params_max as usize);
-    (given != wanted).then(|| {
-        let message = format!(
-            "bind message supplies {given} parameters, but prepared statement \"\" requires {wanted}"
-        );
-        Failure::new(SqlState::PROTOCOL_VIOLATION, message)
-    })
+    (given != wanted).then(|| extended::wrong_count(name, given, wanted))
 }
 
 /// Runs a query, with the portal's parameters if there is one.

@@ -11,9 +11,11 @@ use onecopy_wire::sqlstate::SqlState;
 use smallvec::SmallVec;
 
 use super::client::ClientError;
+use super::environment::is_kept_here;
 use super::fetched::{Fetch, Rest, runs_whole};
 use super::job::rendered;
 use super::read_phase::{Past, Read};
+use super::settings::is_mode_of_transaction;
 use super::simple::is_transaction_control;
 use super::unit::{Preparation, Request, Sink, Step, Watch};
 use super::{Done, Session};
@@ -122,6 +124,14 @@ pub(super) fn params_of<'a>(bind: &Bind<'a>, prepared: &PreparedStatement) -> Sm
     bind.params.iter().enumerate().map(value).collect()
 }
 
+/// A Bind that does not give its statement as many parameters as it has.
+pub(super) fn wrong_count(statement: &str, given: usize, wanted: usize) -> Failure {
+    let what = format!(
+        "bind message supplies {given} parameters, but prepared statement \"{statement}\" requires {wanted}"
+    );
+    Failure::new(SqlState::PROTOCOL_VIOLATION, what)
+}
+
 /// A query that can be placed anywhere.
 const READS_NOTHING: &str = "SELECT 1";
 
@@ -163,9 +173,6 @@ impl Session {
             let message = format!("prepared statement \"{}\" does not exist", bind.statement);
             return self.fail_after_steps(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message)).await;
         };
-        if let Some(code) = bind.param_formats.unknown().filter(|_| !bind.params.is_empty()) {
-            return self.fail_after_steps(&Failure::of_format(code)).await;
-        }
         if self.embeds_object_ids(&prepared, bind) {
             self.fail(&Failure::unsupported(
                 "a parameter in binary form holds object ids of users' types, which differ between replicas",
@@ -177,6 +184,14 @@ impl Session {
             Ok(statement) => statement,
             Err(failure) => return self.fail_statement(&failure).await.map(drop),
         };
+        let (given, declared) = (bind.params.len(), prepared.types.len());
+        if given != declared && reads_no_parameters(&statement.class.kind) {
+            let failure = wrong_count(bind.statement, given, declared);
+            return self.fail_after_steps(&failure).await;
+        }
+        if let Some(code) = bind.param_formats.unknown().filter(|_| !bind.params.is_empty()) {
+            return self.fail_after_steps(&Failure::of_format(code)).await;
+        }
         match self.bound(prepared, statement, body).await? {
             Ok((mut portal, step)) => {
                 portal.unknown_format = bind.result_formats.unknown();
@@ -480,7 +495,9 @@ impl Session {
             max_rows: max_rows_at_lane,
             copies_in,
         });
-        if is_answered_here(kind) && self.run_foreign_steps(true, &portal).await? == Done::Failed {
+        // What a server says of parameters that such a command is declared to have, it says itself.
+        let described = portal.prepared.types.is_empty();
+        if is_answered_here(kind) && self.run_foreign_steps(described, &portal).await? == Done::Failed {
             return Ok(());
         }
         if self.txn.is_none() && !is_transaction_control(&portal.statement.class.kind) {
@@ -684,13 +701,15 @@ impl Session {
             is_own(&statement.class.kind)
         };
         self.steps.iter().all(|step| match step {
-            Step::Parse(preparation) | Step::DescribeStatement(preparation) => {
-                is_own_command(&preparation.sql)
+            Step::Parse(statement) | Step::DescribeStatement(statement) | Step::Bind { statement, .. } => {
+                statement.types.is_empty() && is_own_command(&statement.sql)
             }
-            Step::Bind { statement, .. } => is_own_command(&statement.sql),
             Step::CloseStatement => true,
             Step::DescribePortal { portal, .. } => {
-                self.portals.get(portal).is_some_and(|portal| is_own(&portal.statement.class.kind))
+                let portal = self.portals.get(portal);
+                portal.is_some_and(|portal| {
+                    portal.prepared.types.is_empty() && is_own(&portal.statement.class.kind)
+                })
             }
             Step::ClosePortal(_) => self.txn.is_none(),
             Step::Execute { .. } => false,
@@ -723,6 +742,42 @@ fn is_answered_here(kind: &Kind) -> bool {
             | Kind::Listen(_)
             | Kind::Unlisten(_)
             | Kind::Notify { .. }
+    ) || match kind {
+        Kind::Show(name) | Kind::Set { name, .. } | Kind::Reset(Some(name)) => {
+            is_kept_here(name) || is_mode_of_transaction(name)
+        }
+        _ => false,
+    }
+}
+
+/// Commands that have no parameters but those that their Parse declares, which no part of them reads.
+pub(super) fn reads_no_parameters(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Begin(_)
+            | Kind::Commit { .. }
+            | Kind::Rollback { .. }
+            | Kind::Savepoint(_)
+            | Kind::Release(_)
+            | Kind::RollbackTo(_)
+            | Kind::Set { .. }
+            | Kind::Reset(_)
+            | Kind::Show(_)
+            | Kind::SetTransaction { .. }
+            | Kind::SetConstraints { .. }
+            | Kind::Discard(_)
+            | Kind::Prepare { .. }
+            | Kind::Deallocate(_)
+            | Kind::Fetch(_)
+            | Kind::Move(_)
+            | Kind::CloseCursor(_)
+            | Kind::Truncate { .. }
+            | Kind::LockTable { .. }
+            | Kind::Maintenance { .. }
+            | Kind::Listen(_)
+            | Kind::Unlisten(_)
+            | Kind::Notify { .. }
+            | Kind::Empty
     )
 }
 

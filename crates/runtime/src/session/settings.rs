@@ -311,9 +311,7 @@ impl Session {
         name: &str,
     ) -> Result<Option<String>, ClientError> {
         if let Some(portal) = portal {
-            if self.run_foreign_steps(param_types(statement, &[], portal).is_some(), portal).await?
-                == Done::Failed
-            {
+            if self.run_foreign_steps(portal.prepared.types.is_empty(), portal).await? == Done::Failed {
                 return Ok(None);
             }
             self.answer_steps();
@@ -438,7 +436,7 @@ const DEFERRABLE: &str = "transaction_deferrable";
 
 /// Whether a setting is a mode of the open transaction. A lane's own must stay as they are: a snapshot would not be one
 /// at another isolation level.
-fn is_mode_of_transaction(name: &str) -> bool {
+pub(super) fn is_mode_of_transaction(name: &str) -> bool {
     [READ_ONLY, ISOLATION, DEFERRABLE].iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
