@@ -23,7 +23,7 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        for (name, send) in [PORTALS, FORMATS, PARAMETERS].concat() {
+        for (name, send) in [PORTALS, FORMATS, PARAMETERS, FAILED].concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
                 connect(dsn).await.batch_execute(PREPARE).await.unwrap();
@@ -122,5 +122,47 @@ const PARAMETERS: &[Case] = &[
             raw.parse("", "SELECT $1::int").bind_as("", &["x"], &[], &[]).close("");
             raw.parse("", sql).bind("", "").execute("", 0).sync();
         }
+    }),
+];
+
+const FAILED: &[Case] = &[
+    ("statements are prepared in a transaction that has failed", |raw| {
+        raw.query("BEGIN").query("SELECT 1/0");
+        for sql in [
+            "SELECT 1",
+            "SELEC",
+            "SELECT * FROM nowhere",
+            "SET work_mem = 1000",
+            "DEALLOCATE nobody",
+            "EXECUTE nobody",
+            "BEGIN",
+            "SAVEPOINT one",
+            "SHOW transaction_isolation",
+            "SELECT 1; SELECT 2",
+            "ROLLBACK; SELECT 1",
+            "COMMIT",
+            "ABORT",
+        ] {
+            raw.parse("", sql).sync();
+        }
+        raw.parse("", "").describe_statement("").bind("", "").execute("", 0).sync();
+        raw.parse("", "ROLLBACK").describe_statement("").bind("", "").describe("").execute("", 0).sync();
+    }),
+    ("prepared statements are used in a transaction that has failed", |raw| {
+        raw.query("BEGIN")
+            .parse("read", "SELECT id FROM t")
+            .parse("begin", "BEGIN")
+            .parse("end", "COMMIT")
+            .sync();
+        raw.query("SELECT 1/0");
+        raw.describe_statement("read")
+            .sync()
+            .describe_statement("begin")
+            .sync()
+            .describe_statement("none")
+            .sync();
+        raw.bind("", "read").sync().bind("", "begin").execute("", 0).sync().bind("", "none").sync();
+        raw.parse("read", "SELECT 1").sync().parse("read", "COMMIT").sync();
+        raw.bind_as("end", &["1"], &[], &[]).sync().bind("", "end").execute("", 0).sync();
     }),
 ];

@@ -137,6 +137,11 @@ const READS_NOTHING: &str = "SELECT 1";
 
 impl Session {
     pub(super) async fn on_parse(&mut self, parse: &Parse<'_>) -> Result<(), ClientError> {
+        if self.is_failed()
+            && let Some(failure) = self.refused_in_failed(parse.sql).await
+        {
+            return self.fail_after_steps(&failure).await;
+        }
         if !parse.name.is_empty() && self.statements.contains_key(parse.name) {
             let message = format!("prepared statement \"{}\" already exists", parse.name);
             return self
@@ -168,6 +173,22 @@ impl Session {
         Ok(())
     }
 
+    /// Why a text is not even prepared in a transaction that has failed. What ends it is, and of what is no SQL a server says so.
+    async fn refused_in_failed(&mut self, sql: &str) -> Option<Failure> {
+        let (statement, next) = self.classify(sql).await;
+        match &statement.class.kind {
+            Kind::SyntaxError { .. } => None,
+            _ if next.is_some() => Some(several_commands()),
+            Kind::Empty => None,
+            kind if may_end_failed(kind) => None,
+            _ => Some(Failure::in_failed_transaction()),
+        }
+    }
+
+    fn is_failed(&self) -> bool {
+        self.txn.as_ref().is_some_and(|txn| txn.failed)
+    }
+
     pub(super) async fn on_bind(&mut self, bind: &Bind<'_>, body: Bytes) -> Result<(), ClientError> {
         let Some(prepared) = self.statements.get(bind.statement).cloned() else {
             let message = format!("prepared statement \"{}\" does not exist", bind.statement);
@@ -188,6 +209,9 @@ impl Session {
         if given != declared && reads_no_parameters(&statement.class.kind) {
             let failure = wrong_count(bind.statement, given, declared);
             return self.fail_after_steps(&failure).await;
+        }
+        if self.is_failed() && !(may_end_failed(&statement.class.kind) && bind.params.is_empty()) {
+            return self.fail_after_steps(&Failure::in_failed_transaction()).await;
         }
         if let Some(code) = bind.param_formats.unknown().filter(|_| !bind.params.is_empty()) {
             return self.fail_after_steps(&Failure::of_format(code)).await;
@@ -346,10 +370,7 @@ impl Session {
         }
         let (statement, next) = self.classify(&prepared.sql).await;
         if next.is_some() {
-            return Ok(Err(Failure::new(
-                SqlState::SYNTAX_ERROR,
-                "cannot insert multiple commands into a prepared statement",
-            )));
+            return Ok(Err(several_commands()));
         }
         let now = (self.reads_under(), generation);
         let told_now = !own_catalogue && *prepared.told_under.lock() == Some(now);
@@ -377,7 +398,7 @@ impl Session {
         &mut self,
         preparation: &Preparation,
     ) -> Result<Result<bool, Failure>, ClientError> {
-        let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
+        let is_failed = self.is_failed();
         if is_failed || self.is_by_itself() && !self.has_open_lane() {
             // Nothing is executed, or nothing has been under the transaction's own settings.
             return Ok(Ok(false));
@@ -397,6 +418,13 @@ impl Session {
     }
 
     pub(super) async fn on_describe(&mut self, named: Named<'_>) -> Result<(), ClientError> {
+        if self.is_failed()
+            && named.target == Target::Statement
+            && let Some(prepared) = self.statements.get(named.name).cloned()
+            && self.classify(&prepared.sql).await.0.class.effects.returns_rows
+        {
+            return self.fail_after_steps(&Failure::in_failed_transaction()).await;
+        }
         let step = match named.target {
             Target::Statement => match self.statements.get(named.name) {
                 Some(prepared) => {
@@ -474,7 +502,7 @@ impl Session {
             return self.fail_after_steps(&Failure::of_format(code)).await;
         }
         let runs_whole = self.everywhere.is_none() && runs_whole(&portal.statement.class);
-        let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
+        let is_failed = self.is_failed();
         if runs_whole && !is_failed && portal.rest.lock().is_some() {
             return self.fetch_rest(&portal, max_rows).await.map(drop);
         }
@@ -748,6 +776,15 @@ fn is_answered_here(kind: &Kind) -> bool {
         }
         _ => false,
     }
+}
+
+fn several_commands() -> Failure {
+    Failure::new(SqlState::SYNTAX_ERROR, "cannot insert multiple commands into a prepared statement")
+}
+
+/// Commands with which a transaction goes on or ends that has failed.
+fn may_end_failed(kind: &Kind) -> bool {
+    matches!(kind, Kind::Commit { .. } | Kind::Rollback { .. } | Kind::RollbackTo(_))
 }
 
 /// Commands that have no parameters but those that their Parse declares, which no part of them reads.
