@@ -23,7 +23,7 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        for (name, send) in [PORTALS, FORMATS, PARAMETERS, FAILED].concat() {
+        for (name, send) in [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED].concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
                 connect(dsn).await.batch_execute(PREPARE).await.unwrap();
@@ -164,5 +164,22 @@ const FAILED: &[Case] = &[
         raw.bind("", "read").sync().bind("", "begin").execute("", 0).sync().bind("", "none").sync();
         raw.parse("read", "SELECT 1").sync().parse("read", "COMMIT").sync();
         raw.bind_as("end", &["1"], &[], &[]).sync().bind("", "end").execute("", 0).sync();
+    }),
+];
+
+const UNNAMED: &[Case] = &[
+    ("the unnamed statement ends with a query", |raw| {
+        raw.parse("", "SELECT 1").sync().query("SELECT 2").bind("", "").execute("", 0).sync();
+        raw.parse("", "SELECT 1").sync().query("").describe_statement("").sync();
+        raw.bind("", "nobody").sync().describe_statement("nobody").sync().execute("", 0).sync();
+    }),
+    ("a portal is bound wrongly and closed before a query", |raw| {
+        raw.parse("", "SELECT $1::int").bind_as("", &["x"], &[], &[]).close("").sync();
+        raw.parse("", "SELECT $1::int")
+            .bind_as("", &["x"], &[], &[])
+            .close("")
+            .parse("", "BEGIN")
+            .bind("", "");
+        raw.execute("", 0).sync().query("SELECT 1");
     }),
 ];

@@ -14,6 +14,7 @@ use super::client::ClientError;
 use super::environment::is_kept_here;
 use super::fetched::{Fetch, Rest, runs_whole};
 use super::job::rendered;
+use super::prepared;
 use super::read_phase::{Past, Read};
 use super::settings::is_mode_of_transaction;
 use super::simple::is_transaction_control;
@@ -191,8 +192,7 @@ impl Session {
 
     pub(super) async fn on_bind(&mut self, bind: &Bind<'_>, body: Bytes) -> Result<(), ClientError> {
         let Some(prepared) = self.statements.get(bind.statement).cloned() else {
-            let message = format!("prepared statement \"{}\" does not exist", bind.statement);
-            return self.fail_after_steps(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message)).await;
+            return self.fail_after_steps(&not_prepared(bind.statement)).await;
         };
         if self.embeds_object_ids(&prepared, bind) {
             self.fail(&Failure::unsupported(
@@ -437,10 +437,7 @@ impl Session {
                     Step::DescribeStatement(prepared.preparation.clone())
                 }
                 None => {
-                    let message = format!("prepared statement \"{}\" does not exist", named.name);
-                    return self
-                        .fail_after_steps(&Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, message))
-                        .await;
+                    return self.fail_after_steps(&not_prepared(named.name)).await;
                 }
             },
             // What DECLARE has made is known to the lane only, if not to the next one.
@@ -775,6 +772,17 @@ fn is_answered_here(kind: &Kind) -> bool {
             is_kept_here(name) || is_mode_of_transaction(name)
         }
         _ => false,
+    }
+}
+
+/// A statement that a message of the protocol names, and that there is not.
+fn not_prepared(name: &str) -> Failure {
+    match name {
+        "" => {
+            let what = "unnamed prepared statement does not exist";
+            Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, what)
+        }
+        name => prepared::not_prepared(name),
     }
 }
 

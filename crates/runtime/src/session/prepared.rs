@@ -213,7 +213,7 @@ impl Session {
     }
 }
 
-fn not_prepared(name: &str) -> Failure {
+pub(super) fn not_prepared(name: &str) -> Failure {
     Failure::new(
         SqlState::INVALID_SQL_STATEMENT_NAME,
         format!("prepared statement \"{name}\" does not exist"),
