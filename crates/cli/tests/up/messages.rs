@@ -23,7 +23,7 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        for (name, send) in [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED].concat() {
+        for (name, send) in [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED].concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
                 connect(dsn).await.batch_execute(PREPARE).await.unwrap();
@@ -181,5 +181,24 @@ const UNNAMED: &[Case] = &[
             .parse("", "BEGIN")
             .bind("", "");
         raw.execute("", 0).sync().query("SELECT 1");
+    }),
+];
+
+const CHANGED: &[Case] = &[
+    ("a table has got a column since a statement was prepared by name", |raw| {
+        raw.query("PREPARE one(int) AS SELECT * FROM t WHERE id = $1").query("EXECUTE one(1)");
+        raw.query("PREPARE two AS UPDATE t SET v = v + 1 RETURNING *")
+            .query("PREPARE three AS DELETE FROM t WHERE v = 9");
+        raw.query("ALTER TABLE t ADD w int").query("EXECUTE one(1)").query("EXECUTE one(1)");
+        raw.query("EXECUTE two").query("EXECUTE three").query("BEGIN").query("EXECUTE two").query("ROLLBACK");
+        raw.query("DEALLOCATE one").query("PREPARE one(int) AS SELECT * FROM t WHERE id = $1");
+        raw.query("EXECUTE one(1)").query("SELECT sum(v) FROM t");
+    }),
+    ("a view gets a column in a transaction of its own", |raw| {
+        raw.query("DROP VIEW IF EXISTS seen").query("CREATE VIEW seen AS SELECT id FROM t");
+        raw.query("PREPARE before AS SELECT * FROM seen ORDER BY id").query("BEGIN");
+        raw.query("CREATE OR REPLACE VIEW seen AS SELECT id, v FROM t").query("PREPARE within AS TABLE seen");
+        raw.query("SAVEPOINT one").query("EXECUTE before").query("ROLLBACK TO one").query("EXECUTE within");
+        raw.query("ROLLBACK").query("EXECUTE before").query("EXECUTE within").query("DROP VIEW seen");
     }),
 ];

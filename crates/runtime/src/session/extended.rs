@@ -150,7 +150,7 @@ impl Session {
                 .await;
         }
         let mut types: Vec<u32> = parse.types.iter().collect();
-        let sql = match self.executed_instead(parse.sql).await {
+        let sql = match self.executed_instead(parse.sql).await? {
             Ok(sql) => sql,
             Err(failure) => {
                 self.fail(&failure);
@@ -372,15 +372,10 @@ impl Session {
         if next.is_some() {
             return Ok(Err(several_commands()));
         }
-        let now = (self.reads_under(), generation);
-        let told_now = !own_catalogue && *prepared.told_under.lock() == Some(now);
-        if !told_now && prepared.preparation.shape.is_known() {
-            match self.returns_as_told(&prepared.preparation).await? {
-                Ok(true) if !own_catalogue => *prepared.told_under.lock() = Some(now),
-                Ok(_) => {}
-                Err(failure) => return Ok(Err(failure)),
-            }
+        if let Err(failure) = self.keeps_its_columns(prepared, generation).await? {
+            return Ok(Err(failure));
         }
+        let now = (self.reads_under(), generation);
         if !own_surroundings {
             let (statement, only_reads) = (statement.clone(), statement.class.only_reads());
             let classified = Classified { statement, under: surroundings, only_reads };
@@ -389,6 +384,34 @@ impl Session {
             *prepared.classified.lock() = is_told.then_some(classified);
         }
         Ok(Ok(statement))
+    }
+
+    /// Fails if a statement is known to return other columns now than its client was told of.
+    pub(super) async fn keeps_its_columns(
+        &mut self,
+        prepared: &PreparedStatement,
+        generation: u64,
+    ) -> Result<Result<(), Failure>, ClientError> {
+        let own_catalogue = self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some());
+        let now = (self.reads_under(), generation);
+        let told_now = !own_catalogue && *prepared.told_under.lock() == Some(now);
+        if told_now || !prepared.preparation.shape.is_known() {
+            return Ok(Ok(()));
+        }
+        match self.returns_as_told(&prepared.preparation).await? {
+            Ok(true) if !own_catalogue => *prepared.told_under.lock() = Some(now),
+            Ok(_) => {}
+            Err(failure) => return Ok(Err(failure)),
+        }
+        Ok(Ok(()))
+    }
+
+    /// A client is told now of the rows that a statement returns.
+    pub(super) fn note_told(&self, prepared: &PreparedStatement) {
+        // What is told by definitions of the transaction's own holds nowhere else.
+        let own_catalogue = self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some());
+        let now = (self.reads_under(), self.shared.classifier.generation());
+        *prepared.told_under.lock() = (!own_catalogue).then_some(now);
     }
 
     /// Definitions or settings have changed since a statement was prepared. If its rows have other columns now, a client that
@@ -429,10 +452,7 @@ impl Session {
             Target::Statement => match self.statements.get(named.name) {
                 Some(prepared) => {
                     if !prepared.preparation.shape.is_known() {
-                        // What is told by definitions of the transaction's own holds nowhere else.
-                        let own_catalogue = self.txn.as_ref().is_some_and(|txn| txn.catalogue.is_some());
-                        let now = (self.reads_under(), self.shared.classifier.generation());
-                        *prepared.told_under.lock() = (!own_catalogue).then_some(now);
+                        self.note_told(prepared);
                     }
                     Step::DescribeStatement(prepared.preparation.clone())
                 }

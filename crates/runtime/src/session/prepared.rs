@@ -46,6 +46,8 @@ impl Session {
         });
         let mut prepared = PreparedStatement::new(&typed, &[]);
         prepared.declared = types.to_vec();
+        // As it is now, or before a change that is noticed then.
+        self.note_told(&prepared);
         match self.describe_quietly(prepared.preparation.clone()).await? {
             Ok(()) => {}
             Err(failure) => return self.fail_statement(&failure).await,
@@ -78,7 +80,7 @@ impl Session {
 
     /// EXECUTE in the simple protocol.
     pub(super) async fn on_execute_command(&mut self, statement: &Statement) -> Result<Done, ClientError> {
-        let sql = match self.expanded(&statement.class.kind).await {
+        let sql = match self.expanded(&statement.class.kind).await? {
             Ok(sql) => sql,
             Err(failure) => return self.fail_statement(&failure).await,
         };
@@ -92,22 +94,42 @@ impl Session {
     }
 
     /// The statement that a Parse of EXECUTE stands for; `None` if the text is anything else.
-    pub(super) async fn executed_instead(&mut self, sql: &str) -> Result<Option<String>, Failure> {
+    pub(super) async fn executed_instead(
+        &mut self,
+        sql: &str,
+    ) -> Result<Result<Option<String>, Failure>, ClientError> {
         let begins = sql.trim_start().get(.."execute".len());
         if !begins.is_some_and(|word| word.eq_ignore_ascii_case("execute")) {
-            return Ok(None);
+            return Ok(Ok(None));
         }
         let (statement, next) = self.classify(sql).await;
         if next.is_some() || !matches!(statement.class.kind, Kind::Execute { .. }) {
-            return Ok(None);
+            return Ok(Ok(None));
         }
-        self.expanded(&statement.class.kind).await.map(Some)
+        Ok(self.expanded(&statement.class.kind).await?.map(Some))
     }
 
-    /// A prepared statement with the arguments of EXECUTE in it.
-    async fn expanded(&mut self, execute: &Kind) -> Result<String, Failure> {
-        let Kind::Execute { name, arguments, texts } = execute else { return Ok(String::new()) };
-        let Some(prepared) = self.statements.get(name).cloned() else { return Err(not_prepared(name)) };
+    /// A prepared statement with the arguments of EXECUTE in it, if it returns what its client was told when it was prepared.
+    async fn expanded(&mut self, execute: &Kind) -> Result<Result<String, Failure>, ClientError> {
+        let Kind::Execute { name, arguments, texts } = execute else { return Ok(Ok(String::new())) };
+        let Some(prepared) = self.statements.get(name).cloned() else { return Ok(Err(not_prepared(name))) };
+        let with_arguments = self.with_arguments(name, &prepared, arguments.as_deref(), texts).await;
+        if with_arguments.is_ok() {
+            let generation = self.shared.classifier.generation();
+            if let Err(failure) = self.keeps_its_columns(&prepared, generation).await? {
+                return Ok(Err(failure));
+            }
+        }
+        Ok(with_arguments)
+    }
+
+    async fn with_arguments(
+        &mut self,
+        name: &str,
+        prepared: &PreparedStatement,
+        arguments: Option<&[ExecuteArgument]>,
+        texts: &[String],
+    ) -> Result<String, Failure> {
         let params = params_of(&prepared.sql, &mut self.scratch).max(prepared.types.len());
         let expected = params.max(prepared.declared.len());
         if texts.len() != expected {
@@ -120,7 +142,7 @@ impl Session {
         }
         let mut values = Vec::with_capacity(texts.len());
         for (index, text) in texts.iter().enumerate() {
-            let value = match arguments.as_ref().and_then(|arguments| arguments.get(index)) {
+            let value = match arguments.and_then(|arguments| arguments.get(index)) {
                 Some(ExecuteArgument::Null) => "NULL".to_owned(),
                 Some(ExecuteArgument::Text(value)) => quote(value),
                 None => self.argument_expression(text).await?,
