@@ -23,7 +23,7 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        for (name, send) in [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED].concat() {
+        for (name, send) in [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE].concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
                 connect(dsn).await.batch_execute(PREPARE).await.unwrap();
@@ -202,3 +202,27 @@ const CHANGED: &[Case] = &[
         raw.query("ROLLBACK").query("EXECUTE before").query("EXECUTE within").query("DROP VIEW seen");
     }),
 ];
+
+const DEFERRABLE: &[Case] = &[("transactions are said to be deferrable, which is shown", |raw| {
+    let show = "SHOW transaction_deferrable";
+    raw.query(show)
+        .query("START TRANSACTION READ ONLY, DEFERRABLE")
+        .query(show)
+        .query("COMMIT AND CHAIN")
+        .query(show);
+    raw.query("ROLLBACK").query(show).query("BEGIN").query("SET TRANSACTION DEFERRABLE").query(show);
+    raw.query("SET transaction_deferrable = off").query(show).query("COMMIT");
+    raw.query("SET default_transaction_deferrable = on").query("BEGIN").query(show).query("ROLLBACK");
+    raw.query("BEGIN NOT DEFERRABLE")
+        .query(show)
+        .query("ROLLBACK")
+        .query("RESET default_transaction_deferrable");
+    raw.query("SET SESSION CHARACTERISTICS AS TRANSACTION DEFERRABLE").query("BEGIN");
+    raw.parse("", show)
+        .describe_statement("")
+        .bind("", "")
+        .describe("")
+        .execute("", 0)
+        .sync()
+        .query("ROLLBACK");
+})];

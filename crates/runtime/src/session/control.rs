@@ -1,6 +1,6 @@
 //! BEGIN, COMMIT, ROLLBACK and ROLLBACK TO: answered by the session, also inside a failed transaction.
 
-use onecopy_classify::Kind;
+use onecopy_classify::{Kind, Modes};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
@@ -33,6 +33,9 @@ impl Session {
                     }
                     None => self.begin_txn(true, modes.read_only.unwrap_or_else(|| self.default_read_only())),
                 }
+                if let (Some(txn), Some(deferrable)) = (self.txn.as_mut(), modes.deferrable) {
+                    txn.deferrable = Some(deferrable);
+                }
                 let starts = statement.class.text.trim_start().get(..5);
                 let is_start = starts.is_some_and(|word| word.eq_ignore_ascii_case("start"));
                 self.answer_command(extended, if is_start { "START TRANSACTION" } else { "BEGIN" });
@@ -40,14 +43,14 @@ impl Session {
             }
             Kind::Commit { chain } => self.on_commit(extended, *chain).await?,
             Kind::Rollback { chain } => {
-                let read_only = self.txn.as_ref().is_some_and(|txn| txn.read_only);
+                let modes = self.modes_of_txn();
                 if self.txn.is_none() {
                     self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
                 }
                 self.rollback().await;
                 self.answer_command(extended, "ROLLBACK");
                 if *chain {
-                    self.begin_txn(true, read_only);
+                    self.begin_with(modes);
                 }
                 Done::Answered
             }
@@ -58,7 +61,7 @@ impl Session {
     }
 
     async fn on_commit(&mut self, extended: bool, chain: bool) -> Result<Done, ClientError> {
-        let (failed, read_only) = self.txn.as_ref().map_or((false, false), |txn| (txn.failed, txn.read_only));
+        let (failed, modes) = (self.txn.as_ref().is_some_and(|txn| txn.failed), self.modes_of_txn());
         if self.txn.is_none() {
             self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
         }
@@ -74,9 +77,25 @@ impl Session {
             self.answer_command(extended, "COMMIT");
         }
         if chain {
-            self.begin_txn(true, read_only);
+            self.begin_with(modes);
         }
         Ok(Done::Answered)
+    }
+
+    /// What the open transaction was said to be, which AND CHAIN passes on.
+    fn modes_of_txn(&self) -> Modes {
+        self.txn.as_ref().map_or_else(Modes::default, |txn| Modes {
+            read_only: Some(txn.read_only),
+            deferrable: txn.deferrable,
+            isolation: None,
+        })
+    }
+
+    fn begin_with(&mut self, modes: Modes) {
+        self.begin_txn(true, modes.read_only.unwrap_or(false));
+        if let Some(txn) = self.txn.as_mut() {
+            txn.deferrable = modes.deferrable;
+        }
     }
 
     /// ROLLBACK TO: what was written since the savepoint is not replayed anywhere.

@@ -96,6 +96,7 @@ pub struct Session {
     sequences: HashMap<(String, String), i64>,
     last_sequence: Option<i64>,
     default_read_only: bool,
+    default_deferrable: bool,
     /// The schemas in which names are looked up, and the settings under which that was found out.
     path: (u64, Arc<Vec<String>>),
     /// What its transactions have in common, and the settings under which that was found out.
@@ -162,6 +163,7 @@ impl Session {
             sequences: HashMap::new(),
             last_sequence: None,
             default_read_only: false,
+            default_deferrable: false,
             path: (0, Arc::default()),
             form: None,
         }

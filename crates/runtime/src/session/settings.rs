@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use onecopy_classify::{CallRows, SessionCall};
+use onecopy_classify::{CallRows, Modes, SessionCall};
 use onecopy_core::{AccessSet, StatementKind};
 use onecopy_wire::Format;
 use onecopy_wire::backend::build;
@@ -440,14 +440,14 @@ pub(super) fn is_mode_of_transaction(name: &str) -> bool {
     [READ_ONLY, ISOLATION, DEFERRABLE].iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// What SET of a mode of the transaction says of writing, if it can be carried out like SET TRANSACTION.
-pub(super) fn mode_of_transaction(name: &str, values: &[String]) -> Option<Option<bool>> {
+/// What SET of a mode of the transaction says, if it can be carried out like SET TRANSACTION. Isolation levels count as one.
+pub(super) fn mode_of_transaction(name: &str, values: &[String]) -> Option<Modes> {
     let [value] = values else { return None };
     let levels = ["read uncommitted", "read committed", "repeatable read", "serializable"];
     match name.to_ascii_lowercase().as_str() {
-        READ_ONLY => boolean(value).map(Some),
-        DEFERRABLE => boolean(value).map(|_| None),
-        ISOLATION => levels.contains(&value.to_ascii_lowercase().as_str()).then_some(None),
+        READ_ONLY => boolean(value).map(|value| Modes { read_only: Some(value), ..Modes::default() }),
+        DEFERRABLE => boolean(value).map(|value| Modes { deferrable: Some(value), ..Modes::default() }),
+        ISOLATION => levels.contains(&value.to_ascii_lowercase().as_str()).then(Modes::default),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Commands that concern the session or the transaction itself, and statements with a way of their own.
 
 use bytes::BytesMut;
-use onecopy_classify::{Discard, Kind};
+use onecopy_classify::{Discard, Kind, Modes};
 use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
@@ -92,9 +92,9 @@ impl Session {
                 done
             }
             Kind::Set { name, values: Some(values), .. }
-                if let Some(read_only) = mode_of_transaction(name, values) =>
+                if let Some(modes) = mode_of_transaction(name, values) =>
             {
-                self.on_set_transaction(read_only, extended).await?
+                self.on_set_transaction(&modes, extended).await?
             }
             Kind::Set { name, values, local } => {
                 let value = values.as_ref().map(|values| list_value(name, values));
@@ -103,17 +103,26 @@ impl Session {
             Kind::Reset(name) => self.on_reset(statement, portal, name.as_deref()).await?,
             Kind::SetConfig { calls, rows } => self.on_set_config(statement, calls, *rows, portal).await?,
             Kind::SetTransaction { modes, session: false } => {
-                self.on_set_transaction(modes.read_only, extended).await?
+                self.on_set_transaction(modes, extended).await?
             }
             Kind::SetTransaction { modes, session: true } => {
                 if let Some(read_only) = modes.read_only {
                     self.default_read_only = read_only;
+                }
+                if let Some(deferrable) = modes.deferrable {
+                    self.default_deferrable = deferrable;
                 }
                 self.answer_command(extended, "SET");
                 Done::Answered
             }
             Kind::Show(name) if name == "transaction_isolation" => {
                 self.answer_show(extended, "transaction_isolation", "serializable");
+                Done::Answered
+            }
+            Kind::Show(name) if name == "transaction_deferrable" => {
+                let said = self.txn.as_ref().and_then(|txn| txn.deferrable);
+                let deferrable = said.unwrap_or_else(|| self.default_deferrable());
+                self.answer_show(extended, name, if deferrable { "on" } else { "off" });
                 Done::Answered
             }
             // A replica would say what its lane may do, which is to read, until the first write.
@@ -251,6 +260,14 @@ impl Session {
                 .is_some_and(|value| boolean(value) == Some(true))
     }
 
+    fn default_deferrable(&self) -> bool {
+        self.default_deferrable
+            || self
+                .environment
+                .value("default_transaction_deferrable")
+                .is_some_and(|value| boolean(value) == Some(true))
+    }
+
     fn answer_show(&mut self, extended: bool, name: &str, value: &str) {
         if extended {
             // Shapes were asked of nobody: a row of text is what SHOW always returns.
@@ -263,11 +280,8 @@ impl Session {
     }
 
     /// SET TRANSACTION. Isolation levels are as good as the strictest.
-    async fn on_set_transaction(
-        &mut self,
-        read_only: Option<bool>,
-        extended: bool,
-    ) -> Result<Done, ClientError> {
+    async fn on_set_transaction(&mut self, modes: &Modes, extended: bool) -> Result<Done, ClientError> {
+        let read_only = modes.read_only;
         match self.txn.as_mut() {
             Some(txn) if txn.begun && txn.read_only && read_only == Some(false) => {
                 let what = "transaction read-write mode must be set before any query";
@@ -278,6 +292,7 @@ impl Session {
                 // Lanes were told at its beginning.
                 txn.refuses_writes |= txn.begun && read_only && !txn.read_only;
                 txn.read_only = read_only;
+                txn.deferrable = modes.deferrable.or(txn.deferrable);
             }
             None => self.warn(
                 SqlState::NO_ACTIVE_SQL_TRANSACTION,

@@ -27,6 +27,8 @@ pub struct Txn {
     pub read_only: bool,
     /// It has become read-only after its first statement.
     pub refuses_writes: bool,
+    /// Whether it was said to be DEFERRABLE, which changes nothing here and is shown.
+    pub deferrable: Option<bool>,
     pub form: u64,
     pub next_op: u32,
     pub snapshot: Option<Lane>,
@@ -152,6 +154,7 @@ impl Txn {
             failed: false,
             read_only: false,
             refuses_writes: false,
+            deferrable: None,
             form,
             next_op: 0,
             snapshot: None,
