@@ -9,7 +9,7 @@ use crate::map::HashMap;
 use smallvec::SmallVec;
 
 use crate::ids::Csn;
-use crate::item::{Access, ColumnId, Equals, Item, Space, TableId, ValueHash, columns_differ};
+use crate::item::{Access, ColumnId, Equals, Item, Mode, Space, TableId, ValueHash, columns_differ};
 
 type Columns = SmallVec<[ColumnId; 2]>;
 type Values = SmallVec<[ValueHash; 2]>;
@@ -31,8 +31,34 @@ pub struct VersionTable {
 #[derive(Debug)]
 struct Group {
     columns: Columns,
-    newest: Csn,
-    writers: HashMap<Values, Csn>,
+    newest: Last,
+    writers: HashMap<Values, Last>,
+}
+
+/// The last commits that wrote something.
+#[derive(Clone, Copy, Default, Debug)]
+struct Last {
+    written: Csn,
+    /// Not counting those that only added rows.
+    changed: Csn,
+}
+
+impl Last {
+    fn note(&mut self, csn: Csn, mode: Mode) {
+        self.written = csn;
+        if mode != Mode::Insert {
+            self.changed = csn;
+        }
+    }
+
+    fn max(self, other: Last) -> Last {
+        Last { written: self.written.max(other.written), changed: self.changed.max(other.changed) }
+    }
+
+    /// The one that whoever takes it in this mode must find: whose new rows are there first, two that add rows cannot see.
+    fn for_mode(self, mode: Mode) -> Csn {
+        if mode == Mode::Insert { self.changed } else { self.written }
+    }
 }
 
 impl VersionTable {
@@ -46,7 +72,7 @@ impl VersionTable {
     pub fn write(&mut self, csn: Csn, held: &[Access]) {
         debug_assert!(csn > self.forgotten);
         self.newest = csn;
-        for Access { item, .. } in held.iter().filter(|access| access.mode.writes()) {
+        for Access { item, mode } in held.iter().filter(|access| access.mode.writes()) {
             self.history.push_back((csn, item.clone()));
             if item.table == TableId::ALL {
                 self.everything = csn;
@@ -58,11 +84,12 @@ impl VersionTable {
             let groups = self.spaces.entry((item.table, item.space)).or_default();
             let columns: Columns = item.equals.iter().map(|(column, _)| *column).collect();
             let at = groups.iter().position(|group| group.columns == columns).unwrap_or_else(|| {
-                groups.push(Group { columns, newest: csn, writers: HashMap::default() });
+                groups.push(Group { columns, newest: Last::default(), writers: HashMap::default() });
                 groups.len() - 1
             });
-            groups[at].newest = csn;
-            groups[at].writers.insert(item.equals.iter().map(|(_, value)| *value).collect(), csn);
+            groups[at].newest.note(csn, *mode);
+            let values = item.equals.iter().map(|(_, value)| *value).collect();
+            groups[at].writers.entry(values).or_default().note(csn, *mode);
         }
     }
 
@@ -76,19 +103,22 @@ impl VersionTable {
     /// to be later, else `Csn(0)`: positions at or after `forgotten` contain it anyway.
     #[must_use]
     pub fn last_writer(&self, item: &Item) -> Csn {
+        self.last(item, Mode::Shared)
+    }
+
+    /// The last commit that wrote something that any of these overlaps and must find there.
+    #[must_use]
+    pub fn floor(&self, accesses: &[Access]) -> Csn {
+        accesses.iter().map(|access| self.last(&access.item, access.mode)).max().unwrap_or_default()
+    }
+
+    fn last(&self, item: &Item, mode: Mode) -> Csn {
         if item.table == TableId::ALL {
             return self.newest;
         }
-        let of_space = self.spaces.get(&(item.table, item.space)).map_or(Csn(0), |groups| {
-            groups.iter().map(|group| group.last_writer(&item.equals)).max().unwrap_or_default()
-        });
-        of_space.max(self.everything)
-    }
-
-    /// The last commit that wrote something that any of these overlaps.
-    #[must_use]
-    pub fn floor(&self, accesses: &[Access]) -> Csn {
-        accesses.iter().map(|access| self.last_writer(&access.item)).max().unwrap_or_default()
+        let groups = self.spaces.get(&(item.table, item.space)).into_iter().flatten();
+        let of_space = groups.map(|group| group.last(&item.equals).for_mode(mode)).max();
+        of_space.unwrap_or_default().max(self.everything)
     }
 
     /// Forgets writers up to `csn`: the caller will ask only about positions at or after it.
@@ -129,7 +159,7 @@ impl VersionTable {
         let Some(groups) = self.spaces.get_mut(&(item.table, item.space)) else { return };
         for group in groups.iter_mut().filter(|group| group.names(&item.equals)) {
             let values: Values = item.equals.iter().map(|(_, value)| *value).collect();
-            if group.writers.get(&values) == Some(&written) {
+            if group.writers.get(&values).is_some_and(|last| last.written == written) {
                 group.writers.remove(&values);
             }
         }
@@ -141,13 +171,13 @@ impl Group {
         self.columns.len() == equals.len() && self.columns.iter().eq(equals.iter().map(|(c, _)| c))
     }
 
-    fn last_writer(&self, equals: &Equals) -> Csn {
+    fn last(&self, equals: &Equals) -> Last {
         if self.names(equals) {
             let values: Values = equals.iter().map(|(_, value)| *value).collect();
             return self.writers.get(&values).copied().unwrap_or_default();
         }
         if self.writers.len() > SCAN_MAX || equals.is_empty() {
-            return if self.writers.is_empty() { Csn(0) } else { self.newest };
+            return if self.writers.is_empty() { Last::default() } else { self.newest };
         }
         self.writers
             .iter()
@@ -155,9 +185,7 @@ impl Group {
                 let theirs: Equals = self.columns.iter().copied().zip(values.iter().copied()).collect();
                 !columns_differ(&theirs, equals)
             })
-            .map(|(_, csn)| *csn)
-            .max()
-            .unwrap_or_default()
+            .fold(Last::default(), |last, (_, other)| last.max(*other))
     }
 }
 
@@ -192,6 +220,25 @@ mod tests {
         assert_eq!(versions.last_writer(&rows(1, 1)), Csn(1));
         versions.write(Csn(2), &[Access::new(Item::everything(), Mode::Exclusive)]);
         assert_eq!(versions.last_writer(&Item::table(TableId(7))), Csn(2));
+    }
+
+    #[test]
+    fn whoever_adds_rows_need_not_find_what_others_only_added() {
+        let mut versions = VersionTable::default();
+        let access = |item: Item, mode| [Access::new(item, mode)];
+        let table = || Item::table(T);
+        versions.write(Csn(1), &access(rows(1, 1), Mode::Exclusive));
+        versions.write(Csn(2), &access(table(), Mode::Insert));
+        versions.write(Csn(3), &access(rows(1, 2), Mode::Insert));
+        assert_eq!(versions.floor(&access(table(), Mode::Insert)), Csn(1));
+        assert_eq!(versions.floor(&access(rows(1, 2), Mode::Insert)), Csn(0));
+        for mode in [Mode::KeyShared, Mode::Shared, Mode::Update, Mode::NoKeyExclusive, Mode::Exclusive] {
+            assert_eq!(versions.floor(&access(table(), mode)), Csn(3), "{mode:?}");
+        }
+        versions.write(Csn(4), &access(table(), Mode::NoKeyExclusive));
+        versions.write(Csn(5), &access(table(), Mode::Insert));
+        assert_eq!(versions.floor(&access(rows(1, 2), Mode::Insert)), Csn(4));
+        assert_eq!(versions.last_writer(&rows(1, 2)), Csn(5));
     }
 
     #[test]

@@ -215,6 +215,22 @@ fn writers_of_one_row_follow_each_other_and_the_second_runs_where_the_first_is_a
 }
 
 #[test]
+fn whoever_adds_rows_to_a_table_does_not_wait_for_rows_that_others_have_added_and_readers_do() {
+    let mut rig = rig();
+    let insert = || statement(StatementKind::Write, &[Access::new(Item::table(TableId(1)), Mode::Insert)]);
+    rig.single(T1, insert());
+    rig.done(T1, OP0, R0);
+    rig.durable(1);
+    rig.effects.clear();
+    rig.single(T2, insert());
+    rig.expect(&[execute_held(T2, OP0, R1, OPEN_HOME)]);
+    rig.single(T3, read(1));
+    rig.expect(&[]);
+    rig.applied(R0, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1), execute(T3, OP0, R0, ALONE)]);
+}
+
+#[test]
 fn a_read_phase_keeps_its_snapshot_and_a_transaction_that_never_writes_has_no_place_in_the_order() {
     let mut rig = rig();
     rig.begin(T1);
