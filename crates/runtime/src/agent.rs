@@ -299,6 +299,7 @@ impl Agent {
         self.history.check(&position)?;
         self.retention.enter(self.replica, position.csn)?;
         let mut forms = Forms::default();
+        let mut known_changes = self.pool.definitions_changed();
         if let Some(csn) = setbacks.must_apply()
             && position.csn < csn
         {
@@ -327,6 +328,12 @@ impl Agent {
             };
             let applied = match run {
                 Some((from, to)) => {
+                    let changes = self.pool.definitions_changed();
+                    if changes != known_changes {
+                        // What was prepared before keeps the types that its parameters had then.
+                        known_changes = changes;
+                        forget(lane, &mut forms).await?;
+                    }
                     self.apply_run(lane, &mut forms, from, to).await?;
                     to
                 }
@@ -672,6 +679,13 @@ impl Agent {
         unit.expected.push_back(None);
         Ok(())
     }
+}
+
+/// Has nothing prepared any more, nor knows how statements are put together.
+async fn forget(lane: &mut Lane, forms: &mut Forms) -> Result<(), LaneError> {
+    lane.unprepare_all();
+    forms.clear();
+    lane.command("DEALLOCATE ALL").await
 }
 
 /// Finds out how statements that come in numbers can be put together. Nothing else may be under way on the lane.

@@ -129,10 +129,14 @@ pub struct Lane {
     /// Hash of those settings in force under which a server reads a text: the literals of a statement are read when it is
     /// prepared, so it stands for the text under the same settings only.
     pub read_under: u64,
-    /// Generation of definitions under which the statements were prepared.
+    /// Generation of definitions under which the statements were prepared; 0 if that is not known.
     pub generation: u64,
+    /// The transaction that was the last on it has changed definitions: what is prepared may be so by those of its own.
+    pub has_own_definitions: bool,
     /// Numbers of the statements prepared on it, by which they are named.
     prepared: HashMap<StatementKey, u32>,
+    /// Those that the server keeps and nobody uses any more.
+    forgotten: Vec<u32>,
     prepared_count: u32,
     /// Settings as the server reported them.
     pub params: HashMap<String, String>,
@@ -183,7 +187,9 @@ impl Lane {
             settings: 0,
             read_under: 0,
             generation: 0,
+            has_own_definitions: false,
             prepared: HashMap::new(),
+            forgotten: Vec::new(),
             prepared_count: 0,
             params: HashMap::new(),
             permit: None,
@@ -366,14 +372,32 @@ impl Lane {
     /// Forgets everything prepared; the caller has sent DEALLOCATE ALL or will.
     pub fn unprepare_all(&mut self) {
         self.prepared.clear();
+        self.forgotten.clear();
     }
 
+    /// Uses nothing any more that is prepared. The server keeps it for now.
+    pub fn forget_prepared(&mut self) {
+        self.forgotten.extend(self.prepared.drain().map(|(_, number)| number));
+    }
+
+    /// Appends what makes the server forget all that is prepared, one by one, and a Sync: of a transaction that is open, and of
+    /// its portals, that leaves everything as it is.
+    pub fn put_closes(&mut self) -> Result<(), WireError> {
+        self.forget_prepared();
+        for number in std::mem::take(&mut self.forgotten) {
+            build::close(&mut self.output, frontend::Target::Statement, &StatementName::of(number))?;
+        }
+        build::sync(&mut self.output);
+        Ok(())
+    }
+
+    /// Whether the server keeps anything prepared.
     pub fn has_prepared(&self) -> bool {
-        !self.prepared.is_empty()
+        !self.prepared.is_empty() || !self.forgotten.is_empty()
     }
 
     pub fn has_too_many_prepared(&self) -> bool {
-        self.prepared.len() > PREPARED_MAX
+        self.prepared.len() + self.forgotten.len() > PREPARED_MAX
     }
 
     /// Runs commands of our own by the simple protocol and drops their results.

@@ -37,6 +37,8 @@ pub struct Pool {
     agent_pid: AtomicU32,
     agent: Arc<AgentQueue>,
     object_ids: Arc<ObjectIds>,
+    /// So many commits of transactions that were executed on the replica have changed definitions.
+    definitions_changed: AtomicU64,
 }
 
 /// Lanes by user, the one last used at the end.
@@ -89,7 +91,19 @@ impl Pool {
             agent_pid: AtomicU32::new(0),
             agent,
             object_ids,
+            definitions_changed: AtomicU64::new(0),
         }
+    }
+
+    /// A transaction that was executed on the replica has changed definitions and committed. To be noted before the core
+    /// hears of the commit.
+    pub fn note_definitions_changed(&self) {
+        self.definitions_changed.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often that was noted.
+    pub fn definitions_changed(&self) -> u64 {
+        self.definitions_changed.load(Ordering::Acquire)
     }
 
     /// A lane for a user; waits while all are lent.

@@ -16,6 +16,7 @@ mod object_ids;
 mod prepared_reads;
 mod prepared_sql;
 mod repeated;
+mod retyped;
 mod savepoints;
 mod scheduled;
 mod set_config;

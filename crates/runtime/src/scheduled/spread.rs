@@ -411,6 +411,9 @@ impl Spread {
             Err(Some(failure)) => return Ran::refused(replica, &failure),
             Err(None) => return Ran::Lost,
         };
+        if !open {
+            self.shared.renew(&mut lent.lane, replica);
+        }
         lent.lane.read_under = operation.attire.reads_under;
         self.branch(replica).at.lock().executing = Some((operation.op, lent.lane.backend.clone()));
         let mut held = BytesMut::new();
@@ -428,6 +431,10 @@ impl Spread {
                 unit::run(&mut lent.lane, prelude, &operation.request, sink, &mut watch, None).await
             }
         };
+        if self.changes_definitions {
+            lent.lane.has_own_definitions = true;
+            lent.lane.generation = 0;
+        }
         if operation.sets {
             // It is dressed anew for whoever borrows it next.
             lent.lane.settings = u64::MAX;

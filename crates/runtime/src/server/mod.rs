@@ -25,6 +25,7 @@ use crate::classifier::Classifier;
 use crate::clock::Stopwatch;
 use crate::errors::ServeError;
 use crate::exclusions::Exclusions;
+use crate::lane::Lane;
 use crate::notifications::Channels;
 use crate::object_ids::{self, Listed, ObjectIds, Reading};
 use crate::pool::Pool;
@@ -78,6 +79,15 @@ impl Shared {
         let status = self.scheduler.status();
         let applied = Csn(status.replicas.get(usize::from(replica.0))?.applied);
         self.classifier.generation_contained(applied)
+    }
+
+    /// Has a lane on which a transaction goes on forget what was prepared on it under other definitions than those in force:
+    /// the server would go on reading its parameters as values of other types.
+    pub fn renew(&self, lane: &mut Lane, replica: ReplicaId) {
+        if lane.generation != self.classifier.generation() {
+            lane.forget_prepared();
+            lane.generation = self.generation_at(replica).unwrap_or(0);
+        }
     }
 
     /// Waits until a replica contains a commit, or is out of service.

@@ -127,12 +127,13 @@ impl Environment {
         if let Some(ids) = &mut lane.object_ids {
             ids.begin();
         }
-        if lane.generation != in_force || lane.has_too_many_prepared() {
+        if lane.generation != in_force || lane.has_own_definitions || lane.has_too_many_prepared() {
             if lane.has_prepared() {
                 lane.unprepare_all();
                 commands.push("DEALLOCATE ALL".to_owned());
             }
             lane.generation = contained();
+            lane.has_own_definitions = false;
         }
         if lane.settings != self.hash {
             commands.push(self.command());

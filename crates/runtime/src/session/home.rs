@@ -39,7 +39,7 @@ impl Home<'_> {
         if put_commit(self.shared, self.who, lane, csn).is_err() {
             // It will be told, and fail then.
             lane.output.clear();
-            lane.unprepare_all();
+            lane.forget_prepared();
             return Turn::Told;
         }
         let messages = lane.output.split().freeze();
@@ -118,6 +118,9 @@ impl Home<'_> {
         let pool = &self.shared.pools[usize::from(replica.0)];
         match answer {
             Ok(()) => {
+                if lane.lent.lane.has_own_definitions {
+                    pool.note_definitions_changed();
+                }
                 // If the server has crashed since it answered, it may have lost what it answered.
                 scheduler.handle_if(|| pool.is_current(&lane.lent), Event::Applied { replica, csn });
                 pool.give_back(self.who, lane.lent);
@@ -165,9 +168,8 @@ async fn committed(lane: &mut lane::Lane) -> Result<(), LaneError> {
         (_, None) => Ok(()),
         (_, Some(fields)) => {
             // What was to be prepared after the error is not.
-            lane.unprepare_all();
+            lane.forget_prepared();
             lane.settings = u64::MAX;
-            let _ = lane.command("DEALLOCATE ALL").await;
             Err(LaneError::Database(fields))
         }
     }

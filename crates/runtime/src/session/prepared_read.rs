@@ -167,6 +167,7 @@ impl Session {
         let lane = &mut lent.lane;
         let is_dressed = lane.settings == self.environment.hash()
             && lane.generation == self.shared.classifier.generation()
+            && !lane.has_own_definitions
             && !lane.has_too_many_prepared();
         lane.read_under = self.reads_under();
         let name = if is_dressed { lane.prepared_name(key) } else { None };

@@ -509,7 +509,8 @@ impl Session {
         self.cancel.set(Whereabouts::Idle);
         let elapsed_ns = started.elapsed_ns();
         if job.schema_changed {
-            // What is prepared on it from now on may be prepared by definitions that are rolled back.
+            // What is prepared on it from now on may be prepared by definitions that are rolled back; what was, by others.
+            lane.lent.lane.has_own_definitions = true;
             lane.lent.lane.generation = 0;
         }
         let mut answer = match result {
@@ -728,6 +729,7 @@ impl Session {
                 let lane = self.txn.as_mut().and_then(|txn| txn.lane_at(replica));
                 let mut lane = lane.ok_or(LaneError::Closed)?;
                 lane.lent.lane.read_under = self.reads_under();
+                self.shared.renew(&mut lane.lent.lane, replica);
                 return Ok(lane);
             }
             How::Snapshot { open: true } => Some("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"),
@@ -893,6 +895,7 @@ impl Session {
         let txn = self.txn.as_mut()?;
         let mut lane = txn.home.take().or_else(|| txn.snapshot.take())?;
         lane.lent.lane.read_under = read_under;
+        self.shared.renew(&mut lane.lent.lane, lane.replica);
         Some(lane)
     }
 }

@@ -535,10 +535,12 @@ mod tests {
     #[test]
     fn modes_of_the_transaction_are_read_as_the_server_reads_them() {
         let read = |name: &str, value: &str| mode_of_transaction(name, &[value.to_owned()]);
-        assert_eq!(read("Transaction_Read_Only", "on"), Some(Some(true)));
-        assert_eq!(read("transaction_read_only", "f"), Some(Some(false)));
-        assert_eq!(read("transaction_isolation", "READ committed"), Some(None));
-        assert_eq!(read("transaction_deferrable", "yes"), Some(None));
+        let read_only = |value| Some(Modes { read_only: Some(value), ..Modes::default() });
+        let deferrable = |value| Some(Modes { deferrable: Some(value), ..Modes::default() });
+        assert_eq!(read("Transaction_Read_Only", "on"), read_only(true));
+        assert_eq!(read("transaction_read_only", "f"), read_only(false));
+        assert_eq!(read("transaction_isolation", "READ committed"), Some(Modes::default()));
+        assert_eq!(read("transaction_deferrable", "yes"), deferrable(true));
         assert_eq!(read("transaction_isolation", "snapshot"), None);
         assert_eq!(read("transaction_read_only", "perhaps"), None);
         assert_eq!(read("work_mem", "on"), None);

@@ -253,6 +253,12 @@ impl From<u32> for Prelude {
 pub fn put_prelude(lane: &mut Lane, commands: &[&str]) -> Result<Prelude, WireError> {
     let begin = commands.iter().position(|command| command.starts_with("BEGIN "));
     let (alone, together) = commands.split_at(begin.unwrap_or(commands.len()));
+    let mut ready = alone.len() as u32;
+    if lane.has_too_many_prepared() {
+        // Of a transaction that goes on: who begins on a lane has looked at that.
+        lane.put_closes()?;
+        ready += 1;
+    }
     for sql in alone {
         build::query(&mut lane.output, sql)?;
     }
@@ -261,7 +267,7 @@ pub fn put_prelude(lane: &mut Lane, commands: &[&str]) -> Result<Prelude, WireEr
         lane.put_bind(&name, &[0; 6]);
         build::execute(&mut lane.output, "", 0)?;
     }
-    Ok(Prelude { ready: alone.len() as u32, begins: together.len() as u32 })
+    Ok(Prelude { ready, begins: together.len() as u32 })
 }
 
 /// What the answers of the steps mean, in order.
@@ -456,7 +462,7 @@ pub async fn run(
             relay.answer.status = Some(status);
             relay.answer.unparsed = forget_unparsed(lane, &mut expectations);
             // Nor is it known what of the prelude is prepared.
-            lane.unprepare_all();
+            lane.forget_prepared();
             lane.generation = 0;
             return Ok(relay.answer);
         }
