@@ -22,7 +22,8 @@ impl Format {
         }
     }
 
-    fn of_code(code: &[u8]) -> Format {
+    /// What two bytes stand for; a format that there is not counts as text.
+    pub(crate) fn of_code(code: &[u8]) -> Format {
         if code == [0, 1] { Format::Binary } else { Format::Text }
     }
 }

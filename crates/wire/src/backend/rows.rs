@@ -59,11 +59,8 @@ impl<'a> Column<'a> {
             type_oid: reader.u32("a column's type")?,
             type_len: reader.u16("a type's length")? as i16,
             typmod: reader.i32("a type's modifier")?,
-            format: match reader.u16("a column's format")? {
-                0 => Format::Text,
-                1 => Format::Binary,
-                other => return Err(reader.invalid("a column's format", i64::from(other))),
-            },
+            // A server tells a client of whatever format it has asked for, and fails when it comes to the rows.
+            format: Format::of_code(reader.bytes(2, "a column's format")?),
         })
     }
 }
