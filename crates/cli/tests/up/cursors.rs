@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use tokio_postgres::error::SqlState;
 
 /// A client that chooses the names of its portals.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Raw(Vec<u8>);
 
 impl Raw {
@@ -16,6 +16,11 @@ impl Raw {
         let len = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
         self.0.extend_from_slice(&[tag, &len, &body].concat());
         self
+    }
+
+    /// What was put together so far, to be shown.
+    pub fn sent(&self) -> &[u8] {
+        &self.0
     }
 
     pub fn query(&mut self, sql: &str) -> &mut Raw {
@@ -68,6 +73,10 @@ impl Raw {
         self.message(b"S", &[])
     }
 
+    pub fn flush(&mut self) -> &mut Raw {
+        self.message(b"H", &[])
+    }
+
     pub fn describe_statement(&mut self, name: &str) -> &mut Raw {
         self.message(b"D", &[b"S", name.as_bytes(), b"\0"])
     }
@@ -101,10 +110,20 @@ impl Raw {
     /// Sends everything; the letters of the messages that answer it, command tags in brackets, and a space at each
     /// ReadyForQuery.
     pub fn letters(&mut self, dsn: &str) -> String {
+        self.lettered(dsn, |_| "E".to_owned())
+    }
+
+    /// Like `letters`, with what errors say.
+    pub fn outline(&mut self, dsn: &str) -> String {
+        self.lettered(dsn, |said| format!("E[{said}]"))
+    }
+
+    fn lettered(&mut self, dsn: &str, error: impl Fn(&str) -> String) -> String {
         let messages = self.exchange(dsn);
         let begun = messages.iter().position(|(tag, _)| *tag == b'Z').unwrap();
         let letter = |(tag, body): &(u8, Vec<u8>)| match tag {
             b'C' => format!("[{}]", String::from_utf8_lossy(body.strip_suffix(b"\0").unwrap())),
+            b'E' => error(&said(body)),
             b'Z' => " ".to_owned(),
             tag => (*tag as char).to_string(),
         };
@@ -119,11 +138,7 @@ impl Raw {
         let text = |body: &[u8]| String::from_utf8_lossy(body).into_owned();
         let shown = |(tag, body): &(u8, Vec<u8>)| match tag {
             b'N' | b'S' => None,
-            b'E' => {
-                let fields = body.split(|byte| *byte == 0);
-                let said = fields.filter(|field| matches!(field.first(), Some(b'C' | b'M'))).map(text);
-                Some(format!("E {}", said.collect::<Vec<_>>().join(" ")))
-            }
+            b'E' => Some(format!("E {}", said(body))),
             // Tables have other numbers in another database.
             b'T' => Some(format!("T {}", u16::from_be_bytes([body[0], body[1]]))),
             tag => Some(format!("{} {}", *tag as char, text(body).escape_default())),
@@ -160,6 +175,13 @@ impl Raw {
         }
         found.join(", ")
     }
+}
+
+/// The code and message of an error.
+fn said(body: &[u8]) -> String {
+    let fields = body.split(|byte| *byte == 0);
+    let said = fields.filter(|field| matches!(field.first(), Some(b'C' | b'M')));
+    said.map(String::from_utf8_lossy).collect::<Vec<_>>().join(" ")
 }
 
 #[test]

@@ -6,19 +6,41 @@ use super::three::Three;
 use futures_util::{StreamExt, pin_mut};
 use tokio_postgres::Client;
 
+const TABLES: &str = "CREATE TABLE numbered (id serial, k int);
+     CREATE TABLE drawn (id int PRIMARY KEY, u uuid DEFAULT gen_random_uuid());
+     CREATE TABLE plain (id int PRIMARY KEY, v int);
+     INSERT INTO plain SELECT n, 0 FROM generate_series(1, 20) n";
+
 async fn prepare() -> (Three, Client) {
     let three = Three::start();
     let client = three.client().await;
-    client
-        .batch_execute(
-            "CREATE TABLE numbered (id serial, k int);
-             CREATE TABLE drawn (id int PRIMARY KEY, u uuid DEFAULT gen_random_uuid());
-             CREATE TABLE plain (id int PRIMARY KEY, v int);
-             INSERT INTO plain SELECT n, 0 FROM generate_series(1, 20) n",
-        )
-        .await
-        .unwrap();
+    client.batch_execute(TABLES).await.unwrap();
     (three, client)
+}
+
+/// The same tables in a database of one server by itself, which says what a client is to hear.
+struct Alone(String);
+
+impl Alone {
+    async fn beside(three: &Three) -> Alone {
+        let server = &three.file.replicas[0].dsn;
+        connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
+        let dsn = server.replace("dbname=postgres", "dbname=alone");
+        assert_ne!(dsn, *server);
+        connect(&dsn).await.batch_execute(TABLES).await.unwrap();
+        Alone(dsn)
+    }
+
+    /// Letters and command tags, and what errors say, are those of the server.
+    fn assert_answers_alike(&self, raw: &mut Raw, three: &Three) {
+        let (mut expected, mut found) = (raw.clone(), raw.clone());
+        assert_eq!(
+            found.outline(&three.file.client.dsn),
+            expected.outline(&self.0),
+            "{}",
+            String::from_utf8_lossy(raw.sent())
+        );
+    }
 }
 
 #[test]
@@ -58,6 +80,41 @@ fn rows_that_were_not_fetched_are_written_everywhere_and_no_row_twice() {
         }
         let counts = "SELECT (SELECT count(*) FROM numbered), (SELECT count(*) FROM drawn), (SELECT count(*) FROM plain)";
         assert_eq!(rows(&client, counts).await, "13 6 15");
+        three.assert_identical();
+    });
+}
+
+/// As pgjdbc does, which asks for one row wherever it wants none: such a limit means nothing to a write that returns none.
+#[test]
+fn writes_that_return_no_rows_are_executed_whole_whatever_the_limit() {
+    block_on(async {
+        let (three, client) = prepare().await;
+        let alone = Alone::beside(&three).await;
+        for sql in [
+            "INSERT INTO numbered (k) SELECT n FROM generate_series(1, 10) n",
+            "INSERT INTO numbered (k) VALUES (1), (2), (3)",
+            "INSERT INTO drawn (id) SELECT n FROM generate_series(1, 9) n",
+            "INSERT INTO drawn (id) VALUES (10), (11)",
+            "UPDATE drawn SET u = gen_random_uuid() WHERE id > 1",
+            "DELETE FROM plain WHERE id IN (SELECT id FROM plain ORDER BY random() LIMIT 5)",
+            "UPDATE plain SET v = v + 1 WHERE id > 0",
+            "INSERT INTO plain SELECT id + (SELECT max(id) FROM plain), 7 FROM plain ORDER BY random() LIMIT 4",
+        ] {
+            for limit in [1, 2] {
+                let sql = if limit == 2 { sql.replace("> 0", "> 1000") } else { sql.to_owned() };
+                let mut raw = Raw::default();
+                if limit == 2 {
+                    raw.query("BEGIN").query("DELETE FROM drawn").query("SAVEPOINT s");
+                }
+                raw.parse("w", &sql).bind("", "w").describe("").execute("", limit).sync();
+                if limit == 2 {
+                    raw.query("ROLLBACK TO s").bind("", "w").execute("", limit).sync().query("ROLLBACK");
+                }
+                alone.assert_answers_alike(&mut raw, &three);
+            }
+        }
+        let counts = "SELECT (SELECT count(*) FROM numbered), (SELECT count(*) FROM drawn), (SELECT count(*) FROM plain)";
+        assert_eq!(rows(&client, counts).await, "13 11 19");
         three.assert_identical();
     });
 }

@@ -518,7 +518,10 @@ impl Session {
         if let Some(code) = portal.unknown_format.filter(|_| portal.statement.class.effects.returns_rows) {
             return self.fail_after_steps(&Failure::of_format(code)).await;
         }
+        let effects = &portal.statement.class.effects;
         let runs_whole = self.everywhere.is_none() && runs_whole(&portal.statement.class);
+        // A limit means nothing where no rows are returned; a lane may be asked for rows all the same, to ship them.
+        let is_limited = !(runs_whole || effects.writes && !effects.returns_rows);
         let is_failed = self.is_failed();
         if runs_whole && !is_failed && portal.rest.lock().is_some() {
             return self.fetch_rest(&portal, max_rows).await.map(drop);
@@ -534,7 +537,7 @@ impl Session {
         }
         let kind = &portal.statement.class.kind;
         let copies_in = matches!(kind, Kind::CopyIn { .. });
-        let max_rows_at_lane = if runs_whole { 0 } else { max_rows };
+        let max_rows_at_lane = if is_limited { max_rows } else { 0 };
         self.steps.push(Step::Execute {
             portal: portal_name.to_owned(),
             max_rows: max_rows_at_lane,
