@@ -119,6 +119,116 @@ fn writes_that_return_no_rows_are_executed_whole_whatever_the_limit() {
     });
 }
 
+/// What a server refuses to execute again is not executed again: neither in its transaction nor after it.
+#[test]
+fn portals_are_executed_once_and_go_with_their_transaction_or_savepoint() {
+    let add = "UPDATE plain SET v = v + 1 WHERE id = 1";
+    let add_some = "UPDATE plain SET v = v + 1 WHERE id < 4 RETURNING id";
+    let cases: [fn(&mut Raw); 22] = [
+        |raw| {
+            raw.bind("", "w").execute("", 0).execute("", 0).sync();
+        },
+        |raw| {
+            raw.bind("", "w").execute("", 1).flush().execute("", 1).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").bind("p", "w").execute("p", 0).sync().execute("p", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").bind("p", "w").execute("p", 0).sync();
+            raw.query("COMMIT").execute("p", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").parse("", "COMMIT").bind("p", "w").execute("p", 0).bind("", "").execute("", 0);
+            raw.execute("p", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").parse("", "ROLLBACK").bind("p", "w").bind("", "").execute("", 0);
+            raw.execute("p", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").bind("p", "w").sync().query("ROLLBACK").execute("p", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").bind("p", "r").execute("p", 1).sync().query("COMMIT").execute("p", 1).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").query("SAVEPOINT s").bind("p", "w").execute("p", 0).sync();
+            raw.query("ROLLBACK TO s").execute("p", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").query("SAVEPOINT s").bind("p", "r").execute("p", 1).sync();
+            raw.query("ROLLBACK TO s").execute("p", 1).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").bind("p", "r").execute("p", 1).sync().query("SAVEPOINT s");
+            raw.execute("p", 1).sync().query("ROLLBACK TO s").execute("p", 1).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").query("SAVEPOINT a").query("SAVEPOINT b").bind("p", "w").sync();
+            raw.query("RELEASE b").query("ROLLBACK TO a").execute("p", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").query("SAVEPOINT a").bind("p", "w").sync().query("SAVEPOINT b");
+            raw.query("ROLLBACK TO b").execute("p", 0).sync().query("COMMIT");
+        },
+        |raw| {
+            raw.query("BEGIN").bind("p", "w").sync().query("SAVEPOINT s").execute("p", 0).sync();
+            raw.query("ROLLBACK TO s").execute("p", 0).sync();
+        },
+        |raw| {
+            raw.bind("p", "w").flush().bind("p", "w").execute("p", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").bind("p", "w").execute("p", 0).sync().query("CLOSE p");
+            raw.bind("p", "w").execute("p", 0).sync().close("p").bind("p", "w").execute("p", 0).sync();
+            raw.query("COMMIT");
+        },
+        |raw| {
+            raw.query("BEGIN")
+                .parse("fails", "UPDATE plain SET v = 1 / (id - 3) RETURNING v")
+                .bind("p", "fails");
+            raw.sync().query("SAVEPOINT s").execute("p", 1).sync().execute("p", 1).sync();
+            raw.query("ROLLBACK TO s").execute("p", 1).sync();
+        },
+        |raw| {
+            raw.parse("", "BEGIN").bind("", "").execute("", 0).execute("", 0).sync();
+        },
+        |raw| {
+            raw.parse("", "").bind("", "").execute("", 0).execute("", 1).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").parse("", "SAVEPOINT s").bind("", "").execute("", 0).execute("", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").parse("", "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) DELETE FROM plain");
+            raw.bind("p", "").execute("p", 1).execute("p", 0).execute("p", 0).sync();
+        },
+        |raw| {
+            raw.query("BEGIN").bind("p", "r").execute("p", 2).execute("p", 2).execute("p", 0).sync();
+            raw.query("COMMIT").bind("p", "r").execute("p", 0).execute("p", 0).sync();
+        },
+    ];
+    block_on(async {
+        let (three, client) = prepare().await;
+        let alone = Alone::beside(&three).await;
+        let server = connect(&alone.0).await;
+        for case in cases {
+            let mut raw = Raw::default();
+            case(raw.parse("w", add).parse("r", add_some).sync());
+            alone.assert_answers_alike(raw.query("ROLLBACK"), &three);
+            let sum = "SELECT sum(v), count(*) FROM plain";
+            assert_eq!(
+                rows(&client, sum).await,
+                rows(&server, sum).await,
+                "{}",
+                String::from_utf8_lossy(raw.sent())
+            );
+        }
+        three.assert_identical();
+    });
+}
+
 /// As drivers fetch by cursors of their own, inside a transaction.
 #[test]
 fn a_portal_that_writes_is_recorded_once_however_it_is_fetched() {

@@ -198,6 +198,7 @@ impl Session {
     pub(super) fn close_txn(&mut self) {
         let Some(txn) = self.txn.take() else { return };
         self.close_everywhere();
+        self.portals.clear();
         self.shared.scheduler.end_txn(txn.id);
         self.locks.return_to(0);
         for lane in txn.snapshot.into_iter().chain(txn.home) {

@@ -48,6 +48,7 @@ impl Session {
                     self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
                 }
                 self.rollback().await;
+                self.portals.clear();
                 self.answer_command(extended, "ROLLBACK");
                 if *chain {
                     self.begin_with(modes);
@@ -69,6 +70,8 @@ impl Session {
             self.rollback().await;
             self.answer_command(extended, "ROLLBACK");
         } else {
+            // Those of a transaction that has not begun here, too.
+            self.portals.clear();
             if self.commit().await? == Done::Failed {
                 self.steps.clear();
                 self.skipping = true;
@@ -133,7 +136,7 @@ impl Session {
         txn.write_settings = savepoint.write_settings.clone();
         txn.local_settings = savepoint.local_settings.clone();
         self.environment = savepoint.environment.clone();
-        let told_then = savepoint.told.clone();
+        let (told_then, portals) = (savepoint.told.clone(), savepoint.portals);
         (txn.read_only, txn.refuses_writes) = (savepoint.read_only, savepoint.refuses_writes);
         txn.notifications.truncate(savepoint.notifications);
         txn.listens.truncate(savepoint.listens);
@@ -148,6 +151,7 @@ impl Session {
         if !txn.at_home {
             txn.read_phase.note(Past::ReturnedTo(name.to_owned()));
         }
+        self.drop_portals_after(portals);
         for (name, value) in heard {
             self.tell(&name, &value);
         }

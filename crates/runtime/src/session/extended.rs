@@ -1,7 +1,7 @@
 //! The extended protocol: messages are collected until an Execute or Sync sends them.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use onecopy_classify::{Class, Determinism, FrozenValue, Kind, ParamValue};
@@ -99,6 +99,10 @@ pub struct Portal {
     pub in_block: bool,
     /// It was executed by the session itself, which does so once.
     pub ran: Arc<AtomicBool>,
+    /// An Execute of it has begun. Of a portal that returns no rows there is no second one.
+    begun: Arc<AtomicBool>,
+    /// Its place among all portals of the session, by which it is older or newer than a savepoint.
+    number: u64,
     /// The first result format that there is not, if there is one: its execution fails if it returns rows.
     unknown_format: Option<i16>,
     /// If it writes and has been executed: the rows that the client has not asked for yet.
@@ -106,6 +110,50 @@ pub struct Portal {
 }
 
 impl Portal {
+    /// A portal that has not been executed.
+    fn new(
+        prepared: Arc<PreparedStatement>,
+        statement: Statement,
+        body: Bytes,
+        frozen: Vec<FrozenValue>,
+        in_block: bool,
+    ) -> Portal {
+        Portal {
+            prepared,
+            statement,
+            body,
+            frozen,
+            in_block,
+            ran: Arc::default(),
+            begun: Arc::default(),
+            number: 0,
+            unknown_format: None,
+            rest: Arc::default(),
+        }
+    }
+
+    /// The same portal for its client, bound again.
+    fn rebound_as(&self, bound: Portal) -> Portal {
+        Portal {
+            ran: self.ran.clone(),
+            begun: self.begun.clone(),
+            number: self.number,
+            unknown_format: self.unknown_format,
+            rest: self.rest.clone(),
+            ..bound
+        }
+    }
+
+    /// Whether a server refuses to execute it: it is done, or failed, and there are no rows of it to be fetched.
+    fn is_done(&self) -> bool {
+        let class = &self.statement.class;
+        let keeps_nothing = match class.effects.returns_rows {
+            true => runs_whole(class) && self.rest.lock().is_none(),
+            false => class.kind != Kind::Empty,
+        };
+        keeps_nothing && self.begun.load(Ordering::Acquire)
+    }
+
     /// The parameters as classification reads them.
     pub fn with_params<R>(&self, read: impl FnOnce(&[ParamValue<'_>]) -> R) -> R {
         match Bind::decode(&self.body) {
@@ -216,9 +264,15 @@ impl Session {
         if let Some(code) = bind.param_formats.unknown().filter(|_| !bind.params.is_empty()) {
             return self.fail_after_steps(&Failure::of_format(code)).await;
         }
+        if !bind.portal.is_empty() && self.portals.contains_key(bind.portal) {
+            let what = format!("cursor \"{}\" already exists", bind.portal);
+            return self.fail_after_steps(&Failure::new(SqlState::DUPLICATE_CURSOR, what)).await;
+        }
         match self.bound(prepared, statement, body).await? {
             Ok((mut portal, step)) => {
                 portal.unknown_format = bind.result_formats.unknown();
+                self.portals_bound += 1;
+                portal.number = self.portals_bound;
                 self.portals.insert(bind.portal.to_owned(), Arc::new(portal));
                 self.steps.push(step);
             }
@@ -248,19 +302,7 @@ impl Session {
         if statement.class.numbers_rows() {
             // Numbers are drawn when its rows have been counted; until then it can only be described.
             let plain = prepared.preparation.clone();
-            let (body_kept, frozen) = (body.clone(), Vec::new());
-            let ran = Arc::default();
-            let rest = Arc::default();
-            let portal = Portal {
-                prepared,
-                statement,
-                body: body_kept,
-                frozen,
-                in_block,
-                ran,
-                unknown_format: None,
-                rest,
-            };
+            let portal = Portal::new(prepared, statement, body.clone(), Vec::new(), in_block);
             return Ok(Ok((portal, Step::Bind { statement: plain, body, extra: Vec::new(), again: false })));
         }
         let frozen = match self.freeze(&statement, in_block).await? {
@@ -268,16 +310,7 @@ impl Session {
             Err(failure) => return Ok(Err(failure)),
         };
         let mut extra = frozen.iter().map(|value| value.0.clone()).collect();
-        let portal = Portal {
-            prepared,
-            statement,
-            body: body.clone(),
-            frozen,
-            in_block,
-            ran: Arc::default(),
-            unknown_format: None,
-            rest: Arc::default(),
-        };
+        let portal = Portal::new(prepared, statement, body.clone(), frozen, in_block);
         let determinism = self.determinism(&portal.statement, Some(&portal));
         let capture = match &determinism {
             Determinism::Capture(plan) => Some(&**plan),
@@ -303,7 +336,7 @@ impl Session {
             return Ok(Ok(None));
         }
         let (prepared, statement) = (portal.prepared.clone(), portal.statement.clone());
-        let (portal, step) = match self.bound(prepared, statement, portal.body.clone()).await? {
+        let (bound, step) = match self.bound(prepared, statement, portal.body.clone()).await? {
             Ok(bound) => bound,
             Err(failure) => return Ok(Err(failure)),
         };
@@ -311,7 +344,7 @@ impl Session {
             Step::Bind { body, .. } => Bind::decode(body).is_ok_and(|bind| bind.portal == name),
             _ => false,
         };
-        let portal = Arc::new(portal);
+        let portal = Arc::new(portal.rebound_as(bound));
         if let Some(old) = self.steps.iter_mut().rev().find(is_this) {
             *old = step;
             self.portals.insert(name.to_owned(), portal.clone());
@@ -345,7 +378,7 @@ impl Session {
             *again = true;
         }
         self.steps.push(step);
-        let portal = Arc::new(Portal { rest: portal.rest.clone(), ran: portal.ran.clone(), ..bound });
+        let portal = Arc::new(portal.rebound_as(bound));
         self.portals.insert(name.to_owned(), portal.clone());
         Ok(Ok(Some(portal)))
     }
@@ -497,6 +530,11 @@ impl Session {
         self.txn.as_ref().is_some_and(|txn| txn.is_between_lanes)
     }
 
+    /// Portals that were bound since a savepoint go with what is rolled back.
+    pub(super) fn drop_portals_after(&mut self, number: u64) {
+        self.portals.retain(|_, portal| portal.number <= number);
+    }
+
     pub(super) fn on_close(&mut self, named: Named<'_>) {
         match named.target {
             Target::Statement => {
@@ -518,11 +556,16 @@ impl Session {
         if let Some(code) = portal.unknown_format.filter(|_| portal.statement.class.effects.returns_rows) {
             return self.fail_after_steps(&Failure::of_format(code)).await;
         }
+        let is_failed = self.is_failed();
+        if portal.is_done() && !is_failed {
+            let what = format!("portal \"{portal_name}\" cannot be run");
+            let failure = Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, what);
+            return self.fail_after_steps(&failure).await;
+        }
         let effects = &portal.statement.class.effects;
         let runs_whole = self.everywhere.is_none() && runs_whole(&portal.statement.class);
         // A limit means nothing where no rows are returned; a lane may be asked for rows all the same, to ship them.
         let is_limited = !(runs_whole || effects.writes && !effects.returns_rows);
-        let is_failed = self.is_failed();
         if runs_whole && !is_failed && portal.rest.lock().is_some() {
             return self.fetch_rest(&portal, max_rows).await.map(drop);
         }
@@ -535,6 +578,7 @@ impl Session {
                 return Ok(());
             }
         }
+        portal.begun.store(true, Ordering::Release);
         let kind = &portal.statement.class.kind;
         let copies_in = matches!(kind, Kind::CopyIn { .. });
         let max_rows_at_lane = if is_limited { max_rows } else { 0 };
@@ -686,10 +730,7 @@ impl Session {
             let prepared = Arc::new(PreparedStatement::new(READS_NOTHING, &[]));
             let (statement, _) = self.classify(READS_NOTHING).await;
             // It is not executed: only the place of a read is what the messages need.
-            let (body, frozen, ran) = (Bytes::new(), Vec::new(), Arc::default());
-            let rest = Arc::default();
-            let portal =
-                Portal { prepared, statement, body, frozen, in_block: true, ran, unknown_format: None, rest };
+            let portal = Portal::new(prepared, statement, Bytes::new(), Vec::new(), true);
             self.steps = steps;
             if self.execute(&portal.statement, Some(&portal)).await? == Done::Failed {
                 self.skipping = true;

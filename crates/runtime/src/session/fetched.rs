@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_classify::{Class, Kind};
-use onecopy_wire::backend::{Backend, build, decode, tag};
+use onecopy_wire::backend::{Backend, build, decode, row_count, tag};
 use onecopy_wire::frame::{self, HEAD_LEN};
 
 use super::client::ClientError;
@@ -32,6 +32,8 @@ pub(super) struct Rest {
     rows: VecDeque<Bytes>,
     /// The words of its CommandComplete before the number of rows.
     words: String,
+    /// It says that number.
+    counts: bool,
 }
 
 impl Rest {
@@ -42,13 +44,16 @@ impl Rest {
             Kind::Update => "UPDATE",
             Kind::Delete => "DELETE",
             Kind::Merge => "MERGE",
+            Kind::Explain { .. } => "EXPLAIN",
+            Kind::Call => "CALL",
             _ => "SELECT",
         };
-        Rest { rows: VecDeque::new(), words: words.to_owned() }
+        let counts = !matches!(kind, Kind::Explain { .. } | Kind::Call);
+        Rest { rows: VecDeque::new(), words: words.to_owned(), counts }
     }
 
-    /// Takes the first rows out of an answer, and appends it up to them; the others remain.
-    fn of_answer(answer: &mut BytesMut, max_rows: u32, out: &mut BytesMut) -> Rest {
+    /// Takes the first rows out of an answer, and appends it up to them; the others remain. Of an error nothing remains.
+    fn of_answer(answer: &mut BytesMut, max_rows: u32, out: &mut BytesMut) -> Option<Rest> {
         let mut rest = Rest::default();
         let mut failed = false;
         while let Ok(Some(head)) = frame::peek(answer, DECODE_LEN_MAX) {
@@ -59,7 +64,9 @@ impl Rest {
             match (head.tag, decode(head.tag, &message[HEAD_LEN..])) {
                 (tag::DATA_ROW, _) => rest.rows.push_back(message),
                 (tag::COMMAND_COMPLETE, Ok(Backend::CommandComplete(command))) => {
-                    command.rsplit_once(' ').map_or(command, |(words, _)| words).clone_into(&mut rest.words);
+                    let counted = row_count(command).and_then(|_| command.rsplit_once(' '));
+                    rest.counts = counted.is_some();
+                    counted.map_or(command, |(words, _)| words).clone_into(&mut rest.words);
                     rest.put(max_rows, out);
                 }
                 (other, _) => {
@@ -68,10 +75,7 @@ impl Rest {
                 }
             }
         }
-        if failed {
-            rest.rows.clear();
-        }
-        rest
+        (!failed).then_some(rest)
     }
 
     /// Appends the next rows, and how many they were, in the manner of a server.
@@ -83,6 +87,8 @@ impl Rest {
         }
         if count == wanted {
             build::portal_suspended(out);
+        } else if !self.counts {
+            build::command_complete(out, &self.words);
         } else {
             build::command_complete(out, &format!("{} {count}", self.words));
         }
@@ -120,7 +126,7 @@ impl Session {
         let output = &mut self.client.output;
         match self.fetch.as_ref().filter(|fetch| fetch.max_rows > 0) {
             Some(Fetch { portal, max_rows }) => {
-                *portal.rest.lock() = Some(Rest::of_answer(&mut self.held, *max_rows, output));
+                *portal.rest.lock() = Rest::of_answer(&mut self.held, *max_rows, output);
             }
             None => output.extend_from_slice(&self.held),
         }
@@ -158,7 +164,7 @@ mod tests {
     #[test]
     fn rows_are_given_out_as_a_server_does() {
         let mut out = BytesMut::new();
-        let mut rest = Rest::of_answer(&mut answer(5, "INSERT 0 5"), 2, &mut out);
+        let mut rest = Rest::of_answer(&mut answer(5, "INSERT 0 5"), 2, &mut out).unwrap();
         assert_eq!(shown(out), "2DDs");
         let mut next = |max_rows| {
             let mut out = BytesMut::new();
@@ -167,11 +173,15 @@ mod tests {
         };
         assert_eq!([next(2), next(2), next(2), next(0)], ["DDs", "DINSERT 0 1", "INSERT 0 0", "INSERT 0 0"]);
         let mut out = BytesMut::new();
-        let mut rest = Rest::of_answer(&mut answer(3, "UPDATE 3"), 3, &mut out);
+        let mut rest = Rest::of_answer(&mut answer(3, "UPDATE 3"), 3, &mut out).unwrap();
         assert_eq!(shown(out), "2DDDs", "whether more would come is not looked at");
         let mut out = BytesMut::new();
         rest.put(1, &mut out);
         assert_eq!(shown(out), "UPDATE 0");
+        let mut out = BytesMut::new();
+        let mut rest = Rest::of_answer(&mut answer(3, "EXPLAIN"), 2, &mut out).unwrap();
+        rest.put(2, &mut out);
+        assert_eq!(shown(out), "2DDsDEXPLAIN", "a server does not say how many lines it has explained");
     }
 
     #[test]
@@ -182,6 +192,6 @@ mod tests {
         build::error(&mut held, &report);
         let mut out = BytesMut::new();
         let rest = Rest::of_answer(&mut held, 1, &mut out);
-        assert_eq!((shown(out).as_str(), rest.rows.len()), ("2E", 0));
+        assert_eq!((shown(out).as_str(), rest.is_none()), ("2E", true), "and it cannot be executed again");
     }
 }

@@ -76,6 +76,8 @@ pub struct Session {
     /// Names among them of which the client has not heard yet that they are prepared.
     unconfirmed: Vec<String>,
     portals: HashMap<String, Arc<Portal>>,
+    /// How many portals have been bound.
+    portals_bound: u64,
     /// Messages of the extended protocol that wait for the Execute or Sync that sends them.
     steps: Vec<Step>,
     /// An error was answered: everything up to the next Sync is skipped.
@@ -153,6 +155,7 @@ impl Session {
             statements: HashMap::new(),
             unconfirmed: Vec::new(),
             portals: HashMap::new(),
+            portals_bound: 0,
             steps: Vec::new(),
             skipping: false,
             txn: None,

@@ -71,6 +71,7 @@ impl Session {
                         told,
                         notifications: txn.notifications.len(),
                         listens: txn.listens.len(),
+                        portals: self.portals_bound,
                         locks: self.locks.mark(),
                     };
                     txn.savepoints.push(savepoint);
@@ -209,9 +210,15 @@ impl Session {
                 }
                 return Ok(None);
             }
-            Kind::Fetch(_) | Kind::Move(_) | Kind::CloseCursor(_) => {
-                self.run_in_place(statement, extended, None).await?
+            Kind::CloseCursor(name) => {
+                let done = self.run_in_place(statement, extended, None).await?;
+                if done == Done::Answered {
+                    // A client's portals are cursors, too.
+                    self.portals.retain(|portal, _| name.as_ref().is_some_and(|name| name != portal));
+                }
+                done
             }
+            Kind::Fetch(_) | Kind::Move(_) => self.run_in_place(statement, extended, None).await?,
             Kind::Ddl { temporary: true, .. } => {
                 return self.refuse(
                     "temporary objects are not supported",

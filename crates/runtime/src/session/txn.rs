@@ -97,6 +97,8 @@ pub struct Savepoint {
     pub told: Vec<(Told, String)>,
     pub notifications: usize,
     pub listens: usize,
+    /// How many portals the session had bound.
+    pub portals: u64,
     /// Advisory locks held until the transaction ends.
     pub locks: usize,
 }
