@@ -211,6 +211,8 @@ pub enum LockWait {
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Window {
+    /// Its frame counts rows, however equal they are.
+    pub rows: bool,
     pub partition_by: Vec<Expr>,
     pub order_by: Vec<Expr>,
     pub frame: Vec<Expr>,

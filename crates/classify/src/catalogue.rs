@@ -346,6 +346,9 @@ pub struct Function {
     /// The last argument is VARIADIC.
     #[serde(default)]
     pub variadic: bool,
+    /// It may yield several rows.
+    #[serde(default = "yes")]
+    pub set: bool,
     /// Names of its input arguments, where given.
     #[serde(default)]
     pub argument_names: Vec<String>,

@@ -265,7 +265,7 @@ SELECT json_build_object(
         SELECT coalesce(json_agg(json_build_object(
             'schema', s.nspname, 'name', p.proname, 'kind', p.prokind, 'arguments', p.pronargs,
             'defaults', p.pronargdefaults, 'variadic', p.provariadic <> 0,
-            'argument_names', coalesce(CASE WHEN p.proargmodes IS NULL THEN array_to_json(p.proargnames) ELSE (
+            'set', p.proretset, 'argument_names', coalesce(CASE WHEN p.proargmodes IS NULL THEN array_to_json(p.proargnames) ELSE (
                 SELECT json_agg(coalesce(n.name, '') ORDER BY n.ord)
                 FROM unnest(p.proargnames, p.proargmodes) WITH ORDINALITY AS n (name, mode, ord)
                 WHERE n.mode IN ('i', 'b', 'v')) END, '[]'::json),

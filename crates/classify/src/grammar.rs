@@ -20,6 +20,9 @@ use pg_raw_parse::{ConstValue, Node};
 /// (`max_stack_depth`), a few thousand levels.
 pub(crate) const DEPTH_MAX: u32 = 400;
 
+/// FRAMEOPTION_ROWS of PostgreSQL's `parsenodes.h`.
+const FRAME_OF_ROWS: i32 = 0x4;
+
 /// One statement of a string.
 #[derive(Debug)]
 pub(crate) struct Parsed {
@@ -328,6 +331,7 @@ impl Reader {
 
     fn window(&mut self, window: &pg::WindowDef) -> Read<Window> {
         Ok(Window {
+            rows: window.frame_options & FRAME_OF_ROWS != 0,
             partition_by: self.list(window.partition_clause())?,
             order_by: self.sort_keys(window.order_clause())?,
             frame: vec![self.expr(window.start_offset())?, self.expr(window.end_offset())?],
@@ -583,12 +587,14 @@ impl Reader {
             }
             Node::JsonArgument(e) => parts = self.json_value(e.val())?,
             Node::JsonObjectConstructor(e) => {
+                parts.push(of_no_part());
                 for pair in e.exprs() {
                     parts.push(self.expr(pair.key())?);
                     parts.extend(self.json_value(pair.value())?);
                 }
             }
             Node::JsonArrayConstructor(e) => {
+                parts.push(of_no_part());
                 for value in e.exprs() {
                     parts.extend(self.json_value(Some(value))?);
                 }
@@ -603,6 +609,7 @@ impl Reader {
             Node::JsonFuncExpr(e) => {
                 parts = self.json_value(e.context_item())?;
                 parts.push(self.expr(e.pathspec())?);
+                parts.push(of_no_part());
                 parts.extend(self.list(e.passing())?);
                 for behaviour in [e.on_empty(), e.on_error()].into_iter().flatten() {
                     parts.push(self.expr(behaviour.expr())?);
@@ -1505,4 +1512,9 @@ fn other_statement(node: Node<'_>) -> Utility {
         Node::ReplicaIdentityStmt(_) => ddl("ALTER TABLE REPLICA IDENTITY"),
         _ => Utility::Unknown,
     }
+}
+
+/// Stands among the parts of a form whose value is of the type of none of them.
+fn of_no_part() -> Expr {
+    Expr::Array(Vec::new())
 }

@@ -12,6 +12,8 @@ pub mod oid {
     pub const BOOL: u32 = 16;
     /// bytea
     pub const BYTEA: u32 = 17;
+    /// "char"
+    pub const CHAR: u32 = 18;
     /// name
     pub const NAME: u32 = 19;
     /// int8
@@ -52,6 +54,12 @@ pub mod oid {
     pub const NUMERIC: u32 = 1700;
     /// uuid
     pub const UUID: u32 = 2950;
+    /// inet
+    pub const INET: u32 = 869;
+    /// cidr
+    pub const CIDR: u32 = 650;
+    /// money
+    pub const MONEY: u32 = 790;
     /// int2[]
     pub const INT2_ARRAY: u32 = 1005;
     /// int4[]

@@ -86,6 +86,8 @@ pub(super) struct Block<'a> {
     exported: Facts,
     /// Name spaces of subqueries that were merged into this one.
     merged: Vec<ScopeId>,
+    /// Those of them that are a SELECT, with the entries that they are.
+    selects: Vec<Merged<'a>>,
     walks: Vec<(&'a Expr, ScopeId)>,
     calls: Vec<(&'a Expr, ScopeId)>,
     deferred: Vec<Deferred<'a>>,
@@ -99,6 +101,13 @@ struct Pending {
     mode: Mode,
     /// Facts for this table alone: conditions of outer joins.
     extra: Facts,
+}
+
+struct Merged<'a> {
+    select: &'a Select,
+    inner: ScopeId,
+    entry: (ScopeId, usize),
+    renames: Vec<String>,
 }
 
 struct Deferred<'a> {
@@ -144,6 +153,10 @@ impl<'a> Analyser<'a> {
     /// Analyses a query; true if its WITH clause changes rows.
     pub(super) fn query(&mut self, query: &'a Query, parent: Parent, env: Env, usage: QueryUse) -> bool {
         let receivers = self.receivers.take();
+        let first_only = std::mem::take(&mut self.first_only);
+        if !matches!(query.body, Body::Set { .. }) {
+            self.recursive = None;
+        }
         if !self.spend() {
             self.last_derived = None;
             return false;
@@ -157,14 +170,24 @@ impl<'a> Analyser<'a> {
                 rows.iter().flatten().for_each(|value| self.expr(value, at));
                 self.last_derived = self.derived_of_values(rows, scope);
             }
-            Body::Set { arms, .. } => {
+            Body::Set { arms, union_all } => {
                 self.inherit_facts(scope);
+                let recursive = self.recursive.take();
                 let mut lists = Vec::new();
                 for arm in arms {
                     self.query(arm, parent, env, QueryUse { once: false, ..usage });
                     lists.push(self.last_derived.take());
                 }
+                // The first arm of a recursion gives the types of all.
+                let recurs = recursive.is_some_and(|id| self.ctes[id].referenced);
+                if !union_all && usage.ordered {
+                    self.check_kept_of_arms(arms, &lists, recurs);
+                }
+                let first = lists.first().cloned().flatten();
                 self.last_derived = Self::derived_of_arms(lists);
+                if let (true, Some(list), Some(first)) = (recurs, &mut self.last_derived, first) {
+                    list.iter_mut().zip(first).for_each(|(derived, first)| derived.same = first.same);
+                }
             }
             Body::Select(select) => {
                 self.select(query, select, scope, usage, receivers);
@@ -172,6 +195,9 @@ impl<'a> Analyser<'a> {
             }
         }
         let derived = self.last_derived.take();
+        if first_only {
+            self.check_first(query, scope);
+        }
         self.tail(query, scope, usage);
         self.finish_with(query.with.as_ref(), env, usage.body);
         self.last_derived = derived;
@@ -213,6 +239,8 @@ impl<'a> Analyser<'a> {
         if usage.ordered {
             self.check_order(query, select, scope);
         }
+        self.check_kept(select, scope, usage.ordered);
+        self.check_zip(select);
     }
 
     /// ORDER BY, LIMIT and OFFSET of any query.
@@ -240,9 +268,78 @@ impl<'a> Analyser<'a> {
         }
     }
 
+    /// The first row must be the same on every replica.
+    fn check_first(&mut self, query: &'a Query, scope: ScopeId) {
+        let certain = match &query.body {
+            Body::Select(select) => {
+                self.yields_one_row(select, scope) || self.is_total_order(&query.order_by, select, scope)
+            }
+            _ => self.is_fixed_query(query),
+        };
+        if !certain {
+            self.unreplayable("a function yields the first of several rows, whose order is not total");
+        }
+    }
+
+    /// Whether equality with what does not come from its own tables leaves at most one row of each of them.
+    fn yields_one_row(&self, select: &Select, scope: ScopeId) -> bool {
+        let mut open = Vec::new();
+        for entry in &self.scopes[scope].entries {
+            let EntryColumns::Table(relation) = entry.columns else { return false };
+            let Some(table) = self.relations.get(relation as usize).copied().flatten() else { return false };
+            if !self.catalogue().children(table).is_empty() {
+                return false;
+            }
+            open.push((relation, table));
+        }
+        if open.is_empty() || select.targets.iter().any(|t| self.reads_in_no_order(&t.value)) {
+            return false;
+        }
+        let mut given = Vec::new();
+        let parts = match &select.filter {
+            Some(Expr::And(parts)) => parts.as_slice(),
+            Some(one) => std::slice::from_ref(one),
+            None => &[],
+        };
+        for part in parts {
+            let Expr::Operator { name, left: Some(left), right: Some(right) } = part else { continue };
+            if !super::facts::is_equality(name) {
+                continue;
+            }
+            for (column, value) in [(left, right), (right, left)] {
+                if let Expr::Column { path, star: false, .. } = &**column
+                    && let Some(key) = self.resolve_column(scope, path)
+                    && self.comes_from_outside(value, scope)
+                {
+                    given.push(key);
+                }
+            }
+        }
+        let facts = &self.scopes[scope].facts;
+        let mut bound: Vec<u32> = Vec::new();
+        while !open.is_empty() {
+            let next = open.iter().position(|(relation, table)| {
+                let is_given = |c: &u16| {
+                    let key = (*relation, *c);
+                    *c != 0 && (given.contains(&key) || facts.is_bound(key, |k| bound.contains(&k.0)))
+                };
+                let mut unique = self.table(*table).unique.iter();
+                unique.any(|key| !key.partial && key.immediate && key.columns.iter().all(is_given))
+            });
+            match next {
+                Some(i) => bound.push(open.remove(i).0),
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// Whether no two rows of a query are equal in its ORDER BY: it covers a unique key of its only table, or
     /// equality with constants leaves at most one row.
     fn is_total_order(&mut self, keys: &'a [Expr], select: &'a Select, scope: ScopeId) -> bool {
+        if select.targets.iter().any(|target| self.reads_in_no_order(&target.value)) {
+            return false;
+        }
         if select.from.is_empty() {
             return true;
         }
@@ -338,7 +435,9 @@ impl<'a> Analyser<'a> {
                     Statement::Query(query) => {
                         // Each step of the recursion runs it again.
                         let usage = QueryUse { lock: None, ordered: true, once: false, body };
+                        self.recursive = Some(first + i);
                         wrote |= self.query(query, parent, inner, usage);
+                        self.recursive = None;
                         self.ctes[first + i].derived = self.last_derived.take();
                     }
                     statement => {
@@ -450,6 +549,18 @@ impl<'a> Analyser<'a> {
             let list = self.last_derived.take();
             self.note_derived(deferred.entry.0, deferred.entry.1, list, &deferred.renames);
         }
+        for Merged { select, inner, entry, renames } in block.selects {
+            let list = self.derived_of_targets(&select.targets, inner);
+            match (self.derived.get_mut(&entry), list) {
+                (Some(old), Some(new)) if old.len() == new.len() => {
+                    old.iter_mut().zip(new).for_each(|(old, new)| old.same = new.same);
+                }
+                (None, list) => self.note_derived(entry.0, entry.1, list, &renames),
+                _ => {}
+            }
+            self.check_kept(select, inner, true);
+            self.check_zip(select);
+        }
         for (call, scope) in block.calls {
             self.expr(call, At { scope, once: false, relation: true });
         }
@@ -494,7 +605,8 @@ impl<'a> Analyser<'a> {
                 let usage = QueryUse { lock: locks.of(&shown), ordered: true, once: false, body };
                 self.open_query(query, parent, env, usage, shown, renames, scope, block)
             }
-            From::Function { calls, alias, .. } => {
+            From::Function { calls, alias, ordinality } => {
+                self.check_rows_from(calls, *ordinality);
                 block.calls.extend(calls.iter().map(|call| (call, scope)));
                 let name = alias.as_ref().map(|a| a.name.clone()).unwrap_or_else(|| call_name(calls));
                 let list = self.derived_of_function(item, &name, scope);
@@ -698,7 +810,9 @@ impl<'a> Analyser<'a> {
         block.walks.extend(select.targets.iter().map(|t| (&t.value, inner)));
         let columns = self.derived_columns(&select.targets, renames, inner);
         let list = self.derived_of_targets(&select.targets, inner);
-        self.note_derived(scope, self.scopes[scope].entries.len(), list, renames);
+        let entry = (scope, self.scopes[scope].entries.len());
+        block.selects.push(Merged { select, inner, entry, renames: renames.to_vec() });
+        self.note_derived(entry.0, entry.1, list, renames);
         self.scopes[scope].entries.push(Entry { name: shown, columns });
         exported
     }

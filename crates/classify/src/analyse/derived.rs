@@ -5,6 +5,7 @@ use super::Analyser;
 use super::block::{EntryColumns, ScopeId};
 use super::expr::is_system_column;
 use super::freeze::column_name;
+use super::sameness::Same;
 use crate::ast::{self, Expr, From, Literal, Name, Statement, Target};
 use crate::catalogue::{Column, Table};
 
@@ -16,6 +17,8 @@ pub(super) struct Derived {
     pub(super) text: bool,
     /// The system column of a user's table of which it is made.
     pub(super) place: Option<String>,
+    /// Its values, if equal ones among them are the same.
+    pub(super) same: Option<Same>,
 }
 
 /// Columns in order; None if their number is not known.
@@ -38,13 +41,14 @@ impl<'a> Analyser<'a> {
                     },
                     text: self.yields_text(value, scope),
                     place: self.place(value, scope),
+                    same: self.same(value, scope),
                 }),
             }
         }
         Some(list)
     }
 
-    fn derived_of_star(&self, alias: Option<&String>, scope: ScopeId) -> DerivedList {
+    pub(super) fn derived_of_star(&self, alias: Option<&String>, scope: ScopeId) -> DerivedList {
         let mut list = Vec::new();
         for (i, entry) in self.scopes[scope].entries.iter().enumerate() {
             if alias.is_some_and(|alias| *alias != entry.name) {
@@ -71,6 +75,11 @@ impl<'a> Analyser<'a> {
             name: format!("column{}", i + 1),
             text: rows.iter().any(|row| row.get(i).is_none_or(|value| self.yields_text(value, scope))),
             place: rows.iter().find_map(|row| self.place(row.get(i)?, scope)),
+            same: {
+                let mut same = rows.iter().map(|row| self.same(row.get(i)?, scope));
+                let first = same.next().flatten();
+                same.fold(first, |one, other| one?.and(other?))
+            },
         };
         Some((0..width).map(of).collect())
     }
@@ -79,15 +88,24 @@ impl<'a> Analyser<'a> {
     pub(super) fn derived_of_function(&self, item: &From, name: &str, scope: ScopeId) -> DerivedList {
         let From::Function { calls, alias, ordinality } = item else { return None };
         let [Expr::Call(call)] = calls.as_slice() else { return None };
-        if call.name.last() != "generate_series" || !matches!(call.name.schema(), None | Some("pg_catalog")) {
+        let elements = call.name.last() == "unnest" && call.arguments.len() == 1;
+        let known = elements || call.name.last() == "generate_series";
+        if !known || !matches!(call.name.schema(), None | Some("pg_catalog")) {
             return None;
         }
         let given = alias.as_ref().map_or(&[][..], |alias| alias.columns.as_slice());
         let named = |i: usize, name: &str| given.get(i).map_or_else(|| name.to_owned(), Clone::clone);
-        let text = call.arguments.iter().any(|argument| self.yields_text(argument, scope));
-        let mut list = vec![Derived { name: named(0, name), text, place: None }];
+        let text = elements || call.arguments.iter().any(|argument| self.yields_text(argument, scope));
+        let place = call.arguments.iter().find_map(|argument| self.place(argument, scope));
+        let same = self.same(&calls[0], scope);
+        let mut list = vec![Derived { name: named(0, name), text, place, same }];
         if *ordinality {
-            list.push(Derived { name: named(1, "ordinality"), text: false, place: None });
+            list.push(Derived {
+                name: named(1, "ordinality"),
+                text: false,
+                place: None,
+                same: Some(Same::Integer),
+            });
         }
         Some(list)
     }
@@ -126,6 +144,7 @@ impl<'a> Analyser<'a> {
                         name: target.name.clone().or(shown).unwrap_or_default(),
                         text: column.is_none_or(is_text),
                         place: system,
+                        same: column.and_then(Same::of_column),
                     });
                 }
             }
@@ -143,6 +162,8 @@ impl<'a> Analyser<'a> {
                 let other = arm.get(i);
                 derived.text |= other.is_none_or(|other| other.text);
                 derived.place = derived.place.take().or_else(|| other.and_then(|other| other.place.clone()));
+                derived.same =
+                    derived.same.zip(other.and_then(|other| other.same)).and_then(|(one, two)| one.and(two));
             }
         }
         Some(list)
@@ -221,12 +242,13 @@ impl<'a> Analyser<'a> {
 /// A table's columns, then those of the system, which keep their names where an alias renames the others.
 pub(super) fn derived_of_table(table: &Table) -> Vec<Derived> {
     let places = ["ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"].map(str::to_owned);
-    let places = places.map(|name| Derived { name: name.clone(), text: false, place: Some(name) });
+    let places =
+        places.map(|name| Derived { name: name.clone(), text: false, place: Some(name), same: None });
     table.columns.iter().map(of_column).chain(places).collect()
 }
 
 fn of_column(column: &Column) -> Derived {
-    Derived { name: column.name.clone(), text: is_text(column), place: None }
+    Derived { name: column.name.clone(), text: is_text(column), place: None, same: Same::of_column(column) }
 }
 
 /// Whether values of a column may be text: not dates and times, spans of time, numbers, truth values.

@@ -8,7 +8,7 @@ use super::{Analyser, Resolved};
 use crate::ast::{Call, Expr, Literal, Name, SessionValue, SubqueryKind, Target, TypeRef, Window};
 use crate::catalogue::{Function, Oids, Volatility};
 use crate::functions::{Behaviour, ENVIRONMENT_SETTINGS, builtin, is_of_information_schema};
-use crate::value::{Canon, oid};
+use crate::value::oid;
 use onecopy_core::Mode;
 
 /// Where an expression stands.
@@ -49,6 +49,9 @@ impl<'a> Analyser<'a> {
     }
 
     pub(super) fn window(&mut self, window: &'a Window, at: At) {
+        if window.rows {
+            self.unreplayable("a window's frame counts rows in an order that is not total");
+        }
         let parts = window.partition_by.iter().chain(&window.order_by).chain(&window.frame);
         parts.for_each(|e| self.expr(e, at));
     }
@@ -533,15 +536,19 @@ impl<'a> Analyser<'a> {
 
     /// Sums of integers and numerics do not depend on the order of rows; those of floats do.
     fn sum_aggregate(&mut self, call: &'a Call, at: At) {
-        let exact = call.arguments.iter().all(|e| self.is_exact(e, at.scope));
-        if !exact || call.over.is_some() {
+        // Those of pairs are computed in floating point, whatever they are of.
+        let of_pairs = call.arguments.len() > 1 && call.name.last() != "regr_count";
+        let exact = !of_pairs && call.arguments.iter().all(|e| self.is_exact(e, at.scope));
+        // Of equal numbers the first is taken, whose digits the sum shows.
+        let kept = !call.distinct || call.arguments.iter().all(|e| self.same(e, at.scope).is_some());
+        if !exact || !kept || call.over.is_some() {
             self.unreplayable(format!("{}() may depend on the order of rows", call.name.last()));
         }
     }
 
     /// MIN and MAX pick one of several equal values, which matters where equal values can look different.
     fn pick_aggregate(&mut self, call: &'a Call, at: At) {
-        let identical = call.arguments.iter().all(|e| self.is_identical(e, at.scope));
+        let identical = call.arguments.iter().all(|e| self.same(e, at.scope).is_some());
         if !identical || call.over.is_some() || call.within_group {
             self.unreplayable(format!("{}() may depend on the order of rows", call.name.last()));
         }
@@ -564,38 +571,6 @@ impl<'a> Analyser<'a> {
             Expr::Cast { to, .. } => {
                 matches!(scalar_oid(to), Some(oid::INT2 | oid::INT4 | oid::INT8 | oid::NUMERIC))
             }
-            _ => false,
-        }
-    }
-
-    /// Whether equal values of an expression are certainly the same bytes.
-    pub(super) fn is_identical(&self, expr: &Expr, scope: ScopeId) -> bool {
-        match expr {
-            Expr::Literal { .. } => true,
-            Expr::Column { path, star: false, .. } => {
-                let column = self.resolve_column(scope, path).and_then(|key| self.column_of(key));
-                column.is_some_and(|c| match Canon::of(c) {
-                    // Numerics keep trailing zeros unless the column fixes the scale.
-                    Some(Canon::Numeric { scale }) => scale.is_some(),
-                    Some(_) => true,
-                    None => matches!(c.type_oid, oid::DATE | oid::TIMESTAMP | oid::TIMESTAMPTZ | oid::TIME),
-                })
-            }
-            Expr::Operator { name, left, right } => {
-                is_arithmetic(name) && left.iter().chain(right).all(|e| self.is_integer(e, scope))
-            }
-            _ => self.is_integer(expr, scope),
-        }
-    }
-
-    fn is_integer(&self, expr: &Expr, scope: ScopeId) -> bool {
-        match expr {
-            Expr::Literal { value: Literal::Int(_), .. } => true,
-            Expr::Column { path, star: false, .. } => {
-                let column = self.resolve_column(scope, path).and_then(|key| self.column_of(key));
-                column.is_some_and(|c| matches!(c.type_oid, oid::INT2 | oid::INT4 | oid::INT8))
-            }
-            Expr::Cast { to, .. } => matches!(scalar_oid(to), Some(oid::INT2 | oid::INT4 | oid::INT8)),
             _ => false,
         }
     }

@@ -22,6 +22,7 @@ mod oids;
 mod parameters;
 mod places;
 mod procedural;
+mod sameness;
 mod session_calls;
 mod utility;
 mod verdict;
@@ -164,6 +165,10 @@ struct Analyser<'a> {
     clock_words: Given,
     oid_words: Given,
     zoned_words: Given,
+    /// Of the next query only the first row is taken.
+    first_only: bool,
+    /// The recursive query that comes next.
+    recursive: Option<CteId>,
     /// The columns to which the next query's go: none where they become new ones.
     receivers: Option<Option<Vec<&'a Column>>>,
     /// Places at which each parameter stands, and the type that the place gives to it.
@@ -223,6 +228,8 @@ impl<'a> Analyser<'a> {
             clock_words: Given::default(),
             oid_words: Given::default(),
             zoned_words: Given::default(),
+            first_only: false,
+            recursive: None,
             receivers: None,
             params: BTreeMap::new(),
             edits: Edits::default(),

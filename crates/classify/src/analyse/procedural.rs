@@ -74,13 +74,15 @@ impl<'a> Analyser<'a> {
             return false;
         }
         self.active.push(key);
-        let analysed = self.sql_statements(&function.body);
+        let first_only = !function.set && function.kind == 'f';
+        let analysed = self.sql_statements(&function.body, first_only);
         self.active.pop();
         analysed
     }
 
-    /// Analyses the statements of an SQL function; false if it holds any but queries and changes of rows.
-    fn sql_statements(&mut self, body: &'a str) -> bool {
+    /// Analyses the statements of an SQL function, of whose last it may yield the first row only; false if it holds any but
+    /// queries and changes of rows.
+    fn sql_statements(&mut self, body: &'a str, first_only: bool) -> bool {
         let library = self.library;
         let text: &'a str = library.texts.alloc(sql_body(body));
         let Some(statements) = library.statements(text) else { return false };
@@ -91,13 +93,14 @@ impl<'a> Analyser<'a> {
         let returns_rows = self.effects.returns_rows;
         let locking = self.locking;
         let wrote = std::mem::replace(&mut self.effects.writes, false);
-        for statement in statements {
+        for (i, statement) in statements.iter().enumerate() {
             match statement {
                 Statement::Query(query) => {
                     if query.into.is_some() {
                         self.touch_everything(Mode::Exclusive);
                     }
                     let usage = QueryUse { lock: None, ordered: true, once: false, body: true };
+                    self.first_only = first_only && i + 1 == statements.len();
                     self.query(query, None, None, usage);
                 }
                 Statement::Insert(insert) => self.insert(insert, None, false),
