@@ -13,6 +13,7 @@ mod fetched;
 mod messages;
 mod notifications;
 mod object_ids;
+mod order_of_rows;
 mod prepared_reads;
 mod prepared_sql;
 mod repeated;
