@@ -238,6 +238,8 @@ fn writes_that_keep_one_of_several_equal_values_are_not_replayed() {
         ("INSERT INTO keyless SELECT i4 + 1, t || 'x' FROM typed GROUP BY i4 + 1, t || 'x'", true),
         ("INSERT INTO keyless SELECT 1, coalesce(t, 'none') FROM typed GROUP BY coalesce(t, 'none')", true),
         ("INSERT INTO keyless SELECT 1, CASE WHEN i4 > 1 THEN t ELSE 'x' END FROM typed GROUP BY 2", true),
+        ("INSERT INTO keyless SELECT count(*), js ->> 'kind' FROM typed GROUP BY js ->> 'kind'", true),
+        ("INSERT INTO keyless SELECT count(*), (js -> 'kind')::text FROM typed GROUP BY js -> 'kind'", false),
         ("INSERT INTO keyless SELECT 1, n::text FROM typed GROUP BY n::text", true),
         ("INSERT INTO keyless SELECT 1, t FROM typed UNION SELECT 2, v FROM typed", true),
         ("INSERT INTO keyless SELECT 1, t FROM typed UNION SELECT 2, NULL UNION SELECT 3, 'x'", true),

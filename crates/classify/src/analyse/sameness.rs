@@ -302,10 +302,7 @@ impl<'a> Analyser<'a> {
                 Found::Nothing => None,
             },
             Expr::Operator { name, left, right } => {
-                let left = match left {
-                    Some(left) => Some(self.same(left, scope)),
-                    None => None,
-                };
+                let left = left.as_ref().map(|left| self.same(left, scope));
                 let right = right.as_deref().and_then(|right| self.same(right, scope));
                 match left {
                     Some(left) => self.same_of_operator(name, left, right),
@@ -355,6 +352,12 @@ impl<'a> Analyser<'a> {
         }
         if is_condition(name) {
             return Some(Same::Bool);
+        }
+        // What a member of JSON holds, as text.
+        if matches!(name.last(), "->>" | "#>>")
+            && self.catalogue().operators_named(name.last()).next().is_none()
+        {
+            return Some(Same::Text);
         }
         const DATE: Same = Same::Of(oid::DATE);
         match (name.last(), left?, right?) {
