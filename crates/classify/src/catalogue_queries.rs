@@ -6,6 +6,31 @@ use crate::name_types::name_type_oids;
 /// prints, whatever the session's search_path is, and not compile the query, which takes longer than running it.
 pub const CATALOGUE_SETUP: &str = "SET LOCAL search_path = pg_catalog; SET LOCAL jit = off";
 
+/// The settings with which a server begins every session, before those of its role and database (which [`catalogue_query`]
+/// reads): rows of name and value. A superuser must ask, outside of transactions; one is left open if it fails.
+///
+/// It is answered alike on any session, whatever was set there and for its role: settings return to what the session began
+/// with, which is undone at the end, and where that was the role's or the database's, as it may have been when the session
+/// began, the server's own is in its files. Of what onecopy asks for when it connects (source `client`) nothing is said.
+/// The search path is always known, since it decides which tables a statement means: sessions set it, so that the files
+/// may change meanwhile.
+pub const SERVER_SETTINGS_QUERY: &str = "BEGIN; RESET ALL;
+SELECT s.name, s.value
+FROM (SELECT g.name,
+             CASE WHEN g.source IN ('database', 'user', 'database user') THEN coalesce(
+                      (SELECT f.setting FROM pg_catalog.pg_file_settings f
+                       WHERE pg_catalog.lower(f.name) = pg_catalog.lower(g.name) AND f.applied
+                       ORDER BY f.seqno DESC LIMIT 1),
+                      CASE WHEN g.name = 'search_path' THEN g.boot_val END)
+                  WHEN g.source <> 'default' OR g.name = 'search_path' THEN g.setting
+             END AS value
+      FROM pg_catalog.pg_settings g
+      WHERE g.source IN ('configuration file', 'command line', 'environment variable', 'database', 'user', 'database user')
+         OR g.name = 'search_path') s
+WHERE s.value IS NOT NULL
+ORDER BY s.name;
+ROLLBACK";
+
 /// The query for a server of a version (`server_version_num`): one row with one column of type text.
 #[must_use]
 pub fn catalogue_query(server_version: u32) -> String {
@@ -400,18 +425,8 @@ SELECT json_build_object(
         SELECT coalesce(json_agg(json_build_object(
             'role', x.role, 'name', x.name, 'value', x.value) ORDER BY x.rank, x.role, x.name), '[]'::json)
         FROM (
-            SELECT 0 AS rank, NULL::name AS role, g.name,
-                   CASE g.source WHEN 'session' THEN g.reset_val ELSE g.setting END AS value
-            FROM pg_settings g
-            WHERE g.source = 'configuration file'
-               -- The reader may have set its own limits: what it returns to is the file's, unless it is its own role's.
-               OR g.source = 'session' AND g.name IN ('lock_timeout', 'statement_timeout') AND g.reset_val <> g.boot_val
-                  AND NOT EXISTS (SELECT FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c (text)
-                                  WHERE s.setrole = (SELECT oid FROM pg_roles WHERE rolname = session_user)
-                                    AND lower(split_part(c.text, '=', 1)) = g.name)
-            UNION ALL
-            SELECT CASE WHEN s.setrole = 0 THEN 1 ELSE 3 END + CASE WHEN s.setdatabase = 0 THEN 0 ELSE 1 END,
-                   r.rolname, split_part(c.text, '=', 1), substr(c.text, strpos(c.text, '=') + 1)
+            SELECT CASE WHEN s.setrole = 0 THEN 1 ELSE 3 END + CASE WHEN s.setdatabase = 0 THEN 0 ELSE 1 END AS rank,
+                   r.rolname AS role, split_part(c.text, '=', 1) AS name, substr(c.text, strpos(c.text, '=') + 1) AS value
             FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c (text)
             LEFT JOIN pg_roles r ON r.oid = s.setrole
             WHERE (s.setdatabase = 0 OR s.setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database()))

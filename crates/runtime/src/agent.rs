@@ -562,7 +562,7 @@ impl Agent {
         let mut unit = Unit { to, expected: VecDeque::new(), commands: 0, failure: None };
         let Some((_, first)) = group.first() else { return Ok(unit) };
         self.send_own(lane, &mut unit, "BEGIN")?;
-        for command in settings_commands(&first.settings) {
+        if let Some(command) = settings_command(&first.settings) {
             self.send_own(lane, &mut unit, &command)?;
         }
         let settings = settings_hash(&first.settings);
@@ -708,7 +708,7 @@ async fn learn(lane: &mut Lane, forms: &mut Forms, group: &[(Csn, Arc<Record>)])
         if !begun {
             begun = true;
             lane.command("BEGIN").await?;
-            for command in settings_commands(&first.settings) {
+            if let Some(command) = settings_command(&first.settings) {
                 lane.command(&command).await?;
             }
         }
@@ -733,10 +733,14 @@ async fn learn(lane: &mut Lane, forms: &mut Forms, group: &[(Csn, Arc<Record>)])
     Ok(())
 }
 
-fn settings_commands(settings: &[(String, String)]) -> impl Iterator<Item = String> + '_ {
-    settings
+/// The command that sets a record's settings for the transaction, if there are any.
+fn settings_command(settings: &[(String, String)]) -> Option<String> {
+    let calls = settings
         .iter()
-        .map(|(name, value)| format!("SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value)))
+        .map(|(name, value)| format!("pg_catalog.set_config({}, {}, true)", quote(name), quote(value)));
+    let calls: Vec<String> = calls.collect();
+    // One for all: it goes ahead of every group.
+    (!calls.is_empty()).then(|| format!("SELECT {}", calls.join(", ")))
 }
 
 /// Identifies the settings of a record; 0 for none.

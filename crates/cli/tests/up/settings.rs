@@ -1,6 +1,7 @@
 //! Settings that change what a statement means: the other replicas must execute it under the same ones.
 
 use super::clients::{block_on, connect, json, rows};
+use super::three::Three;
 use super::{Up, folder};
 use onecopy_cluster::ClusterFile;
 use tokio_postgres::Client;
@@ -175,6 +176,57 @@ fn a_role_and_a_database_begin_with_settings_of_their_own() {
         let expected = "a 1 2001-01-01 00:00:00, b 1 2001-01-02 00:00:00, b 2 2001-01-03 00:00:00";
         assert_eq!(rows(&client, CONTENTS).await, expected);
         assert_eq!(json(dir.path(), &["verify"])["identical"], true);
+    });
+}
+
+/// The server's own settings are found whatever the sessions that are asked have set, and whatever their role has.
+#[test]
+fn sessions_begin_with_the_settings_of_the_servers_file() {
+    block_on(async {
+        let three = Three::start();
+        let boot = three.client().await;
+        let script = "CREATE ROLE ada LOGIN SUPERUSER; CREATE SCHEMA app;
+                      CREATE TABLE app.t (id int, u uuid DEFAULT gen_random_uuid(), at timestamptz);
+                      CREATE TABLE public.t (id int, u uuid, at timestamptz)";
+        boot.batch_execute(script).await.unwrap();
+        for replica in &three.file.replicas {
+            let replica = connect(&replica.dsn).await;
+            replica.batch_execute("ALTER SYSTEM SET search_path = app, public").await.unwrap();
+            replica.batch_execute("ALTER SYSTEM SET IntervalStyle = 'iso_8601'").await.unwrap();
+            replica.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+            while rows(&replica, "SHOW IntervalStyle").await != "iso_8601" {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        }
+        let shown = "SELECT current_setting('search_path'), current_setting('IntervalStyle')";
+        // Until definitions change, sessions begin as those before them.
+        let early = three.client().await;
+        early.batch_execute("INSERT INTO t (id) VALUES (0)").await.unwrap();
+        assert_eq!(rows(&early, "SELECT count(*) FROM public.t").await, "1");
+        let changes = [
+            "CREATE TABLE app.later (id int)",
+            "ALTER ROLE postgres SET search_path = public; ALTER ROLE postgres SET IntervalStyle = 'postgres'",
+            "CREATE TABLE app.later_still (id int)",
+            "ALTER ROLE postgres RESET ALL",
+            "CREATE TABLE app.last (id int)",
+        ];
+        for (round, change) in changes.iter().enumerate() {
+            boot.batch_execute(change).await.unwrap();
+            let of_role = matches!(round, 1 | 2);
+            for role in ["ada", "postgres"] {
+                let client = three.client_of(role).await;
+                let own = of_role && role == "postgres";
+                let expected = if own { "public postgres" } else { "app, public iso_8601" };
+                assert_eq!(rows(&client, shown).await, expected, "{role} after {change}");
+                client.batch_execute("INSERT INTO t (id) VALUES (1)").await.unwrap();
+                // They stay on the lane, on which definitions may be read next.
+                let sets = "SET search_path = public; SET IntervalStyle = 'sql_standard'";
+                client.batch_execute(sets).await.unwrap();
+                assert_eq!(rows(&client, shown).await, "public sql_standard");
+            }
+        }
+        let counts = "SELECT (SELECT count(u) FROM app.t), (SELECT count(*) FROM public.t)";
+        assert_eq!(three.everywhere(counts).await, "8 3");
     });
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
-use onecopy_classify::catalogue::Sequence;
-use onecopy_classify::catalogue_queries::{CATALOGUE_SETUP, catalogue_query};
+use onecopy_classify::catalogue::{DefaultSetting, Sequence};
+use onecopy_classify::catalogue_queries::{CATALOGUE_SETUP, SERVER_SETTINGS_QUERY, catalogue_query};
 use onecopy_classify::{Catalogue, table_id};
 use onecopy_core::{SequenceDefinition, TableId};
 use parking_lot::Mutex;
@@ -15,14 +15,33 @@ use crate::lane::{Lane, LaneError};
 use crate::postgres::connect::SESSION_MARK;
 use crate::record::{Record, What, Write};
 
-/// Reads the catalogue snapshot that classification works with, outside of transactions.
+/// Reads the catalogue snapshot that classification works with, outside of transactions, on a lane of the agent's role.
 pub async fn read(lane: &mut Lane) -> Result<Catalogue, LaneError> {
     // One message is one transaction, with which the setup ends.
-    read_by(lane, |query| format!("{CATALOGUE_SETUP}; {query}")).await
+    let mut catalogue = read_by(lane, |query| format!("{CATALOGUE_SETUP}; {query}")).await?;
+    // What is said for roles and databases is stronger, and stands after it.
+    catalogue.settings.splice(0..0, server_settings(lane).await?);
+    Ok(catalogue)
 }
 
-/// The same inside an open transaction, whose own changes it shows. Nothing of the reading stays in it, not even locks,
-/// unless it fails, which the transaction does then, too.
+/// The settings with which the server begins every session.
+async fn server_settings(lane: &mut Lane) -> Result<Vec<DefaultSetting>, LaneError> {
+    let rows = match lane.query(SERVER_SETTINGS_QUERY).await {
+        Err(error) if error.is_database() => {
+            lane.roll_back().await?;
+            return Err(error);
+        }
+        read => read?,
+    };
+    let of_row = |row: Vec<Option<String>>| {
+        let mut values = row.into_iter().map(Option::unwrap_or_default);
+        Some(DefaultSetting { role: None, name: values.next()?, value: values.next()? })
+    };
+    Ok(rows.into_iter().filter_map(of_row).collect())
+}
+
+/// The same inside an open transaction, whose own changes it shows, but for the server's settings: no session begins
+/// there. Nothing of the reading stays in it, not even locks, unless it fails, which the transaction does then, too.
 pub async fn read_in_transaction(lane: &mut Lane) -> Result<Catalogue, LaneError> {
     let read = |query: &str| {
         let (begin, end) = (format!("SAVEPOINT {SAVEPOINT}"), format!("ROLLBACK TO SAVEPOINT {SAVEPOINT}"));
