@@ -21,6 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::object_ids::LaneIds;
 use crate::pool::Registered;
+use crate::postgres::connect::CustomNames;
 use crate::server::cancel::Backend as BackendProcess;
 use crate::stream::Stream;
 
@@ -138,6 +139,8 @@ pub struct Lane {
     /// Those that the server keeps and nobody uses any more.
     forgotten: Vec<u32>,
     prepared_count: u32,
+    /// Customised settings that its server's session has met: only sessions that have met them, too, may use it.
+    pub customs: CustomNames,
     /// Settings as the server reported them.
     pub params: HashMap<String, String>,
     /// Lets another connection be opened when this one is closed.
@@ -191,6 +194,7 @@ impl Lane {
             prepared: HashMap::new(),
             forgotten: Vec::new(),
             prepared_count: 0,
+            customs: CustomNames::default(),
             params: HashMap::new(),
             permit: None,
             registered: None,

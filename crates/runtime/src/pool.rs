@@ -124,8 +124,9 @@ impl Pool {
 
     /// Whether a lane could be lent at once.
     pub fn has_room(&self, who: &Credentials) -> bool {
+        let fits = |lane: &Box<Lane>| who.customs.contain(&lane.customs);
         let has_idle =
-            || self.idle[self.worker()].lock().get(&who.user).is_some_and(|lanes| !lanes.is_empty());
+            || self.idle[self.worker()].lock().get(&who.user).is_some_and(|lanes| lanes.iter().any(fits));
         self.connections.available_permits() > 0 || has_idle()
     }
 
@@ -142,8 +143,16 @@ impl Pool {
         let incarnation = self.incarnation.load(Ordering::Acquire);
         let mut idle = self.idle[self.worker()].lock();
         let lanes = idle.get_mut(&who.user)?;
+        // One that knows what the session has named is preferred, so that those that know nothing are left to the others.
+        let found = |lanes: &Vec<Box<Lane>>| {
+            lanes
+                .iter()
+                .rposition(|lane| lane.customs == who.customs)
+                .or_else(|| lanes.iter().rposition(|lane| who.customs.contain(&lane.customs)))
+        };
         // A lane of an earlier incarnation is closed by being dropped.
-        std::iter::from_fn(|| lanes.pop()).find(|lane| lane.incarnation == incarnation)
+        std::iter::from_fn(|| found(lanes).map(|at| lanes.remove(at)))
+            .find(|lane| lane.incarnation == incarnation)
     }
 
     async fn open_lane(
@@ -226,7 +235,8 @@ impl Pool {
 
     /// Takes back a lane on which nothing is open and nothing is outstanding. Is a cancel request under way to it, nobody
     /// else gets it before it has arrived: it would meet another session's statement.
-    pub fn give_back(self: &Arc<Self>, who: &Credentials, lent: Lent) {
+    pub fn give_back(self: &Arc<Self>, who: &Credentials, mut lent: Lent) {
+        lent.lane.customs.add_all(&who.customs);
         if lent.lane.backend.is_quiet() {
             return self.take_back(who, lent);
         }
@@ -367,6 +377,7 @@ impl Drop for Waiting<'_> {
 mod tests {
     use super::*;
     use crate::errors::Failure;
+    use crate::postgres::connect::CustomNames;
     use crate::settings::{ReplicaSettings, ReplicaTls};
     use crate::stream::Stream;
     use onecopy_wire::SqlState;
@@ -382,7 +393,16 @@ mod tests {
     }
 
     fn ada() -> Credentials {
-        Credentials { user: "ada".to_owned(), password: None }
+        naming(&[])
+    }
+
+    /// A session of hers that has named customised settings.
+    fn naming(names: &[&str]) -> Credentials {
+        let mut who = Credentials { user: "ada".to_owned(), password: None, customs: CustomNames::default() };
+        for name in names {
+            who.customs.add(name);
+        }
+        who
     }
 
     fn pool() -> (Arc<Pool>, Arc<AgentQueue>) {
@@ -412,6 +432,33 @@ mod tests {
         lane.incarnation = pool.incarnation.load(Ordering::Acquire);
         lane.registered = Some(Sockets::register(&pool.sockets, &mut lane).unwrap());
         (Lent { lane, _loan: Counting::new(&pool.lent) }, theirs)
+    }
+
+    #[test]
+    fn lane_that_has_met_a_customised_setting_is_lent_to_sessions_that_have_met_it_only() {
+        on_loop(async {
+            let (pool, _) = pool();
+            let mut servers = Vec::new();
+            let mut lent_and_given_back = |who: &Credentials| {
+                let (lent, server) = lend(&pool);
+                servers.push(server);
+                pool.give_back(who, lent);
+            };
+            lent_and_given_back(&naming(&["app.tenant"]));
+            assert!(pool.take_idle(&ada()).is_none());
+            assert!(pool.take_idle(&naming(&["app.user"])).is_none());
+            lent_and_given_back(&ada());
+            let both = naming(&["App.User", "app.tenant"]);
+            let lane = pool.take_idle(&naming(&["APP.tenant"])).unwrap();
+            assert_eq!(lane.customs, naming(&["app.tenant"]).customs, "the one that has met it comes first");
+            drop(lane);
+            let lane = pool.take_idle(&both).expect("one that has met nothing is anybody's");
+            assert_eq!(lane.customs, CustomNames::default());
+            lent_and_given_back(&naming(&["app.user"]));
+            assert!(pool.has_room(&both));
+            assert_eq!(pool.take_idle(&both).unwrap().customs, naming(&["app.user"]).customs);
+            assert!(pool.take_idle(&both).is_none());
+        });
     }
 
     #[test]

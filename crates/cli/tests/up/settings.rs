@@ -230,6 +230,97 @@ fn sessions_begin_with_the_settings_of_the_servers_file() {
     });
 }
 
+/// A customised setting that a session has never named is NULL to it, whoever used its servers' sessions before.
+#[test]
+fn customised_settings_of_a_client_are_unknown_to_the_next() {
+    block_on(async {
+        let dir = folder();
+        // One replica, so that lanes are soon lent again.
+        let _up = Up::ready(dir.path(), 1);
+        let dsn = ClusterFile::read(dir.path()).unwrap().client.dsn;
+        let boot = connect(&dsn).await;
+        let script = "CREATE TABLE t (id int, tenant text DEFAULT current_setting('app.tenant', true));
+                      CREATE FUNCTION f() RETURNS text LANGUAGE sql AS
+                      $$ SELECT set_config('app.tenant', 'of a function', true) $$";
+        boot.batch_execute(script).await.unwrap();
+        let shown = "SELECT current_setting('app.tenant', true) IS NULL, current_setting('APP.tenant', true)";
+        let ways = [
+            "SET app.tenant = 'x'",
+            "SET app.tenant = 'x'; RESET ALL",
+            "SELECT set_config('App.Tenant', 'x', false)",
+            "BEGIN; SET LOCAL app.tenant = 'x'; INSERT INTO t VALUES (1); COMMIT",
+            "BEGIN; INSERT INTO t VALUES (1); SELECT set_config('app.tenant', 'x', true); ROLLBACK",
+            "SELECT upper(f())",
+        ];
+        for way in ways {
+            for discards in [false, true] {
+                let client = connect(&dsn).await;
+                client.batch_execute(way).await.unwrap_or_else(|error| panic!("{way}: {error:?}"));
+                if discards {
+                    client.batch_execute("DISCARD ALL").await.unwrap();
+                }
+                for _ in 0..3 {
+                    let next = connect(&dsn).await;
+                    assert_eq!(rows(&next, shown).await, "t -", "after {way}");
+                }
+            }
+        }
+        // What the session itself has set it finds, on whatever lane.
+        let client = connect(&format!("{dsn} options='-c app.tenant=own'")).await;
+        for _ in 0..3 {
+            assert_eq!(rows(&client, shown).await, "f own");
+        }
+        client.batch_execute("INSERT INTO t VALUES (2)").await.unwrap();
+        assert_eq!(rows(&client, "SELECT tenant FROM t WHERE id = 2").await, "own");
+        assert_eq!(rows(&boot, shown).await, "t -");
+    });
+}
+
+/// In a transaction, too, RESET returns to what the client asked for when it connected.
+#[test]
+fn reset_returns_to_what_was_asked_for_at_the_start_inside_a_transaction_too() {
+    block_on(async {
+        let three = Three::start();
+        let boot = three.client().await;
+        let script =
+            "CREATE SCHEMA b; CREATE TABLE b.t (id int, at text); CREATE TABLE public.t (id int, at text)";
+        boot.batch_execute(script).await.unwrap();
+        let options = "-c timezone=Asia/Tokyo -c search_path=b,public -c work_mem=5MB -c app.tenant=own";
+        let client = connect(&format!("{} options='{options}'", three.file.client.dsn)).await;
+        let shown =
+            "SELECT current_setting('TimeZone'), current_setting('search_path'), current_setting('work_mem'),
+                     current_setting('app.tenant')";
+        let begun = "Asia/Tokyo b,public 5MB own";
+        assert_eq!(rows(&client, shown).await, begun);
+        let insert = "INSERT INTO t VALUES (1, to_char('2020-01-01Z'::timestamptz, 'HH24'))";
+        let set =
+            "SET TimeZone = 'UTC'; SET search_path = public; SET work_mem = '6MB'; SET app.tenant = 'x'";
+        let resets = [
+            "RESET ALL",
+            "RESET TimeZone; RESET search_path; RESET work_mem; RESET app.tenant",
+            "SET LOCAL TimeZone = 'UTC'; SET LOCAL search_path = public; RESET ALL",
+        ];
+        for (round, reset) in resets.iter().enumerate() {
+            for first in ["SELECT 1", "DELETE FROM public.t"] {
+                client.batch_execute(&format!("BEGIN; {first}; {set}; {reset}; {insert}")).await.unwrap();
+                assert_eq!(rows(&client, shown).await, begun, "{first}; {reset}");
+                client.batch_execute("COMMIT").await.unwrap();
+                assert_eq!(rows(&client, shown).await, begun, "after {first}; {reset}");
+                assert_eq!(rows(&boot, "SELECT count(*) FROM public.t").await, "0", "{round}");
+            }
+        }
+        // By the extended protocol, and undone.
+        client.batch_execute(set).await.unwrap();
+        client.batch_execute("BEGIN").await.unwrap();
+        client.execute("RESET TimeZone", &[]).await.unwrap();
+        client.execute("RESET ALL", &[]).await.unwrap();
+        assert_eq!(rows(&client, shown).await, begun);
+        client.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(rows(&client, shown).await, "UTC public 6MB x");
+        assert_eq!(three.everywhere("SELECT count(*), min(at), max(at) FROM b.t").await, "6 09 09");
+    });
+}
+
 #[test]
 fn startup_options_are_refused_as_set_refuses_them_and_default_read_only_sessions_change_nothing() {
     block_on(async {

@@ -32,6 +32,48 @@ const BUSY_PAUSE: Duration = Duration::from_millis(5);
 pub struct Credentials {
     pub user: String,
     pub password: Option<String>,
+    /// What the session has named, and so the lanes know that it has used.
+    pub customs: CustomNames,
+}
+
+/// Names of customised settings (those with a dot). A server's session that has met one knows it until it ends, whatever is
+/// reset, rolled back or discarded: its value is an empty text then, which was NULL before.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CustomNames(Option<Arc<Vec<String>>>);
+
+impl CustomNames {
+    /// Adds a name; whether it is new.
+    pub fn add(&mut self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        let names = Arc::make_mut(self.0.get_or_insert_default());
+        match names.binary_search(&name) {
+            Ok(_) => false,
+            Err(at) => {
+                names.insert(at, name);
+                true
+            }
+        }
+    }
+
+    /// Adds the names of others.
+    pub fn add_all(&mut self, others: &CustomNames) {
+        if self == others {
+            return;
+        }
+        if self.0.is_none() {
+            self.0.clone_from(&others.0);
+            return;
+        }
+        for name in others.0.iter().flat_map(|names| names.iter()) {
+            self.add(name);
+        }
+    }
+
+    /// Whether all the others are among these.
+    pub fn contain(&self, others: &CustomNames) -> bool {
+        let mut others = others.0.iter().flat_map(|names| names.iter());
+        others.all(|name| self.0.as_ref().is_some_and(|names| names.binary_search(name).is_ok()))
+    }
 }
 
 /// Opens connections to one replica.

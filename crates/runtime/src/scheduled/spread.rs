@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use crate::clock::Stopwatch;
 use crate::errors::Failure;
 use crate::pool::{Lent, Pool};
-use crate::postgres::connect::Credentials;
+use crate::postgres::connect::{Credentials, CustomNames};
 use crate::record::{Record, Write};
 use crate::scheduler::Writes;
 use crate::server::Shared;
@@ -85,6 +85,8 @@ pub struct Attire {
     pub environment: Environment,
     /// Identifies those under which servers read its text.
     pub reads_under: u64,
+    /// What the session has named so far.
+    pub customs: CustomNames,
 }
 
 /// What a replica is to do for a transaction.
@@ -415,6 +417,7 @@ impl Spread {
             self.shared.renew(&mut lent.lane, replica);
         }
         lent.lane.read_under = operation.attire.reads_under;
+        lent.lane.customs.add_all(&operation.attire.customs);
         self.branch(replica).at.lock().executing = Some((operation.op, lent.lane.backend.clone()));
         let mut held = BytesMut::new();
         let held_max = self.shared.limits.held_result_bytes_max;

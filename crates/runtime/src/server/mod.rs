@@ -29,7 +29,7 @@ use crate::lane::Lane;
 use crate::notifications::Channels;
 use crate::object_ids::{self, Listed, ObjectIds, Reading};
 use crate::pool::Pool;
-use crate::postgres::connect::{Connector, Credentials};
+use crate::postgres::connect::{Connector, Credentials, CustomNames};
 use crate::postgres::definitions;
 use crate::postgres::progress::Position;
 use crate::retention::Retention;
@@ -441,7 +441,11 @@ async fn start(
     for (sequence, definition) in &prepared.sequences {
         scheduler.handle(Event::Sequence { sequence: *sequence, definition: *definition });
     }
-    let agent = Credentials { user: settings.agent_user.clone(), password: settings.agent_password.clone() };
+    let agent = Credentials {
+        user: settings.agent_user.clone(),
+        password: settings.agent_password.clone(),
+        customs: CustomNames::default(),
+    };
     let history = Arc::new(LogHistory { log: prepared.log.clone(), reader: Mutex::new(None) });
     let timeout = Duration::from_millis(settings.limits.connect_timeout_ms);
     let object_ids = Arc::<ObjectIds>::default();

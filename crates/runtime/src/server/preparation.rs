@@ -16,7 +16,7 @@ use crate::clock::Deadline;
 use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
 use crate::postgres::checks::{self, Facts};
-use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
+use crate::postgres::connect::{AGENT_MARK, Connector, Credentials, CustomNames};
 use crate::postgres::definitions::{self, SequenceNames};
 use crate::postgres::progress::{self, FenceError, Position};
 use crate::retention;
@@ -77,7 +77,11 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     }
     // Before anything is asked of a replica, which would end the sessions of a process that serves already.
     let folder = lock_log(settings)?;
-    let agent = Credentials { user: settings.agent_user.clone(), password: settings.agent_password.clone() };
+    let agent = Credentials {
+        user: settings.agent_user.clone(),
+        password: settings.agent_password.clone(),
+        customs: CustomNames::default(),
+    };
     let mut found = Vec::new();
     let mut missing = Vec::new();
     for replica in &settings.replicas {

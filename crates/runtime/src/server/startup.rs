@@ -20,7 +20,7 @@ use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::lane::LaneError;
 use crate::pool::{Lent, Pool};
-use crate::postgres::connect::Credentials;
+use crate::postgres::connect::{Credentials, CustomNames};
 use crate::server::{Counted, Shared, cancel};
 use crate::session::Session;
 use crate::session::client::{Client, ClientError};
@@ -229,7 +229,7 @@ async fn authenticate(
             build::authentication_ok(&mut client.output);
             let is_agent = user == shared.agent_user;
             let password = if is_agent { shared.agent.password.clone() } else { None };
-            return Ok(Ok(Credentials { user, password }));
+            return Ok(Ok(Credentials { user, password, customs: CustomNames::default() }));
         }
     };
     let known = users.verifiers.get(&user).cloned();
@@ -275,7 +275,7 @@ async fn authenticate(
     build::authentication_sasl_final(&mut client.output, last.as_bytes())?;
     build::authentication_ok(&mut client.output);
     let _ = authenticated;
-    Ok(Ok(Credentials { user, password: replica_password }))
+    Ok(Ok(Credentials { user, password: replica_password, customs: CustomNames::default() }))
 }
 
 /// A login that looks like an attack on the connection must not drown among mistyped passwords. The client hears the same
@@ -291,7 +291,7 @@ fn log_refused(user: &str, error: &scram::ScramError) {
 }
 
 /// Tells the client the server's settings and serves it.
-async fn begin(mut client: Client, start: Start, who: Credentials, shared: Arc<Shared>) {
+async fn begin(mut client: Client, start: Start, mut who: Credentials, shared: Arc<Shared>) {
     let database = start.database().to_owned();
     if database == ADMIN_DATABASE {
         return crate::admin::serve(client, who, shared).await;
@@ -308,6 +308,9 @@ async fn begin(mut client: Client, start: Start, who: Credentials, shared: Arc<S
         Ok(environment) => environment,
         Err(failure) => return refuse(client, &failure).await,
     };
+    for name in environment.customs() {
+        who.customs.add(name);
+    }
     let reported = match reported_settings(&shared, &who, &environment).await {
         Ok(reported) => reported,
         Err(failure) => return refuse(client, &failure).await,

@@ -87,6 +87,11 @@ impl Environment {
         &self.meaningful
     }
 
+    /// Names of the customised settings among these.
+    pub fn customs(&self) -> impl Iterator<Item = &str> {
+        self.settings.iter().map(|setting| setting.name.as_str()).filter(|name| is_custom(name))
+    }
+
     /// The value of a setting, if the session has set it.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.settings
@@ -111,6 +116,17 @@ impl Environment {
             command.push_str(&setting.command);
         }
         command
+    }
+
+    /// The command that sets on a lane, after RESET ALL, that to which RESET returns, if there is anything.
+    pub fn initial_command(&self) -> Option<String> {
+        let sent = self.initial.iter().filter(|setting| !setting.command.is_empty());
+        let call = |setting: &Setting| {
+            let (name, value) = (quote(&setting.name), quote(setting.value.as_deref()?));
+            Some(format!("pg_catalog.set_config({name}, {value}, false)"))
+        };
+        let calls: Vec<String> = sent.filter_map(call).collect();
+        (!calls.is_empty()).then(|| format!("SELECT {}", calls.join(", ")))
     }
 
     /// Makes a lane's settings these, and has it forget what was prepared under other definitions: by the commands that
@@ -150,6 +166,11 @@ impl Environment {
         self.meaningful = meaningful.iter().filter_map(of_setting).collect();
         self.hash = if self.settings.is_empty() { 0 } else { hash_of(&self.settings) };
     }
+}
+
+/// Whether a setting is a customised one: of an extension, or of the client's own.
+pub fn is_custom(name: &str) -> bool {
+    name.contains('.')
 }
 
 /// A hash of settings, which is not that of none: 0.

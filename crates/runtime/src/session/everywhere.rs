@@ -61,6 +61,11 @@ impl Everywhere {
             alone: (statements == Statements::Alone).then_some(Alone::Outside),
         }
     }
+
+    /// Who the session is by now.
+    pub fn known_as(&mut self, who: &Credentials) {
+        self.who = Arc::new(who.clone());
+    }
 }
 
 /// What came of a read.
@@ -380,7 +385,11 @@ impl Session {
     }
 
     fn attire(&self) -> Attire {
-        Attire { environment: self.environment.clone(), reads_under: self.reads_under() }
+        Attire {
+            environment: self.environment.clone(),
+            reads_under: self.reads_under(),
+            customs: self.who.customs.clone(),
+        }
     }
 
     /// Carries out what the core wants of the session until the statement (of its own transaction: its commit) is answered.

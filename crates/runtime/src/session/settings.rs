@@ -14,7 +14,7 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::calls::{Arguments, boolean, describe, known_arguments, param_types, wrong_count};
 use super::client::ClientError;
-use super::environment::{is_kept_here, is_meaningful};
+use super::environment::{is_custom, is_kept_here, is_meaningful};
 use super::extended::Portal;
 use super::job::{Aside, Job, Quiet};
 use super::patience::shown_limit;
@@ -59,6 +59,7 @@ impl Session {
         if let Some((what, hint)) = forbidden_setting(name, value.as_deref()) {
             return self.fail_statement(&Failure::unsupported(what, hint)).await;
         }
+        self.name_custom(name);
         if is_kept_here(name) {
             let shown = match value.map(|value| shown_limit(name, &value)).transpose() {
                 Ok(shown) => shown,
@@ -100,21 +101,51 @@ impl Session {
         if let Some(name) = name.filter(|name| is_mode_of_transaction(name)) {
             return self.fail_statement(&mode_set_otherwise(name)).await;
         }
+        if let Some(name) = name {
+            self.name_custom(name);
+        }
         match name {
-            // A lane may return to something else than the session began with: what was set for the role or the
-            // database may have changed in between. The transaction goes on with what its lane has now.
-            Some(name) if is_meaningful(name) && self.txn.is_some() => {
-                let Some(value) = self.set_and_ask(statement, portal, name).await? else {
-                    return Ok(Done::Failed);
-                };
-                let command = set_command(name, Some(&value), false);
-                self.note_setting(name, command, Some(value), false);
-                build::command_complete(&mut self.client.output, "RESET");
-                return Ok(Done::Answered);
-            }
             Some(name) if is_kept_here(name) => {
                 self.note_setting(name, String::new(), None, false);
                 self.answer_command(portal.is_some(), "RESET");
+                return Ok(Done::Answered);
+            }
+            // The transaction goes on with its lane, which would return to what it began with itself: that knows nothing of
+            // what the client asked for when it connected.
+            Some(name) if self.txn.is_some() => {
+                if let Some(initial) = self.environment.initial_value(name).map(str::to_owned) {
+                    let set = set_command(name, Some(&initial), false);
+                    if self.ask(statement, portal, set.clone(), set).await?.is_none() {
+                        return Ok(Done::Failed);
+                    }
+                    self.note_setting(name, String::new(), None, false);
+                    build::command_complete(&mut self.client.output, "RESET");
+                    return Ok(Done::Answered);
+                }
+                // Or what was set for the role or the database may have changed in between. The transaction goes on with
+                // what its lane has now.
+                if is_meaningful(name) {
+                    let Some(value) = self.set_and_ask(statement, portal, name).await? else {
+                        return Ok(Done::Failed);
+                    };
+                    let command = set_command(name, Some(&value), false);
+                    self.note_setting(name, command, Some(value), false);
+                    build::command_complete(&mut self.client.output, "RESET");
+                    return Ok(Done::Answered);
+                }
+            }
+            None if self.txn.is_some() => {
+                let reset = statement.sql.to_string();
+                if self.ask(statement, portal, reset.clone(), reset).await?.is_none() {
+                    return Ok(Done::Failed);
+                }
+                if let Some(set) = self.environment.initial_command()
+                    && self.run_and_ask(statement, set.clone(), set, 1).await?.is_none()
+                {
+                    return Ok(Done::Failed);
+                }
+                self.note_reset_of_all();
+                build::command_complete(&mut self.client.output, "RESET");
                 return Ok(Done::Answered);
             }
             _ => {}
@@ -125,18 +156,31 @@ impl Session {
         }
         match name {
             Some(name) => self.note_setting(name, String::new(), None, false),
-            None => {
-                self.environment.reset_all();
-                if let Some(txn) = self.txn.as_mut() {
-                    txn.local_settings.clear();
-                    for told in &mut txn.told {
-                        told.lasting = self.reported.get(&told.name).cloned();
-                    }
-                }
-                self.undress();
-            }
+            None => self.note_reset_of_all(),
         }
         Ok(Done::Answered)
+    }
+
+    fn note_reset_of_all(&mut self) {
+        self.environment.reset_all();
+        if let Some(txn) = self.txn.as_mut() {
+            txn.local_settings.clear();
+            for told in &mut txn.told {
+                told.lasting = self.reported.get(&told.name).cloned();
+            }
+        }
+        self.undress();
+    }
+
+    /// From now on only lanes that have met no other customised settings than the session serve it, and those that have met
+    /// this one serve nobody else who has not.
+    pub(super) fn name_custom(&mut self, name: &str) {
+        if is_custom(name)
+            && self.who.customs.add(name)
+            && let Some(everywhere) = &mut self.everywhere
+        {
+            everywhere.known_as(&self.who);
+        }
     }
 
     /// `SELECT set_config(name, value, is_local) [, ...] [FROM ...]`.
@@ -279,6 +323,9 @@ impl Session {
                 return Ok(Err(NotSet::Because(Failure::unsupported(what, hint))));
             }
         }
+        for asked in &together {
+            self.name_custom(&asked.name);
+        }
         for asked in together.iter_mut().filter(|asked| is_kept_here(&asked.name)) {
             let value = asked.value.as_deref().or(self.environment.initial_value(&asked.name)).unwrap_or("0");
             match shown_limit(&asked.name, value) {
@@ -310,16 +357,28 @@ impl Session {
         portal: Option<&Portal>,
         name: &str,
     ) -> Result<Option<String>, ClientError> {
+        let set = statement.sql.to_string();
+        let sql = format!("{set}\n; SELECT pg_catalog.current_setting({})", quote(name));
+        let values = self.ask(statement, portal, sql, set).await?;
+        Ok(values.map(|values| values.into_iter().next().flatten().unwrap_or_default()))
+    }
+
+    /// Runs commands in the place of SET or RESET; the row that they return, if they do. `None`: they failed, and the client
+    /// has heard.
+    async fn ask(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+        sql: String,
+        repeat: String,
+    ) -> Result<Option<Vec<Option<String>>>, ClientError> {
         if let Some(portal) = portal {
             if self.run_foreign_steps(portal.prepared.types.is_empty(), portal).await? == Done::Failed {
                 return Ok(None);
             }
             self.answer_steps();
         }
-        let set = statement.sql.to_string();
-        let sql = format!("{set}\n; SELECT pg_catalog.current_setting({})", quote(name));
-        let values = self.run_and_ask(statement, sql, set, 1).await?;
-        Ok(values.map(|values| values.into_iter().next().flatten().unwrap_or_default()))
+        self.run_and_ask(statement, sql, repeat, 1).await
     }
 
     /// Runs commands where the transaction is, or anywhere, which return one row. `repeat` does the same at the home if

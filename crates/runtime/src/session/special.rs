@@ -235,6 +235,11 @@ impl Session {
             Kind::SetVal { .. } => self.execute_setval(statement, portal).await?,
             Kind::Maintenance { command, .. } => self.on_maintenance(statement, extended, command).await?,
             Kind::SyntaxError { .. } => self.on_syntax_error(statement, portal).await?,
+            // Which ones only the statement's functions know.
+            _ if class.effects.sets_custom_locally && self.txn.is_none() => {
+                self.name_custom(&format!(".{}", class.id));
+                return Ok(None);
+            }
             Kind::Select | Kind::Explain { analyze: false, .. }
                 if class.effects.catalogue_only && self.sees_shared_catalogue(portal) =>
             {
