@@ -2,6 +2,7 @@
 //! equal whatever happens to one of them.
 
 use super::clients::{block_on, connect, json, rows};
+use super::cursors::Raw;
 use super::{Up, folder, wait_until};
 use onecopy_bench::torture::{self, Isolation};
 use onecopy_cluster::ClusterFile;
@@ -283,6 +284,15 @@ fn what_could_differ_between_replicas_is_refused_and_the_rest_is_served() {
         let error = transaction.query_portal(&portal, 1).await.unwrap_err();
         assert_eq!(code(&error), "0A000");
         drop((portal, transaction));
+        // So it would be where it is executed beside the Bind of another portal; a limit of rows that it does not return is none.
+        let mut raw = Raw::default();
+        raw.query("BEGIN")
+            .parse("w", "UPDATE a SET v = v + 1 WHERE id = 2 RETURNING id")
+            .parse("r", "SELECT 1");
+        raw.bind("p", "w").execute("p", 0).sync();
+        raw.bind("q", "r").execute("p", 0).sync().query("COMMIT");
+        raw.parse("u", "UPDATE a SET v = v + 1 WHERE id = 2").bind("", "u").execute("", 1).sync();
+        assert_eq!(raw.letters(&cluster.file.client.dsn), "[BEGIN] 112D[UPDATE 1] E [ROLLBACK] 12[UPDATE 1]");
         assert_eq!(
             cluster.everywhere("SELECT id, note FROM numbered ORDER BY id").await,
             "1 one, 2 01.02.2024"

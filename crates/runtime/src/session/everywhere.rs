@@ -97,7 +97,7 @@ impl Session {
         if let Some(done) = self.control_alone(statement, portal.is_some()).await? {
             return Ok(Some(done));
         }
-        if portal.is_some() && statement.class.effects.writes && !self.executes_whole() {
+        if statement.class.effects.writes && portal.is_some_and(|portal| !self.executes_whole(portal)) {
             let failure = Failure::unsupported(
                 "rows of a statement that writes cannot be fetched by parts where every replica executes it",
                 "Execute its portal once, without a limit, and in one exchange with its Bind.",
@@ -111,11 +111,12 @@ impl Session {
         }
     }
 
-    /// Whether the collected messages bind what they execute, and execute it to its end: another Execute of the portal would be
-    /// logged as another write.
-    fn executes_whole(&self) -> bool {
-        let is_bound = self.steps.iter().any(|step| matches!(step, Step::Bind { .. }));
-        is_bound && !self.steps.iter().any(|step| matches!(step, Step::Execute { max_rows: 1.., .. }))
+    /// Whether the collected messages bind the portal that they execute, and execute it to its end: another Execute of it would
+    /// be logged as another write.
+    fn executes_whole(&self, portal: &Portal) -> bool {
+        let is_bound = |step: &Step| matches!(step, Step::Bind { body, .. } if *body == portal.body);
+        self.steps.iter().any(is_bound)
+            && !self.steps.iter().any(|step| matches!(step, Step::Execute { max_rows: 1.., .. }))
     }
 
     /// Whether a prepared read outside any transaction has nothing to declare, so that nobody need look at it.

@@ -145,10 +145,10 @@ impl Portal {
     }
 
     /// Whether a server refuses to execute it: it is done, or failed, and there are no rows of it to be fetched.
-    fn is_done(&self) -> bool {
+    fn is_done(&self, keeps_rest: bool) -> bool {
         let class = &self.statement.class;
         let keeps_nothing = match class.effects.returns_rows {
-            true => runs_whole(class) && self.rest.lock().is_none(),
+            true => keeps_rest && runs_whole(class) && self.rest.lock().is_none(),
             false => class.kind != Kind::Empty,
         };
         keeps_nothing && self.begun.load(Ordering::Acquire)
@@ -557,7 +557,7 @@ impl Session {
             return self.fail_after_steps(&Failure::of_format(code)).await;
         }
         let is_failed = self.is_failed();
-        if portal.is_done() && !is_failed {
+        if portal.is_done(self.everywhere.is_none()) && !is_failed {
             let what = format!("portal \"{portal_name}\" cannot be run");
             let failure = Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, what);
             return self.fail_after_steps(&failure).await;
