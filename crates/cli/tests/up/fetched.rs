@@ -119,6 +119,58 @@ fn writes_that_return_no_rows_are_executed_whole_whatever_the_limit() {
     });
 }
 
+/// An error that is found before a server is asked comes after the answers to what stands before it in its pipeline.
+#[test]
+fn errors_come_after_the_answers_to_the_messages_before_them() {
+    const TABLES: &str = "CREATE TABLE grown (id int);
+         CREATE TABLE later (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)";
+    block_on(async {
+        let (three, client) = prepare().await;
+        let alone = Alone::beside(&three).await;
+        client.batch_execute(TABLES).await.unwrap();
+        connect(&alone.0).await.batch_execute(TABLES).await.unwrap();
+        let twice = "INSERT INTO later VALUES (1), (1)";
+        let cases: [&dyn Fn(&mut Raw); 5] = [
+            // Bind of a statement whose columns have changed.
+            &|raw| {
+                raw.parse("g", "SELECT * FROM grown").describe_statement("g").sync();
+                raw.query("ALTER TABLE grown ADD v int");
+                raw.parse("a", "SELECT 1").describe_statement("a").bind("", "g").execute("", 0).sync();
+                raw.bind("", "a").execute("", 0).sync();
+            },
+            &|raw| {
+                raw.query("BEGIN").query(twice).parse("c", "COMMIT").describe_statement("c").bind("", "c");
+                raw.execute("", 0).sync().parse("c", "SELECT 1").sync().bind("", "c").sync();
+            },
+            &|raw| {
+                raw.query("BEGIN")
+                    .parse("", twice)
+                    .bind("", "")
+                    .execute("", 0)
+                    .parse("c", "COMMIT")
+                    .bind("", "c");
+                raw.execute("", 0).sync();
+            },
+            &|raw| {
+                raw.query("BEGIN").parse("", "ROLLBACK TO nix").bind("", "").execute("", 0).sync();
+            },
+            &|raw| {
+                raw.parse("", "ROLLBACK TO nix").bind("", "").execute("", 0).sync();
+            },
+        ];
+        for case in cases {
+            let mut raw = Raw::default();
+            case(&mut raw);
+            alone.assert_answers_alike(raw.query("ROLLBACK"), &three);
+        }
+        // That there is no such statement is found when its EXECUTE is prepared.
+        let mut raw = Raw::default();
+        raw.parse("a", "SELECT 1").parse("", "EXECUTE nix").sync().bind("", "a").execute("", 0).sync();
+        assert_eq!(raw.letters(&three.file.client.dsn), "1E 2D[SELECT 1]");
+        three.assert_identical();
+    });
+}
+
 /// What a server refuses to execute again is not executed again: neither in its transaction nor after it.
 #[test]
 fn portals_are_executed_once_and_go_with_their_transaction_or_savepoint() {

@@ -62,6 +62,10 @@ impl Session {
     }
 
     async fn on_commit(&mut self, extended: bool, chain: bool) -> Result<Done, ClientError> {
+        if extended {
+            // What stands before its Execute is answered even if that fails.
+            self.answer_steps();
+        }
         let (failed, modes) = (self.txn.as_ref().is_some_and(|txn| txn.failed), self.modes_of_txn());
         if self.txn.is_none() {
             self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
@@ -73,7 +77,6 @@ impl Session {
             // Those of a transaction that has not begun here, too.
             self.portals.clear();
             if self.commit().await? == Done::Failed {
-                self.steps.clear();
                 self.skipping = true;
                 return Ok(Done::Failed);
             }
@@ -108,8 +111,12 @@ impl Session {
         name: &str,
         extended: bool,
     ) -> Result<Done, ClientError> {
+        if extended {
+            self.answer_steps();
+        }
         let Some(txn) = self.txn.as_mut() else {
-            let failure = self.no_transaction();
+            let what = "ROLLBACK TO SAVEPOINT can only be used in transaction blocks";
+            let failure = Failure::new(SqlState::NO_ACTIVE_SQL_TRANSACTION, what);
             self.fail(&failure);
             return Ok(Done::Failed);
         };

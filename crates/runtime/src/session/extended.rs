@@ -200,18 +200,12 @@ impl Session {
         let mut types: Vec<u32> = parse.types.iter().collect();
         let sql = match self.executed_instead(parse.sql).await? {
             Ok(sql) => sql,
-            Err(failure) => {
-                self.fail(&failure);
-                return Ok(());
-            }
+            Err(failure) => return self.fail_after_steps(&failure).await,
         };
         let sql = sql.as_deref().unwrap_or(parse.sql);
         let typed = match self.with_types_by_name(sql, &mut types).await {
             Ok(typed) => typed,
-            Err(failure) => {
-                self.fail(&failure);
-                return Ok(());
-            }
+            Err(failure) => return self.fail_after_steps(&failure).await,
         };
         let prepared = PreparedStatement::new(typed.as_deref().unwrap_or(sql), &types);
         self.steps.push(Step::Parse(prepared.preparation.clone()));
@@ -243,15 +237,15 @@ impl Session {
             return self.fail_after_steps(&not_prepared(bind.statement)).await;
         };
         if self.embeds_object_ids(&prepared, bind) {
-            self.fail(&Failure::unsupported(
+            let failure = Failure::unsupported(
                 "a parameter in binary form holds object ids of users' types, which differ between replicas",
                 "Send arrays and composites of users' types as text.",
-            ));
-            return Ok(());
+            );
+            return self.fail_after_steps(&failure).await;
         }
         let statement = match self.classify_prepared(&prepared).await? {
             Ok(statement) => statement,
-            Err(failure) => return self.fail_statement(&failure).await.map(drop),
+            Err(failure) => return self.fail_after_steps(&failure).await,
         };
         let (given, declared) = (bind.params.len(), prepared.types.len());
         if given != declared && reads_no_parameters(&statement.class.kind) {
@@ -276,7 +270,7 @@ impl Session {
                 self.portals.insert(bind.portal.to_owned(), Arc::new(portal));
                 self.steps.push(step);
             }
-            Err(failure) => drop(self.fail_statement(&failure).await?),
+            Err(failure) => return self.fail_after_steps(&failure).await,
         }
         Ok(())
     }
