@@ -171,6 +171,29 @@ fn errors_come_after_the_answers_to_the_messages_before_them() {
     });
 }
 
+/// However many portals there are: what is kept until it is fetched has one bound.
+#[test]
+fn rows_kept_for_portals_are_bounded_together() {
+    block_on(async {
+        let (three, _) = prepare().await;
+        let wide = "UPDATE plain SET v = v + 1 RETURNING repeat('x', 2000000)";
+        let after = |between: &dyn Fn(&mut Raw)| {
+            let mut raw = Raw::default();
+            raw.query("BEGIN").parse("w", wide).bind("p", "w").execute("p", 1).sync();
+            between(&mut raw);
+            raw.bind("q", "w").execute("q", 1).sync().query("ROLLBACK");
+            raw.letters(&three.file.client.dsn)
+        };
+        assert_eq!(after(&|_| {}), "[BEGIN] 12Ds E [ROLLBACK]");
+        assert_eq!(
+            after(&|raw| {
+                raw.close("p").sync();
+            }),
+            "[BEGIN] 12Ds 3 2Ds [ROLLBACK]"
+        );
+    });
+}
+
 /// What a server refuses to execute again is not executed again: neither in its transaction nor after it.
 #[test]
 fn portals_are_executed_once_and_go_with_their_transaction_or_savepoint() {

@@ -140,6 +140,7 @@ impl Session {
         }
         let savepoint = &txn.savepoints[at];
         txn.writes.truncate(savepoint.writes);
+        txn.writes_bytes = savepoint.writes_bytes;
         txn.write_settings = savepoint.write_settings.clone();
         txn.local_settings = savepoint.local_settings.clone();
         self.environment = savepoint.environment.clone();

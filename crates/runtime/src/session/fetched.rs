@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_classify::{Class, Kind};
+use onecopy_wire::SqlState;
 use onecopy_wire::backend::{Backend, build, decode, row_count, tag};
 use onecopy_wire::frame::{self, HEAD_LEN};
 
 use super::client::ClientError;
 use super::extended::Portal;
 use super::{Done, Session};
+use crate::errors::Failure;
 use crate::lane::DECODE_LEN_MAX;
 
 /// An Execute under way of a portal that writes and returns rows.
@@ -30,6 +32,8 @@ pub(super) struct Fetch {
 #[derive(Default)]
 pub(super) struct Rest {
     rows: VecDeque<Bytes>,
+    /// Bytes of them all.
+    bytes: usize,
     /// The words of its CommandComplete before the number of rows.
     words: String,
     /// It says that number.
@@ -49,7 +53,7 @@ impl Rest {
             _ => "SELECT",
         };
         let counts = !matches!(kind, Kind::Explain { .. } | Kind::Call);
-        Rest { rows: VecDeque::new(), words: words.to_owned(), counts }
+        Rest { words: words.to_owned(), counts, ..Rest::default() }
     }
 
     /// Takes the first rows out of an answer, and appends it up to them; the others remain. Of an error nothing remains.
@@ -62,7 +66,10 @@ impl Rest {
             }
             let message = answer.split_to(head.len).freeze();
             match (head.tag, decode(head.tag, &message[HEAD_LEN..])) {
-                (tag::DATA_ROW, _) => rest.rows.push_back(message),
+                (tag::DATA_ROW, _) => {
+                    rest.bytes += message.len();
+                    rest.rows.push_back(message);
+                }
                 (tag::COMMAND_COMPLETE, Ok(Backend::CommandComplete(command))) => {
                     let counted = row_count(command).and_then(|_| command.rsplit_once(' '));
                     rest.counts = counted.is_some();
@@ -83,6 +90,7 @@ impl Rest {
         let wanted = if max_rows == 0 { usize::MAX } else { max_rows as usize };
         let count = wanted.min(self.rows.len());
         for row in self.rows.drain(..count) {
+            self.bytes -= row.len();
             out.extend_from_slice(&row);
         }
         if count == wanted {
@@ -118,6 +126,32 @@ impl Session {
     /// Whether the client wants the answer under way in parts.
     pub(super) fn fetches_parts(&self) -> bool {
         self.fetch.as_ref().is_some_and(|fetch| fetch.max_rows > 0)
+    }
+
+    /// Bytes that the answer under way may take while it is held. Rows that are kept for portals take their part.
+    pub(super) fn held_max(&self) -> usize {
+        let max = self.shared.limits.held_result_bytes_max;
+        if !self.fetches_parts() {
+            return max;
+        }
+        let kept = |portal: &Arc<Portal>| portal.rest.lock().as_ref().map_or(0, |rest| rest.bytes);
+        max.saturating_sub(self.portals.values().map(kept).sum())
+    }
+
+    /// What a client hears whose answer is more than may be held.
+    pub(super) fn held_too_much(&self) -> Failure {
+        let max = self.shared.limits.held_result_bytes_max;
+        let (what, hint) = match self.fetches_parts() {
+            true => (
+                "rows that are kept until they are fetched, of all portals of the transaction together, exceed",
+                "Execute the portal without a limit inside BEGIN and COMMIT, where results stream, or raise limits.held_result_bytes_max.",
+            ),
+            false => (
+                "the result that must be held until the commit is decided exceeds",
+                "Run the statement inside BEGIN and COMMIT, where results stream, or raise limits.held_result_bytes_max.",
+            ),
+        };
+        Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, format!("{what} {max} bytes")).hint(hint)
     }
 
     /// Sends on what is held: all of it, or as many rows as the client wants.

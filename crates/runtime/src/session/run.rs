@@ -488,7 +488,7 @@ impl Session {
             match prelude {
                 Err(error) => Err(UnitError::from(error)),
                 Ok(prelude) if hold || silent || parts => {
-                    let held_max = self.shared.limits.held_result_bytes_max;
+                    let held_max = self.held_max();
                     let sink = Sink::Hold(&mut self.held, held_max);
                     unit::run(
                         &mut lane.lent.lane,
@@ -647,14 +647,7 @@ impl Session {
             return Err(None);
         }
         if answer.overflow {
-            let max = self.shared.limits.held_result_bytes_max;
-            return Err(Some(
-                Failure::new(
-                    SqlState::PROGRAM_LIMIT_EXCEEDED,
-                    format!("the result that must be held until the commit is decided exceeds {max} bytes"),
-                )
-                .hint("Run the statement inside BEGIN and COMMIT, where results stream, or raise limits.held_result_bytes_max."),
-            ));
+            return Err(Some(self.held_too_much()));
         }
         let captured = watch.capture.take();
         if let (None, Some(_), Some(captured)) = (&job.capture, job.aside.probe, &captured) {

@@ -63,6 +63,7 @@ impl Session {
                     let savepoint = Savepoint {
                         name: name.clone(),
                         writes: txn.writes.len(),
+                        writes_bytes: txn.writes_bytes,
                         read_only: txn.read_only,
                         refuses_writes: txn.refuses_writes,
                         write_settings: txn.write_settings.clone(),

@@ -88,6 +88,7 @@ pub struct Lane {
 pub struct Savepoint {
     pub name: String,
     pub writes: usize,
+    pub writes_bytes: usize,
     pub read_only: bool,
     pub refuses_writes: bool,
     pub write_settings: Option<[Settings; 2]>,
