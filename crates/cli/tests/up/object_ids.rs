@@ -1,6 +1,7 @@
 //! Object ids of what users define, made to differ between replicas: clients see one numbering, whoever answers.
 
 use super::clients::{block_on, connect, rows};
+use super::cursors::Raw;
 use super::three::Three;
 use futures_util::future::join_all;
 use onecopy_cluster::ClusterFile;
@@ -286,5 +287,36 @@ fn what_statements_make_of_ids_is_the_same_everywhere() {
             assert_eq!(error.code().map(|code| code.code()), Some("0A000"), "{refused}: {error}");
         }
         three.assert_identical();
+    });
+}
+
+/// Drivers fetch what they ask the catalogue by parts, too, and within the client's transaction.
+#[test]
+fn catalogue_queries_fetched_by_parts_in_a_transaction_show_the_same_ids() {
+    block_on(async {
+        let (three, client) = start().await;
+        let query = "SELECT oid FROM pg_class WHERE relname IN ('moods', 'moods_pkey') ORDER BY relname";
+        let ids = rows(&client, query).await;
+        // Transactions take turns among the replicas.
+        for _ in 0..6 {
+            let mut raw = Raw::default();
+            raw.query("BEGIN").query("SELECT id FROM moods").parse("o", query);
+            raw.bind("p", "o").execute("p", 0).execute("p", 0).sync();
+            raw.bind("q", "o")
+                .describe("q")
+                .execute("q", 1)
+                .sync()
+                .execute("q", 1)
+                .sync()
+                .execute("q", 1)
+                .sync();
+            raw.query("COMMIT");
+            assert_eq!(
+                raw.answers(&three.file.client.dsn),
+                format!(
+                    "BEGIN, columns, SELECT 0, {ids}, SELECT 2, SELECT 0, columns, {ids}, SELECT 0, COMMIT"
+                )
+            );
+        }
     });
 }

@@ -8,6 +8,8 @@ use onecopy_core::protocol::ReplicaStatus;
 use onecopy_wire::backend::Status;
 use onecopy_wire::sqlstate::SqlState;
 
+use onecopy_classify::Kind;
+
 use super::client::ClientError;
 use super::environment::is_meaningful;
 use super::extended::Portal;
@@ -65,9 +67,16 @@ impl Session {
         Ok(lane)
     }
 
+    /// Whether a portal shows the catalogue, and not that of the open transaction's own replica.
+    pub(super) fn is_shown_elsewhere(&self, portal: &Portal) -> bool {
+        let class = &portal.statement.class;
+        let shows = matches!(class.kind, Kind::Select | Kind::Explain { analyze: false, .. });
+        shows && class.effects.catalogue_only && self.sees_shared_catalogue(Some(portal))
+    }
+
     /// Whether a query of the catalogue finds outside the open transaction what it would find inside. Where it does not,
-    /// the transaction has changed definitions, so that nobody else has been told of them, or settings; or the query's
-    /// rows are fetched bit by bit, which is done on the transaction's own lane.
+    /// the transaction has changed definitions, so that nobody else has been told of them, or settings; or its portal was
+    /// bound on the transaction's own lane, with an earlier message.
     pub(super) fn sees_shared_catalogue(&self, portal: Option<&Portal>) -> bool {
         let Some(txn) = &self.txn else { return true };
         let steps_stand_alone = || {
@@ -129,7 +138,12 @@ impl Session {
             };
             let error = match lane {
                 Ok(mut lane) => {
-                    let sink = Sink::Client(&mut self.client);
+                    let held_max = self.held_max();
+                    let parts = shows_catalogue && self.fetches_parts();
+                    let sink = match parts {
+                        true => Sink::Hold(&mut self.held, held_max),
+                        false => Sink::Client(&mut self.client),
+                    };
                     let mut watch = Watch::default();
                     let backend = lane.lent.lane.backend.clone();
                     self.cancel.set(Whereabouts::OnLane { replica, backend });
@@ -137,11 +151,25 @@ impl Session {
                     self.cancel.set(Whereabouts::Idle);
                     match result {
                         Err(UnitError::Lane(error)) if self.client.sent == sent => {
+                            self.drop_held();
                             self.client.output.truncate(begun_at);
                             self.lose_lane(lane, &error);
                             error
                         }
-                        result => return self.after_lone_unit(lane, result).await,
+                        Ok(answer) if answer.overflow => {
+                            self.give_back(lane);
+                            self.drop_held();
+                            self.fail(&self.held_too_much());
+                            return Ok(Done::Failed);
+                        }
+                        Ok(answer) => {
+                            self.confirm_parsed(&answer.unparsed);
+                            if parts {
+                                self.release_held();
+                            }
+                            return self.after_lone_unit(lane, Ok(answer)).await;
+                        }
+                        Err(error) => return self.after_lone_unit(lane, Err(error)).await,
                     }
                 }
                 Err(error) => error,

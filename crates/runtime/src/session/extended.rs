@@ -557,10 +557,11 @@ impl Session {
             return self.fail_after_steps(&failure).await;
         }
         let effects = &portal.statement.class.effects;
-        let runs_whole = self.everywhere.is_none() && runs_whole(&portal.statement.class);
+        let runs_whole = self.everywhere.is_none() && runs_whole(&portal.statement.class)
+            || self.txn.is_some() && self.is_shown_elsewhere(&portal);
         // A limit means nothing where no rows are returned; a lane may be asked for rows all the same, to ship them.
         let is_limited = !(runs_whole || effects.writes && !effects.returns_rows);
-        if runs_whole && !is_failed && portal.rest.lock().is_some() {
+        if !is_failed && portal.rest.lock().is_some() {
             return self.fetch_rest(&portal, max_rows).await.map(drop);
         }
         if self.everywhere.is_none() && portal.statement.class.effects.writes && !is_failed {
