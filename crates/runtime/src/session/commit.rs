@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use onecopy_core::{Csn, Event, ReplicaId, TxnId};
-use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
 use super::home::Home;
@@ -344,12 +343,5 @@ impl Session {
             Ran::Answered(answer) if answer.error.is_none() => Done::Answered,
             _ => Done::Failed,
         }
-    }
-
-    pub(super) fn no_transaction(&self) -> Failure {
-        Failure::new(
-            SqlState::NO_ACTIVE_SQL_TRANSACTION,
-            "this command can only be used in transaction blocks",
-        )
     }
 }
