@@ -559,8 +559,14 @@ pub(crate) enum Utility {
         mode: i32,
         no_wait: bool,
     },
+    /// RENAME or SET SCHEMA of a relation or of something that belongs to it.
     Rename {
+        tag: &'static str,
         table: Name,
+        /// The relation itself goes to this schema.
+        to_schema: Option<String>,
+        /// The relation itself gets this name.
+        to_name: Option<String>,
     },
     RefreshView {
         name: Name,

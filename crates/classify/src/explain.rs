@@ -47,7 +47,8 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
         let table = table_name(context.catalogue, item.table);
         let space = match item.space {
             Space::Rows => String::new(),
-            Space::Schema => " definition".to_owned(),
+            Space::Schema if item.table != TableId::NAMES => " definition".to_owned(),
+            Space::Schema => String::new(),
             Space::Key(key) => format!(" key {}", key_name(context.catalogue, item.table, key)),
         };
         let columns: Vec<String> = item
@@ -152,7 +153,8 @@ pub fn access_text(catalogue: &Catalogue, access: &Access) -> String {
     let item = &access.item;
     let space = match item.space {
         Space::Rows => String::new(),
-        Space::Schema => " definition".to_owned(),
+        Space::Schema if item.table != TableId::NAMES => " definition".to_owned(),
+        Space::Schema => String::new(),
         Space::Key(key) => format!(" key {}", key_name(catalogue, item.table, key)),
     };
     let columns: Vec<String> = item
@@ -167,6 +169,9 @@ pub fn access_text(catalogue: &Catalogue, access: &Access) -> String {
 fn table_name(catalogue: &Catalogue, id: TableId) -> String {
     if id == TableId::ALL {
         return "whole database".to_owned();
+    }
+    if id == TableId::NAMES {
+        return "all names".to_owned();
     }
     let view = || catalogue.views.iter().find(|v| crate::catalogue::table_id(&v.schema, &v.name) == id);
     match (catalogue.table_by_id(id), view()) {

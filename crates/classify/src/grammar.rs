@@ -851,7 +851,12 @@ impl Reader {
                 Utility::Lock { tables: range_vars(s.relations()), mode: s.mode, no_wait: s.nowait }
             }
             Node::RenameStmt(s) => match s.relation() {
-                Some(table) => Utility::Rename { table: name_of(table) },
+                Some(table) => Utility::Rename {
+                    tag: "ALTER ... RENAME",
+                    table: name_of(table),
+                    to_schema: None,
+                    to_name: is_relation(s.rename_type).then(|| owned(s.newname())),
+                },
                 None => Utility::OtherDdl { tag: "ALTER", tables: Vec::new() },
             },
             Node::RefreshMatViewStmt(s) => Utility::RefreshView {
@@ -1362,6 +1367,11 @@ fn variable_set(s: &pg::VariableSetStmt) -> Utility {
     }
 }
 
+/// Whether it is the relation itself that gets another name, and not a part of it.
+fn is_relation(kind: raw::ObjectType::Type) -> bool {
+    relation_kind(kind) != RelationKind::Other
+}
+
 fn relation_kind(kind: raw::ObjectType::Type) -> RelationKind {
     use raw::ObjectType as Kind;
     match kind {
@@ -1491,7 +1501,15 @@ fn other_statement(node: Node<'_>) -> Utility {
         Node::CreateFunctionStmt(_) => ddl("CREATE FUNCTION"),
         Node::AlterFunctionStmt(_) => ddl("ALTER FUNCTION"),
         Node::AlterObjectDependsStmt(_) => ddl("ALTER"),
-        Node::AlterObjectSchemaStmt(s) => on_table("ALTER ... SET SCHEMA", s.relation()),
+        Node::AlterObjectSchemaStmt(s) => match s.relation() {
+            Some(table) => Utility::Rename {
+                tag: "ALTER ... SET SCHEMA",
+                table: name_of(table),
+                to_schema: Some(owned(s.newschema())),
+                to_name: None,
+            },
+            None => ddl("ALTER ... SET SCHEMA"),
+        },
         Node::AlterOwnerStmt(s) => on_table("ALTER ... OWNER TO", s.relation()),
         Node::AlterOperatorStmt(_) => ddl("ALTER OPERATOR"),
         Node::AlterTypeStmt(_) => ddl("ALTER TYPE"),

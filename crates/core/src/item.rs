@@ -18,6 +18,8 @@ pub struct TableId(pub u64);
 impl TableId {
     /// Stands for every table of the database.
     pub const ALL: TableId = TableId(u64::MAX);
+    /// Stands for no table, but for what the names of the database mean: see [`Item::names`].
+    pub const NAMES: TableId = TableId(u64::MAX - 1);
 }
 
 /// A column's number within its table (PostgreSQL: `attnum`), `1 <= id`.
@@ -105,6 +107,14 @@ impl Item {
     #[must_use]
     pub fn table(table: TableId) -> Item {
         Item { table, space: Space::Rows, equals: Equals::new() }
+    }
+
+    /// Which objects there are under which names. Every change of definitions takes it, since nobody can say beforehand which
+    /// names it looks up or makes: a name that is unknown has no table to conflict on, and indexes, sequences and types get
+    /// names that no text shows. Whoever changes rows does not take it.
+    #[must_use]
+    pub fn names() -> Item {
+        Item::schema(TableId::NAMES)
     }
 
     /// The rows of a table in which the given columns have the given values.

@@ -181,7 +181,14 @@ impl<'a> Analyser<'a> {
             Utility::Drop { kind, names, concurrently, tag } => self.drop(*kind, names, *concurrently, tag),
             Utility::Truncate { tables, cascade, restart } => self.truncate(tables, *cascade, *restart),
             Utility::Lock { tables, mode, no_wait } => self.lock(tables, *mode, *no_wait),
-            Utility::Rename { table } => self.ddl("ALTER ... RENAME", std::slice::from_ref(table), false),
+            Utility::Rename { tag, table, to_schema, to_name } => {
+                let schema = to_schema.clone().or_else(|| self.schema_of(table));
+                let name = to_name.as_deref().unwrap_or(table.last());
+                if let (Some(schema), true) = (schema, to_schema.is_some() || to_name.is_some()) {
+                    self.take_new_name(&schema, name);
+                }
+                self.ddl(tag, std::slice::from_ref(table), false)
+            }
             Utility::RefreshView { name, concurrently } => self.refresh(name, *concurrently),
             Utility::CreateSequence { temporary: true } => self.temporary_object("CREATE TEMPORARY SEQUENCE"),
             Utility::CreateSequence { .. } => {
@@ -472,10 +479,33 @@ impl<'a> Analyser<'a> {
         self.effects.writes = true;
         let schema = name.schema().map(str::to_owned).or_else(|| self.context.search_path.first().cloned());
         match schema {
-            Some(schema) => self.take_definition(table_id(&schema, name.last())),
+            Some(schema) => self.take_new_name(&schema, name.last()),
             None => self.touch_everything(Mode::Exclusive),
         }
         self.ddl(command, others, false)
+    }
+
+    /// A relation begins to exist under a name. Whoever writes that name without a schema may mean it from then on, and not the
+    /// one that it hides: another schema's, whose table a statement that was classified before has taken.
+    fn take_new_name(&mut self, schema: &str, name: &str) {
+        self.take_definition(table_id(schema, name));
+        let path = self.context.search_path;
+        let later = path.iter().position(|s| s == schema).map_or(0, |at| at + 1);
+        // Sessions whose path is another have `public` in it, and mostly as the last one.
+        let hidden = path[later..].iter().map(String::as_str).chain(["public"]);
+        for other in hidden.filter(|other| *other != schema) {
+            match self.relation_in(other, name) {
+                Some(Resolved::Table(table)) => self.take_definition(self.item_id(table)),
+                Some(Resolved::View(_)) => self.touch_everything(Mode::Exclusive),
+                _ => {}
+            }
+        }
+    }
+
+    /// The schema in which a relation's name is found.
+    fn schema_of(&self, name: &Name) -> Option<String> {
+        let has = |schema: &&String| self.relation_in(schema, name.last()).is_some();
+        name.schema().map(str::to_owned).or_else(|| self.context.search_path.iter().find(has).cloned())
     }
 
     fn ddl(&mut self, command: &'static str, names: &[Name], rewrites: bool) -> Kind {
@@ -529,7 +559,7 @@ impl<'a> Analyser<'a> {
             RelationKind::Table => {
                 let known = names.iter().filter(|n| !matches!(self.peek(n), Resolved::Unknown));
                 let known: Vec<Name> = known.cloned().collect();
-                // DROP TABLE IF EXISTS of what is not there touches nothing.
+                // DROP TABLE IF EXISTS of what is not there touches nothing but the names.
                 let kind = self.ddl(tag, &known, true);
                 self.take_tied(&known);
                 kind

@@ -72,6 +72,18 @@ impl<'a> Analyser<'a> {
             self.number_rows(determinism, count.clone(), copied.clone(), &numbers);
         }
         let defines = matches!(kind, Kind::Ddl { .. });
+        // A materialized view keeps its name, and is itself an item.
+        let looks_up_names =
+            defines && writes && !matches!(kind, Kind::Ddl { command: "REFRESH MATERIALIZED VIEW", .. });
+        if looks_up_names {
+            self.items.push(ItemTemplate {
+                table: TableId::NAMES,
+                space: Space::Schema,
+                mode: Mode::Exclusive,
+                columns: Vec::new(),
+                null: NullRule::Skip,
+            });
+        }
         let access = self.access(&numbers, defines);
         let is_keyed = self.everything.is_none()
             && !access.items.is_empty()
