@@ -124,9 +124,11 @@ impl Pool {
 
     /// Whether a lane could be lent at once.
     pub fn has_room(&self, who: &Credentials) -> bool {
-        let fits = |lane: &Box<Lane>| who.customs.contain(&lane.customs);
-        let has_idle =
-            || self.idle[self.worker()].lock().get(&who.user).is_some_and(|lanes| lanes.iter().any(fits));
+        let has_idle = || {
+            let idle = self.idle[self.worker()].lock();
+            let mut lanes = idle.get(&who.user).into_iter().flatten();
+            lanes.any(|lane| who.customs.contain(&lane.customs))
+        };
         self.connections.available_permits() > 0 || has_idle()
     }
 
