@@ -41,6 +41,24 @@ fn every_case_is_explained_as_written() {
     assert!(failures.is_empty(), "{failures}");
 }
 
+/// Such statements are answered beside their transaction, which sees what it has written to tables itself.
+#[test]
+fn a_statement_reads_the_catalogue_only_if_it_reads_no_table() {
+    let catalogue = catalogue("shop");
+    let path = ["public".to_owned()];
+    let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
+    let mut scratch = Scratch::default();
+    for (sql, expected) in [
+        ("SELECT relname FROM pg_class", true),
+        ("SELECT * FROM pg_class, parent WHERE parent.id = 1", false),
+        ("SELECT id, (SELECT count(*) FROM pg_prepared_statements) FROM child", false),
+        ("SELECT 1 FROM child", false),
+    ] {
+        let found = classify(sql, &normalise(sql, &mut scratch), &context);
+        assert_eq!(found.effects.catalogue_only, expected, "{sql}");
+    }
+}
+
 /// How many rows one execution may affect decides how replicas compare many of them.
 #[test]
 fn executions_are_of_one_row_where_the_whole_primary_key_of_one_table_names_it() {

@@ -103,8 +103,7 @@ impl<'a> Analyser<'a> {
             self.oid_words = Default::default();
             self.zoned_words = Default::default();
         }
-        self.effects.catalogue_only =
-            self.effects.reads_catalogue && self.items.is_empty() && self.everything.is_none() && !writes;
+        self.effects.catalogue_only = self.effects.reads_catalogue && access.items.is_empty() && !writes;
         let mut tables = std::mem::take(&mut self.tables);
         if self.everything.is_some() {
             tables = vec![TableId::ALL];
