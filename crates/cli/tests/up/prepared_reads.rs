@@ -1,6 +1,6 @@
 //! Prepared reads outside any transaction take a shorter way than other statements: nobody may notice.
 
-use super::clients::{block_on, connect};
+use super::clients::{block_on, connect, rows};
 use super::three::Three;
 use super::{Up, folder};
 use futures_util::future::{join_all, join4};
@@ -184,6 +184,27 @@ fn what_is_prepared_inside_a_transaction_with_settings_of_its_own_is_not_used_by
             known.push(other.prepare(insert).await.unwrap());
             others.push(other);
         }
+        // Or nothing is shown here: somebody is served by the lane of `client`, and reads texts under the same settings,
+        // although definitions have changed since that began.
+        let own = client.prepare(insert).await.unwrap();
+        let lane_of = async |of: &Client, known: &Statement, id: i64| {
+            of.batch_execute("BEGIN").await.unwrap();
+            of.execute(known, &[&id, &id]).await.unwrap();
+            // It reads a table, or it would be answered beside the transaction.
+            let prepared =
+                format!("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '{insert}%'");
+            let sql = format!("SELECT pg_backend_pid(), ({prepared}) FROM t WHERE id = {id}");
+            let found = rows(of, &sql).await;
+            of.batch_execute("COMMIT").await.unwrap();
+            found
+        };
+        let lane = lane_of(&client, &own, -2).await;
+        assert!(lane.ends_with(" 1"), "{lane}");
+        let mut shared = 0;
+        for (id, (other, insert)) in (-6..-2).zip(others.iter().zip(&known)) {
+            shared += usize::from(lane_of(other, insert, id).await == lane);
+        }
+        assert!(shared > 0, "nobody shares the lane of `client` and what is prepared there");
         let date = "SELECT '01/02/2024'::date::text";
         for _ in 0..6 {
             client.batch_execute("BEGIN; SELECT 1; SET LOCAL DateStyle = 'SQL, DMY'").await.unwrap();
