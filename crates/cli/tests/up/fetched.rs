@@ -47,36 +47,27 @@ impl Alone {
 fn rows_that_were_not_fetched_are_written_everywhere_and_no_row_twice() {
     block_on(async {
         let (three, client) = prepare().await;
-        let server = &three.file.replicas[0].dsn;
-        let alone = connect(server).await;
-        alone.batch_execute("CREATE DATABASE alone").await.unwrap();
-        let dsn = &three.file.client.dsn;
-        let cases: [(&str, &[u32], &str); 8] = [
-            ("INSERT INTO numbered (k) SELECT n FROM generate_series(1, 10) n RETURNING id", &[1], "12Ds"),
-            ("INSERT INTO drawn (id) VALUES (1), (2), (3) RETURNING id", &[1], "12Ds"),
-            ("INSERT INTO drawn (id) VALUES (4), (5), (6) RETURNING u", &[2, 1, 5], "12DDsDs[INSERT 0 0]"),
-            (
-                "INSERT INTO numbered (k) SELECT n FROM generate_series(1, 3) n RETURNING id",
-                &[2, 2],
-                "12DDsD[INSERT 0 1]",
-            ),
-            ("UPDATE plain SET v = v + 1 WHERE id = 7 RETURNING v", &[0, 0], "12D[UPDATE 1][UPDATE 0]"),
-            ("UPDATE plain SET v = v + 1 WHERE id < 8 RETURNING v", &[3, 0], "12DDDsDDDD[UPDATE 4]"),
+        let alone = Alone::beside(&three).await;
+        let cases: [(&str, &[u32]); 8] = [
+            ("INSERT INTO numbered (k) SELECT n FROM generate_series(1, 10) n RETURNING id", &[1]),
+            ("INSERT INTO drawn (id) VALUES (1), (2), (3) RETURNING id", &[1]),
+            ("INSERT INTO drawn (id) VALUES (4), (5), (6) RETURNING u", &[2, 1, 5]),
+            ("INSERT INTO numbered (k) SELECT n FROM generate_series(1, 3) n RETURNING id", &[2, 2]),
+            ("UPDATE plain SET v = v + 1 WHERE id = 7 RETURNING v", &[0, 0]),
+            ("UPDATE plain SET v = v + 1 WHERE id < 8 RETURNING v", &[3, 0]),
             (
                 "DELETE FROM plain WHERE id IN (SELECT id FROM plain ORDER BY random() LIMIT 5) RETURNING id",
                 &[1],
-                "12Ds",
             ),
-            ("UPDATE plain SET v = v + 1 WHERE id > 15", &[1], "12[UPDATE"),
+            ("UPDATE plain SET v = v + 1 WHERE v >= 0", &[1]),
         ];
-        for (sql, executes, expected) in cases {
+        for (sql, executes) in cases {
             let mut raw = Raw::default();
             raw.parse("", sql).bind("p", "");
             for max_rows in executes {
                 raw.execute("p", *max_rows);
             }
-            let answer = raw.sync().letters(dsn);
-            assert!(answer.starts_with(expected), "{sql}: {answer}");
+            alone.assert_answers_alike(raw.sync(), &three);
         }
         let counts = "SELECT (SELECT count(*) FROM numbered), (SELECT count(*) FROM drawn), (SELECT count(*) FROM plain)";
         assert_eq!(rows(&client, counts).await, "13 6 15");
