@@ -138,10 +138,8 @@ impl Session {
             );
             return Ok(Done::Failed);
         }
+        txn.return_writes_to(at);
         let savepoint = &txn.savepoints[at];
-        txn.writes.truncate(savepoint.writes);
-        txn.writes_bytes = savepoint.writes_bytes;
-        txn.write_settings = savepoint.write_settings.clone();
         txn.local_settings = savepoint.local_settings.clone();
         self.environment = savepoint.environment.clone();
         let (told_then, portals) = (savepoint.told.clone(), savepoint.portals);

@@ -225,6 +225,14 @@ impl Txn {
         self.writes.extend(writes);
     }
 
+    /// What was written since a savepoint is undone, and takes no room any more.
+    pub fn return_writes_to(&mut self, savepoint: usize) {
+        let Some(savepoint) = self.savepoints.get(savepoint) else { return };
+        self.writes.truncate(savepoint.writes);
+        self.writes_bytes = savepoint.writes_bytes;
+        self.write_settings = savepoint.write_settings.clone();
+    }
+
     /// What was written, with the settings that must be in force before; in the end they are in force again.
     pub fn take_writes(&mut self) -> (Settings, Vec<Write>) {
         let mut writes = std::mem::take(&mut self.writes);
@@ -308,6 +316,33 @@ mod tests {
         assert!(!txn.repeats_reads() && txn.lost_cursors().is_none(), "it goes on without them");
         txn.cursors = true;
         assert!(txn.lost_cursors().is_some());
+    }
+
+    #[test]
+    fn writes_that_a_savepoint_undoes_take_no_room() {
+        let mut txn = Txn::new(TxnId(1), true, 0, &Environment::default());
+        txn.note_writes(vec![write("kept")], Settings::default());
+        let bytes = txn.writes_bytes;
+        txn.savepoints.push(Savepoint {
+            name: "s".to_owned(),
+            writes: txn.writes.len(),
+            writes_bytes: bytes,
+            read_only: false,
+            refuses_writes: false,
+            write_settings: txn.write_settings.clone(),
+            local_settings: Vec::new(),
+            environment: Environment::default(),
+            told: Vec::new(),
+            notifications: 0,
+            listens: 0,
+            portals: 0,
+            locks: 0,
+        });
+        txn.note_writes(vec![write("undone")], settings(&[("TimeZone", "UTC")]));
+        assert!(txn.writes_bytes > bytes);
+        txn.return_writes_to(0);
+        assert_eq!((txn.writes.len(), txn.writes_bytes), (1, bytes));
+        assert_eq!(txn.take_writes().0, Settings::default());
     }
 
     #[test]
