@@ -146,6 +146,22 @@ impl Raw {
         messages[begun + 1..].iter().filter_map(shown).collect()
     }
 
+    /// Sends everything; command tags, and of errors and notices severity, code and words.
+    pub fn words(&mut self, dsn: &str) -> Vec<String> {
+        let text = |body: &[u8]| String::from_utf8_lossy(body).into_owned();
+        let shown = |(tag, body): (u8, Vec<u8>)| match tag {
+            b'C' => Some(text(body.strip_suffix(b"\0").unwrap())),
+            b'E' | b'N' => {
+                let fields = body.split(|byte| *byte == 0);
+                let said =
+                    fields.filter(|field| matches!(field.first(), Some(b'V' | b'C' | b'M' | b'D' | b'H')));
+                Some(said.map(text).collect::<Vec<_>>().join(" "))
+            }
+            _ => None,
+        };
+        self.exchange(dsn).into_iter().filter_map(shown).collect()
+    }
+
     /// Sends everything; the cells of single-column rows, descriptions of rows, command tags, error codes, and what the server
     /// says of settings once it is ready, in order.
     pub fn answers(&mut self, dsn: &str) -> String {

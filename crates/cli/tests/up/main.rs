@@ -11,6 +11,7 @@ mod cursors;
 mod failures;
 mod fetched;
 mod messages;
+mod names;
 mod notifications;
 mod object_ids;
 mod order_of_rows;

@@ -488,6 +488,26 @@ fn a_change_of_definitions_runs_where_reservations_are_applied_since_it_would_wa
 }
 
 #[test]
+fn a_change_of_an_unknown_name_runs_where_the_last_change_of_definitions_is_applied_and_other_writes_do_not_wait()
+ {
+    let mut rig = rig();
+    let names = Access::new(Item::names(), Mode::Exclusive);
+    let table = Access::new(Item::table(TableId(2)), Mode::Exclusive);
+    rig.single(T1, statement(StatementKind::Write, &[table, names.clone()]));
+    rig.expect(&[execute_held(T1, OP0, R0, OPEN_HOME)]);
+    rig.single(T2, statement(StatementKind::Write, &[names]));
+    rig.expect(&[]);
+    rig.single(T3, write(7));
+    rig.expect(&[execute_held(T3, OP0, R1, OPEN_HOME)]);
+    rig.done(T1, OP0, R0);
+    rig.expect(&[append(T1, 1)]);
+    rig.durable(1);
+    rig.expect(&[commit_at(T1, R0, 1), apply(R1, 1, 1)]);
+    rig.applied(R1, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1), execute_held(T2, OP0, R1, OPEN_HOME)]);
+}
+
+#[test]
 fn a_failed_single_write_lets_everything_go() {
     let mut rig = rig();
     rig.single(T1, write(1));
