@@ -152,6 +152,11 @@ impl Classifier {
         self.changing.load(Ordering::Acquire) > 0
     }
 
+    /// Whether the definitions in force are not those of a generation, or will soon not be.
+    pub fn is_newer_than(&self, generation: u64) -> bool {
+        self.is_changing() || self.generation() != generation
+    }
+
     /// Waits until no definitions are changing.
     pub async fn settled(&self) {
         loop {

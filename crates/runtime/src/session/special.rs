@@ -414,6 +414,15 @@ impl Session {
                 self.client.output.extend_from_slice(&error);
                 self.on_statement_failed();
             }
+            // What it was refused for may be that its table was not there yet.
+            Ok(None)
+                if !own_definitions
+                    && portal.is_none()
+                    && self.shared.classifier.is_newer_than(statement.generation) =>
+            {
+                let (again, _) = self.classify(&statement.sql).await;
+                return Box::pin(self.execute(&again, None)).await;
+            }
             Ok(None) => self.fail(&failure),
             Err(unavailable) => self.fail(&unavailable),
         }
