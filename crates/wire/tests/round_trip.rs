@@ -325,6 +325,20 @@ fn almost_a_body() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(part, 0..12).prop_map(|parts| parts.concat())
 }
 
+/// A description of rows in which formats that there are not are text: that is what they count as.
+fn with_known_formats(mut body: Vec<u8>) -> Vec<u8> {
+    let mut at = 2;
+    while at < body.len() {
+        let name_len = body[at..].iter().position(|byte| *byte == 0).unwrap();
+        at += name_len + 1 + 18;
+        let format = &mut body[at - 2..at];
+        if format != [0, 1] {
+            format.fill(0);
+        }
+    }
+    body
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
@@ -348,6 +362,7 @@ proptest! {
         if let Ok(message) = backend::decode(tag, &body) {
             let mut out = BytesMut::new();
             if rebuild::server(&message, &mut out).unwrap() {
+                let body = if tag == b'T' { with_known_formats(body) } else { body };
                 prop_assert_eq!(only(&out).body, body);
             }
         }

@@ -327,30 +327,28 @@ fn sessions_past_onecopy_that_lock_tables_are_not_ended_so_that_definitions_can_
 }
 
 #[test]
-fn definitions_that_others_change_are_heeded_after_a_transaction_has_changed_its_own() {
+fn changes_of_definitions_wait_for_a_transaction_that_has_changed_some_and_are_heeded_after_it() {
     block_on(async {
         let three = Three::start();
         let (changing, other) = (three.client().await, three.client().await);
         changing.batch_execute("CREATE TABLE note (id int PRIMARY KEY, r float8)").await.unwrap();
         changing.batch_execute("BEGIN; CREATE TABLE mine (id serial PRIMARY KEY, v int)").await.unwrap();
-        // What concerns nothing of it changes nothing.
-        other.batch_execute("CREATE TABLE far (id int PRIMARY KEY)").await.unwrap();
-        changing
-            .batch_execute("INSERT INTO mine (v) VALUES (1); INSERT INTO note VALUES (1, 0)")
-            .await
-            .unwrap();
-        // Under the definitions that it read, this would be executed by every replica for itself.
-        other.batch_execute("CREATE TABLE note2 (id int PRIMARY KEY, r float8)").await.unwrap();
-        changing.batch_execute("COMMIT").await.unwrap();
-
-        changing.batch_execute("BEGIN; CREATE TABLE more (id int)").await.unwrap();
-        other.batch_execute("ALTER TABLE note2 ALTER r SET DEFAULT random()").await.unwrap();
-        let done = code(&changing, "INSERT INTO note2 (id) VALUES (1)").await;
-        assert_eq!(done, "40001", "it was classified before the default was there");
-        changing.batch_execute("ROLLBACK; BEGIN; CREATE TABLE more (id int)").await.unwrap();
-        changing.batch_execute("INSERT INTO note2 (id) VALUES (1); COMMIT").await.unwrap();
-        assert_eq!(three.everywhere("SELECT count(*), count(r) FROM note2").await, "1 1");
-        assert_eq!(three.everywhere("SELECT v FROM mine").await, "1");
+        let alter = other.batch_execute("ALTER TABLE note ALTER r SET DEFAULT random()");
+        let change = async {
+            super::wait_until("the other change waits", || {
+                !three.status()["waits"].as_array().unwrap().is_empty()
+            });
+            // Under the definitions that it has read, this is executed by every replica for itself.
+            changing
+                .batch_execute("INSERT INTO mine (v) VALUES (1); INSERT INTO note (id) VALUES (1); COMMIT")
+                .await
+        };
+        let (altered, changed) = tokio::join!(alter, change);
+        altered.unwrap();
+        changed.unwrap();
+        changing.batch_execute("INSERT INTO note (id) VALUES (2)").await.unwrap();
+        let counts = "SELECT count(*), count(r), (SELECT v FROM mine) FROM note";
+        assert_eq!(three.everywhere(counts).await, "2 1 1");
     });
 }
 
