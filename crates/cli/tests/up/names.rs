@@ -92,7 +92,12 @@ async fn change(client: Client, seed: u64) {
     for _ in 0..STATEMENTS {
         let statements = KINDS[draws.below(KINDS.len())];
         let sql = statements[draws.below(statements.len())].replace("{}", &draws.below(2).to_string());
-        if let Err(error) = client.batch_execute(&sql).await {
+        // By both protocols.
+        let done = match draws.below(2) {
+            0 => client.batch_execute(&sql).await,
+            _ => client.execute(&sql, &[]).await.map(drop),
+        };
+        if let Err(error) = done {
             let code = error.code().map_or("none", |code| code.code());
             assert!(ERRORS.contains(&code), "{sql}: {error:?}");
         }

@@ -329,21 +329,50 @@ impl Session {
         if portal.in_block || portal.statement.class.in_block.is_none() {
             return Ok(Ok(None));
         }
-        let (prepared, statement) = (portal.prepared.clone(), portal.statement.clone());
-        let (bound, step) = match self.bound(prepared, statement, portal.body.clone()).await? {
+        self.rebind(name, portal, portal.statement.clone())
+            .await
+            .map(|bound| bound.map(|(portal, _)| Some(portal)))
+    }
+
+    /// Binds a portal anew as that of another classification of its statement; and whether it was bound in the collected
+    /// messages, where the new Bind then takes the place of the old one.
+    async fn rebind(
+        &mut self,
+        name: &str,
+        portal: &Portal,
+        statement: Statement,
+    ) -> Result<Result<(Arc<Portal>, bool), Failure>, ClientError> {
+        let (bound, step) = match self.bound(portal.prepared.clone(), statement, portal.body.clone()).await? {
             Ok(bound) => bound,
             Err(failure) => return Ok(Err(failure)),
         };
-        let is_this = |step: &&mut Step| match step {
-            Step::Bind { body, .. } => Bind::decode(body).is_ok_and(|bind| bind.portal == name),
-            _ => false,
-        };
         let portal = Arc::new(portal.rebound_as(bound));
-        if let Some(old) = self.steps.iter_mut().rev().find(is_this) {
-            *old = step;
+        let bound_before = self.steps.iter_mut().rev().find_map(|old| match old {
+            Step::Bind { body, again, .. } if Bind::decode(body).is_ok_and(|bind| bind.portal == name) => {
+                Some((*again, old))
+            }
+            _ => None,
+        });
+        let is_bound = bound_before.is_some();
+        if let (Some((was_again, old)), Step::Bind { statement, body, extra, .. }) = (bound_before, step) {
+            *old = Step::Bind { statement, body, extra, again: was_again };
             self.portals.insert(name.to_owned(), portal.clone());
         }
-        Ok(Ok(Some(portal)))
+        Ok(Ok((portal, is_bound)))
+    }
+
+    /// Executes a portal of whose statement nothing was executed before definitions changed: it may be something else now.
+    pub(super) async fn execute_outdated(&mut self, portal: &Portal) -> Result<Done, ClientError> {
+        let name = Bind::decode(&portal.body).map(|bind| bind.portal.to_owned()).unwrap_or_default();
+        let rebound = match self.classify_prepared(&portal.prepared).await? {
+            Ok(statement) => self.rebind(&name, portal, statement).await?,
+            Err(failure) => Err(failure),
+        };
+        match rebound {
+            Ok((portal, true)) => Box::pin(self.execute(&portal.statement, Some(&portal))).await,
+            Ok((_, false)) => self.fail_statement(&Failure::outdated()).await,
+            Err(failure) => self.fail_statement(&failure).await,
+        }
     }
 
     /// A statement that writes is executed as it is bound in the same exchange: its rows may have to be shipped, and be numbered

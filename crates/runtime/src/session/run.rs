@@ -38,7 +38,8 @@ pub(super) enum Ran {
     Answered(Answer),
     /// It failed, and the client has been told.
     Failed,
-    /// Definitions changed while it waited, and nothing of it was executed: the text is to be classified again.
+    /// Definitions changed while it waited, and nothing of it was executed: the statement is to be classified again. The
+    /// messages of its portal are collected again.
     Outdated,
 }
 
@@ -128,10 +129,13 @@ impl Session {
                 }
                 Ok(Done::Answered)
             }
-            Ran::Outdated => {
-                let (again, _) = self.classify(&statement.sql).await;
-                Box::pin(self.execute(&again, portal)).await
-            }
+            Ran::Outdated => match portal {
+                None => {
+                    let (again, _) = self.classify(&statement.sql).await;
+                    Box::pin(self.execute(&again, None)).await
+                }
+                Some(portal) => self.execute_outdated(portal).await,
+            },
             _ => Ok(Done::Failed),
         }
     }
@@ -270,10 +274,10 @@ impl Session {
                     if may_be_outdated && generation != newest {
                         if self.means_the_same(job).await {
                             generation = newest;
-                        } else if job.aside.whole
-                            && !matches!(job.request, Request::Extended(_))
-                            && self.starts_over(id)
-                        {
+                        } else if job.aside.whole && self.starts_over(id) {
+                            if let Request::Extended(steps) = &job.request {
+                                self.steps.clone_from(steps);
+                            }
                             return Ok(Ran::Outdated);
                         } else {
                             return Ok(self.refuse_changed(id).await);
