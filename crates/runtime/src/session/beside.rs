@@ -12,7 +12,7 @@ use onecopy_classify::Kind;
 
 use super::client::ClientError;
 use super::environment::is_meaningful;
-use super::extended::Portal;
+use super::portals::Portal;
 use super::txn::Lane;
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};

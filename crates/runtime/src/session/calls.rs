@@ -15,7 +15,8 @@ use tokio::sync::oneshot;
 
 use super::beside::no_replica;
 use super::client::ClientError;
-use super::extended::{self, Portal, reads_no_parameters};
+use super::extended::{self, reads_no_parameters};
+use super::portals::Portal;
 use super::prepared::stands_alone;
 use super::txn::Lane;
 use super::unit::Step;

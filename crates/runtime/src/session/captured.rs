@@ -5,8 +5,8 @@ use onecopy_classify::CapturePlan;
 use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
 
-use super::extended::Portal;
 use super::job::{Block, after_names};
+use super::portals::Portal;
 use super::unit::Request;
 use crate::record::{What, Write};
 

@@ -14,8 +14,8 @@ use onecopy_wire::SqlState;
 use onecopy_wire::backend::Status;
 
 use super::client::ClientError;
-use super::extended::Portal;
 use super::job::{Aside, Job, Quiet};
+use super::portals::Portal;
 use super::run::Ran;
 use super::txn::Txn;
 use super::unit::{self, Answer, Captured, Request, Sink, Step, UnitError, Watch};

@@ -16,7 +16,7 @@ use onecopy_wire::backend::{Backend, build, decode, row_count, tag};
 use onecopy_wire::frame::{self, HEAD_LEN};
 
 use super::client::ClientError;
-use super::extended::Portal;
+use super::portals::Portal;
 use super::{Done, Session};
 use crate::errors::Failure;
 use crate::lane::DECODE_LEN_MAX;

@@ -14,8 +14,8 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::captured::captures_binary;
 use super::client::ClientError;
-use super::extended::Portal;
 use super::job::{Aside, Block, Job, Quiet};
+use super::portals::Portal;
 use super::run::Ran;
 use super::unit::{Answer, Preparation, Request, Step};
 use super::{Done, Session};

@@ -14,7 +14,7 @@ use onecopy_wire::frontend::{Bind, Target, build, tag};
 
 use super::Session;
 use super::client::ClientError;
-use super::extended::params_of;
+use super::portals::params_of;
 use super::txn::Lane;
 use super::unit::{self, UnitError};
 use crate::clock::Stopwatch;

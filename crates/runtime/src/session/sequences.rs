@@ -11,8 +11,8 @@ use onecopy_core::{AccessSet, Event, SequenceDefinition, StatementKind};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
-use super::extended::Portal;
 use super::job::{Aside, Job, Quiet};
+use super::portals::Portal;
 use super::run::Ran;
 use super::unit::{Answer, Request};
 use super::{Done, Session};
