@@ -16,7 +16,7 @@ impl Session {
         statement: &Statement,
         extended: bool,
     ) -> Result<Option<Done>, ClientError> {
-        let is_failed = self.txn.as_ref().is_some_and(|txn| txn.failed);
+        let is_failed = self.is_failed();
         let done = match &statement.class.kind {
             Kind::Begin(modes) if !is_failed => {
                 match self.txn.as_mut() {
@@ -66,7 +66,7 @@ impl Session {
             // What stands before its Execute is answered even if that fails.
             self.answer_steps();
         }
-        let (failed, modes) = (self.txn.as_ref().is_some_and(|txn| txn.failed), self.modes_of_txn());
+        let (failed, modes) = (self.is_failed(), self.modes_of_txn());
         if self.txn.is_none() {
             self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
         }

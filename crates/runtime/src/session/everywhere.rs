@@ -91,7 +91,7 @@ impl Session {
             }
             Err(failure) => return self.fail_statement(&failure).await.map(Some),
         }
-        if self.txn.as_ref().is_some_and(|txn| txn.failed) {
+        if self.is_failed() {
             return Ok(None);
         }
         if let Some(done) = self.control_alone(statement, portal.is_some()).await? {
@@ -114,8 +114,7 @@ impl Session {
     /// Whether the collected messages bind the portal that they execute, and execute it to its end: another Execute of it would
     /// be logged as another write.
     fn executes_whole(&self, portal: &Portal) -> bool {
-        let is_bound = |step: &Step| matches!(step, Step::Bind { body, .. } if *body == portal.body);
-        self.steps.iter().any(is_bound)
+        self.steps.iter().any(|step| step.binds(portal))
             && !self.steps.iter().any(|step| matches!(step, Step::Execute { max_rows: 1.., .. }))
     }
 

@@ -197,8 +197,7 @@ impl Session {
     ) -> Result<Vec<Step>, ClientError> {
         let mut steps = std::mem::take(&mut self.steps);
         let Some(plan) = capture else { return Ok(steps) };
-        let of_portal = |step: &&mut Step| matches!(step, Step::Bind { body, .. } if *body == portal.body);
-        if let Some(Step::Bind { body, .. }) = steps.iter_mut().rev().find(of_portal) {
+        if let Some(Step::Bind { body, .. }) = steps.iter_mut().rev().find(|step| step.binds(portal)) {
             *body = with_result_formats(body, plan)?;
         }
         Ok(steps)

@@ -202,8 +202,7 @@ impl Session {
         name: &str,
         portal: &Portal,
     ) -> Result<Result<Option<Arc<Portal>>, Failure>, ClientError> {
-        let is_bound = |step: &Step| matches!(step, Step::Bind { body, .. } if *body == portal.body);
-        if self.steps.iter().any(is_bound) {
+        if self.steps.iter().any(|step| step.binds(portal)) {
             return Ok(Ok(None));
         }
         if !self.steps.is_empty() {

@@ -90,7 +90,7 @@ impl Session {
         if let Some(done) = self.execute_control(statement, portal.is_some()).await? {
             return Ok(done);
         }
-        if self.txn.as_ref().is_some_and(|txn| txn.failed) {
+        if self.is_failed() {
             self.fail(&Failure::in_failed_transaction());
             return Ok(Done::Failed);
         }

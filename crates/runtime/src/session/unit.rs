@@ -19,6 +19,7 @@ use onecopy_wire::{SqlState, WireError, backend};
 use crate::errors::Failure;
 use crate::lane::{DECODE_LEN_MAX, Lane, LaneError, StatementKey, StatementName, is_going_away};
 use crate::session::client::{Client, ClientError, SEND_LEN};
+use crate::session::portals::Portal;
 
 /// A statement as the client prepared it, and as it is prepared on lanes.
 #[derive(Clone, Debug)]
@@ -84,6 +85,13 @@ pub enum Step {
     ClosePortal(String),
     /// Close of a statement: ours stay prepared, but it has to be answered.
     CloseStatement,
+}
+
+impl Step {
+    /// Whether it is the Bind of this portal.
+    pub(super) fn binds(&self, portal: &Portal) -> bool {
+        matches!(self, Step::Bind { body, .. } if *body == portal.body)
+    }
 }
 
 /// What to send.
