@@ -17,7 +17,7 @@ pub const CATALOGUE_SETUP: &str = "SET LOCAL search_path = pg_catalog; SET LOCAL
 pub const SERVER_SETTINGS_QUERY: &str = "BEGIN; RESET ALL;
 SELECT s.name, s.value
 FROM (SELECT g.name,
-             CASE WHEN g.source IN ('database', 'user', 'database user') THEN coalesce(
+             CASE WHEN g.source IN ('global', 'database', 'user', 'database user') THEN coalesce(
                       (SELECT f.setting FROM pg_catalog.pg_file_settings f
                        WHERE pg_catalog.lower(f.name) = pg_catalog.lower(g.name) AND f.applied
                        ORDER BY f.seqno DESC LIMIT 1),
@@ -25,7 +25,7 @@ FROM (SELECT g.name,
                   WHEN g.source <> 'default' OR g.name = 'search_path' THEN g.setting
              END AS value
       FROM pg_catalog.pg_settings g
-      WHERE g.source IN ('configuration file', 'command line', 'environment variable', 'database', 'user', 'database user')
+      WHERE g.source IN ('configuration file', 'command line', 'environment variable', 'global', 'database', 'user', 'database user')
          OR g.name = 'search_path') s
 WHERE s.value IS NOT NULL
 ORDER BY s.name;

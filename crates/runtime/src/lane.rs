@@ -130,6 +130,8 @@ pub struct Lane {
     /// Hash of those settings in force under which a server reads a text: the literals of a statement are read when it is
     /// prepared, so it stands for the text under the same settings only.
     pub read_under: u64,
+    /// What has to follow a RESET of all settings, so that its role's and its database's are not in force.
+    pub after_reset: Option<Box<str>>,
     /// Generation of definitions under which the statements were prepared; 0 if that is not known.
     pub generation: u64,
     /// The transaction that was the last on it has changed definitions: what is prepared may be so by those of its own.
@@ -189,6 +191,7 @@ impl Lane {
             incarnation: 0,
             settings: 0,
             read_under: 0,
+            after_reset: None,
             generation: 0,
             has_own_definitions: false,
             prepared: HashMap::new(),

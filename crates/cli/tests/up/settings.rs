@@ -179,6 +179,39 @@ fn a_role_and_a_database_begin_with_settings_of_their_own() {
     });
 }
 
+/// Connections to replicas are opened before, while and after a role or a database has settings: all are alike.
+#[test]
+fn sessions_are_as_they_began_on_connections_opened_at_any_time() {
+    block_on(async {
+        let three = Three::start();
+        let early: Vec<Client> = three.clients(4).await;
+        early[0].batch_execute("CREATE TABLE t (id serial PRIMARY KEY, x interval, y text)").await.unwrap();
+        // Begun together, they need connections of their own, most of which are opened only now.
+        async fn write(clients: &[Client], shown: &str) {
+            for client in clients {
+                client.batch_execute("BEGIN; INSERT INTO t (x) VALUES ('1 2:00')").await.unwrap();
+                client.batch_execute("INSERT INTO t (y) VALUES ('1 2:00'::interval::text)").await.unwrap();
+            }
+            let settings = "SELECT '1 2:00'::interval, current_setting('statement_timeout')";
+            for client in clients {
+                assert_eq!(rows(client, settings).await, shown);
+                client.batch_execute("COMMIT").await.unwrap();
+            }
+        }
+        let set = "ALTER ROLE postgres SET IntervalStyle = 'sql_standard'; ALTER DATABASE postgres SET statement_timeout = '1h'";
+        early[0].batch_execute(set).await.unwrap();
+        write(&early, "1 day 02:00:00 0").await;
+        let between = three.clients(6).await;
+        write(&between, "1 2:00:00 1h").await;
+        let unset = "ALTER ROLE postgres RESET ALL; ALTER DATABASE postgres RESET ALL";
+        early[0].batch_execute(unset).await.unwrap();
+        write(&three.clients(8).await, "1 day 02:00:00 0").await;
+        write(&between, "1 2:00:00 1h").await;
+        let written = "SELECT string_agg(DISTINCT y, ', ' ORDER BY y), count(*), count(DISTINCT x) FROM t";
+        assert_eq!(three.everywhere(written).await, "1 2:00:00, 1 day 02:00:00 48 1");
+    });
+}
+
 /// The server's own settings are found whatever the sessions that are asked have set, and whatever their role has.
 #[test]
 fn sessions_begin_with_the_settings_of_the_servers_file() {

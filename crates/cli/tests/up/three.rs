@@ -26,6 +26,14 @@ impl Three {
         connect(&self.file.client.dsn).await
     }
 
+    pub(super) async fn clients(&self, count: usize) -> Vec<Client> {
+        let mut clients = Vec::with_capacity(count);
+        for _ in 0..count {
+            clients.push(self.client().await);
+        }
+        clients
+    }
+
     pub(super) async fn client_of(&self, role: &str) -> Client {
         connect(&self.file.client.dsn.replace("user=postgres", &format!("user={role}"))).await
     }

@@ -13,8 +13,10 @@ use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::agent::quote;
 use crate::lane::{Lane, LaneError, is_going_away};
 use crate::server::cancel::Backend as BackendProcess;
+use crate::session::environment::told_by_sessions;
 use crate::settings::{ReplicaSettings, ReplicaTls};
 use crate::stream::Stream;
 
@@ -34,6 +36,40 @@ pub struct Credentials {
     pub password: Option<String>,
     /// What the session has named, and so the lanes know that it has used.
     pub customs: CustomNames,
+}
+
+/// Takes from a connection what its role and its database begin with, as far as it changes what is done there: sessions and
+/// records name it themselves, since connections are opened before and after somebody changes it.
+async fn forget_inherited(lane: &mut Lane) -> Result<(), LaneError> {
+    let inherited = lane.query(&inherited_query()).await?;
+    let call = |row: &Vec<Option<String>>| {
+        let mut values = row.iter().flatten();
+        let (name, value) = (values.next()?, values.next()?);
+        Some(format!("pg_catalog.set_config({}, {}, false)", quote(name), quote(value)))
+    };
+    let calls: Vec<String> = inherited.iter().filter_map(call).collect();
+    if !calls.is_empty() {
+        let command = format!("SELECT {}", calls.join(", "));
+        lane.command(&command).await?;
+        lane.after_reset = Some(command.into());
+    }
+    Ok(())
+}
+
+/// What role and database have set for this connection, with the values that PostgreSQL has for it if nobody sets any: where
+/// the server's files say otherwise, sessions do, too ([`Environment::of_startup`]). Not what the role may not set.
+///
+/// [`Environment::of_startup`]: crate::session::environment::Environment::of_startup
+fn inherited_query() -> String {
+    let names: Vec<String> = told_by_sessions().map(|name| quote(&name.to_ascii_lowercase())).collect();
+    // The only one of these without a value of its own is the list of abbreviations of time zones.
+    format!(
+        "SELECT name, coalesce(boot_val, 'Default') FROM pg_catalog.pg_settings \
+         WHERE source IN ('global', 'database', 'user', 'database user') \
+         AND (context = 'user' OR pg_catalog.current_setting('is_superuser') = 'on') \
+         AND pg_catalog.lower(name) = ANY (ARRAY[{}])",
+        names.join(", ")
+    )
 }
 
 /// Names of customised settings (those with a dot). A server's session that has met one knows it until it ends, whatever is
@@ -97,6 +133,7 @@ impl Connector {
             let mark = (incarnation & 0x7fff_ffff) as i32;
             lane.command(&format!("SELECT pg_catalog.pg_advisory_lock_shared({SESSION_MARK}, {mark})"))
                 .await?;
+            forget_inherited(&mut lane).await?;
             Ok(lane)
         })
         .await

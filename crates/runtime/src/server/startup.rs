@@ -414,7 +414,8 @@ async fn dress(lent: &mut Lent, environment: &Environment) -> Result<(), LaneErr
         return Ok(());
     }
     lent.lane.settings = u64::MAX;
-    lent.lane.command(&environment.command()).await?;
+    let command = environment.command(lent.lane.after_reset.as_deref());
+    lent.lane.command(&command).await?;
     lent.lane.settings = environment.hash();
     lent.lane.read_under = environment.meaningful_hash();
     Ok(())

@@ -38,9 +38,8 @@ impl Environment {
         let mut environment = Environment::default();
         let begins = catalogue.settings.iter().filter(|setting| {
             setting.role.as_deref().is_none_or(|role| role == user)
-                && (is_meaningful(&setting.name)
-                    || is_kept_here(&setting.name)
-                    || bounds_waiting(&setting.name))
+                && (is_kept_here(&setting.name)
+                    || told_by_sessions().any(|name| name.eq_ignore_ascii_case(&setting.name)))
         });
         let begins = begins.map(|setting| (&setting.name, &setting.value));
         for (name, value) in begins.chain(asked.iter().map(|(name, value)| (name, value))) {
@@ -108,12 +107,14 @@ impl Environment {
             .and_then(|found| found.value.as_deref())
     }
 
-    /// The command that makes a lane's settings these, whatever they were.
-    pub fn command(&self) -> String {
+    /// The command that makes a lane's settings these, whatever they were, with what has to follow its RESET.
+    pub fn command(&self, after_reset: Option<&str>) -> String {
+        let set = self.settings.iter().map(|setting| setting.command.as_str());
+        let set = set.filter(|command| !command.is_empty());
         let mut command = String::from("RESET ALL");
-        for setting in self.settings.iter().filter(|setting| !setting.command.is_empty()) {
+        for next in after_reset.into_iter().chain(set) {
             command.push_str("; ");
-            command.push_str(&setting.command);
+            command.push_str(next);
         }
         command
     }
@@ -152,7 +153,7 @@ impl Environment {
             lane.has_own_definitions = false;
         }
         if lane.settings != self.hash {
-            commands.push(self.command());
+            commands.push(self.command(lane.after_reset.as_deref()));
             lane.settings = self.hash;
         }
         lane.read_under = reads_under;
@@ -185,11 +186,6 @@ pub fn is_kept_here(name: &str) -> bool {
     [IDLE_IN_TRANSACTION, IDLE_SESSION].iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Whether a setting bounds waiting here as it does on a server, which honours it, too.
-fn bounds_waiting(name: &str) -> bool {
-    [LOCK_TIMEOUT, STATEMENT_TIMEOUT].iter().any(|known| known.eq_ignore_ascii_case(name))
-}
-
 /// For how long a statement may wait for others.
 pub const LOCK_TIMEOUT: &str = "lock_timeout";
 /// For how long a statement may run.
@@ -201,8 +197,17 @@ pub const IDLE_SESSION: &str = "idle_session_timeout";
 
 /// Whether a setting may change what a statement means, so that its record must carry it.
 pub fn is_meaningful(name: &str) -> bool {
-    let known = onecopy_classify::ENVIRONMENT_SETTINGS.iter();
-    known.chain(&["search_path"]).any(|known| known.eq_ignore_ascii_case(name))
+    meaningful_names().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+fn meaningful_names() -> impl Iterator<Item = &'static str> {
+    onecopy_classify::ENVIRONMENT_SETTINGS.iter().copied().chain(["search_path"])
+}
+
+/// Settings of which a session says on its lanes what its role and database begin with: those that may change what a
+/// statement means, and those that bound waiting, here as on a server.
+pub fn told_by_sessions() -> impl Iterator<Item = &'static str> {
+    meaningful_names().chain([LOCK_TIMEOUT, STATEMENT_TIMEOUT])
 }
 
 #[cfg(test)]
@@ -251,7 +256,7 @@ mod tests {
         let mut environment = Environment::of_startup(&catalogue, "ada", &[]);
         assert_eq!(environment.value(LOCK_TIMEOUT), Some("5s"));
         assert_eq!(environment.value(STATEMENT_TIMEOUT), Some("1min"));
-        assert!(environment.command().contains("set_config('lock_timeout', '5s', false)"));
+        assert!(environment.command(None).contains("set_config('lock_timeout', '5s', false)"));
         assert_eq!(environment.meaningful_hash(), 0, "records need not carry them");
         environment.set(LOCK_TIMEOUT, "SET lock_timeout = 0".to_owned(), Some("0".to_owned()));
         assert_eq!(environment.value(LOCK_TIMEOUT), Some("0"));
@@ -270,7 +275,7 @@ mod tests {
         assert_eq!(environment.value(IDLE_SESSION), Some("1h"));
         assert_eq!(environment.value(IDLE_IN_TRANSACTION), Some("5s"));
         environment.set(IDLE_SESSION, "SET idle_session_timeout = 7".to_owned(), Some("7".to_owned()));
-        assert_eq!(environment.command(), "RESET ALL");
+        assert_eq!(environment.command(Some("SELECT 1")), "RESET ALL; SELECT 1");
         environment.reset(IDLE_SESSION);
         assert_eq!(environment.value(IDLE_SESSION), Some("1h"));
     }
