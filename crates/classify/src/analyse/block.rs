@@ -272,17 +272,30 @@ impl<'a> Analyser<'a> {
     fn check_first(&mut self, query: &'a Query, scope: ScopeId) {
         let certain = match &query.body {
             Body::Select(select) => {
-                self.yields_one_row(select, scope) || self.is_total_order(&query.order_by, select, scope)
+                self.yields_one_row(select.filter.as_ref(), &select.targets, scope)
+                    || self.is_total_order(&query.order_by, select, scope)
             }
             _ => self.is_fixed_query(query),
         };
         if !certain {
-            self.unreplayable("a function yields the first of several rows, whose order is not total");
+            self.unreplayable(FIRST_OF_ROWS);
+        }
+    }
+
+    /// The same for the rows that a change returns.
+    pub(super) fn check_first_returned(
+        &mut self,
+        filter: Option<&'a Expr>,
+        returning: Option<&'a [ast::Target]>,
+        scope: ScopeId,
+    ) {
+        if returning.is_some_and(|targets| !self.yields_one_row(filter, targets, scope)) {
+            self.unreplayable(FIRST_OF_ROWS);
         }
     }
 
     /// Whether equality with what does not come from its own tables leaves at most one row of each of them.
-    fn yields_one_row(&self, select: &Select, scope: ScopeId) -> bool {
+    fn yields_one_row(&self, filter: Option<&Expr>, targets: &[ast::Target], scope: ScopeId) -> bool {
         let mut open = Vec::new();
         for entry in &self.scopes[scope].entries {
             let EntryColumns::Table(relation) = entry.columns else { return false };
@@ -292,11 +305,11 @@ impl<'a> Analyser<'a> {
             }
             open.push((relation, table));
         }
-        if open.is_empty() || select.targets.iter().any(|t| self.reads_in_no_order(&t.value)) {
+        if open.is_empty() || targets.iter().any(|t| self.reads_in_no_order(&t.value)) {
             return false;
         }
         let mut given = Vec::new();
-        let parts = match &select.filter {
+        let parts = match filter {
             Some(Expr::And(parts)) => parts.as_slice(),
             Some(one) => std::slice::from_ref(one),
             None => &[],
@@ -1064,6 +1077,8 @@ fn call_name(calls: &[Expr]) -> String {
         _ => String::new(),
     }
 }
+
+const FIRST_OF_ROWS: &str = "a function yields the first of several rows, whose order is not total";
 
 /// Whether a query without FROM yields one row.
 fn is_single_row(query: &Query) -> bool {

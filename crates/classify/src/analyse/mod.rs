@@ -167,6 +167,10 @@ struct Analyser<'a> {
     zoned_words: Given,
     /// Of the next query only the first row is taken.
     first_only: bool,
+    /// Of the rows that the next INSERT, UPDATE, DELETE or MERGE returns only the first is taken.
+    first_returned: bool,
+    /// What the statement's functions yield goes to the client, and nowhere else.
+    shows_calls_only: bool,
     /// The recursive query that comes next.
     recursive: Option<CteId>,
     /// The columns to which the next query's go: none where they become new ones.
@@ -229,6 +233,8 @@ impl<'a> Analyser<'a> {
             oid_words: Given::default(),
             zoned_words: Given::default(),
             first_only: false,
+            first_returned: false,
+            shows_calls_only: false,
             recursive: None,
             receivers: None,
             params: BTreeMap::new(),
@@ -415,6 +421,7 @@ impl<'a> Analyser<'a> {
         match statement {
             Statement::Query(query) => {
                 self.effects.returns_rows = true;
+                self.shows_calls_only = sameness::shows_calls_only(query);
                 self.top_query(query)
             }
             Statement::Insert(insert) => {

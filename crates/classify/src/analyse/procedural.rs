@@ -94,13 +94,17 @@ impl<'a> Analyser<'a> {
         let locking = self.locking;
         let wrote = std::mem::replace(&mut self.effects.writes, false);
         for (i, statement) in statements.iter().enumerate() {
+            let first_only = first_only && i + 1 == statements.len();
+            // What the statement itself shows need not be the same elsewhere; a function that it calls may store it.
+            let is_kept = !(self.shows_calls_only && self.nesting == 1);
+            self.first_returned = first_only && is_kept && !matches!(statement, Statement::Query(_));
             match statement {
                 Statement::Query(query) => {
                     if query.into.is_some() {
                         self.touch_everything(Mode::Exclusive);
                     }
                     let usage = QueryUse { lock: None, ordered: true, once: false, body: true };
-                    self.first_only = first_only && i + 1 == statements.len();
+                    self.first_only = first_only;
                     self.query(query, None, None, usage);
                 }
                 Statement::Insert(insert) => self.insert(insert, None, false),

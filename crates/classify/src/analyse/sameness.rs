@@ -576,6 +576,34 @@ impl<'a> Analyser<'a> {
     }
 }
 
+/// Whether what the functions of a query yield goes to the client, and nowhere else: `SELECT f(1), g($1)` and
+/// `SELECT * FROM f(1)`.
+pub(super) fn shows_calls_only(query: &Query) -> bool {
+    let Body::Select(select) = &query.body else { return false };
+    let plain =
+        query.with.is_none() && query.into.is_none() && query.order_by.is_empty() && query.limit.is_none();
+    let given = |expr: &Expr| matches!(strip_casts(expr), Expr::Literal { .. } | Expr::Param { .. });
+    let called = |expr: &Expr| match strip_casts(expr) {
+        Expr::Call(call) => call.arguments.iter().all(given),
+        Expr::Column { .. } => true,
+        other => given(other),
+    };
+    let from = match select.from.as_slice() {
+        [] => true,
+        [From::Function { calls, .. }] => calls.iter().all(called),
+        _ => false,
+    };
+    let is_plain_call = |target: &ast::Target| called(&target.value);
+    plain && from && select.filter.is_none() && select.targets.iter().all(is_plain_call)
+}
+
+fn strip_casts(mut expr: &Expr) -> &Expr {
+    while let Expr::Cast { value, .. } = expr {
+        expr = value;
+    }
+    expr
+}
+
 /// Calls in an expression, but those inside subqueries.
 fn each_call(expr: &Expr, each: &mut impl FnMut(&Call)) {
     match expr {

@@ -43,12 +43,18 @@ impl<'a> Analyser<'a> {
 
     pub(super) fn insert(&mut self, insert: &'a Insert, env: Env, top: bool) {
         let body = self.nesting > 0;
+        let first_returned = std::mem::take(&mut self.first_returned) && insert.returning.is_some();
         let (env, _) = self.with(insert.with.as_ref(), None, env, body);
         let scope = self.new_scope(None, env, body);
-        match self.target_table(&insert.table) {
+        let table = self.target_table(&insert.table);
+        // Rows are returned in the order of the source.
+        self.first_only = first_returned
+            && insert.source.as_ref().is_some_and(|query| !matches!(query.body, Body::Values(_)));
+        match table {
             Some(table) => self.insert_into(insert, table, scope, env, top),
             None => self.walk_insert(insert, scope, env),
         }
+        self.first_only = false;
         self.finish_with(insert.with.as_ref(), env, body);
     }
 
@@ -733,6 +739,7 @@ impl<'a> Analyser<'a> {
 
     pub(super) fn update(&mut self, update: &'a Update, env: Env) {
         let body = self.nesting > 0;
+        let first_returned = std::mem::take(&mut self.first_returned);
         let (env, _) = self.with(update.with.as_ref(), None, env, body);
         let scope = self.new_scope(None, env, body);
         let target = self.target_table(&update.table);
@@ -777,6 +784,9 @@ impl<'a> Analyser<'a> {
         self.checks(table);
         if !update.from.is_empty() && self.set_reads_from(&update.set, relation, scope) {
             self.check_single_match(&update.from, relation, scope, &facts);
+        }
+        if first_returned {
+            self.check_first_returned(update.filter.as_ref(), update.returning.as_deref(), scope);
         }
         self.returning(update.returning.as_deref(), scope);
         self.finish_with(update.with.as_ref(), env, body);
@@ -987,6 +997,7 @@ impl<'a> Analyser<'a> {
 
     pub(super) fn delete(&mut self, delete: &'a Delete, env: Env) {
         let body = self.nesting > 0;
+        let first_returned = std::mem::take(&mut self.first_returned);
         let (env, _) = self.with(delete.with.as_ref(), None, env, body);
         let scope = self.new_scope(None, env, body);
         let target = self.target_table(&delete.table);
@@ -1006,6 +1017,9 @@ impl<'a> Analyser<'a> {
             self.fire_triggers(table, Event::Delete);
             self.change(table, delete.only, &known, |a, table, known| a.delete_rows(table, known));
         }
+        if first_returned {
+            self.check_first_returned(delete.filter.as_ref(), delete.returning.as_deref(), scope);
+        }
         self.returning(delete.returning.as_deref(), scope);
         self.finish_with(delete.with.as_ref(), env, body);
     }
@@ -1014,6 +1028,7 @@ impl<'a> Analyser<'a> {
 
     pub(super) fn merge(&mut self, merge: &'a Merge, env: Env) {
         let body = self.nesting > 0;
+        let first_returned = std::mem::take(&mut self.first_returned);
         let (env, _) = self.with(merge.with.as_ref(), None, env, body);
         let scope = self.new_scope(None, env, body);
         let target = self.target_table(&merge.table);
@@ -1064,6 +1079,9 @@ impl<'a> Analyser<'a> {
         }
         if let Some(table) = target {
             self.checks(table);
+        }
+        if first_returned {
+            self.check_first_returned(None, merge.returning.as_deref(), scope);
         }
         self.returning(merge.returning.as_deref(), scope);
         self.finish_with(merge.with.as_ref(), env, body);

@@ -2,6 +2,7 @@
 
 use super::clients::{block_on, connect, json};
 use super::three::Three;
+use tokio_postgres::error::SqlState;
 
 const SCHEMA: &str = "
     CREATE TABLE amount (id int PRIMARY KEY, n numeric, f float8, i interval, j jsonb, k int);
@@ -59,5 +60,36 @@ fn writes_are_the_same_on_replicas_on_which_rows_lie_differently() {
         }
         let verified = json(three.dir.path(), &["verify"]);
         assert_eq!(verified["identical"], true, "{verified}");
+    });
+}
+
+/// Of several rows that a function's last statement changes, another one may be the first elsewhere.
+#[test]
+fn what_a_function_returns_of_several_changed_rows_is_shown_and_not_stored() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let functions = "
+            CREATE FUNCTION raised(kind int) RETURNS int LANGUAGE sql AS 'UPDATE amount SET n = n + 1 WHERE k = kind RETURNING id';
+            CREATE FUNCTION removed(one int) RETURNS int LANGUAGE sql AS 'DELETE FROM amount WHERE id = one RETURNING id';
+            CREATE FUNCTION copied(kind int) RETURNS int LANGUAGE sql
+                AS 'INSERT INTO amount (id, k) SELECT id + 100, 7 FROM amount WHERE k = kind RETURNING id';
+            CREATE FUNCTION added(one int) RETURNS int LANGUAGE sql AS 'INSERT INTO amount (id) VALUES (one), (one + 1) RETURNING id';
+            CREATE FUNCTION kept(what int) RETURNS void LANGUAGE sql AS 'INSERT INTO kept VALUES (what)'";
+        for statement in SCHEMA.split(";\n").chain(functions.split(";\n")) {
+            client.batch_execute(statement).await.unwrap_or_else(|error| panic!("{statement}: {error:?}"));
+        }
+        for call in ["raised(2)", "copied(1)"] {
+            for sql in [format!("INSERT INTO kept VALUES ({call})"), format!("SELECT kept({call})")] {
+                let error = client.batch_execute(&sql).await.unwrap_err();
+                assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED), "{sql}: {error:?}");
+            }
+            client.batch_execute(&format!("SELECT {call}")).await.unwrap();
+        }
+        client.batch_execute("SELECT * FROM raised(1)").await.unwrap();
+        for stored in ["INSERT INTO kept VALUES (removed(3))", "SELECT kept(added(1000))"] {
+            client.batch_execute(stored).await.unwrap_or_else(|error| panic!("{stored}: {error:?}"));
+        }
+        assert_eq!(three.everywhere("SELECT string_agg(what, ' ' ORDER BY what) FROM kept").await, "1000 3");
     });
 }
