@@ -173,12 +173,20 @@ fn table_name(catalogue: &Catalogue, id: TableId) -> String {
     if id == TableId::NAMES {
         return "all names".to_owned();
     }
-    let view = || catalogue.views.iter().find(|v| crate::catalogue::table_id(&v.schema, &v.name) == id);
-    match (catalogue.table_by_id(id), view()) {
-        (Some(t), _) if t.schema == "public" => t.name.clone(),
-        (Some(t), _) => format!("{}.{}", t.schema, t.name),
-        (None, Some(v)) => v.name.clone(),
-        (None, None) => format!("new table #{:08x}", id.0 >> 32),
+    let is_named = |schema: &str, name: &str| crate::catalogue::table_id(schema, name) == id;
+    let view = || catalogue.views.iter().find(|v| is_named(&v.schema, &v.name));
+    let sequence = || catalogue.sequences.iter().find(|s| is_named(&s.schema, &s.name));
+    if let Some(table) = catalogue.table_by_id(id) {
+        match table.schema.as_str() {
+            "public" => table.name.clone(),
+            schema => format!("{schema}.{}", table.name),
+        }
+    } else if let Some(view) = view() {
+        view.name.clone()
+    } else if let Some(sequence) = sequence() {
+        sequence.name.clone()
+    } else {
+        format!("new table #{:08x}", id.0 >> 32)
     }
 }
 

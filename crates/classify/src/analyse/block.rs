@@ -8,7 +8,7 @@ use crate::ast::{
     self, Body, CommonTable, Distinct, Expr, From, JoinKind, LockStrength, LockWait, Locking, Query, Select,
     Statement, Target, With,
 };
-use crate::catalogue::{Column, Oids};
+use crate::catalogue::{Column, Oids, table_id};
 use crate::template::Values;
 use onecopy_core::Mode;
 use std::collections::HashMap;
@@ -698,8 +698,11 @@ impl<'a> Analyser<'a> {
             found => {
                 match found {
                     Resolved::Unknown => self.touch_everything(mode),
-                    Resolved::Sequence(_) => {
+                    Resolved::Sequence(index) => {
                         self.effects.sequences = true;
+                        self.effects.reads = true;
+                        let sequence = &self.catalogue().sequences[index];
+                        self.push_whole_table(table_id(&sequence.schema, &sequence.name), Mode::Shared);
                         self.unreplayable("it reads a sequence as a table");
                     }
                     Resolved::System => {
@@ -728,7 +731,7 @@ impl<'a> Analyser<'a> {
             if view.oids == Some(Oids::Names) {
                 self.unreplayable(super::oids::REASON);
             }
-            let id = crate::catalogue::table_id(&view.schema, &view.name);
+            let id = table_id(&view.schema, &view.name);
             self.push_whole_table(id, lock.unwrap_or(Mode::Shared));
             self.scopes[scope].entries.push(Entry { name: shown, columns: EntryColumns::Opaque });
             return Facts::default();

@@ -64,7 +64,7 @@ pub struct Onecopy {
     costs: Costs,
     predictor: Predictor,
     sequences: Sequences,
-    /// The last reservation of sequence values that was told. It has no items: only definitions conflict with it.
+    /// The last reservation of sequence values that was told. It holds no items: only definitions conflict with it.
     reserved: Csn,
     txns: HashMap<TxnId, Txn>,
     /// Statements that wait until any replica contains a commit.
@@ -759,8 +759,10 @@ impl Onecopy {
                     txn.learn(&mut self.predictor);
                 }
             }
-            if decision.reserved.is_some() {
+            if let Some((sequence, _)) = decision.reserved {
                 self.reserved = decision.csn;
+                // Who looks at the sequence itself must see what it was set to.
+                self.versions.write(decision.csn, &[Access::new(Item::table(sequence), Mode::Exclusive)]);
             }
             reserved.extend(decision.reserved);
         }

@@ -471,6 +471,22 @@ fn sequence_values_are_given_after_their_reservation_is_durable_and_every_replic
 }
 
 #[test]
+fn a_read_of_a_sequence_sees_the_last_reservation_of_its_values() {
+    let mut rig = rig();
+    let sequence = TableId(5);
+    let definition = SequenceDefinition { next: 50, increment: 1, min: 1, max: i64::MAX, cycle: false };
+    rig.on(Event::Sequence { sequence, definition });
+    rig.on(Event::NextValues { txn: T1, op: OP0, wants: smallvec![(sequence, 0)] });
+    rig.durable(1);
+    rig.effects.clear();
+    let look = Access::new(Item::table(sequence), Mode::Shared);
+    rig.single(T2, statement(StatementKind::Read, &[look]));
+    rig.expect(&[]);
+    rig.applied(R1, 1);
+    rig.expect(&[execute(T2, OP0, R1, How::Alone)]);
+}
+
+#[test]
 fn a_change_of_definitions_runs_where_reservations_are_applied_since_it_would_wait_for_them_holding_their_locks()
  {
     let mut rig = rig();
