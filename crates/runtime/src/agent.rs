@@ -538,6 +538,9 @@ impl Agent {
         epoch: u64,
         first: bool,
     ) -> Result<Unit, ApplyError> {
+        if first && lane.has_too_many_prepared() {
+            forget(lane, forms).await?;
+        }
         let mut writes = group.iter().flat_map(|(_, record)| &record.writes);
         if writes.any(may_change_types) {
             // Parameters may have other types from somewhere in its middle on.

@@ -173,6 +173,7 @@ impl Failure {
             LaneError::Shortage(_) => Failure::new(SqlState::INSUFFICIENT_RESOURCES, error.to_string()).hint(
                 "Try again when others have disconnected, or let onecopy open more files (ulimit -n, LimitNOFILE= of systemd).",
             ),
+            LaneError::Mode(_) => Failure::new(SqlState::FEATURE_NOT_SUPPORTED, error.to_string()),
             other => Failure::new(SqlState::CONNECTION_FAILURE, other.to_string())
                 .hint("Nothing was committed. Run the transaction again."),
         }

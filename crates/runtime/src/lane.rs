@@ -84,6 +84,10 @@ pub enum LaneError {
     Frame(#[from] FrameError),
     #[error("{}: {}", .0.code.as_str(), .0.message)]
     Database(Box<ErrorFields>),
+    #[error(
+        "session_replication_role is {0} for the role or its database, which would make replicas differ; ALTER ROLE or DATABASE ... RESET it on the replicas, or connect as another role"
+    )]
+    Mode(String),
 }
 
 impl LaneError {
@@ -94,7 +98,7 @@ impl LaneError {
 
     /// No lane could be opened, for a reason that says nothing against the replica: it, or our own system, has refused it.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, LaneError::Database(_) | LaneError::Shortage(_))
+        matches!(self, LaneError::Database(_) | LaneError::Shortage(_) | LaneError::Mode(_))
     }
 }
 
@@ -130,8 +134,6 @@ pub struct Lane {
     /// Hash of those settings in force under which a server reads a text: the literals of a statement are read when it is
     /// prepared, so it stands for the text under the same settings only.
     pub read_under: u64,
-    /// What has to follow a RESET of all settings, so that its role's and its database's are not in force.
-    pub after_reset: Option<Box<str>>,
     /// Generation of definitions under which the statements were prepared; 0 if that is not known.
     pub generation: u64,
     /// The transaction that was the last on it has changed definitions: what is prepared may be so by those of its own.
@@ -191,7 +193,6 @@ impl Lane {
             incarnation: 0,
             settings: 0,
             read_under: 0,
-            after_reset: None,
             generation: 0,
             has_own_definitions: false,
             prepared: HashMap::new(),
@@ -403,6 +404,7 @@ impl Lane {
         !self.prepared.is_empty() || !self.forgotten.is_empty()
     }
 
+    /// So many are prepared that the server's memory would fill.
     pub fn has_too_many_prepared(&self) -> bool {
         self.prepared.len() + self.forgotten.len() > PREPARED_MAX
     }

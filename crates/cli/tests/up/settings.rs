@@ -2,7 +2,7 @@
 
 use super::clients::{block_on, connect, json, rows};
 use super::three::Three;
-use super::{Up, folder};
+use super::{Up, folder, wait_until};
 use onecopy_cluster::ClusterFile;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -209,6 +209,97 @@ fn sessions_are_as_they_began_on_connections_opened_at_any_time() {
         write(&between, "1 2:00:00 1h").await;
         let written = "SELECT string_agg(DISTINCT y, ', ' ORDER BY y), count(*), count(DISTINCT x) FROM t";
         assert_eq!(three.everywhere(written).await, "1 2:00:00, 1 day 02:00:00 48 1");
+    });
+}
+
+/// Agents, too, connect again while a role has settings, and records end with settings that nobody has set.
+#[test]
+fn records_are_applied_under_their_settings_on_connections_opened_at_any_time() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let set = "CREATE TABLE t (id serial PRIMARY KEY, y text); ALTER ROLE postgres SET IntervalStyle = 'sql_standard'";
+        client.batch_execute(set).await.unwrap();
+        for replica in &three.file.replicas {
+            let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                       WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+            rows(&connect(&replica.dsn).await, end).await;
+            wait_until("replicas are back", || {
+                let status = three.status();
+                status["replicas"].as_array().unwrap().iter().all(|replica| replica["state"] == "up")
+            });
+        }
+        let client = three.client().await;
+        client.batch_execute("ALTER ROLE postgres RESET ALL").await.unwrap();
+        let client = three.client().await;
+        let write = "INSERT INTO t (y) VALUES ('1 2:00'::interval::text)";
+        for block in [
+            "SET LOCAL IntervalStyle = 'iso_8601'",
+            "SET LOCAL IntervalStyle TO DEFAULT",
+            "RESET ALL",
+            "RESET IntervalStyle",
+        ] {
+            client.batch_execute(&format!("BEGIN; {write}; {block}; {write}; COMMIT")).await.unwrap();
+            for _ in 0..3 {
+                client.batch_execute(write).await.unwrap();
+            }
+        }
+        let written = "SELECT y, count(*) FROM t GROUP BY y ORDER BY y";
+        assert_eq!(three.everywhere(written).await, "1 day 02:00:00 19, P1DT2H 1");
+    });
+}
+
+/// Settings that cannot be made anew on a connection leave nothing of another session's in force there.
+#[test]
+fn a_session_whose_settings_are_no_longer_valid_writes_nowhere_else() {
+    block_on(async {
+        let three = Three::start();
+        let (one, two) = (three.client().await, three.client().await);
+        let schema = "CREATE SCHEMA a; CREATE SCHEMA b; CREATE TABLE a.t (x text); CREATE TABLE b.t (x text);
+                      CREATE TEXT SEARCH CONFIGURATION a.own (COPY = simple)";
+        two.batch_execute(schema).await.unwrap();
+        one.batch_execute("SET search_path = a; SET default_text_search_config = 'a.own'").await.unwrap();
+        one.batch_execute("INSERT INTO t VALUES ('one')").await.unwrap();
+        two.batch_execute("DROP TEXT SEARCH CONFIGURATION a.own; SET search_path = b").await.unwrap();
+        for _ in 0..3 {
+            two.batch_execute("INSERT INTO t VALUES ('two')").await.unwrap();
+            let error = one.batch_execute("INSERT INTO t VALUES ('one')").await.unwrap_err();
+            assert_eq!(error.code(), Some(&SqlState::INVALID_PARAMETER_VALUE), "{error:?}");
+        }
+        one.batch_execute("RESET default_text_search_config").await.unwrap();
+        one.batch_execute("INSERT INTO t VALUES ('one')").await.unwrap();
+        assert_eq!(
+            three.everywhere("SELECT (SELECT count(*) FROM a.t), (SELECT count(*) FROM b.t)").await,
+            "2 3"
+        );
+    });
+}
+
+#[test]
+fn what_a_role_begins_with_is_heeded_or_refused() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        let roles = "CREATE TABLE t (x int); CREATE ROLE grp; CREATE ROLE cy LOGIN IN ROLE grp; ALTER ROLE cy SET role = 'grp';
+                     CREATE ROLE reader LOGIN; ALTER ROLE reader SET default_transaction_read_only = on; GRANT ALL ON t TO reader";
+        client.batch_execute(roles).await.unwrap();
+        let dsn = three.file.client.dsn.replace("user=postgres", "user=cy");
+        let refused = tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await.err().unwrap();
+        assert_eq!(refused.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED), "{refused:?}");
+        let reader = three.client_of("reader").await;
+        for write in ["INSERT INTO t VALUES (1)", "BEGIN; INSERT INTO t VALUES (1)"] {
+            let error = reader.batch_execute(write).await.unwrap_err();
+            assert_eq!(error.code(), Some(&SqlState::READ_ONLY_SQL_TRANSACTION), "{write}: {error:?}");
+        }
+        reader.batch_execute("ROLLBACK; BEGIN READ WRITE; INSERT INTO t VALUES (1); COMMIT").await.unwrap();
+        // A sequence that was set is read as it is.
+        client.batch_execute("CREATE SEQUENCE s").await.unwrap();
+        for value in [5_000, 9_000, 13_000] {
+            let set = format!("SELECT setval('s', {value})");
+            client.batch_execute(&set).await.unwrap();
+            let shown = format!("SELECT last_value >= {value} FROM s");
+            assert_eq!(rows(&client, &shown).await, "t", "{value}");
+        }
     });
 }
 

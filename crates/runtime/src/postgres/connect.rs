@@ -13,10 +13,9 @@ use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::agent::quote;
 use crate::lane::{Lane, LaneError, is_going_away};
 use crate::server::cancel::Backend as BackendProcess;
-use crate::session::environment::told_by_sessions;
+use crate::session::environment::{DEFAULT_READ_ONLY, LOCK_TIMEOUT, STATEMENT_TIMEOUT};
 use crate::settings::{ReplicaSettings, ReplicaTls};
 use crate::stream::Stream;
 
@@ -36,40 +35,6 @@ pub struct Credentials {
     pub password: Option<String>,
     /// What the session has named, and so the lanes know that it has used.
     pub customs: CustomNames,
-}
-
-/// Takes from a connection what its role and its database begin with, as far as it changes what is done there: sessions and
-/// records name it themselves, since connections are opened before and after somebody changes it.
-async fn forget_inherited(lane: &mut Lane) -> Result<(), LaneError> {
-    let inherited = lane.query(&inherited_query()).await?;
-    let call = |row: &Vec<Option<String>>| {
-        let mut values = row.iter().flatten();
-        let (name, value) = (values.next()?, values.next()?);
-        Some(format!("pg_catalog.set_config({}, {}, false)", quote(name), quote(value)))
-    };
-    let calls: Vec<String> = inherited.iter().filter_map(call).collect();
-    if !calls.is_empty() {
-        let command = format!("SELECT {}", calls.join(", "));
-        lane.command(&command).await?;
-        lane.after_reset = Some(command.into());
-    }
-    Ok(())
-}
-
-/// What role and database have set for this connection, with the values that PostgreSQL has for it if nobody sets any: where
-/// the server's files say otherwise, sessions do, too ([`Environment::of_startup`]). Not what the role may not set.
-///
-/// [`Environment::of_startup`]: crate::session::environment::Environment::of_startup
-fn inherited_query() -> String {
-    let names: Vec<String> = told_by_sessions().map(|name| quote(&name.to_ascii_lowercase())).collect();
-    // The only one of these without a value of its own is the list of abbreviations of time zones.
-    format!(
-        "SELECT name, coalesce(boot_val, 'Default') FROM pg_catalog.pg_settings \
-         WHERE source IN ('global', 'database', 'user', 'database user') \
-         AND (context = 'user' OR pg_catalog.current_setting('is_superuser') = 'on') \
-         AND pg_catalog.lower(name) = ANY (ARRAY[{}])",
-        names.join(", ")
-    )
 }
 
 /// Names of customised settings (those with a dot). A server's session that has met one knows it until it ends, whatever is
@@ -131,12 +96,21 @@ impl Connector {
         self.in_time(async {
             let mut lane = self.connect(who).await?;
             let mark = (incarnation & 0x7fff_ffff) as i32;
-            lane.command(&format!("SELECT pg_catalog.pg_advisory_lock_shared({SESSION_MARK}, {mark})"))
-                .await?;
-            forget_inherited(&mut lane).await?;
-            Ok(lane)
+            let mark = format!("pg_catalog.pg_advisory_lock_shared({SESSION_MARK}, {mark})");
+            let marked =
+                lane.query(&format!("SELECT {mark}, pg_catalog.current_setting('{APPLY_MODE}')")).await?;
+            // Only superusers may say in the startup packet that it is not so.
+            match marked.first().and_then(|row| row.last()).and_then(Option::as_deref) {
+                Some("origin") => Ok(lane),
+                mode => Err(LaneError::Mode(mode.unwrap_or_default().to_owned())),
+            }
         })
         .await
+    }
+
+    /// A connection that begins as a server has one begin, to look at what that is.
+    pub async fn connect_plain(&self, who: &Credentials) -> Result<Lane, LaneError> {
+        self.in_time(self.connect_with(who, &[("client_encoding", "UTF8")])).await
     }
 
     /// A connection over which nothing is changed, and which no fencing ends.
@@ -169,10 +143,10 @@ impl Connector {
     /// A connection that is ready for statements.
     async fn connect(&self, who: &Credentials) -> Result<Lane, LaneError> {
         loop {
-            let known = self.version.load(Ordering::Relaxed);
-            let lane = self.connect_to(who, known).await?;
+            let known = begins_with(self.version.load(Ordering::Relaxed));
+            let lane = self.connect_with(who, &known).await?;
             let version = lane.params.get("server_version").map_or(0, |version| major(version));
-            if limits_of(version) == limits_of(known) {
+            if begins_with(version) == known {
                 return Ok(lane);
             }
             // Only the startup packet's values are those to which RESET returns.
@@ -180,17 +154,11 @@ impl Connector {
         }
     }
 
-    async fn connect_to(&self, who: &Credentials, version: u32) -> Result<Lane, LaneError> {
+    async fn connect_with(&self, who: &Credentials, settings: &[(&str, &str)]) -> Result<Lane, LaneError> {
         let stream = self.open_stream().await?;
         let mut lane = Lane::new(stream);
-        let mut params = vec![
-            ("user", who.user.as_str()),
-            ("database", &self.database),
-            ("client_encoding", "UTF8"),
-            ("synchronous_commit", "off"),
-        ];
-        // What is set for a role, a database or the server must not end connections that all clients share.
-        params.extend(limits_of(version).iter().map(|name| (*name, "0")));
+        let mut params = vec![("user", who.user.as_str()), ("database", &*self.database)];
+        params.extend(settings);
         startup::startup(&mut lane.output, VERSION_3_0, &params)?;
         lane.flush().await?;
         self.authenticate(&mut lane, who).await?;
@@ -299,16 +267,57 @@ impl Connector {
     }
 }
 
-/// The settings by which a server of this major version ends connections.
-fn limits_of(version: u32) -> &'static [&'static str] {
-    const LIMITS: [&str; 3] =
-        ["idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout"];
-    match version {
-        0..14 => &LIMITS[..1],
-        14..17 => &LIMITS[..2],
-        _ => &LIMITS,
-    }
+/// Settings with which every connection begins, and to which RESET returns on it, with the first major version that has them.
+///
+/// What is set for a role, a database or the server must not end connections that all clients share, nor make one unlike the
+/// others, since they are opened before and after somebody changes it. So all that [`Environment::of_startup`] tells begins with
+/// what PostgreSQL has if nobody sets it; where a server's files say otherwise, sessions and records do, too.
+///
+/// [`Environment::of_startup`]: crate::session::environment::Environment::of_startup
+const BEGINS_WITH: &[(u32, &str, &str)] = &[
+    (0, "client_encoding", "UTF8"),
+    (0, "synchronous_commit", "off"),
+    (0, "role", "none"),
+    (0, "idle_in_transaction_session_timeout", "0"),
+    (14, "idle_session_timeout", "0"),
+    (17, "transaction_timeout", "0"),
+    (0, LOCK_TIMEOUT, "0"),
+    (0, STATEMENT_TIMEOUT, "0"),
+    (0, DEFAULT_READ_ONLY, "off"),
+    (0, "search_path", "\"$user\", public"),
+    (0, "TimeZone", "GMT"),
+    (0, "DateStyle", "ISO, MDY"),
+    (0, "IntervalStyle", "postgres"),
+    (0, "extra_float_digits", "1"),
+    (0, "bytea_output", "hex"),
+    (0, "xmlbinary", "base64"),
+    (0, "xmloption", "content"),
+    (0, "lc_monetary", "C"),
+    (0, "lc_numeric", "C"),
+    (0, "lc_time", "C"),
+    (0, "default_text_search_config", "pg_catalog.simple"),
+    (0, "transform_null_equals", "off"),
+    (0, "array_nulls", "on"),
+    (0, "quote_all_identifiers", "off"),
+    (0, "timezone_abbreviations", "Default"),
+    (0, "row_security", "on"),
+    (0, "check_function_bodies", "on"),
+    (0, "default_tablespace", ""),
+    (12, "default_table_access_method", "heap"),
+    (14, "default_toast_compression", "pglz"),
+    (0, "standard_conforming_strings", "on"),
+    (0, "escape_string_warning", "on"),
+    (0, "gin_fuzzy_search_limit", "0"),
+];
+
+/// What a connection to a server of this major version begins with.
+fn begins_with(version: u32) -> Vec<(&'static str, &'static str)> {
+    let has = |(since, ..): &&(u32, &str, &str)| *since <= version;
+    BEGINS_WITH.iter().filter(has).map(|(_, name, value)| (*name, *value)).collect()
 }
+
+/// The mode in which triggers and foreign keys fire, or do not.
+pub const APPLY_MODE: &str = "session_replication_role";
 
 /// The first number of what a server says that its version is.
 fn major(version: &str) -> u32 {
@@ -368,6 +377,7 @@ fn unexpected(what: &str) -> LaneError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::environment::told_by_sessions;
     use socket2::{Domain, SockAddr, Type};
 
     #[test]
@@ -376,7 +386,9 @@ mod tests {
             [major("15.18 (Debian 15.18-0)"), major("17beta1"), major("9.6.1"), major("")],
             [15, 17, 9, 0]
         );
-        assert_eq!([0, 13, 14, 16, 17, 18].map(|version| limits_of(version).len()), [1, 1, 2, 2, 3, 3]);
+        let limits =
+            |version: u32| begins_with(version).iter().filter(|(name, _)| name.ends_with("_timeout")).count();
+        assert_eq!([0, 13, 14, 16, 17, 18].map(limits), [3, 3, 4, 4, 5, 5]);
     }
 
     #[tokio::test]
@@ -411,5 +423,13 @@ mod tests {
     async fn a_socket_that_nobody_listens_to_is_an_error_at_once() {
         let error = connect_socket("/nonexistent/socket").await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_connection_begins_with_all_that_sessions_tell() {
+        let known = begins_with(15);
+        let is_missing = |name: &&str| !known.iter().any(|(known, _)| known == name);
+        // Superusers alone may say it: whoever begins with another one is refused.
+        assert_eq!(told_by_sessions().filter(is_missing).collect::<Vec<_>>(), [APPLY_MODE]);
     }
 }

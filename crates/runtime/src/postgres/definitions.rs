@@ -15,12 +15,13 @@ use crate::lane::{Lane, LaneError};
 use crate::postgres::connect::SESSION_MARK;
 use crate::record::{Record, What, Write};
 
-/// Reads the catalogue snapshot that classification works with, outside of transactions, on a lane of the agent's role.
-pub async fn read(lane: &mut Lane) -> Result<Catalogue, LaneError> {
+/// Reads the catalogue snapshot that classification works with, outside of transactions, on a lane of the agent's role, and the
+/// settings with which the server begins sessions on a `plain` connection of it.
+pub async fn read(lane: &mut Lane, plain: &mut Lane) -> Result<Catalogue, LaneError> {
     // One message is one transaction, with which the setup ends.
     let mut catalogue = read_by(lane, |query| format!("{CATALOGUE_SETUP}; {query}")).await?;
     // What is said for roles and databases is stronger, and stands after it.
-    catalogue.settings.splice(0..0, server_settings(lane).await?);
+    catalogue.settings.splice(0..0, server_settings(plain).await?);
     Ok(catalogue)
 }
 

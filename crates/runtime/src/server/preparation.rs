@@ -65,6 +65,8 @@ impl DurableTo {
 
 struct Found {
     lane: Lane,
+    /// A session as the server begins one.
+    plain: Lane,
     name: String,
     facts: Facts,
     position: Option<Position>,
@@ -93,14 +95,14 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
             version: Arc::default(),
         };
         match look_at(&connector, &agent).await {
-            Ok((_, _, Some(Position { differs: Some(reason), .. }))) => {
+            Ok((_, _, _, Some(Position { differs: Some(reason), .. }))) => {
                 missing.push(format!(
                     "{}: its contents differ from those of the others ({reason}); copy it anew from one of them",
                     replica.name
                 ));
             }
-            Ok((lane, facts, position)) => {
-                found.push(Found { lane, name: replica.name.clone(), facts, position });
+            Ok((lane, plain, facts, position)) => {
+                found.push(Found { lane, plain, name: replica.name.clone(), facts, position });
             }
             Err(error) => missing.push(format!("{}: {error}", replica.name)),
         }
@@ -135,7 +137,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     let most = found.iter_mut().max_by_key(|f| f.position.as_ref().map(|p| p.csn));
     let Some(most) = most else { return Err(ServeError::Replicas("no replica can be used".into())) };
     let read_failed = |error: LaneError| ServeError::Replicas(format!("read definitions: {error}"));
-    let catalogue = definitions::read(&mut most.lane).await.map_err(read_failed)?;
+    let catalogue = definitions::read(&mut most.lane, &mut most.plain).await.map_err(read_failed)?;
     let sequences = definitions::sequences(&mut most.lane, &catalogue).await.map_err(read_failed)?;
     let sequences = sequences.into_iter().map(|(id, definition, _)| (id, definition)).collect();
     let sequence_names = Arc::new(Mutex::new(definitions::names(&catalogue)));
@@ -197,13 +199,14 @@ fn leave_behind(
 async fn look_at(
     connector: &Connector,
     agent: &Credentials,
-) -> Result<(Lane, Facts, Option<Position>), FenceError> {
+) -> Result<(Lane, Lane, Facts, Option<Position>), FenceError> {
     let mut lane = connector.connect_marked(agent, AGENT_MARK).await?;
     // Earlier sessions of ours may still be committing: the position is only final when they are gone.
     progress::fence(&mut lane).await?;
-    let facts = checks::facts(&mut lane).await?;
+    let mut plain = connector.connect_plain(agent).await?;
+    let facts = checks::facts(&mut plain).await?;
     let position = progress::read(&mut lane).await?;
-    Ok((lane, facts, position))
+    Ok((lane, plain, facts, position))
 }
 
 /// Makes sure that no other process serves by this log.

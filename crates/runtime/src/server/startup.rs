@@ -29,6 +29,7 @@ use crate::session::patience::shown_limit;
 use crate::session::settings::forbidden_setting;
 use crate::settings::{ClientAuth, UserSettings};
 use crate::stream::Stream;
+use onecopy_classify::catalogue::DefaultSetting;
 
 /// The database name under which the admin console answers.
 pub const ADMIN_DATABASE: &str = "onecopy";
@@ -364,6 +365,17 @@ fn startup_environment(start: &Start, catalogue: &Catalogue, user: &str) -> Resu
             return Err(Failure::unsupported(what, hint));
         }
     }
+    // Others of those that SET refuses are not in force on connections to replicas, whatever is said here.
+    let begins = ["role", "session_replication_role", "standard_conforming_strings"];
+    let of_user = |setting: &&DefaultSetting| setting.role.as_deref().is_none_or(|role| role == user);
+    for setting in catalogue.settings.iter().filter(of_user) {
+        if begins.contains(&setting.name.to_ascii_lowercase().as_str())
+            && let Some((what, _)) = forbidden_setting(&setting.name, Some(&setting.value))
+        {
+            let hint = format!("Undo it: ALTER ROLE or ALTER DATABASE ... RESET {}.", setting.name);
+            return Err(Failure::unsupported(format!("{what} for a role or a database"), hint));
+        }
+    }
     for (name, value) in settings.iter_mut().filter(|(name, _)| is_kept_here(name)) {
         *value = shown_limit(name, value)?;
     }
@@ -414,8 +426,7 @@ async fn dress(lent: &mut Lent, environment: &Environment) -> Result<(), LaneErr
         return Ok(());
     }
     lent.lane.settings = u64::MAX;
-    let command = environment.command(lent.lane.after_reset.as_deref());
-    lent.lane.command(&command).await?;
+    lent.lane.command(&environment.command()).await?;
     lent.lane.settings = environment.hash();
     lent.lane.read_under = environment.meaningful_hash();
     Ok(())

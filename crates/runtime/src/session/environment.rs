@@ -107,14 +107,12 @@ impl Environment {
             .and_then(|found| found.value.as_deref())
     }
 
-    /// The command that makes a lane's settings these, whatever they were, with what has to follow its RESET.
-    pub fn command(&self, after_reset: Option<&str>) -> String {
-        let set = self.settings.iter().map(|setting| setting.command.as_str());
-        let set = set.filter(|command| !command.is_empty());
+    /// The command that makes a lane's settings these, whatever they were.
+    pub fn command(&self) -> String {
         let mut command = String::from("RESET ALL");
-        for next in after_reset.into_iter().chain(set) {
+        for setting in self.settings.iter().filter(|setting| !setting.command.is_empty()) {
             command.push_str("; ");
-            command.push_str(next);
+            command.push_str(&setting.command);
         }
         command
     }
@@ -151,9 +149,11 @@ impl Environment {
             }
             lane.generation = contained();
             lane.has_own_definitions = false;
+            // A setting may name something that is gone: this must fail before a record says it.
+            lane.settings = u64::MAX;
         }
         if lane.settings != self.hash {
-            commands.push(self.command(lane.after_reset.as_deref()));
+            commands.push(self.command());
             lane.settings = self.hash;
         }
         lane.read_under = reads_under;
@@ -190,6 +190,8 @@ pub fn is_kept_here(name: &str) -> bool {
 pub const LOCK_TIMEOUT: &str = "lock_timeout";
 /// For how long a statement may run.
 pub const STATEMENT_TIMEOUT: &str = "statement_timeout";
+/// Whether transactions change nothing unless they say otherwise.
+pub const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
 /// For how long a session may leave a transaction open without a statement.
 pub const IDLE_IN_TRANSACTION: &str = "idle_in_transaction_session_timeout";
 /// For how long a session may be silent outside transactions.
@@ -205,9 +207,9 @@ fn meaningful_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Settings of which a session says on its lanes what its role and database begin with: those that may change what a
-/// statement means, and those that bound waiting, here as on a server.
+/// statement means, and those that are heeded here, too.
 pub fn told_by_sessions() -> impl Iterator<Item = &'static str> {
-    meaningful_names().chain([LOCK_TIMEOUT, STATEMENT_TIMEOUT])
+    meaningful_names().chain([LOCK_TIMEOUT, STATEMENT_TIMEOUT, DEFAULT_READ_ONLY])
 }
 
 #[cfg(test)]
@@ -256,7 +258,7 @@ mod tests {
         let mut environment = Environment::of_startup(&catalogue, "ada", &[]);
         assert_eq!(environment.value(LOCK_TIMEOUT), Some("5s"));
         assert_eq!(environment.value(STATEMENT_TIMEOUT), Some("1min"));
-        assert!(environment.command(None).contains("set_config('lock_timeout', '5s', false)"));
+        assert!(environment.command().contains("set_config('lock_timeout', '5s', false)"));
         assert_eq!(environment.meaningful_hash(), 0, "records need not carry them");
         environment.set(LOCK_TIMEOUT, "SET lock_timeout = 0".to_owned(), Some("0".to_owned()));
         assert_eq!(environment.value(LOCK_TIMEOUT), Some("0"));
@@ -275,7 +277,7 @@ mod tests {
         assert_eq!(environment.value(IDLE_SESSION), Some("1h"));
         assert_eq!(environment.value(IDLE_IN_TRANSACTION), Some("5s"));
         environment.set(IDLE_SESSION, "SET idle_session_timeout = 7".to_owned(), Some("7".to_owned()));
-        assert_eq!(environment.command(Some("SELECT 1")), "RESET ALL; SELECT 1");
+        assert_eq!(environment.command(), "RESET ALL");
         environment.reset(IDLE_SESSION);
         assert_eq!(environment.value(IDLE_SESSION), Some("1h"));
     }

@@ -150,8 +150,17 @@ impl Session {
             }
             _ => {}
         }
+        let before = self.environment.clone();
+        if self.txn.is_none() {
+            // What is no longer valid cannot be set on a lane, and must not be in the way of its reset.
+            match name {
+                Some(name) => self.environment.reset(name),
+                None => self.environment.reset_all(),
+            }
+        }
         let done = self.run_in_place(statement, portal.is_some(), Some(setting_of(statement))).await?;
         if done == Done::Failed {
+            self.environment = before;
             return Ok(done);
         }
         match name {

@@ -9,7 +9,7 @@ use onecopy_wire::sqlstate::SqlState;
 use super::beside::{most_advanced, no_replica};
 use super::calls::boolean;
 use super::client::ClientError;
-use super::environment::is_kept_here;
+use super::environment::{DEFAULT_READ_ONLY, is_kept_here};
 use super::job::{Aside, Job};
 use super::patience::shown_limit;
 use super::portals::Portal;
@@ -267,10 +267,7 @@ impl Session {
     /// Whether transactions that do not say otherwise change nothing.
     pub(super) fn default_read_only(&self) -> bool {
         self.default_read_only
-            || self
-                .environment
-                .value("default_transaction_read_only")
-                .is_some_and(|value| boolean(value) == Some(true))
+            || self.environment.value(DEFAULT_READ_ONLY).is_some_and(|value| boolean(value) == Some(true))
     }
 
     fn default_deferrable(&self) -> bool {

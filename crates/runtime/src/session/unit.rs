@@ -469,9 +469,10 @@ pub async fn run(
             relay.answer.error = Some(fields);
             relay.answer.status = Some(status);
             relay.answer.unparsed = forget_unparsed(lane, &mut expectations);
-            // Nor is it known what of the prelude is prepared.
+            // Nor is it known what of the prelude is prepared, or set.
             lane.forget_prepared();
             lane.generation = 0;
+            lane.settings = u64::MAX;
             return Ok(relay.answer);
         }
         Err(error) => return Err(error.into()),
