@@ -67,6 +67,34 @@ const TWO_TABLES: &str =
                           INSERT INTO a VALUES (1, 0); INSERT INTO b VALUES (1, 0)";
 
 #[test]
+fn statement_that_is_refused_after_its_execution_lets_go_what_it_had_locked() {
+    block_on(async {
+        let made = "CREATE TABLE f (id int PRIMARY KEY, v float8); INSERT INTO f VALUES (1, 0)";
+        let (three, [refused, other]) = start(&[made]).await;
+        at_once(&refused, "SET extra_float_digits = 0").await;
+        let change = "UPDATE f SET v = random() WHERE id = 1";
+        for in_block in [false, true] {
+            if in_block {
+                at_once(&refused, "BEGIN").await;
+            }
+            let error = refused.batch_execute(change).await.unwrap_err();
+            assert_eq!(error.code(), Some(&SqlState::FEATURE_NOT_SUPPORTED), "{error}");
+            // The block is not rolled back yet.
+            at_once(&other, "UPDATE f SET v = v + 1 WHERE id = 1").await;
+        }
+        at_once(&refused, "ROLLBACK").await;
+        // What comes before a savepoint is kept, and what was refused is undone.
+        at_once(&refused, "BEGIN").await;
+        at_once(&refused, "UPDATE f SET v = v + 10 WHERE id = 1").await;
+        at_once(&refused, "SAVEPOINT s").await;
+        refused.batch_execute(change).await.unwrap_err();
+        at_once(&refused, "ROLLBACK TO s").await;
+        at_once(&refused, "COMMIT").await;
+        assert_eq!(three.everywhere("SELECT v FROM f").await, "12");
+    });
+}
+
+#[test]
 fn transaction_that_has_written_one_table_lets_reads_of_another_through() {
     block_on(async {
         let (three, [writer, reader]) = start(&[TWO_TABLES]).await;

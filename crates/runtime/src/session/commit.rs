@@ -7,13 +7,14 @@ use onecopy_core::{Csn, Event, ReplicaId, TxnId};
 
 use super::client::ClientError;
 use super::home::Home;
-use super::run::Ran;
+use super::run::{Ran, roll_back};
 use super::txn::{Lane, Txn};
 use super::{Done, Session};
 use crate::errors::{Cancelled, Failure};
 use crate::lane::LaneError;
 use crate::record::Record;
 use crate::scheduler::{Directive, Mail, Writes};
+use crate::server::Shared;
 
 impl Session {
     /// What transactions that begin alike have in common, for prediction.
@@ -245,22 +246,25 @@ impl Session {
     pub(super) fn abandon(&mut self) {
         let Some(mut txn) = self.txn.take() else { return };
         self.close_everywhere();
-        if txn.begun && !txn.over {
-            self.shared.scheduler.handle(Event::Rollback { txn: txn.id });
-        }
-        let shared = self.shared.clone();
-        let who = self.who.clone();
         let lanes: Vec<Lane> = txn.snapshot.take().into_iter().chain(txn.home.take()).collect();
-        if !lanes.is_empty() {
-            tokio::spawn(async move {
-                for mut lane in lanes {
-                    if lane.lent.lane.roll_back().await.is_ok() {
-                        shared.pools[usize::from(lane.replica.0)].give_back(&who, lane.lent);
-                    }
-                }
-            });
+        let (shared, who) = (self.shared.clone(), self.who.clone());
+        let (id, tell) = (txn.id, txn.begun && !txn.over);
+        let end = move |shared: &Shared| {
+            if tell {
+                shared.scheduler.handle(Event::Rollback { txn: id });
+            }
+            shared.scheduler.end_txn(id);
+        };
+        if lanes.is_empty() {
+            return end(&shared);
         }
-        self.shared.scheduler.end_txn(txn.id);
+        tokio::spawn(async move {
+            // The lanes first: items must not be let go while the database still holds its own locks on them.
+            for lane in lanes {
+                roll_back(&shared, &who, lane).await;
+            }
+            end(&shared);
+        });
     }
 
     /// What the transaction has written, as it goes to the log.

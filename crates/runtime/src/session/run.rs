@@ -25,8 +25,10 @@ use crate::classifier::{Statement, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
 use crate::lane::{self, LaneError};
+use crate::postgres::connect::Credentials;
 use crate::record::{Settings, What};
 use crate::scheduler::Directive;
+use crate::server::Shared;
 use crate::server::cancel::Whereabouts;
 
 /// PostgreSQL's own default.
@@ -442,7 +444,7 @@ impl Session {
         let lane = self.lane_for(replica, how, &mut commands).await;
         let mut lane = match lane {
             Ok(lane) => lane,
-            Err(error) => return Ok(self.lane_unavailable(id, op, replica, error)),
+            Err(error) => return Ok(self.lane_unavailable(id, op, replica, error).await),
         };
         let opens = matches!(how, How::Home { open: true } | How::Snapshot { open: true });
         if opens && self.txn.as_ref().is_some_and(Txn::repeats_reads) {
@@ -553,9 +555,14 @@ impl Session {
                 if self.client.sent == sent {
                     self.client.output.truncate(begun_at);
                 }
-                self.return_lane(lane, how, Status::Failed).await;
+                // The server knows of no failure, so its transaction holds its locks; they go before the items do.
+                match self.txn.as_ref().is_some_and(|txn| !txn.savepoints.is_empty()) {
+                    true => self.return_lane(lane, how, Status::Failed).await,
+                    false => self.roll_back_lane(lane).await,
+                }
                 self.fail(&failure);
                 self.report(id, op, replica, Outcome::Failed, elapsed_ns);
+                self.end_if_failed(id).await;
                 return Ok(Executed::Refused);
             }
             Err(None) => Outcome::Failed,
@@ -611,11 +618,18 @@ impl Session {
         self.shared.scheduler.handle(Event::Executed { txn, op, replica, outcome, elapsed_ns });
     }
 
-    fn lane_unavailable(&mut self, id: TxnId, op: OpId, replica: ReplicaId, error: LaneError) -> Executed {
+    async fn lane_unavailable(
+        &mut self,
+        id: TxnId,
+        op: OpId,
+        replica: ReplicaId,
+        error: LaneError,
+    ) -> Executed {
         if error.is_refusal() {
             // The role may not connect, or there is no connection left on either side: the client's business.
             self.report(id, op, replica, Outcome::Failed, 0);
             self.fail(&Failure::of_lane(&error));
+            self.end_if_failed(id).await;
             return Executed::Refused;
         }
         self.shared.pools[usize::from(replica.0)].suspect_now(&error);
@@ -785,15 +799,8 @@ impl Session {
         pool.suspect(lane.lent.lane.incarnation, error);
     }
 
-    pub(super) async fn roll_back_lane(&mut self, mut lane: Lane) {
-        if !self.shared.pools[usize::from(lane.replica.0)].is_current(&lane.lent) {
-            // It is closed, and may belong to a server that does not answer any more.
-            return;
-        }
-        match lane.lent.lane.roll_back().await {
-            Ok(()) => self.give_back(lane),
-            Err(error) => self.lose_lane(lane, &error),
-        }
+    pub(super) async fn roll_back_lane(&mut self, lane: Lane) {
+        roll_back(&self.shared, &self.who, lane).await;
     }
 
     /// Ends what the transaction has open on a replica.
@@ -894,6 +901,19 @@ impl Session {
         lane.lent.lane.read_under = read_under;
         self.shared.renew(&mut lane.lent.lane, lane.replica);
         Some(lane)
+    }
+}
+
+/// Ends what is open on a lane, and gives it back.
+pub(super) async fn roll_back(shared: &Shared, who: &Credentials, mut lane: Lane) {
+    let pool = &shared.pools[usize::from(lane.replica.0)];
+    if !pool.is_current(&lane.lent) {
+        // It is closed, and may belong to a server that does not answer any more.
+        return;
+    }
+    match lane.lent.lane.roll_back().await {
+        Ok(()) => pool.give_back(who, lane.lent),
+        Err(error) => pool.suspect(lane.lent.lane.incarnation, &error),
     }
 }
 
