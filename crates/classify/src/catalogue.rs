@@ -20,6 +20,9 @@ pub struct Catalogue {
     /// Names of all schemas, system schemas included.
     #[serde(default)]
     pub schemas: Vec<String>,
+    /// Some constraint, or some trigger that is called one, may be checked later than its statement.
+    #[serde(default)]
+    pub deferrable: bool,
     /// Ordinary, partitioned and foreign tables, and partitions.
     #[serde(default)]
     pub tables: Vec<Table>,

@@ -214,6 +214,8 @@ SELECT json_build_object(
     'server_version', current_setting('server_version_num')::int,
     'database', current_database(),
     'schemas', (SELECT json_agg(nspname ORDER BY nspname) FROM pg_namespace),
+    -- Foreign keys, unique keys and exclusions are checked by triggers, too, where they are.
+    'deferrable', EXISTS (SELECT FROM pg_trigger g WHERE g.tgdeferrable),
     'tables', (
         SELECT coalesce(json_agg(json_build_object(
             'schema', c.nspname,

@@ -64,7 +64,7 @@ impl Classifier {
     /// Begins with definitions that every replica has which has applied as much.
     pub fn new(catalogue: Catalogue, told: Csn) -> Classifier {
         Classifier {
-            has_deferrable: AtomicBool::new(has_deferrable(&catalogue)),
+            has_deferrable: AtomicBool::new(catalogue.deferrable),
             catalogue: RwLock::new(Arc::new(catalogue)),
             contained_at: AtomicU64::new(told.0),
             cache: Mutex::new(ClassCache::new(CLASSES_MAX)),
@@ -139,7 +139,7 @@ impl Classifier {
     pub fn end_change(&self, read: Option<(Catalogue, Csn)>) {
         if let Some((catalogue, told)) = read {
             self.contained_at.fetch_max(told.0, Ordering::AcqRel);
-            self.has_deferrable.store(has_deferrable(&catalogue), Ordering::Release);
+            self.has_deferrable.store(catalogue.deferrable, Ordering::Release);
             *self.catalogue.write() = Arc::new(catalogue);
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
@@ -167,12 +167,6 @@ impl Classifier {
             notified.await;
         }
     }
-}
-
-fn has_deferrable(catalogue: &Catalogue) -> bool {
-    catalogue.tables.iter().any(|table| {
-        table.foreign_keys.iter().any(|key| key.deferrable) || table.unique.iter().any(|key| !key.immediate)
-    })
 }
 
 /// The rewrite of an execution: with the columns that are captured, if there are any; inside a transaction with the

@@ -8,6 +8,7 @@ mod bulk;
 mod clients;
 mod copies;
 mod cursors;
+mod deferred;
 mod failures;
 mod fetched;
 mod messages;

@@ -415,6 +415,10 @@ impl Spread {
         };
         if !open {
             self.shared.renew(&mut lent.lane, replica);
+            if operation.writes && classifier.has_deferrable() {
+                // The constraint may be younger than the transaction.
+                commands.push(AT_ONCE.to_owned());
+            }
         }
         lent.lane.read_under = operation.attire.reads_under;
         lent.lane.customs.add_all(&operation.attire.customs);

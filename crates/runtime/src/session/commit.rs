@@ -3,18 +3,41 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use onecopy_core::{Csn, Event, ReplicaId, TxnId};
+use onecopy_core::{Csn, Event, Refusal, ReplicaId, TxnId};
+use onecopy_wire::backend::ErrorFields;
+use onecopy_wire::backend::build::Severity;
 
 use super::client::ClientError;
 use super::home::Home;
+use super::listening::Listening;
 use super::run::{Ran, roll_back};
 use super::txn::{Lane, Txn};
 use super::{Done, Session};
 use crate::errors::{Cancelled, Failure};
-use crate::lane::LaneError;
+use crate::lane::{LaneError, is_going_away};
 use crate::record::Record;
 use crate::scheduler::{Directive, Mail, Writes};
 use crate::server::Shared;
+use crate::server::cancel::Whereabouts;
+
+/// Why a transaction cannot ask for its commit.
+pub(super) enum Unsettled {
+    /// A constraint that was deferred is violated, or its check was cancelled: the server's own message, which names it.
+    Violated(Box<ErrorFields>),
+    HomeLost,
+}
+
+impl Unsettled {
+    /// Answers it.
+    pub(super) fn put(&self, out: &mut BytesMut) {
+        match self {
+            Unsettled::Violated(fields) => fields.put_error(out),
+            Unsettled::HomeLost => {
+                Failure::of_refusal(Refusal::HomeLost, Cancelled::Timeout).put(out, Severity::Error);
+            }
+        }
+    }
+}
 
 impl Session {
     /// What transactions that begin alike have in common, for prediction.
@@ -76,39 +99,57 @@ impl Session {
             self.close_txn();
             return Ok(Done::Answered);
         }
-        if !txn.writes.is_empty()
-            && self.shared.classifier.has_deferrable()
-            && let Err(words) = self.settle_constraints().await
-        {
-            self.rollback().await;
-            self.client.output.extend_from_slice(&words);
-            return Ok(Done::Failed);
-        }
-        let schema_changed = self.txn.as_ref().is_some_and(|txn| txn.schema_changed);
-        if schema_changed {
-            self.shared.classifier.begin_change();
-        }
-        let writes = self.record_of_writes();
-        let listening = self.listen_at_commit(id);
-        let decided = self.shared.scheduler.handle_with_writes(id, writes, Event::Commit { txn: id, op });
-        self.arm_commit(id, decided);
+        let listening = match self.request_commit(id, Event::Commit { txn: id, op }).await {
+            Ok(listening) => listening,
+            Err(unsettled) => {
+                self.rollback().await;
+                unsettled.put(&mut self.client.output);
+                return Ok(Done::Failed);
+            }
+        };
         let done = self.carry_out_commit(id).await;
         self.listened_at_commit(listening, matches!(done, Ok(Done::Answered)));
         self.local_settings_end();
-        if schema_changed {
-            let committed = matches!(done, Ok(Done::Answered));
-            let restarted = self.txn.as_ref().map(|txn| txn.restarted.clone()).unwrap_or_default();
-            self.shared.read_definitions_after(committed, &restarted).await;
-        }
+        self.end_change(matches!(done, Ok(Done::Answered))).await;
         self.close_txn();
         done
     }
 
-    /// Deferred constraints are made immediate before the decision: what fails must fail here (design 3.4). The error is
-    /// the server's own message, which names the constraint.
-    async fn settle_constraints(&mut self) -> Result<(), BytesMut> {
-        let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return Ok(()) };
+    /// Asks the core for the commit of the open transaction, by the event that means it. Whatever can still fail at its home
+    /// fails before that: once it is decided, every replica has to commit it.
+    pub(super) async fn request_commit(&mut self, id: TxnId, event: Event) -> Result<Listening, Unsettled> {
+        self.settle_constraints().await?;
+        if let Some(txn) = self.txn.as_mut().filter(|txn| txn.schema_changed) {
+            txn.changing = true;
+            self.shared.classifier.begin_change();
+        }
+        let writes = self.record_of_writes();
+        let listening = self.listen_at_commit(id);
+        let decided = self.shared.scheduler.handle_with_writes(id, writes, event);
+        self.arm_commit(id, decided);
+        Ok(listening)
+    }
+
+    /// What it has changed in definitions is read, if it did commit.
+    pub(super) async fn end_change(&mut self, committed: bool) {
+        let Some(txn) = self.txn.as_mut().filter(|txn| txn.changing) else { return };
+        txn.changing = false;
+        let restarted = std::mem::take(&mut txn.restarted);
+        self.shared.read_definitions_after(committed, &restarted).await;
+    }
+
+    /// Deferred constraints are made immediate before the decision: what fails must fail here (design 3.4).
+    async fn settle_constraints(&mut self) -> Result<(), Unsettled> {
+        let Some(txn) = self.txn.as_mut().filter(|txn| !txn.writes.is_empty()) else { return Ok(()) };
+        // One that it has made itself is in nobody's catalogue yet.
+        if !txn.schema_changed && !self.shared.classifier.has_deferrable() {
+            return Ok(());
+        }
+        let Some(mut lane) = txn.home.take() else { return Ok(()) };
+        let backend = lane.lent.lane.backend.clone();
+        self.cancel.set(Whereabouts::OnLane { replica: lane.replica, backend });
         let result = lane.lent.lane.command("SET CONSTRAINTS ALL IMMEDIATE").await;
+        self.cancel.set(Whereabouts::Idle);
         match result {
             Ok(()) => {
                 if let Some(txn) = self.txn.as_mut() {
@@ -116,18 +157,13 @@ impl Session {
                 }
                 Ok(())
             }
-            Err(LaneError::Database(fields)) => {
+            Err(LaneError::Database(fields)) if !is_going_away(fields.code) => {
                 self.roll_back_lane(lane).await;
-                let mut words = BytesMut::new();
-                fields.put_error(&mut words);
-                Err(words)
+                Err(Unsettled::Violated(fields))
             }
             Err(error) => {
                 self.lose_lane(lane, &error);
-                let failure = Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::Timeout);
-                let mut words = BytesMut::new();
-                failure.put(&mut words, onecopy_wire::backend::build::Severity::Error);
-                Err(words)
+                Err(Unsettled::HomeLost)
             }
         }
     }
@@ -153,7 +189,7 @@ impl Session {
                         txn.over = true;
                     }
                     self.environment_rolled_back();
-                    failure.put(&mut self.client.output, onecopy_wire::backend::build::Severity::Error);
+                    failure.put(&mut self.client.output, Severity::Error);
                     return Ok(Done::Failed);
                 }
                 other => tracing::debug!(?other, "while committing: ignoring"),

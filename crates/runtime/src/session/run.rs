@@ -12,6 +12,7 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::captured::captured_writes;
 use super::client::ClientError;
+use super::commit::Unsettled;
 use super::environment::{Environment, hash_of, is_meaningful};
 use super::home::{Home, Turn};
 use super::job::{Job, Quiet};
@@ -185,17 +186,14 @@ impl Session {
         }
         txn.begun = true;
         let ran = self.carry_out(id, op, &job, autocommit).await;
-        let changing = self.txn.as_ref().is_some_and(|txn| txn.changing);
+        if autocommit {
+            self.end_change(matches!(&ran, Ok(Ran::Answered(answer)) if answer.error.is_none())).await;
+        }
         if ran.is_err() {
             // The client is gone, and the core must hear of it.
             self.abandon();
         }
         if autocommit {
-            if changing {
-                let committed = matches!(&ran, Ok(Ran::Answered(answer)) if answer.error.is_none());
-                let restarted = self.txn.as_ref().map(|txn| txn.restarted.clone()).unwrap_or_default();
-                self.shared.read_definitions_after(committed, &restarted).await;
-            }
             self.close_txn();
         }
         ran
@@ -588,16 +586,32 @@ impl Session {
         }
         // With its writes, since for a transaction of its own this is the request to commit.
         if hold && !failed {
-            if job.schema_changed && !job.aside.keeps_catalogue {
-                self.shared.classifier.begin_change();
-                if let Some(txn) = self.txn.as_mut() {
-                    txn.changing = true;
+            let event = Event::Executed { txn: id, op, replica, outcome, elapsed_ns };
+            match self.request_commit(id, event).await {
+                // One statement neither listens nor notifies.
+                Ok(_) => {}
+                Err(Unsettled::HomeLost) => {
+                    self.drop_held();
+                    if let Some(txn) = self.txn.as_mut() {
+                        txn.forget_writes();
+                    }
+                    let outcome = Outcome::Lost { answer_begun: self.client.sent != sent };
+                    self.report(id, op, replica, outcome, elapsed_ns);
+                    return Ok(Executed::Lost);
+                }
+                Err(unsettled @ Unsettled::Violated(_)) => {
+                    match job.request {
+                        // There it is the Sync that commits: what comes before it is answered.
+                        Request::Extended(_) => self.release_held(),
+                        _ => self.drop_held(),
+                    }
+                    unsettled.put(&mut self.client.output);
+                    self.on_statement_failed();
+                    self.report(id, op, replica, Outcome::Failed, elapsed_ns);
+                    self.end_if_failed(id).await;
+                    return Ok(Executed::Refused);
                 }
             }
-            let writes = self.record_of_writes();
-            let event = Event::Executed { txn: id, op, replica, outcome, elapsed_ns };
-            let decided = self.shared.scheduler.handle_with_writes(id, writes, event);
-            self.arm_commit(id, decided);
         } else {
             if parts && !silent && !failed {
                 self.release_held();
@@ -687,7 +701,7 @@ impl Session {
                 txn.read_phase.note(Past::Read(read));
             }
         }
-        txn.schema_changed |= job.schema_changed;
+        txn.schema_changed |= job.schema_changed && !(txn.autocommit && job.aside.keeps_catalogue);
         txn.restarted.extend(job.aside.restarts.iter().cloned());
         let mut writes = Vec::new();
         if let (Some(plan), Some(captured)) = (&job.capture, captured) {

@@ -233,6 +233,13 @@ impl Txn {
         self.write_settings = savepoint.write_settings.clone();
     }
 
+    /// All that was written is undone.
+    pub fn forget_writes(&mut self) {
+        self.writes.clear();
+        self.writes_bytes = 0;
+        self.write_settings = None;
+    }
+
     /// What was written, with the settings that must be in force before; in the end they are in force again.
     pub fn take_writes(&mut self) -> (Settings, Vec<Write>) {
         let mut writes = std::mem::take(&mut self.writes);
