@@ -472,7 +472,9 @@ impl Agent {
                 && group_len + len <= GROUP_LEN
                 && group
                     .last()
-                    .is_none_or(|(_, last)| last.user == record.user && last.settings == record.settings);
+                    .is_none_or(|(_, last)| last.user == record.user && last.settings == record.settings)
+                && group.iter().all(|(_, last)| last.is_sociable())
+                && (group.is_empty() || record.is_sociable());
             if !fits && !group.is_empty() {
                 let first = units.is_empty();
                 units.push_back(self.send_group(lane, forms, &group, epoch, first).await?);
@@ -754,7 +756,7 @@ fn settings_hash(settings: &[(String, String)]) -> u64 {
     hash_of(&settings)
 }
 
-/// Whether a write may change definitions: its text begins with none of the words that only change rows.
+/// Whether a write may change definitions: its text begins with none of the words that only change rows, or settings.
 fn may_change_types(write: &Write) -> bool {
     let sql = match &write.what {
         What::Text(sql) => sql.as_str(),
@@ -762,7 +764,7 @@ fn may_change_types(write: &Write) -> bool {
         What::Copy { .. } => return false,
     };
     let word = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("");
-    !["insert", "update", "delete", "merge", "select", "with"]
+    !["insert", "update", "delete", "merge", "select", "with", "set"]
         .iter()
         .any(|known| word.eq_ignore_ascii_case(known))
 }

@@ -17,6 +17,7 @@ const KIND_TEXT: u8 = 1;
 const KIND_PREPARED: u8 = 2;
 const KIND_COPY: u8 = 3;
 const FLAG_CAPTURED: u8 = 1;
+const FLAG_LASTS: u8 = 2;
 const ROWS_UNKNOWN: u64 = u64::MAX;
 
 /// Names and values of settings. Most writes of a session are made under the same ones.
@@ -40,6 +41,8 @@ pub struct Write {
     pub what: What,
     /// Rows that were captured: applied with triggers off.
     pub captured: bool,
+    /// It changes no rows, but something that lasts to the end of its database transaction, so its record has one for itself.
+    pub lasts: bool,
     /// Rows that it must affect.
     pub rows: Option<u64>,
     /// The items that it touches, if it may be put together with others of its statement. Kept in memory only.
@@ -88,6 +91,11 @@ impl Record {
         out.freeze()
     }
 
+    /// Whether it can share a database transaction with others.
+    pub fn is_sociable(&self) -> bool {
+        !self.writes.iter().any(|write| write.lasts)
+    }
+
     pub fn decode(mut body: Bytes) -> Result<Record, BadRecord> {
         if body.is_empty() {
             return Ok(Record::default());
@@ -109,7 +117,7 @@ impl Record {
 impl Write {
     /// A write by itself, of which nothing more is known.
     pub fn new(what: What) -> Write {
-        Write { what, captured: false, rows: None, reach: None, one_row: false }
+        Write { what, captured: false, lasts: false, rows: None, reach: None, one_row: false }
     }
 
     /// Bytes that this takes in memory and in the log, about.
@@ -128,7 +136,8 @@ impl Write {
             What::Copy { .. } => KIND_COPY,
         };
         out.put_u8(kind);
-        out.put_u8(if self.captured { FLAG_CAPTURED } else { 0 });
+        let flags = [(self.captured, FLAG_CAPTURED), (self.lasts, FLAG_LASTS)];
+        out.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
         out.put_u64_le(self.rows.unwrap_or(ROWS_UNKNOWN));
         match &self.what {
             What::Text(sql) => put_str(out, sql),
@@ -160,7 +169,8 @@ impl Write {
             _ => return Err(BadRecord("unknown kind of write")),
         };
         let rows = (rows != ROWS_UNKNOWN).then_some(rows);
-        Ok(Write { what, captured: flags & FLAG_CAPTURED != 0, rows, reach: None, one_row: false })
+        let (captured, lasts) = (flags & FLAG_CAPTURED != 0, flags & FLAG_LASTS != 0);
+        Ok(Write { captured, lasts, rows, ..Write::new(what) })
     }
 }
 
@@ -209,6 +219,7 @@ mod tests {
             user: "shop".into(),
             settings: [("TimeZone".into(), "UTC".into())].into(),
             writes: vec![
+                Write { lasts: true, ..Write::new(What::Text("SET CONSTRAINTS ALL DEFERRED".into())) },
                 Write::new(What::Text("UPDATE t SET a = 1".into())),
                 write(What::prepared("DELETE FROM t WHERE a = $1", &[23], Bytes::from_static(&[0, 0, 0, 1]))),
                 write(What::Copy { sql: "COPY t FROM STDIN".into(), data: vec![Bytes::from_static(b"1\n")] }),

@@ -1,4 +1,5 @@
-//! Constraints that are checked after their statement: what violates them fails at its client and is never decided.
+//! Constraints that are checked after their statement: what violates them fails at its client and is never decided, and in
+//! whichever order a transaction may change rows at its home, all replicas can change them.
 
 use super::clients::{block_on, connect, rows};
 use super::cursors::Raw;
@@ -170,4 +171,154 @@ fn violate(raw: &mut Raw) {
     raw.parse("", "INSERT INTO child VALUES (6, 99)").bind("", "").execute("", 0);
     raw.parse("", "INSERT INTO parent VALUES (98)").bind("", "").execute("", 0).sync();
     raw.query("SELECT count(*) FROM child");
+}
+
+const PATIENT: &str = "
+    CREATE TABLE parent (id int PRIMARY KEY);
+    CREATE TABLE patient (id int PRIMARY KEY, of int CONSTRAINT later REFERENCES parent DEFERRABLE);
+    CREATE TABLE late (id int PRIMARY KEY, of int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
+    CREATE TABLE place (id int PRIMARY KEY, n int UNIQUE DEFERRABLE);
+    INSERT INTO place SELECT n, n FROM generate_series(1, 4) n;
+    CREATE SCHEMA other;
+    CREATE TABLE other.patient (id int PRIMARY KEY, of int CONSTRAINT later REFERENCES parent DEFERRABLE)";
+
+const SCRIPTS: &[(&str, &[&str])] = &[
+    (
+        "a child comes before its parent",
+        &[
+            "BEGIN",
+            "/* first */ set  constraints all\ndeferred",
+            "INSERT INTO patient VALUES (1, 1)",
+            "INSERT INTO parent VALUES (1)",
+            "COMMIT",
+            "INSERT INTO patient VALUES (2, 2)",
+        ],
+    ),
+    (
+        "of two constraints of one name the one that the path finds is deferred",
+        &[
+            "BEGIN",
+            "SET LOCAL search_path = other, public",
+            "SET CONSTRAINTS later DEFERRED",
+            "INSERT INTO patient VALUES (2, 2)",
+            "SET LOCAL search_path = public",
+            "INSERT INTO parent VALUES (2)",
+            "INSERT INTO patient VALUES (2, 2)",
+            "COMMIT",
+        ],
+    ),
+    (
+        "what was checked early is altered, though it is checked late by itself",
+        &[
+            "BEGIN",
+            "INSERT INTO late VALUES (1, 1)",
+            "SET CONSTRAINTS ALL IMMEDIATE",
+            "ALTER TABLE late ADD note text",
+            "SET CONSTRAINTS ALL DEFERRED",
+            "INSERT INTO late VALUES (2, 3, 'x')",
+            "INSERT INTO parent VALUES (3)",
+            "COMMIT",
+        ],
+    ),
+    (
+        "unique values change places",
+        &[
+            "BEGIN",
+            "SET CONSTRAINTS ALL DEFERRED",
+            "UPDATE place SET n = 2 WHERE id = 1",
+            "UPDATE place SET n = 1 WHERE id = 2",
+            "UPDATE place SET n = 7 - n WHERE id > 2",
+            "COMMIT",
+            "BEGIN",
+            "UPDATE place SET n = 1 WHERE id = 1",
+            "ROLLBACK",
+        ],
+    ),
+    (
+        "what a savepoint undoes is not done elsewhere either",
+        &[
+            "BEGIN",
+            "SET CONSTRAINTS ALL DEFERRED",
+            "SAVEPOINT s",
+            "INSERT INTO patient VALUES (4, 4)",
+            "SET CONSTRAINTS later IMMEDIATE",
+            "ROLLBACK TO s",
+            "INSERT INTO patient VALUES (4, 4)",
+            "SAVEPOINT s",
+            "SET CONSTRAINTS ALL IMMEDIATE",
+            "ROLLBACK TO s",
+            "INSERT INTO parent VALUES (4)",
+            "COMMIT",
+        ],
+    ),
+    (
+        "it is violated after all",
+        &[
+            "BEGIN",
+            "SET CONSTRAINTS ALL DEFERRED",
+            "INSERT INTO patient VALUES (99, 99)",
+            "INSERT INTO place VALUES (99, 99)",
+            "COMMIT",
+            "SELECT count(*) FROM place",
+        ],
+    ),
+];
+
+#[test]
+fn in_whichever_order_constraints_let_rows_change_all_replicas_change_them() {
+    block_on(async {
+        let both = Both::start().await;
+        both.execute(PATIENT).await;
+        let query =
+            "SELECT 'patient', id, of FROM patient UNION ALL SELECT 'other', id, of FROM other.patient
+                     UNION ALL SELECT 'late', id, of FROM late UNION ALL SELECT 'place', id, n FROM place
+                     UNION ALL SELECT 'parent', id, 0 FROM parent ORDER BY 1, 2";
+        for (what, script) in SCRIPTS {
+            let send = |raw: &mut Raw| {
+                for sql in *script {
+                    raw.query(sql);
+                }
+            };
+            both.do_alike(what, send, query).await;
+        }
+        both.do_alike(
+            "by the extended protocol, in an implicit transaction",
+            |raw| {
+                for sql in [
+                    "SET CONSTRAINTS ALL DEFERRED",
+                    "INSERT INTO patient VALUES (5, 5)",
+                    "INSERT INTO parent VALUES (5)",
+                ] {
+                    raw.parse("", sql).bind("", "").execute("", 0);
+                }
+                raw.sync();
+            },
+            query,
+        )
+        .await;
+
+        // Many at once, which replicas would put together, and others among them that they do put together.
+        let work = |worker: i32| {
+            let three = &both.three;
+            async move {
+                let client = three.client().await;
+                let add = client.prepare("INSERT INTO parent VALUES ($1)").await.unwrap();
+                for round in 0..20 {
+                    let id = 1000 * worker + 2 * round;
+                    let late = id + 1;
+                    client.execute(&add, &[&id]).await.unwrap();
+                    client
+                        .batch_execute(&format!(
+                            "BEGIN; SET CONSTRAINTS ALL DEFERRED; INSERT INTO patient VALUES ({id}, {late});
+                             INSERT INTO parent VALUES ({late}); COMMIT"
+                        ))
+                        .await
+                        .unwrap();
+                }
+            }
+        };
+        tokio::join!(work(1), work(2), work(3), work(4));
+        let counts = "SELECT (SELECT count(*) FROM patient WHERE id >= 1000), (SELECT count(*) FROM parent WHERE id >= 1000)";
+        assert_eq!(both.three.everywhere(counts).await, "80 160");
+    });
 }

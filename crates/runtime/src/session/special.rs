@@ -67,6 +67,7 @@ impl Session {
                         read_only: txn.read_only,
                         refuses_writes: txn.refuses_writes,
                         write_settings: txn.write_settings.clone(),
+                        constraints_set: txn.constraints_set.clone(),
                         local_settings: txn.local_settings.clone(),
                         environment: self.environment.clone(),
                         told,
@@ -146,9 +147,17 @@ impl Session {
             Kind::Discard(what) => self.on_discard(*what, extended).await?,
             Kind::Deallocate(name) => self.on_deallocate(name.as_deref(), extended).await,
             Kind::SetConstraints { .. } => {
-                // Constraints are settled before the decision in any case; at home this takes effect as usual.
+                // The order in which statements may change rows depends on it, on every replica. They are all checked at the
+                // home before the decision in any case.
                 let again = Past::Setting(statement.sql.to_string());
-                self.run_in_place(statement, extended, Some(again)).await?
+                let done = self.run_in_place(statement, extended, Some(again)).await?;
+                let settings = self.settings_of_writes();
+                if done == Done::Answered
+                    && let Some(txn) = self.txn.as_mut().filter(|txn| !txn.is_everywhere)
+                {
+                    txn.note_constraints(statement.sql.to_string(), settings);
+                }
+                done
             }
             Kind::SetRole { .. } | Kind::SetSessionAuthorization { .. } => {
                 return self.refuse(

@@ -52,6 +52,9 @@ pub struct Txn {
     pub writes_bytes: usize,
     /// Settings that were in force at the first write, then at the last one.
     pub write_settings: Option<[Settings; 2]>,
+    /// When constraints are to be checked, as it was said since the last write, each time under these settings: it is part of
+    /// the record if another write follows.
+    pub constraints_set: Vec<(String, Settings)>,
     pub savepoints: Vec<Savepoint>,
     /// What it will have notified when it commits.
     pub notifications: Vec<Notification>,
@@ -92,6 +95,7 @@ pub struct Savepoint {
     pub read_only: bool,
     pub refuses_writes: bool,
     pub write_settings: Option<[Settings; 2]>,
+    pub constraints_set: Vec<(String, Settings)>,
     pub local_settings: Vec<(String, String)>,
     pub environment: Environment,
     /// With the values that the client had been told last.
@@ -172,6 +176,7 @@ impl Txn {
             writes: Vec::new(),
             writes_bytes: 0,
             write_settings: None,
+            constraints_set: Vec::new(),
             savepoints: Vec::new(),
             notifications: Vec::new(),
             listens: Vec::new(),
@@ -214,6 +219,15 @@ impl Txn {
         if writes.is_empty() {
             return;
         }
+        for (sql, settings) in std::mem::take(&mut self.constraints_set) {
+            let set = Write { lasts: true, ..Write::new(What::Text(sql)) };
+            self.append_writes(vec![set], settings);
+        }
+        self.writes_bytes += writes.iter().map(Write::len).sum::<usize>();
+        self.append_writes(writes, settings);
+    }
+
+    fn append_writes(&mut self, writes: Vec<Write>, settings: Settings) {
         match &mut self.write_settings {
             None => self.write_settings = Some([settings.clone(), settings]),
             Some([_, last]) => {
@@ -221,8 +235,13 @@ impl Txn {
                 *last = settings;
             }
         }
-        self.writes_bytes += writes.iter().map(Write::len).sum::<usize>();
         self.writes.extend(writes);
+    }
+
+    /// Keeps a SET CONSTRAINTS, which takes room at once.
+    pub fn note_constraints(&mut self, sql: String, settings: Settings) {
+        self.writes_bytes += sql.len();
+        self.constraints_set.push((sql, settings));
     }
 
     /// What was written since a savepoint is undone, and takes no room any more.
@@ -231,6 +250,7 @@ impl Txn {
         self.writes.truncate(savepoint.writes);
         self.writes_bytes = savepoint.writes_bytes;
         self.write_settings = savepoint.write_settings.clone();
+        self.constraints_set = savepoint.constraints_set.clone();
     }
 
     /// All that was written is undone.
@@ -337,6 +357,7 @@ mod tests {
             read_only: false,
             refuses_writes: false,
             write_settings: txn.write_settings.clone(),
+            constraints_set: Vec::new(),
             local_settings: Vec::new(),
             environment: Environment::default(),
             told: Vec::new(),
@@ -350,6 +371,46 @@ mod tests {
         txn.return_writes_to(0);
         assert_eq!((txn.writes.len(), txn.writes_bytes), (1, bytes));
         assert_eq!(txn.take_writes().0, Settings::default());
+    }
+
+    #[test]
+    fn constraints_that_are_set_are_recorded_before_the_write_that_follows_and_not_without_one() {
+        let mut txn = Txn::new(TxnId(1), true, 0, &Environment::default());
+        let path = |path| settings(&[("search_path", path)]);
+        txn.note_constraints("SET CONSTRAINTS one DEFERRED".to_owned(), path("a"));
+        txn.savepoints.push(Savepoint {
+            name: "s".to_owned(),
+            writes: txn.writes.len(),
+            writes_bytes: txn.writes_bytes,
+            read_only: false,
+            refuses_writes: false,
+            write_settings: txn.write_settings.clone(),
+            constraints_set: txn.constraints_set.clone(),
+            local_settings: Vec::new(),
+            environment: Environment::default(),
+            told: Vec::new(),
+            notifications: 0,
+            listens: 0,
+            portals: 0,
+            locks: 0,
+        });
+        txn.note_writes(vec![write("undone")], path("a"));
+        txn.note_constraints("SET CONSTRAINTS undone DEFERRED".to_owned(), path("a"));
+        txn.return_writes_to(0);
+        txn.note_writes(vec![write("kept")], path("b"));
+        txn.note_constraints("SET CONSTRAINTS last IMMEDIATE".to_owned(), path("b"));
+        let (before, writes) = txn.take_writes();
+        assert_eq!(before, path("a"));
+        let set = |path| {
+            Write::new(What::Text(format!("SELECT pg_catalog.set_config('search_path', '{path}', true)")))
+        };
+        let expected = [
+            Write { lasts: true, ..Write::new(What::Text("SET CONSTRAINTS one DEFERRED".to_owned())) },
+            set("b"),
+            write("kept"),
+            set("a"),
+        ];
+        assert_eq!(writes, expected);
     }
 
     #[test]
