@@ -386,6 +386,10 @@ pub(crate) enum Expr {
     /// A built-in form without effects of its own: CASE, COALESCE, tests, subscripts, BETWEEN ... GREATEST and LEAST are a form
     /// of one form.
     Form(Vec<Expr>),
+    /// `.name` behind the parts of a form before it: a field of their value, or a function of it.
+    Selection {
+        name: String,
+    },
     /// Something that this tree does not know.
     Unknown,
 }

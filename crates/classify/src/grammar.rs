@@ -564,7 +564,8 @@ impl Reader {
                             parts.push(self.expr(indices.lidx())?);
                             parts.push(self.expr(indices.uidx())?);
                         }
-                        Node::String(_) | Node::A_Star(_) => {}
+                        Node::String(name) => parts.push(Expr::Selection { name: owned(name.sval()) }),
+                        Node::A_Star(_) => {}
                         _ => parts.push(Expr::Unknown),
                     }
                 }

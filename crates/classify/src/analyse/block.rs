@@ -1008,6 +1008,8 @@ impl<'a> Analyser<'a> {
                 if qualifier.is_some_and(|q| *q != entry.name) {
                     continue;
                 }
+                // What is no column of the relation that is meant is a function of its row, and no other's column.
+                opaque |= qualifier.is_some();
                 match self.column_in(id, i, name) {
                     ColumnIn::Key(key) if found.is_none() => found = Some(key),
                     // Two relations have it: a merged column of USING, or an error.

@@ -80,6 +80,9 @@ impl<'a> Analyser<'a> {
                     self.system_column(at.scope, path);
                 }
                 self.mention(path, *star, at.scope);
+                if !star {
+                    self.selected_of_row(path, at);
+                }
             }
             Expr::Literal { value: Literal::Text(text), at: place } => {
                 if reads == Reads::Anything {
@@ -133,7 +136,10 @@ impl<'a> Analyser<'a> {
             Expr::Form(parts) | Expr::Array(parts) => {
                 self.zoned_beside(&parts.iter().collect::<Vec<_>>(), at.scope);
                 parts.iter().for_each(|e| self.expr_read(e, at, reads));
+                self.selected_of_parts(parts, at);
             }
+            // It was looked at with what stands before it.
+            Expr::Selection { .. } => {}
             Expr::Row(parts) => parts.iter().for_each(|e| self.expr(e, at)),
             Expr::Collate { value } => self.expr_read(value, at, Reads::NoClock),
             Expr::Cast { value, to } => self.cast(value, to, at),
@@ -325,6 +331,13 @@ impl<'a> Analyser<'a> {
     }
 
     fn call(&mut self, call: &'a Call, at: At) {
+        if !self.call_alone(call, at) {
+            self.arguments(call, at);
+        }
+    }
+
+    /// A call without its arguments; true if they were dealt with, too.
+    pub(super) fn call_alone(&mut self, call: &'a Call, at: At) -> bool {
         let name = call.name.last();
         let in_catalog = matches!(call.name.schema(), None | Some("pg_catalog"));
         let mut found = false;
@@ -356,7 +369,7 @@ impl<'a> Analyser<'a> {
             if let Some(behaviour) = builtin(name, call.arguments.len()) {
                 found = true;
                 if self.behave(behaviour, call, at) {
-                    return;
+                    return true;
                 }
             } else if let Some(volatility) = self.builtin_volatility(call) {
                 found = true;
@@ -378,7 +391,7 @@ impl<'a> Analyser<'a> {
                 "check its name and the search_path; onecopy reads the catalogue anew after DDL",
             );
         }
-        self.arguments(call, at);
+        false
     }
 
     fn arguments(&mut self, call: &'a Call, at: At) {
@@ -694,7 +707,7 @@ impl<'a> Analyser<'a> {
     }
 
     /// A name that a cast in the form of a call may have: `date('...')`, a domain.
-    fn is_type_name(&self, name: &Name) -> bool {
+    pub(super) fn is_type_name(&self, name: &Name) -> bool {
         builtin_type(name).is_some()
             || self.catalogue().types.iter().any(|t| {
                 t.name == name.last()

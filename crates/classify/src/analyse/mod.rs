@@ -8,6 +8,7 @@
 //! The rule that everything follows: what is not understood widens the items, up to the whole database, and
 //! keeps the statement from being replayed.
 
+mod attributes;
 mod block;
 mod casts;
 mod derived;
@@ -188,6 +189,8 @@ struct Analyser<'a> {
     written: Vec<usize>,
     /// A trigger fires.
     has_triggers: bool,
+    /// What looks like a column calls a function.
+    selects_calls: bool,
     /// A function that is called changes rows.
     writes_through_functions: bool,
     /// Rows that get numbers in the order in which they come.
@@ -244,6 +247,7 @@ impl<'a> Analyser<'a> {
             in_with: false,
             written: Vec::new(),
             has_triggers: false,
+            selects_calls: false,
             writes_through_functions: false,
             numbers: None,
             copied_moments: None,
@@ -421,7 +425,11 @@ impl<'a> Analyser<'a> {
         match statement {
             Statement::Query(query) => {
                 self.effects.returns_rows = true;
-                self.shows_calls_only = sameness::shows_calls_only(query);
+                let functions = |name: &str| {
+                    let name = Name::new(vec![name.to_owned()]);
+                    self.catalogue().functions_named(&name, self.context.search_path).next().is_some()
+                };
+                self.shows_calls_only = sameness::shows_calls_only(query, functions);
                 self.top_query(query)
             }
             Statement::Insert(insert) => {

@@ -324,6 +324,7 @@ impl<'a> Analyser<'a> {
             | Expr::Param { .. }
             | Expr::Clock { .. }
             | Expr::Session(_)
+            | Expr::Selection { .. }
             | Expr::Default { .. } => false,
             Expr::Cast { value, to } => {
                 let named = is_name_type(&to.name) || self.is_of_names(&to.name);
@@ -471,7 +472,7 @@ impl<'a> Analyser<'a> {
                 let mut found = others.peekable();
                 found.peek().is_none() || found.any(|column| tells(column.oids))
             }
-            Expr::Literal { .. } => false,
+            Expr::Literal { .. } | Expr::Selection { .. } => false,
             Expr::Cast { value, to } => {
                 tells(self.oids_of_type(&to.name)) || self.part_tells_oids(value, by, create)
             }

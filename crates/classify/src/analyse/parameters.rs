@@ -158,6 +158,7 @@ impl<'a> Analyser<'a> {
             && !table.row_security
             && !table.exclusion
             && table.parents.is_empty()
+            && !self.selects_calls
             && values.into_iter().chain(filter).all(is_simple)
     }
 

@@ -578,14 +578,15 @@ impl<'a> Analyser<'a> {
 
 /// Whether what the functions of a query yield goes to the client, and nowhere else: `SELECT f(1), g($1)` and
 /// `SELECT * FROM f(1)`.
-pub(super) fn shows_calls_only(query: &Query) -> bool {
+/// A column of a function's row may be another function's call, as `is_called` tells by its name.
+pub(super) fn shows_calls_only(query: &Query, is_called: impl Fn(&str) -> bool) -> bool {
     let Body::Select(select) = &query.body else { return false };
     let plain =
         query.with.is_none() && query.into.is_none() && query.order_by.is_empty() && query.limit.is_none();
     let given = |expr: &Expr| matches!(strip_casts(expr), Expr::Literal { .. } | Expr::Param { .. });
     let called = |expr: &Expr| match strip_casts(expr) {
         Expr::Call(call) => call.arguments.iter().all(given),
-        Expr::Column { .. } => true,
+        Expr::Column { path, .. } => path.len() == 1 || path.last().is_none_or(|name| !is_called(name)),
         other => given(other),
     };
     let from = match select.from.as_slice() {
@@ -640,6 +641,7 @@ fn each_call(expr: &Expr, each: &mut impl FnMut(&Call)) {
         | Expr::Clock { .. }
         | Expr::Session(_)
         | Expr::Default { .. }
+        | Expr::Selection { .. }
         | Expr::CurrentOf
         | Expr::Unknown => {}
     }

@@ -119,6 +119,8 @@ impl<'a> Analyser<'a> {
                 let evaluates = commands.iter().filter(|c| c.effect == AlterEffect::Evaluates).any(|c| {
                     !c.called_default.as_ref().is_some_and(|(name, e)| self.added_clock(table, name, e))
                 });
+                let mut using = commands.iter().filter_map(|c| c.value.as_ref());
+                let evaluates = evaluates | using.any(|value| self.converts_by_selection(table, value));
                 let types = commands.iter().filter_map(|c| c.added_type.as_ref());
                 let evaluates = evaluates | types.fold(false, |any, name| any | self.draws_default(name));
                 let converts = commands.iter().fold(false, |any, command| {

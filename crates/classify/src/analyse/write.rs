@@ -926,7 +926,7 @@ impl<'a> Analyser<'a> {
         match expr {
             Expr::Column { .. } => self.column_key(expr, scope).is_none_or(|key| key.0 != relation),
             Expr::Literal { .. } | Expr::Param { .. } | Expr::Clock { .. } | Expr::Default { .. } => false,
-            Expr::Session(_) => false,
+            Expr::Session(_) | Expr::Selection { .. } => false,
             Expr::Operator { left, right, .. } => {
                 left.iter().chain(right).any(|e| self.reads_other(e, relation, scope))
             }
