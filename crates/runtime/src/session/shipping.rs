@@ -96,7 +96,22 @@ pub fn loss(plan: &CapturePlan, format: Format, settings: &[(String, String)]) -
     {
         return Some(failure(column, "the rounded floats", "RESET extra_float_digits before it."));
     }
+    let reads_nulls = value("array_nulls").is_none_or(|on| is_true(on.trim()));
+    if !reads_nulls
+        && let Some(column) = plan
+            .columns
+            .iter()
+            .find(|column| column.type_name.ends_with("[]") || !is_of(BINARY, &column.type_name))
+    {
+        return Some(failure(column, "NULL in arrays", "RESET array_nulls before it."));
+    }
     None
+}
+
+/// Whether a server reads a text as true.
+fn is_true(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    !text.is_empty() && (text == "on" || text == "1" || "true".starts_with(&text) || "yes".starts_with(&text))
 }
 
 /// Why new rows cannot be shipped in which an OID stands in the place of a name, since their home has no object of that number:
@@ -189,6 +204,12 @@ mod tests {
             ("double precision", Format::Text, &set("extra_float_digits", "3"), true),
             ("point", Format::Text, &set("extra_float_digits", "-1"), false),
             ("date", Format::Text, &set("extra_float_digits", "0"), true),
+            ("text[]", Format::Text, &set("array_nulls", "off"), false),
+            ("text[]", Format::Text, &set("array_nulls", "F"), false),
+            ("text[]", Format::Text, &set("array_nulls", "tr"), true),
+            ("text[]", Format::Binary, &set("array_nulls", "off"), true),
+            ("text", Format::Text, &set("array_nulls", "off"), true),
+            ("pair", Format::Text, &set("array_nulls", "off"), false),
         ];
         for (type_name, format, settings, shipped) in cases {
             assert_eq!(
