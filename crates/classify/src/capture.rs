@@ -21,7 +21,8 @@ pub struct CapturePlan {
     pub op: CaptureOp,
     /// Columns of the primary key, in key order; empty for an INSERT into a table without one.
     pub key: Vec<CaptureColumn>,
-    /// The columns that are returned and shipped, in order: the key's for a DELETE, else all but generated ones.
+    /// The columns that are returned and shipped, in order: the key's for a DELETE, else all but generated ones. An UPDATE has
+    /// those of the key also where they are generated.
     pub columns: Vec<CaptureColumn>,
     /// The class's rewrite with the columns added to the RETURNING list: to be rendered instead of it at home.
     pub rewrite: Rewrite,

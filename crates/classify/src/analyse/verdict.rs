@@ -4,7 +4,7 @@ use super::Analyser;
 use super::freeze::Finished;
 use crate::ast::{Statement, Utility};
 use crate::capture::{CaptureColumn, CaptureOp, CapturePlan};
-use crate::catalogue::Table;
+use crate::catalogue::{Column, Table};
 use crate::class::{Bulk, Class, Determinism, Kind, NumberPlan, Pinned, Refusal, all_constants};
 use crate::lexer::{Normalised, hash_bytes};
 use crate::rewrite::{Frozen, Piece, Rewrite, Splice, qualified, quoted};
@@ -289,8 +289,15 @@ impl<'a> Analyser<'a> {
             }
             _ => Vec::new(),
         };
+        let set = self.set_and_computed(index, set);
         if set.iter().any(|name| key.iter().any(|k| k.name == *name)) {
             return Err(format!("it changes the primary key of {}", t.name));
+        }
+        if op == CaptureOp::Upsert && !t.primary_key().is_some_and(|key| key.immediate) {
+            return Err(format!(
+                "the primary key of {} is deferrable, so that ON CONFLICT cannot name it",
+                t.name
+            ));
         }
         // The rows come one by one, where the statement changed them all at once.
         let by_children = self.catalogue().references(index);
@@ -308,10 +315,12 @@ impl<'a> Analyser<'a> {
             return Err(format!("rows of {} refer to each other", t.name));
         }
         let cascades = op == CaptureOp::Delete && self.cascades(index, index, &mut Vec::new())?;
+        // A computed key finds a row, and cannot be given to one.
+        let is_key = |c: &Column| key.iter().any(|k| k.name == c.name);
         let all: Vec<CaptureColumn> = t
             .columns
             .iter()
-            .filter(|c| c.generated.is_none())
+            .filter(|c| c.generated.is_none() || op == CaptureOp::Update && is_key(c))
             .map(|c| CaptureColumn {
                 name: c.name.clone(),
                 type_name: c.type_name.clone(),
@@ -349,6 +358,24 @@ impl<'a> Analyser<'a> {
         })
     }
 
+    /// Columns that SET names, and those of the table that are computed from them.
+    fn set_and_computed(&self, table: usize, mut set: Vec<&'a str>) -> Vec<&'a str> {
+        let named = set.clone();
+        let t = self.table(table);
+        let partitions = self.catalogue().partitions(table).into_iter().map(|p| self.table(p));
+        for column in std::iter::once(t).chain(partitions).flat_map(|t| &t.columns) {
+            // What it is computed from is not known in another form than its text.
+            let mentions = |name: &&str| match &column.default {
+                Some(text) => text.contains(&quoted(name)) || words(text).any(|word| word == *name),
+                None => true,
+            };
+            if column.generated.is_some() && named.iter().any(mentions) {
+                set.push(&column.name);
+            }
+        }
+        set
+    }
+
     /// Whether foreign keys change rows of other tables when rows of `table` are deleted. Those of `first` must not be among
     /// them: a row that is gone by an action cannot be deleted by its key.
     fn cascades(&self, table: usize, first: usize, seen: &mut Vec<usize>) -> Result<bool, String> {
@@ -368,6 +395,11 @@ impl<'a> Analyser<'a> {
         }
         Ok(any)
     }
+}
+
+/// The names in an expression that stand without quotes, among others.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
 }
 
 fn insert_op(insert: &crate::ast::Insert) -> CaptureOp {
