@@ -488,10 +488,7 @@ impl<'a> Analyser<'a> {
             Behaviour::SetVal => {
                 self.effects.sequences = true;
                 self.effects.writes = true;
-                self.refuse(
-                    "setval() is supported as the only target of a SELECT",
-                    "write SELECT setval('sequence', value)",
-                );
+                self.refuse_setval();
             }
             Behaviour::Session => {
                 self.effects.reads_session = true;
@@ -545,6 +542,13 @@ impl<'a> Analyser<'a> {
             }
         }
         false
+    }
+
+    pub(super) fn refuse_setval(&mut self) {
+        self.refuse(
+            "setval() is supported as the only target of a SELECT",
+            "write SELECT setval('sequence', value)",
+        );
     }
 
     /// Sums of integers and numerics do not depend on the order of rows; those of floats do.

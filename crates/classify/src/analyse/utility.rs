@@ -62,8 +62,15 @@ impl<'a> Analyser<'a> {
             }
             Utility::Deallocate { name } => Kind::Deallocate(name.clone()),
             Utility::Declare { name, hold, query, .. } => {
-                let inner = Box::new(self.data_statement(query));
+                let inner = Box::new(self.inner_statement(query));
                 self.effects.returns_rows = false;
+                if self.effects.writes {
+                    // FETCH and MOVE execute it, as far as they go.
+                    self.refuse(
+                        "a cursor over a query that changes something is not supported",
+                        "run the query by itself; the protocol's portals may be fetched by parts",
+                    );
+                }
                 Kind::DeclareCursor { name: name.clone(), hold: *hold, inner }
             }
             Utility::Fetch { name, is_move } => {
@@ -322,9 +329,25 @@ impl<'a> Analyser<'a> {
         }
     }
 
+    /// What a server executes by itself as a part of the statement around it.
+    fn inner_statement(&mut self, statement: &'a Statement) -> Kind {
+        let kind = self.data_statement(statement);
+        if matches!(kind, Kind::SetVal { .. }) {
+            self.effects.writes = true;
+            self.refuse_setval();
+        }
+        kind
+    }
+
     fn explain(&mut self, analyze: bool, statement: &'a Statement) -> Kind {
-        let inner = Box::new(self.data_statement(statement));
+        let inner = Box::new(self.inner_statement(statement));
         self.effects.returns_rows = true;
+        if analyze && matches!(*inner, Kind::Ddl { .. }) {
+            self.refuse(
+                "EXPLAIN ANALYZE of a change of definitions is not supported",
+                "execute it by itself; EXPLAIN ANALYZE its query",
+            );
+        }
         if !analyze {
             // Nothing runs: the plan depends on statistics, which belong to a replica.
             self.items.clear();
@@ -347,7 +370,7 @@ impl<'a> Analyser<'a> {
             return Kind::Unsupported;
         }
         if let Some(query) = &copy.query {
-            self.data_statement(query);
+            self.inner_statement(query);
             self.effects.returns_rows = true;
             return Kind::CopyOut;
         }
@@ -862,6 +885,14 @@ impl<'a> Analyser<'a> {
         let value = arguments.get(1)?.clone();
         // The value may come from a query: what that reads belongs to the statement.
         call.arguments.iter().skip(1).for_each(|e| self.expr(e, at));
+        let effects = &self.effects;
+        if effects.writes || effects.locks_rows || effects.sets_custom_locally {
+            // It is computed before the sequence is set, and not recorded.
+            self.refuse(
+                "setval() of a value whose computation changes or locks something is not supported",
+                "compute the value by a statement of its own",
+            );
+        }
         self.effects.sequences = true;
         self.effects.returns_rows = true;
         let sequence = &self.catalogue().sequences[sequence];

@@ -6,6 +6,7 @@ mod bad_input;
 mod bookkeeping;
 mod bulk;
 mod clients;
+mod conditions;
 mod copies;
 mod cursors;
 mod deferred;

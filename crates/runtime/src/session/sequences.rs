@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use onecopy_classify::catalogue::Sequence;
-use onecopy_classify::{Catalogue, FrozenKind, Kind, table_id};
+use onecopy_classify::{Catalogue, Determinism, FrozenKind, Kind, table_id};
 use onecopy_core::{AccessSet, Event, SequenceDefinition, StatementKind};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -44,6 +44,10 @@ impl Session {
                     "Compute the value by a statement of its own.",
                 ))
                 .await;
+        }
+        if let Determinism::Refuse(refusal) = &statement.class.determinism {
+            let failure = Failure::unsupported(refusal.reason.clone(), refusal.hint.clone());
+            return self.give_up(&failure).await;
         }
         let catalogue = self.definitions();
         let found = catalogue.sequences.iter().find(|s| s.schema == *schema && s.name == *name);
