@@ -589,6 +589,11 @@ pub(crate) enum Utility {
     ReplaceFunction {
         name: Name,
     },
+    /// A definition that keeps what settings are in the session: SET name FROM CURRENT.
+    KeepsSettings {
+        settings: Vec<String>,
+        definition: Box<Utility>,
+    },
     /// DDL that touches no table's rows or columns but the catalogue.
     OtherDdl {
         tag: &'static str,

@@ -885,7 +885,13 @@ impl Reader {
             },
             Node::LoadStmt(_) => Utility::Load,
             Node::CheckPointStmt(_) => Utility::Checkpoint,
-            other => other_statement(other),
+            other => {
+                let (settings, definition) = (kept_settings(other), other_statement(other));
+                match settings.is_empty() {
+                    true => definition,
+                    false => Utility::KeepsSettings { settings, definition: Box::new(definition) },
+                }
+            }
         })
     }
 
@@ -1426,6 +1432,28 @@ fn drop_statement(s: &pg::DropStmt) -> Utility {
         concurrently: s.concurrent,
         tag,
     }
+}
+
+/// The settings of SET ... FROM CURRENT, for a function, role or database.
+fn kept_settings(node: Node<'_>) -> Vec<String> {
+    let of_options = |options: &CastNodeList<pg::DefElem>| {
+        let kept = options.iter().filter_map(|option| match option.arg() {
+            Node::VariableSetStmt(set) => from_current(set),
+            _ => None,
+        });
+        kept.collect()
+    };
+    match node {
+        Node::CreateFunctionStmt(s) => of_options(s.options()),
+        Node::AlterFunctionStmt(s) => of_options(s.actions()),
+        Node::AlterRoleSetStmt(s) => s.setstmt().and_then(from_current).into_iter().collect(),
+        Node::AlterDatabaseSetStmt(s) => s.setstmt().and_then(from_current).into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn from_current(set: &pg::VariableSetStmt) -> Option<String> {
+    (set.kind == raw::VariableSetKind::VAR_SET_CURRENT).then(|| owned(set.name()))
 }
 
 /// Statements without parts that matter: DDL of other objects, and what belongs to a server, not a database.

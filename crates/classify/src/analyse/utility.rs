@@ -13,7 +13,7 @@ use crate::ast::{
 use crate::catalogue::table_id;
 use crate::class::{ExecuteArgument, Kind};
 use crate::copied::{CopiedMoments, LetterQuotes};
-use crate::functions::{Behaviour, builtin};
+use crate::functions::{Behaviour, ENVIRONMENT_SETTINGS, builtin};
 use crate::lexer::{Token, TokenKind};
 use crate::rewrite::{Piece, quoted};
 use crate::template::{ItemTemplate, NullRule};
@@ -216,6 +216,18 @@ impl<'a> Analyser<'a> {
             }
             Utility::CreateTrigger { table } => {
                 self.ddl("CREATE TRIGGER", std::slice::from_ref(table), false)
+            }
+            Utility::KeepsSettings { settings, definition } => {
+                for setting in settings {
+                    let mut recorded = ENVIRONMENT_SETTINGS.iter().chain(&["search_path"]);
+                    if !recorded.any(|known| known.eq_ignore_ascii_case(setting)) {
+                        self.refuse(
+                            format!("SET {setting} FROM CURRENT would keep another value on each replica, since records do not carry that setting"),
+                            "write the value: SET name = value",
+                        );
+                    }
+                }
+                self.utility(definition)
             }
             Utility::ReplaceFunction { name } => {
                 self.replace_event_function(name);
