@@ -584,6 +584,8 @@ pub(crate) enum Utility {
     },
     CreateTrigger {
         table: Name,
+        /// WHEN.
+        condition: Option<Expr>,
     },
     /// CREATE OR REPLACE FUNCTION.
     ReplaceFunction {
@@ -749,6 +751,8 @@ pub(crate) struct AlterCommand {
     pub added_type: Option<Name>,
     /// The type to which it converts the values of rows that are there.
     pub converted_to: Option<TypeRef>,
+    /// CHECKs that it adds and that rows which are there must pass.
+    pub checks: Vec<Expr>,
     pub effect: AlterEffect,
     pub tables: Vec<Name>,
 }

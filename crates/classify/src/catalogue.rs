@@ -446,7 +446,7 @@ pub struct EventTrigger {
     pub body: Option<String>,
 }
 
-/// A check of a domain that a value must pass which becomes one of the domain's.
+/// A check of a domain that a value must pass which becomes one of the domain's, if it may not be immutable.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DomainCheck {
     /// Its text.

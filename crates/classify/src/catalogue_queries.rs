@@ -397,13 +397,14 @@ SELECT json_build_object(
             SELECT k.contypid AS domain, CASE WHEN k.conrelid = 0 THEN pg_get_expr(k.conbin, 0) END AS text
             FROM pg_constraint k JOIN pg_type t ON t.oid = k.contypid JOIN schemas s ON s.oid = t.typnamespace
             WHERE k.contype = 'c'
-              -- One that calls what may vary. What belongs to the system has no dependency: its names tell.
+              -- One that calls what may vary, or may name what does. What belongs to the system has no dependency: its names tell.
               AND (EXISTS (SELECT FROM pg_depend d JOIN pg_proc f ON f.oid = d.refobjid
                            WHERE d.classid = 'pg_constraint'::regclass AND d.objid = k.oid
                              AND d.refclassid = 'pg_proc'::regclass AND f.provolatile <> 'i')
                    OR EXISTS (SELECT FROM regexp_matches(pg_get_constraintdef(k.oid), '([a-z_0-9]+)[(]', 'g') m
                               JOIN pg_proc f ON f.proname = m[1] AND f.pronamespace = 'pg_catalog'::regnamespace
-                              WHERE f.provolatile = 'v'))
+                              WHERE f.provolatile <> 'i')
+                   OR pg_get_constraintdef(k.oid) ~* '\y(session_user|current_\w+|user|local\w+)\y')
         ) x WHERE x.text IS NOT NULL),
     'types', (
         SELECT coalesce(json_agg(json_build_object(

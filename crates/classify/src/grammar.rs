@@ -831,6 +831,7 @@ impl Reader {
                             called_default: None,
                             added_type: None,
                             converted_to: None,
+                            checks: Vec::new(),
                             effect: AlterEffect::Rewrites,
                             tables: Vec::new(),
                         },
@@ -870,9 +871,10 @@ impl Reader {
             Node::AlterSeqStmt(s) => {
                 Utility::AlterSequence { name: s.sequence().map(name_of).unwrap_or_default() }
             }
-            Node::CreateTrigStmt(s) => {
-                Utility::CreateTrigger { table: s.relation().map(name_of).unwrap_or_default() }
-            }
+            Node::CreateTrigStmt(s) => Utility::CreateTrigger {
+                table: s.relation().map(name_of).unwrap_or_default(),
+                condition: self.optional(s.when_clause())?,
+            },
             Node::ListenStmt(s) => Utility::Listen { channel: owned(s.conditionname()) },
             Node::UnlistenStmt(s) => Utility::Unlisten { channel: s.conditionname().map(str::to_owned) },
             Node::NotifyStmt(s) => {
@@ -1002,6 +1004,7 @@ impl Reader {
         let mut converted_to = None;
         let mut converted_column = None;
         let mut value = None;
+        let mut checks = Vec::new();
         let effect = match command.subtype {
             Kind::AT_AddColumn => match command.def() {
                 Node::ColumnDef(column) => {
@@ -1009,6 +1012,11 @@ impl Reader {
                         use raw::ConstrType::{CONSTR_DEFAULT, CONSTR_GENERATED};
                         matches!(c, Node::Constraint(c) if matches!(c.contype, CONSTR_DEFAULT | CONSTR_GENERATED))
                     };
+                    for constraint in column.constraints() {
+                        if let Node::Constraint(constraint) = constraint {
+                            checks.extend(self.added_check(constraint)?);
+                        }
+                    }
                     let of_column = type_ref(column.type_name());
                     match column.constraints().iter().any(|c| computes(&c)) {
                         true => {
@@ -1041,6 +1049,7 @@ impl Reader {
             Kind::AT_AddConstraint => {
                 if let Node::Constraint(constraint) = command.def() {
                     tables.extend(constraint.pktable().map(name_of));
+                    checks.extend(self.added_check(constraint)?);
                 }
                 AlterEffect::Scans
             }
@@ -1068,7 +1077,24 @@ impl Reader {
             }
             _ => AlterEffect::CatalogueOnly,
         };
-        Ok(AlterCommand { converted_column, value, called_default, added_type, converted_to, effect, tables })
+        Ok(AlterCommand {
+            converted_column,
+            value,
+            called_default,
+            added_type,
+            converted_to,
+            checks,
+            effect,
+            tables,
+        })
+    }
+
+    /// A CHECK that rows which are there must pass.
+    fn added_check(&mut self, constraint: &pg::Constraint) -> Read<Option<Expr>> {
+        match constraint.contype == raw::ConstrType::CONSTR_CHECK && !constraint.skip_validation {
+            true => self.optional(constraint.raw_expr()),
+            false => Ok(None),
+        }
     }
 
     fn added_column(

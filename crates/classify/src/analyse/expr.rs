@@ -160,6 +160,7 @@ impl<'a> Analyser<'a> {
                 self.freeze_clock(clock, *place, at);
             }
             Expr::Session(value) => {
+                self.names_role |= *value == SessionValue::Role;
                 if *value == SessionValue::Other {
                     self.effects.reads_session = true;
                     self.unreplayable("it depends on the session's user or the database's name");

@@ -206,6 +206,9 @@ impl<'a> Analyser<'a> {
             let id = self.item_id(child);
             self.push_whole_table(id, Mode::Exclusive);
             self.cascade_triggers(child, action == 'c' && new.is_none());
+            if matches!(action, 'n' | 'd') || action == 'c' && new.is_some() {
+                self.checks(child);
+            }
             return;
         }
         let key = (crate::lexer::hash_bytes(self.table(child).name.as_bytes()), u64::from(u32::from(action)));
@@ -230,6 +233,7 @@ impl<'a> Analyser<'a> {
                 match (action, new) {
                     ('c', None) => self.delete_rows(child, &rows),
                     (action, new) => {
+                        self.checks(child);
                         if action == 'd' {
                             self.default_by_cascade(child, fk);
                         }

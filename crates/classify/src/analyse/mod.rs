@@ -11,6 +11,7 @@
 mod attributes;
 mod block;
 mod casts;
+mod checks;
 mod derived;
 mod event_triggers;
 mod expr;
@@ -187,10 +188,16 @@ struct Analyser<'a> {
     in_with: bool,
     /// Tables that a part of the statement changes.
     written: Vec<usize>,
-    /// A trigger fires.
+    /// A trigger fires, or would where rows are shipped.
     has_triggers: bool,
     /// What looks like a column calls a function.
     selects_calls: bool,
+    /// Why a CHECK need not hold again where rows are shipped.
+    varying_check: Option<String>,
+    /// CHECKs are evaluated by a text that is executed again: by the same role, and in its place in the order.
+    checks_by_text: bool,
+    /// The current role is named.
+    names_role: bool,
     /// A function that is called changes rows.
     writes_through_functions: bool,
     /// Rows that get numbers in the order in which they come.
@@ -248,6 +255,9 @@ impl<'a> Analyser<'a> {
             written: Vec::new(),
             has_triggers: false,
             selects_calls: false,
+            varying_check: None,
+            checks_by_text: false,
+            names_role: false,
             writes_through_functions: false,
             numbers: None,
             copied_moments: None,
@@ -370,13 +380,7 @@ impl<'a> Analyser<'a> {
     /// and the columns' numbers are those of its root.
     fn as_named(&mut self, name: &Name, table: usize) -> &'a Table {
         let root = self.table(table);
-        let named = match name.schema() {
-            Some(schema) => self.catalogue().relation_in(schema, name.last()),
-            None => {
-                self.context.search_path.iter().find_map(|s| self.catalogue().relation_in(s, name.last()))
-            }
-        };
-        let Some(Relation::Table(index)) = named.filter(|found| *found != Relation::Table(table)) else {
+        let Some(index) = self.named_table(name).filter(|found| *found != table) else {
             return root;
         };
         let partition = self.table(index);
@@ -395,6 +399,20 @@ impl<'a> Analyser<'a> {
         let columns = own.collect();
         let (schema, name) = (partition.schema.clone(), partition.name.clone());
         self.library.tables.alloc(Table { schema, name, columns, ..root.clone() })
+    }
+
+    /// The table or partition that has a name.
+    fn named_table(&self, name: &Name) -> Option<usize> {
+        let named = match name.schema() {
+            Some(schema) => self.catalogue().relation_in(schema, name.last()),
+            None => {
+                self.context.search_path.iter().find_map(|s| self.catalogue().relation_in(s, name.last()))
+            }
+        };
+        match named {
+            Some(Relation::Table(index)) => Some(index),
+            _ => None,
+        }
     }
 
     fn relation_in(&self, schema: &str, name: &str) -> Option<Resolved> {

@@ -164,10 +164,15 @@ impl<'a> Analyser<'a> {
                     Event::Delete => trigger.on_delete,
                     Event::Truncate => trigger.on_truncate,
                 };
-                if !fires || trigger.enabled == 'D' || trigger.enabled == 'R' {
+                if !fires || trigger.enabled == 'D' {
                     continue;
                 }
                 self.has_triggers = true;
+                if trigger.enabled == 'R' {
+                    // It is silent where the text is executed, and fires where rows are put in.
+                    continue;
+                }
+                self.trigger_condition(table, trigger);
                 match self.trigger_function(&trigger.function_schema, &trigger.function) {
                     Some(columns) => {
                         if let Some(set) = &mut set {

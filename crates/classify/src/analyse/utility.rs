@@ -163,6 +163,16 @@ impl<'a> Analyser<'a> {
                         self.guard_conversion(table, using, &to.name);
                     }
                 }
+                if let Resolved::Table(index) = self.peek(table) {
+                    for command in commands {
+                        // A column's checks are evaluated again when its type changes.
+                        self.refuse_varying_checks(
+                            index,
+                            &command.checks,
+                            command.converted_column.is_some(),
+                        );
+                    }
+                }
                 if evaluates {
                     self.refuse(
                         "ALTER TABLE would compute a value for each row that may differ between replicas",
@@ -214,7 +224,7 @@ impl<'a> Analyser<'a> {
                 }
                 self.catalogue_ddl("ALTER SEQUENCE")
             }
-            Utility::CreateTrigger { table } => {
+            Utility::CreateTrigger { table, .. } => {
                 self.ddl("CREATE TRIGGER", std::slice::from_ref(table), false)
             }
             Utility::KeepsSettings { settings, definition } => {
@@ -424,6 +434,7 @@ impl<'a> Analyser<'a> {
         let scope = self.opaque_scope();
         copy.filter.iter().for_each(|e| self.expr(e, At::each(scope)));
         self.fire_triggers(table, Event::Insert);
+        self.refuse_computed_oids(table);
         self.checks(table);
         self.insert_row(table, &Known::new());
         Kind::CopyIn { table: self.item_id(table) }

@@ -274,6 +274,12 @@ impl<'a> Analyser<'a> {
         if self.has_triggers {
             return Err(format!("table {} has triggers", t.name));
         }
+        if let Some(varies) = &self.varying_check {
+            return Err(format!(
+                "a CHECK of {} would be evaluated again where they are put in, by another role and maybe later: {varies}",
+                t.name
+            ));
+        }
         if self.writes_through_functions {
             return Err("it calls functions that change rows".to_owned());
         }

@@ -19,7 +19,6 @@ use crate::rewrite::{FrozenKind, Piece, identifier_parts, quoted};
 use crate::template::{ITEMS_MAX, Operand, Source, Values};
 use crate::value::{self, Canon, Found, Use};
 use onecopy_core::Mode;
-use std::collections::BTreeSet;
 
 /// What an INSERT does about a column that it does not name.
 pub(super) enum DefaultValue {
@@ -97,6 +96,7 @@ impl<'a> Analyser<'a> {
         for row in &rows.values {
             self.insert_row(table, row);
         }
+        self.refuse_computed_oids(table);
         self.checks(table);
         let relation = self.new_relation(Some(table));
         let name = insert.alias.clone().unwrap_or_else(|| insert.table.last().to_owned());
@@ -781,6 +781,7 @@ impl<'a> Analyser<'a> {
             let own = a.assigned_by_own_numbers(t, table, &assigned);
             a.update_rows(table, known, &own);
         });
+        self.refuse_computed_oids(table);
         self.checks(table);
         if !update.from.is_empty() && self.set_reads_from(&update.set, relation, scope) {
             self.check_single_match(&update.from, relation, scope, &facts);
@@ -1078,6 +1079,7 @@ impl<'a> Analyser<'a> {
             self.merge_action(&arm.action, target, merge.only, &known, scope);
         }
         if let Some(table) = target {
+            self.refuse_computed_oids(table);
             self.checks(table);
         }
         if first_returned {
@@ -1169,7 +1171,8 @@ impl<'a> Analyser<'a> {
                     self.unreplayable("several parts of the statement change one table, in no certain order");
                 }
                 self.written.push(table);
-                if self.table(table).rules {
+                let named = self.named_table(name).unwrap_or(table);
+                if self.table(table).rules || self.table(named).rules {
                     self.touch_everything(Mode::Exclusive);
                     self.refuse(
                         format!("table {name} has rewrite rules"),
@@ -1211,29 +1214,6 @@ impl<'a> Analyser<'a> {
         self.targets(targets, At::each(scope));
         if self.nesting == 0 && !self.in_with {
             self.unreplayable = unreplayable;
-        }
-    }
-
-    /// Check constraints, which may call functions.
-    pub(super) fn checks(&mut self, table: usize) {
-        self.refuse_computed_oids(table);
-        let library = self.library;
-        let partitions = self.catalogue().partitions(table);
-        let texts: BTreeSet<&'a String> = std::iter::once(table)
-            .chain(partitions)
-            .flat_map(|table| &self.catalogue().tables[table].checks)
-            .collect();
-        for text in texts {
-            let Some(expr) = library.expression(text) else {
-                self.unreplayable("a check constraint could not be read");
-                continue;
-            };
-            let relation = self.new_relation(Some(table));
-            let scope = self.new_scope(None, None, true);
-            let name = self.table(table).name.clone();
-            self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Table(relation) });
-            self.scopes[scope].entries.push(Entry { name: String::new(), columns: EntryColumns::Opaque });
-            self.expr(expr, At::each(scope));
         }
     }
 

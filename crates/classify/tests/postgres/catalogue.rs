@@ -8,9 +8,18 @@ use std::path::Path;
 #[test]
 fn a_server_describes_its_schemas_as_the_committed_documents_do() {
     let Some(server) = TestServer::start() else { return };
-    for name in
-        ["pgbench", "tpcw", "auction", "bulletin_board", "shop", "casts", "partitions", "oids", "rows"]
-    {
+    for name in [
+        "pgbench",
+        "tpcw",
+        "auction",
+        "bulletin_board",
+        "shop",
+        "casts",
+        "partitions",
+        "oids",
+        "rows",
+        "conditions",
+    ] {
         let session = server.create(name, name);
         let mut found = session.catalogue();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/catalogues/{name}.json"));

@@ -92,3 +92,80 @@ fn functions_that_write_are_executed_everywhere_or_nowhere() {
         assert_eq!(three.everywhere("SELECT count(*), sum(n) FROM t").await, "10 14");
     });
 }
+
+#[test]
+fn conditions_of_triggers_and_checks_hold_everywhere_or_the_write_is_refused() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        execute_all(
+            &client,
+            "CREATE FUNCTION marks() RETURNS trigger LANGUAGE plpgsql IMMUTABLE AS 'BEGIN NEW.v := NEW.v + 100; RETURN NEW; END';
+             CREATE TABLE by_user (id int PRIMARY KEY, v float8);
+             CREATE TRIGGER t BEFORE INSERT ON by_user FOR EACH ROW WHEN (session_user = 'postgres') EXECUTE FUNCTION marks();
+             CREATE TABLE by_clock (id int PRIMARY KEY, v float8, at timestamptz);
+             CREATE TRIGGER t BEFORE INSERT ON by_clock FOR EACH ROW WHEN (NEW.at > now()) EXECUTE FUNCTION marks();
+             CREATE TABLE by_setting (id int PRIMARY KEY, v float8);
+             CREATE TRIGGER t BEFORE INSERT ON by_setting FOR EACH ROW WHEN (current_setting('app.x', true) = 'on') EXECUTE FUNCTION marks();
+             CREATE TABLE by_row (id int PRIMARY KEY, v float8);
+             CREATE TRIGGER a BEFORE INSERT ON by_row FOR EACH ROW WHEN (NEW.id > 1 AND pg_trigger_depth() = 0) EXECUTE FUNCTION marks();
+             CREATE TRIGGER b BEFORE UPDATE ON by_row FOR EACH ROW WHEN (OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION marks();
+             CREATE TABLE of_replicas (id int PRIMARY KEY, v float8);
+             CREATE TRIGGER t BEFORE INSERT ON of_replicas FOR EACH ROW EXECUTE FUNCTION marks();
+             ALTER TABLE of_replicas ENABLE REPLICA TRIGGER t;
+             CREATE TABLE past (id int PRIMARY KEY, at timestamptz DEFAULT now() CHECK (at <= now()), year int CHECK (year <= extract(year FROM now())));
+             CREATE TABLE expiring (id int PRIMARY KEY, at timestamptz CHECK (at > now()));
+             CREATE TABLE entered (id int PRIMARY KEY, by text CHECK (by = session_user));
+             CREATE TABLE owned (id int PRIMARY KEY, owner text CHECK (owner = current_user), v float8);
+             CREATE DOMAIN me AS text CHECK (VALUE = session_user);
+             CREATE TABLE of_domain (id int PRIMARY KEY, by me);
+             CREATE TABLE plain (id int PRIMARY KEY, t text);
+             CREATE ROLE bob LOGIN;
+             GRANT ALL ON owned, plain TO bob",
+        )
+        .await;
+        assert_refused(
+            &client,
+            &[
+                "INSERT INTO by_user VALUES (1, 1)",
+                "INSERT INTO by_clock VALUES (1, 1, now() + interval '1 hour')",
+                "INSERT INTO by_setting VALUES (1, 1)",
+                "INSERT INTO of_replicas VALUES (1, random())",
+                "INSERT INTO expiring VALUES (1, now() + interval '15 milliseconds')",
+                "INSERT INTO entered VALUES (1, 'postgres')",
+                "INSERT INTO owned VALUES (1, 'postgres', random())",
+                "INSERT INTO of_domain VALUES (1, 'postgres')",
+                "ALTER TABLE plain ADD CHECK (t = session_user)",
+                "CREATE FUNCTION f() RETURNS int LANGUAGE sql SET work_mem FROM CURRENT AS 'SELECT 1'",
+            ],
+        )
+        .await;
+        execute_all(
+            &client,
+            "INSERT INTO by_row VALUES (1, 1), (2, 2);
+             UPDATE by_row SET v = v WHERE id = 1;
+             UPDATE by_row SET v = v + 1 WHERE id = 1;
+             INSERT INTO of_replicas VALUES (1, 1);
+             INSERT INTO past VALUES (1, now(), 2020);
+             INSERT INTO past (id) VALUES (2);
+             UPDATE past SET at = clock_timestamp() - interval '1 hour' WHERE id = 1;
+             INSERT INTO plain VALUES (1, 'postgres'::me);
+             ALTER TABLE past ADD CHECK (at <= current_date + 1)",
+        )
+        .await;
+        let bob = three.client_of("bob").await;
+        execute_all(&bob, "INSERT INTO owned VALUES (1, 'bob', 1);\nINSERT INTO plain VALUES (2, 'bob'::me)")
+            .await;
+        assert_eq!(
+            three.everywhere("SELECT string_agg(v::text, ' ' ORDER BY id) FROM by_row").await,
+            "102 102"
+        );
+        assert_eq!(three.everywhere("SELECT v FROM of_replicas").await, "1");
+        assert_eq!(three.everywhere("SELECT count(*) FROM past").await, "2");
+        assert_eq!(three.everywhere("SELECT owner FROM owned").await, "bob");
+        assert_eq!(
+            three.everywhere("SELECT string_agg(t, ' ' ORDER BY id) FROM plain").await,
+            "postgres bob"
+        );
+    });
+}
