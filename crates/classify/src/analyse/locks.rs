@@ -205,7 +205,7 @@ impl<'a> Analyser<'a> {
         if self.table(child).is_partition {
             let id = self.item_id(child);
             self.push_whole_table(id, Mode::Exclusive);
-            self.cascade_triggers(child, action == 'c' && new.is_none());
+            self.cascade_triggers(child, action == 'c' && new.is_none(), &fk.columns);
             if matches!(action, 'n' | 'd') || action == 'c' && new.is_some() {
                 self.checks(child);
             }
@@ -229,7 +229,7 @@ impl<'a> Analyser<'a> {
             }
             action => {
                 self.active.push(key);
-                self.cascade_triggers(child, action == 'c' && new.is_none());
+                self.cascade_triggers(child, action == 'c' && new.is_none(), &fk.columns);
                 match (action, new) {
                     ('c', None) => self.delete_rows(child, &rows),
                     (action, new) => {

@@ -3,6 +3,7 @@
 use super::Analyser;
 use super::block::{QueryUse, ScopeId};
 use super::expr::At;
+use super::locks::Assigned;
 use super::write::{DefaultValue, Event};
 use crate::ast::{Call, Copy, Name, Statement};
 use crate::catalogue::{Column, Function, Table, Volatility};
@@ -163,6 +164,7 @@ impl<'a> Analyser<'a> {
                     Event::Update => trigger.on_update,
                     Event::Delete => trigger.on_delete,
                     Event::Truncate => trigger.on_truncate,
+                    Event::Move => trigger.row && (trigger.on_insert || trigger.on_delete),
                 };
                 if !fires || trigger.enabled == 'D' {
                     continue;
@@ -208,9 +210,61 @@ impl<'a> Analyser<'a> {
         None
     }
 
-    /// Triggers of a table whose rows change by a foreign key's action.
-    pub(super) fn cascade_triggers(&mut self, table: usize, deletes: bool) {
-        self.fire_triggers(table, if deletes { Event::Delete } else { Event::Update });
+    /// The same for a change of rows of inheritors, too, whose own triggers fire.
+    pub(super) fn fire_with_inheritors(&mut self, table: usize, event: Event) -> Option<Vec<String>> {
+        let mut set = self.fire_triggers(table, event);
+        for child in self.catalogue().children(table) {
+            if !self.table(*child).is_partition {
+                let of_child = self.fire_with_inheritors(*child, event);
+                set = set.zip(of_child).map(|(one, two)| [one, two].concat());
+            }
+        }
+        set
+    }
+
+    /// The triggers of an UPDATE, by which columns are `assigned`, or set by the triggers themselves.
+    pub(super) fn fire_on_update(&mut self, t: &Table, table: usize, only: bool, assigned: &mut Assigned) {
+        let by_triggers = match only {
+            true => self.fire_triggers(table, Event::Update),
+            false => self.fire_with_inheritors(table, Event::Update),
+        };
+        self.add_computed(t, assigned, &by_triggers);
+        let columns: Vec<u16> = assigned.keys().copied().collect();
+        if self.may_move(table, &columns) {
+            let by_triggers = self.fire_triggers(table, Event::Move);
+            self.add_computed(t, assigned, &by_triggers);
+        }
+    }
+
+    pub(super) fn fire_on_delete(&mut self, table: usize, only: bool) {
+        match only {
+            true => self.fire_triggers(table, Event::Delete),
+            false => self.fire_with_inheritors(table, Event::Delete),
+        };
+    }
+
+    /// Whether a change of columns may move rows to other partitions. What parts them is in every unique key of the table.
+    fn may_move(&self, table: usize, columns: &[u16]) -> bool {
+        let t = self.table(table);
+        // A computed column parts no rows.
+        let moves =
+            |n: &u16| columns.contains(n) && t.column_by_number(*n).is_none_or(|c| c.generated.is_none());
+        let stays = t.unique.iter().any(|key| key.immediate && !key.columns.iter().any(moves));
+        !stays && !self.catalogue().partitions(table).is_empty()
+    }
+
+    /// Triggers of a table whose rows change by a foreign key's action, which sets `columns` unless it deletes them.
+    pub(super) fn cascade_triggers(&mut self, table: usize, deletes: bool, columns: &[u16]) {
+        if deletes {
+            self.fire_triggers(table, Event::Delete);
+            return;
+        }
+        let by_triggers = self.fire_triggers(table, Event::Update);
+        let is_parted = !self.catalogue().partitions(table).is_empty();
+        let by_trigger = is_parted && by_triggers.is_none_or(|names| !names.is_empty());
+        if by_trigger || self.may_move(table, columns) {
+            self.fire_triggers(table, Event::Move);
+        }
     }
 
     /// The columns of a COPY, and those that it leaves out.

@@ -661,7 +661,7 @@ impl<'a> Analyser<'a> {
                 Resolved::Table(table) => {
                     self.note_table(table, true);
                     self.add_with_inheritors(table, &mut tables);
-                    self.fire_triggers(table, Event::Truncate);
+                    self.fire_with_inheritors(table, Event::Truncate);
                     if cascade {
                         self.add_referencing(table, &mut tables);
                     }
@@ -792,7 +792,7 @@ impl<'a> Analyser<'a> {
         for (child, _) in self.catalogue().references(table) {
             if !tables.contains(&self.item_id(*child)) {
                 self.add_with_inheritors(*child, tables);
-                self.fire_triggers(*child, Event::Truncate);
+                self.fire_with_inheritors(*child, Event::Truncate);
                 self.add_referencing(*child, tables);
             }
         }

@@ -35,6 +35,8 @@ pub(super) enum Event {
     Update,
     Delete,
     Truncate,
+    /// Rows go from one partition to another: they are deleted there, and inserted here.
+    Move,
 }
 
 impl<'a> Analyser<'a> {
@@ -771,11 +773,16 @@ impl<'a> Analyser<'a> {
         }
         update.filter.iter().for_each(|e| self.expr(e, At::each(scope)));
         let mut assigned = self.assigned(&update.set, t, scope, None);
-        let by_triggers = self.fire_triggers(table, Event::Update);
-        self.add_computed(t, &mut assigned, &by_triggers);
+        self.fire_on_update(t, table, update.only, &mut assigned);
         self.drop_unchanged(&known, &mut assigned);
         if !names_one_row(t, &known) {
             self.check_key_order(t, &assigned);
+            for partition in self.catalogue().partitions(table) {
+                self.check_key_order_below(self.table(table), partition, &assigned);
+            }
+        }
+        if !update.only {
+            self.check_key_order_of_inheritors(self.table(table), table, Some(&known), &assigned);
         }
         self.change(table, update.only, &known, |a, table, known| {
             let own = a.assigned_by_own_numbers(t, table, &assigned);
@@ -873,7 +880,7 @@ impl<'a> Analyser<'a> {
     }
 
     /// Generated columns, and those that triggers set, change with unknown values.
-    fn add_computed(&self, t: &Table, assigned: &mut Assigned, by_triggers: &Option<Vec<String>>) {
+    pub(super) fn add_computed(&self, t: &Table, assigned: &mut Assigned, by_triggers: &Option<Vec<String>>) {
         for column in &t.columns {
             let by_trigger = by_triggers.as_ref().is_none_or(|names| names.contains(&column.name));
             if column.generated.is_some() || by_trigger {
@@ -956,6 +963,37 @@ impl<'a> Analyser<'a> {
         }
     }
 
+    /// The same for the keys that only a partition or inheritor has.
+    fn check_key_order_below(&mut self, t: &Table, child: usize, assigned: &Assigned) {
+        let mut own = self.assigned_by_own_numbers(t, child, assigned);
+        // It may have columns that are computed from what it inherits.
+        self.add_computed(self.table(child), &mut own, &Some(Vec::new()));
+        self.check_key_order(self.table(child), &own);
+    }
+
+    /// `known` is what names rows of the table, None if that is not known.
+    fn check_key_order_of_inheritors(
+        &mut self,
+        t: &'a Table,
+        table: usize,
+        known: Option<&Known>,
+        assigned: &Assigned,
+    ) {
+        for child in self.catalogue().children(table) {
+            if self.table(*child).is_partition {
+                continue;
+            }
+            let own = known.map(|known| self.by_own_numbers(table, *child, known));
+            if !own.as_ref().is_some_and(|own| names_one_row(self.table(*child), own)) {
+                self.check_key_order_below(t, *child, assigned);
+                for partition in self.catalogue().partitions(*child) {
+                    self.check_key_order_below(t, partition, assigned);
+                }
+            }
+            self.check_key_order_of_inheritors(t, *child, own.as_ref(), assigned);
+        }
+    }
+
     /// UPDATE ... FROM takes any of several matching rows, so at most one may match: each table of FROM has a
     /// unique key that the condition binds to the target or to tables bound before.
     fn check_single_match(&mut self, from: &'a [From], target: u32, scope: ScopeId, facts: &Facts) {
@@ -1015,7 +1053,7 @@ impl<'a> Analyser<'a> {
         if let (Some(table), Some(relation)) = (target, relation) {
             let facts = self.scopes[scope].facts.clone();
             let known = self.known_of(relation, table, &facts);
-            self.fire_triggers(table, Event::Delete);
+            self.fire_on_delete(table, delete.only);
             self.change(table, delete.only, &known, |a, table, known| a.delete_rows(table, known));
         }
         if first_returned {
@@ -1101,7 +1139,7 @@ impl<'a> Analyser<'a> {
         match (action, target) {
             (MergeAction::Nothing, _) => {}
             (MergeAction::Delete, Some((table, _))) => {
-                self.fire_triggers(table, Event::Delete);
+                self.fire_on_delete(table, only);
                 self.change(table, only, known, |a, table, known| a.delete_rows(table, known));
             }
             (MergeAction::Update(set), Some((table, t))) => {
@@ -1112,9 +1150,14 @@ impl<'a> Analyser<'a> {
                     }
                 }
                 let mut assigned = self.assigned(set, t, scope, None);
-                let by_triggers = self.fire_triggers(table, Event::Update);
-                self.add_computed(t, &mut assigned, &by_triggers);
+                self.fire_on_update(t, table, only, &mut assigned);
                 self.check_key_order(t, &assigned);
+                for partition in self.catalogue().partitions(table) {
+                    self.check_key_order_below(self.table(table), partition, &assigned);
+                }
+                if !only {
+                    self.check_key_order_of_inheritors(self.table(table), table, None, &assigned);
+                }
                 self.change(table, only, known, |a, table, known| {
                     let own = a.assigned_by_own_numbers(t, table, &assigned);
                     a.update_rows(table, known, &own);
