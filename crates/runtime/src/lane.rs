@@ -426,6 +426,15 @@ impl Lane {
         self.command("ROLLBACK").await
     }
 
+    /// Sends nothing any more, and waits until the server has closed the connection, whatever it still says.
+    pub async fn close(&mut self) {
+        let mut is_open = self.stream.shutdown().await.is_ok();
+        while is_open {
+            self.input.clear();
+            is_open = self.fill().await.is_ok();
+        }
+    }
+
     /// Runs a command of our own by the simple protocol and returns its rows as text.
     pub async fn query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, LaneError> {
         build::query(&mut self.output, sql)?;

@@ -6,11 +6,12 @@
 use super::clients::{block_on, connect, rows};
 use super::three::Three;
 use super::{Up, folder};
+use bytes::Bytes;
 use onecopy_cluster::ClusterFile;
 use onecopy_workload::{Catalogue, Value, pgbench, tpcw};
 use std::time::Duration;
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, NoTls};
 
 /// Counters of the whole cluster.
 #[derive(Debug, PartialEq, Eq)]
@@ -91,6 +92,30 @@ fn statement_that_is_refused_after_its_execution_lets_go_what_it_had_locked() {
         at_once(&refused, "ROLLBACK TO s").await;
         at_once(&refused, "COMMIT").await;
         assert_eq!(three.everywhere("SELECT v FROM f").await, "12");
+    });
+}
+
+#[test]
+fn client_that_vanishes_in_the_middle_of_something_lets_go_what_it_had_locked() {
+    block_on(async {
+        let made = "CREATE TABLE f (id int PRIMARY KEY, v int); INSERT INTO f VALUES (1, 0)";
+        let (three, [other, _]) = start(&[made]).await;
+        for halfway in ["COPY f FROM STDIN", "SELECT 1"] {
+            let (gone, connection) = tokio_postgres::connect(&three.file.client.dsn, NoTls).await.unwrap();
+            let connection = tokio::spawn(connection);
+            at_once(&gone, "BEGIN").await;
+            at_once(&gone, "UPDATE f SET v = 100 WHERE id = 1").await;
+            if halfway.starts_with("COPY") {
+                let sink = gone.copy_in::<_, Bytes>(halfway).await.unwrap();
+                connection.abort();
+                drop(sink);
+            } else {
+                at_once(&gone, halfway).await;
+                connection.abort();
+            }
+            at_once(&other, "UPDATE f SET v = v + 1 WHERE id = 1").await;
+        }
+        assert_eq!(three.everywhere("SELECT v FROM f").await, "2");
     });
 }
 

@@ -10,7 +10,7 @@ use onecopy_wire::backend::build::Severity;
 use super::client::ClientError;
 use super::home::Home;
 use super::listening::Listening;
-use super::run::{Ran, roll_back};
+use super::run::{Ran, break_off, roll_back};
 use super::txn::{Lane, Txn};
 use super::{Done, Session};
 use crate::errors::{Cancelled, Failure};
@@ -291,11 +291,15 @@ impl Session {
             }
             shared.scheduler.end_txn(id);
         };
-        if lanes.is_empty() {
+        let broken = txn.broken.take();
+        if lanes.is_empty() && broken.is_none() {
             return end(&shared);
         }
         tokio::spawn(async move {
             // The lanes first: items must not be let go while the database still holds its own locks on them.
+            if let Some(lane) = broken {
+                break_off(&shared, lane).await;
+            }
             for lane in lanes {
                 roll_back(&shared, &who, lane).await;
             }

@@ -30,7 +30,7 @@ use crate::postgres::connect::Credentials;
 use crate::record::{Settings, What};
 use crate::scheduler::Directive;
 use crate::server::Shared;
-use crate::server::cancel::Whereabouts;
+use crate::server::cancel::{Target, Whereabouts};
 
 /// PostgreSQL's own default.
 const DEFAULT_SEARCH_PATH: &str = "\"$user\", public";
@@ -520,11 +520,10 @@ impl Session {
         let mut answer = match result {
             Ok(answer) => answer,
             Err(UnitError::Client(error)) => {
-                // The lane is in the middle of something: it is closed, which rolls back what is open on it.
-                drop(lane);
-                if self.txn.is_none() {
+                match self.txn.as_mut() {
+                    Some(txn) => txn.broken = Some(lane),
                     // Of a single read nothing else will tell the core that it is over.
-                    self.report(id, op, replica, Outcome::Failed, elapsed_ns);
+                    None => self.report(id, op, replica, Outcome::Failed, elapsed_ns),
                 }
                 return Err(error);
             }
@@ -929,6 +928,13 @@ pub(super) async fn roll_back(shared: &Shared, who: &Credentials, mut lane: Lane
         Ok(()) => pool.give_back(who, lane.lent),
         Err(error) => pool.suspect(lane.lent.lane.incarnation, &error),
     }
+}
+
+/// Closes a lane on which something is under way, and waits until the server has let go of what is open on it.
+pub(super) async fn break_off(shared: &Shared, mut lane: Lane) {
+    let backend = lane.lent.lane.backend.clone();
+    Target::new(lane.replica, &backend).cancel(shared).await;
+    lane.lent.lane.close().await;
 }
 
 /// Runs commands, then the steps of a read phase.

@@ -33,6 +33,8 @@ pub struct Txn {
     pub next_op: u32,
     pub snapshot: Option<Lane>,
     pub home: Option<Lane>,
+    /// The one on which something was under way when the client vanished.
+    pub broken: Option<Lane>,
     /// Who sends the commit on the home's lane.
     pub turn: Turn,
     /// It has left its read phase.
@@ -166,6 +168,7 @@ impl Txn {
             next_op: 0,
             snapshot: None,
             home: None,
+            broken: None,
             turn: Turn::Told,
             at_home: false,
             is_between_lanes: false,
