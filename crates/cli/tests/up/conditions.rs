@@ -2,6 +2,7 @@
 //! everywhere.
 
 use super::clients::{block_on, rows};
+use super::cursors::Raw;
 use super::three::Three;
 use futures_util::TryStreamExt;
 use tokio_postgres::Client;
@@ -57,6 +58,15 @@ fn functions_that_write_are_executed_everywhere_or_nowhere() {
             ],
         )
         .await;
+        let mut bound = Raw::default();
+        bound
+            .query("BEGIN")
+            .parse("", "SELECT noted('portal', id) FROM t")
+            .bind("p", "")
+            .describe("p")
+            .sync();
+        let fetched = bound.query("FETCH 2 FROM p").query("COMMIT").outline(&three.file.client.dsn);
+        assert!(fetched.contains("does not exist"), "{fetched}");
         // What is served is recorded, and goes to all replicas.
         execute_all(
             &client,
