@@ -1093,10 +1093,16 @@ impl<'a> Analyser<'a> {
         if let Some(table) = target {
             self.read_rows(table, merge.only, &known, Mode::Shared);
         }
+        // Keys that only a partition has count as well.
+        let holders: Vec<&Table> = target
+            .into_iter()
+            .flat_map(|table| std::iter::once(table).chain(self.catalogue().partitions(table)))
+            .map(|table| self.table(table))
+            .collect();
         let sets_key = |t: &Target| {
-            let column = target.and_then(|table| self.table(table).column(t.name.as_deref()?));
-            column.is_none_or(|c| {
-                target.is_some_and(|table| self.table(table).unique.iter().any(|k| touches(k, c.number)))
+            holders.iter().any(|table| match t.name.as_deref().and_then(|name| table.column(name)) {
+                Some(column) => table.unique.iter().any(|key| touches(key, column.number)),
+                None => true,
             })
         };
         let frees = |a: &MergeAction| match a {

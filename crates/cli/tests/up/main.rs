@@ -12,6 +12,7 @@ mod cursors;
 mod deferred;
 mod failures;
 mod fetched;
+mod functions_of_rows;
 mod messages;
 mod names;
 mod notifications;
