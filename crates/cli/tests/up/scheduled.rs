@@ -339,17 +339,14 @@ fn replica_on_which_a_statement_fails_or_waits_does_it_later() {
             json(cluster.dir.path(), &["status"])["replicas"][1]["applies"].as_u64().unwrap()
         };
         let before = applies(&cluster);
-        behind.batch_execute("ALTER DATABASE postgres SET lock_timeout = '100ms'").await.unwrap();
-        behind.batch_execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()").await.unwrap();
-        wait_until("the replica is back", || {
-            let status = json(cluster.dir.path(), &["status"]);
-            status["replicas"].as_array().unwrap().iter().all(|replica| replica["state"] == "up")
-        });
         behind.batch_execute("BEGIN; SELECT * FROM a FOR UPDATE").await.unwrap();
         client.batch_execute("UPDATE a SET v = v + 1").await.unwrap();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let cancel =
+            "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        while rows(&behind, cancel).await == "0" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         behind.batch_execute("ROLLBACK").await.unwrap();
-        behind.batch_execute("ALTER DATABASE postgres RESET lock_timeout").await.unwrap();
         assert_eq!(cluster.everywhere("SELECT * FROM a ORDER BY id").await, "1 3, 2 3");
         assert!(applies(&cluster) > before, "it was applied from the log");
     });
