@@ -275,6 +275,8 @@ pub enum Kind {
         value: String,
         /// `is_called` as an SQL expression, if given; it is true otherwise.
         called: Option<String>,
+        /// The clause of one table, all of whose rows both are made of: from FROM on.
+        from: Option<String>,
     },
     /// SELECT of nothing but calls of advisory locks and `pg_notify`: carried out by whoever serves the session.
     SessionCalls(Vec<crate::session_calls::SessionCall>),

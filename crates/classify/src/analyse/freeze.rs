@@ -1,9 +1,9 @@
 //! Values that are frozen into the text: the time, and what sequences hand out.
 
-use super::Analyser;
 use super::expr::At;
 use super::numbering::{Numbers, counted_end};
-use crate::ast::{Call, ClockKind, Expr, Literal, Target};
+use super::{Analyser, Resolved};
+use crate::ast::{Call, ClockKind, Expr, Literal, Name, Target};
 use crate::lexer::{Layout, Token, TokenKind, tokens};
 use crate::rewrite::{Frozen, FrozenKind, Piece, Rewrite, Splice, quoted};
 
@@ -367,12 +367,43 @@ impl<'a> Analyser<'a> {
             Expr::Cast { value, .. } => value,
             other => other,
         };
+        if let Expr::Call(call) = literal {
+            return self.serial_sequence(call, at);
+        }
+        let text = self.pinned_text(literal, at)?;
+        self.sequence_named(text)
+    }
+
+    /// The sequence that `pg_get_serial_sequence('table', 'column')` names: that which the column owns.
+    fn serial_sequence(&mut self, call: &'a Call, at: At) -> Option<usize> {
+        let is_it = matches!(call.name.schema(), None | Some("pg_catalog"))
+            && call.name.last() == "pg_get_serial_sequence";
+        let [table, column] = call.arguments.as_slice() else { return None };
+        if !is_it || call.named {
+            return None;
+        }
+        let (table, column) = (self.pinned_text(table, at)?, self.pinned_text(column, at)?);
+        let name = Name::new(crate::rewrite::identifier_parts(table)?);
+        let Resolved::Table(table) = self.peek(&name) else { return None };
+        let table = self.table(table);
+        let owns = |(schema, name, owned): &(String, String, String)| {
+            (schema, name, owned) == (&table.schema, &table.name, column)
+        };
+        self.catalogue().sequences.iter().position(|sequence| sequence.owner.as_ref().is_some_and(owns))
+    }
+
+    /// A text literal, on which the class depends.
+    fn pinned_text(&mut self, expr: &'a Expr, at: At) -> Option<&'a String> {
+        let mut literal = expr;
+        while let Expr::Cast { value, .. } = literal {
+            literal = value;
+        }
         let Expr::Literal { value: Literal::Text(text), at: place } = literal else { return None };
         if !self.scope_is_body(at.scope) {
             let (index, _) = self.const_at(*place)?;
             self.pinned.insert(index);
         }
-        self.sequence_named(text)
+        Some(text)
     }
 
     /// Keeps the names of result columns that frozen values would change.

@@ -606,7 +606,7 @@ fn strip_casts(mut expr: &Expr) -> &Expr {
 }
 
 /// Calls in an expression, but those inside subqueries.
-fn each_call(expr: &Expr, each: &mut impl FnMut(&Call)) {
+pub(super) fn each_call(expr: &Expr, each: &mut impl FnMut(&Call)) {
     match expr {
         Expr::Call(call) => {
             each(call);

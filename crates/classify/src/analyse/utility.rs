@@ -7,8 +7,8 @@ use super::locks::Known;
 use super::write::Event;
 use super::{Analyser, Resolved};
 use crate::ast::{
-    AlterEffect, Body, Call, Copy, CreateTable, Expr, Literal, Name, Query, RelationKind, SetValue,
-    Statement, Transaction, Utility,
+    AlterEffect, Body, Call, Copy, CreateTable, Distinct, Expr, From, Literal, Name, Query, RelationKind,
+    SetValue, Statement, Transaction, Utility,
 };
 use crate::catalogue::table_id;
 use crate::class::{ExecuteArgument, Kind};
@@ -887,25 +887,44 @@ impl<'a> Analyser<'a> {
         Kind::Maintenance { command, tables }
     }
 
-    /// `SELECT setval('sequence', value [, called])`.
+    /// `SELECT setval('sequence', value [, called])`, and the same of the greatest key of a table: `... FROM t`.
     pub(super) fn set_value_call(&mut self, query: &'a Query) -> Option<Kind> {
         let Body::Select(select) = &query.body else { return None };
         let [target] = select.targets.as_slice() else { return None };
         let Expr::Call(call) = &target.value else { return None };
-        let plain = select.from.is_empty()
-            && select.filter.is_none()
+        let plain = select.filter.is_none()
+            && select.group_by.is_empty()
+            && select.having.is_none()
+            && select.distinct == Distinct::None
+            && query.limit.is_none()
+            && query.offset.is_none()
+            && query.order_by.is_empty()
+            && query.locking.is_empty()
             && query.with.is_none()
             && matches!(call.name.schema(), None | Some("pg_catalog"))
             && builtin(call.name.last(), call.arguments.len()) == Some(Behaviour::SetVal);
-        if !plain {
-            return None;
-        }
+        let from = match select.from.as_slice() {
+            _ if !plain => return None,
+            [] => None,
+            // It is called once, for what is made of all rows.
+            [From::Table { .. }] if call.arguments.iter().skip(1).any(takes_extremes) => {
+                Some(self.text_from(call)?)
+            }
+            _ => return None,
+        };
         self.pin_all = true;
-        let scope = self.opaque_scope();
-        let at = At::new(scope, true);
+        let scope = match from {
+            Some(_) => self.new_scope(None, None, self.nesting > 0),
+            None => self.opaque_scope(),
+        };
+        let at = At::new(scope, from.is_none());
         let sequence = self.sequence_argument(call, at)?;
         let arguments = self.argument_texts(call)?;
         let value = arguments.get(1)?.clone();
+        if from.is_some() {
+            let block = self.open_block(&select.from, scope);
+            self.close_block(None, scope, block);
+        }
         // The value may come from a query: what that reads belongs to the statement.
         call.arguments.iter().skip(1).for_each(|e| self.expr(e, at));
         let effects = &self.effects;
@@ -924,7 +943,22 @@ impl<'a> Analyser<'a> {
             name: sequence.name.clone(),
             value,
             called: arguments.get(2).cloned(),
+            from,
         })
+    }
+
+    /// The text from FROM on, if that follows a call.
+    fn text_from(&self, call: &Call) -> Option<String> {
+        let tokens = self.tokens();
+        let mut i = tokens.iter().position(|t| t.start == call.at as usize)?;
+        while tokens.get(i)?.kind != TokenKind::Byte(b'(') {
+            i += 1;
+        }
+        let from = super::freeze::closing(&tokens, i)? + 1;
+        let is_from = tokens.get(from).is_some_and(|t| t.kind == TokenKind::Word && self.word(t) == "from");
+        let is_end = |token: &&Token| token.kind != TokenKind::Byte(b';');
+        let end = tokens.iter().rfind(is_end)?.end;
+        is_from.then(|| self.sql.get(tokens[from].start..end).map(str::to_owned))?
     }
 
     /// The texts of a call's arguments.
@@ -966,6 +1000,16 @@ impl<'a> Analyser<'a> {
         self.scopes[scope].entries.push(entry);
         scope
     }
+}
+
+/// Whether an expression is made of a table's least or greatest value, and so one for all of its rows.
+fn takes_extremes(expr: &Expr) -> bool {
+    let mut found = false;
+    super::sameness::each_call(expr, &mut |call| {
+        let plain = call.over.is_none() && matches!(call.name.schema(), None | Some("pg_catalog"));
+        found |= plain && call.arguments.len() == 1 && matches!(call.name.last(), "max" | "min");
+    });
+    found
 }
 
 fn reset(name: Option<&str>) -> Kind {

@@ -34,7 +34,7 @@ impl Session {
         statement: &Statement,
         portal: Option<&Portal>,
     ) -> Result<Done, ClientError> {
-        let Kind::SetVal { schema, name, value, called } = &statement.class.kind else {
+        let Kind::SetVal { schema, name, value, called, from } = &statement.class.kind else {
             return Ok(Done::Failed);
         };
         if !statement.class.rewrite.is_empty() {
@@ -60,9 +60,10 @@ impl Session {
         let text = format!(
             "SELECT given.value AS setval, given.value::text, given.called::text, \
              pg_catalog.has_sequence_privilege({}, 'UPDATE')::text \
-             FROM (SELECT ({value})::bigint AS value, ({})::boolean AS called) AS given",
+             FROM (SELECT ({value})::bigint AS value, ({})::boolean AS called {}) AS given",
             quote(&qualified(schema, name)),
             called.as_deref().unwrap_or("true"),
+            from.as_deref().unwrap_or_default(),
         );
         let access = match portal {
             None => {
