@@ -104,69 +104,82 @@ impl Session {
         if let Some(name) = name {
             self.name_custom(name);
         }
-        match name {
-            Some(name) if is_kept_here(name) => {
-                self.note_setting(name, String::new(), None, false);
-                self.answer_command(portal.is_some(), "RESET");
-                return Ok(Done::Answered);
-            }
-            // The transaction goes on with its lane, which would return to what it began with itself: that knows nothing of
-            // what the client asked for when it connected.
-            Some(name) if self.txn.is_some() => {
-                if let Some(initial) = self.environment.initial_value(name).map(str::to_owned) {
-                    let set = set_command(name, Some(&initial), false);
-                    if self.ask(statement, portal, set.clone(), set).await?.is_none() {
-                        return Ok(Done::Failed);
-                    }
-                    self.note_setting(name, String::new(), None, false);
-                    build::command_complete(&mut self.client.output, "RESET");
-                    return Ok(Done::Answered);
-                }
-                // Or what was set for the role or the database may have changed in between. The transaction goes on with
-                // what its lane has now.
-                if is_meaningful(name) {
-                    let Some(value) = self.set_and_ask(statement, portal, name).await? else {
-                        return Ok(Done::Failed);
-                    };
-                    let command = set_command(name, Some(&value), false);
-                    self.note_setting(name, command, Some(value), false);
-                    build::command_complete(&mut self.client.output, "RESET");
-                    return Ok(Done::Answered);
-                }
-            }
-            None if self.txn.is_some() => {
-                let reset = statement.sql.to_string();
-                if self.ask(statement, portal, reset.clone(), reset).await?.is_none() {
-                    return Ok(Done::Failed);
-                }
-                if let Some(set) = self.environment.initial_command()
-                    && self.run_and_ask(statement, set.clone(), set, 1).await?.is_none()
-                {
-                    return Ok(Done::Failed);
-                }
-                self.note_reset_of_all();
-                build::command_complete(&mut self.client.output, "RESET");
-                return Ok(Done::Answered);
-            }
-            _ => {}
-        }
-        let before = self.environment.clone();
-        if self.txn.is_none() {
+        let before = self.txn.is_none().then(|| self.environment.clone());
+        if before.is_some() {
             // What is no longer valid cannot be set on a lane, and must not be in the way of its reset.
             match name {
                 Some(name) => self.environment.reset(name),
                 None => self.environment.reset_all(),
             }
         }
-        let done = self.run_in_place(statement, portal.is_some(), Some(setting_of(statement))).await?;
-        if done == Done::Failed {
-            self.environment = before;
+        let done = self.reset(statement, portal, name).await;
+        match before {
+            Some(before) if !matches!(done, Ok(Done::Answered)) => self.environment = before,
+            _ => {}
+        }
+        done
+    }
+
+    /// A lane would return to what it began with itself: that knows nothing of what the session began with.
+    async fn reset(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+        name: Option<&str>,
+    ) -> Result<Done, ClientError> {
+        let Some(name) = name else { return self.reset_all(statement, portal).await };
+        if is_kept_here(name) {
+            self.note_setting(name, String::new(), None, false);
+            self.answer_command(portal.is_some(), "RESET");
+            return Ok(Done::Answered);
+        }
+        if let Some(initial) = self.environment.initial_value(name).map(str::to_owned) {
+            let set = set_command(name, Some(&initial), false);
+            if self.ask(statement, portal, set.clone(), set).await?.is_none() {
+                return Ok(Done::Failed);
+            }
+            self.note_setting(name, String::new(), None, false);
+        } else if is_meaningful(name) && self.txn.is_some() {
+            // The transaction goes on with what its lane has now.
+            let Some(value) = self.set_and_ask(statement, portal, name).await? else {
+                return Ok(Done::Failed);
+            };
+            let command = set_command(name, Some(&value), false);
+            self.note_setting(name, command, Some(value), false);
+        } else {
+            let done = self.run_in_place(statement, portal.is_some(), Some(setting_of(statement))).await?;
+            if done != Done::Failed {
+                self.note_setting(name, String::new(), None, false);
+            }
             return Ok(done);
         }
-        match name {
-            Some(name) => self.note_setting(name, String::new(), None, false),
-            None => self.note_reset_of_all(),
+        build::command_complete(&mut self.client.output, "RESET");
+        Ok(Done::Answered)
+    }
+
+    async fn reset_all(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+    ) -> Result<Done, ClientError> {
+        let mut reset = statement.sql.to_string();
+        let mut then = self.environment.initial_command();
+        if self.txn.is_none()
+            && let Some(set) = then.take()
+        {
+            // In one message: clients hear what has changed in the end. A transaction may have to repeat each at its home.
+            reset = format!("{reset}\n; {set}");
         }
+        if self.ask(statement, portal, reset.clone(), reset).await?.is_none() {
+            return Ok(Done::Failed);
+        }
+        if let Some(set) = then
+            && self.run_and_ask(statement, set.clone(), set, 1).await?.is_none()
+        {
+            return Ok(Done::Failed);
+        }
+        self.note_reset_of_all();
+        build::command_complete(&mut self.client.output, "RESET");
         Ok(Done::Answered)
     }
 
