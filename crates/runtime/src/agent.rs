@@ -29,6 +29,8 @@ use crate::standing::Reason;
 const GROUP_MAX: usize = 256;
 /// Bytes of records after which a database transaction is not made longer.
 const GROUP_LEN: usize = 1024 * 1024;
+/// Commits that are sent before any answer is read: between two such pipelines, what is prepared can be forgotten.
+const PIPELINE_MAX: u64 = 1_024;
 /// Statements of which an agent remembers how they can be put together.
 const FORMS_MAX: usize = 1_000;
 /// Bytes of output after which a pipeline is sent on.
@@ -416,8 +418,9 @@ impl Agent {
         let mut retried = None;
         let mut group_max = GROUP_MAX;
         while next <= to {
-            match self.apply_pipeline(lane, forms, next, to, group_max).await {
-                Ok(()) => return Ok(()),
+            let until = Csn(to.0.min(next.0.saturating_add(PIPELINE_MAX - 1)));
+            match self.apply_pipeline(lane, forms, next, until, group_max).await {
+                Ok(()) => next = until.next(),
                 Err((applied, error @ (ApplyError::Refused { .. } | ApplyError::Differs { .. })))
                     if group_max > 1 || retried != Some(applied) =>
                 {
