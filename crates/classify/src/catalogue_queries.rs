@@ -7,14 +7,12 @@ use crate::name_types::name_type_oids;
 pub const CATALOGUE_SETUP: &str = "SET LOCAL search_path = pg_catalog; SET LOCAL jit = off";
 
 /// The settings with which a server begins every session, before those of its role and database (which [`catalogue_query`]
-/// reads): rows of name and value. A superuser must ask, outside of transactions; one is left open if it fails.
+/// reads): rows of name and value. A superuser must ask, on a session that has set nothing and asked for nothing when it
+/// began. Where its role or database say something, the server's own is in its files.
 ///
-/// It is answered alike on any session, whatever was set there and for its role: settings return to what the session began
-/// with, which is undone at the end, and where that was the role's or the database's, as it may have been when the session
-/// began, the server's own is in its files. Of what onecopy asks for when it connects (source `client`) nothing is said.
 /// The search path is always known, since it decides which tables a statement means: sessions set it, so that the files
 /// may change meanwhile.
-pub const SERVER_SETTINGS_QUERY: &str = "BEGIN; RESET ALL;
+pub const SERVER_SETTINGS_QUERY: &str = "
 SELECT s.name, s.value
 FROM (SELECT g.name,
              CASE WHEN g.source IN ('global', 'database', 'user', 'database user') THEN coalesce(
@@ -28,8 +26,7 @@ FROM (SELECT g.name,
       WHERE g.source IN ('configuration file', 'command line', 'environment variable', 'global', 'database', 'user', 'database user')
          OR g.name = 'search_path') s
 WHERE s.value IS NOT NULL
-ORDER BY s.name;
-ROLLBACK";
+ORDER BY s.name";
 
 /// The query for a server of a version (`server_version_num`): one row with one column of type text.
 #[must_use]

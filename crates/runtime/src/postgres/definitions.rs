@@ -26,14 +26,8 @@ pub async fn read(lane: &mut Lane, plain: &mut Lane) -> Result<Catalogue, LaneEr
 }
 
 /// The settings with which the server begins every session.
-async fn server_settings(lane: &mut Lane) -> Result<Vec<DefaultSetting>, LaneError> {
-    let rows = match lane.query(SERVER_SETTINGS_QUERY).await {
-        Err(error) if error.is_database() => {
-            lane.roll_back().await?;
-            return Err(error);
-        }
-        read => read?,
-    };
+async fn server_settings(plain: &mut Lane) -> Result<Vec<DefaultSetting>, LaneError> {
+    let rows = plain.query(SERVER_SETTINGS_QUERY).await?;
     let of_row = |row: Vec<Option<String>>| {
         let mut values = row.into_iter().map(Option::unwrap_or_default);
         Some(DefaultSetting { role: None, name: values.next()?, value: values.next()? })

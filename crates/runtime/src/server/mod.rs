@@ -218,7 +218,16 @@ impl Shared {
                     continue;
                 }
                 let Ok(mut lent) = pool.lend(&self.agent).await else { continue };
-                match self.read_definitions_on(&pool.connector, &mut lent.lane, restarted).await {
+                let mut plain = match pool.connector.connect_plain(&self.agent).await {
+                    Ok(plain) => plain,
+                    // Nothing is in the way of definitions, but of another connection.
+                    Err(error) => {
+                        tracing::warn!(%error, "connect to read definitions; trying again");
+                        pool.give_back(&self.agent, lent);
+                        continue;
+                    }
+                };
+                match self.read_definitions_on(&mut lent.lane, &mut plain, restarted).await {
                     Ok(catalogue) => {
                         pool.give_back(&self.agent, lent);
                         return (catalogue, Csn(told));
@@ -261,13 +270,12 @@ impl Shared {
 
     async fn read_definitions_on(
         &self,
-        connector: &Connector,
         lane: &mut crate::lane::Lane,
+        plain: &mut crate::lane::Lane,
         restarted: &[(String, String)],
     ) -> Result<onecopy_classify::Catalogue, crate::lane::LaneError> {
-        let mut plain = connector.connect_plain(&self.agent).await?;
         lane.command("SET lock_timeout = '200ms'").await?;
-        let catalogue = definitions::read(lane, &mut plain).await?;
+        let catalogue = definitions::read(lane, plain).await?;
         *self.sequence_names.lock() = definitions::names(&catalogue);
         let known = self.classifier.catalogue();
         for (sequence, definition, name) in definitions::sequences(lane, &catalogue).await? {

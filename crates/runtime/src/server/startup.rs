@@ -372,8 +372,9 @@ fn startup_environment(start: &Start, catalogue: &Catalogue, user: &str) -> Resu
         if begins.contains(&setting.name.to_ascii_lowercase().as_str())
             && let Some((what, _)) = forbidden_setting(&setting.name, Some(&setting.value))
         {
-            let hint = format!("Undo it: ALTER ROLE or ALTER DATABASE ... RESET {}.", setting.name);
-            return Err(Failure::unsupported(format!("{what} for a role or a database"), hint));
+            let hint =
+                format!("Undo it: ALTER ROLE, ALTER DATABASE or ALTER SYSTEM ... RESET {}.", setting.name);
+            return Err(Failure::unsupported(format!("{what} as a default of sessions"), hint));
         }
     }
     for (name, value) in settings.iter_mut().filter(|(name, _)| is_kept_here(name)) {

@@ -32,8 +32,8 @@ struct Setting {
 }
 
 impl Environment {
-    /// Of a new session: what its role and database begin with, as far as it changes the meaning of statements or is
-    /// heeded here, and what its startup packet asked for. A lane may have begun before somebody changed the former.
+    /// Of a new session: what the server's files, its database and its role say, as far as it changes the meaning of statements
+    /// or is heeded here, and what its startup packet asked for. Lanes know nothing of either.
     pub fn of_startup(catalogue: &Catalogue, user: &str, asked: &[(String, String)]) -> Environment {
         let mut environment = Environment::default();
         let begins = catalogue.settings.iter().filter(|setting| {
