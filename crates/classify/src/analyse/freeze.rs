@@ -2,6 +2,7 @@
 
 use super::expr::At;
 use super::numbering::{Numbers, counted_end};
+use super::sameness::strip_casts;
 use super::{Analyser, Resolved};
 use crate::ast::{Call, ClockKind, Expr, Literal, Name, Target};
 use crate::lexer::{Layout, Token, TokenKind, tokens};
@@ -358,19 +359,12 @@ impl<'a> Analyser<'a> {
 
     /// The sequence that a call's only argument names by a literal.
     pub(super) fn sequence_argument(&mut self, call: &'a Call, at: At) -> Option<usize> {
-        let literal = match call.arguments.first()? {
-            Expr::Cast { value, .. } => value,
-            other => other,
-        };
-        let literal = match literal {
-            // pg_get_expr() shows 'name'::text::regclass for late binding.
-            Expr::Cast { value, .. } => value,
-            other => other,
-        };
-        if let Expr::Call(call) = literal {
+        // pg_get_expr() shows 'name'::text::regclass for late binding.
+        let name = strip_casts(call.arguments.first()?);
+        if let Expr::Call(call) = name {
             return self.serial_sequence(call, at);
         }
-        let text = self.pinned_text(literal, at)?;
+        let text = self.pinned_text(name, at)?;
         self.sequence_named(text)
     }
 
@@ -394,11 +388,7 @@ impl<'a> Analyser<'a> {
 
     /// A text literal, on which the class depends.
     fn pinned_text(&mut self, expr: &'a Expr, at: At) -> Option<&'a String> {
-        let mut literal = expr;
-        while let Expr::Cast { value, .. } = literal {
-            literal = value;
-        }
-        let Expr::Literal { value: Literal::Text(text), at: place } = literal else { return None };
+        let Expr::Literal { value: Literal::Text(text), at: place } = strip_casts(expr) else { return None };
         if !self.scope_is_body(at.scope) {
             let (index, _) = self.const_at(*place)?;
             self.pinned.insert(index);

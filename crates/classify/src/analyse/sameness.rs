@@ -577,8 +577,7 @@ impl<'a> Analyser<'a> {
 }
 
 /// Whether what the functions of a query yield goes to the client, and nowhere else: `SELECT f(1), g($1)` and
-/// `SELECT * FROM f(1)`.
-/// A column of a function's row may be another function's call, as `is_called` tells by its name.
+/// `SELECT * FROM f(1)`. A column of a function's row may be another function's call, as `is_called` tells by its name.
 pub(super) fn shows_calls_only(query: &Query, is_called: impl Fn(&str) -> bool) -> bool {
     let Body::Select(select) = &query.body else { return false };
     let plain =
@@ -598,7 +597,7 @@ pub(super) fn shows_calls_only(query: &Query, is_called: impl Fn(&str) -> bool) 
     plain && from && select.filter.is_none() && select.targets.iter().all(is_plain_call)
 }
 
-fn strip_casts(mut expr: &Expr) -> &Expr {
+pub(super) fn strip_casts(mut expr: &Expr) -> &Expr {
     while let Expr::Cast { value, .. } = expr {
         expr = value;
     }

@@ -907,7 +907,7 @@ impl<'a> Analyser<'a> {
             _ if !plain => return None,
             [] => None,
             // It is called once, for what is made of all rows.
-            [From::Table { .. }] if call.arguments.iter().skip(1).any(takes_extremes) => {
+            [From::Table { .. }] if call.arguments.iter().skip(1).any(|e| self.takes_extremes(e)) => {
                 Some(self.text_from(call)?)
             }
             _ => return None,
@@ -947,6 +947,21 @@ impl<'a> Analyser<'a> {
         })
     }
 
+    /// Whether an expression is made of a table's least or greatest value, and so one for all of its rows.
+    fn takes_extremes(&self, expr: &Expr) -> bool {
+        let mut found = false;
+        super::sameness::each_call(expr, &mut |call| {
+            let is_of_user =
+                || self.catalogue().functions_named(&call.name, self.context.search_path).next().is_some();
+            found |= call.over.is_none()
+                && matches!(call.name.schema(), None | Some("pg_catalog"))
+                && matches!(call.name.last(), "max" | "min")
+                && call.arguments.len() == 1
+                && !is_of_user();
+        });
+        found
+    }
+
     /// The text from FROM on, if that follows a call.
     fn text_from(&self, call: &Call) -> Option<String> {
         let tokens = self.tokens();
@@ -956,8 +971,8 @@ impl<'a> Analyser<'a> {
         }
         let from = super::freeze::closing(&tokens, i)? + 1;
         let is_from = tokens.get(from).is_some_and(|t| t.kind == TokenKind::Word && self.word(t) == "from");
-        let is_end = |token: &&Token| token.kind != TokenKind::Byte(b';');
-        let end = tokens.iter().rfind(is_end)?.end;
+        let belongs = |token: &&Token| token.kind != TokenKind::Byte(b';');
+        let end = tokens.iter().rfind(belongs)?.end;
         is_from.then(|| self.sql.get(tokens[from].start..end).map(str::to_owned))?
     }
 
@@ -1000,16 +1015,6 @@ impl<'a> Analyser<'a> {
         self.scopes[scope].entries.push(entry);
         scope
     }
-}
-
-/// Whether an expression is made of a table's least or greatest value, and so one for all of its rows.
-fn takes_extremes(expr: &Expr) -> bool {
-    let mut found = false;
-    super::sameness::each_call(expr, &mut |call| {
-        let plain = call.over.is_none() && matches!(call.name.schema(), None | Some("pg_catalog"));
-        found |= plain && call.arguments.len() == 1 && matches!(call.name.last(), "max" | "min");
-    });
-    found
 }
 
 fn reset(name: Option<&str>) -> Kind {

@@ -10,6 +10,7 @@ use onecopy_classify::name_types::shows_number;
 use onecopy_classify::{CaptureColumn, CaptureOp, CapturePlan};
 use onecopy_wire::Format;
 
+use super::calls::boolean;
 use crate::errors::Failure;
 
 /// Types whose text and binary form is the same under all settings and on all servers.
@@ -96,7 +97,7 @@ pub fn loss(plan: &CapturePlan, format: Format, settings: &[(String, String)]) -
     {
         return Some(failure(column, "the rounded floats", "RESET extra_float_digits before it."));
     }
-    let reads_nulls = value("array_nulls").is_none_or(|on| is_true(on.trim()));
+    let reads_nulls = value("array_nulls").is_none_or(|on| boolean(on) == Some(true));
     if !reads_nulls
         && let Some(column) = plan
             .columns
@@ -106,12 +107,6 @@ pub fn loss(plan: &CapturePlan, format: Format, settings: &[(String, String)]) -
         return Some(failure(column, "NULL in arrays", "RESET array_nulls before it."));
     }
     None
-}
-
-/// Whether a server reads a text as true.
-fn is_true(text: &str) -> bool {
-    let text = text.to_ascii_lowercase();
-    !text.is_empty() && (text == "on" || text == "1" || "true".starts_with(&text) || "yes".starts_with(&text))
 }
 
 /// Why new rows cannot be shipped in which an OID stands in the place of a name, since their home has no object of that number:

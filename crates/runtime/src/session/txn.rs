@@ -315,6 +315,25 @@ mod tests {
         Write { rows: Some(1), ..Write::new(What::Text(sql.to_owned())) }
     }
 
+    fn savepoint(txn: &Txn) -> Savepoint {
+        Savepoint {
+            name: "s".to_owned(),
+            writes: txn.writes.len(),
+            writes_bytes: txn.writes_bytes,
+            read_only: false,
+            refuses_writes: false,
+            write_settings: txn.write_settings.clone(),
+            constraints_set: txn.constraints_set.clone(),
+            local_settings: Vec::new(),
+            environment: Environment::default(),
+            told: Vec::new(),
+            notifications: 0,
+            listens: 0,
+            portals: 0,
+            locks: 0,
+        }
+    }
+
     fn settings(settings: &[(&str, &str)]) -> Settings {
         settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     }
@@ -353,22 +372,8 @@ mod tests {
         let mut txn = Txn::new(TxnId(1), true, 0, &Environment::default());
         txn.note_writes(vec![write("kept")], Settings::default());
         let bytes = txn.writes_bytes;
-        txn.savepoints.push(Savepoint {
-            name: "s".to_owned(),
-            writes: txn.writes.len(),
-            writes_bytes: bytes,
-            read_only: false,
-            refuses_writes: false,
-            write_settings: txn.write_settings.clone(),
-            constraints_set: Vec::new(),
-            local_settings: Vec::new(),
-            environment: Environment::default(),
-            told: Vec::new(),
-            notifications: 0,
-            listens: 0,
-            portals: 0,
-            locks: 0,
-        });
+        let savepoint = savepoint(&txn);
+        txn.savepoints.push(savepoint);
         txn.note_writes(vec![write("undone")], settings(&[("TimeZone", "UTC")]));
         assert!(txn.writes_bytes > bytes);
         txn.return_writes_to(0);
@@ -381,22 +386,8 @@ mod tests {
         let mut txn = Txn::new(TxnId(1), true, 0, &Environment::default());
         let path = |path| settings(&[("search_path", path)]);
         txn.note_constraints("SET CONSTRAINTS one DEFERRED".to_owned(), path("a"));
-        txn.savepoints.push(Savepoint {
-            name: "s".to_owned(),
-            writes: txn.writes.len(),
-            writes_bytes: txn.writes_bytes,
-            read_only: false,
-            refuses_writes: false,
-            write_settings: txn.write_settings.clone(),
-            constraints_set: txn.constraints_set.clone(),
-            local_settings: Vec::new(),
-            environment: Environment::default(),
-            told: Vec::new(),
-            notifications: 0,
-            listens: 0,
-            portals: 0,
-            locks: 0,
-        });
+        let savepoint = savepoint(&txn);
+        txn.savepoints.push(savepoint);
         txn.note_writes(vec![write("undone")], path("a"));
         txn.note_constraints("SET CONSTRAINTS undone DEFERRED".to_owned(), path("a"));
         txn.return_writes_to(0);
