@@ -214,6 +214,10 @@ section_with_defaults! {
         /// The size in bytes of a result that must be held back until its transaction is decided; beyond, the
         /// statement fails with 54000.
         held_result_bytes_max: u64 = 64 << 20, in 0..=64 << 30;
+        /// Writes that some replica in service has not applied, as far as they are kept in memory, in bytes; what is beyond is
+        /// read from the commit log. A replica that is so far behind and stuck at one commit for seconds, because
+        /// somebody else's session on it holds a lock, leaves service, and comes back when it has applied that.
+        unapplied_bytes_max: u64 = 256 << 20, in 1 << 16..=64 << 30;
         /// Advisory locks that all sessions together may hold; further ones are refused with 53200.
         advisory_locks_max: u32 = 100_000, in 1..=100_000_000;
         /// Notifications that wait for one listening session, which takes none while it has a transaction open, in

@@ -108,6 +108,7 @@ fn limits(config: &Config) -> Limits {
         message_bytes_max: bytes(limits.statement_bytes_max),
         transaction_bytes_max: bytes(limits.transaction_bytes_max),
         held_result_bytes_max: bytes(limits.held_result_bytes_max),
+        unapplied_bytes_max: bytes(limits.unapplied_bytes_max),
         advisory_locks_max: count(limits.advisory_locks_max),
         notifications_bytes_max: bytes(limits.notifications_bytes_max),
         idle_in_transaction_timeout_ms: limits.idle_in_transaction_timeout_ms,

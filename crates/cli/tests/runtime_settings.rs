@@ -55,6 +55,7 @@ connections_max = 6
 statement_bytes_max = 7000
 transaction_bytes_max = 80_000
 held_result_bytes_max = 9
+unapplied_bytes_max = 160_000
 advisory_locks_max = 14
 notifications_bytes_max = 15_000
 query_wait_timeout_ms = 10
@@ -98,6 +99,7 @@ tls = \"disable\"
     assert_eq!((limits.lanes_per_replica_max, limits.connect_timeout_ms), (5, 11));
     assert_eq!((limits.connections_max, limits.message_bytes_max), (6, 7000));
     assert_eq!((limits.transaction_bytes_max, limits.held_result_bytes_max), (80_000, 9));
+    assert_eq!(limits.unapplied_bytes_max, 160_000);
     assert_eq!((limits.advisory_locks_max, limits.notifications_bytes_max), (14, 15_000));
     assert_eq!((limits.wait_timeout_ms, limits.idle_in_transaction_timeout_ms), (10, 12));
     assert_eq!(limits.startup_timeout_ms, 130);

@@ -109,6 +109,8 @@ pub struct Recovered {
     pub tail: Option<Tail>,
     /// Payloads that were not decided, and never will be.
     pub undecided: Vec<Undecided>,
+    /// Commits that it holds and that never happen.
+    pub annulled: Vec<Csn>,
 }
 
 /// A log's figures.
@@ -189,6 +191,7 @@ impl Log {
                     records: recovery.records(),
                     tail: recovery.tail,
                     undecided: recovery.undecided.clone(),
+                    annulled: recovery.annulled.clone(),
                 };
                 (Engine::resume(recovery, options.settings, &mut effects), recovered)
             }
@@ -202,6 +205,7 @@ impl Log {
                     records: 0,
                     tail: None,
                     undecided: Vec::new(),
+                    annulled: Vec::new(),
                 };
                 (Engine::begin(genesis, options.settings, &mut effects), recovered)
             }

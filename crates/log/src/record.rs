@@ -128,6 +128,8 @@ impl Kind {
     pub const MAINTENANCE: Kind = Kind(5);
     /// A leader took over: its epoch is the record's.
     pub const EPOCH: Kind = Kind(6);
+    /// A commit that was decided and that no replica can apply: it never happens.
+    pub const ANNULMENT: Kind = Kind(7);
 
     /// The log's own: everything before this frame is on stable storage, and nothing follows yet.
     pub(crate) const MARK: Kind = Kind(0xF0);
@@ -150,6 +152,7 @@ impl fmt::Display for Kind {
             Kind::RESERVATION => f.write_str("reservation"),
             Kind::MAINTENANCE => f.write_str("maintenance"),
             Kind::EPOCH => f.write_str("epoch"),
+            Kind::ANNULMENT => f.write_str("annulment"),
             Kind::MARK => f.write_str("mark"),
             Kind::SEAL => f.write_str("seal"),
             Kind(other) => write!(f, "kind {other}"),
@@ -219,11 +222,25 @@ impl Record {
         Record { kind, epoch, csn: Csn(0), payload: None, body }
     }
 
+    /// Commit `csn`, which stands earlier in the log, never happens. `reason` is for people.
+    #[must_use]
+    pub fn annulment(epoch: Epoch, csn: Csn, reason: &str) -> Record {
+        let mut body = BytesMut::with_capacity(8 + reason.len());
+        body.put_u64_le(csn.0);
+        body.put_slice(reason.as_bytes());
+        Record::other(Kind::ANNULMENT, epoch, body.freeze())
+    }
+
     /// Bytes that the record takes in a segment.
     #[must_use]
     pub fn frame_len(&self) -> u64 {
         frame_len(self.body.len())
     }
+}
+
+/// The commit that an annulment of this body, with or without padding, is about.
+pub(crate) fn annulled_by(body: &[u8]) -> Option<Csn> {
+    Some(Csn(u64::from_le_bytes(*body.first_chunk()?)))
 }
 
 /// A record that was read, with its place.

@@ -16,6 +16,7 @@ use crate::medium::{Medium, read_header};
 use crate::planted::{Bug, planted};
 use crate::record::{
     Defect, FrameHeader, HeaderDefect, Kind, LogId, SEGMENT_HEADER_LEN, SegmentHeader, SegmentNo, Seq,
+    annulled_by,
 };
 use crate::scan::{Remains, Window, search};
 
@@ -142,6 +143,8 @@ pub struct Recovery {
     pub tail: Option<Tail>,
     /// Payloads whose transaction was not decided. None of them ever will be.
     pub undecided: Vec<Undecided>,
+    /// Commits that never happen, in the order in which that was decided.
+    pub annulled: Vec<Csn>,
 }
 
 impl Recovery {
@@ -190,7 +193,12 @@ pub fn recover<M: Medium>(medium: &mut M) -> Result<Option<Recovery>, RecoverErr
     let live = live_segments(&headers);
     check_void(medium, &headers, &live)?;
 
-    let mut scan = Scan { catalog: Catalog::new(&live[0]), synced: first.synced, window: Window::new() };
+    let mut scan = Scan {
+        catalog: Catalog::new(&live[0]),
+        synced: first.synced,
+        window: Window::new(),
+        annulled: Vec::new(),
+    };
     let mut tail = None;
     let mut live_len = live.len();
     for (nth, header) in live.iter().enumerate() {
@@ -208,7 +216,8 @@ pub fn recover<M: Medium>(medium: &mut M) -> Result<Option<Recovery>, RecoverErr
     catalog.forget_undecided();
     let is_void = |number: &SegmentNo| live[..live_len].iter().all(|header| header.number != *number);
     let void = numbers.iter().copied().filter(is_void).collect();
-    Ok(Some(Recovery { catalog, synced: scan.synced, highest, void, tail, undecided }))
+    let annulled = scan.annulled;
+    Ok(Some(Recovery { catalog, synced: scan.synced, highest, void, tail, undecided, annulled }))
 }
 
 fn read_headers<M: Medium>(
@@ -293,6 +302,7 @@ struct Scan {
     catalog: Catalog,
     synced: Seq,
     window: Window,
+    annulled: Vec<Csn>,
 }
 
 impl Scan {
@@ -337,8 +347,11 @@ impl Scan {
                 return Ok(None);
             }
             let read = self.window.frame(medium, segment, stamp, at.offset, file_len);
-            let header = match read.map_err(read_error)? {
-                Ok(Some(frame)) => frame.header,
+            let (header, annulled) = match read.map_err(read_error)? {
+                Ok(Some(frame)) if frame.header.kind == Kind::ANNULMENT => {
+                    (frame.header, annulled_by(frame.body))
+                }
+                Ok(Some(frame)) => (frame.header, None),
                 Ok(None) => break (Defect::Missing, None),
                 Err(defect) => break (defect, None),
             };
@@ -351,6 +364,7 @@ impl Scan {
             }
             self.check_order(&header)?;
             self.catalog.add_record(&header);
+            self.annulled.extend(annulled);
         };
         let at = self.catalog.end();
         let offset = if own.is_some() { behind_own_frame(at.offset) } else { at.offset };

@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use onecopy_core::{Csn, Event, ReplicaId};
+use onecopy_log::{AppendError, Seq};
 use onecopy_wire::WireError;
 use onecopy_wire::backend::{Backend, ErrorFields, row_count};
 use onecopy_wire::frontend::build;
 
 use crate::ancestry::Stranger;
+use crate::annulments::{self, Annulments, Standing, Verdict};
 use crate::bulk::{self, Form, Forms, Many, Step};
 use crate::clock::Stopwatch;
-use crate::exclusions::{Exclusions, Verdict};
+use crate::errors::Failure;
+use crate::exclusions::{self, Exclusions};
 use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
@@ -42,6 +45,8 @@ const PRUNE_PAUSE: Duration = Duration::from_secs(1);
 const RESERVATION_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 const RECONNECT_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
+/// So often it is looked whether a run of commits that is being applied keeps more waiting than memory has room for.
+const STUCK_PAUSE: Duration = Duration::from_secs(5);
 /// So often may one commit fail before the replica serves again only with that commit.
 const FAILURES_MAX: u32 = 3;
 
@@ -51,6 +56,10 @@ pub trait History: Send + Sync {
     fn read(&self, csn: Csn) -> std::io::Result<Option<(u64, Bytes)>>;
     /// Whether the decisions continue what a replica contains.
     fn check(&self, position: &Position) -> Result<(), Stranger>;
+    /// Has the log say that a commit never happens, in the record at this place.
+    fn annul(&self, csn: Csn, reason: &str) -> Result<Seq, AppendError>;
+    /// Whether a record is durable.
+    fn is_durable(&self, seq: Seq) -> bool;
 }
 
 /// The agent of one replica.
@@ -67,6 +76,8 @@ pub struct Agent {
     pub retention: Arc<Retention>,
     /// Whose contents are wrong: until that is noted on a replica it does not serve, whatever else happens.
     pub exclusions: Arc<Exclusions>,
+    /// Commits that no replica can apply.
+    pub annulments: Arc<Annulments>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +92,12 @@ enum ApplyError {
     Missing(Csn),
     #[error("commit {csn}: read the commit log: {source}")]
     Log { csn: Csn, source: std::io::Error },
+    #[error("commit {0} is being annulled")]
+    InDoubt(Csn),
+    #[error(
+        "commit {0} has kept it for seconds, and more commits wait than limits.unapplied_bytes_max allows; a session that is not onecopy's may hold a lock there: pg_locks and pg_stat_activity tell"
+    )]
+    Stuck(Csn),
     #[error("commit {csn}: {}: {}", fields.code.as_str(), fields.message)]
     Refused { csn: Csn, fields: Box<ErrorFields> },
     #[error("commit {csn}: a write affected {found:?} rows here and {expected:?} at its home")]
@@ -114,6 +131,8 @@ impl ApplyError {
             ApplyError::Missing(csn)
             | ApplyError::Record { csn, .. }
             | ApplyError::Log { csn, .. }
+            | ApplyError::InDoubt(csn)
+            | ApplyError::Stuck(csn)
             | ApplyError::Refused { csn, .. }
             | ApplyError::Differs { csn, .. }
             | ApplyError::Diverged { csn, .. } => Some(*csn),
@@ -132,6 +151,7 @@ impl ApplyError {
             ApplyError::NotFenced(_) => Reason::SessionsRemain,
             ApplyError::Ill(Ill::Silent(_)) => Reason::Silent,
             ApplyError::Suspected(_) => Reason::ConnectionLost,
+            ApplyError::Stuck(_) => Reason::Stuck,
             _ if self.failing().is_some() || matches!(self, ApplyError::Wire(_)) => Reason::RecordFails,
             _ if was_up => Reason::ConnectionLost,
             _ => Reason::Unreachable,
@@ -158,9 +178,11 @@ impl Setbacks {
     fn note(&mut self, error: &ApplyError) -> Duration {
         if let Some(csn) = error.failing() {
             let before = self.failing.filter(|(known, _)| *known == csn).map_or(0, |(_, times)| times);
-            self.failing = Some((csn, before + 1));
+            // In service it would only be stuck again.
+            let times = if matches!(error, ApplyError::Stuck(_)) { FAILURES_MAX } else { before + 1 };
+            self.failing = Some((csn, times));
         }
-        let pause = if self.must_apply().is_some() { RECONNECT_MAX } else { self.pause };
+        let pause = self.pause;
         self.pause = (pause * 2).min(RECONNECT_MAX);
         pause
     }
@@ -217,13 +239,21 @@ impl Agent {
             let was_up = self.pool.is_up();
             self.pool.close();
             self.retention.leave(self.replica);
+            let must_apply = setbacks.must_apply();
             let pause = setbacks.note(&error);
-            let detail = match setbacks.failing {
+            let mut detail = match setbacks.failing {
                 Some((csn, times)) if error.failing() == Some(csn) => {
                     format!("{error} (tried {times} times)")
                 }
                 _ => error.to_string(),
             };
+            // Out of service it was fenced, so that nothing is under way there but what it has just refused.
+            if !was_up
+                && let ApplyError::Refused { csn, ref fields } = error
+                && must_apply == Some(csn)
+            {
+                detail.extend(self.refuse(csn, fields.clone()).await);
+            }
             let detail = match error {
                 ApplyError::Gone(_) => detail,
                 _ if self.retention.may_lack(self.replica) => format!(
@@ -242,6 +272,39 @@ impl Agent {
             }
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// This replica, out of service, cannot apply a commit. If none can, it is annulled; else returns what else to say.
+    async fn refuse(&self, csn: Csn, fields: Box<ErrorFields>) -> Option<String> {
+        if !annulments::is_lasting(fields.code) {
+            return None;
+        }
+        let reason = format!("{}: {}", fields.code.as_str(), fields.message);
+        let failure = Failure::of_lane(&LaneError::Database(fields));
+        match self.annulments.refuse(self.replica, csn, failure, self.scheduler.contained()) {
+            Verdict::Keep => None,
+            Verdict::Await(others) => Some(format!(
+                "; it is rolled back if every replica refuses it, which has not been heard of {}",
+                others.join(", ")
+            )),
+            Verdict::Annul => {
+                tracing::error!(%csn, reason, "no replica can apply the commit, and none has it: it is rolled back");
+                if let Err(error) = self.annul(csn, &reason).await {
+                    tracing::error!(%csn, %error, "note in the commit log that the commit is rolled back");
+                }
+                None
+            }
+        }
+    }
+
+    async fn annul(&self, csn: Csn, reason: &str) -> Result<(), AppendError> {
+        let seq = self.history.annul(csn, reason)?;
+        while !self.history.is_durable(seq) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Its client must not hear of a commit from the first replica that passes over it.
+        self.annulments.confirm(csn, |failure| self.scheduler.annul(csn, failure));
+        Ok(())
     }
 
     async fn serve(&self, setbacks: &mut Setbacks) -> Result<std::convert::Infallible, ApplyError> {
@@ -292,14 +355,25 @@ impl Agent {
         })?;
         let mut position = progress::read(lane).await?.ok_or(ApplyError::NoSchema)?;
         if position.log_id != self.log_id {
+            self.annulments.stand_apart(self.replica);
             return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });
         }
-        let differs = position.differs.take().or_else(|| self.exclusions.reason(self.replica));
-        if let Some(reason) = differs {
+        if let Some(reason) = position.differs.take() {
+            self.annulments.stand_apart(self.replica);
             return Err(ApplyError::Excluded(reason));
         }
-        self.history.check(&position)?;
-        self.retention.enter(self.replica, position.csn)?;
+        if let Some(reason) = self.exclusions.reason(self.replica) {
+            return Err(ApplyError::Excluded(reason));
+        }
+        let checked = self.history.check(&position);
+        if let Err(Stranger::Ahead { .. } | Stranger::Forked { .. }) = &checked {
+            self.annulments.stand_apart(self.replica);
+        }
+        checked?;
+        self.retention
+            .enter(self.replica, position.csn)
+            .inspect_err(|_| self.annulments.stand_apart(self.replica))?;
+        self.annulments.take_back(self.replica);
         let mut forms = Forms::default();
         let mut known_changes = self.pool.definitions_changed();
         if let Some(csn) = setbacks.must_apply()
@@ -307,6 +381,7 @@ impl Agent {
         {
             self.apply_run(lane, &mut forms, position.csn.next(), csn).await?;
             position.csn = csn;
+            setbacks.reached(csn);
         }
         queue.clear();
         self.pool.open(lane.backend.pid);
@@ -336,7 +411,7 @@ impl Agent {
                         known_changes = changes;
                         forget(lane, &mut forms).await?;
                     }
-                    self.apply_run(lane, &mut forms, from, to).await?;
+                    self.apply_in_service(lane, &mut forms, from, to).await?;
                     to
                 }
                 // A replica that executes everything itself has nothing to apply, but rows to prune all the same.
@@ -393,16 +468,37 @@ impl Agent {
         };
         match self.exclusions.decide(self.replica, serves) {
             None => {}
-            Some(Verdict::Keep(difference)) => {
+            Some(exclusions::Verdict::Keep(difference)) => {
                 tracing::error!(replica = %self.name, difference, "the last replica in service differs from what was executed elsewhere; it goes on serving");
             }
-            Some(Verdict::Exclude(difference)) => {
+            Some(exclusions::Verdict::Exclude(difference)) => {
                 tracing::error!(replica = %self.name, difference, "replica differs from the others; it stays out of service until it is copied anew from one of them");
                 progress::exclude(lane, &difference).await?;
                 self.exclusions.noted(self.replica);
             }
         }
         Ok(())
+    }
+
+    /// Applies a run, but does not let the others' commits wait for it without bound.
+    async fn apply_in_service(
+        &self,
+        lane: &mut Lane,
+        forms: &mut Forms,
+        from: Csn,
+        to: Csn,
+    ) -> Result<(), ApplyError> {
+        let mut applied = std::pin::pin!(self.apply_run(lane, forms, from, to));
+        loop {
+            tokio::select! {
+                biased;
+                applied = &mut applied => return applied,
+                () = tokio::time::sleep(STUCK_PAUSE) => {}
+            }
+            if self.scheduler.is_full_behind(to) {
+                return Err(ApplyError::Stuck(self.applied().next()));
+            }
+        }
     }
 
     /// Applies a run; what fails is tried once more from a clean transaction, one record at a time and with everything
@@ -523,9 +619,11 @@ impl Agent {
             }
         };
         let len = writes.body.len();
-        let record = match writes.record {
-            Some(record) => record,
-            None => {
+        let record = match (self.annulments.standing(csn), writes.record) {
+            (Standing::Annulled, _) => Arc::default(),
+            (Standing::InDoubt, _) => return Err(ApplyError::InDoubt(csn)),
+            (Standing::Valid, Some(record)) => record,
+            (Standing::Valid, None) => {
                 let record = Record::decode(writes.body);
                 Arc::new(record.map_err(|source| ApplyError::Record { csn, source })?)
             }

@@ -29,6 +29,7 @@ mod stream;
 
 mod agent;
 mod ancestry;
+mod annulments;
 mod bulk;
 mod exclusions;
 mod health;

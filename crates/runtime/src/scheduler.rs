@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
+use crate::errors::Failure;
 use crate::lane::SocketHandle;
 use crate::notifications::{Channels, Notification};
 use crate::record::Record;
@@ -30,16 +31,50 @@ use crate::scheduled::{Errand, Everywhere, Rest, Spread};
 /// What the core wants of the session that carries a transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Directive {
-    Execute { op: OpId, replica: ReplicaId, how: How, hold: bool },
-    Release { op: OpId, replica: ReplicaId },
-    Revalidate { replica: ReplicaId, how: How },
-    Leave { replica: ReplicaId },
-    Finish { op: OpId, replica: Option<ReplicaId> },
-    Withdraw { op: OpId },
-    Refuse { op: OpId, reason: Refusal },
-    CommitAt { replica: ReplicaId, csn: Csn },
-    Acknowledge { op: OpId, csn: Csn },
-    Values { op: OpId, values: SmallVec<[Option<i64>; 2]> },
+    Execute {
+        op: OpId,
+        replica: ReplicaId,
+        how: How,
+        hold: bool,
+    },
+    Release {
+        op: OpId,
+        replica: ReplicaId,
+    },
+    Revalidate {
+        replica: ReplicaId,
+        how: How,
+    },
+    Leave {
+        replica: ReplicaId,
+    },
+    Finish {
+        op: OpId,
+        replica: Option<ReplicaId>,
+    },
+    Withdraw {
+        op: OpId,
+    },
+    Refuse {
+        op: OpId,
+        reason: Refusal,
+    },
+    CommitAt {
+        replica: ReplicaId,
+        csn: Csn,
+    },
+    Acknowledge {
+        op: OpId,
+        csn: Csn,
+    },
+    /// It was decided, and is rolled back all the same, everywhere: no replica could commit it.
+    Annul {
+        failure: Arc<Failure>,
+    },
+    Values {
+        op: OpId,
+        values: SmallVec<[Option<i64>; 2]>,
+    },
 }
 
 /// Where a session finds its directives.
@@ -233,6 +268,16 @@ pub struct Writes {
     pub record: Option<Arc<Record>>,
 }
 
+impl Writes {
+    /// Bytes that they take in memory, about.
+    fn len(&self) -> usize {
+        let record = if self.record.is_some() { self.body.len() } else { 0 };
+        WRITES_LEN + self.body.len() + record
+    }
+}
+
+/// Bytes of one decision in memory beside its body.
+const WRITES_LEN: usize = 200;
 /// Longer records are kept in memory only as they are logged, not once more.
 const RECORD_LEN_KEPT: usize = 64 * 1024;
 
@@ -256,9 +301,46 @@ struct State {
     everywhere: Option<Box<Everywhere>>,
     /// Notifications of transactions that are about to end well.
     notifications: HashMap<TxnId, Vec<Notification>>,
-    /// Decisions that some replica may still have to apply.
-    recent: BTreeMap<Csn, Writes>,
+    recent: Recent,
+    /// The last commit that any replica has contained since the start.
+    contained: Csn,
+    /// Commits that replicas pass over, and what to tell their clients.
+    annulled: HashMap<Csn, Arc<Failure>>,
     next_txn: u64,
+}
+
+/// The last decisions that some replica may still have to apply, as many as fit; the log has the others.
+struct Recent {
+    writes: BTreeMap<Csn, Writes>,
+    len: usize,
+    len_max: usize,
+}
+
+impl Recent {
+    fn insert(&mut self, csn: Csn, writes: Writes) {
+        self.len += writes.len();
+        self.writes.insert(csn, writes);
+        while self.len > self.len_max && self.drop_first(Csn(u64::MAX)) {}
+    }
+
+    fn forget(&mut self, up_to: Csn) {
+        while self.drop_first(up_to) {}
+    }
+
+    /// Whether so much was decided after this commit that memory is about full of it.
+    fn is_full_behind(&self, csn: Csn) -> bool {
+        let first = self.writes.first_key_value().map(|(first, _)| *first);
+        first.is_some_and(|first| first > csn) && self.len > self.len_max / 2
+    }
+
+    /// Whether there was one up to this commit.
+    fn drop_first(&mut self, up_to: Csn) -> bool {
+        let Some(first) = self.writes.first_entry().filter(|first| *first.key() <= up_to) else {
+            return false;
+        };
+        self.len -= first.remove().len();
+        true
+    }
 }
 
 /// One served database.
@@ -290,6 +372,7 @@ impl Scheduler {
         decisions: Box<dyn Decisions>,
         reserve: Box<dyn Fn(TableId, i64) -> Bytes + Send + Sync>,
         channels: Arc<Channels>,
+        unapplied_bytes_max: usize,
     ) -> Scheduler {
         let is_everywhere = protocol.writes() == WritesAt::Everywhere;
         let everywhere = is_everywhere.then(|| Box::new(Everywhere::new(replicas)));
@@ -302,7 +385,9 @@ impl Scheduler {
             armed: HashMap::new(),
             everywhere,
             notifications: HashMap::new(),
-            recent: BTreeMap::new(),
+            recent: Recent { writes: BTreeMap::new(), len: 0, len_max: unapplied_bytes_max },
+            contained: Csn(0),
+            annulled: HashMap::new(),
             next_txn: 1,
         };
         let (timers, timers_set) = mpsc::unbounded_channel();
@@ -476,6 +561,9 @@ impl Scheduler {
         let mut outbox = Outbox::default();
         let mut decided = None;
         let mut effects = std::mem::take(&mut state.effects);
+        if let Event::Applied { csn, .. } | Event::ReplicaUp { applied: csn, .. } = event {
+            state.contained = state.contained.max(csn);
+        }
         if let Some(everywhere) = &mut state.everywhere {
             let rest = everywhere.notice(&event, &mut outbox.errands);
             self.carry_out_rest(state, rest, &mut outbox);
@@ -539,10 +627,13 @@ impl Scheduler {
                 }
                 _ => outbox.post(state, txn, Directive::CommitAt { replica, csn }),
             },
-            Effect::Acknowledge { txn, op, csn } => {
-                self.publish(state, txn);
-                outbox.post(state, txn, Directive::Acknowledge { op, csn });
-            }
+            Effect::Acknowledge { txn, op, csn } => match state.annulled.remove(&csn) {
+                None => {
+                    self.publish(state, txn);
+                    outbox.post(state, txn, Directive::Acknowledge { op, csn });
+                }
+                Some(failure) => outbox.post(state, txn, Directive::Annul { failure }),
+            },
             Effect::Values { txn, op, values } => outbox.post(state, txn, Directive::Values { op, values }),
             Effect::Append { csn, decision } => {
                 let writes = match decision {
@@ -605,16 +696,29 @@ impl Scheduler {
         }
     }
 
-    /// The writes of a recent decision.
+    /// The writes of a recent decision; `None` if they are to be read from the log.
     pub fn recent(&self, csn: Csn) -> Option<Writes> {
-        self.state.lock().recent.get(&csn).cloned()
+        self.state.lock().recent.writes.get(&csn).cloned()
+    }
+
+    /// Whether so much was decided after this commit that memory is about full of it.
+    pub fn is_full_behind(&self, csn: Csn) -> bool {
+        self.state.lock().recent.is_full_behind(csn)
     }
 
     /// Drops bodies that every replica contains; an absent replica reads them from the log.
     pub fn forget_recent(&self, up_to: Csn) {
-        let mut state = self.state.lock();
-        let keep = state.recent.split_off(&up_to.next());
-        state.recent = keep;
+        self.state.lock().recent.forget(up_to);
+    }
+
+    /// The last commit that any replica has contained since the start.
+    pub fn contained(&self) -> Csn {
+        self.state.lock().contained
+    }
+
+    /// From now on replicas pass over this commit: its client, if it waits, is told this instead.
+    pub fn annul(&self, csn: Csn, failure: Arc<Failure>) {
+        self.state.lock().annulled.insert(csn, failure);
     }
 
     pub fn status(&self) -> Status {
@@ -651,8 +755,14 @@ mod tests {
         let appended = Appended::default();
         let protocol = onecopy_core::protocol::by_name("onecopy", replicas, Csn(0)).unwrap();
         let decisions = Box::new(appended.clone());
-        let scheduler =
-            Scheduler::new(protocol, replicas, decisions, Box::new(|_, _| Bytes::new()), Arc::default());
+        let scheduler = Scheduler::new(
+            protocol,
+            replicas,
+            decisions,
+            Box::new(|_, _| Bytes::new()),
+            Arc::default(),
+            1_000,
+        );
         let access = [Access::new(Item::table(TableId(1)), Mode::Exclusive)].into_iter().collect();
         let statement = Statement { class: ClassId(1), kind: StatementKind::Write, access, last_use: None };
         scheduler.handle(Event::ReplicaUp { replica: R0, applied: Csn(0) });
@@ -683,6 +793,39 @@ mod tests {
         let (scheduler, appended) = self::scheduler();
         scheduler.handle_with_writes(T1, Writes::default(), commit);
         assert_eq!(*appended.0.lock(), [Csn(1)]);
+    }
+
+    #[test]
+    fn newest_writes_are_kept_in_memory_as_far_as_they_fit() {
+        let writes = |len| Writes { body: Bytes::from(vec![0; len]), record: None };
+        let mut recent = Recent { writes: BTreeMap::new(), len: 0, len_max: 1_000 };
+        let kept = |recent: &Recent| recent.writes.keys().map(|csn| csn.0).collect::<Vec<_>>();
+        (1..=3).for_each(|csn| recent.insert(Csn(csn), writes(100)));
+        assert_eq!(kept(&recent), [1, 2, 3]);
+        recent.insert(Csn(4), writes(500));
+        assert_eq!((kept(&recent), recent.len), (vec![3, 4], 1_000));
+        assert_eq!([2, 3].map(|csn| recent.is_full_behind(Csn(csn))), [true, false]);
+        recent.forget(Csn(3));
+        assert_eq!((kept(&recent), recent.len), (vec![4], 700));
+        recent.insert(Csn(5), writes(5_000));
+        assert_eq!((kept(&recent), recent.len), (vec![], 0));
+        assert!(!recent.is_full_behind(Csn(4)));
+    }
+
+    #[test]
+    fn client_of_a_commit_that_is_annulled_is_told_so_when_a_replica_has_passed_over_it() {
+        let (scheduler, _) = scheduler();
+        let mail = Arc::<Mail>::default();
+        scheduler.adopt(T1, &mail);
+        scheduler.handle_with_writes(T1, Writes::default(), Event::Commit { txn: T1, op: OpId(1) });
+        scheduler.handle(Event::Durable { csn: Csn(1) });
+        assert_eq!(mail.take(T1), Some(Directive::CommitAt { replica: R0, csn: Csn(1) }));
+        scheduler.handle(Event::HomeLost { txn: T1, replica: R0 });
+        let failure = Arc::new(Failure::outdated());
+        scheduler.annul(Csn(1), failure.clone());
+        assert_eq!((mail.take(T1), scheduler.contained()), (None, Csn(0)));
+        scheduler.handle(Event::Applied { replica: R0, csn: Csn(1) });
+        assert_eq!((mail.take(T1), scheduler.contained()), (Some(Directive::Annul { failure }), Csn(1)));
     }
 
     #[test]

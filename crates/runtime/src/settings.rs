@@ -114,6 +114,8 @@ pub struct Limits {
     pub transaction_bytes_max: usize,
     /// Bytes of a result that must be held until a commit is decided; more is refused with 54000.
     pub held_result_bytes_max: usize,
+    /// Bytes of decided writes that are kept in memory for replicas that have not applied them.
+    pub unapplied_bytes_max: usize,
     /// Advisory locks that all sessions together may hold; more are refused with 53200.
     pub advisory_locks_max: usize,
     /// Bytes of notifications that wait for one listening session; beyond it, the session ends.

@@ -19,6 +19,8 @@ pub enum Reason {
     SessionsRemain,
     /// A commit cannot be applied to it.
     RecordFails,
+    /// A commit has waited there for too long, for somebody who is not onecopy.
+    Stuck,
     /// Its contents differ from those of the others.
     Differs,
     /// It follows another commit log.
@@ -41,6 +43,7 @@ impl Reason {
             Reason::ConnectionLost => "connection_lost",
             Reason::SessionsRemain => "sessions_remain",
             Reason::RecordFails => "record_fails",
+            Reason::Stuck => "stuck",
             Reason::Differs => "differs",
             Reason::OtherLog => "other_log",
             Reason::OtherHistory => "other_history",

@@ -370,6 +370,40 @@ fn log_is_cut_behind_what_replicas_have_flushed_and_one_that_needs_more_stays_ou
     again.stop();
 }
 
+#[test]
+fn replica_on_which_a_stranger_holds_a_lock_leaves_service_before_what_waits_fills_the_memory() {
+    let Trusting { _dir, cluster, configuration } =
+        Trusting::start_with_log(2, "[limits]\nunapplied_bytes_max = 65_536\n");
+    let serving = Serving::start(&configuration);
+    let dsn = configuration.dsn();
+    let homes = || [0, 1].map(|at| number(&status(&configuration)["replicas"][at]["home_statements"]));
+    answer(&dsn, "CREATE TABLE t (id serial PRIMARY KEY, s text)");
+    let before = homes();
+    answer(&dsn, "INSERT INTO t (s) VALUES ('first')");
+    // A replica that is behind is nobody's home.
+    let other = if homes()[0] > before[0] { 1 } else { 0 };
+    let server = cluster.server(other).dsn();
+    let lock = "BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(600)";
+    let mut stranger = Command::new("psql").args(["-X", "-q", "-d", &server, "-c", lock]).spawn().unwrap();
+    let locked =
+        "SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND mode = 'AccessExclusiveLock'";
+    wait_until("the table is locked", || answer(&server, locked) == "1");
+    let insert = format!("INSERT INTO t (s) VALUES ('{}')", "x".repeat(1_000));
+    (0..100).for_each(|_| drop(answer(&dsn, &insert)));
+    wait_until("it is out of service", || {
+        status(&configuration)["replicas"][other]["out_because"] == "stuck"
+    });
+    answer(&dsn, &insert);
+    assert_eq!(answer(&dsn, "SELECT count(*) FROM t"), "102");
+
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'BEGIN; LOCK%'";
+    answer(&server, end);
+    stranger.wait().unwrap();
+    wait_until("it serves again", || status(&configuration)["replicas"][other]["state"] == "up");
+    wait_until("it has everything", || answer(&server, "SELECT count(*) FROM t") == "102");
+    serving.stop();
+}
+
 /// The sessions by which onecopy is known on a server.
 const SESSIONS: &str = "SELECT array_agg(pid ORDER BY pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1868771952 AND objid = 0";
 

@@ -16,7 +16,7 @@ fn replica(dir: &Path, index: usize) -> Value {
     json(dir, &["status"])["replicas"][index].clone()
 }
 
-fn are_up(dir: &Path) -> bool {
+pub(super) fn are_up(dir: &Path) -> bool {
     let status = json(dir, &["status"]);
     status["replicas"].as_array().unwrap().iter().all(|replica| replica["state"] == "up")
 }

@@ -1,6 +1,7 @@
 //! `onecopy up` as a process: what it starts, what it writes, and that nothing is left of it.
 
 mod advisory_locks;
+mod annulled;
 mod applications;
 mod bad_input;
 mod bookkeeping;

@@ -135,6 +135,24 @@ fn a_log_that_cannot_be_repaired_does_not_open() {
 }
 
 #[test]
+fn a_start_knows_which_commits_are_annulled() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (log, begun, _) = open(folder.path(), None);
+    assert_eq!(begun.annulled, []);
+    for csn in 1..=3 {
+        log.append(commit(csn)).expect("admitted");
+    }
+    for csn in [3, 1] {
+        log.append(Record::annulment(Epoch(1), Csn(csn), "23514: no")).expect("admitted");
+    }
+    log.append(commit(4)).expect("admitted");
+    assert_eq!(log.close(), Ok(()));
+    drop(log);
+    let (_log, recovered, _heard) = open(folder.path(), None);
+    assert_eq!((recovered.annulled, recovered.last), (vec![Csn(3), Csn(1)], Csn(4)));
+}
+
+#[test]
 fn a_hook_that_panics_stops_the_log_as_our_bug() {
     let folder = tempfile::tempdir().expect("a folder");
     let (tell, heard) = channel();

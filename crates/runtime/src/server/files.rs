@@ -116,6 +116,7 @@ mod tests {
             message_bytes_max: 1,
             transaction_bytes_max: 1,
             held_result_bytes_max: 1,
+            unapplied_bytes_max: 1,
             advisory_locks_max: 1,
             notifications_bytes_max: 1,
             idle_in_transaction_timeout_ms: 0,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_core::{Csn, Epoch, Event, ReplicaId};
-use onecopy_log::{AppendError, Fault, Log, PayloadId, Record as LogRecord};
+use onecopy_log::{AppendError, Fault, Log, PayloadId, Record as LogRecord, Seq};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
@@ -21,6 +21,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::advisory::AdvisoryLocks;
 use crate::agent::{Agent, History};
 use crate::ancestry::{self, Stranger};
+use crate::annulments::Annulments;
 use crate::classifier::Classifier;
 use crate::clock::Stopwatch;
 use crate::errors::ServeError;
@@ -352,6 +353,7 @@ impl Decisions for LogDecisions {
 
 struct LogHistory {
     log: Arc<Log>,
+    epoch: Epoch,
     /// Catching up reads in order: the reader is kept.
     reader: Mutex<Option<(Csn, onecopy_log::Reader)>>,
 }
@@ -388,6 +390,14 @@ impl History for LogHistory {
 
     fn check(&self, position: &Position) -> Result<(), Stranger> {
         ancestry::check(&self.log, position)
+    }
+
+    fn annul(&self, csn: Csn, reason: &str) -> Result<Seq, AppendError> {
+        self.log.append(LogRecord::annulment(self.epoch, csn, reason))
+    }
+
+    fn is_durable(&self, seq: Seq) -> bool {
+        self.log.durable().seq >= seq
     }
 }
 
@@ -445,7 +455,10 @@ async fn start(
         .map_err(|error| ServeError::Settings(error.to_string()))?;
     let reserve = definitions::reservation(prepared.sequence_names.clone());
     let channels = Arc::<Channels>::default();
-    let scheduler = Arc::new(Scheduler::new(protocol, count, Box::new(decisions), reserve, channels.clone()));
+    let unapplied_bytes_max = settings.limits.unapplied_bytes_max;
+    let scheduler =
+        Scheduler::new(protocol, count, Box::new(decisions), reserve, channels.clone(), unapplied_bytes_max);
+    let scheduler = Arc::new(scheduler);
     prepared.durable.connect(&scheduler);
     tokio::spawn(scheduler.clone().run_timers());
     for (sequence, definition) in &prepared.sequences {
@@ -456,7 +469,8 @@ async fn start(
         password: settings.agent_password.clone(),
         customs: CustomNames::default(),
     };
-    let history = Arc::new(LogHistory { log: prepared.log.clone(), reader: Mutex::new(None) });
+    let (log, epoch) = (prepared.log.clone(), Epoch(prepared.epoch));
+    let history = Arc::new(LogHistory { log, epoch, reader: Mutex::new(None) });
     let timeout = Duration::from_millis(settings.limits.connect_timeout_ms);
     let object_ids = Arc::<ObjectIds>::default();
     let pools: Vec<Arc<Pool>> = settings
@@ -479,6 +493,8 @@ async fn start(
         .collect();
     let retention = Arc::new(Retention::new(count, prepared.first));
     let exclusions = Arc::new(Exclusions::new(count));
+    let names = settings.replicas.iter().map(|replica| replica.name.clone()).collect();
+    let annulments = Arc::new(Annulments::new(names, prepared.annulled));
     for pool in &pools {
         let agent = Agent {
             replica: pool.replica,
@@ -491,6 +507,7 @@ async fn start(
             epoch: prepared.epoch,
             retention: retention.clone(),
             exclusions: exclusions.clone(),
+            annulments: annulments.clone(),
         };
         tokio::spawn(agent.run());
     }

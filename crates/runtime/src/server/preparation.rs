@@ -38,6 +38,8 @@ pub struct Prepared {
     pub end: Csn,
     /// The first commit that the log holds.
     pub first: Csn,
+    /// Commits in it that never happen.
+    pub annulled: Vec<Csn>,
     pub catalogue: Catalogue,
     pub sequences: Vec<(TableId, SequenceDefinition)>,
     pub sequence_names: SequenceNames,
@@ -149,6 +151,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
         secret,
         end: recovered.last,
         first: recovered.first,
+        annulled: recovered.annulled,
         catalogue,
         sequences,
         sequence_names,

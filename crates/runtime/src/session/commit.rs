@@ -184,17 +184,21 @@ impl Session {
                 }
                 Directive::Leave { replica } => self.leave(replica).await,
                 Directive::Refuse { reason, .. } => {
-                    let failure = Failure::of_refusal(reason, Cancelled::Timeout);
-                    if let Some(txn) = self.txn.as_mut() {
-                        txn.over = true;
-                    }
-                    self.environment_rolled_back();
-                    failure.put(&mut self.client.output, Severity::Error);
-                    return Ok(Done::Failed);
+                    return Ok(self.commit_failed(&Failure::of_refusal(reason, Cancelled::Timeout)));
                 }
+                Directive::Annul { failure } => return Ok(self.commit_failed(&failure)),
                 other => tracing::debug!(?other, "while committing: ignoring"),
             }
         }
+    }
+
+    fn commit_failed(&mut self, failure: &Failure) -> Done {
+        if let Some(txn) = self.txn.as_mut() {
+            txn.over = true;
+        }
+        self.environment_rolled_back();
+        failure.put(&mut self.client.output, Severity::Error);
+        Done::Failed
     }
 
     /// Rolls the open transaction back.

@@ -313,13 +313,9 @@ impl Session {
                 }
                 Directive::Refuse { op, reason } => {
                     let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
-                    self.drop_held();
-                    if let Some(txn) = self.txn.as_mut() {
-                        txn.over = true;
-                    }
-                    self.fail(&Failure::of_refusal(reason, cancelled));
-                    return Ok(Ran::Failed);
+                    return Ok(self.given_up(&Failure::of_refusal(reason, cancelled)));
                 }
+                Directive::Annul { failure } => return Ok(self.given_up(&failure)),
                 Directive::CommitAt { replica, csn } => self.commit_at(id, replica, csn).await,
                 Directive::Acknowledge { .. } => {
                     self.release_held();
@@ -334,6 +330,16 @@ impl Session {
                 Directive::Release { .. } | Directive::Values { .. } => {}
             }
         }
+    }
+
+    /// The transaction is over, for this reason.
+    fn given_up(&mut self, failure: &Failure) -> Ran {
+        self.drop_held();
+        if let Some(txn) = self.txn.as_mut() {
+            txn.over = true;
+        }
+        self.fail(failure);
+        Ran::Failed
     }
 
     /// Whether a statement is under today's definitions what it was under those by which it was classified: most changes
