@@ -224,6 +224,8 @@ struct Unit {
     /// Expected rows of each command in it; the outer `None` is a command of ours that need not be compared.
     expected: VecDeque<Option<Option<u64>>>,
     commands: usize,
+    /// Roles may have other names when it is applied.
+    changes_roles: bool,
     failure: Option<ApplyError>,
 }
 
@@ -599,6 +601,9 @@ impl Agent {
             match (unit.failure, &failure) {
                 (None, None) => {
                     *applied = unit.to;
+                    if unit.changes_roles {
+                        self.pool.note_roles_changed();
+                    }
                     self.scheduler.handle(Event::Applied { replica: self.replica, csn: unit.to });
                 }
                 (Some(error), None) => failure = Some(error),
@@ -645,7 +650,7 @@ impl Agent {
             forget(lane, forms).await?;
         }
         let mut writes = group.iter().flat_map(|(_, record)| &record.writes);
-        if writes.any(may_change_types) {
+        if writes.any(Write::may_change_types) {
             // Parameters may have other types from somewhere in its middle on.
             forms.clear();
         } else if first {
@@ -665,7 +670,8 @@ impl Agent {
     ) -> Result<Unit, ApplyError> {
         let from = group.first().map_or(Csn(0), |(csn, _)| *csn);
         let to = group.last().map_or(Csn(0), |(csn, _)| *csn);
-        let mut unit = Unit { to, expected: VecDeque::new(), commands: 0, failure: None };
+        let changes_roles = group.iter().any(|(_, record)| record.writes.iter().any(Write::may_change_roles));
+        let mut unit = Unit { to, expected: VecDeque::new(), commands: 0, changes_roles, failure: None };
         let Some((_, first)) = group.first() else { return Ok(unit) };
         self.send_own(lane, &mut unit, "BEGIN")?;
         if let Some(command) = settings_command(&first.settings) {
@@ -753,7 +759,7 @@ impl Agent {
             build::copy_done(&mut lane.output);
         }
         unit.expected.push_back(Some(write.rows));
-        if may_change_types(write) {
+        if write.may_change_types() {
             // A prepared statement keeps the types that its parameters had when it was prepared.
             self.send_own(lane, unit, "DEALLOCATE ALL")?;
             lane.unprepare_all();
@@ -855,19 +861,6 @@ fn settings_hash(settings: &[(String, String)]) -> u64 {
         return 0;
     }
     hash_of(&settings)
-}
-
-/// Whether a write may change definitions: its text begins with none of the words that only change rows, or settings.
-fn may_change_types(write: &Write) -> bool {
-    let sql = match &write.what {
-        What::Text(sql) => sql.as_str(),
-        What::Prepared { sql, .. } => sql,
-        What::Copy { .. } => return false,
-    };
-    let word = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("");
-    !["insert", "update", "delete", "merge", "select", "with", "set"]
-        .iter()
-        .any(|known| word.eq_ignore_ascii_case(known))
 }
 
 /// Reads the answers of one unit up to its ReadyForQuery.

@@ -138,6 +138,11 @@ pub struct Lane {
     pub generation: u64,
     /// The transaction that was the last on it has changed definitions: what is prepared may be so by those of its own.
     pub has_own_definitions: bool,
+    /// So does its open transaction with roles, maybe: it gives or takes names of them.
+    pub changes_roles: bool,
+    /// How often roles had changed on the replica when it was opened: a server goes on with a session whose role has lost its
+    /// name, and what that writes nobody can repeat.
+    pub roles: u64,
     /// Numbers of the statements prepared on it, by which they are named.
     prepared: HashMap<StatementKey, u32>,
     /// Those that the server keeps and nobody uses any more.
@@ -195,6 +200,8 @@ impl Lane {
             read_under: 0,
             generation: 0,
             has_own_definitions: false,
+            changes_roles: false,
+            roles: 0,
             prepared: HashMap::new(),
             forgotten: Vec::new(),
             prepared_count: 0,

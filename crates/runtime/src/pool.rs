@@ -39,6 +39,8 @@ pub struct Pool {
     object_ids: Arc<ObjectIds>,
     /// So many commits of transactions that were executed on the replica have changed definitions.
     definitions_changed: AtomicU64,
+    /// So many commits that the replica contains may have changed the names of roles.
+    roles_changed: AtomicU64,
 }
 
 /// Lanes by user, the one last used at the end.
@@ -92,7 +94,15 @@ impl Pool {
             agent,
             object_ids,
             definitions_changed: AtomicU64::new(0),
+            roles_changed: AtomicU64::new(0),
         }
+    }
+
+    /// A commit may have changed the names of roles: only lanes that are opened from now on are used. To be noted before the
+    /// core hears that the replica contains it.
+    pub fn note_roles_changed(&self) {
+        self.roles_changed.fetch_add(1, Ordering::Release);
+        self.close_idle();
     }
 
     /// A transaction that was executed on the replica has changed definitions and committed. To be noted before the core
@@ -154,7 +164,11 @@ impl Pool {
         };
         // A lane of an earlier incarnation is closed by being dropped.
         std::iter::from_fn(|| found(lanes).map(|at| lanes.remove(at)))
-            .find(|lane| lane.incarnation == incarnation)
+            .find(|lane| lane.incarnation == incarnation && lane.roles == self.roles())
+    }
+
+    fn roles(&self) -> u64 {
+        self.roles_changed.load(Ordering::Acquire)
     }
 
     async fn open_lane(
@@ -166,6 +180,7 @@ impl Pool {
         if !self.is_up() {
             return Err(LaneError::Closed);
         }
+        let roles = self.roles();
         let mut opened = self.open_checked(who, incarnation).await;
         // Whatever the server says, it says it after a crash, or while it is being fenced. Only what is registered is ended
         // from now on.
@@ -177,6 +192,7 @@ impl Pool {
         }
         let mut lane = opened?;
         lane.incarnation = incarnation;
+        lane.roles = roles;
         lane.object_ids = Some(LaneIds::new(self.object_ids.clone(), self.replica, incarnation));
         lane.permit = Some(permit);
         Ok(lane)
@@ -254,7 +270,7 @@ impl Pool {
         {
             let mut idle = self.idle[self.worker()].lock();
             // Looked at in here: whoever fences the replica counts on, and then closes what is idle.
-            if !self.is_current(&lent) {
+            if !self.is_current(&lent) || lent.lane.roles != self.roles() {
                 drop(idle);
                 return;
             }

@@ -63,6 +63,15 @@ pub enum What {
 }
 
 impl What {
+    /// Its text, unless that is a COPY.
+    fn statement(&self) -> Option<&str> {
+        match self {
+            What::Text(sql) => Some(sql),
+            What::Prepared { sql, .. } => Some(sql),
+            What::Copy { .. } => None,
+        }
+    }
+
     /// A statement to prepare, with what follows the names in a Bind message.
     pub fn prepared(sql: &str, types: &[u32], bind: Bytes) -> What {
         What::Prepared { key: StatementKey::of(sql, types), sql: sql.into(), types: types.into(), bind }
@@ -118,6 +127,26 @@ impl Write {
     /// A write by itself, of which nothing more is known.
     pub fn new(what: What) -> Write {
         Write { what, captured: false, lasts: false, rows: None, reach: None, one_row: false }
+    }
+
+    /// Whether it may change definitions: its text begins with none of the words that only change rows, or settings.
+    pub fn may_change_types(&self) -> bool {
+        let Some(sql) = self.what.statement() else { return false };
+        let word = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("");
+        !["insert", "update", "delete", "merge", "select", "with", "set"]
+            .iter()
+            .any(|known| word.eq_ignore_ascii_case(known))
+    }
+
+    /// Whether it may give or take the name of a role: CREATE, ALTER or DROP of a role, user or group.
+    pub fn may_change_roles(&self) -> bool {
+        let names_one = |sql: &str| {
+            let words = sql.split(|c: char| !c.is_ascii_alphabetic());
+            words
+                .into_iter()
+                .any(|word| ["role", "user", "group"].iter().any(|w| word.eq_ignore_ascii_case(w)))
+        };
+        self.may_change_types() && self.what.statement().is_some_and(names_one)
     }
 
     /// Bytes that this takes in memory and in the log, about.
@@ -230,6 +259,21 @@ mod tests {
     #[test]
     fn what_was_encoded_is_decoded() {
         assert_eq!(Record::decode(record().encode()), Ok(record()));
+    }
+
+    #[test]
+    fn texts_that_may_change_definitions_and_roles_are_told_from_those_that_change_rows() {
+        let text = |sql: &str| Write::new(What::Text(sql.to_owned()));
+        for sql in ["ALTER ROLE a RENAME TO b", "drop user a", "/* */ DROP GROUP a", "DROP ROLE a"] {
+            assert!(text(sql).may_change_roles(), "{sql}");
+        }
+        for sql in ["CREATE TABLE t ()", "  ALTER TABLE t ADD role_name text"] {
+            assert!(text(sql).may_change_types(), "{sql}");
+        }
+        for sql in ["INSERT INTO role DEFAULT VALUES", "  update user SET a = 1", "SELECT role"] {
+            assert!(!text(sql).may_change_types() && !text(sql).may_change_roles(), "{sql}");
+        }
+        assert!(!text("ALTER TABLE t ADD roles text").may_change_roles());
     }
 
     #[test]

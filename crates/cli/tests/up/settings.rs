@@ -528,3 +528,29 @@ fn idle_sessions_end_as_they_ask_and_take_no_lane_with_them() {
         assert_eq!(rows(&replica, lanes).await, "t");
     });
 }
+
+#[test]
+fn session_whose_role_has_lost_its_name_writes_nothing_that_others_could_not_repeat() {
+    block_on(async {
+        let three = Three::start();
+        let admin = connect(&three.file.client.dsn).await;
+        admin
+            .batch_execute("CREATE ROLE app LOGIN; CREATE ROLE gone LOGIN; CREATE TABLE t (id int PRIMARY KEY); GRANT ALL ON t TO PUBLIC")
+            .await
+            .unwrap();
+        let (app, gone) = (three.client_of("app").await, three.client_of("gone").await);
+        // With an idle lane on every server.
+        for id in 0..10 {
+            app.execute("INSERT INTO t VALUES ($1)", &[&id]).await.unwrap();
+            gone.execute("DELETE FROM t WHERE id = $1", &[&id]).await.unwrap();
+            app.query("SELECT count(*) FROM t", &[]).await.unwrap();
+        }
+        admin.batch_execute("ALTER ROLE app RENAME TO renamed; DROP ROLE gone").await.unwrap();
+        for client in [app, gone] {
+            let error = client.execute("INSERT INTO t VALUES (100)", &[]).await.unwrap_err();
+            assert_eq!(error.code().unwrap().code(), "28000", "{error:?}");
+        }
+        admin.batch_execute("INSERT INTO t VALUES (200)").await.unwrap();
+        three.assert_identical();
+    });
+}

@@ -15,7 +15,7 @@ use super::txn::{Lane, Txn};
 use super::{Done, Session};
 use crate::errors::{Cancelled, Failure};
 use crate::lane::{LaneError, is_going_away};
-use crate::record::Record;
+use crate::record::{Record, Write};
 use crate::scheduler::{Directive, Mail, Writes};
 use crate::server::Shared;
 use crate::server::cancel::Whereabouts;
@@ -121,6 +121,9 @@ impl Session {
         self.settle_constraints().await?;
         if let Some(txn) = self.txn.as_mut().filter(|txn| txn.schema_changed) {
             txn.changing = true;
+            if let Some(home) = &mut txn.home {
+                home.lent.lane.changes_roles = txn.writes.iter().any(Write::may_change_roles);
+            }
             self.shared.classifier.begin_change();
         }
         let writes = self.record_of_writes();

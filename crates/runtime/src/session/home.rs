@@ -121,6 +121,9 @@ impl Home<'_> {
                 if lane.lent.lane.has_own_definitions {
                     pool.note_definitions_changed();
                 }
+                if lane.lent.lane.changes_roles {
+                    pool.note_roles_changed();
+                }
                 // If the server has crashed since it answered, it may have lost what it answered.
                 scheduler.handle_if(|| pool.is_current(&lane.lent), Event::Applied { replica, csn });
                 pool.give_back(self.who, lane.lent);
