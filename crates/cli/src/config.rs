@@ -215,8 +215,8 @@ section_with_defaults! {
         /// statement fails with 54000.
         held_result_bytes_max: u64 = 64 << 20, in 0..=64 << 30;
         /// Writes that some replica in service has not applied, as far as they are kept in memory, in bytes; what is beyond is
-        /// read from the commit log. A replica that is so far behind and stuck at one commit for seconds, because
-        /// somebody else's session on it holds a lock, leaves service, and comes back when it has applied that.
+        /// read from the commit log. A replica that is kept by one commit for seconds while more than that is decided,
+        /// since another session on its server holds a lock, leaves service, and comes back when it has applied it.
         unapplied_bytes_max: u64 = 256 << 20, in 1 << 16..=64 << 30;
         /// Advisory locks that all sessions together may hold; further ones are refused with 53200.
         advisory_locks_max: u32 = 100_000, in 1..=100_000_000;

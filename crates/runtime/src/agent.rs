@@ -12,10 +12,9 @@ use onecopy_wire::backend::{Backend, ErrorFields, row_count};
 use onecopy_wire::frontend::build;
 
 use crate::ancestry::Stranger;
-use crate::annulments::{self, Annulments, Standing, Verdict};
+use crate::annulments::{self, Annulments, How, Mistaken, Verdict};
 use crate::bulk::{self, Form, Forms, Many, Step};
-use crate::clock::Stopwatch;
-use crate::errors::Failure;
+use crate::clock::{Deadline, Stopwatch};
 use crate::exclusions::{self, Exclusions};
 use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError, StatementKey};
@@ -45,8 +44,13 @@ const PRUNE_PAUSE: Duration = Duration::from_secs(1);
 const RESERVATION_TIMEOUT: &str = "SET LOCAL lock_timeout = '1s'";
 const RECONNECT_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
-/// So often it is looked whether a run of commits that is being applied keeps more waiting than memory has room for.
+/// So often it is looked whether a commit that is being applied keeps more waiting than memory has room for.
 const STUCK_PAUSE: Duration = Duration::from_secs(5);
+/// For so long, or as long as it takes to refuse a commit, a replica stays by its word that it refuses it.
+const WORD_MIN: Duration = Duration::from_secs(30);
+const WORD_PAUSE: Duration = Duration::from_millis(20);
+/// Characters of why a commit is annulled, in the log.
+const REASON_LEN_MAX: usize = 1024;
 /// So often may one commit fail before the replica serves again only with that commit.
 const FAILURES_MAX: u32 = 3;
 
@@ -78,6 +82,8 @@ pub struct Agent {
     pub exclusions: Arc<Exclusions>,
     /// Commits that no replica can apply.
     pub annulments: Arc<Annulments>,
+    /// Bytes of writes that may wait for one commit of others.
+    pub unapplied_bytes_max: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -94,8 +100,12 @@ enum ApplyError {
     Log { csn: Csn, source: std::io::Error },
     #[error("commit {0} is being annulled")]
     InDoubt(Csn),
+    #[error("commit {csn}: {}: {}", fields.code.as_str(), fields.message)]
+    RefusedForGood { csn: Csn, fields: Box<ErrorFields> },
+    #[error(transparent)]
+    Mistaken(#[from] Mistaken),
     #[error(
-        "commit {0} has kept it for seconds, and more commits wait than limits.unapplied_bytes_max allows; a session that is not onecopy's may hold a lock there: pg_locks and pg_stat_activity tell"
+        "commit {0} has kept it for seconds, and more commits wait than limits.unapplied_bytes_max allows; another session may hold a lock there: pg_locks and pg_stat_activity on its server tell"
     )]
     Stuck(Csn),
     #[error("commit {csn}: {}: {}", fields.code.as_str(), fields.message)]
@@ -134,6 +144,7 @@ impl ApplyError {
             | ApplyError::InDoubt(csn)
             | ApplyError::Stuck(csn)
             | ApplyError::Refused { csn, .. }
+            | ApplyError::RefusedForGood { csn, .. }
             | ApplyError::Differs { csn, .. }
             | ApplyError::Diverged { csn, .. } => Some(*csn),
             _ => None,
@@ -146,7 +157,7 @@ impl ApplyError {
             ApplyError::Diverged { .. } | ApplyError::Excluded(_) => Reason::Differs,
             ApplyError::OtherLog { .. } => Reason::OtherLog,
             ApplyError::Gone(_) => Reason::RecordsGone,
-            ApplyError::Stranger(_) => Reason::OtherHistory,
+            ApplyError::Stranger(_) | ApplyError::Mistaken(_) => Reason::OtherHistory,
             ApplyError::NoSchema => Reason::NoSchema,
             ApplyError::NotFenced(_) => Reason::SessionsRemain,
             ApplyError::Ill(Ill::Silent(_)) => Reason::Silent,
@@ -178,8 +189,12 @@ impl Setbacks {
     fn note(&mut self, error: &ApplyError) -> Duration {
         if let Some(csn) = error.failing() {
             let before = self.failing.filter(|(known, _)| *known == csn).map_or(0, |(_, times)| times);
-            // In service it would only be stuck again.
-            let times = if matches!(error, ApplyError::Stuck(_)) { FAILURES_MAX } else { before + 1 };
+            let comes_again = match error {
+                ApplyError::Stuck(_) => true,
+                ApplyError::Refused { fields, .. } => annulments::is_lasting(fields),
+                _ => false,
+            };
+            let times = if comes_again { (before + 1).max(FAILURES_MAX) } else { before + 1 };
             self.failing = Some((csn, times));
         }
         let pause = self.pause;
@@ -234,6 +249,7 @@ impl Agent {
     pub async fn run(self) {
         let mut setbacks = Setbacks::default();
         loop {
+            let began = Stopwatch::start();
             let error = match self.serve(&mut setbacks).await {
                 Ok(never) => match never {},
                 Err(error) => error,
@@ -241,7 +257,7 @@ impl Agent {
             let was_up = self.pool.is_up();
             self.pool.close();
             self.retention.leave(self.replica);
-            let must_apply = setbacks.must_apply();
+            self.annulments.leave(self.replica);
             let pause = setbacks.note(&error);
             let mut detail = match setbacks.failing {
                 Some((csn, times)) if error.failing() == Some(csn) => {
@@ -249,12 +265,10 @@ impl Agent {
                 }
                 _ => error.to_string(),
             };
-            // Out of service it was fenced, so that nothing is under way there but what it has just refused.
-            if !was_up
-                && let ApplyError::Refused { csn, ref fields } = error
-                && must_apply == Some(csn)
-            {
-                detail.extend(self.refuse(csn, fields.clone()).await);
+            let mut refused = None;
+            if let ApplyError::RefusedForGood { csn, fields } = &error {
+                detail.extend(self.refuse(*csn, fields).await);
+                refused = Some(*csn);
             }
             let detail = match error {
                 ApplyError::Gone(_) => detail,
@@ -272,26 +286,27 @@ impl Agent {
             } else {
                 tracing::debug!(replica = %self.name, %error, "replica stays out of service");
             }
-            tokio::time::sleep(pause).await;
+            match refused {
+                Some(csn) => self.stay_by_word(csn, began.elapsed_ns()).await,
+                None => tokio::time::sleep(pause).await,
+            }
         }
     }
 
     /// This replica, out of service, cannot apply a commit. If none can, it is annulled; else returns what else to say.
-    async fn refuse(&self, csn: Csn, fields: Box<ErrorFields>) -> Option<String> {
-        if !annulments::is_lasting(fields.code) {
-            return None;
-        }
-        let reason = format!("{}: {}", fields.code.as_str(), fields.message);
-        let failure = Failure::of_lane(&LaneError::Database(fields));
-        match self.annulments.refuse(self.replica, csn, failure, self.scheduler.contained()) {
+    async fn refuse(&self, csn: Csn, fields: &ErrorFields) -> Option<String> {
+        match self.annulments.refuse(self.replica, csn, fields, self.scheduler.contained()) {
             Verdict::Keep => None,
             Verdict::Await(others) => Some(format!(
                 "; it is rolled back if every replica refuses it, which has not been heard of {}",
                 others.join(", ")
             )),
             Verdict::Annul => {
+                let message = fields.message.chars().take(REASON_LEN_MAX);
+                let reason = format!("{}: {}", fields.code.as_str(), message.collect::<String>());
                 tracing::error!(%csn, reason, "no replica can apply the commit, and none has it: it is rolled back");
                 if let Err(error) = self.annul(csn, &reason).await {
+                    // The log has failed, and with it the process ends.
                     tracing::error!(%csn, %error, "note in the commit log that the commit is rolled back");
                 }
                 None
@@ -305,8 +320,16 @@ impl Agent {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // Its client must not hear of a commit from the first replica that passes over it.
-        self.annulments.confirm(csn, |failure| self.scheduler.annul(csn, failure));
+        self.annulments.confirm(csn, |reason| self.scheduler.annul(csn, reason));
         Ok(())
+    }
+
+    /// Does not try a commit again that it has refused, until the others have had the time to do so, too.
+    async fn stay_by_word(&self, csn: Csn, took_ns: u64) {
+        let deadline = Deadline::after(WORD_MIN.max(Duration::from_nanos(took_ns)));
+        while !deadline.has_passed() && self.annulments.how(csn) != How::Never {
+            tokio::time::sleep(WORD_PAUSE).await;
+        }
     }
 
     async fn serve(&self, setbacks: &mut Setbacks) -> Result<std::convert::Infallible, ApplyError> {
@@ -324,9 +347,15 @@ impl Agent {
             reason = queue.suspected() => ApplyError::Suspected(reason),
             ill = health::watch(probe, silence) => ill.into(),
         };
-        // Who was interrupted has left answers behind on the connection: then the next one is for this.
-        let is_interrupted = matches!(error, ApplyError::Suspected(_) | ApplyError::Ill(_));
-        if self.exclusions.reason(self.replica).is_some() && !is_interrupted {
+        // Others have left answers behind on the connection: then the next one is for this.
+        let is_clean = matches!(
+            error,
+            ApplyError::Refused { .. }
+                | ApplyError::Differs { .. }
+                | ApplyError::Diverged { .. }
+                | ApplyError::Excluded(_)
+        );
+        if self.exclusions.reason(self.replica).is_some() && is_clean {
             match health::answered(self.exclude(&mut lane), silence).await {
                 Some(Ok(())) => {}
                 Some(Err(lost)) => {
@@ -360,6 +389,9 @@ impl Agent {
             self.annulments.stand_apart(self.replica);
             return Err(ApplyError::OtherLog { found: position.log_id, expected: self.log_id.clone() });
         }
+        self.scheduler.note_contained(position.csn);
+        // From here on what is annulled is annulled without this replica's having committed it, or is found below.
+        self.annulments.enter(self.replica);
         if let Some(reason) = position.differs.take() {
             self.annulments.stand_apart(self.replica);
             return Err(ApplyError::Excluded(reason));
@@ -367,21 +399,26 @@ impl Agent {
         if let Some(reason) = self.exclusions.reason(self.replica) {
             return Err(ApplyError::Excluded(reason));
         }
-        let checked = self.history.check(&position);
-        if let Err(Stranger::Ahead { .. } | Stranger::Forked { .. }) = &checked {
-            self.annulments.stand_apart(self.replica);
-        }
-        checked?;
-        self.retention
-            .enter(self.replica, position.csn)
-            .inspect_err(|_| self.annulments.stand_apart(self.replica))?;
-        self.annulments.take_back(self.replica);
+        let (first, passed_over) = progress::passed_over(lane).await?;
+        let fits = || -> Result<(), ApplyError> {
+            self.history.check(&position)?;
+            self.retention.enter(self.replica, position.csn)?;
+            let first = first.max(self.retention.first());
+            Ok(self.annulments.check(&passed_over, first, position.csn)?)
+        };
+        fits().inspect_err(|error| {
+            if !matches!(error, ApplyError::Stranger(Stranger::Unreadable(_))) {
+                self.annulments.stand_apart(self.replica);
+            }
+        })?;
         let mut forms = Forms::default();
         let mut known_changes = self.pool.definitions_changed();
         if let Some(csn) = setbacks.must_apply()
             && position.csn < csn
         {
-            self.apply_run(lane, &mut forms, position.csn.next(), csn).await?;
+            if let Err(error) = self.apply_run(lane, &mut forms, position.csn.next(), csn).await {
+                return Err(self.judge(lane, error).await);
+            }
             position.csn = csn;
             setbacks.reached(csn);
         }
@@ -427,6 +464,21 @@ impl Agent {
             if securing.is_due() {
                 self.secure(lane, &mut securing).await?;
             }
+        }
+    }
+
+    /// Out of service the replica is fenced, so that nothing is under way there but what it has just refused. It has refused
+    /// that for good if it could pass over it.
+    async fn judge(&self, lane: &mut Lane, error: ApplyError) -> ApplyError {
+        match error {
+            ApplyError::Refused { csn, fields } if annulments::is_lasting(&fields) => {
+                match could_pass_over(lane, csn).await {
+                    Ok(true) => ApplyError::RefusedForGood { csn, fields },
+                    Ok(false) => ApplyError::Refused { csn, fields },
+                    Err(error) => error.into(),
+                }
+            }
+            error => error,
         }
     }
 
@@ -490,15 +542,19 @@ impl Agent {
         from: Csn,
         to: Csn,
     ) -> Result<(), ApplyError> {
-        let mut applied = std::pin::pin!(self.apply_run(lane, forms, from, to));
+        let (mut before, mut decided) = (self.applied(), self.scheduler.decided_bytes());
+        let mut applying = std::pin::pin!(self.apply_run(lane, forms, from, to));
         loop {
             tokio::select! {
                 biased;
-                applied = &mut applied => return applied,
+                applied = &mut applying => return applied,
                 () = tokio::time::sleep(STUCK_PAUSE) => {}
             }
-            if self.scheduler.is_full_behind(to) {
-                return Err(ApplyError::Stuck(self.applied().next()));
+            let applied = self.applied();
+            if applied != before {
+                (before, decided) = (applied, self.scheduler.decided_bytes());
+            } else if self.scheduler.decided_bytes() - decided > self.unapplied_bytes_max {
+                return Err(ApplyError::Stuck(applied.next()));
             }
         }
     }
@@ -569,7 +625,10 @@ impl Agent {
         let mut epoch = 0;
         for csn in from.0..=to.0 {
             let (record, len, decided_in) = self.record(Csn(csn))?;
+            // What is passed over has a row of progress of its own.
             let fits = group.len() < group_max
+                && epoch >= 0
+                && decided_in >= 0
                 && group_len + len <= GROUP_LEN
                 && group
                     .last()
@@ -613,8 +672,8 @@ impl Agent {
         failure.map_or(Ok(()), Err)
     }
 
-    /// A record, how many bytes it has in the log, and the epoch in which it was decided.
-    fn record(&self, csn: Csn) -> Result<(Arc<Record>, usize, u64), ApplyError> {
+    /// A record, how many bytes it has in the log, and the epoch in which it was decided, below zero if it is to be passed over.
+    fn record(&self, csn: Csn) -> Result<(Arc<Record>, usize, i64), ApplyError> {
         let (epoch, writes) = match self.scheduler.recent(csn) {
             Some(writes) => (self.epoch, writes),
             None => {
@@ -624,11 +683,12 @@ impl Agent {
             }
         };
         let len = writes.body.len();
-        let record = match (self.annulments.standing(csn), writes.record) {
-            (Standing::Annulled, _) => Arc::default(),
-            (Standing::InDoubt, _) => return Err(ApplyError::InDoubt(csn)),
-            (Standing::Valid, Some(record)) => record,
-            (Standing::Valid, None) => {
+        let epoch = epoch as i64;
+        let record = match (self.annulments.how(csn), writes.record) {
+            (How::Never, _) => return Ok((Arc::default(), 0, -epoch)),
+            (How::NotYet, _) => return Err(ApplyError::InDoubt(csn)),
+            (How::Whole, Some(record)) => record,
+            (How::Whole, None) => {
                 let record = Record::decode(writes.body);
                 Arc::new(record.map_err(|source| ApplyError::Record { csn, source })?)
             }
@@ -643,7 +703,7 @@ impl Agent {
         lane: &mut Lane,
         forms: &mut Forms,
         group: &[(Csn, Arc<Record>)],
-        epoch: u64,
+        epoch: i64,
         first: bool,
     ) -> Result<Unit, ApplyError> {
         if first && lane.has_too_many_prepared() {
@@ -666,7 +726,7 @@ impl Agent {
         lane: &mut Lane,
         forms: &Forms,
         group: &[(Csn, Arc<Record>)],
-        epoch: u64,
+        epoch: i64,
     ) -> Result<Unit, ApplyError> {
         let from = group.first().map_or(Csn(0), |(csn, _)| *csn);
         let to = group.last().map_or(Csn(0), |(csn, _)| *csn);
@@ -791,6 +851,17 @@ impl Agent {
         unit.expected.push_back(None);
         Ok(())
     }
+}
+
+/// Whether a replica could commit nothing but the row of progress of this commit, which it does not.
+async fn could_pass_over(lane: &mut Lane, csn: Csn) -> Result<bool, LaneError> {
+    lane.command("ROLLBACK; BEGIN").await?;
+    progress::put_advance(lane, csn.previous(), csn, 0)?;
+    build::sync(&mut lane.output);
+    lane.flush().await?;
+    let (_, refused) = lane.ready().await?;
+    lane.command("ROLLBACK").await?;
+    Ok(refused.is_none())
 }
 
 /// Has nothing prepared any more, nor knows how statements are put together.

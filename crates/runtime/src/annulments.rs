@@ -4,39 +4,36 @@
 //! every other replica, then nobody has seen any of it and nobody was told of it, and all replicas would wait for ever for what
 //! none of them can do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use onecopy_core::{Csn, ReplicaId};
-use onecopy_wire::sqlstate::SqlState;
+use onecopy_wire::backend::ErrorFields;
 use parking_lot::Mutex;
 
-use crate::errors::Failure;
-
 /// What is known of a replica.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Word {
-    /// It may contain any commit, or be about to apply it.
+    /// It may be applying any commit.
     #[default]
     None,
     /// Fenced and out of service, it contains everything before this commit and has refused it.
     Refuses(Csn),
-    /// It is to be copied anew from another one before it serves, whatever it contains.
+    /// It is out of service, and has said nothing. What it contains is looked at before it serves.
+    Away,
+    /// The same, and it is to be copied anew from another one first.
     Apart,
 }
 
-#[derive(Clone, Debug)]
-struct Annulment {
-    /// What the transaction's client is told, if it still waits.
-    failure: Arc<Failure>,
-    /// It is durable: from now on replicas pass over the commit.
-    is_durable: bool,
-}
-
+#[derive(Debug)]
 struct State {
     words: Vec<Word>,
     names: Vec<String>,
-    annulled: BTreeMap<Csn, Annulment>,
+    /// Annulled, but the log may not say so yet.
+    deciding: BTreeSet<Csn>,
+    annulled: BTreeSet<Csn>,
+    /// What to tell the clients of these.
+    reasons: BTreeMap<Csn, Arc<ErrorFields>>,
 }
 
 /// What becomes of a commit that a replica has refused.
@@ -46,41 +43,50 @@ pub enum Verdict {
     Annul,
     /// The replicas of these names have not.
     Await(Vec<String>),
-    /// Some replica has contained it since onecopy was started.
+    /// Some replica has contained it, or it is annulled already.
     Keep,
 }
 
 /// How a replica applies a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum How {
     /// By its record.
-    Valid,
+    Whole,
     /// Not yet: it is being annulled.
-    InDoubt,
-    /// As if it were empty.
-    Annulled,
+    NotYet,
+    /// It passes over it.
+    Never,
 }
 
 /// The words of all replicas, and what followed from them.
 ///
-/// Invariant: while a commit is not annulled, no replica that has refused it tries it again without taking its word back.
+/// Invariant: while a commit is not annulled, no replica that has refused it tries it again without taking its word back; and
+/// none comes into service that has committed what is annulled.
 pub struct Annulments(Mutex<State>);
 
 impl Annulments {
     /// Of the replicas of these names; `annulled` are the commits that the log says are.
     pub fn new(names: Vec<String>, annulled: impl IntoIterator<Item = Csn>) -> Annulments {
-        let failure = Failure::new(SqlState::SERIALIZATION_FAILURE, "no replica could apply the commit");
-        let annulment = Annulment { failure: Arc::new(failure), is_durable: true };
-        let annulled = annulled.into_iter().map(|csn| (csn, annulment.clone())).collect();
-        Annulments(Mutex::new(State { words: vec![Word::None; names.len()], names, annulled }))
+        Annulments(Mutex::new(State {
+            words: vec![Word::Away; names.len()],
+            names,
+            deciding: BTreeSet::new(),
+            annulled: annulled.into_iter().collect(),
+            reasons: BTreeMap::new(),
+        }))
     }
 
-    /// The replica is about to apply commits.
-    pub fn take_back(&self, replica: ReplicaId) {
+    /// The replica is about to look at what it contains, and to apply commits.
+    pub fn enter(&self, replica: ReplicaId) {
         self.set(replica, Word::None);
     }
 
-    /// The replica must be copied anew, and then contains what another one does.
+    /// The replica is out of service, and comes back by [`Annulments::enter`] only.
+    pub fn leave(&self, replica: ReplicaId) {
+        self.set(replica, Word::Away);
+    }
+
+    /// The same, and it must be copied anew, so that it then contains what another one does.
     pub fn stand_apart(&self, replica: ReplicaId) {
         self.set(replica, Word::Apart);
     }
@@ -93,87 +99,140 @@ impl Annulments {
 
     /// A replica that is fenced and out of service has refused a commit. `contained` is the last one that any replica has
     /// contained since onecopy was started.
-    pub fn refuse(&self, replica: ReplicaId, csn: Csn, failure: Failure, contained: Csn) -> Verdict {
+    pub fn refuse(&self, replica: ReplicaId, csn: Csn, fields: &ErrorFields, contained: Csn) -> Verdict {
         let mut state = self.0.lock();
         if let Some(known) = state.words.get_mut(usize::from(replica.0)) {
             *known = Word::Refuses(csn);
         }
-        if contained >= csn {
+        if contained >= csn || state.annulled.contains(&csn) || state.deciding.contains(&csn) {
             return Verdict::Keep;
         }
-        let others = state.names.iter().zip(&state.words);
-        let others = others.filter(|(_, word)| !matches!(word, Word::Apart) && **word != Word::Refuses(csn));
-        let others: Vec<String> = others.map(|(name, _)| name.clone()).collect();
-        if !others.is_empty() {
-            return Verdict::Await(others);
+        let silent = state.names.iter().zip(&state.words);
+        let silent = silent.filter(|(_, word)| ![Word::Refuses(csn), Word::Apart].contains(word));
+        let silent: Vec<String> = silent.map(|(name, _)| name.clone()).collect();
+        if !silent.is_empty() {
+            return Verdict::Await(silent);
         }
-        state.annulled.insert(csn, Annulment { failure: Arc::new(failure), is_durable: false });
+        state.deciding.insert(csn);
+        state.reasons.insert(csn, Arc::new(fields.clone()));
         Verdict::Annul
     }
 
     /// The log says that the commit is annulled. `tell` gets what its client is to hear, before any replica passes over it.
-    pub fn confirm(&self, csn: Csn, tell: impl FnOnce(Arc<Failure>)) {
-        if let Some(annulment) = self.0.lock().annulled.get_mut(&csn) {
-            tell(annulment.failure.clone());
-            annulment.is_durable = true;
+    pub fn confirm(&self, csn: Csn, tell: impl FnOnce(Arc<ErrorFields>)) {
+        let mut state = self.0.lock();
+        if let Some(reason) = state.reasons.remove(&csn) {
+            tell(reason);
         }
+        state.deciding.remove(&csn);
+        state.annulled.insert(csn);
     }
 
     /// How a commit is to be applied.
-    pub fn standing(&self, csn: Csn) -> Standing {
-        match self.0.lock().annulled.get(&csn) {
-            None => Standing::Valid,
-            Some(Annulment { is_durable: false, .. }) => Standing::InDoubt,
-            Some(Annulment { is_durable: true, .. }) => Standing::Annulled,
+    pub fn how(&self, csn: Csn) -> How {
+        let state = self.0.lock();
+        if state.annulled.contains(&csn) {
+            How::Never
+        } else if state.deciding.contains(&csn) {
+            How::NotYet
+        } else {
+            How::Whole
+        }
+    }
+
+    /// Compares what a replica has passed over with what is annulled, from the first commit on of which it can tell up to its
+    /// last one.
+    ///
+    /// # Errors
+    /// A commit that is annulled and that it contains, or the other way round.
+    pub fn check(&self, passed_over: &BTreeSet<Csn>, first: Csn, last: Csn) -> Result<(), Mistaken> {
+        let state = self.0.lock();
+        let annulled: BTreeSet<Csn> = state.annulled.range(first..=last).copied().collect();
+        let told: BTreeSet<Csn> = passed_over.range(first..=last).copied().collect();
+        match annulled.symmetric_difference(&told).next() {
+            None => Ok(()),
+            Some(csn) if annulled.contains(csn) => Err(Mistaken::Contains(*csn)),
+            Some(csn) => Err(Mistaken::Lacks(*csn)),
         }
     }
 }
 
-/// Whether an error says something about what a replica contains, and so would come again: not that it lacks memory or disk,
-/// is shutting down, or has lost a connection.
-pub fn is_lasting(code: SqlState) -> bool {
-    !["08", "40", "53", "57", "58", "F0", "XX"].contains(&code.class())
-        && code != SqlState::LOCK_NOT_AVAILABLE
+/// A replica and the log do not agree on what is annulled.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mistaken {
+    /// It has committed what is annulled.
+    #[error(
+        "it contains commit {0}, which was annulled while it was away; copy it anew from another replica"
+    )]
+    Contains(Csn),
+    /// It has passed over what the log does not say is annulled.
+    #[error(
+        "it has passed over commit {0} as annulled, and the commit log has lost that; copy it anew from another replica"
+    )]
+    Lacks(Csn),
+}
+
+/// Whether an error says that a commit's own statements cannot be executed on what the replica contains, and so would come
+/// again: not that something is lacking, under way, or wrong with the server.
+pub fn is_lasting(fields: &ErrorFields) -> bool {
+    const CLASSES: [&str; 9] = ["0A", "21", "22", "23", "2B", "42", "44", "54", "P0"];
+    CLASSES.contains(&fields.code.class()) && fields.schema.as_deref() != Some("onecopy")
 }
 
 #[cfg(test)]
 mod tests {
+    use onecopy_wire::sqlstate::SqlState;
+
     use super::*;
 
     const R0: ReplicaId = ReplicaId(0);
     const R1: ReplicaId = ReplicaId(1);
     const R2: ReplicaId = ReplicaId(2);
 
-    fn annulments(replicas: usize) -> Annulments {
-        Annulments::new((0..replicas).map(|replica| format!("r{replica}")).collect(), [])
+    /// All of them in service.
+    fn annulments(replicas: u16) -> Annulments {
+        let annulments = Annulments::new((0..replicas).map(|replica| format!("r{replica}")).collect(), []);
+        (0..replicas).for_each(|replica| annulments.enter(ReplicaId(replica)));
+        annulments
+    }
+
+    fn error(code: &str) -> ErrorFields {
+        ErrorFields { code: SqlState::parse(code.as_bytes()).unwrap(), ..ErrorFields::default() }
     }
 
     fn refuse(annulments: &Annulments, replica: ReplicaId, csn: u64) -> Verdict {
-        annulments.refuse(replica, Csn(csn), Failure::new(SqlState::RAISE_EXCEPTION, "no"), Csn(4))
+        annulments.refuse(replica, Csn(csn), &error("23514"), Csn(4))
+    }
+
+    fn silent(names: &[&str]) -> Verdict {
+        Verdict::Await(names.iter().map(|name| (*name).to_owned()).collect())
     }
 
     #[test]
     fn commit_is_annulled_when_every_replica_has_refused_it_and_passed_over_once_that_is_durable() {
         let annulments = annulments(3);
-        assert_eq!(refuse(&annulments, R0, 5), Verdict::Await(vec!["r1".to_owned(), "r2".to_owned()]));
-        assert_eq!(refuse(&annulments, R2, 5), Verdict::Await(vec!["r1".to_owned()]));
-        assert_eq!(annulments.standing(Csn(5)), Standing::Valid);
+        assert_eq!(refuse(&annulments, R0, 5), silent(&["r1", "r2"]));
+        assert_eq!(refuse(&annulments, R2, 5), silent(&["r1"]));
+        assert_eq!(annulments.how(Csn(5)), How::Whole);
         assert_eq!(refuse(&annulments, R1, 5), Verdict::Annul);
-        assert_eq!(annulments.standing(Csn(5)), Standing::InDoubt);
-        let mut told = String::new();
-        annulments.confirm(Csn(5), |failure| told.clone_from(&failure.message));
-        assert_eq!(told, "no");
-        assert_eq!(annulments.standing(Csn(5)), Standing::Annulled);
-        assert_eq!(annulments.standing(Csn(6)), Standing::Valid);
+        assert_eq!(annulments.how(Csn(5)), How::NotYet);
+        assert_eq!(refuse(&annulments, R0, 5), Verdict::Keep);
+        let mut told = None;
+        annulments.confirm(Csn(5), |reason| told = Some(reason));
+        assert_eq!(told.unwrap().code.as_str(), "23514");
+        assert_eq!(annulments.how(Csn(5)), How::Never);
+        assert_eq!(refuse(&annulments, R0, 5), Verdict::Keep);
+        assert_eq!(annulments.how(Csn(6)), How::Whole);
     }
 
     #[test]
-    fn replica_that_tries_again_or_refuses_another_commit_does_not_count() {
-        let annulments = annulments(3);
+    fn replica_that_tries_again_refuses_another_commit_or_is_away_does_not_count() {
+        let annulments = annulments(4);
         refuse(&annulments, R0, 5);
         refuse(&annulments, R1, 6);
-        annulments.take_back(R0);
-        assert_eq!(refuse(&annulments, R2, 5), Verdict::Await(vec!["r0".to_owned(), "r1".to_owned()]));
+        annulments.enter(R0);
+        annulments.leave(ReplicaId(3));
+        assert_eq!(refuse(&annulments, R2, 5), silent(&["r0", "r1", "r3"]));
     }
 
     #[test]
@@ -187,23 +246,31 @@ mod tests {
     fn commit_that_some_replica_has_contained_is_kept() {
         let annulments = annulments(1);
         assert_eq!(refuse(&annulments, R0, 4), Verdict::Keep);
-        assert_eq!(annulments.standing(Csn(4)), Standing::Valid);
+        assert_eq!(annulments.how(Csn(4)), How::Whole);
     }
 
     #[test]
-    fn what_the_log_says_holds_from_the_start() {
-        let annulments = Annulments::new(vec!["r0".to_owned()], [Csn(3)]);
-        assert_eq!(annulments.standing(Csn(3)), Standing::Annulled);
+    fn replica_serves_only_if_it_has_passed_over_what_the_log_says() {
+        let annulments = Annulments::new(vec!["r0".to_owned()], [Csn(3), Csn(8)]);
+        assert_eq!(annulments.how(Csn(3)), How::Never);
+        let check = |passed: &[u64], first, last| {
+            annulments.check(&passed.iter().map(|csn| Csn(*csn)).collect(), Csn(first), Csn(last))
+        };
+        assert_eq!([check(&[3], 0, 7), check(&[3, 8], 0, 9), check(&[], 4, 7)], [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(check(&[], 0, 7), Err(Mistaken::Contains(Csn(3))));
+        assert_eq!(check(&[3, 5], 0, 7), Err(Mistaken::Lacks(Csn(5))));
     }
 
     #[test]
     fn errors_that_may_pass_annul_nothing() {
-        for code in ["23505", "23503", "42704", "P0001", "22003", "55000", "54000"] {
-            assert!(is_lasting(SqlState::parse(code.as_bytes()).unwrap()), "{code}");
+        for code in ["23505", "23503", "42704", "P0001", "22003", "54000"] {
+            assert!(is_lasting(&error(code)), "{code}");
         }
-        for code in ["53100", "53200", "57014", "57P01", "58030", "40001", "40P01", "08006", "55P03", "XX000"]
-        {
-            assert!(!is_lasting(SqlState::parse(code.as_bytes()).unwrap()), "{code}");
+        let passing = ["53100", "57014", "57P01", "58030", "40001", "08006", "55P03", "25006", "XX000"];
+        for code in passing {
+            assert!(!is_lasting(&error(code)), "{code}");
         }
+        // The row of progress itself.
+        assert!(!is_lasting(&ErrorFields { schema: Some("onecopy".to_owned()), ..error("23502") }));
     }
 }

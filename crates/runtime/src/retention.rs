@@ -43,6 +43,11 @@ impl Retention {
         Retention(Mutex::new(State { first, replicas: vec![Holding::default(); replicas] }))
     }
 
+    /// The first commit that the log keeps.
+    pub fn first(&self) -> Csn {
+        self.0.lock().first
+    }
+
     /// Keeps from now on whatever a replica needs that comes into service with what it contains.
     ///
     /// # Errors

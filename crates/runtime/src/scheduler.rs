@@ -17,12 +17,12 @@ use onecopy_core::{
     Begin, Csn, Decision, Effect, Event, How, Instant, NodeId, OpId, Place, Protocol, Refusal, ReplicaId,
     Statement, Status, TableId, TxnId,
 };
+use onecopy_wire::backend::ErrorFields;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
-use crate::errors::Failure;
 use crate::lane::SocketHandle;
 use crate::notifications::{Channels, Notification};
 use crate::record::Record;
@@ -69,7 +69,7 @@ pub enum Directive {
     },
     /// It was decided, and is rolled back all the same, everywhere: no replica could commit it.
     Annul {
-        failure: Arc<Failure>,
+        reason: Arc<ErrorFields>,
     },
     Values {
         op: OpId,
@@ -305,7 +305,7 @@ struct State {
     /// The last commit that any replica has contained since the start.
     contained: Csn,
     /// Commits that replicas pass over, and what to tell their clients.
-    annulled: HashMap<Csn, Arc<Failure>>,
+    annulled: HashMap<Csn, Arc<ErrorFields>>,
     next_txn: u64,
 }
 
@@ -314,23 +314,20 @@ struct Recent {
     writes: BTreeMap<Csn, Writes>,
     len: usize,
     len_max: usize,
+    /// Bytes of all since the start.
+    decided: u64,
 }
 
 impl Recent {
     fn insert(&mut self, csn: Csn, writes: Writes) {
         self.len += writes.len();
+        self.decided += writes.len() as u64;
         self.writes.insert(csn, writes);
         while self.len > self.len_max && self.drop_first(Csn(u64::MAX)) {}
     }
 
     fn forget(&mut self, up_to: Csn) {
         while self.drop_first(up_to) {}
-    }
-
-    /// Whether so much was decided after this commit that memory is about full of it.
-    fn is_full_behind(&self, csn: Csn) -> bool {
-        let first = self.writes.first_key_value().map(|(first, _)| *first);
-        first.is_some_and(|first| first > csn) && self.len > self.len_max / 2
     }
 
     /// Whether there was one up to this commit.
@@ -377,6 +374,8 @@ impl Scheduler {
         let is_everywhere = protocol.writes() == WritesAt::Everywhere;
         let everywhere = is_everywhere.then(|| Box::new(Everywhere::new(replicas)));
         let statements = is_everywhere.then(|| protocol.statements());
+        // There every replica compares what it has executed with what was logged.
+        let len_max = if is_everywhere { usize::MAX } else { unapplied_bytes_max };
         let state = State {
             protocol,
             effects: Vec::new(),
@@ -385,7 +384,7 @@ impl Scheduler {
             armed: HashMap::new(),
             everywhere,
             notifications: HashMap::new(),
-            recent: Recent { writes: BTreeMap::new(), len: 0, len_max: unapplied_bytes_max },
+            recent: Recent { writes: BTreeMap::new(), len: 0, len_max, decided: 0 },
             contained: Csn(0),
             annulled: HashMap::new(),
             next_txn: 1,
@@ -632,7 +631,7 @@ impl Scheduler {
                     self.publish(state, txn);
                     outbox.post(state, txn, Directive::Acknowledge { op, csn });
                 }
-                Some(failure) => outbox.post(state, txn, Directive::Annul { failure }),
+                Some(reason) => outbox.post(state, txn, Directive::Annul { reason }),
             },
             Effect::Values { txn, op, values } => outbox.post(state, txn, Directive::Values { op, values }),
             Effect::Append { csn, decision } => {
@@ -701,14 +700,20 @@ impl Scheduler {
         self.state.lock().recent.writes.get(&csn).cloned()
     }
 
-    /// Whether so much was decided after this commit that memory is about full of it.
-    pub fn is_full_behind(&self, csn: Csn) -> bool {
-        self.state.lock().recent.is_full_behind(csn)
+    /// Bytes of writes, about, that were decided since the start.
+    pub fn decided_bytes(&self) -> u64 {
+        self.state.lock().recent.decided
     }
 
     /// Drops bodies that every replica contains; an absent replica reads them from the log.
     pub fn forget_recent(&self, up_to: Csn) {
         self.state.lock().recent.forget(up_to);
+    }
+
+    /// A replica was found to contain this commit.
+    pub fn note_contained(&self, csn: Csn) {
+        let mut state = self.state.lock();
+        state.contained = state.contained.max(csn);
     }
 
     /// The last commit that any replica has contained since the start.
@@ -717,8 +722,8 @@ impl Scheduler {
     }
 
     /// From now on replicas pass over this commit: its client, if it waits, is told this instead.
-    pub fn annul(&self, csn: Csn, failure: Arc<Failure>) {
-        self.state.lock().annulled.insert(csn, failure);
+    pub fn annul(&self, csn: Csn, reason: Arc<ErrorFields>) {
+        self.state.lock().annulled.insert(csn, reason);
     }
 
     pub fn status(&self) -> Status {
@@ -798,18 +803,16 @@ mod tests {
     #[test]
     fn newest_writes_are_kept_in_memory_as_far_as_they_fit() {
         let writes = |len| Writes { body: Bytes::from(vec![0; len]), record: None };
-        let mut recent = Recent { writes: BTreeMap::new(), len: 0, len_max: 1_000 };
+        let mut recent = Recent { writes: BTreeMap::new(), len: 0, len_max: 1_000, decided: 0 };
         let kept = |recent: &Recent| recent.writes.keys().map(|csn| csn.0).collect::<Vec<_>>();
         (1..=3).for_each(|csn| recent.insert(Csn(csn), writes(100)));
         assert_eq!(kept(&recent), [1, 2, 3]);
         recent.insert(Csn(4), writes(500));
         assert_eq!((kept(&recent), recent.len), (vec![3, 4], 1_000));
-        assert_eq!([2, 3].map(|csn| recent.is_full_behind(Csn(csn))), [true, false]);
         recent.forget(Csn(3));
         assert_eq!((kept(&recent), recent.len), (vec![4], 700));
         recent.insert(Csn(5), writes(5_000));
-        assert_eq!((kept(&recent), recent.len), (vec![], 0));
-        assert!(!recent.is_full_behind(Csn(4)));
+        assert_eq!((kept(&recent), recent.len, recent.decided), (vec![], 0, 6_800));
     }
 
     #[test]
@@ -821,11 +824,11 @@ mod tests {
         scheduler.handle(Event::Durable { csn: Csn(1) });
         assert_eq!(mail.take(T1), Some(Directive::CommitAt { replica: R0, csn: Csn(1) }));
         scheduler.handle(Event::HomeLost { txn: T1, replica: R0 });
-        let failure = Arc::new(Failure::outdated());
-        scheduler.annul(Csn(1), failure.clone());
+        let reason = Arc::new(ErrorFields::default());
+        scheduler.annul(Csn(1), reason.clone());
         assert_eq!((mail.take(T1), scheduler.contained()), (None, Csn(0)));
         scheduler.handle(Event::Applied { replica: R0, csn: Csn(1) });
-        assert_eq!((mail.take(T1), scheduler.contained()), (Some(Directive::Annul { failure }), Csn(1)));
+        assert_eq!((mail.take(T1), scheduler.contained()), (Some(Directive::Annul { reason }), Csn(1)));
     }
 
     #[test]

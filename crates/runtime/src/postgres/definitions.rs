@@ -146,12 +146,17 @@ pub struct NamedSequence {
 }
 
 impl NamedSequence {
-    /// The command that moves it past `last`, or back to its beginning if `last` is the value before that.
+    /// The command that moves it past `last`, or back to its beginning if `last` is the value before that. It does nothing if
+    /// the sequence was dropped, or has other bounds, by a commit between: a decided command must not fail.
     fn moved_past(&self, last: i64) -> String {
         let is_own = (self.min..=self.max).contains(&last);
         let (value, called) =
             if is_own { (last, true) } else { (last.saturating_add(self.increment), false) };
-        format!("SELECT pg_catalog.setval({}, {value}, {called})", quote(&self.name))
+        format!(
+            "SELECT pg_catalog.setval(s.seqrelid, {value}, {called}) FROM pg_catalog.pg_sequence s \
+             WHERE s.seqrelid = pg_catalog.to_regclass({}) AND {value} BETWEEN s.seqmin AND s.seqmax",
+            quote(&self.name)
+        )
     }
 }
 
@@ -179,9 +184,15 @@ mod tests {
     #[test]
     fn sequence_is_moved_past_a_value_or_back_to_its_beginning() {
         let of = |increment, min, max| NamedSequence { name: "s.q".to_owned(), increment, min, max };
-        assert_eq!(of(1, 1, 100).moved_past(1), "SELECT pg_catalog.setval('s.q', 1, true)");
-        assert_eq!(of(1, 1, 100).moved_past(0), "SELECT pg_catalog.setval('s.q', 1, false)");
-        assert_eq!(of(-5, -100, -1).moved_past(4), "SELECT pg_catalog.setval('s.q', -1, false)");
-        assert_eq!(of(10, 3, 100).moved_past(-7), "SELECT pg_catalog.setval('s.q', 3, false)");
+        let command = |call: &str, value: i64| {
+            format!(
+                "SELECT pg_catalog.setval(s.seqrelid, {call}) FROM pg_catalog.pg_sequence s \
+                 WHERE s.seqrelid = pg_catalog.to_regclass('s.q') AND {value} BETWEEN s.seqmin AND s.seqmax"
+            )
+        };
+        assert_eq!(of(1, 1, 100).moved_past(1), command("1, true", 1));
+        assert_eq!(of(1, 1, 100).moved_past(0), command("1, false", 1));
+        assert_eq!(of(-5, -100, -1).moved_past(4), command("-1, false", -1));
+        assert_eq!(of(10, 3, 100).moved_past(-7), command("3, false", 3));
     }
 }

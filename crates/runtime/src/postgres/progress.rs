@@ -3,7 +3,10 @@
 //! One row a database transaction, with the last CSN that it contains; rows are only ever inserted: a single hot row falls to
 //! a quarter of its speed under a held snapshot. `prev` must not be null and is looked up as the newest row, which must be
 //! that of the CSN before: a commit whose predecessor is not there, or that is there already, raises an error.
+//!
+//! A commit that was annulled has a row of its own, with its epoch below zero.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use onecopy_core::Csn;
@@ -64,9 +67,19 @@ pub async fn read(lane: &mut Lane) -> Result<Option<Position>, LaneError> {
         let mut values = row.into_iter().map(Option::unwrap_or_default);
         let mut next = || values.next().unwrap_or_default();
         let (log_id, secret) = (next(), next());
-        let (epoch, csn) = (next().parse().unwrap_or(0), next().parse().unwrap_or(0));
+        let epoch = next().parse::<i64>().map_or(0, i64::unsigned_abs);
+        let csn = next().parse().unwrap_or(0);
         Position { log_id, epoch, csn: Csn(csn), secret, differs }
     }))
+}
+
+/// The first commit after which a replica can tell which commits it has passed over, since they were annulled; and those.
+pub async fn passed_over(lane: &mut Lane) -> Result<(Csn, BTreeSet<Csn>), LaneError> {
+    let sql = "(SELECT csn FROM onecopy.progress ORDER BY csn LIMIT 1) UNION ALL SELECT csn FROM onecopy.progress WHERE epoch < 0";
+    let rows = lane.query(sql).await?;
+    let mut numbers = rows.iter().flatten().flatten().map(|number| Csn(number.parse().unwrap_or(0)));
+    let lowest = numbers.next().unwrap_or(Csn(0));
+    Ok((lowest.next(), numbers.collect()))
 }
 
 /// Notes on a replica that its contents differ from what they should be: it is not to serve again. The column is made when
@@ -154,10 +167,10 @@ pub enum FenceError {
 }
 
 /// Appends what marks, by an agent's lane, the commits after `before` up to `to`.
-pub fn put_advance(lane: &mut Lane, before: Csn, to: Csn, epoch: u64) -> Result<(), WireError> {
+pub fn put_advance(lane: &mut Lane, before: Csn, to: Csn, epoch: i64) -> Result<(), WireError> {
     let key = StatementKey::of(ADVANCE, &ADVANCE_TYPES);
     let (name, _) = lane.prepare(key, ADVANCE, &ADVANCE_TYPES)?;
-    let numbers = [before.0, to.0, epoch].map(|number| (number as i64).to_be_bytes());
+    let numbers = [before.0 as i64, to.0 as i64, epoch].map(i64::to_be_bytes);
     let params = numbers.iter().map(|number| Some(&number[..]));
     build::bind(&mut lane.output, "", &name, [Format::Binary], params, [])?;
     build::execute(&mut lane.output, "", 0)

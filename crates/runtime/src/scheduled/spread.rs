@@ -440,6 +440,8 @@ impl Spread {
         };
         if self.changes_definitions {
             lent.lane.has_own_definitions = true;
+            // Maybe, and changes of definitions are rare.
+            lent.lane.changes_roles = true;
             lent.lane.generation = 0;
         }
         if operation.sets {

@@ -508,6 +508,7 @@ async fn start(
             retention: retention.clone(),
             exclusions: exclusions.clone(),
             annulments: annulments.clone(),
+            unapplied_bytes_max: unapplied_bytes_max as u64,
         };
         tokio::spawn(agent.run());
     }

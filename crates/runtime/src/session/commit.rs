@@ -187,20 +187,21 @@ impl Session {
                 }
                 Directive::Leave { replica } => self.leave(replica).await,
                 Directive::Refuse { reason, .. } => {
-                    return Ok(self.commit_failed(&Failure::of_refusal(reason, Cancelled::Timeout)));
+                    let failure = Failure::of_refusal(reason, Cancelled::Timeout);
+                    return Ok(self.commit_failed(|out| failure.put(out, Severity::Error)));
                 }
-                Directive::Annul { failure } => return Ok(self.commit_failed(&failure)),
+                Directive::Annul { reason } => return Ok(self.commit_failed(|out| reason.put_error(out))),
                 other => tracing::debug!(?other, "while committing: ignoring"),
             }
         }
     }
 
-    fn commit_failed(&mut self, failure: &Failure) -> Done {
+    fn commit_failed(&mut self, put: impl FnOnce(&mut BytesMut)) -> Done {
         if let Some(txn) = self.txn.as_mut() {
             txn.over = true;
         }
         self.environment_rolled_back();
-        failure.put(&mut self.client.output, Severity::Error);
+        put(&mut self.client.output);
         Done::Failed
     }
 

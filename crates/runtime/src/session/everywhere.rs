@@ -11,7 +11,7 @@ use onecopy_classify::Kind;
 use onecopy_core::protocol::Statements;
 use onecopy_core::{AccessSet, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::SqlState;
-use onecopy_wire::backend::Status;
+use onecopy_wire::backend::{Status, build};
 
 use super::client::ClientError;
 use super::job::{Aside, Job, Quiet};
@@ -438,12 +438,10 @@ impl Session {
                 }
                 Directive::Refuse { op, reason } => {
                     let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
-                    if let Some(txn) = self.txn.as_mut() {
-                        txn.over = true;
-                    }
-                    self.fail(&Failure::of_refusal(reason, cancelled));
-                    return Ok(Ran::Failed);
+                    let failure = Failure::of_refusal(reason, cancelled);
+                    return Ok(self.given_up(|out| failure.put(out, build::Severity::Error)));
                 }
+                Directive::Annul { reason } => return Ok(self.given_up(|out| reason.put_error(out))),
                 other => tracing::debug!(?other, "while every replica executes a statement: ignoring"),
             }
         }

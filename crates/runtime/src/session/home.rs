@@ -147,7 +147,7 @@ impl Home<'_> {
 /// Appends what marks and commits the open transaction.
 fn put_commit(shared: &Shared, who: &Credentials, lane: &mut lane::Lane, csn: Csn) -> Result<(), WireError> {
     if who.user == shared.agent_user {
-        progress::put_advance(lane, csn.previous(), csn, shared.epoch)?;
+        progress::put_advance(lane, csn.previous(), csn, shared.epoch as i64)?;
     } else {
         let (number, epoch) = (csn.0.to_string(), shared.epoch.to_string());
         let proof = progress::proof(&shared.secret, csn, shared.epoch);

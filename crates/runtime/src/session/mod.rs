@@ -346,11 +346,15 @@ impl Session {
 
     /// Answers an error of our own. The transaction, if one is open, has failed.
     fn fail(&mut self, failure: &Failure) {
+        self.fail_with(|out| failure.put(out, Severity::Error));
+    }
+
+    fn fail_with(&mut self, put: impl FnOnce(&mut BytesMut)) {
         // The client never hears that they are prepared, so they must not be.
         for name in self.unconfirmed.drain(..) {
             self.statements.remove(&name);
         }
-        failure.put(&mut self.client.output, Severity::Error);
+        put(&mut self.client.output);
         self.steps.clear();
         self.skipping = true;
         self.fail_transaction();

@@ -313,9 +313,10 @@ impl Session {
                 }
                 Directive::Refuse { op, reason } => {
                     let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
-                    return Ok(self.given_up(&Failure::of_refusal(reason, cancelled)));
+                    let failure = Failure::of_refusal(reason, cancelled);
+                    return Ok(self.given_up(|out| failure.put(out, build::Severity::Error)));
                 }
-                Directive::Annul { failure } => return Ok(self.given_up(&failure)),
+                Directive::Annul { reason } => return Ok(self.given_up(|out| reason.put_error(out))),
                 Directive::CommitAt { replica, csn } => self.commit_at(id, replica, csn).await,
                 Directive::Acknowledge { .. } => {
                     self.release_held();
@@ -332,13 +333,13 @@ impl Session {
         }
     }
 
-    /// The transaction is over, for this reason.
-    fn given_up(&mut self, failure: &Failure) -> Ran {
+    /// The transaction is over, and its client is told why.
+    pub(super) fn given_up(&mut self, put: impl FnOnce(&mut BytesMut)) -> Ran {
         self.drop_held();
         if let Some(txn) = self.txn.as_mut() {
             txn.over = true;
         }
-        self.fail(failure);
+        self.fail_with(put);
         Ran::Failed
     }
 
