@@ -4,7 +4,8 @@ use crate::name_types::name_type_oids;
 
 /// To be executed before the query, in the same transaction: it makes the server qualify every name that it
 /// prints, whatever the session's search_path is, and not compile the query, which takes longer than running it.
-pub const CATALOGUE_SETUP: &str = "SET LOCAL search_path = pg_catalog; SET LOCAL jit = off";
+pub const CATALOGUE_SETUP: &str =
+    "SET LOCAL search_path = pg_catalog; SET LOCAL jit = off; SET LOCAL statement_timeout = 0";
 
 /// The settings with which a server begins every session, before those of its role and database (which [`catalogue_query`]
 /// reads): rows of name and value. A superuser must ask, on a session that has set nothing and asked for nothing when it

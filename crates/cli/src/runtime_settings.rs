@@ -33,6 +33,7 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
         },
         limits: limits(config),
         workers: workers(config),
+        annul: Vec::new(),
     }
 }
 

@@ -437,6 +437,7 @@ async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<Snapshot>), NotVeri
 }
 
 async fn open_snapshot(lent: &mut crate::pool::Lent) -> Result<Vec<Fingerprint>, LaneError> {
+    lent.lane.command("SET statement_timeout = 0; SET lock_timeout = 0").await?;
     lent.lane.command("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
     fingerprints::sequences(&mut lent.lane).await
 }

@@ -19,7 +19,7 @@ use crate::exclusions::{self, Exclusions};
 use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::pool::Pool;
-use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
+use crate::postgres::connect::{AGENT_MARK, Connector, Credentials, SESSION_MARK};
 use crate::postgres::progress::{self, FenceError, Position};
 use crate::record::{BadRecord, Record, What, Write};
 use crate::retention::{Gap, Retention};
@@ -108,6 +108,8 @@ enum ApplyError {
         "commit {0} has kept it for seconds, and more commits wait than limits.unapplied_bytes_max allows; another session may hold a lock there: pg_locks and pg_stat_activity on its server tell"
     )]
     Stuck(Csn),
+    #[error("commit {0} waits for a session of onecopy that itself waits for a later one")]
+    Entangled(Csn),
     #[error("commit {csn}: {}: {}", fields.code.as_str(), fields.message)]
     Refused { csn: Csn, fields: Box<ErrorFields> },
     #[error("commit {csn}: a write affected {found:?} rows here and {expected:?} at its home")]
@@ -143,6 +145,7 @@ impl ApplyError {
             | ApplyError::Log { csn, .. }
             | ApplyError::InDoubt(csn)
             | ApplyError::Stuck(csn)
+            | ApplyError::Entangled(csn)
             | ApplyError::Refused { csn, .. }
             | ApplyError::RefusedForGood { csn, .. }
             | ApplyError::Differs { csn, .. }
@@ -162,7 +165,7 @@ impl ApplyError {
             ApplyError::NotFenced(_) => Reason::SessionsRemain,
             ApplyError::Ill(Ill::Silent(_)) => Reason::Silent,
             ApplyError::Suspected(_) => Reason::ConnectionLost,
-            ApplyError::Stuck(_) => Reason::Stuck,
+            ApplyError::Stuck(_) | ApplyError::Entangled(_) => Reason::Stuck,
             _ if self.failing().is_some() || matches!(self, ApplyError::Wire(_)) => Reason::RecordFails,
             _ if was_up => Reason::ConnectionLost,
             _ => Reason::Unreachable,
@@ -186,7 +189,8 @@ impl Default for Setbacks {
 
 impl Setbacks {
     /// Notes an attempt that has failed; returns how long to wait before the next.
-    fn note(&mut self, error: &ApplyError) -> Duration {
+    /// `told` is the last commit that it could contain.
+    fn note(&mut self, error: &ApplyError, told: Csn) -> Duration {
         if let Some(csn) = error.failing() {
             let before = self.failing.filter(|(known, _)| *known == csn).map_or(0, |(_, times)| times);
             let comes_again = match error {
@@ -195,6 +199,8 @@ impl Setbacks {
                 _ => false,
             };
             let times = if comes_again { (before + 1).max(FAILURES_MAX) } else { before + 1 };
+            // Who was stuck lacks more than that one, and is not to serve thousands of commits behind.
+            let csn = if matches!(error, ApplyError::Stuck(_)) { csn.max(told) } else { csn };
             self.failing = Some((csn, times));
         }
         let pause = self.pause;
@@ -258,7 +264,7 @@ impl Agent {
             self.pool.close();
             self.retention.leave(self.replica);
             self.annulments.leave(self.replica);
-            let pause = setbacks.note(&error);
+            let pause = setbacks.note(&error, Csn(self.scheduler.status().told));
             let mut detail = match setbacks.failing {
                 Some((csn, times)) if error.failing() == Some(csn) => {
                     format!("{error} (tried {times} times)")
@@ -295,11 +301,16 @@ impl Agent {
 
     /// This replica, out of service, cannot apply a commit. If none can, it is annulled; else returns what else to say.
     async fn refuse(&self, csn: Csn, fields: &ErrorFields) -> Option<String> {
-        match self.annulments.refuse(self.replica, csn, fields, self.scheduler.contained()) {
+        let (_, _, decided_in) = self.record(csn).ok()?;
+        let is_own = decided_in.unsigned_abs() == self.epoch;
+        match self.annulments.refuse(self.replica, csn, fields, is_own, self.scheduler.contained()) {
             Verdict::Keep => None,
             Verdict::Await(others) => Some(format!(
                 "; it is rolled back if every replica refuses it, which has not been heard of {}",
                 others.join(", ")
+            )),
+            Verdict::AwaitOperator => Some(format!(
+                "; every replica refuses it, and it was decided before onecopy was started: somebody may have been told of it. Remove what the error names; or, to roll it back, start with --annul {csn}"
             )),
             Verdict::Annul => {
                 let message = fields.message.chars().take(REASON_LEN_MAX);
@@ -542,6 +553,7 @@ impl Agent {
         from: Csn,
         to: Csn,
     ) -> Result<(), ApplyError> {
+        let agent_pid = lane.backend.pid;
         let (mut before, mut decided) = (self.applied(), self.scheduler.decided_bytes());
         let mut applying = std::pin::pin!(self.apply_run(lane, forms, from, to));
         loop {
@@ -555,8 +567,23 @@ impl Agent {
                 (before, decided) = (applied, self.scheduler.decided_bytes());
             } else if self.scheduler.decided_bytes() - decided > self.unapplied_bytes_max {
                 return Err(ApplyError::Stuck(applied.next()));
+            } else if self.is_entangled(agent_pid).await? {
+                return Err(ApplyError::Entangled(applied.next()));
             }
         }
+    }
+
+    /// Whether what the agent applies waits for a lock of a transaction of onecopy's own that is idle there: it must have its
+    /// turn behind what the agent applies, which a server cannot know.
+    async fn is_entangled(&self, agent_pid: u32) -> Result<bool, ApplyError> {
+        let mut lane = self.pool.connector.connect_unmarked(&self.who).await?;
+        let sql = format!(
+            "SELECT 1 FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids({agent_pid})) blocking (pid) \
+             JOIN pg_catalog.pg_stat_activity a ON a.pid = blocking.pid AND a.state LIKE 'idle in transaction%' \
+             JOIN pg_catalog.pg_locks mark ON mark.pid = a.pid AND mark.locktype = 'advisory' \
+             AND mark.classid::bigint = {SESSION_MARK}"
+        );
+        Ok(!self.pool.connector.in_time(lane.query(&sql)).await?.is_empty())
     }
 
     /// Applies a run; what fails is tried once more from a clean transaction, one record at a time and with everything

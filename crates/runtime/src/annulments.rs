@@ -29,6 +29,8 @@ enum Word {
 struct State {
     words: Vec<Word>,
     names: Vec<String>,
+    /// Those of earlier processes that may be annulled: whether somebody was told of one, only an operator can know.
+    allowed: BTreeSet<Csn>,
     /// Annulled, but the log may not say so yet.
     deciding: BTreeSet<Csn>,
     annulled: BTreeSet<Csn>,
@@ -43,6 +45,8 @@ pub enum Verdict {
     Annul,
     /// The replicas of these names have not.
     Await(Vec<String>),
+    /// An earlier process decided it, and no operator has given leave.
+    AwaitOperator,
     /// Some replica has contained it, or it is annulled already.
     Keep,
 }
@@ -65,11 +69,17 @@ pub enum How {
 pub struct Annulments(Mutex<State>);
 
 impl Annulments {
-    /// Of the replicas of these names; `annulled` are the commits that the log says are.
-    pub fn new(names: Vec<String>, annulled: impl IntoIterator<Item = Csn>) -> Annulments {
+    /// Of the replicas of these names; `annulled` are the commits that the log says are, `allowed` those of earlier processes
+    /// that may be.
+    pub fn new(
+        names: Vec<String>,
+        annulled: impl IntoIterator<Item = Csn>,
+        allowed: impl IntoIterator<Item = Csn>,
+    ) -> Annulments {
         Annulments(Mutex::new(State {
             words: vec![Word::Away; names.len()],
             names,
+            allowed: allowed.into_iter().collect(),
             deciding: BTreeSet::new(),
             annulled: annulled.into_iter().collect(),
             reasons: BTreeMap::new(),
@@ -97,9 +107,16 @@ impl Annulments {
         }
     }
 
-    /// A replica that is fenced and out of service has refused a commit. `contained` is the last one that any replica has
-    /// contained since onecopy was started.
-    pub fn refuse(&self, replica: ReplicaId, csn: Csn, fields: &ErrorFields, contained: Csn) -> Verdict {
+    /// A replica that is fenced and out of service has refused a commit; `is_own` if this process decided it, and `contained` is
+    /// the last one that any replica has contained since it was started.
+    pub fn refuse(
+        &self,
+        replica: ReplicaId,
+        csn: Csn,
+        fields: &ErrorFields,
+        is_own: bool,
+        contained: Csn,
+    ) -> Verdict {
         let mut state = self.0.lock();
         if let Some(known) = state.words.get_mut(usize::from(replica.0)) {
             *known = Word::Refuses(csn);
@@ -112,6 +129,9 @@ impl Annulments {
         let silent: Vec<String> = silent.map(|(name, _)| name.clone()).collect();
         if !silent.is_empty() {
             return Verdict::Await(silent);
+        }
+        if !is_own && !state.allowed.contains(&csn) {
+            return Verdict::AwaitOperator;
         }
         state.deciding.insert(csn);
         state.reasons.insert(csn, Arc::new(fields.clone()));
@@ -191,7 +211,8 @@ mod tests {
 
     /// All of them in service.
     fn annulments(replicas: u16) -> Annulments {
-        let annulments = Annulments::new((0..replicas).map(|replica| format!("r{replica}")).collect(), []);
+        let annulments =
+            Annulments::new((0..replicas).map(|replica| format!("r{replica}")).collect(), [], []);
         (0..replicas).for_each(|replica| annulments.enter(ReplicaId(replica)));
         annulments
     }
@@ -201,7 +222,7 @@ mod tests {
     }
 
     fn refuse(annulments: &Annulments, replica: ReplicaId, csn: u64) -> Verdict {
-        annulments.refuse(replica, Csn(csn), &error("23514"), Csn(4))
+        annulments.refuse(replica, Csn(csn), &error("23514"), true, Csn(4))
     }
 
     fn silent(names: &[&str]) -> Verdict {
@@ -250,8 +271,16 @@ mod tests {
     }
 
     #[test]
+    fn commit_of_an_earlier_process_waits_for_an_operator() {
+        for (allowed, verdict) in [(5, Verdict::Annul), (6, Verdict::AwaitOperator)] {
+            let annulments = Annulments::new(vec!["r0".to_owned()], [], [Csn(allowed)]);
+            assert_eq!(annulments.refuse(R0, Csn(5), &error("23514"), false, Csn(4)), verdict);
+        }
+    }
+
+    #[test]
     fn replica_serves_only_if_it_has_passed_over_what_the_log_says() {
-        let annulments = Annulments::new(vec!["r0".to_owned()], [Csn(3), Csn(8)]);
+        let annulments = Annulments::new(vec!["r0".to_owned()], [Csn(3), Csn(8)], []);
         assert_eq!(annulments.how(Csn(3)), How::Never);
         let check = |passed: &[u64], first, last| {
             annulments.check(&passed.iter().map(|csn| Csn(*csn)).collect(), Csn(first), Csn(last))

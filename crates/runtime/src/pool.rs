@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 use hashbrown::HashMap;
 use onecopy_core::ReplicaId;
+use onecopy_wire::backend::ErrorFields;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use crate::clock::Stopwatch;
 use crate::lane::{Lane, LaneError, SocketHandle, is_going_away};
 use crate::object_ids::{LaneIds, ObjectIds};
 use crate::postgres::connect::{Connector, Credentials};
@@ -41,7 +43,12 @@ pub struct Pool {
     definitions_changed: AtomicU64,
     /// So many commits that the replica contains may have changed the names of roles.
     roles_changed: AtomicU64,
+    /// When it was last doubted that the server can write.
+    doubted: Mutex<Option<Stopwatch>>,
 }
+
+/// A server that cannot write is taken out of service once in so many seconds.
+const DOUBT_PAUSE_S: u64 = 10;
 
 /// Lanes by user, the one last used at the end.
 #[allow(clippy::vec_box, reason = "a lane is lent and given back more often than it is used in place")]
@@ -95,6 +102,7 @@ impl Pool {
             object_ids,
             definitions_changed: AtomicU64::new(0),
             roles_changed: AtomicU64::new(0),
+            doubted: Mutex::new(None),
         }
     }
 
@@ -311,6 +319,20 @@ impl Pool {
         }
         if incarnation == self.incarnation.load(Ordering::Acquire) && self.up.load(Ordering::Acquire) {
             self.agent.suspect(&reason.to_string());
+        }
+    }
+
+    /// A write failed in a way that says something about the server, as when its disk is full: it leaves service for a moment, so
+    /// that others are the home of what follows. Not too often, since all servers may be like that.
+    pub fn doubt(&self, reason: &ErrorFields) {
+        const FAULTS: [&str; 4] = ["53100", "58030", "XX001", "XX002"];
+        if !FAULTS.contains(&reason.code.as_str()) {
+            return;
+        }
+        let mut doubted = self.doubted.lock();
+        if doubted.as_ref().is_none_or(|doubted| doubted.elapsed_s() >= DOUBT_PAUSE_S) && self.is_up() {
+            *doubted = Some(Stopwatch::start());
+            self.agent.suspect(&format!("{}: {}", reason.code.as_str(), reason.message));
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Threads that carry sessions.
     pub workers: usize,
+    /// Commits of earlier runs that are rolled back if every replica refuses them.
+    pub annul: Vec<u64>,
 }
 
 /// A certificate and its key.

@@ -6,6 +6,7 @@ use crate::messages;
 use crate::output::print;
 use crate::runtime_settings::runtime_settings;
 use crate::serving::serve_until_stopped;
+use onecopy_runtime::Settings;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -16,6 +17,9 @@ pub struct Args {
     /// The configuration; `onecopy config --example` prints one.
     #[arg(short, long, value_name = "FILE", default_value = "/etc/onecopy/onecopy.toml")]
     config: PathBuf,
+    /// Roll a commit of an earlier run back that every replica refuses, though somebody may have been told of it.
+    #[arg(long, value_name = "COMMIT")]
+    annul: Vec<u64>,
 }
 
 impl Args {
@@ -33,7 +37,7 @@ impl Args {
             tracing::info!(addresses = handle.addresses().join(", "), "ready");
             Ok(print("ready")?)
         };
-        let settings = runtime_settings(&loaded);
+        let settings = Settings { annul: self.annul.clone(), ..runtime_settings(&loaded) };
         check_addresses(&settings.listen)?;
         serve_until_stopped(settings, ready, || self.check_again())
     }

@@ -8,6 +8,7 @@ use crate::output::print;
 use crate::runtime_settings::runtime_settings;
 use crate::serving::{serve_until_stopped, tcp_port};
 use onecopy_runtime::Handle;
+use onecopy_runtime::Settings;
 use std::path::PathBuf;
 
 /// Start a local cluster in one folder, and serve it.
@@ -32,6 +33,9 @@ pub struct Args {
     /// The folder of PostgreSQL's programs [default: those of the newest version found]
     #[arg(long, value_name = "DIR")]
     pg_bin: Option<PathBuf>,
+    /// Roll a commit of an earlier run back that every replica refuses, though somebody may have been told of it.
+    #[arg(long, value_name = "COMMIT")]
+    annul: Vec<u64>,
 }
 
 impl Args {
@@ -48,7 +52,7 @@ impl Args {
             protocol: self.protocol,
             pg_bin: self.pg_bin,
         })?;
-        let settings = runtime_settings(local.loaded());
+        let settings = Settings { annul: self.annul, ..runtime_settings(local.loaded()) };
         serve_until_stopped(settings, |handle| announce(&local, handle), || {})?;
         local.stop()
     }

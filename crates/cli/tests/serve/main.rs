@@ -370,6 +370,58 @@ fn log_is_cut_behind_what_replicas_have_flushed_and_one_that_needs_more_stays_ou
     again.stop();
 }
 
+/// A session of somebody else on a server, which holds a lock until it is ended.
+struct Stranger {
+    process: Child,
+    server: String,
+}
+
+impl Stranger {
+    fn lock(server: &str, table: &str) -> Stranger {
+        let lock = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(600)");
+        let process = Command::new("psql").args(["-X", "-q", "-d", server, "-c", &lock]).spawn().unwrap();
+        let locked = format!(
+            "SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass AND mode = 'AccessExclusiveLock' AND granted"
+        );
+        wait_until("the table is locked", || answer(server, &locked) == "1");
+        Stranger { process, server: server.to_owned() }
+    }
+
+    fn end(mut self) {
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'BEGIN; LOCK%'";
+        answer(&self.server, end);
+        self.process.wait().unwrap();
+    }
+}
+
+#[test]
+fn numbers_of_sequences_that_no_replica_knew_of_before_a_crash_are_not_given_out_again() {
+    let Trusting { _dir, cluster, configuration } = Trusting::start(1);
+    let mut serving = Serving::start(&configuration);
+    let dsn = configuration.dsn();
+    answer(&dsn, "CREATE TABLE t (id bigserial, v int)");
+    answer(&dsn, "INSERT INTO t (v) VALUES (0)");
+    // Decided and told, and nowhere applied.
+    let stranger = Stranger::lock(&cluster.server(0).dsn(), "onecopy.progress");
+    let fill = "INSERT INTO t (v) SELECT g FROM generate_series(1, 5000) g";
+    let mut client = Command::new("psql").args(["-X", "-q", "-d", &dsn, "-c", fill]).spawn().unwrap();
+    wait_until("the rows are decided", || {
+        let status = status(&configuration);
+        number(&status["status"]["told"]) >= number(&status["replicas"][0]["applied"]) + 2
+    });
+    serving.0.kill().unwrap();
+    serving.0.wait().unwrap();
+    assert!(!client.wait().unwrap().success());
+    stranger.end();
+
+    let serving = Serving::start(&configuration);
+    assert_eq!(answer(&dsn, "SELECT count(*) FROM t"), "5001");
+    answer(&dsn, fill);
+    answer(&dsn, "INSERT INTO t (v) VALUES (0)");
+    assert_eq!(answer(&dsn, "SELECT count(*), count(DISTINCT id) FROM t"), "10002|10002");
+    serving.stop();
+}
+
 #[test]
 fn replica_on_which_a_stranger_holds_a_lock_leaves_service_before_what_waits_fills_the_memory() {
     let Trusting { _dir, cluster, configuration } =
@@ -383,11 +435,7 @@ fn replica_on_which_a_stranger_holds_a_lock_leaves_service_before_what_waits_fil
     // A replica that is behind is nobody's home.
     let other = if homes()[0] > before[0] { 1 } else { 0 };
     let server = cluster.server(other).dsn();
-    let lock = "BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(600)";
-    let mut stranger = Command::new("psql").args(["-X", "-q", "-d", &server, "-c", lock]).spawn().unwrap();
-    let locked =
-        "SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass AND mode = 'AccessExclusiveLock'";
-    wait_until("the table is locked", || answer(&server, locked) == "1");
+    let stranger = Stranger::lock(&server, "t");
     let insert = format!("INSERT INTO t (s) VALUES ('{}')", "x".repeat(1_000));
     (0..100).for_each(|_| drop(answer(&dsn, &insert)));
     wait_until("it is out of service", || {
@@ -396,9 +444,7 @@ fn replica_on_which_a_stranger_holds_a_lock_leaves_service_before_what_waits_fil
     answer(&dsn, &insert);
     assert_eq!(answer(&dsn, "SELECT count(*) FROM t"), "102");
 
-    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'BEGIN; LOCK%'";
-    answer(&server, end);
-    stranger.wait().unwrap();
+    stranger.end();
     wait_until("it serves again", || status(&configuration)["replicas"][other]["state"] == "up");
     wait_until("it has everything", || answer(&server, "SELECT count(*) FROM t") == "102");
     serving.stop();

@@ -74,7 +74,7 @@ fn commit_that_no_replica_can_apply_is_rolled_back_and_its_client_told_so() {
 }
 
 #[test]
-fn replica_that_is_away_is_waited_for_and_a_later_process_annuls_what_an_earlier_one_decided() {
+fn replica_that_is_away_is_waited_for_and_a_later_process_annuls_only_what_an_operator_names() {
     block_on(async {
         let dir = folder();
         let mut up = Up::ready(dir.path(), 2);
@@ -97,7 +97,13 @@ fn replica_that_is_away_is_waited_for_and_a_later_process_annuls_what_an_earlier
         wait_until("its servers have ended", || {
             file.replicas.iter().all(|replica| !Path::new(&format!("/proc/{}", replica.pid)).exists())
         });
-        let _again = Up::ready(dir.path(), 2);
+        // Somebody may have been told of it, as far as the later process knows.
+        let refused = Up::command(dir.path(), 2).output().unwrap();
+        let words = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && words.contains("start with --annul 3"), "{words}");
+        let mut command = Up::command(dir.path(), 2);
+        command.args(["--annul", "3"]);
+        let _again = Up::ready_by(command);
         wait_until("both replicas serve", || are_up(dir.path()));
         let file = ClusterFile::read(dir.path()).unwrap();
         assert_eq!(rows(&connect(&file.client.dsn).await, "TABLE t").await, "1 1");

@@ -253,7 +253,7 @@ impl Shared {
                                 Err(error) => tracing::warn!(%error, "end transactions"),
                             }
                         }
-                        if lent.lane.command("RESET lock_timeout").await.is_ok() {
+                        if lent.lane.roll_back().await.is_ok() {
                             pool.give_back(&self.agent, lent);
                         }
                     }
@@ -275,7 +275,9 @@ impl Shared {
         plain: &mut crate::lane::Lane,
         restarted: &[(String, String)],
     ) -> Result<onecopy_classify::Catalogue, crate::lane::LaneError> {
-        lane.command("SET lock_timeout = '200ms'").await?;
+        // What a client has set may be in force there. It is dressed anew for whoever borrows it next.
+        lane.settings = u64::MAX;
+        lane.command("SET lock_timeout = '200ms'; SET statement_timeout = 0").await?;
         let catalogue = definitions::read(lane, plain).await?;
         *self.sequence_names.lock() = definitions::names(&catalogue);
         let known = self.classifier.catalogue();
@@ -288,7 +290,6 @@ impl Shared {
                 self.scheduler.handle(Event::Sequence { sequence, definition });
             }
         }
-        lane.command("RESET lock_timeout").await?;
         Ok(catalogue)
     }
 }
@@ -461,9 +462,6 @@ async fn start(
     let scheduler = Arc::new(scheduler);
     prepared.durable.connect(&scheduler);
     tokio::spawn(scheduler.clone().run_timers());
-    for (sequence, definition) in &prepared.sequences {
-        scheduler.handle(Event::Sequence { sequence: *sequence, definition: *definition });
-    }
     let agent = Credentials {
         user: settings.agent_user.clone(),
         password: settings.agent_password.clone(),
@@ -494,7 +492,10 @@ async fn start(
     let retention = Arc::new(Retention::new(count, prepared.first));
     let exclusions = Arc::new(Exclusions::new(count));
     let names = settings.replicas.iter().map(|replica| replica.name.clone()).collect();
-    let annulments = Arc::new(Annulments::new(names, prepared.annulled));
+    let allowed = settings.annul.iter().map(|csn| Csn(*csn));
+    let annulments = Arc::new(Annulments::new(names, prepared.annulled, allowed));
+    let sequences = prepared.catalogue.sequences.iter();
+    let sequences: Vec<_> = sequences.map(|s| (s.schema.clone(), s.name.clone())).collect();
     for pool in &pools {
         let agent = Agent {
             replica: pool.replica,
@@ -539,6 +540,9 @@ async fn start(
         object_ids,
     });
     preparation::await_service(&shared, prepared.usable).await?;
+    // Replicas contain the end of the log only now, in which definitions may have changed and numbers been reserved.
+    shared.classifier.begin_change();
+    shared.read_definitions_after(true, &sequences).await;
     // What clients are told begins with what the first replica's catalogue shows.
     shared.object_ids.ask();
     Ok((shared, prepared.log_failed))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onecopy_classify::Catalogue;
-use onecopy_core::{Csn, Epoch, Event, SequenceDefinition, TableId};
+use onecopy_core::{Csn, Epoch, Event};
 use onecopy_log::{Durability, Fault, Folder, Genesis, Hooks, Log, LogId, Options};
 use parking_lot::Mutex;
 use rand::Rng;
@@ -15,6 +15,7 @@ use crate::clock;
 use crate::clock::Deadline;
 use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
+use crate::pool::Pool;
 use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials, CustomNames};
 use crate::postgres::definitions::{self, SequenceNames};
@@ -22,10 +23,12 @@ use crate::postgres::progress::{self, FenceError, Position};
 use crate::retention;
 use crate::scheduler::Scheduler;
 use crate::server::Shared;
-use crate::settings::Settings;
+use crate::settings::{ReplicaSettings, Settings};
 
-/// How long one replica may take to come into service before the others go ahead without it.
+/// How long the first replica may take to come into service.
 const SERVICE_WAIT: Duration = Duration::from_secs(30);
+/// How long it waits for the others then, before clients are served without them.
+const OTHERS_WAIT: Duration = Duration::from_secs(5);
 
 /// What was learned before serving.
 pub struct Prepared {
@@ -40,8 +43,8 @@ pub struct Prepared {
     pub first: Csn,
     /// Commits in it that never happen.
     pub annulled: Vec<Csn>,
+    /// As the most advanced replica has it before the end of the log is applied to it.
     pub catalogue: Catalogue,
-    pub sequences: Vec<(TableId, SequenceDefinition)>,
     pub sequence_names: SequenceNames,
     pub durable: DurableTo,
     /// Tells when the log has failed, and why.
@@ -140,8 +143,6 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     let Some(most) = most else { return Err(ServeError::Replicas("no replica can be used".into())) };
     let read_failed = |error: LaneError| ServeError::Replicas(format!("read definitions: {error}"));
     let catalogue = definitions::read(&mut most.lane, &mut most.plain).await.map_err(read_failed)?;
-    let sequences = definitions::sequences(&mut most.lane, &catalogue).await.map_err(read_failed)?;
-    let sequences = sequences.into_iter().map(|(id, definition, _)| (id, definition)).collect();
     let sequence_names = Arc::new(Mutex::new(definitions::names(&catalogue)));
     Ok(Prepared {
         usable: found.len(),
@@ -153,7 +154,6 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
         first: recovered.first,
         annulled: recovered.annulled,
         catalogue,
-        sequences,
         sequence_names,
         durable,
         log_failed,
@@ -332,16 +332,23 @@ async fn adopt(settings: &Settings, found: &mut [Found]) -> Result<(), ServeErro
 /// Waits until so many replicas have been brought to the log's end; one that takes too long is left to catch up.
 pub async fn await_service(shared: &Shared, usable: usize) -> Result<(), ServeError> {
     let deadline = Deadline::after(SERVICE_WAIT);
+    let mut others = None;
     loop {
         let status = shared.scheduler.status();
         let ready = status.replicas.iter().filter(|r| r.up && r.applied >= status.told).count();
         if ready >= usable {
             return Ok(());
         }
-        if deadline.has_passed() {
-            if ready == 0 {
-                return Err(ServeError::Replicas("no replica came into service; see the log".into()));
-            }
+        if ready == 0 && deadline.has_passed() {
+            let why = |(pool, replica): (&Arc<Pool>, &ReplicaSettings)| {
+                let detail =
+                    pool.standing.absence().map_or_else(|| "it lags".to_owned(), |absence| absence.detail);
+                format!("{}: {detail}", replica.name)
+            };
+            let why: Vec<String> = shared.pools.iter().zip(&shared.settings.replicas).map(why).collect();
+            return Err(ServeError::Replicas(format!("no replica came into service: {}", why.join("; "))));
+        }
+        if ready > 0 && others.get_or_insert_with(|| Deadline::after(OTHERS_WAIT)).has_passed() {
             tracing::warn!("{} of {} replicas are in service", ready, status.replicas.len());
             return Ok(());
         }

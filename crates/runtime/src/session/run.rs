@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use onecopy_classify::{CopiedMoments, Determinism};
 use onecopy_core::{Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::Format;
-use onecopy_wire::backend::{Status, build};
+use onecopy_wire::backend::{ErrorFields, Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::captured::captured_writes;
@@ -333,6 +333,14 @@ impl Session {
         }
     }
 
+    /// If an error says something about its server, others are asked from now on, if there are any.
+    fn doubt(&self, replica: ReplicaId, error: &ErrorFields) {
+        let mut others = self.shared.pools.iter().filter(|pool| pool.replica != replica);
+        if others.any(|pool| pool.is_up()) {
+            self.shared.pools[usize::from(replica.0)].doubt(error);
+        }
+    }
+
     /// The transaction is over, and its client is told why.
     pub(super) fn given_up(&mut self, put: impl FnOnce(&mut BytesMut)) -> Ran {
         self.drop_held();
@@ -578,6 +586,9 @@ impl Session {
         }
         self.return_lane(lane, how, answer.status.unwrap_or(Status::Failed)).await;
         if failed {
+            if let (Some(error), How::Home { .. }) = (&answer.error, how) {
+                self.doubt(replica, error);
+            }
             match &answer.error {
                 // What came before the error answers messages that the client did not send.
                 Some(error) if silent => {

@@ -910,7 +910,7 @@ impl Onecopy {
     }
 
     fn on_replica_down(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
-        self.replicas.get_mut(id).on_down();
+        self.replicas.on_down(id);
         // Of those that committed there already, nothing is left to leave; the others would wait for their turn for ever.
         let applied = self.replicas.get(id).applied;
         for (txn, csn) in self.decisions.home_is_gone(id) {

@@ -193,6 +193,15 @@ impl Replicas {
         (0..self.replicas.len() as u16).map(ReplicaId)
     }
 
+    /// The replica must not be used. New transactions find their home elsewhere, also when it is back in a moment: what made it
+    /// leave may come again.
+    pub(super) fn on_down(&mut self, id: ReplicaId) {
+        self.get_mut(id).on_down();
+        if self.home == Some(id) {
+            self.home = self.ids().find(|other| self.get(*other).up);
+        }
+    }
+
     /// Where the next read runs: among the replicas that contain `floor`, the one whose turn it is or, if that has much
     /// more to do, the least loaded.
     pub(super) fn for_read(&mut self, floor: Csn, forgotten: Csn, now: Instant) -> Option<ReplicaId> {
