@@ -550,6 +550,7 @@ pub(crate) enum Utility {
     Drop {
         kind: RelationKind,
         names: Vec<Name>,
+        cascade: bool,
         concurrently: bool,
         tag: &'static str,
     },
@@ -755,6 +756,10 @@ pub(crate) struct AlterCommand {
     pub checks: Vec<Expr>,
     pub effect: AlterEffect,
     pub tables: Vec<Name>,
+    /// It may make, drop or check foreign keys, those of other tables to this one included.
+    pub changes_ties: bool,
+    /// CASCADE: what depends on it goes as well.
+    pub cascade: bool,
 }
 
 /// What an ALTER TABLE command may do to rows.

@@ -834,6 +834,8 @@ impl Reader {
                             checks: Vec::new(),
                             effect: AlterEffect::Rewrites,
                             tables: Vec::new(),
+                            changes_ties: true,
+                            cascade: false,
                         },
                     });
                 }
@@ -1086,6 +1088,8 @@ impl Reader {
             checks,
             effect,
             tables,
+            changes_ties: changes_ties(command.subtype),
+            cascade: command.behavior == raw::DropBehavior::DROP_CASCADE,
         })
     }
 
@@ -1455,9 +1459,54 @@ fn drop_statement(s: &pg::DropStmt) -> Utility {
     Utility::Drop {
         kind: if belongs_to_table { RelationKind::Table } else { relation_kind(s.remove_type) },
         names,
+        cascade: s.behavior == raw::DropBehavior::DROP_CASCADE,
         concurrently: s.concurrent,
         tag,
     }
+}
+
+/// Whether an ALTER TABLE command may make, drop or check foreign keys other than to a table that it names.
+fn changes_ties(kind: raw::AlterTableType::Type) -> bool {
+    use raw::AlterTableType as Kind;
+    !matches!(
+        kind,
+        Kind::AT_AddColumn
+            | Kind::AT_ColumnDefault
+            | Kind::AT_DropNotNull
+            | Kind::AT_SetNotNull
+            | Kind::AT_SetStatistics
+            | Kind::AT_SetOptions
+            | Kind::AT_ResetOptions
+            | Kind::AT_SetStorage
+            | Kind::AT_SetCompression
+            | Kind::AT_AddIndex
+            | Kind::AT_AddIndexConstraint
+            | Kind::AT_AddConstraint
+            | Kind::AT_ChangeOwner
+            | Kind::AT_ClusterOn
+            | Kind::AT_DropCluster
+            | Kind::AT_SetTableSpace
+            | Kind::AT_SetRelOptions
+            | Kind::AT_ResetRelOptions
+            | Kind::AT_EnableTrig
+            | Kind::AT_EnableAlwaysTrig
+            | Kind::AT_EnableReplicaTrig
+            | Kind::AT_DisableTrig
+            | Kind::AT_EnableTrigAll
+            | Kind::AT_DisableTrigAll
+            | Kind::AT_EnableTrigUser
+            | Kind::AT_DisableTrigUser
+            | Kind::AT_AddInherit
+            | Kind::AT_DropInherit
+            | Kind::AT_ReplicaIdentity
+            | Kind::AT_EnableRowSecurity
+            | Kind::AT_DisableRowSecurity
+            | Kind::AT_ForceRowSecurity
+            | Kind::AT_NoForceRowSecurity
+            | Kind::AT_AddIdentity
+            | Kind::AT_SetIdentity
+            | Kind::AT_DropIdentity
+    )
 }
 
 /// The settings of SET ... FROM CURRENT, for a function, role or database.

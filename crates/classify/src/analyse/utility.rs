@@ -114,6 +114,7 @@ impl<'a> Analyser<'a> {
                 }
                 // The query is not run, only kept.
                 let _ = query;
+                self.take_mentioned();
                 // Who reads a view names the tables behind it, not the view, and locks it on the server all the same.
                 let replaced = match self.peek(name) {
                     Resolved::View(_) => std::slice::from_ref(name),
@@ -186,6 +187,12 @@ impl<'a> Analyser<'a> {
                 {
                     self.restart_owned(altered, true);
                 }
+                if commands.iter().any(|command| command.changes_ties) {
+                    self.take_tied(&tables);
+                }
+                if commands.iter().any(|command| command.cascade) {
+                    self.take_dependents();
+                }
                 match kind {
                     RelationKind::Table | RelationKind::MaterialisedView if effect == AlterEffect::Owner => {
                         self.ddl("ALTER TABLE OWNER TO", &tables, false)
@@ -197,7 +204,8 @@ impl<'a> Analyser<'a> {
                     _ => self.catalogue_ddl("ALTER"),
                 }
             }
-            Utility::Drop { kind, names, concurrently, tag } => self.drop(*kind, names, *concurrently, tag),
+            Utility::Drop { concurrently: true, .. } => self.maintenance("DROP INDEX CONCURRENTLY", &[]),
+            Utility::Drop { kind, names, cascade, tag, .. } => self.drop(*kind, names, *cascade, tag),
             Utility::Truncate { tables, cascade, restart } => self.truncate(tables, *cascade, *restart),
             Utility::Lock { tables, mode, no_wait } => self.lock(tables, *mode, *no_wait),
             Utility::Rename { tag, table, to_schema, to_name } => {
@@ -225,6 +233,7 @@ impl<'a> Analyser<'a> {
                 self.catalogue_ddl("ALTER SEQUENCE")
             }
             Utility::CreateTrigger { table, .. } => {
+                self.take_mentioned();
                 self.ddl("CREATE TRIGGER", std::slice::from_ref(table), false)
             }
             Utility::KeepsSettings { settings, definition } => {
@@ -243,7 +252,12 @@ impl<'a> Analyser<'a> {
                 self.replace_event_function(name);
                 self.catalogue_ddl("CREATE FUNCTION")
             }
-            Utility::OtherDdl { tag, tables } if !tables.is_empty() => self.ddl(tag, tables, false),
+            Utility::OtherDdl { tag, tables } if !tables.is_empty() => {
+                if matches!(*tag, "CREATE RULE" | "CREATE POLICY" | "ALTER POLICY") {
+                    self.take_mentioned();
+                }
+                self.ddl(tag, tables, false)
+            }
             Utility::OtherDdl { tag, .. } => self.catalogue_ddl(tag),
             Utility::Maintenance { tag, tables } => self.maintenance(tag, tables),
             Utility::Checkpoint => self.maintenance("CHECKPOINT", &[]),
@@ -452,7 +466,14 @@ impl<'a> Analyser<'a> {
                 "partition by LIST, or by another column",
             );
         }
+        // A partition gets the foreign keys of its table.
+        let parents: Vec<Name> = create.others.iter().filter(|n| self.is_partitioned(n)).cloned().collect();
+        self.take_tied(&parents);
         self.new_relation_ddl("CREATE TABLE", &create.name, &create.others)
+    }
+
+    fn is_partitioned(&self, name: &Name) -> bool {
+        matches!(self.peek(name), Resolved::Table(table) if self.table(table).kind == 'p')
     }
 
     pub(super) fn create_table_as(
@@ -599,43 +620,81 @@ impl<'a> Analyser<'a> {
         Kind::Ddl { command, tables: Vec::new(), rewrites: false, temporary: true, unlogged: false }
     }
 
-    fn drop(&mut self, kind: RelationKind, names: &[Name], concurrently: bool, tag: &'static str) -> Kind {
-        if concurrently {
-            return self.maintenance("DROP INDEX CONCURRENTLY", &[]);
-        }
+    fn drop(&mut self, kind: RelationKind, names: &[Name], cascade: bool, tag: &'static str) -> Kind {
         match kind {
             RelationKind::Table => {
                 let known = names.iter().filter(|n| !matches!(self.peek(n), Resolved::Unknown));
                 let known: Vec<Name> = known.cloned().collect();
+                if tag == "DROP TABLE" {
+                    self.take_tied(&known);
+                }
+                if cascade && !known.is_empty() {
+                    self.take_dependents();
+                }
                 // DROP TABLE IF EXISTS of what is not there touches nothing but the names.
-                let kind = self.ddl(tag, &known, true);
-                self.take_tied(&known);
-                kind
+                self.ddl(tag, &known, true)
             }
             _ => self.catalogue_ddl(tag),
         }
     }
 
-    /// The definitions of tables that foreign keys tie to tables that go.
+    /// The tables that foreign keys tie to these. PostgreSQL locks them for itself where a key is made, dropped or made anew,
+    /// since each key has triggers on both tables: writes to them must have been applied before at the home.
     fn take_tied(&mut self, names: &[Name]) {
         for name in names {
-            let Resolved::Table(table) = self.peek(name) else { continue };
-            let children: Vec<TableId> =
-                self.catalogue().references(table).iter().map(|(child, _)| self.item_id(*child)).collect();
-            let parents = self.table(table).foreign_keys.iter();
-            let parents: Vec<TableId> = parents
-                .filter_map(|fk| self.catalogue().table(&fk.parent_schema, &fk.parent))
-                .map(|parent| self.catalogue().item_table(parent))
-                .collect();
-            for table in children.into_iter().chain(parents) {
-                self.push_item(ItemTemplate {
-                    table,
-                    space: Space::Schema,
-                    mode: Mode::Exclusive,
-                    columns: Vec::new(),
-                    null: NullRule::Skip,
-                });
+            let Resolved::Table(named) = self.peek(name) else { continue };
+            let mut tables = vec![named];
+            let mut at = 0;
+            while let Some(table) = tables.get(at).copied() {
+                for child in self.catalogue().children(table) {
+                    if !tables.contains(child) {
+                        tables.push(*child);
+                    }
+                }
+                at += 1;
             }
+            for table in tables {
+                for (child, _) in self.catalogue().references(table) {
+                    self.take_definition(self.item_id(*child));
+                }
+                for key in &self.table(table).foreign_keys {
+                    match self.catalogue().table(&key.parent_schema, &key.parent) {
+                        Some(parent) => self.take_definition(self.catalogue().item_table(parent)),
+                        None => self.touch_everything(Mode::Exclusive),
+                    }
+                }
+            }
+        }
+    }
+
+    /// What goes by CASCADE. The catalogue does not tell what depends on what, as materialized views and columns of a row type.
+    fn take_dependents(&mut self) {
+        self.touch_everything(Mode::Exclusive);
+    }
+
+    /// Tables that a definition reads when it is used. PostgreSQL looks them up now and holds them until the end, so TRUNCATE
+    /// and REFRESH of before must have been applied.
+    fn take_mentioned(&mut self) {
+        let mut words: Vec<String> = Vec::new();
+        for token in self.tokens() {
+            match token.kind {
+                TokenKind::Word => words.push(self.word(&token)),
+                TokenKind::QuotedWord => match self.sql.get(token.start..token.end) {
+                    Some(text) if text.starts_with('"') => {
+                        words.push(text.trim_matches('"').replace("\"\"", "\""));
+                    }
+                    // With escapes in it (U&).
+                    _ => self.touch_everything(Mode::KeyShared),
+                },
+                _ => {}
+            }
+        }
+        let catalogue = self.catalogue();
+        let tables = catalogue.tables.iter().filter(|t| words.contains(&t.name));
+        let stored = catalogue.views.iter().filter(|v| v.materialised && words.contains(&v.name));
+        let ids = tables.map(|t| catalogue.item_table(t)).chain(stored.map(|v| table_id(&v.schema, &v.name)));
+        for id in ids.collect::<Vec<_>>() {
+            self.push_whole_table(id, Mode::KeyShared);
         }
     }
 
@@ -663,7 +722,7 @@ impl<'a> Analyser<'a> {
                     self.add_with_inheritors(table, &mut tables);
                     self.fire_with_inheritors(table, Event::Truncate);
                     if cascade {
-                        self.add_referencing(table, &mut tables);
+                        self.add_referencing(&mut tables);
                     }
                 }
                 Resolved::Temporary => {
@@ -787,13 +846,17 @@ impl<'a> Analyser<'a> {
         }
     }
 
-    /// The tables that TRUNCATE ... CASCADE empties as well.
-    fn add_referencing(&mut self, table: usize, tables: &mut Vec<TableId>) {
-        for (child, _) in self.catalogue().references(table) {
-            if !tables.contains(&self.item_id(*child)) {
-                self.add_with_inheritors(*child, tables);
-                self.fire_with_inheritors(*child, Event::Truncate);
-                self.add_referencing(*child, tables);
+    /// The tables that TRUNCATE ... CASCADE empties as well: those that refer to one of these, or to one that inherits from it.
+    fn add_referencing(&mut self, tables: &mut Vec<TableId>) {
+        let mut at = 0;
+        while let Some(id) = tables.get(at).copied() {
+            at += 1;
+            let Some(table) = self.index_of(id) else { continue };
+            for (child, _) in self.catalogue().references(table) {
+                if !tables.contains(&self.item_id(*child)) {
+                    self.add_with_inheritors(*child, tables);
+                    self.fire_with_inheritors(*child, Event::Truncate);
+                }
             }
         }
     }

@@ -3,5 +3,6 @@
 mod catalogue;
 mod commute;
 mod generate;
+mod locks_of_definitions;
 mod replicas;
 mod server;
