@@ -644,3 +644,37 @@ fn view_is_replaced_and_an_index_dropped_when_those_who_read_by_them_have_ended(
         three.assert_identical();
     });
 }
+
+#[test]
+fn references_to_a_table_come_and_go_while_it_is_written_to() {
+    block_on(async {
+        let (three, [defining, writing]) = start(&["CREATE TABLE ea (id int PRIMARY KEY, n int)"]).await;
+        let other = three.client().await;
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let writes = async |client: &Client, from: i32| {
+            let mut id = from;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                at_once(client, &format!("INSERT INTO ea VALUES ({id}, 0)")).await;
+                at_once(client, &format!("UPDATE ea SET n = n + 1 WHERE id = {id}")).await;
+                id += 2;
+            }
+        };
+        let defines = async {
+            for _ in 0..12 {
+                for sql in [
+                    "CREATE TABLE eb (id int PRIMARY KEY, CONSTRAINT eb_ea FOREIGN KEY (id) REFERENCES ea)",
+                    "ALTER TABLE eb DROP CONSTRAINT eb_ea",
+                    "ALTER TABLE eb ADD CONSTRAINT eb_ea FOREIGN KEY (id) REFERENCES ea NOT VALID",
+                    "ALTER TABLE eb VALIDATE CONSTRAINT eb_ea",
+                    "ALTER TABLE eb ALTER COLUMN id TYPE bigint",
+                    "DROP TABLE eb",
+                ] {
+                    at_once(&defining, sql).await;
+                }
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        };
+        tokio::join!(defines, writes(&writing, 0), writes(&other, 1));
+        three.assert_identical();
+    });
+}
