@@ -280,7 +280,8 @@ pub enum Kind {
     },
     /// SELECT of nothing but calls of advisory locks and `pg_notify`: carried out by whoever serves the session.
     SessionCalls(Vec<crate::session_calls::SessionCall>),
-    /// SELECT of nothing but calls of `set_config`, which whoever serves the session must carry out like SET.
+    /// SELECT of nothing but calls of `set_config`, maybe beside `current_setting`, which whoever serves the session must carry
+    /// out in their order, like SET and SHOW.
     SetConfig {
         /// The calls.
         calls: Vec<crate::session_calls::SessionCall>,

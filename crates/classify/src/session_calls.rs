@@ -28,6 +28,8 @@ pub enum SessionFunction {
     Notify,
     /// `set_config`.
     SetConfig,
+    /// `current_setting`, beside `set_config` only.
+    CurrentSetting,
 }
 
 impl SessionFunction {
@@ -50,12 +52,13 @@ impl SessionFunction {
             "pg_advisory_unlock_all" => (F::UnlockAll, &[0]),
             "pg_notify" => (F::Notify, &[2]),
             "set_config" => (F::SetConfig, &[3]),
+            "current_setting" => (F::CurrentSetting, &[1, 2]),
             _ => return None,
         };
         takes.contains(&arguments).then_some(function)
     }
 
-    /// Whether it returns a boolean; else it returns void, or text if it is `set_config`.
+    /// Whether it returns a boolean; else it returns void, or text if it concerns settings.
     #[must_use]
     pub fn returns_bool(self) -> bool {
         matches!(self, SessionFunction::Lock { try_only: true, .. } | SessionFunction::Unlock { .. })
@@ -198,6 +201,26 @@ mod tests {
         let sql = "SELECT set_config('a.b', $1, FALSE), pg_catalog.set_config(lower('X.y'), NULL, $2)";
         let expected = r#"Text("a.b") Param(1) Bool(false) Expression("lower('X.y')") Null Param(2)"#;
         assert_eq!(arguments(sql, sql), expected);
+    }
+
+    #[test]
+    fn settings_are_shown_only_beside_calls_that_set_some() {
+        let sql = "SELECT current_setting('jit') AS cur, set_config('jit', 'off', false) AS new, current_setting($1, true)";
+        let expected = r#"Text("jit") Text("jit") Text("off") Bool(false) Param(1) Bool(true)"#;
+        assert_eq!(arguments(sql, sql), expected);
+        let catalogue = Catalogue::default();
+        let context = Context { catalogue: &catalogue, search_path: &["public".to_owned()], temporary: &[] };
+        for other in [
+            "SELECT current_setting('jit')",
+            "SELECT current_setting('jit'), pg_advisory_lock(1)",
+            "SELECT current_setting('jit'), set_config('jit', 'off', false), pg_advisory_lock(1)",
+            "SELECT current_setting(name), set_config(name, 'x', false) FROM pg_settings",
+            "SELECT current_setting('jit'), set_config('jit', 'off', false) WHERE random() < 1",
+        ] {
+            let mut scratch = Scratch::default();
+            let kind = classify(other, &normalise(other, &mut scratch), &context).kind;
+            assert_eq!(kind, Kind::Select, "{other}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! SELECT of nothing but calls of advisory locks and `pg_notify`, or of `set_config`.
+//! SELECT of nothing but calls of advisory locks and `pg_notify`, or of `set_config` and `current_setting`.
 
 use super::Analyser;
 use super::block::QueryUse;
@@ -34,11 +34,16 @@ impl<'a> Analyser<'a> {
             select.targets.iter().map(|target| self.session_call(target, &tokens)).collect();
         let calls = calls?;
         let sets = |call: &(SessionCall, &Call)| call.0.function == SessionFunction::SetConfig;
-        let all_set = calls.iter().all(sets);
-        if !all_set && calls.iter().any(sets) {
+        let shows = |call: &(SessionCall, &Call)| call.0.function == SessionFunction::CurrentSetting;
+        let of_settings = calls.iter().all(|call| sets(call) || shows(call));
+        let any_set = calls.iter().any(sets);
+        // What only shows settings is a query like any other.
+        let mixed = any_set != of_settings || !of_settings && calls.iter().any(shows);
+        if mixed {
             return None;
         }
         if !plain {
+            let all_set = calls.iter().all(sets);
             return if all_set { self.settings_of_rows(query, calls, &tokens) } else { None };
         }
         let scope = self.new_scope(None, None, false);
@@ -46,18 +51,20 @@ impl<'a> Analyser<'a> {
             match call.function {
                 SessionFunction::Notify => self.effects.notifies = true,
                 // Said below.
-                SessionFunction::SetConfig => self.effects.returns_rows = true,
+                SessionFunction::SetConfig | SessionFunction::CurrentSetting => {
+                    self.effects.returns_rows = true;
+                }
                 _ => self.effects.advisory_locks = true,
             }
             written.arguments.iter().for_each(|e| self.expr(e, At::new(scope, true)));
         }
         let nested = self.effects.sets_config || self.effects.sets_custom_locally;
-        if all_set && nested {
+        if of_settings && nested {
             return None;
         }
-        self.effects.sets_config |= all_set;
+        self.effects.sets_config |= of_settings;
         let calls = calls.into_iter().map(|(call, _)| call).collect();
-        Some(match all_set {
+        Some(match of_settings {
             true => Kind::SetConfig { calls, rows: None },
             false => Kind::SessionCalls(calls),
         })

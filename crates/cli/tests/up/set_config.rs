@@ -1,6 +1,6 @@
 //! `SELECT set_config(...)` is served as SET is, and what a transaction sets back reaches the replicas.
 
-use super::clients::{block_on, rows};
+use super::clients::{block_on, connect, rows};
 use super::three::Three;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -176,8 +176,83 @@ fn set_config_is_answered_as_postgresql_answers() {
         let in_passing = "SELECT set_config('app.y', '2', true), current_setting('app.y')";
         assert_eq!(rows(&client, in_passing).await, "2 2");
         run(&client, &["BEGIN"]).await;
-        assert_eq!(error_of(&client, in_passing).await, SqlState::FEATURE_NOT_SUPPORTED);
+        assert_eq!(rows(&client, in_passing).await, "2 2");
+        assert_eq!(rows(&client, "SELECT current_setting('app.y')").await, "2");
         run(&client, &["ROLLBACK"]).await;
+        let among_others = "SELECT set_config('app.y', '2', true), current_setting('app.y'), 1";
+        run(&client, &["BEGIN"]).await;
+        assert_eq!(error_of(&client, among_others).await, SqlState::FEATURE_NOT_SUPPORTED);
+        run(&client, &["ROLLBACK"]).await;
+    });
+}
+
+/// What a query answers, with the names and types of its columns, by both protocols; or its error.
+async fn answers(client: &Client, sql: &str) -> String {
+    let texts = match client.simple_query(sql).await {
+        Ok(messages) => format!("{messages:?}"),
+        Err(error) => {
+            error.as_db_error().map_or("?".to_owned(), |e| format!("{:?} {}", e.code(), e.message()))
+        }
+    };
+    // Described before it is executed, with results in binary form.
+    let prepared = match client.prepare(sql).await {
+        Ok(prepared) => prepared,
+        Err(error) => return format!("{texts} {:?}", error.code()),
+    };
+    let columns: Vec<_> = prepared.columns().iter().map(|c| (c.name().to_owned(), c.type_().oid())).collect();
+    let values = match client.query(&prepared, &[]).await {
+        Ok(rows) => {
+            let values = rows.iter().flat_map(|row| (0..row.len()).map(|i| row.get::<_, Option<String>>(i)));
+            format!("{:?}", values.collect::<Vec<_>>())
+        }
+        Err(error) => format!("{:?}", error.code()),
+    };
+    format!("{texts} {columns:?} {values}")
+}
+
+#[test]
+fn settings_are_shown_and_set_from_left_to_right_as_by_one_server() {
+    block_on(async {
+        let three = Three::start();
+        let (through, alone) = (three.client().await, connect(&three.file.replicas[0].dsn).await);
+        let script = [
+            // What asyncpg sends before it asks for types.
+            "SELECT current_setting('jit') AS cur, set_config('jit', 'off', false) AS new",
+            "SELECT current_setting('jit')",
+            "SELECT set_config('a.b', '1', false), current_setting('a.b'), set_config('a.b', '2', false) AS b, current_setting('a.b')",
+            "SELECT current_setting('a.b'), set_config('a.c', current_setting('a.b') || 'x', false), current_setting('a.c') AS c",
+            "SELECT current_setting('no.such', true), set_config('a.b', '3', false)",
+            "SELECT current_setting('no.such'), set_config('a.b', '4', false)",
+            "SELECT current_setting('nosuch'), set_config('a.b', '4', false)",
+            "SELECT set_config('a.b', '4', false), current_setting('nosuch', false)",
+            "SELECT set_config('a.b', '5', false), current_setting(NULL), current_setting('nosuch', NULL)",
+            "SELECT set_config('a.b', '6', false), current_setting('a.b', 'perhaps')",
+            "SELECT set_config('a.b', '6', false), current_setting('a.b', 'yes')",
+            "SELECT current_setting('a.b')",
+            "SELECT set_config('statement_timeout', '61000', false), current_setting('statement_timeout'), current_setting('lock_timeout')",
+            "SELECT current_setting('Statement_Timeout') AS before, set_config('statement_timeout', '0', false)",
+            "SELECT set_config('DateStyle', 'German', true), current_setting('datestyle')",
+            "SELECT current_setting('datestyle')",
+            "BEGIN",
+            "SELECT set_config('DateStyle', 'German', true), current_setting('datestyle')",
+            "SELECT current_setting('datestyle'), set_config('work_mem', '7MB', true), current_setting('work_mem')",
+            "SELECT (date '2001-02-03')::text",
+            "COMMIT",
+            "SELECT current_setting('datestyle'), current_setting('work_mem')",
+            "BEGIN",
+            "SELECT set_config('a.b', '7', false), current_setting('nosuch')",
+            "SELECT 1",
+            "ROLLBACK",
+            "SELECT current_setting('a.b')",
+        ];
+        for sql in script {
+            assert_eq!(answers(&through, sql).await, answers(&alone, sql).await, "{sql}");
+        }
+        // With parameters, as asyncpg sets back what was before.
+        let set = through.prepare("SELECT current_setting($1), set_config($1, $2, false)").await.unwrap();
+        let row = through.query_one(&set, &[&"jit", &"on"]).await.unwrap();
+        assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), ("off", "on"));
+        assert_eq!(rows(&through, "SHOW jit").await, "on");
     });
 }
 

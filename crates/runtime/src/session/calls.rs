@@ -142,9 +142,10 @@ impl Session {
                 }
                 Ok(Ok(Returned::Bool(unlocked)))
             }
-            SessionFunction::UnlockAll | SessionFunction::Notify | SessionFunction::SetConfig => {
-                Ok(Ok(Returned::Void))
-            }
+            SessionFunction::UnlockAll
+            | SessionFunction::Notify
+            | SessionFunction::SetConfig
+            | SessionFunction::CurrentSetting => Ok(Ok(Returned::Void)),
         }
     }
 
@@ -423,7 +424,7 @@ impl Returned {
 pub(super) fn describe(out: &mut bytes::BytesMut, calls: &[SessionCall], format: impl Fn(usize) -> Format) {
     let columns = calls.iter().enumerate().map(|(index, call)| {
         let (type_oid, type_len) = match call.function {
-            SessionFunction::SetConfig => (TEXT, -1),
+            SessionFunction::SetConfig | SessionFunction::CurrentSetting => (TEXT, -1),
             function if function.returns_bool() => (BOOL, 1),
             _ => (VOID, 4),
         };
@@ -458,8 +459,10 @@ enum Type {
 impl Type {
     fn of(call: &SessionCall, index: usize) -> Type {
         match (call.function, call.argument_count(), index) {
-            (SessionFunction::SetConfig, _, 2) => Type::Bool,
-            (SessionFunction::SetConfig | SessionFunction::Notify, ..) => Type::Text,
+            (SessionFunction::SetConfig, _, 2) | (SessionFunction::CurrentSetting, _, 1) => Type::Bool,
+            (SessionFunction::SetConfig | SessionFunction::CurrentSetting | SessionFunction::Notify, ..) => {
+                Type::Text
+            }
             (_, 2, _) => Type::Int4,
             _ => Type::Int8,
         }

@@ -1,4 +1,4 @@
-//! SET, RESET and `SELECT set_config(...)`: the lane of the transaction, or any other, carries them out, and the session
+//! SET, RESET and `SELECT set_config(...)`, also beside `current_setting(...)`: the lane of the transaction, or any other, carries them out, and the session
 //! keeps what is in force afterwards.
 //!
 //! Of settings that change what statements mean it keeps what the server says that their values are: records carry those
@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use onecopy_classify::{CallRows, Modes, SessionCall};
+use onecopy_classify::{CallRows, Modes, SessionCall, SessionFunction};
 use onecopy_core::{AccessSet, StatementKind};
 use onecopy_wire::Format;
 use onecopy_wire::backend::build;
@@ -33,6 +33,18 @@ struct Asked {
     /// `None` for the default.
     value: Option<String>,
     local: bool,
+}
+
+/// One call.
+enum Call {
+    Set(Asked),
+    /// `current_setting`.
+    Show {
+        name: String,
+        missing_ok: bool,
+    },
+    /// `current_setting` of NULL, which is NULL.
+    ShowNull,
 }
 
 /// Why settings were not set.
@@ -283,8 +295,8 @@ impl Session {
                     }
                 }
             };
-            match asked(arguments) {
-                Ok(asked) => together.push(asked),
+            match call_with(calls[index].function, arguments) {
+                Ok(call) => together.push(call),
                 Err(failure) => return Ok(Err(NotSet::Because(failure))),
             }
         }
@@ -316,8 +328,10 @@ impl Session {
         let mut returned = Vec::with_capacity(given.len());
         for row in given {
             let mut row = row.into_iter();
-            let of_call = |call: &SessionCall| asked(row.by_ref().take(call.argument_count()).collect());
-            match calls.iter().map(of_call).collect::<Result<Vec<Asked>, Failure>>() {
+            let of_call = |call: &SessionCall| {
+                call_with(call.function, row.by_ref().take(call.argument_count()).collect())
+            };
+            match calls.iter().map(of_call).collect::<Result<Vec<Call>, Failure>>() {
                 Ok(together) => match self.set_together(statement, together).await? {
                     Ok(values) => returned.push(values),
                     Err(not_set) => return Ok(Err(not_set)),
@@ -328,16 +342,16 @@ impl Session {
         Ok(Ok(returned))
     }
 
-    /// Sets in one step; what the settings are afterwards.
+    /// Makes calls in one step; what they return.
     async fn set_together(
         &mut self,
         statement: &Statement,
-        mut together: Vec<Asked>,
+        mut together: Vec<Call>,
     ) -> Result<Result<Vec<Option<String>>, NotSet>, ClientError> {
         if together.is_empty() {
             return Ok(Ok(Vec::new()));
         }
-        for asked in &together {
+        for asked in together.iter().filter_map(Call::as_set) {
             if is_mode_of_transaction(&asked.name) {
                 return Ok(Err(NotSet::Because(mode_set_otherwise(&asked.name))));
             }
@@ -345,26 +359,45 @@ impl Session {
                 return Ok(Err(NotSet::Because(Failure::unsupported(what, hint))));
             }
         }
-        for asked in &together {
+        for asked in together.iter().filter_map(Call::as_set) {
             self.name_custom(&asked.name);
         }
-        for asked in together.iter_mut().filter(|asked| is_kept_here(&asked.name)) {
+        for call in &mut together {
+            let Call::Set(asked) = call else { continue };
+            if !is_kept_here(&asked.name) {
+                continue;
+            }
             let value = asked.value.as_deref().or(self.environment.initial_value(&asked.name)).unwrap_or("0");
             match shown_limit(&asked.name, value) {
                 Ok(shown) => asked.value = Some(shown),
                 Err(failure) => return Ok(Err(NotSet::Because(failure))),
             }
         }
-        let command_of = |asked: &Asked| match &asked.value {
-            Some(value) if is_kept_here(&asked.name) => quote(value),
-            value => call_of(&asked.name, value.as_deref(), asked.local),
+        let command_of = |(index, call): (usize, &Call)| match call {
+            Call::Set(Asked { name, value: Some(value), .. }) if is_kept_here(name) => {
+                format!("{}::text", quote(value))
+            }
+            Call::Set(asked) => call_of(&asked.name, asked.value.as_deref(), asked.local),
+            Call::ShowNull => "NULL::text".to_owned(),
+            // No lane knows it.
+            Call::Show { name, .. } if is_kept_here(name) => {
+                let before = together[..index].iter().filter_map(Call::as_set);
+                let set = before.rev().find(|asked| asked.name.eq_ignore_ascii_case(name));
+                let value = set.and_then(|asked| asked.value.as_deref());
+                let value = value.or_else(|| self.setting(name)).unwrap_or("0");
+                format!("{}::text", quote(&shown_limit(name, value).unwrap_or_else(|_| value.to_owned())))
+            }
+            Call::Show { name, missing_ok } => {
+                format!("pg_catalog.current_setting({}, {missing_ok})", quote(name))
+            }
         };
-        let commands: Vec<String> = together.iter().map(command_of).collect();
+        let commands: Vec<String> = together.iter().enumerate().map(command_of).collect();
         let sql = format!("SELECT {}", commands.join(", "));
         let Some(values) = self.run_and_ask(statement, sql.clone(), sql, together.len()).await? else {
             return Ok(Err(NotSet::Answered));
         };
-        for (asked, value) in together.into_iter().zip(&values) {
+        for (call, value) in together.into_iter().zip(&values) {
+            let Call::Set(asked) = call else { continue };
             let keep = if is_meaningful(&asked.name) { value.clone() } else { asked.value };
             let command = set_command(&asked.name, keep.as_deref(), false);
             self.note_setting(&asked.name, command, keep, asked.local);
@@ -479,6 +512,28 @@ fn may_compute(statement: &Statement) -> Result<(), Failure> {
         "arguments of set_config() that read tables or change something are not supported",
         "Compute them first, by a statement of their own.",
     ))
+}
+
+impl Call {
+    fn as_set(&self) -> Option<&Asked> {
+        match self {
+            Call::Set(asked) => Some(asked),
+            Call::Show { .. } | Call::ShowNull => None,
+        }
+    }
+}
+
+fn call_with(function: SessionFunction, arguments: Arguments) -> Result<Call, Failure> {
+    if function == SessionFunction::CurrentSetting {
+        return Ok(match arguments.as_slice() {
+            [Some(name)] => Call::Show { name: name.clone(), missing_ok: false },
+            [Some(name), Some(missing_ok)] => {
+                Call::Show { name: name.clone(), missing_ok: boolean(missing_ok).unwrap_or(false) }
+            }
+            _ => Call::ShowNull,
+        });
+    }
+    asked(arguments).map(Call::Set)
 }
 
 fn asked(arguments: Arguments) -> Result<Asked, Failure> {

@@ -205,7 +205,7 @@ impl Session {
             {
                 return self.refuse(
                     "set_config() is not supported inside other statements",
-                    "Call it as the only columns of a SELECT, with constants or parameters: SELECT set_config('app.user', $1, true).",
+                    "Call it in a SELECT of nothing else but current_setting(), with constants or parameters: SELECT set_config('app.user', $1, true).",
                 );
             }
             Kind::DeclareCursor { hold: true, .. } => {
