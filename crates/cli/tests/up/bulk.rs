@@ -1,7 +1,9 @@
 //! Replicas put executions of one statement together when they apply them: what they hold must be what the home holds.
 
 use super::clients::{block_on, connect, home_of, json, rows};
-use super::{Up, folder};
+use super::cursors::Raw;
+use super::three::Three;
+use super::{Up, folder, wait_until};
 use onecopy_cluster::ClusterFile;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -199,5 +201,50 @@ fn parameters_have_the_types_that_columns_have_now() {
             let verified = json(dir.path(), &["verify"]);
             assert_eq!(verified["identical"], true, "{alter}: {verified}");
         }
+    });
+}
+
+/// Every server ends the connection that executes a command with this tag.
+async fn end_those_that(three: &Three, tag: &str) {
+    for replica in &three.file.replicas {
+        let sql = format!(
+            "CREATE FUNCTION end_it() RETURNS event_trigger LANGUAGE plpgsql AS
+                 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); END';
+             CREATE EVENT TRIGGER end_it ON ddl_command_start WHEN TAG IN ('{tag}') EXECUTE FUNCTION end_it()"
+        );
+        connect(&replica.dsn).await.batch_execute(&sql).await.unwrap();
+    }
+}
+
+async fn end_nobody(three: &Three) {
+    for replica in &three.file.replicas {
+        let sql = "DROP EVENT TRIGGER end_it; DROP FUNCTION end_it";
+        connect(&replica.dsn).await.batch_execute(sql).await.unwrap();
+    }
+}
+
+#[test]
+fn copy_whose_home_is_lost_in_any_of_its_steps_is_answered_by_one_error() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        client.batch_execute("CREATE TABLE cp (b int, n int, id bigserial)").await.unwrap();
+        let dsn = &three.file.client.dsn;
+        for (tag, letters) in [("CREATE TABLE", "E"), ("DROP TABLE", "GE")] {
+            end_those_that(&three, tag).await;
+            let mut raw = Raw::default();
+            raw.query("COPY cp (b, n) FROM STDIN").data("1\t1\n1\t2\n").query("SELECT 1");
+            let told = raw.outline(dsn);
+            let lost = "C40001 Mthe replica on which this transaction was executing went out of service";
+            assert_eq!(told, format!("{letters}[{lost}] TD[SELECT 1]"), "{tag}");
+            end_nobody(&three).await;
+            wait_until("every replica serves again", || {
+                three.status()["replicas"].as_array().unwrap().iter().all(|replica| replica["state"] == "up")
+            });
+        }
+        let mut raw = Raw::default();
+        raw.query("COPY cp (b, n) FROM STDIN").data("1\t1\n1\t2\n");
+        assert_eq!(raw.outline(dsn), "G[COPY 2]");
+        assert_eq!(three.everywhere("SELECT count(*), count(DISTINCT id) FROM cp").await, "2 2");
     });
 }

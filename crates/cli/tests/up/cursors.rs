@@ -69,6 +69,11 @@ impl Raw {
         self.message(b"C", &[b"P", portal.as_bytes(), b"\0"])
     }
 
+    /// What COPY FROM STDIN is to read, and its end.
+    pub fn data(&mut self, rows: &str) -> &mut Raw {
+        self.message(b"d", &[rows.as_bytes()]).message(b"c", &[])
+    }
+
     pub fn sync(&mut self) -> &mut Raw {
         self.message(b"S", &[])
     }

@@ -201,10 +201,8 @@ impl Session {
         let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else { return Ok(()) };
         let result = lane.lent.lane.command(command).await;
         match result {
-            Err(error) if !error.is_database() => {
-                self.on_lane_lost(lane, &error);
-                Err(Failure::of_lane(&error))
-            }
+            // The caller answers it: a client that hears two errors of one statement takes the second for another's.
+            Err(error) if !error.is_database() => Err(self.lane_of_txn_lost(lane, &error)),
             result => {
                 if let Some(txn) = self.txn.as_mut() {
                     txn.home = Some(lane);

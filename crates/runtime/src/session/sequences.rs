@@ -7,18 +7,19 @@ use std::sync::Arc;
 
 use onecopy_classify::catalogue::Sequence;
 use onecopy_classify::{Catalogue, Determinism, FrozenKind, Kind, table_id};
-use onecopy_core::{AccessSet, Event, SequenceDefinition, StatementKind};
+use onecopy_core::{AccessSet, Event, Refusal, SequenceDefinition, StatementKind};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
 use super::job::{Aside, Job, Quiet};
 use super::portals::Portal;
 use super::run::Ran;
+use super::txn::Txn;
 use super::unit::{Answer, Request};
 use super::{Done, Session};
 use crate::agent::{quote, quote_identifier};
 use crate::classifier::Statement;
-use crate::errors::Failure;
+use crate::errors::{Cancelled, Failure};
 use crate::record::{What, Write};
 
 /// What setval() was asked for.
@@ -161,6 +162,10 @@ impl Session {
 
     /// Why a sequence has no next value, in PostgreSQL's words.
     pub(super) fn no_value(&self, schema: &str, name: &str) -> Failure {
+        if self.txn.as_ref().is_some_and(Txn::is_given_up) {
+            // It was to be drawn at a home that is lost.
+            return Failure::of_refusal(Refusal::HomeLost, Cancelled::Timeout);
+        }
         let catalogue = self.definitions();
         let Some(sequence) = catalogue.sequences.iter().find(|s| s.schema == schema && s.name == name) else {
             let message = format!("relation \"{schema}.{name}\" does not exist");
