@@ -23,7 +23,8 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        for (name, send) in [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE].concat() {
+        let cases = [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE, MODES];
+        for (name, send) in cases.concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
                 connect(dsn).await.batch_execute(PREPARE).await.unwrap();
@@ -101,6 +102,16 @@ const PARAMETERS: &[Case] = &[
         raw.bind("", "kept").execute("", 0).sync();
         raw.query("BEGIN").parse("s", "COMMIT").bind_as("s", &["1"], &[], &[]).execute("", 0).sync();
         raw.query("SELECT 1").query("ROLLBACK");
+    }),
+    ("a statement is bound with another number of parameters than it has", |raw| {
+        raw.parse("s", "SELECT $1::int").sync();
+        for _ in 0..3 {
+            raw.bind_as("s", &["1"], &[], &[]).execute("", 0).sync();
+            raw.bind_as("s", &["1", "2"], &[], &[]).execute("", 0).sync();
+        }
+        raw.bind("", "s").sync().parse("", "SELECT $1::int, $2::int").bind("", "").execute("", 0).sync();
+        raw.parse("w", "UPDATE t SET v = $1").bind("", "w").execute("", 0).sync();
+        raw.query("BEGIN").bind("", "s").execute("", 0).sync().query("ROLLBACK");
     }),
     ("parameters are declared for a command that reads none", |raw| {
         for sql in ["BEGIN", "COMMIT", "SET work_mem = 1000", "DEALLOCATE ALL", "LISTEN a", ""] {
@@ -225,4 +236,27 @@ const DEFERRABLE: &[Case] = &[("transactions are said to be deferrable, which is
         .execute("", 0)
         .sync()
         .query("ROLLBACK");
+})];
+
+const MODES: &[Case] = &[("commands are forbidden in what only reads", |raw| {
+    raw.query("SET default_transaction_read_only = on");
+    for command in [
+        "INSERT INTO t VALUES (9, 0)",
+        "create  table other (id int)",
+        "CREATE UNIQUE INDEX ON t (v)",
+        "CREATE OR REPLACE VIEW seen AS TABLE t",
+        "CREATE TABLE other AS TABLE t",
+        "ALTER TABLE t ADD w int",
+        "ALTER TABLE t OWNER TO postgres",
+        "DROP TABLE t",
+        "TRUNCATE t",
+        "CREATE USER somebody",
+        "CREATE SEQUENCE s",
+        "COMMENT ON TABLE t IS 'x'",
+        "GRANT SELECT ON t TO PUBLIC",
+        "WITH w AS (INSERT INTO t VALUES (9, 0) RETURNING id) SELECT * FROM w",
+    ] {
+        raw.query(command);
+    }
+    raw.parse("", "DROP TABLE t").bind("", "").execute("", 0).sync();
 })];

@@ -442,6 +442,15 @@ impl Session {
         if self.skipping { Ok(()) } else { self.fail_statement(failure).await.map(drop) }
     }
 
+    /// Answers what stands before an Execute, whose statement then fails.
+    pub(super) async fn fail_at_execute(&mut self, failure: &Failure) -> Result<Done, ClientError> {
+        if matches!(self.steps.last(), Some(Step::Execute { .. })) {
+            self.steps.pop();
+        }
+        Box::pin(self.fail_after_steps(failure)).await?;
+        Ok(Done::Failed)
+    }
+
     /// Whether the next message is a Sync; waits for it.
     async fn sync_follows(&mut self) -> Result<bool, ClientError> {
         loop {

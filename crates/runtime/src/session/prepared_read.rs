@@ -146,7 +146,10 @@ impl Session {
         let known = known.as_ref().filter(|known| known.only_reads && known.holds(settings, generation));
         let Some(known) = known else { return Ok(None) };
         let statement = &known.statement;
-        if !self.admits_prepared_read(&statement.sql) {
+        // The error about a wrong number of parameters names the statement: there it must be the client's.
+        if decoded.params.len() != statement.class.params_max as usize
+            || !self.admits_prepared_read(&statement.sql)
+        {
             return Ok(None);
         }
         let params = params_of(&decoded, prepared);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use onecopy_classify::{CopiedMoments, Determinism};
+use onecopy_classify::{Class, CopiedMoments, Determinism, Kind};
 use onecopy_core::{Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::Format;
 use onecopy_wire::backend::{ErrorFields, Status, build};
@@ -103,11 +103,8 @@ impl Session {
         let refuses_writes =
             self.txn.as_ref().map_or_else(|| self.default_read_only(), |txn| txn.refuses_writes);
         if statement.class.effects.writes && refuses_writes {
-            let word =
-                statement.class.text.split_whitespace().next().unwrap_or_default().to_ascii_uppercase();
-            let what = format!("cannot execute {word} in a read-only transaction");
-            let failure = Failure::new(SqlState::READ_ONLY_SQL_TRANSACTION, what);
-            return self.fail_statement(&failure).await;
+            let what = format!("cannot execute {} in a read-only transaction", command_tag(&statement.class));
+            return self.fail_at_execute(&Failure::new(SqlState::READ_ONLY_SQL_TRANSACTION, what)).await;
         }
         if statement.class.numbers_rows()
             && let Determinism::Number(plan) = self.determinism(statement, portal)
@@ -953,6 +950,45 @@ pub(super) async fn break_off(shared: &Shared, mut lane: Lane) {
     let backend = lane.lent.lane.backend.clone();
     Target::new(lane.replica, &backend).cancel(shared).await;
     lane.lent.lane.close().await;
+}
+
+/// A command as servers name it where it is forbidden.
+fn command_tag(class: &Class) -> String {
+    let kind = match &class.kind {
+        Kind::Explain { inner, .. } => inner,
+        kind => kind,
+    };
+    match kind {
+        Kind::Truncate { .. } => "TRUNCATE TABLE".to_owned(),
+        Kind::CopyIn { .. } => "COPY FROM".to_owned(),
+        Kind::WriteCte => "SELECT".to_owned(),
+        Kind::Ddl { command, .. } if command.ends_with(" AS") || command.contains("VIEW") => {
+            (*command).to_owned()
+        }
+        _ => first_words(&class.text),
+    }
+}
+
+/// The words by which a command that makes, changes or drops an object says so; of others the first.
+fn first_words(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut words = words.map(str::to_ascii_uppercase);
+    let Some(first) = words.next() else { return String::new() };
+    if !matches!(first.as_str(), "CREATE" | "ALTER" | "DROP") {
+        return first;
+    }
+    let says_how =
+        ["OR", "REPLACE", "UNIQUE", "UNLOGGED", "CONSTRAINT", "TRUSTED", "PROCEDURAL", "RECURSIVE"];
+    let mut words = words.skip_while(|word| says_how.contains(&word.as_str()));
+    let object = words.next().unwrap_or_default();
+    let of_two =
+        ["FOREIGN", "EVENT", "ACCESS", "DEFAULT", "OPERATOR", "TEXT", "USER", "LARGE", "MATERIALIZED"];
+    match (object.as_str(), words.next()) {
+        ("USER", second) if second.as_deref() != Some("MAPPING") => format!("{first} ROLE"),
+        ("GROUP", _) => format!("{first} ROLE"),
+        (_, Some(second)) if of_two.contains(&object.as_str()) => format!("{first} {object} {second}"),
+        _ => format!("{first} {object}"),
+    }
 }
 
 /// Runs commands, then the steps of a read phase.

@@ -122,6 +122,21 @@ impl Request {
 }
 
 impl Request {
+    /// What an error says of a Bind, with the client's name of its statement instead of the lane's.
+    fn as_named_by_client(&self, lane: &Lane, error: &ErrorFields) -> Option<String> {
+        let Request::Extended(steps) = self else { return None };
+        if error.code != SqlState::PROTOCOL_VIOLATION {
+            return None;
+        }
+        steps.iter().find_map(|step| {
+            let Step::Bind { statement, body, .. } = step else { return None };
+            let name = format!("\"{}\"", &*lane.prepared_name(statement.key)?);
+            let bind = frontend::Bind::decode(body).ok()?;
+            let client = format!("\"{}\"", bind.statement);
+            error.message.contains(&name).then(|| error.message.replace(&name, &client))
+        })
+    }
+
     /// The client is not to be told of what it binds and closes.
     fn is_bound_by_us(&self) -> bool {
         match self {
@@ -433,7 +448,9 @@ pub async fn run(
     client_copy: Option<&mut Client>,
 ) -> Result<Answer, UnitError> {
     let bound_by_us = request.is_bound_by_us();
-    let mut relay = Relay { sink, watch, answer: Answer::default(), copy_client: client_copy, bound_by_us };
+    let answer = Answer::default();
+    let mut relay =
+        Relay { sink, watch, answer, copy_client: client_copy, bound_by_us, request: Some(request) };
     let mut synthesised = BytesMut::new();
     let mut expectations = put_request(lane, request, &mut synthesised)?;
     lane.flush().await?;
@@ -490,7 +507,8 @@ pub async fn pass_on(lane: &mut Lane, client: &mut Client) -> Result<Answer, Uni
     lane.flush().await?;
     let mut watch = Watch::default();
     let (sink, answer) = (Sink::Client(client), Answer::default());
-    let mut relay = Relay { sink, watch: &mut watch, answer, copy_client: None, bound_by_us: false };
+    let mut relay =
+        Relay { sink, watch: &mut watch, answer, copy_client: None, bound_by_us: false, request: None };
     match relay.relay(lane, &mut Expectations::default()).await {
         Ok(()) => Ok(relay.answer),
         Err(error) => Err(relay.unless_cut(error)),
@@ -519,6 +537,8 @@ struct Relay<'a, 'b> {
     copy_client: Option<&'a mut Client>,
     /// The client does not know of the Bind, or has heard of it.
     bound_by_us: bool,
+    /// What was sent, where its errors may name statements as the lane does.
+    request: Option<&'a Request>,
 }
 
 impl Relay<'_, '_> {
@@ -615,7 +635,13 @@ impl Relay<'_, '_> {
             Backend::Error(fields) if is_going_away(fields.code()) => return Err(LaneError::Closed.into()),
             Backend::Error(fields) => {
                 let mut fields = Box::new(fields.to_owned());
-                if let Some(failure) = self.answer.copy_failure.take() {
+                let named = self.request.and_then(|request| request.as_named_by_client(lane, &fields));
+                if let Some(message) = named {
+                    fields.message = message;
+                    let mut ours = BytesMut::new();
+                    fields.put_error(&mut ours);
+                    put(&mut self.sink, &mut self.answer, &ours);
+                } else if let Some(failure) = self.answer.copy_failure.take() {
                     // The server only repeats what it was told.
                     (fields.code, fields.message, fields.hint) =
                         (failure.code, failure.message, failure.hint);
