@@ -238,25 +238,78 @@ const DEFERRABLE: &[Case] = &[("transactions are said to be deferrable, which is
         .query("ROLLBACK");
 })];
 
-const MODES: &[Case] = &[("commands are forbidden in what only reads", |raw| {
-    raw.query("SET default_transaction_read_only = on");
-    for command in [
-        "INSERT INTO t VALUES (9, 0)",
-        "create  table other (id int)",
-        "CREATE UNIQUE INDEX ON t (v)",
-        "CREATE OR REPLACE VIEW seen AS TABLE t",
-        "CREATE TABLE other AS TABLE t",
-        "ALTER TABLE t ADD w int",
-        "ALTER TABLE t OWNER TO postgres",
-        "DROP TABLE t",
-        "TRUNCATE t",
-        "CREATE USER somebody",
-        "CREATE SEQUENCE s",
-        "COMMENT ON TABLE t IS 'x'",
-        "GRANT SELECT ON t TO PUBLIC",
-        "WITH w AS (INSERT INTO t VALUES (9, 0) RETURNING id) SELECT * FROM w",
-    ] {
-        raw.query(command);
-    }
-    raw.parse("", "DROP TABLE t").bind("", "").execute("", 0).sync();
-})];
+const MODES: &[Case] = &[
+    ("a transaction becomes read-only after its first statement", |raw| {
+        for begin in ["BEGIN READ ONLY", "START TRANSACTION READ ONLY", "BEGIN; SET TRANSACTION READ ONLY"] {
+            raw.query(&format!("SELECT 1; {begin}; INSERT INTO t VALUES (9, 0); COMMIT")).query("ROLLBACK");
+            raw.query(&format!("SELECT 1; {begin}")).query("SHOW transaction_read_only");
+            raw.query("INSERT INTO t VALUES (9, 0)").query("ROLLBACK");
+        }
+        raw.query("SELECT 1; SET TRANSACTION READ ONLY; INSERT INTO t VALUES (9, 0)");
+        raw.query("UPDATE t SET v = 1; BEGIN READ ONLY; SELECT sum(v) FROM t; COMMIT");
+        raw.query("BEGIN").query("SELECT 1").query("BEGIN READ ONLY").query("INSERT INTO t VALUES (9, 0)");
+        raw.query("ROLLBACK").query("SELECT count(*), sum(v) FROM t");
+    }),
+    ("a transaction becomes read-only after the first statement of a pipeline", |raw| {
+        raw.parse("", "SELECT 1").bind("", "").execute("", 0);
+        raw.parse("", "BEGIN READ ONLY").bind("", "").execute("", 0).sync();
+        raw.parse("", "INSERT INTO t VALUES (9, 0)").bind("", "").execute("", 0).sync();
+        raw.query("ROLLBACK").query("SELECT count(*) FROM t");
+    }),
+    ("a transaction is to write again", |raw| {
+        raw.query("BEGIN READ ONLY; SET TRANSACTION READ WRITE; INSERT INTO t VALUES (9, 0)")
+            .query("ROLLBACK");
+        raw.query("BEGIN READ ONLY; SELECT 1; BEGIN READ WRITE").query("ROLLBACK");
+        raw.query("BEGIN; SELECT 1; SET TRANSACTION READ ONLY; SET TRANSACTION READ WRITE").query("ROLLBACK");
+        raw.query("BEGIN READ ONLY; SAVEPOINT one; SET TRANSACTION READ WRITE").query("ROLLBACK");
+    }),
+    ("an isolation level comes too late", |raw| {
+        for late in [
+            "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+            "BEGIN ISOLATION LEVEL REPEATABLE READ",
+            "SET transaction_isolation = 'repeatable read'",
+            "BEGIN DEFERRABLE",
+        ] {
+            raw.query(&format!("INSERT INTO t VALUES (9, 0); {late}")).query("ROLLBACK");
+            raw.query("BEGIN").query("SELECT 1").query(late).query("SELECT 1").query("ROLLBACK");
+            raw.query("BEGIN; SHOW work_mem").query(late).query("SELECT 1").query("ROLLBACK");
+            raw.query("BEGIN").query("SELECT 1").parse("", late).bind("", "").execute("", 0).sync();
+            raw.query("ROLLBACK");
+        }
+        raw.query("BEGIN; SAVEPOINT one; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE").query("ROLLBACK");
+        raw.query("SELECT count(*) FROM t");
+    }),
+    ("an isolation level is said again", |raw| {
+        let again = "SELECT 1; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+        raw.query("SELECT 1; BEGIN ISOLATION LEVEL READ COMMITTED; COMMIT");
+        raw.query("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            .query(again)
+            .query("COMMIT AND CHAIN")
+            .query(again);
+        raw.query("COMMIT").query("SET default_transaction_isolation = 'repeatable read'").query(again);
+        raw.query("RESET default_transaction_isolation").query(again);
+        raw.query("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ").query(again);
+    }),
+    ("commands are forbidden in what only reads", |raw| {
+        raw.query("SET default_transaction_read_only = on");
+        for command in [
+            "INSERT INTO t VALUES (9, 0)",
+            "create  table other (id int)",
+            "CREATE UNIQUE INDEX ON t (v)",
+            "CREATE OR REPLACE VIEW seen AS TABLE t",
+            "CREATE TABLE other AS TABLE t",
+            "ALTER TABLE t ADD w int",
+            "ALTER TABLE t OWNER TO postgres",
+            "DROP TABLE t",
+            "TRUNCATE t",
+            "CREATE USER somebody",
+            "CREATE SEQUENCE s",
+            "COMMENT ON TABLE t IS 'x'",
+            "GRANT SELECT ON t TO PUBLIC",
+            "WITH w AS (INSERT INTO t VALUES (9, 0) RETURNING id) SELECT * FROM w",
+        ] {
+            raw.query(command);
+        }
+        raw.parse("", "DROP TABLE t").bind("", "").execute("", 0).sync();
+    }),
+];

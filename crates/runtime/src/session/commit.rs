@@ -62,6 +62,7 @@ impl Session {
         let form = form ^ u64::from(explicit) << 1 ^ u64::from(read_only);
         let mut txn = Txn::new(id, explicit, form, &self.environment);
         txn.read_only = read_only;
+        txn.isolation = self.default_isolation();
         if let (false, Some(moment)) = (explicit, self.moment.take()) {
             txn.started_micros = moment;
         }

@@ -26,20 +26,18 @@ impl Session {
                             "there is already a transaction in progress",
                         );
                     }
-                    // Inside a message of several statements, BEGIN makes their transaction an explicit one.
-                    Some(txn) => {
-                        txn.explicit = true;
-                        txn.read_only |= modes.read_only.unwrap_or(false);
-                    }
+                    Some(_) => {}
                     None => self.begin_txn(true, modes.read_only.unwrap_or_else(|| self.default_read_only())),
                 }
-                if let (Some(txn), Some(deferrable)) = (self.txn.as_mut(), modes.deferrable) {
-                    txn.deferrable = Some(deferrable);
-                }
+                let set = self.txn.as_mut().map_or(Ok(()), |txn| {
+                    txn.set_modes(modes)?;
+                    // Inside a message of several statements, BEGIN makes their transaction an explicit one.
+                    txn.explicit = true;
+                    Ok(())
+                });
                 let starts = statement.class.text.trim_start().get(..5);
                 let is_start = starts.is_some_and(|word| word.eq_ignore_ascii_case("start"));
-                self.answer_command(extended, if is_start { "START TRANSACTION" } else { "BEGIN" });
-                Done::Answered
+                self.answer_modes(set, if is_start { "START TRANSACTION" } else { "BEGIN" }, extended).await?
             }
             Kind::Commit { chain } => self.on_commit(extended, *chain).await?,
             Kind::Rollback { chain } => {
@@ -93,7 +91,7 @@ impl Session {
         self.txn.as_ref().map_or_else(Modes::default, |txn| Modes {
             read_only: Some(txn.read_only),
             deferrable: txn.deferrable,
-            isolation: None,
+            isolation: Some(txn.isolation),
         })
     }
 
@@ -101,6 +99,7 @@ impl Session {
         self.begin_txn(true, modes.read_only.unwrap_or(false));
         if let Some(txn) = self.txn.as_mut() {
             txn.deferrable = modes.deferrable;
+            txn.isolation = modes.isolation.unwrap_or(txn.isolation);
         }
     }
 

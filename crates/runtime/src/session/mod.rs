@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use hashbrown::HashMap;
-use onecopy_classify::Scratch;
+use onecopy_classify::{Isolation, Scratch};
 use onecopy_core::SessionId;
 use onecopy_wire::backend::{Status, build, build::Severity};
 use onecopy_wire::frontend::{self, Frontend};
@@ -101,6 +101,8 @@ pub struct Session {
     last_sequence: Option<i64>,
     default_read_only: bool,
     default_deferrable: bool,
+    /// By SET SESSION CHARACTERISTICS.
+    default_isolation: Option<Isolation>,
     /// The schemas in which names are looked up, and the settings under which that was found out.
     path: (u64, Arc<Vec<String>>),
     /// What its transactions have in common, and the settings under which that was found out.
@@ -169,6 +171,7 @@ impl Session {
             last_sequence: None,
             default_read_only: false,
             default_deferrable: false,
+            default_isolation: None,
             path: (0, Arc::default()),
             form: None,
         }

@@ -97,6 +97,9 @@ impl Session {
             self.fail(&Failure::in_failed_transaction());
             return Ok(Done::Failed);
         }
+        if let Some(txn) = self.txn.as_mut() {
+            txn.has_queried |= takes_snapshot(&statement.class.kind);
+        }
         if let Some(done) = self.execute_special(statement, portal).await? {
             return Ok(done);
         }
@@ -950,6 +953,27 @@ pub(super) async fn break_off(shared: &Shared, mut lane: Lane) {
     let backend = lane.lent.lane.backend.clone();
     Target::new(lane.replica, &backend).cancel(shared).await;
     lane.lent.lane.close().await;
+}
+
+/// Whether a server takes a snapshot for a statement, if the transaction has none yet.
+fn takes_snapshot(kind: &Kind) -> bool {
+    !matches!(
+        kind,
+        Kind::Savepoint(_)
+            | Kind::Release(_)
+            | Kind::Set { .. }
+            | Kind::Reset(_)
+            | Kind::Show(_)
+            | Kind::SetTransaction { .. }
+            | Kind::SetConstraints { .. }
+            | Kind::SetRole { .. }
+            | Kind::SetSessionAuthorization { .. }
+            | Kind::LockTable { .. }
+            | Kind::Listen(_)
+            | Kind::Unlisten(_)
+            | Kind::Notify { .. }
+            | Kind::Empty
+    )
 }
 
 /// A command as servers name it where it is forbidden.

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use onecopy_classify::{CallRows, Modes, SessionCall, SessionFunction};
+use onecopy_classify::{CallRows, Isolation, Modes, SessionCall, SessionFunction};
 use onecopy_core::{AccessSet, StatementKind};
 use onecopy_wire::Format;
 use onecopy_wire::backend::build;
@@ -576,14 +576,24 @@ pub(super) fn is_mode_of_transaction(name: &str) -> bool {
     [READ_ONLY, ISOLATION, DEFERRABLE].iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// What SET of a mode of the transaction says, if it can be carried out like SET TRANSACTION. Isolation levels count as one.
+/// What SET of a mode of the transaction says, if it can be carried out like SET TRANSACTION.
 pub(super) fn mode_of_transaction(name: &str, values: &[String]) -> Option<Modes> {
     let [value] = values else { return None };
-    let levels = ["read uncommitted", "read committed", "repeatable read", "serializable"];
     match name.to_ascii_lowercase().as_str() {
         READ_ONLY => boolean(value).map(|value| Modes { read_only: Some(value), ..Modes::default() }),
         DEFERRABLE => boolean(value).map(|value| Modes { deferrable: Some(value), ..Modes::default() }),
-        ISOLATION => levels.contains(&value.to_ascii_lowercase().as_str()).then(Modes::default),
+        ISOLATION => isolation(value).map(|level| Modes { isolation: Some(level), ..Modes::default() }),
+        _ => None,
+    }
+}
+
+/// An isolation level as settings name it.
+pub(super) fn isolation(value: &str) -> Option<Isolation> {
+    match value.to_ascii_lowercase().as_str() {
+        "read uncommitted" => Some(Isolation::ReadUncommitted),
+        "read committed" => Some(Isolation::ReadCommitted),
+        "repeatable read" => Some(Isolation::RepeatableRead),
+        "serializable" => Some(Isolation::Serializable),
         _ => None,
     }
 }
@@ -675,7 +685,8 @@ mod tests {
         let deferrable = |value| Some(Modes { deferrable: Some(value), ..Modes::default() });
         assert_eq!(read("Transaction_Read_Only", "on"), read_only(true));
         assert_eq!(read("transaction_read_only", "f"), read_only(false));
-        assert_eq!(read("transaction_isolation", "READ committed"), Some(Modes::default()));
+        let committed = Modes { isolation: Some(Isolation::ReadCommitted), ..Modes::default() };
+        assert_eq!(read("transaction_isolation", "READ committed"), Some(committed));
         assert_eq!(read("transaction_deferrable", "yes"), deferrable(true));
         assert_eq!(read("transaction_isolation", "snapshot"), None);
         assert_eq!(read("transaction_read_only", "perhaps"), None);

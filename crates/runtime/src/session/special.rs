@@ -1,7 +1,7 @@
 //! Commands that concern the session or the transaction itself, and statements with a way of their own.
 
 use bytes::BytesMut;
-use onecopy_classify::{Discard, Kind, Modes};
+use onecopy_classify::{Discard, Isolation, Kind, Modes};
 use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::sqlstate::SqlState;
@@ -14,7 +14,7 @@ use super::job::{Aside, Job};
 use super::patience::shown_limit;
 use super::portals::Portal;
 use super::read_phase::Past;
-use super::settings::{list_value, mode_of_transaction};
+use super::settings::{isolation, list_value, mode_of_transaction};
 use super::txn::{Lane, Listen, Savepoint, Told};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};
@@ -115,6 +115,7 @@ impl Session {
                 if let Some(deferrable) = modes.deferrable {
                     self.default_deferrable = deferrable;
                 }
+                self.default_isolation = modes.isolation.or(self.default_isolation);
                 self.answer_command(extended, "SET");
                 Done::Answered
             }
@@ -279,6 +280,12 @@ impl Session {
             || self.environment.value(DEFAULT_READ_ONLY).is_some_and(|value| boolean(value) == Some(true))
     }
 
+    /// The isolation level of transactions that do not say otherwise.
+    pub(super) fn default_isolation(&self) -> Isolation {
+        let set = || isolation(self.environment.value("default_transaction_isolation")?);
+        self.default_isolation.or_else(set).unwrap_or(Isolation::ReadCommitted)
+    }
+
     fn default_deferrable(&self) -> bool {
         self.default_deferrable
             || self
@@ -298,28 +305,38 @@ impl Session {
         build::command_complete(&mut self.client.output, "SHOW");
     }
 
-    /// SET TRANSACTION. Isolation levels are as good as the strictest.
     async fn on_set_transaction(&mut self, modes: &Modes, extended: bool) -> Result<Done, ClientError> {
-        let read_only = modes.read_only;
-        match self.txn.as_mut() {
-            Some(txn) if txn.begun && txn.read_only && read_only == Some(false) => {
-                let what = "transaction read-write mode must be set before any query";
-                return self.fail_statement(&Failure::new(SqlState::ACTIVE_SQL_TRANSACTION, what)).await;
+        let set = match self.txn.as_mut() {
+            Some(txn) => txn.set_modes(modes),
+            None => {
+                let what = "SET TRANSACTION can only be used in transaction blocks";
+                self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, what);
+                Ok(())
             }
-            Some(txn) => {
-                let read_only = read_only.unwrap_or(txn.read_only);
-                // Lanes were told at its beginning.
-                txn.refuses_writes |= txn.begun && read_only && !txn.read_only;
-                txn.read_only = read_only;
-                txn.deferrable = modes.deferrable.or(txn.deferrable);
+        };
+        self.answer_modes(set, "SET", extended).await
+    }
+
+    /// Answers a command that has said, or was to say, what the transaction is.
+    pub(super) async fn answer_modes(
+        &mut self,
+        set: Result<(), Failure>,
+        command: &str,
+        extended: bool,
+    ) -> Result<Done, ClientError> {
+        match set {
+            Ok(()) => {
+                self.answer_command(extended, command);
+                Ok(Done::Answered)
             }
-            None => self.warn(
-                SqlState::NO_ACTIVE_SQL_TRANSACTION,
-                "SET TRANSACTION can only be used in transaction blocks",
-            ),
+            Err(failure) => {
+                if extended {
+                    // Only its execution fails.
+                    self.answer_steps();
+                }
+                self.fail_statement(&failure).await
+            }
         }
-        self.answer_command(extended, "SET");
-        Ok(Done::Answered)
     }
 
     /// Runs a statement that touches no item wherever the transaction is; outside, on any replica. `repeat` is what it is in

@@ -1,5 +1,6 @@
 //! One open transaction of a session: its lanes, what it has read and written so far.
 
+use onecopy_classify::{Isolation, Modes};
 use onecopy_core::{OpId, ReplicaId, TxnId};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -27,6 +28,10 @@ pub struct Txn {
     pub read_only: bool,
     /// It has become read-only after its first statement.
     pub refuses_writes: bool,
+    /// A statement of it has taken a server's snapshot, after which its modes are settled.
+    pub has_queried: bool,
+    /// As it was said to be. All are as good as the strictest; a server only lets nobody change it too late.
+    pub isolation: Isolation,
     /// Whether it was said to be DEFERRABLE, which changes nothing here and is shown.
     pub deferrable: Option<bool>,
     pub form: u64,
@@ -147,6 +152,48 @@ impl Txn {
         self.home.is_some() || self.snapshot.is_some()
     }
 
+    /// What BEGIN or SET TRANSACTION says of it, unless it comes too late for a server. BEGIN may follow other statements of
+    /// the same message.
+    pub fn set_modes(&mut self, modes: &Modes) -> Result<(), Failure> {
+        let refuse = |what: &str| Err(Failure::new(SqlState::ACTIVE_SQL_TRANSACTION, what));
+        if let Some(isolation) = modes.isolation.filter(|isolation| *isolation != self.isolation) {
+            if self.has_queried {
+                return refuse("SET TRANSACTION ISOLATION LEVEL must be called before any query");
+            }
+            if !self.savepoints.is_empty() {
+                return refuse("SET TRANSACTION ISOLATION LEVEL must not be called in a subtransaction");
+            }
+            self.isolation = isolation;
+        }
+        match modes.read_only {
+            // The core, and with it lanes, were told at its beginning.
+            Some(true) => {
+                self.refuses_writes |= self.begun && !self.read_only;
+                self.read_only = true;
+            }
+            Some(false) if self.read_only => {
+                if !self.savepoints.is_empty() {
+                    return refuse("cannot set transaction read-write mode inside a read-only transaction");
+                }
+                if self.has_queried || self.begun && !self.refuses_writes {
+                    return refuse("transaction read-write mode must be set before any query");
+                }
+                (self.read_only, self.refuses_writes) = (false, false);
+            }
+            _ => {}
+        }
+        if modes.deferrable.is_some() {
+            if !self.savepoints.is_empty() {
+                return refuse("SET TRANSACTION [NOT] DEFERRABLE cannot be called within a subtransaction");
+            }
+            if self.has_queried {
+                return refuse("SET TRANSACTION [NOT] DEFERRABLE must be called before any query");
+            }
+            self.deferrable = modes.deferrable;
+        }
+        Ok(())
+    }
+
     /// A statement that waited in the core ran nowhere, and the transaction can go on.
     pub fn on_withdrawn(&mut self) {
         // A home that is missing was lost.
@@ -163,6 +210,8 @@ impl Txn {
             failed: false,
             read_only: false,
             refuses_writes: false,
+            has_queried: false,
+            isolation: Isolation::ReadCommitted,
             deferrable: None,
             form,
             next_op: 0,
