@@ -23,7 +23,7 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        let cases = [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE, MODES];
+        let cases = [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE, MODES, CHAINS];
         for (name, send) in cases.concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
@@ -313,3 +313,11 @@ const MODES: &[Case] = &[
         raw.parse("", "DROP TABLE t").bind("", "").execute("", 0).sync();
     }),
 ];
+
+const CHAINS: &[Case] = &[("a chain begins outside of a transaction", |raw| {
+    for command in ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN"] {
+        raw.query(command).query(&format!("INSERT INTO t VALUES (9, 0); {command}; SELECT 1"));
+        raw.parse("", command).bind("", "").execute("", 0).sync();
+        raw.query("SELECT count(*) FROM t");
+    }
+})];

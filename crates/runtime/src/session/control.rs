@@ -39,7 +39,13 @@ impl Session {
                 let is_start = starts.is_some_and(|word| word.eq_ignore_ascii_case("start"));
                 self.answer_modes(set, if is_start { "START TRANSACTION" } else { "BEGIN" }, extended).await?
             }
+            Kind::Commit { chain: true } if self.is_outside_block() => {
+                self.chained_outside("COMMIT AND CHAIN", extended).await?
+            }
             Kind::Commit { chain } => self.on_commit(extended, *chain).await?,
+            Kind::Rollback { chain: true } if self.is_outside_block() => {
+                self.chained_outside("ROLLBACK AND CHAIN", extended).await?
+            }
             Kind::Rollback { chain } => {
                 let modes = self.modes_of_txn();
                 if self.txn.is_none() {
@@ -57,6 +63,18 @@ impl Session {
             _ => return Ok(None),
         };
         Ok(Some(done))
+    }
+
+    /// No BEGIN is open.
+    fn is_outside_block(&self) -> bool {
+        self.txn.as_ref().is_none_or(|txn| !txn.explicit)
+    }
+
+    /// There is nothing that the next transaction could be like.
+    async fn chained_outside(&mut self, command: &str, extended: bool) -> Result<Done, ClientError> {
+        let what = format!("{command} can only be used in transaction blocks");
+        let failure = Failure::new(SqlState::NO_ACTIVE_SQL_TRANSACTION, what);
+        self.answer_modes(Err(failure), command, extended).await
     }
 
     async fn on_commit(&mut self, extended: bool, chain: bool) -> Result<Done, ClientError> {
