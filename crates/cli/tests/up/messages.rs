@@ -23,7 +23,8 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        let cases = [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE, MODES, CHAINS];
+        let cases =
+            [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE, MODES, CHAINS, CLOSED];
         for (name, send) in cases.concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
@@ -319,5 +320,15 @@ const CHAINS: &[Case] = &[("a chain begins outside of a transaction", |raw| {
         raw.query(command).query(&format!("INSERT INTO t VALUES (9, 0); {command}; SELECT 1"));
         raw.parse("", command).bind("", "").execute("", 0).sync();
         raw.query("SELECT count(*) FROM t");
+    }
+})];
+
+const CLOSED: &[Case] = &[("a statement is closed before one that is wrong", |raw| {
+    for wrong in ["SELEC", "INSERT INTO missing VALUES (1)", "SELECT * FROM missing", "DROP TABLE missing"] {
+        raw.close_statement("s").parse("s", wrong).bind("", "s").describe("").execute("", 0).sync();
+        raw.bind("", "s").sync();
+        raw.query("BEGIN").close_statement("s").parse("s", wrong).bind("", "s").execute("", 0).sync();
+        raw.query("ROLLBACK").parse("kept", "SELECT 1").parse("s", wrong).bind("", "s").execute("", 0).sync();
+        raw.bind("", "kept").execute("", 0).close_statement("kept").sync();
     }
 })];

@@ -442,6 +442,24 @@ impl Session {
         if self.skipping { Ok(()) } else { self.fail_statement(failure).await.map(drop) }
     }
 
+    /// Answers the messages before the one in which a server finds what is wrong with a portal's statement: its Parse, or its
+    /// Bind if it was prepared earlier.
+    pub(super) async fn answer_before_parse(&mut self, portal: &Portal) -> Result<(), ClientError> {
+        let key = portal.prepared.preparation.key;
+        let parse = |step: &Step| matches!(step, Step::Parse(statement) if statement.key == key);
+        let parsed = self.steps.iter().position(parse);
+        let found = parsed.or_else(|| self.steps.iter().position(|step| step.binds(portal)));
+        self.steps.truncate(found.unwrap_or(0));
+        let is_it = |name: &String| self.statements.get(name).is_some_and(|s| s.preparation.key == key);
+        let first = self.unconfirmed.iter().position(is_it).unwrap_or(self.unconfirmed.len());
+        let unparsed = self.unconfirmed.split_off(first);
+        if !self.steps.is_empty() {
+            Box::pin(self.run_steps(false)).await?;
+        }
+        unparsed.iter().for_each(|name| drop(self.statements.remove(name)));
+        Ok(())
+    }
+
     /// Answers what stands before an Execute, whose statement then fails.
     pub(super) async fn fail_at_execute(&mut self, failure: &Failure) -> Result<Done, ClientError> {
         if matches!(self.steps.last(), Some(Step::Execute { .. })) {

@@ -432,6 +432,12 @@ impl Session {
         let words = if ask { self.servers_objection(statement, portal).await } else { Ok(None) };
         match words {
             Ok(Some(error)) => {
+                if let Some(portal) = portal {
+                    self.answer_before_parse(portal).await?;
+                    if self.skipping {
+                        return Ok(Done::Failed);
+                    }
+                }
                 let unconfirmed = std::mem::take(&mut self.unconfirmed);
                 unconfirmed.iter().for_each(|name| drop(self.statements.remove(name)));
                 self.client.output.extend_from_slice(&error);
