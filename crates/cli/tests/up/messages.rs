@@ -23,8 +23,9 @@ fn messages_are_answered_as_by_one_server() {
         connect(server).await.batch_execute("CREATE DATABASE alone").await.unwrap();
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
-        let cases =
-            [PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE, MODES, CHAINS, CLOSED];
+        let cases = [
+            PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE, MODES, SYNTAX, CHAINS, CLOSED,
+        ];
         for (name, send) in cases.concat() {
             let mut answers = Vec::new();
             for dsn in [&file.client.dsn, &alone] {
@@ -34,6 +35,16 @@ fn messages_are_answered_as_by_one_server() {
                 answers.push(raw.told(dsn));
             }
             assert_eq!(answers[0], answers[1], "{name}: onecopy's answers, and the server's");
+        }
+        for text in
+            ["SELECT 1; SELEC", "INSERT INTO t VALUES (9, 0);\n  COMMIT; SELECT 'ä' FROM WHERE; SELECT 2"]
+        {
+            let mut places = Vec::new();
+            for dsn in [&file.client.dsn, &alone] {
+                let error = connect(dsn).await.batch_execute(text).await.unwrap_err();
+                places.push(error.as_db_error().unwrap().position().cloned().expect("a place in the text"));
+            }
+            assert_eq!(places[0], places[1], "{text}: where the error is");
         }
     });
 }
@@ -312,6 +323,25 @@ const MODES: &[Case] = &[
             raw.query(command);
         }
         raw.parse("", "DROP TABLE t").bind("", "").execute("", 0).sync();
+    }),
+];
+
+const SYNTAX: &[Case] = &[
+    ("a part of a message is no SQL", |raw| {
+        raw.query("INSERT INTO t VALUES (9, 0); COMMIT; SELEC").query("SELEC; INSERT INTO t VALUES (9, 0)");
+        raw.query("SELECT 1; SELECT 2 FROM WHERE; SELECT 3").query("SELECT 1; SELECT 'x");
+        raw.query("BEGIN").query("INSERT INTO t VALUES (9, 0); SELEC").query("SELECT 1").query("COMMIT");
+        raw.query("BEGIN").query("SELECT 1/0").query("ROLLBACK; SELEC").query("SELECT 1").query("ROLLBACK");
+        raw.query("SELECT count(*) FROM t");
+    }),
+    ("a statement makes what the next ones of its message need", |raw| {
+        raw.query(
+            "CREATE TABLE made (n int); INSERT INTO made VALUES (1); SELECT n FROM made; DROP TABLE made",
+        );
+        raw.query("CREATE SCHEMA IF NOT EXISTS s")
+            .query("CREATE TABLE s.t (x text); SET search_path = s; INSERT INTO t VALUES ('in s')");
+        raw.query("SELECT * FROM t; SET search_path = public; SELECT count(*) FROM t");
+        raw.query("DROP SCHEMA s CASCADE");
     }),
 ];
 

@@ -1,10 +1,22 @@
 //! The simple protocol: one message, any number of statements.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use onecopy_classify::Kind;
 use onecopy_wire::backend::build;
 
 use super::client::ClientError;
 use super::{Done, Session};
+use crate::classifier::Statement;
+
+/// The statements of a message, each with where the next one begins behind it.
+struct Message {
+    statements: VecDeque<(Statement, Option<usize>)>,
+    /// What they were classified by.
+    generation: u64,
+    search_path: Arc<Vec<String>>,
+}
 
 /// Begins or ends transactions, and so needs none of its own.
 pub(super) fn is_transaction_control(kind: &Kind) -> bool {
@@ -24,29 +36,9 @@ impl Session {
         self.statements.remove("");
         self.portals.remove("");
         self.moment = None;
-        let mut rest = sql;
-        let mut first = true;
-        loop {
-            let (statement, next) = self.classify(rest).await;
-            if statement.class.kind == Kind::Empty {
-                if first && next.is_none() {
-                    build::empty_query_response(&mut self.client.output);
-                }
-            } else {
-                let several = !first || next.is_some();
-                if several && self.txn.is_none() && !is_transaction_control(&statement.class.kind) {
-                    self.begin_implicit();
-                }
-                if self.execute(&statement, None).await? == Done::Failed {
-                    break;
-                }
-            }
-            first = false;
-            self.note_comments(next.and_then(|next| rest.get(statement.sql.len()..next)));
-            match next.and_then(|next| rest.get(next..)) {
-                Some(after) => rest = after,
-                None => break,
-            }
+        let message = self.read_message(sql).await;
+        if self.is_grammatical(sql, &message).await? {
+            self.execute_message(sql, message).await?;
         }
         self.end_implicit().await?;
         self.skipping = false;
@@ -55,5 +47,80 @@ impl Session {
             self.client.flush().await?;
         }
         Ok(())
+    }
+
+    /// Classifies all statements of a message, as they are before the first of them is executed.
+    async fn read_message(&mut self, sql: &str) -> Message {
+        let generation = self.shared.classifier.generation();
+        let mut statements = VecDeque::new();
+        let mut rest = Some(sql);
+        while let Some(text) = rest {
+            let (statement, next) = self.classify(text).await;
+            rest = next.and_then(|next| text.get(next..));
+            statements.push_back((statement, next));
+        }
+        Message { statements, generation, search_path: self.search_path() }
+    }
+
+    /// Nothing of a message is executed if a part of it is no SQL: a server goes through the grammar first. False if the
+    /// client was told of it.
+    async fn is_grammatical(&mut self, sql: &str, message: &Message) -> Result<bool, ClientError> {
+        let is_doubtful =
+            |(statement, _): &(Statement, _)| matches!(statement.class.kind, Kind::SyntaxError { .. });
+        if message.statements.len() < 2 || !message.statements.iter().any(is_doubtful) {
+            return Ok(true);
+        }
+        match self.syntax_error_in(sql).await {
+            Ok(None) => return Ok(true),
+            Ok(Some(error)) => {
+                self.client.output.extend_from_slice(&error);
+                self.on_statement_failed();
+                if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
+                    self.end_if_failed(id).await;
+                }
+            }
+            Err(unavailable) => drop(self.fail_statement(&unavailable).await?),
+        }
+        Ok(false)
+    }
+
+    /// Executes the statements of a message.
+    async fn execute_message(&mut self, sql: &str, mut message: Message) -> Result<(), ClientError> {
+        let mut rest = sql;
+        let mut first = true;
+        loop {
+            // What a statement before it has changed may change what it is.
+            let (statement, next) = match message.statements.pop_front() {
+                Some(read) if first || self.still_holds(&message) => read,
+                _ => self.classify(rest).await,
+            };
+            let several = !first || next.is_some();
+            if statement.class.kind == Kind::Empty {
+                if !several {
+                    build::empty_query_response(&mut self.client.output);
+                }
+            } else {
+                if several && self.txn.is_none() && !is_transaction_control(&statement.class.kind) {
+                    self.begin_implicit();
+                }
+                if self.execute(&statement, None).await? == Done::Failed {
+                    return Ok(());
+                }
+            }
+            first = false;
+            self.note_comments(next.and_then(|next| rest.get(statement.sql.len()..next)));
+            match next.and_then(|next| rest.get(next..)) {
+                Some(after) => rest = after,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Whether statements are still what they were when their message was read.
+    fn still_holds(&mut self, message: &Message) -> bool {
+        let classifier = &self.shared.classifier;
+        self.txn.as_ref().is_none_or(|txn| txn.catalogue.is_none())
+            && !classifier.is_newer_than(message.generation)
+            && self.search_path() == message.search_path
     }
 }

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use onecopy_classify::{Discard, Isolation, Kind, Modes};
 use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind};
-use onecopy_wire::backend::{Status, build};
+use onecopy_wire::backend::{ErrorFields, Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::beside::{most_advanced, no_replica};
@@ -472,6 +472,22 @@ impl Session {
             Some(portal) => portal.prepared.preparation.clone(),
             None => unit::Preparation::new(&statement.sql, &[]),
         };
+        Ok(self.words_of_parse(preparation).await?.map(|(_, words)| words))
+    }
+
+    /// The error with which a server answers a text of several statements if it is no SQL.
+    pub(super) async fn syntax_error_in(&mut self, sql: &str) -> Result<Option<BytesMut>, Failure> {
+        let found = self.words_of_parse(unit::Preparation::new(sql, &[])).await?;
+        // The grammar is gone through first: what a server has read whole it refuses only for being several statements.
+        let is_of_grammar = |error: &ErrorFields| error.routine.as_deref() != Some("exec_parse_message");
+        Ok(found.filter(|(error, _)| is_of_grammar(error)).map(|(_, words)| words))
+    }
+
+    /// The error of a Parse, and how a server says it.
+    async fn words_of_parse(
+        &mut self,
+        preparation: unit::Preparation,
+    ) -> Result<Option<(Box<ErrorFields>, BytesMut)>, Failure> {
         let request = Request::Extended(vec![unit::Step::DescribeStatement(preparation)]);
         // One that lags would not know what the client has just made.
         let status = self.shared.scheduler.status();
@@ -486,7 +502,7 @@ impl Session {
                     Some(Status::Idle) => self.give_back(lane),
                     _ => self.roll_back_lane(lane).await,
                 }
-                Ok(answer.error.is_some().then_some(words))
+                Ok(answer.error.map(|error| (error, words)))
             }
             Err(UnitError::Client(error)) => Err(Failure::new(SqlState::INTERNAL_ERROR, error.to_string())),
             Err(UnitError::Lane(error)) => {
