@@ -24,7 +24,8 @@ fn messages_are_answered_as_by_one_server() {
         let alone = server.replace("dbname=postgres", "dbname=alone");
         assert_ne!(alone, *server);
         let cases = [
-            PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE, MODES, SYNTAX, CHAINS, CLOSED,
+            PORTALS, FORMATS, PARAMETERS, FAILED, UNNAMED, CHANGED, DEFERRABLE, MODES, SYNTAX, CHAINS,
+            CLOSED, COMMITTED,
         ];
         for (name, send) in cases.concat() {
             let mut answers = Vec::new();
@@ -361,4 +362,14 @@ const CLOSED: &[Case] = &[("a statement is closed before one that is wrong", |ra
         raw.query("ROLLBACK").parse("kept", "SELECT 1").parse("s", wrong).bind("", "s").execute("", 0).sync();
         raw.bind("", "kept").execute("", 0).close_statement("kept").sync();
     }
+})];
+
+const COMMITTED: &[Case] = &[("the last statement of a message is complete when it is committed", |raw| {
+    raw.query("DROP TABLE IF EXISTS later");
+    raw.query("CREATE TABLE later (id int REFERENCES t DEFERRABLE INITIALLY DEFERRED)");
+    raw.query("SELECT 1; INSERT INTO later VALUES (99)").query("INSERT INTO later VALUES (99); SELECT 1");
+    raw.query("INSERT INTO later VALUES (99); SET work_mem = 1000").query("SELECT 1; COPY later FROM STDIN");
+    raw.data("99\n").query("SELECT 1; COPY later FROM STDIN").data("1\n").query("SELECT 1; SELECT 2");
+    raw.query("SELECT 1; INSERT INTO later VALUES (1) RETURNING id").query("SELECT count(*) FROM later");
+    raw.query("DROP TABLE later");
 })];

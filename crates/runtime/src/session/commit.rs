@@ -78,15 +78,13 @@ impl Session {
     }
 
     /// Commits (or, after an error, ends) an implicit transaction.
-    pub(super) async fn end_implicit(&mut self) -> Result<(), ClientError> {
+    pub(super) async fn end_implicit(&mut self) -> Result<Done, ClientError> {
         match &self.txn {
             Some(txn) if !txn.explicit && txn.failed => self.rollback().await,
-            Some(txn) if !txn.explicit => {
-                self.commit().await?;
-            }
+            Some(txn) if !txn.explicit => return self.commit().await,
             _ => {}
         }
-        Ok(())
+        Ok(Done::Answered)
     }
 
     /// Commits the open transaction; on failure an error has been answered and the transaction is over.

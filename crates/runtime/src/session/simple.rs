@@ -3,12 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use onecopy_classify::Kind;
-use onecopy_wire::backend::build;
+use onecopy_wire::backend::{build, tag};
+use onecopy_wire::frame;
 
 use super::client::ClientError;
 use super::{Done, Session};
 use crate::classifier::Statement;
+use crate::lane::DECODE_LEN_MAX;
 
 /// The statements of a message, each with where the next one begins behind it.
 struct Message {
@@ -37,10 +40,13 @@ impl Session {
         self.portals.remove("");
         self.moment = None;
         let message = self.read_message(sql).await;
+        let mut completion = None;
         if self.is_grammatical(sql, &message).await? {
-            self.execute_message(sql, message).await?;
+            completion = self.execute_message(sql, message).await?;
         }
-        self.end_implicit().await?;
+        if self.end_implicit().await? == Done::Answered {
+            self.client.output.extend_from_slice(&completion.unwrap_or_default());
+        }
         self.skipping = false;
         self.ready();
         if self.client.peek()?.is_none() {
@@ -84,8 +90,13 @@ impl Session {
         Ok(false)
     }
 
-    /// Executes the statements of a message.
-    async fn execute_message(&mut self, sql: &str, mut message: Message) -> Result<(), ClientError> {
+    /// Executes the statements of a message. What says that the last one is complete is for when their transaction has
+    /// committed, if that ends with them.
+    async fn execute_message(
+        &mut self,
+        sql: &str,
+        mut message: Message,
+    ) -> Result<Option<BytesMut>, ClientError> {
         let mut rest = sql;
         let mut first = true;
         loop {
@@ -95,6 +106,7 @@ impl Session {
                 _ => self.classify(rest).await,
             };
             let several = !first || next.is_some();
+            let begun_at = self.client.sent + self.client.output.len() as u64;
             if statement.class.kind == Kind::Empty {
                 if !several {
                     build::empty_query_response(&mut self.client.output);
@@ -104,14 +116,18 @@ impl Session {
                     self.begin_implicit();
                 }
                 if self.execute(&statement, None).await? == Done::Failed {
-                    return Ok(());
+                    return Ok(None);
                 }
             }
             first = false;
             self.note_comments(next.and_then(|next| rest.get(statement.sql.len()..next)));
             match next.and_then(|next| rest.get(next..)) {
                 Some(after) => rest = after,
-                None => return Ok(()),
+                None => {
+                    let ends = self.txn.as_ref().is_some_and(|txn| !txn.explicit);
+                    let is_copy = matches!(statement.class.kind, Kind::CopyIn { .. });
+                    return Ok(if ends { self.take_completion(begun_at, is_copy) } else { None });
+                }
             }
         }
     }
@@ -122,5 +138,28 @@ impl Session {
         self.txn.as_ref().is_none_or(|txn| txn.catalogue.is_none())
             && !classifier.is_newer_than(message.generation)
             && self.search_path() == message.search_path
+    }
+
+    /// Takes CommandComplete out of an answer that began there. A long answer, of which a part was sent, keeps it; after a
+    /// COPY, it stands by itself.
+    fn take_completion(&mut self, begun_at: u64, is_copy: bool) -> Option<BytesMut> {
+        let client = &mut self.client;
+        let mut at = match begun_at.checked_sub(client.sent) {
+            Some(unsent) => usize::try_from(unsent).ok()?,
+            None if is_copy => 0,
+            None => return None,
+        };
+        let mut found = None;
+        while let Ok(Some(head)) = frame::peek(client.output.get(at..)?, DECODE_LEN_MAX) {
+            if head.tag == tag::COMMAND_COMPLETE {
+                found = Some(at..at + head.len);
+            }
+            at += head.len;
+        }
+        let found = found?;
+        let after = client.output.split_off(found.end);
+        let completion = client.output.split_off(found.start);
+        client.output.unsplit(after);
+        Some(completion)
     }
 }
