@@ -567,15 +567,20 @@ impl Agent {
                 (before, decided) = (applied, self.scheduler.decided_bytes());
             } else if self.scheduler.decided_bytes() - decided > self.unapplied_bytes_max {
                 return Err(ApplyError::Stuck(applied.next()));
-            } else if self.is_entangled(agent_pid).await? {
-                return Err(ApplyError::Entangled(applied.next()));
+            } else {
+                match self.is_entangled(agent_pid).await {
+                    Ok(true) => return Err(ApplyError::Entangled(applied.next())),
+                    Ok(false) => {}
+                    // Whether the server is well, others look after.
+                    Err(error) => tracing::debug!(replica = %self.name, %error, "ask for whom the agent waits"),
+                }
             }
         }
     }
 
     /// Whether what the agent applies waits for a lock of a transaction of onecopy's own that is idle there: it must have its
     /// turn behind what the agent applies, which a server cannot know.
-    async fn is_entangled(&self, agent_pid: u32) -> Result<bool, ApplyError> {
+    async fn is_entangled(&self, agent_pid: u32) -> Result<bool, LaneError> {
         let mut lane = self.pool.connector.connect_unmarked(&self.who).await?;
         let sql = format!(
             "SELECT 1 FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids({agent_pid})) blocking (pid) \
