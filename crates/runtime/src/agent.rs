@@ -572,7 +572,9 @@ impl Agent {
                     Ok(true) => return Err(ApplyError::Entangled(applied.next())),
                     Ok(false) => {}
                     // Whether the server is well, others look after.
-                    Err(error) => tracing::debug!(replica = %self.name, %error, "ask for whom the agent waits"),
+                    Err(error) => {
+                        tracing::debug!(replica = %self.name, %error, "ask for whom the agent waits")
+                    }
                 }
             }
         }
