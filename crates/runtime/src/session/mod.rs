@@ -12,6 +12,7 @@ mod answers;
 mod beside;
 mod calls;
 mod captured;
+mod commands;
 mod commit;
 mod control;
 mod declared;
