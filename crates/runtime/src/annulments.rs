@@ -91,9 +91,11 @@ impl Annulments {
         self.set(replica, Word::None);
     }
 
-    /// The replica is out of service, and comes back by [`Annulments::enter`] only.
+    /// The replica is out of service, and comes back by [`Annulments::enter`] only. What it has said stands until then.
     pub fn leave(&self, replica: ReplicaId) {
-        self.set(replica, Word::Away);
+        if let Some(word @ Word::None) = self.0.lock().words.get_mut(usize::from(replica.0)) {
+            *word = Word::Away;
+        }
     }
 
     /// The same, and it must be copied anew, so that it then contains what another one does.
@@ -234,6 +236,7 @@ mod tests {
         let annulments = annulments(3);
         assert_eq!(refuse(&annulments, R0, 5), silent(&["r1", "r2"]));
         assert_eq!(refuse(&annulments, R2, 5), silent(&["r1"]));
+        annulments.leave(R2);
         assert_eq!(annulments.how(Csn(5)), How::Whole);
         assert_eq!(refuse(&annulments, R1, 5), Verdict::Annul);
         assert_eq!(annulments.how(Csn(5)), How::NotYet);
@@ -260,6 +263,7 @@ mod tests {
     fn replica_that_must_be_copied_anew_is_not_waited_for() {
         let annulments = annulments(2);
         annulments.stand_apart(R1);
+        annulments.leave(R1);
         assert_eq!(refuse(&annulments, R0, 5), Verdict::Annul);
     }
 
