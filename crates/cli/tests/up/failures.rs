@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use tokio_postgres::Client;
 
 /// What `onecopy status` says of a replica.
@@ -239,5 +240,42 @@ fn replica_that_cannot_apply_a_commit_stays_out_of_service_until_it_can() {
             (&verified["identical"], verified["replicas"].as_array().unwrap().len()),
             (&true.into(), 3)
         );
+    });
+}
+
+#[test]
+fn server_that_says_that_its_disk_is_full_is_not_the_home_of_what_follows() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 3);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let client = connect(&file.client.dsn).await;
+        let full = "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 0);
+                    CREATE FUNCTION full_disk(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+                    $$ BEGIN RAISE 'no space left on device' USING ERRCODE = '53100'; END $$";
+        client.batch_execute(full).await.unwrap();
+        let agents_before = agents(&file).await;
+        let home = home_of(dir.path(), async {
+            let failed = client.execute("UPDATE t SET v = full_disk(v)", &[]).await.unwrap_err();
+            assert_eq!(failed.code().unwrap().code(), "53100");
+        })
+        .await;
+        // It has left service, and is back.
+        let mut now = agents_before.clone();
+        for _ in 0..200 {
+            now = agents(&file).await;
+            if now[home] != agents_before[home] && are_up(dir.path()) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_ne!(now[home], agents_before[home]);
+        for other in (0..3).filter(|other| *other != home) {
+            assert_eq!(now[other], agents_before[other]);
+        }
+        let next = home_of(dir.path(), async {
+            client.execute("UPDATE t SET v = 1", &[]).await.unwrap();
+        });
+        assert_ne!(next.await, home);
     });
 }
