@@ -31,50 +31,17 @@ use crate::scheduled::{Errand, Everywhere, Rest, Spread};
 /// What the core wants of the session that carries a transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Directive {
-    Execute {
-        op: OpId,
-        replica: ReplicaId,
-        how: How,
-        hold: bool,
-    },
-    Release {
-        op: OpId,
-        replica: ReplicaId,
-    },
-    Revalidate {
-        replica: ReplicaId,
-        how: How,
-    },
-    Leave {
-        replica: ReplicaId,
-    },
-    Finish {
-        op: OpId,
-        replica: Option<ReplicaId>,
-    },
-    Withdraw {
-        op: OpId,
-    },
-    Refuse {
-        op: OpId,
-        reason: Refusal,
-    },
-    CommitAt {
-        replica: ReplicaId,
-        csn: Csn,
-    },
-    Acknowledge {
-        op: OpId,
-        csn: Csn,
-    },
-    /// It was decided, and is rolled back all the same, everywhere: no replica could commit it.
-    Annul {
-        reason: Arc<ErrorFields>,
-    },
-    Values {
-        op: OpId,
-        values: SmallVec<[Option<i64>; 2]>,
-    },
+    Execute { op: OpId, replica: ReplicaId, how: How, hold: bool },
+    Release { op: OpId, replica: ReplicaId },
+    Revalidate { replica: ReplicaId, how: How },
+    Leave { replica: ReplicaId },
+    Finish { op: OpId, replica: Option<ReplicaId> },
+    Withdraw { op: OpId },
+    Refuse { op: OpId, reason: Refusal },
+    CommitAt { replica: ReplicaId, csn: Csn },
+    Acknowledge { op: OpId, csn: Csn },
+    Annul { reason: Arc<ErrorFields> },
+    Values { op: OpId, values: SmallVec<[Option<i64>; 2]> },
 }
 
 /// Where a session finds its directives.
@@ -631,6 +598,7 @@ impl Scheduler {
                     self.publish(state, txn);
                     outbox.post(state, txn, Directive::Acknowledge { op, csn });
                 }
+                // It was decided, and is rolled back all the same, everywhere.
                 Some(reason) => outbox.post(state, txn, Directive::Annul { reason }),
             },
             Effect::Values { txn, op, values } => outbox.post(state, txn, Directive::Values { op, values }),

@@ -7,8 +7,7 @@ use crate::messages;
 use crate::output::print;
 use crate::runtime_settings::runtime_settings;
 use crate::serving::{serve_until_stopped, tcp_port};
-use onecopy_runtime::Handle;
-use onecopy_runtime::Settings;
+use onecopy_runtime::{Handle, Settings};
 use std::path::PathBuf;
 
 /// Start a local cluster in one folder, and serve it.

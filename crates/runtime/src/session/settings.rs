@@ -1,5 +1,5 @@
-//! SET, RESET and `SELECT set_config(...)`, also beside `current_setting(...)`: the lane of the transaction, or any other, carries them out, and the session
-//! keeps what is in force afterwards.
+//! SET, RESET and `SELECT set_config(...)`, also beside `current_setting(...)`: the lane of the transaction, or any other,
+//! carries them out, and the session keeps what is in force afterwards.
 //!
 //! Of settings that change what statements mean it keeps what the server says that their values are: records carry those
 //! to the other replicas, however they were written (`SET DateStyle = DMY` leaves the output format as it was).
