@@ -57,6 +57,18 @@ impl TagSet {
         TagSet(set)
     }
 
+    /// This set with these tags, which need not be read.
+    #[must_use]
+    pub const fn with(self, tags: &[u8]) -> TagSet {
+        let (TagSet(mut set), TagSet(more)) = (self, TagSet::of(tags));
+        let mut i = 0;
+        while i < set.len() {
+            set[i] |= more[i];
+            i += 1;
+        }
+        TagSet(set)
+    }
+
     /// Whether a tag is in the set.
     #[must_use]
     #[inline]

@@ -449,8 +449,15 @@ pub async fn run(
 ) -> Result<Answer, UnitError> {
     let bound_by_us = request.is_bound_by_us();
     let answer = Answer::default();
-    let mut relay =
-        Relay { sink, watch, answer, copy_client: client_copy, bound_by_us, request: Some(request) };
+    let mut relay = Relay {
+        sink,
+        watch,
+        answer,
+        copy_client: client_copy,
+        bound_by_us,
+        counts_rows: true,
+        request: Some(request),
+    };
     let mut synthesised = BytesMut::new();
     let mut expectations = put_request(lane, request, &mut synthesised)?;
     lane.flush().await?;
@@ -507,8 +514,15 @@ pub async fn pass_on(lane: &mut Lane, client: &mut Client) -> Result<Answer, Uni
     lane.flush().await?;
     let mut watch = Watch::default();
     let (sink, answer) = (Sink::Client(client), Answer::default());
-    let mut relay =
-        Relay { sink, watch: &mut watch, answer, copy_client: None, bound_by_us: false, request: None };
+    let mut relay = Relay {
+        sink,
+        watch: &mut watch,
+        answer,
+        copy_client: None,
+        bound_by_us: false,
+        counts_rows: false,
+        request: None,
+    };
     match relay.relay(lane, &mut Expectations::default()).await {
         Ok(()) => Ok(relay.answer),
         Err(error) => Err(relay.unless_cut(error)),
@@ -537,6 +551,8 @@ struct Relay<'a, 'b> {
     copy_client: Option<&'a mut Client>,
     /// The client does not know of the Bind, or has heard of it.
     bound_by_us: bool,
+    /// Somebody asks how many rows were affected.
+    counts_rows: bool,
     /// What was sent, where its errors may name statements as the lane does.
     request: Option<&'a Request>,
 }
@@ -554,6 +570,8 @@ impl Relay<'_, '_> {
             TagSet::BORING.without(&read)
         };
         let boring = if expectations.described.is_empty() { boring } else { boring.without(&[tag::NO_DATA]) };
+        // Nearly every answer to a read is passed on in one piece then.
+        let boring = if self.counts_rows { boring } else { boring.with(&[tag::COMMAND_COMPLETE]) };
         let mut state = RelayState::new(boring, DECODE_LEN_MAX);
         loop {
             let found = scan(&lane.input, &mut state);
@@ -563,10 +581,13 @@ impl Relay<'_, '_> {
             match found.next {
                 Next::Read(_) => lane.fill().await?,
                 Next::Fail(error) => return Err(LaneError::Frame(error).into()),
+                Next::Decode(head) if head.tag == tag::READY_FOR_QUERY => {
+                    self.answer.status = Some(Status::decode(lane.body(head))?);
+                    lane.consume(head);
+                    return Ok(());
+                }
                 Next::Decode(head) => {
-                    if self.on_frame(lane, head, expectations).await? {
-                        return Ok(());
-                    }
+                    self.on_frame(lane, head, expectations).await?;
                 }
             }
         }
@@ -588,13 +609,13 @@ impl Relay<'_, '_> {
         Ok(())
     }
 
-    /// Reads one frame; true when it was the unit's end.
+    /// Reads one frame other than the unit's end.
     async fn on_frame(
         &mut self,
         lane: &mut Lane,
         head: onecopy_wire::Head,
         expectations: &mut Expectations,
-    ) -> Result<bool, UnitError> {
+    ) -> Result<(), UnitError> {
         if matches!(head.tag, tag::ROW_DESCRIPTION | tag::PARAMETER_DESCRIPTION) {
             lane.tell_object_ids(head).await?;
             if head.tag == tag::ROW_DESCRIPTION {
@@ -602,7 +623,7 @@ impl Relay<'_, '_> {
             }
             if self.watch.capture.is_none() {
                 self.pass(lane, head.len, false).await?;
-                return Ok(false);
+                return Ok(());
             }
         }
         let frame = &lane.input[..head.len];
@@ -620,16 +641,11 @@ impl Relay<'_, '_> {
             }
             Backend::BindComplete | Backend::CloseComplete if self.bound_by_us => {
                 lane.consume(head);
-                return Ok(false);
+                return Ok(());
             }
             Backend::CommandComplete(command) => {
                 self.answer.rows = row_count(command);
                 put(&mut self.sink, &mut self.answer, frame);
-            }
-            Backend::ReadyForQuery(status) => {
-                self.answer.status = Some(status);
-                lane.consume(head);
-                return Ok(true);
             }
             // It is the connection that ends, whatever the statement was doing.
             Backend::Error(fields) if is_going_away(fields.code()) => return Err(LaneError::Closed.into()),
@@ -662,14 +678,14 @@ impl Relay<'_, '_> {
             Backend::RowDescription(_) | Backend::DataRow(_) => {
                 let (tag, body) = (head.tag, lane.input.split_to(head.len).freeze());
                 self.on_captured(tag, body.slice(onecopy_wire::frame::HEAD_LEN..))?;
-                return Ok(false);
+                return Ok(());
             }
             Backend::CopyIn(_) => {
                 put(&mut self.sink, &mut self.answer, frame);
                 lane.consume(head);
                 self.copy_in(lane).await?;
                 pay_sync(lane, expectations).await?;
-                return Ok(false);
+                return Ok(());
             }
             Backend::CopyBoth(_) => return Err(LaneError::Closed.into()),
             Backend::Notification(_) => {}
@@ -683,7 +699,7 @@ impl Relay<'_, '_> {
             hash.add(&lane.input[..head.len]);
         }
         lane.consume(head);
-        Ok(false)
+        Ok(())
     }
 
     /// The client hears of columns: those of its own statement.

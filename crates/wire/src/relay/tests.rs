@@ -38,6 +38,9 @@ fn rows_pass_in_one_piece_up_to_the_frame_that_must_be_read() {
     let ready = Head { tag: b'Z', len: 6 };
     assert_eq!(scan(rest, &mut state), Scan { pass: 0, next: Next::Decode(ready) });
     assert_eq!(scan(&[], &mut state), Scan { pass: 0, next: Next::Read(5) });
+    // Whoever does not ask how many there were gets them in the same piece.
+    let mut uncounted = RelayState::new(TagSet::BORING.with(b"C"), 1024);
+    assert_eq!(scan(&buf, &mut uncounted), Scan { pass: pass + head.len, next: Next::Decode(ready) });
     assert_eq!(state, relay());
 }
 

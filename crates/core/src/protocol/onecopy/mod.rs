@@ -25,6 +25,7 @@
 //! is SELF of the CAS paper (4.10).
 
 mod deadlocks;
+mod lone_reads;
 mod replicas;
 mod txn;
 
@@ -43,6 +44,7 @@ use crate::protocol::{Guarantee, Protocol, Status};
 use crate::sequences::{Giving, Sequences, Want};
 use crate::version_table::VersionTable;
 
+use lone_reads::LoneRead;
 pub use replicas::Tuning;
 use replicas::{Decisions, Replicas};
 use txn::{Pending, Snapshot, State, Txn};
@@ -67,6 +69,7 @@ pub struct Onecopy {
     /// The last reservation of sequence values that was told. It holds no items: only definitions conflict with it.
     reserved: Csn,
     txns: HashMap<TxnId, Txn>,
+    lone_reads: HashMap<TxnId, LoneRead>,
     /// Statements that wait until any replica contains a commit.
     awaiting_any: BTreeMap<Csn, Vec<TxnId>>,
     /// Positions of the snapshots of open read phases.
@@ -117,6 +120,7 @@ impl Onecopy {
             sequences: Sequences::default(),
             reserved: Csn(0),
             txns: HashMap::default(),
+            lone_reads: HashMap::default(),
             awaiting_any: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             pins: BTreeMap::new(),
@@ -143,11 +147,7 @@ impl Protocol for Onecopy {
         self.now = now;
         match event {
             Event::Begin(begin) => self.on_begin(&begin, false),
-            Event::Autocommit { begin, statement } => {
-                let txn = begin.txn;
-                self.on_begin(&begin, true);
-                self.on_statement(txn, OpId(0), statement, effects);
-            }
+            Event::Autocommit { begin, statement } => self.on_autocommit(begin, statement, effects),
             Event::Statement { txn, op, statement } => self.on_statement(txn, op, statement, effects),
             Event::Commit { txn, op } => self.on_commit(txn, op, effects),
             Event::Rollback { txn } => self.on_rollback(txn, effects),
@@ -176,7 +176,7 @@ impl Protocol for Onecopy {
             told: self.decisions.told().0,
             decided: self.decisions.decided().0,
             replicas: self.replicas.status(),
-            transactions: self.txns.len() as u64,
+            transactions: (self.txns.len() + self.lone_reads.len()) as u64,
             grants_at_once,
             grants_waited,
             freshness_waits: self.counts.freshness_waits,
@@ -304,6 +304,9 @@ impl Onecopy {
     }
 
     fn on_rollback(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        if self.forget_lone_read(id).is_some() {
+            return;
+        }
         match self.txns.get(&id).map(|txn| txn.state) {
             // A decision stands whatever becomes of the client.
             None | Some(State::AwaitingDurable | State::AwaitingCommit) => {}
@@ -359,16 +362,21 @@ impl Onecopy {
     fn place_single_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get(&id) else { return };
         let Some(pending) = &txn.pending else { return };
-        let floor = self.versions.floor(&pending.statement.access);
-        self.want_everywhere(floor, effects);
-        match self.replicas.for_read(floor, self.versions.forgotten(), self.now) {
-            Some(replica) => {
-                self.counts.reads_placed += 1;
-                self.replicas.get_mut(replica).reads += 1;
-                self.execute(id, replica, How::Alone, effects);
-            }
-            None => self.await_any(id, floor),
+        let access = pending.statement.access.clone();
+        match self.choose_for_read(&access, effects) {
+            Some(replica) => self.execute(id, replica, How::Alone, effects),
+            None => self.await_any(id, self.versions.floor(&access)),
         }
+    }
+
+    /// A replica that contains the last writers of these items, if there is one.
+    fn choose_for_read(&mut self, access: &[Access], effects: &mut Vec<Effect>) -> Option<ReplicaId> {
+        let floor = self.versions.floor(access);
+        self.want_everywhere(floor, effects);
+        let replica = self.replicas.for_read(floor, self.versions.forgotten(), self.now)?;
+        self.counts.reads_placed += 1;
+        self.replicas.get_mut(replica).reads += 1;
+        Some(replica)
     }
 
     fn place_read_phase(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
@@ -671,6 +679,9 @@ impl Onecopy {
         elapsed_ns: u64,
         effects: &mut Vec<Effect>,
     ) {
+        if self.on_lone_read_executed(id, &outcome, elapsed_ns, effects) {
+            return;
+        }
         let Some(txn) = self.txns.get_mut(&id) else { return };
         let Some(pending) = txn.pending.take_if(|pending| pending.op == op) else { return };
         if let Some((sent_to, expected_ns)) = pending.sent {

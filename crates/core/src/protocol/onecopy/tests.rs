@@ -402,6 +402,45 @@ fn a_read_lost_with_its_replica_runs_again_elsewhere_unless_rows_were_seen() {
     rig.expect(&[execute(T1, OP0, R1, ALONE)]);
     rig.on(lost(true));
     rig.expect(&[Effect::Refuse { txn: T1, op: OP0, reason: Refusal::AnswerCut }]);
+    assert_eq!(rig.protocol.status().transactions, 0);
+}
+
+#[test]
+fn a_single_read_leaves_nothing_behind_however_it_ends() {
+    let mut rig = rig();
+    let outcomes = [Some(Outcome::Done { returned: Vec::new() }), Some(Outcome::Failed), None];
+    for outcome in outcomes {
+        rig.single(T1, read(1));
+        let Some(Effect::Execute { replica, how: ALONE, hold: false, .. }) = rig.effects.pop() else {
+            panic!("it was not placed")
+        };
+        // It does not wait here: whoever executes it is cancelled there.
+        rig.on(Event::Cancel { txn: T1, op: OP0 });
+        let status = rig.protocol.status();
+        assert_eq!(
+            (status.transactions, status.replicas[usize::from(replica.0)].outstanding_ns > 0.0),
+            (1, true)
+        );
+        rig.on(match outcome {
+            Some(outcome) => Event::Executed { txn: T1, op: OP0, replica, outcome, elapsed_ns: 1 },
+            None => Event::Rollback { txn: T1 },
+        });
+        rig.expect(&[]);
+        let status = rig.protocol.status();
+        assert_eq!(status.transactions, 0);
+        assert!(status.replicas.iter().all(|replica| replica.outstanding_ns == 0.0), "{status:?}");
+    }
+}
+
+#[test]
+fn an_answer_begun_and_cut_ends_a_single_read_at_its_first_replica() {
+    let mut rig = rig();
+    rig.single(T1, read(1));
+    rig.expect(&[execute(T1, OP0, R0, ALONE)]);
+    let outcome = Outcome::Lost { answer_begun: true };
+    rig.on(Event::Executed { txn: T1, op: OP0, replica: R0, outcome, elapsed_ns: 0 });
+    rig.expect(&[Effect::Refuse { txn: T1, op: OP0, reason: Refusal::AnswerCut }]);
+    assert_eq!(rig.protocol.status().transactions, 0);
 }
 
 #[test]
