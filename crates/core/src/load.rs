@@ -63,6 +63,16 @@ impl Load {
             if self.count == 0 { 0.0 } else { (self.outstanding_ns - expected_ns).max(0.0) };
     }
 
+    /// What a statement that took `elapsed_ns` beside the others that are still outstanding cost the replica, in nanoseconds.
+    ///
+    /// They shared it, or its processors: so the sum over all that is outstanding is the time after which the replica will
+    /// be done with them, whether it executes them in turn or side by side. (SELF as published adds up times that were
+    /// measured on an idle machine, CAS 4.10. Times measured under load hold the waiting for the others already.)
+    #[must_use]
+    pub fn share_of_one_more(&self, elapsed_ns: u64) -> u64 {
+        elapsed_ns / (u64::from(self.count) + 1)
+    }
+
     /// The sum of the expected times of what is outstanding, in nanoseconds.
     #[must_use]
     pub fn outstanding_ns(&self) -> f64 {

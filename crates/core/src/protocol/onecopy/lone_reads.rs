@@ -50,7 +50,10 @@ impl Onecopy {
     ) -> bool {
         let Some(read) = self.forget_lone_read(txn) else { return false };
         match outcome {
-            Outcome::Done { .. } => self.costs.learn(read.statement.class, elapsed_ns),
+            Outcome::Done { .. } => {
+                let cost_ns = self.replicas.get(read.replica).load.share_of_one_more(elapsed_ns);
+                self.costs.learn(read.statement.class, cost_ns);
+            }
             Outcome::Failed => {}
             Outcome::Lost { answer_begun: true } => {
                 effects.push(Effect::Refuse { txn, op: OP, reason: Refusal::AnswerCut });

@@ -684,14 +684,17 @@ impl Onecopy {
         }
         let Some(txn) = self.txns.get_mut(&id) else { return };
         let Some(pending) = txn.pending.take_if(|pending| pending.op == op) else { return };
+        let mut cost_ns = elapsed_ns;
         if let Some((sent_to, expected_ns)) = pending.sent {
-            self.replicas.get_mut(sent_to).load.remove(expected_ns);
+            let load = &mut self.replicas.get_mut(sent_to).load;
+            load.remove(expected_ns);
+            cost_ns = load.share_of_one_more(elapsed_ns);
         }
         txn.state = State::AwaitingClient;
         let reads_only = pending.statement.kind == StatementKind::Read;
         match outcome {
             Outcome::Done { returned } => {
-                self.costs.learn(pending.statement.class, elapsed_ns);
+                self.costs.learn(pending.statement.class, cost_ns);
                 txn.wrote |= !txn.read_only && pending.writes();
                 let autocommit = txn.autocommit;
                 if !returned.is_empty() {

@@ -1,5 +1,7 @@
 //! What is done only for speed: turns, the common home, lingering.
 
+use std::collections::VecDeque;
+
 use smallvec::smallvec;
 
 use super::*;
@@ -57,8 +59,11 @@ impl Rig {
         }
     }
     fn done(&mut self, txn: u64, replica: ReplicaId) {
+        self.done_after(txn, replica, 200_000);
+    }
+    fn done_after(&mut self, txn: u64, replica: ReplicaId, elapsed_ns: u64) {
         let outcome = Outcome::Done { returned: Vec::new() };
-        self.on(Event::Executed { txn: TxnId(txn), op: OP0, replica, outcome, elapsed_ns: 200_000 });
+        self.on(Event::Executed { txn: TxnId(txn), op: OP0, replica, outcome, elapsed_ns });
     }
     /// Executes a write at R0, makes it durable and has its home commit it.
     fn commit_at_r0(&mut self, csn: u64) {
@@ -88,6 +93,25 @@ fn reads_stay_together_until_their_replica_has_much_more_to_do() {
     let placed: Vec<_> = (1..=4).map(|txn| rig.place(txn, StatementKind::Read, 1)).collect();
     // 200 us each: the first two are within the slack, the third is not.
     assert_eq!(placed, [R0, R0, R1, R0]);
+}
+
+/// Eight clients keep a replica busy that needs 100 us for a read, so that each waits 800: that is 800 us of work, which is
+/// within the slack, and not 6.4 ms.
+#[test]
+fn waiting_for_others_at_a_replica_is_not_taken_for_work() {
+    let mut rig = rig(|tuning| tuning.turn_slack_ns = Some(1_000_000.0));
+    let mut outstanding: VecDeque<_> =
+        (1..=8).map(|txn| (txn, rig.place(txn, StatementKind::Read, 1))).collect();
+    let mut elsewhere = 0;
+    for txn in 9..=1_000 {
+        let (first, replica) = outstanding.pop_front().unwrap();
+        let beside = outstanding.iter().filter(|(_, other)| *other == replica).count() as u64;
+        rig.done_after(first, replica, 100_000 * (beside + 1));
+        let placed = rig.place(txn, StatementKind::Read, 1);
+        elsewhere += usize::from(txn > 100 && placed != R0);
+        outstanding.push_back((txn, placed));
+    }
+    assert_eq!(elsewhere, 0);
 }
 
 #[test]
