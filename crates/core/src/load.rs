@@ -63,10 +63,11 @@ impl Load {
             if self.count == 0 { 0.0 } else { (self.outstanding_ns - expected_ns).max(0.0) };
     }
 
-    /// What a statement that took `elapsed_ns` beside the others that are still outstanding cost the replica, in nanoseconds.
+    /// What a statement that took `elapsed_ns` cost the replica, about, in nanoseconds: its share among those that were still
+    /// outstanding when it was answered.
     ///
-    /// They shared it, or its processors: so the sum over all that is outstanding is the time after which the replica will
-    /// be done with them, whether it executes them in turn or side by side. (SELF as published adds up times that were
+    /// They shared the replica, or its processors: so the sum over all that is outstanding is about the time after which it
+    /// will be done with them, whether it executes them in turn or side by side. (SELF as published adds up times that were
     /// measured on an idle machine, CAS 4.10. Times measured under load hold the waiting for the others already.)
     #[must_use]
     pub fn share_of_one_more(&self, elapsed_ns: u64) -> u64 {

@@ -219,7 +219,7 @@ pub struct Captured {
 #[derive(Debug, Default)]
 pub struct Answer {
     pub error: Option<Box<ErrorFields>>,
-    /// Rows affected, by the last command tag.
+    /// Rows affected, by the last command tag, if somebody asked.
     pub rows: Option<u64>,
     pub status: Option<Status>,
     /// The held answer grew too large and was dropped.

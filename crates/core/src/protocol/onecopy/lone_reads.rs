@@ -13,8 +13,6 @@ const OP: OpId = OpId(0);
 
 #[derive(Debug)]
 pub(super) struct LoneRead {
-    form: u64,
-    read_only: bool,
     statement: Statement,
     replica: ReplicaId,
     /// The time that was expected of it when it was sent.
@@ -32,8 +30,7 @@ impl Onecopy {
             let expected_ns = self.costs.expected_ns(statement.class);
             self.replicas.get_mut(replica).load.add(expected_ns);
             effects.push(Effect::Execute { txn, op: OP, replica, how: How::Alone, hold: false });
-            let (form, read_only) = (begin.form, begin.read_only);
-            self.lone_reads.insert(txn, LoneRead { form, read_only, statement, replica, expected_ns });
+            self.lone_reads.insert(txn, LoneRead { statement, replica, expected_ns });
             return;
         }
         self.on_begin(&begin, true);
@@ -60,15 +57,7 @@ impl Onecopy {
             }
             // It is placed again, and may have to wait this time.
             Outcome::Lost { answer_begun: false } => {
-                let begin = Begin {
-                    txn,
-                    session: crate::ids::SessionId(0),
-                    read_only: read.read_only,
-                    form: read.form,
-                    declared: None,
-                    stale_ok_ns: None,
-                };
-                let mut open = Txn::new(&begin, true);
+                let mut open = Txn::of_lone_read();
                 let before = open.mark();
                 open.pending = Some(Pending::new(OP, read.statement, false, before));
                 self.txns.insert(txn, open);

@@ -22,7 +22,7 @@
 //! - a client hears of its commit after the decision is durable and some replica contains it.
 //!
 //! There is one place, the scheduler; it sends no messages. Sources: design sections 3.1 to 3.6 and 5; the load estimate
-//! is SELF of the CAS paper (4.10).
+//! is SELF of the CAS paper (4.10), with costs learned as shares ([`crate::load::Load`]).
 
 mod deadlocks;
 mod lone_reads;
@@ -369,7 +369,8 @@ impl Onecopy {
         }
     }
 
-    /// A replica that contains the last writers of these items, if there is one.
+    /// A replica that contains the last writers of these items, if there is one: then it counts as placed there. Those that
+    /// lack them apply without lingering from now on.
     fn choose_for_read(&mut self, access: &[Access], effects: &mut Vec<Effect>) -> Option<ReplicaId> {
         let floor = self.versions.floor(access);
         self.want_everywhere(floor, effects);

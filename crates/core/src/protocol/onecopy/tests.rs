@@ -408,8 +408,14 @@ fn a_read_lost_with_its_replica_runs_again_elsewhere_unless_rows_were_seen() {
 #[test]
 fn a_single_read_leaves_nothing_behind_however_it_ends() {
     let mut rig = rig();
-    let outcomes = [Some(Outcome::Done { returned: Vec::new() }), Some(Outcome::Failed), None];
-    for outcome in outcomes {
+    let cut = Effect::Refuse { txn: T1, op: OP0, reason: Refusal::AnswerCut };
+    let ends = [
+        (Some(Outcome::Done { returned: Vec::new() }), None),
+        (Some(Outcome::Failed), None),
+        (Some(Outcome::Lost { answer_begun: true }), Some(cut)),
+        (None, None),
+    ];
+    for (outcome, effect) in ends {
         rig.single(T1, read(1));
         let Some(Effect::Execute { replica, how: ALONE, hold: false, .. }) = rig.effects.pop() else {
             panic!("it was not placed")
@@ -425,7 +431,7 @@ fn a_single_read_leaves_nothing_behind_however_it_ends() {
             Some(outcome) => Event::Executed { txn: T1, op: OP0, replica, outcome, elapsed_ns: 1 },
             None => Event::Rollback { txn: T1 },
         });
-        rig.expect(&[]);
+        rig.expect(effect.as_slice());
         let status = rig.protocol.status();
         assert_eq!(status.transactions, 0);
         assert!(status.replicas.iter().all(|replica| replica.outstanding_ns == 0.0), "{status:?}");
@@ -433,13 +439,18 @@ fn a_single_read_leaves_nothing_behind_however_it_ends() {
 }
 
 #[test]
-fn an_answer_begun_and_cut_ends_a_single_read_at_its_first_replica() {
+fn a_single_read_that_is_lost_with_the_last_replica_waits_and_can_be_cancelled() {
     let mut rig = rig();
     rig.single(T1, read(1));
     rig.expect(&[execute(T1, OP0, R0, ALONE)]);
-    let outcome = Outcome::Lost { answer_begun: true };
-    rig.on(Event::Executed { txn: T1, op: OP0, replica: R0, outcome, elapsed_ns: 0 });
-    rig.expect(&[Effect::Refuse { txn: T1, op: OP0, reason: Refusal::AnswerCut }]);
+    rig.on(Event::ReplicaDown { replica: R1 });
+    rig.on(Event::ReplicaDown { replica: R0 });
+    let lost = Outcome::Lost { answer_begun: false };
+    rig.on(Event::Executed { txn: T1, op: OP0, replica: R0, outcome: lost, elapsed_ns: 0 });
+    rig.expect(&[]);
+    assert_eq!(rig.protocol.status().transactions, 1);
+    rig.on(Event::Cancel { txn: T1, op: OP0 });
+    rig.expect(&[Effect::Refuse { txn: T1, op: OP0, reason: Refusal::Cancelled }]);
     assert_eq!(rig.protocol.status().transactions, 0);
 }
 

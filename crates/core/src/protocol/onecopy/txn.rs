@@ -173,15 +173,25 @@ impl Txn {
 
     /// What is left of a transaction whose replica died between two statements.
     pub(super) fn tombstone(&self) -> Txn {
+        Txn { state: State::Doomed, ..Txn::unlearned(self.read_only, self.autocommit) }
+    }
+
+    /// A read that is its own transaction.
+    pub(super) fn of_lone_read() -> Txn {
+        Txn::unlearned(true, true)
+    }
+
+    /// Nothing will be learned from it, so that how it began does not matter.
+    fn unlearned(read_only: bool, autocommit: bool) -> Txn {
         let begin = Begin {
             txn: crate::ids::TxnId(0),
             session: crate::ids::SessionId(0),
-            read_only: self.read_only,
+            read_only,
             form: 0,
             declared: None,
             stale_ok_ns: None,
         };
-        Txn { state: State::Doomed, ..Txn::new(&begin, self.autocommit) }
+        Txn::new(&begin, autocommit)
     }
 
     pub(super) fn mark(&self) -> Mark {
