@@ -598,7 +598,7 @@ impl Scheduler {
                     self.publish(state, txn);
                     outbox.post(state, txn, Directive::Acknowledge { op, csn });
                 }
-                // It was decided, and is rolled back all the same, everywhere.
+                // It was decided, and is rolled back all the same, everywhere: no replica could commit it.
                 Some(reason) => outbox.post(state, txn, Directive::Annul { reason }),
             },
             Effect::Values { txn, op, values } => outbox.post(state, txn, Directive::Values { op, values }),
