@@ -7,37 +7,46 @@ use crate::ids::ClassId;
 
 /// What a statement of a class never seen is expected to take.
 const UNKNOWN_NS: f64 = 200_000.0;
-/// The weight of the newest measurement.
-const GAIN: f64 = 1.0 / 16.0;
+/// The weight of the newest measurement is one by the number of measurements, and then one by this: a statement that once
+/// stood still for milliseconds must not make its whole class look like much work.
+const REMEMBERED: u32 = 64;
 /// Classes remembered; beyond it, new ones are counted as unknown.
 const CLASSES_MAX: usize = 100_000;
 
 /// Expected execution times by class.
 #[derive(Default, Debug)]
 pub struct Costs {
-    by_class: HashMap<ClassId, f64>,
+    by_class: HashMap<ClassId, Cost>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    expected_ns: f64,
+    /// Measurements in it, up to `REMEMBERED`.
+    measured: u32,
 }
 
 impl Costs {
     /// The expected time of a statement of this class, in nanoseconds.
     #[must_use]
     pub fn expected_ns(&self, class: ClassId) -> f64 {
-        self.by_class.get(&class).copied().unwrap_or(UNKNOWN_NS)
+        self.by_class.get(&class).map_or(UNKNOWN_NS, |cost| cost.expected_ns)
     }
 
     /// Learns from one execution.
     pub fn learn(&mut self, class: ClassId, elapsed_ns: u64) {
         let elapsed = elapsed_ns as f64;
         if let Some(cost) = self.by_class.get_mut(&class) {
-            *cost += (elapsed - *cost) * GAIN;
+            cost.measured = REMEMBERED.min(cost.measured + 1);
+            cost.expected_ns += (elapsed - cost.expected_ns) / f64::from(cost.measured);
         } else if self.by_class.len() < CLASSES_MAX {
-            self.by_class.insert(class, elapsed);
+            self.by_class.insert(class, Cost { expected_ns: elapsed, measured: 1 });
         }
     }
 
     /// Sets the expected time of a class, as measured by a calibration.
     pub fn preset(&mut self, class: ClassId, expected_ns: u64) {
-        self.by_class.insert(class, expected_ns as f64);
+        self.by_class.insert(class, Cost { expected_ns: expected_ns as f64, measured: REMEMBERED });
     }
 }
 
@@ -78,5 +87,34 @@ impl Load {
     #[must_use]
     pub fn outstanding_ns(&self) -> f64 {
         self.outstanding_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLASS: ClassId = ClassId(1);
+
+    #[test]
+    fn a_cost_is_the_mean_of_few_measurements_and_follows_many() {
+        let mut costs = Costs::default();
+        assert_eq!(costs.expected_ns(CLASS), UNKNOWN_NS);
+        for (elapsed, mean) in [(4_000, 4_000.0), (1_000, 2_500.0), (1_000, 2_000.0)] {
+            costs.learn(CLASS, elapsed);
+            assert_eq!(costs.expected_ns(CLASS), mean);
+        }
+        for _ in 0..1_000 {
+            costs.learn(CLASS, 10_000);
+        }
+        assert!((costs.expected_ns(CLASS) - 10_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn one_that_stood_still_moves_a_preset_cost_by_a_64th() {
+        let mut costs = Costs::default();
+        costs.preset(CLASS, 20_000);
+        costs.learn(CLASS, 1_300_000);
+        assert_eq!(costs.expected_ns(CLASS), 40_000.0);
     }
 }

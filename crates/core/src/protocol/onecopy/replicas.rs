@@ -21,9 +21,11 @@ pub struct Tuning {
     /// Reads stay together on one replica, whose caches are warm then, while it has at most so much more outstanding work
     /// than the least loaded one, in nanoseconds; `None`: always the least loaded.
     pub turn_slack_ns: Option<f64>,
-    /// Nanoseconds after which it is the next replica's turn, so that each serves its share: reads that come less often go
-    /// round.
+    /// The shortest turn in nanoseconds, after which it is the next replica's, so that each serves its share: reads that come
+    /// less often go round.
     pub turn_ns: u64,
+    /// The longest turn, in nanoseconds. Turns grow while reads keep coming, since each costs the caches of another server.
+    pub turn_max_ns: u64,
     /// New transactions find their home where the last one did, which then commits them without waiting for others, and
     /// the others apply in larger groups, up to so much more outstanding work there; `None`: always the least loaded.
     pub home_slack_ns: Option<f64>,
@@ -38,6 +40,7 @@ impl Default for Tuning {
         Tuning {
             turn_slack_ns: Some(1_000_000.0),
             turn_ns: 40_000_000,
+            turn_max_ns: 1_000_000_000,
             home_slack_ns: Some(5_000_000.0),
             linger_ns: 40_000_000,
             linger_decisions: 256,
@@ -49,7 +52,14 @@ impl Tuning {
     /// Always the least loaded replica, and nothing is put off.
     #[must_use]
     pub fn immediate() -> Tuning {
-        Tuning { turn_slack_ns: None, turn_ns: 0, home_slack_ns: None, linger_ns: 0, linger_decisions: 1 }
+        Tuning {
+            turn_slack_ns: None,
+            turn_ns: 0,
+            turn_max_ns: 0,
+            home_slack_ns: None,
+            linger_ns: 0,
+            linger_decisions: 1,
+        }
     }
 }
 
@@ -170,15 +180,46 @@ pub(super) struct Replicas {
     tuning: Tuning,
     /// Where the last transaction found its home.
     home: Option<ReplicaId>,
-    /// Whose turn it is to serve reads, and since when.
-    turn: usize,
-    turn_since: Instant,
+    turns: Turns,
+}
+
+/// Whose turn it is to serve reads.
+///
+/// A turn may take a twelfth of the time for which reads have come without a pause, so that of three replicas none is ever
+/// behind a quarter of what was read meanwhile.
+#[derive(Default, Debug)]
+struct Turns {
+    whose: usize,
+    since: Instant,
+    last_read: Instant,
+    /// Since when no pause was as long as the shortest turn.
+    busy_since: Instant,
+}
+
+/// A turn takes at most the time for which reads have come without a pause, divided by this.
+const TURNS_IN_BUSY_TIME: u64 = 12;
+
+impl Turns {
+    /// Whose turn it is for a read that comes now.
+    fn of_read(&mut self, now: Instant, replicas: usize, tuning: &Tuning) -> ReplicaId {
+        if now.since_ns(self.last_read) >= tuning.turn_ns {
+            self.busy_since = now;
+        }
+        self.last_read = now;
+        let length_ns = (now.since_ns(self.busy_since) / TURNS_IN_BUSY_TIME)
+            .clamp(tuning.turn_ns, tuning.turn_max_ns.max(tuning.turn_ns));
+        if now.since_ns(self.since) >= length_ns {
+            self.whose = (self.whose + 1) % replicas;
+            self.since = now;
+        }
+        ReplicaId(self.whose as u16)
+    }
 }
 
 impl Replicas {
     pub(super) fn new(count: usize, tuning: Tuning) -> Replicas {
         let replicas = (0..count).map(|_| Replica::default()).collect();
-        Replicas { replicas, choices: 0, tuning, home: None, turn: 0, turn_since: Instant(0) }
+        Replicas { replicas, choices: 0, tuning, home: None, turns: Turns::default() }
     }
 
     pub(super) fn get(&self, id: ReplicaId) -> &Replica {
@@ -207,11 +248,8 @@ impl Replicas {
     pub(super) fn for_read(&mut self, floor: Csn, forgotten: Csn, now: Instant) -> Option<ReplicaId> {
         let least = self.least_loaded(floor, forgotten)?;
         let Some(slack_ns) = self.tuning.turn_slack_ns else { return Some(least) };
-        if now.since_ns(self.turn_since) >= self.tuning.turn_ns {
-            self.turn = (self.turn + 1) % self.replicas.len();
-            self.turn_since = now;
-        }
-        Some(self.unless_overloaded(ReplicaId(self.turn as u16), least, slack_ns, floor.max(forgotten)))
+        let whose = self.turns.of_read(now, self.replicas.len(), &self.tuning);
+        Some(self.unless_overloaded(whose, least, slack_ns, floor.max(forgotten)))
     }
 
     /// Where a transaction executes from its first write on: among the replicas that contain `floor`, where the last one

@@ -140,6 +140,42 @@ fn replicas_take_turns_so_that_each_serves_its_share_of_the_reads() {
     assert_eq!(far_apart, [R1, R0, R1]);
 }
 
+/// Reads that come every tenth of the shortest turn: turns grow up to the longest, and at no time after twelve of the shortest has
+/// a replica served less than three quarters of its half.
+#[test]
+fn turns_grow_while_reads_keep_coming_and_every_replica_still_serves_its_share() {
+    let mut rig = rig(|tuning| (tuning.turn_ns, tuning.turn_max_ns) = (1_000, 20_000));
+    let mut served = [0_u64; 2];
+    let mut turns = vec![0_u64];
+    let mut last = None;
+    for txn in 1..=5_000 {
+        let replica = rig.place(txn, StatementKind::Read, 1);
+        rig.done(txn, replica);
+        served[usize::from(replica.0)] += 1;
+        if last.replace(replica).is_some_and(|last| last != replica) {
+            turns.push(0);
+        }
+        *turns.last_mut().unwrap() += 1;
+        let least = served.iter().min().unwrap();
+        assert!(txn < 120 || least * 8 >= txn * 3, "{served:?} of {txn}");
+        rig.now = Instant(rig.now.0 + 100);
+    }
+    assert_eq!((&turns[..4], turns.iter().max()), (&[10, 10, 10, 10][..], Some(&200)));
+
+    // After a pause they are short again.
+    rig.now = Instant(rig.now.0 + 1_000);
+    let places: Vec<_> = (5_001..=5_040)
+        .map(|txn| {
+            let replica = rig.place(txn, StatementKind::Read, 1);
+            rig.done(txn, replica);
+            rig.now = Instant(rig.now.0 + 100);
+            replica
+        })
+        .collect();
+    let changes = places.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!((3..=4).contains(&changes), "{changes}");
+}
+
 #[test]
 fn transactions_find_their_home_where_the_last_one_did_until_it_has_much_more_to_do() {
     let mut rig = rig(|tuning| tuning.home_slack_ns = Some(300_000.0));
