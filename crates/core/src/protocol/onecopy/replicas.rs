@@ -185,8 +185,8 @@ pub(super) struct Replicas {
 
 /// Whose turn it is to serve reads.
 ///
-/// A turn may take a twelfth of the time for which reads have come without a pause, so that of three replicas none is ever
-/// behind a quarter of what was read meanwhile.
+/// A turn may take an eighth of the time for which reads have come without a pause. Of reads that keep coming evenly each of
+/// three replicas then serves a quarter at least, from 0.3 s on, and 28 to 40 percent from 1 s on.
 #[derive(Default, Debug)]
 struct Turns {
     whose: usize,
@@ -197,7 +197,7 @@ struct Turns {
 }
 
 /// A turn takes at most the time for which reads have come without a pause, divided by this.
-const TURNS_IN_BUSY_TIME: u64 = 12;
+const TURNS_IN_BUSY_TIME: u64 = 8;
 
 impl Turns {
     /// Whose turn it is for a read that comes now.
