@@ -598,7 +598,8 @@ impl Onecopy {
             return self.refuse_reads(id, Refusal::DefinitionsChanged, effects);
         }
         let floor = self.home_floor(self.locks.held(id));
-        let Some(home) = self.replicas.for_home(floor, self.versions.forgotten()) else {
+        let Some(home) = self.replicas.for_home(floor, self.versions.forgotten(), self.decisions.told())
+        else {
             return self.await_any(id, floor);
         };
         let Some(txn) = self.txns.get_mut(&id) else { return };
@@ -813,7 +814,7 @@ impl Onecopy {
         if !self.replicas.get(replica).up || csn <= before || csn > self.decisions.told() {
             return;
         }
-        self.replicas.get_mut(replica).on_applied(csn);
+        self.replicas.get_mut(replica).on_applied(csn, self.now);
         self.acknowledge(before, csn, effects);
         self.advance(replica, effects);
         for id in self.replicas.get_mut(replica).take_awaiting(csn) {

@@ -15,6 +15,11 @@ const RUN_MAX: u64 = 256;
 /// commit behind what is remembered and never serve.
 const NEAR: u64 = 10_000;
 
+/// What applying one decision is expected to cost a replica that has applied none yet, in nanoseconds.
+const APPLY_UNKNOWN_NS: f64 = 50_000.0;
+/// The weight of the newest run in what applying a decision costs.
+const APPLY_GAIN: f64 = 1.0 / 8.0;
+
 /// What costs or saves time and changes no answer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tuning {
@@ -27,7 +32,8 @@ pub struct Tuning {
     /// The longest turn, in nanoseconds. Turns grow while reads keep coming, since each costs the caches of another server.
     pub turn_max_ns: u64,
     /// New transactions find their home where the last one did, which then commits them without waiting for others, and
-    /// the others apply in larger groups, up to so much more outstanding work there; `None`: always the least loaded.
+    /// the others apply in larger groups, up to so much more work there, what has still to be applied included; `None`:
+    /// always the one with the least outstanding.
     pub home_slack_ns: Option<f64>,
     /// Nanoseconds for which a replica waits for more decisions to apply together, if nobody waits for it.
     pub linger_ns: u64,
@@ -71,6 +77,10 @@ pub(super) struct Replica {
     pub(super) load: Load,
     /// The last commit of the run that is under way.
     run_to: Option<Csn>,
+    /// How many decisions of other homes are being applied, and since when.
+    applying: Option<(u64, Instant)>,
+    /// What applying a decision costs here, in nanoseconds, once that was seen.
+    apply_ns: Option<f64>,
     /// Transactions whose home this is and that wait until it contains a commit.
     pub(super) awaiting: BTreeMap<Csn, Vec<TxnId>>,
     last_chosen: u64,
@@ -88,12 +98,14 @@ impl Replica {
         self.up = true;
         self.applied = applied;
         self.run_to = None;
+        self.applying = None;
         self.load = Load::default();
     }
 
     pub(super) fn on_down(&mut self) {
         self.up = false;
         self.run_to = None;
+        self.applying = None;
         self.load = Load::default();
     }
 
@@ -104,11 +116,23 @@ impl Replica {
         }
     }
 
-    pub(super) fn on_applied(&mut self, csn: Csn) {
+    pub(super) fn on_applied(&mut self, csn: Csn, now: Instant) {
         self.applied = csn;
         if self.run_to.is_some_and(|to| to <= csn) {
             self.run_to = None;
+            if let Some((count, since)) = self.applying.take() {
+                let one_ns = now.since_ns(since) as f64 / count as f64;
+                let apply_ns = self.apply_ns.get_or_insert(one_ns);
+                *apply_ns += (one_ns - *apply_ns) * APPLY_GAIN;
+            }
         }
+    }
+
+    /// After how many nanoseconds it would be done with what is outstanding and with all decisions up to `told`: a
+    /// transaction may need any of them before its first statement, or a later one, can be executed here.
+    fn work_ns(&self, told: Csn) -> f64 {
+        let unapplied = told.0.saturating_sub(self.applied.0) as f64;
+        self.load.outstanding_ns() + unapplied * self.apply_ns.unwrap_or(APPLY_UNKNOWN_NS)
     }
 
     /// Those who waited for a commit up to this one.
@@ -152,6 +176,7 @@ impl Replica {
             return Some(Effect::SetTimer { timer: u64::from(me.0), at: now.plus_ns(tuning.linger_ns) });
         }
         self.run_to = Some(to);
+        self.applying = Some((to.0 - self.applied.0, now));
         self.applies += to.0 - self.applied.0;
         Some(Effect::Apply { replica: me, from, to })
     }
@@ -170,6 +195,10 @@ impl Replica {
         self.lingers = false;
         self.wanted = self.wanted.max(told);
     }
+}
+
+fn outstanding_ns(replica: &Replica) -> f64 {
+    replica.load.outstanding_ns()
 }
 
 /// All replicas.
@@ -246,19 +275,23 @@ impl Replicas {
     /// Where the next read runs: among the replicas that contain `floor`, the one whose turn it is or, if that has much
     /// more to do, the least loaded.
     pub(super) fn for_read(&mut self, floor: Csn, forgotten: Csn, now: Instant) -> Option<ReplicaId> {
-        let least = self.least_loaded(floor, forgotten)?;
+        let floor = floor.max(forgotten);
+        let least = self.least(floor, outstanding_ns)?;
         let Some(slack_ns) = self.tuning.turn_slack_ns else { return Some(least) };
         let whose = self.turns.of_read(now, self.replicas.len(), &self.tuning);
-        Some(self.unless_overloaded(whose, least, slack_ns, floor.max(forgotten)))
+        Some(self.unless_overloaded(whose, least, slack_ns, floor, outstanding_ns))
     }
 
     /// Where a transaction executes from its first write on: among the replicas that contain `floor`, where the last one
-    /// did or, if that has much more to do, the least loaded.
-    pub(super) fn for_home(&mut self, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
-        let least = self.least_loaded(floor, forgotten)?;
-        let Some(slack_ns) = self.tuning.home_slack_ns else { return Some(least) };
+    /// did or, if that has much more to do, the one with the least to do. What it has still to apply counts: a later
+    /// statement may have to wait for it, with the locks of the ones before.
+    pub(super) fn for_home(&mut self, floor: Csn, forgotten: Csn, told: Csn) -> Option<ReplicaId> {
+        let floor = floor.max(forgotten);
+        let Some(slack_ns) = self.tuning.home_slack_ns else { return self.least(floor, outstanding_ns) };
+        let work_ns = |replica: &Replica| replica.work_ns(told);
+        let least = self.least(floor, work_ns)?;
         let last = *self.home.get_or_insert(least);
-        let chosen = self.unless_overloaded(last, least, slack_ns, floor.max(forgotten));
+        let chosen = self.unless_overloaded(last, least, slack_ns, floor, work_ns);
         if !self.get(last).up {
             self.home = Some(chosen);
         }
@@ -271,23 +304,17 @@ impl Replicas {
         least: ReplicaId,
         slack_ns: f64,
         floor: Csn,
+        work_ns: impl Fn(&Replica) -> f64,
     ) -> ReplicaId {
-        let (candidate, other) = (self.get(preferred), self.get(least));
-        let near = candidate.load.outstanding_ns() <= other.load.outstanding_ns() + slack_ns;
+        let candidate = self.get(preferred);
+        let near = work_ns(candidate) <= work_ns(self.get(least)) + slack_ns;
         if candidate.up && candidate.applied >= floor && near { preferred } else { least }
     }
 
-    /// The replica with the least outstanding work among those that contain `floor`; of equals the one that was not
-    /// chosen for longest.
-    fn least_loaded(&mut self, floor: Csn, forgotten: Csn) -> Option<ReplicaId> {
-        let floor = floor.max(forgotten);
+    /// The replica with the least work among those that contain `floor`; of equals the one that was not chosen for longest.
+    fn least(&mut self, floor: Csn, work_ns: impl Fn(&Replica) -> f64) -> Option<ReplicaId> {
         let (at, _) = self.replicas.iter().enumerate().filter(|(_, r)| r.up && r.applied >= floor).min_by(
-            |(_, a), (_, b)| {
-                a.load
-                    .outstanding_ns()
-                    .total_cmp(&b.load.outstanding_ns())
-                    .then(a.last_chosen.cmp(&b.last_chosen))
-            },
+            |(_, a), (_, b)| work_ns(a).total_cmp(&work_ns(b)).then(a.last_chosen.cmp(&b.last_chosen)),
         )?;
         self.choices += 1;
         self.replicas[at].last_chosen = self.choices;

@@ -183,6 +183,32 @@ fn transactions_find_their_home_where_the_last_one_did_until_it_has_much_more_to
     assert_eq!(placed, [R0, R0, R1, R0]);
 }
 
+/// R1 has 40 ms of decisions to apply. R0 is preferred while it has no more to do than that and the slack, and R1 only when
+/// it has caught up.
+#[test]
+fn a_replica_that_has_much_to_apply_is_no_home() {
+    let mut rig = rig(|tuning| (tuning.home_slack_ns, tuning.linger_decisions) = (Some(300_000.0), 1));
+    for csn in 1..=2 {
+        rig.commit_at_r0(csn);
+    }
+    // One decision a run; each took 20 ms, and the second has just begun.
+    let mut csn = 2;
+    for _ in 0..40 {
+        csn += 1;
+        rig.commit_at_r0(csn);
+        rig.now = Instant(rig.now.0 + 20_000_000);
+        rig.on(Event::Applied { replica: R1, csn: Csn(csn - 2) });
+    }
+    rig.effects.clear();
+    let behind: Vec<_> = (100..200).map(|txn| rig.place(txn, StatementKind::Write, txn as i64)).collect();
+    assert_eq!(behind, [R0; 100]);
+
+    rig.on(Event::Applied { replica: R1, csn: Csn(csn - 1) });
+    rig.on(Event::Applied { replica: R1, csn: Csn(csn) });
+    rig.effects.clear();
+    assert_eq!(rig.place(200, StatementKind::Write, 200), R1);
+}
+
 #[test]
 fn the_common_home_is_elsewhere_after_its_replica_was_lost() {
     let mut rig = rig(|_| {});
