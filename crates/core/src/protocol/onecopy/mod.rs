@@ -22,7 +22,8 @@
 //! - a client hears of its commit after the decision is durable and some replica contains it.
 //!
 //! There is one place, the scheduler; it sends no messages. Sources: design sections 3.1 to 3.6 and 5; the load estimate
-//! is SELF of the CAS paper (4.10), with costs learned as shares ([`crate::load::Load`]).
+//! is SELF of the CAS paper (4.10), with costs learned as shares ([`crate::load::Load`]), and for homes with what a replica
+//! has still to commit.
 
 mod deadlocks;
 mod lone_reads;
@@ -598,7 +599,8 @@ impl Onecopy {
             return self.refuse_reads(id, Refusal::DefinitionsChanged, effects);
         }
         let floor = self.home_floor(self.locks.held(id));
-        let Some(home) = self.replicas.for_home(floor, self.versions.forgotten(), self.decisions.told())
+        let Some(home) =
+            self.replicas.for_home(floor, self.versions.forgotten(), self.decisions.told(), self.now)
         else {
             return self.await_any(id, floor);
         };

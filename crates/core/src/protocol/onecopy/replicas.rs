@@ -15,10 +15,17 @@ const RUN_MAX: u64 = 256;
 /// commit behind what is remembered and never serve.
 const NEAR: u64 = 10_000;
 
-/// What applying one decision is expected to cost a replica that has applied none yet, in nanoseconds.
-const APPLY_UNKNOWN_NS: f64 = 50_000.0;
-/// The weight of the newest run in what applying a decision costs.
-const APPLY_GAIN: f64 = 1.0 / 8.0;
+/// What committing a decision is expected to take a replica that has committed none yet, in nanoseconds.
+const COMMIT_UNKNOWN_NS: f64 = 50_000.0;
+/// What of the runs before counts when one has ended.
+const RUNS_KEPT: f64 = 7.0 / 8.0;
+/// A run teaches at most so many times what it was expected to take: one that stood still must not look like the rule. What
+/// stands still now counts by itself.
+const SURPRISE_MAX: f64 = 16.0;
+
+/// A turn at reads takes at most the time for which reads have come without a pause, divided by this and by the number of
+/// replicas (but never less than the shortest turn).
+const TURNS_A_REPLICA: u64 = 3;
 
 /// What costs or saves time and changes no answer.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -69,18 +76,49 @@ impl Tuning {
     }
 }
 
+/// What a replica is committing: the open transaction of which it is the home, or decisions that were executed elsewhere.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    to: Csn,
+    count: u64,
+    since: Instant,
+}
+
+/// What committing a decision takes a replica: the time of its runs over their decisions, of which old ones weigh less.
+#[derive(Debug)]
+struct Pace {
+    ns: f64,
+    decisions: f64,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        let decisions = 1.0 / (1.0 - RUNS_KEPT);
+        Pace { ns: COMMIT_UNKNOWN_NS * decisions, decisions }
+    }
+}
+
+impl Pace {
+    fn one_ns(&self) -> f64 {
+        self.ns / self.decisions
+    }
+
+    fn learn(&mut self, run: Run, now: Instant) {
+        let count = run.count as f64;
+        let ns = (now.since_ns(run.since) as f64).min(SURPRISE_MAX * count * self.one_ns());
+        self.ns = self.ns * RUNS_KEPT + ns;
+        self.decisions = self.decisions * RUNS_KEPT + count;
+    }
+}
+
 /// One replica.
 #[derive(Default, Debug)]
 pub(super) struct Replica {
     pub(super) up: bool,
     pub(super) applied: Csn,
     pub(super) load: Load,
-    /// The last commit of the run that is under way.
-    run_to: Option<Csn>,
-    /// How many decisions of other homes are being applied, and since when.
-    applying: Option<(u64, Instant)>,
-    /// What applying a decision costs here, in nanoseconds, once that was seen.
-    apply_ns: Option<f64>,
+    run: Option<Run>,
+    pace: Pace,
     /// Transactions whose home this is and that wait until it contains a commit.
     pub(super) awaiting: BTreeMap<Csn, Vec<TxnId>>,
     last_chosen: u64,
@@ -97,42 +135,35 @@ impl Replica {
     pub(super) fn on_up(&mut self, applied: Csn) {
         self.up = true;
         self.applied = applied;
-        self.run_to = None;
-        self.applying = None;
+        self.run = None;
         self.load = Load::default();
     }
 
     pub(super) fn on_down(&mut self) {
         self.up = false;
-        self.run_to = None;
-        self.applying = None;
+        self.run = None;
         self.load = Load::default();
     }
 
     /// The open transaction that was to be committed as `csn` cannot be; a run of others may well be under way.
     pub(super) fn on_home_lost(&mut self, csn: Csn) {
-        if self.run_to == Some(csn) {
-            self.run_to = None;
-        }
+        self.run = self.run.filter(|run| run.to != csn);
     }
 
     pub(super) fn on_applied(&mut self, csn: Csn, now: Instant) {
         self.applied = csn;
-        if self.run_to.is_some_and(|to| to <= csn) {
-            self.run_to = None;
-            if let Some((count, since)) = self.applying.take() {
-                let one_ns = now.since_ns(since) as f64 / count as f64;
-                let apply_ns = self.apply_ns.get_or_insert(one_ns);
-                *apply_ns += (one_ns - *apply_ns) * APPLY_GAIN;
-            }
+        if let Some(run) = self.run.take_if(|run| run.to <= csn) {
+            self.pace.learn(run, now);
         }
     }
 
-    /// After how many nanoseconds it would be done with what is outstanding and with all decisions up to `told`: a
-    /// transaction may need any of them before its first statement, or a later one, can be executed here.
-    fn work_ns(&self, told: Csn) -> f64 {
+    /// After how many nanoseconds it is expected to be done with what is outstanding and with all decisions up to `told`: a
+    /// transaction may need any of them before its first statement, or a later one, can be executed here. A run is expected
+    /// to take at least as long again as it has taken.
+    fn work_ns(&self, told: Csn, now: Instant) -> f64 {
         let unapplied = told.0.saturating_sub(self.applied.0) as f64;
-        self.load.outstanding_ns() + unapplied * self.apply_ns.unwrap_or(APPLY_UNKNOWN_NS)
+        let run_ns = self.run.map_or(0.0, |run| now.since_ns(run.since) as f64);
+        self.load.outstanding_ns() + run_ns.max(unapplied * self.pace.one_ns())
     }
 
     /// Those who waited for a commit up to this one.
@@ -150,12 +181,12 @@ impl Replica {
         tuning: &Tuning,
         now: Instant,
     ) -> Option<Effect> {
-        if !self.up || self.run_to.is_some() || self.applied >= decisions.told() {
+        if !self.up || self.run.is_some() || self.applied >= decisions.told() {
             return None;
         }
         let from = self.applied.next();
         if let Some(txn) = decisions.open_at(from, me) {
-            self.run_to = Some(from);
+            self.run = Some(Run { to: from, count: 1, since: now });
             return Some(Effect::CommitAt { txn, replica: me, csn: from });
         }
         let end = decisions.told().min(Csn(from.0 + RUN_MAX - 1));
@@ -175,9 +206,9 @@ impl Replica {
             self.lingers = true;
             return Some(Effect::SetTimer { timer: u64::from(me.0), at: now.plus_ns(tuning.linger_ns) });
         }
-        self.run_to = Some(to);
-        self.applying = Some((to.0 - self.applied.0, now));
-        self.applies += to.0 - self.applied.0;
+        let count = to.0 - self.applied.0;
+        self.run = Some(Run { to, count, since: now });
+        self.applies += count;
         Some(Effect::Apply { replica: me, from, to })
     }
 
@@ -214,8 +245,8 @@ pub(super) struct Replicas {
 
 /// Whose turn it is to serve reads.
 ///
-/// A turn may take an eighth of the time for which reads have come without a pause. Of reads that keep coming evenly each of
-/// three replicas then serves a quarter at least, from 0.3 s on, and 28 to 40 percent from 1 s on.
+/// While reads that are placed keep coming turns grow, in proportion to the time for which they have. If they come evenly, each
+/// of three replicas serves a quarter at least from 0.3 s on, and 27 to 40 percent from 1 s on.
 #[derive(Default, Debug)]
 struct Turns {
     whose: usize,
@@ -225,20 +256,18 @@ struct Turns {
     busy_since: Instant,
 }
 
-/// A turn takes at most the time for which reads have come without a pause, divided by this.
-const TURNS_IN_BUSY_TIME: u64 = 8;
-
 impl Turns {
-    /// Whose turn it is for a read that comes now.
-    fn of_read(&mut self, now: Instant, replicas: usize, tuning: &Tuning) -> ReplicaId {
+    /// Whose turn it is for a read that comes now, of the replicas that are up.
+    fn take(&mut self, now: Instant, replicas: &[Replica], tuning: &Tuning) -> ReplicaId {
         if now.since_ns(self.last_read) >= tuning.turn_ns {
             self.busy_since = now;
         }
         self.last_read = now;
-        let length_ns = (now.since_ns(self.busy_since) / TURNS_IN_BUSY_TIME)
+        let length_ns = (now.since_ns(self.busy_since) / (TURNS_A_REPLICA * replicas.len() as u64))
             .clamp(tuning.turn_ns, tuning.turn_max_ns.max(tuning.turn_ns));
-        if now.since_ns(self.since) >= length_ns {
-            self.whose = (self.whose + 1) % replicas;
+        if now.since_ns(self.since) >= length_ns || !replicas[self.whose].up {
+            let mut others = (self.whose + 1..replicas.len()).chain(0..self.whose);
+            self.whose = others.find(|at| replicas[*at].up).unwrap_or(self.whose);
             self.since = now;
         }
         ReplicaId(self.whose as u16)
@@ -278,17 +307,23 @@ impl Replicas {
         let floor = floor.max(forgotten);
         let least = self.least(floor, outstanding_ns)?;
         let Some(slack_ns) = self.tuning.turn_slack_ns else { return Some(least) };
-        let whose = self.turns.of_read(now, self.replicas.len(), &self.tuning);
+        let whose = self.turns.take(now, &self.replicas, &self.tuning);
         Some(self.unless_overloaded(whose, least, slack_ns, floor, outstanding_ns))
     }
 
     /// Where a transaction executes from its first write on: among the replicas that contain `floor`, where the last one
     /// did or, if that has much more to do, the one with the least to do. What it has still to apply counts: a later
     /// statement may have to wait for it, with the locks of the ones before.
-    pub(super) fn for_home(&mut self, floor: Csn, forgotten: Csn, told: Csn) -> Option<ReplicaId> {
+    pub(super) fn for_home(
+        &mut self,
+        floor: Csn,
+        forgotten: Csn,
+        told: Csn,
+        now: Instant,
+    ) -> Option<ReplicaId> {
         let floor = floor.max(forgotten);
         let Some(slack_ns) = self.tuning.home_slack_ns else { return self.least(floor, outstanding_ns) };
-        let work_ns = |replica: &Replica| replica.work_ns(told);
+        let work_ns = |replica: &Replica| replica.work_ns(told, now);
         let least = self.least(floor, work_ns)?;
         let last = *self.home.get_or_insert(least);
         let chosen = self.unless_overloaded(last, least, slack_ns, floor, work_ns);
@@ -479,5 +514,64 @@ impl Decisions {
 
     fn index(&self, csn: Csn) -> usize {
         (csn.0 - self.before.0 - 1) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn up(count: usize) -> Vec<Replica> {
+        (0..count).map(|_| Replica { up: true, ..Replica::default() }).collect()
+    }
+
+    /// Who serves reads that come every tenth of a millisecond, from `from_ms` on.
+    fn served(turns: &mut Turns, replicas: &[Replica], from_ms: u64, reads: u64) -> Vec<usize> {
+        let tuning = Tuning::default();
+        let at = |read: u64| Instant(from_ms * MS + read * MS / 10);
+        (0..reads).map(|read| usize::from(turns.take(at(read), replicas, &tuning).0)).collect()
+    }
+
+    #[test]
+    fn three_replicas_share_reads_that_keep_coming_while_their_turns_grow() {
+        let served = served(&mut Turns::default(), &up(3), 1_000, 300_000);
+        let (mut counts, mut turn, mut longest) = ([0_u32; 3], 0, 0);
+        for (read, whose) in served.iter().enumerate() {
+            counts[*whose] += 1;
+            turn = if read > 0 && served[read - 1] == *whose { turn + 1 } else { 1 };
+            longest = longest.max(turn);
+            let share = |count: &u32| f64::from(*count) / (read + 1) as f64;
+            let (least, most) = (share(counts.iter().min().unwrap()), share(counts.iter().max().unwrap()));
+            assert!(read < 3_000 || least >= 0.25, "{counts:?}");
+            assert!(read < 10_000 || (0.27..=0.40).contains(&least) && most <= 0.40, "{counts:?}");
+        }
+        assert_eq!(longest, 10_000, "a second");
+    }
+
+    #[test]
+    fn a_turn_passes_over_a_replica_that_is_down_and_ends_when_it_goes_down() {
+        let (mut turns, mut replicas) = (Turns::default(), up(3));
+        let first = served(&mut turns, &replicas, 1_000, 1)[0];
+        let (second, third) = ((first + 1) % 3, (first + 2) % 3);
+        replicas[first].up = false;
+        assert_eq!(served(&mut turns, &replicas, 1_001, 1), [second]);
+        replicas[third].up = false;
+        assert_eq!(served(&mut turns, &replicas, 2_000, 2_000), vec![second; 2_000]);
+    }
+
+    #[test]
+    fn what_a_decision_takes_is_the_time_of_runs_over_their_decisions() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.one_ns(), COMMIT_UNKNOWN_NS);
+        let run = |count| Run { to: Csn(count), count, since: Instant(0) };
+        for _ in 0..200 {
+            pace.learn(run(256), Instant(256 * 20_000));
+        }
+        assert_eq!(pace.one_ns().round(), 20_000.0);
+        // A run of one that stood still for a minute counts as 16 of one.
+        pace.learn(run(1), Instant(60_000 * MS));
+        assert!(pace.one_ns() < 20_500.0, "{}", pace.one_ns());
     }
 }
