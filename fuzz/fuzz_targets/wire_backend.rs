@@ -32,8 +32,14 @@ fuzz_target!(|data: &[u8]| {
 fn message(frame: &Frame<'_>) {
     let Ok(message) = backend::decode(frame.tag, frame.body) else { return };
     let mut again = BytesMut::new();
-    if rebuild::server(&message, &mut again).expect("was decoded") {
-        assert_eq!(again, frame.bytes, "{message:?}");
+    let known = rebuild::server(&message, &mut again).expect("was decoded");
+    match &message {
+        // Codes of formats that there are not become text.
+        Backend::RowDescription(columns) => {
+            let reread = backend::RowDescription::decode(&again[5..]).expect("well formed");
+            assert!(again.len() == frame.bytes.len() && reread.iter().eq(columns.iter()));
+        }
+        _ => assert!(!known || again == frame.bytes, "{message:?}"),
     }
     match message {
         Backend::Error(fields) | Backend::Notice(fields) => report(&fields),
