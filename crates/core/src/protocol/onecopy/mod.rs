@@ -28,6 +28,7 @@
 mod deadlocks;
 mod lone_reads;
 mod replicas;
+mod turns;
 mod txn;
 
 use std::collections::BTreeMap;

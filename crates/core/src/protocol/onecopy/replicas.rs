@@ -7,6 +7,7 @@ use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
 use crate::item::TableId;
 use crate::load::Load;
 use crate::protocol::ReplicaStatus;
+use crate::protocol::onecopy::turns::Turns;
 
 /// Decisions that one `Apply` may name: enough to fill a pipeline, few enough to let others in between.
 const RUN_MAX: u64 = 256;
@@ -23,10 +24,6 @@ const RUNS_KEPT: f64 = 7.0 / 8.0;
 /// stands still now counts by itself.
 const SURPRISE_MAX: f64 = 16.0;
 
-/// A turn at reads takes at most the time for which reads have come without a pause, divided by this and by the number of
-/// replicas (but never less than the shortest turn).
-const TURNS_A_REPLICA: u64 = 3;
-
 /// What costs or saves time and changes no answer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tuning {
@@ -39,7 +36,7 @@ pub struct Tuning {
     /// The longest turn, in nanoseconds. Turns grow while reads keep coming, since each costs the caches of another server.
     pub turn_max_ns: u64,
     /// New transactions find their home where the last one did, which then commits them without waiting for others, and
-    /// the others apply in larger groups, up to so much more work there, what has still to be applied included; `None`:
+    /// the others apply in larger groups, up to so much more work there, what has still to be committed included; `None`:
     /// always the one with the least outstanding.
     pub home_slack_ns: Option<f64>,
     /// Nanoseconds for which a replica waits for more decisions to apply together, if nobody waits for it.
@@ -243,37 +240,6 @@ pub(super) struct Replicas {
     turns: Turns,
 }
 
-/// Whose turn it is to serve reads.
-///
-/// While reads that are placed keep coming turns grow, in proportion to the time for which they have. If they come evenly, each
-/// of three replicas serves a quarter at least from 0.3 s on, and 27 to 40 percent from 1 s on.
-#[derive(Default, Debug)]
-struct Turns {
-    whose: usize,
-    since: Instant,
-    last_read: Instant,
-    /// Since when no pause was as long as the shortest turn.
-    busy_since: Instant,
-}
-
-impl Turns {
-    /// Whose turn it is for a read that comes now, of the replicas that are up.
-    fn take(&mut self, now: Instant, replicas: &[Replica], tuning: &Tuning) -> ReplicaId {
-        if now.since_ns(self.last_read) >= tuning.turn_ns {
-            self.busy_since = now;
-        }
-        self.last_read = now;
-        let length_ns = (now.since_ns(self.busy_since) / (TURNS_A_REPLICA * replicas.len() as u64))
-            .clamp(tuning.turn_ns, tuning.turn_max_ns.max(tuning.turn_ns));
-        if now.since_ns(self.since) >= length_ns || !replicas[self.whose].up {
-            let mut others = (self.whose + 1..replicas.len()).chain(0..self.whose);
-            self.whose = others.find(|at| replicas[*at].up).unwrap_or(self.whose);
-            self.since = now;
-        }
-        ReplicaId(self.whose as u16)
-    }
-}
-
 impl Replicas {
     pub(super) fn new(count: usize, tuning: Tuning) -> Replicas {
         let replicas = (0..count).map(|_| Replica::default()).collect();
@@ -312,7 +278,7 @@ impl Replicas {
     }
 
     /// Where a transaction executes from its first write on: among the replicas that contain `floor`, where the last one
-    /// did or, if that has much more to do, the one with the least to do. What it has still to apply counts: a later
+    /// did or, if that has much more to do, the one with the least to do. What it has still to commit counts: a later
     /// statement may have to wait for it, with the locks of the ones before.
     pub(super) fn for_home(
         &mut self,
@@ -521,46 +487,6 @@ impl Decisions {
 mod tests {
     use super::*;
 
-    const MS: u64 = 1_000_000;
-
-    fn up(count: usize) -> Vec<Replica> {
-        (0..count).map(|_| Replica { up: true, ..Replica::default() }).collect()
-    }
-
-    /// Who serves reads that come every tenth of a millisecond, from `from_ms` on.
-    fn served(turns: &mut Turns, replicas: &[Replica], from_ms: u64, reads: u64) -> Vec<usize> {
-        let tuning = Tuning::default();
-        let at = |read: u64| Instant(from_ms * MS + read * MS / 10);
-        (0..reads).map(|read| usize::from(turns.take(at(read), replicas, &tuning).0)).collect()
-    }
-
-    #[test]
-    fn three_replicas_share_reads_that_keep_coming_while_their_turns_grow() {
-        let served = served(&mut Turns::default(), &up(3), 1_000, 300_000);
-        let (mut counts, mut turn, mut longest) = ([0_u32; 3], 0, 0);
-        for (read, whose) in served.iter().enumerate() {
-            counts[*whose] += 1;
-            turn = if read > 0 && served[read - 1] == *whose { turn + 1 } else { 1 };
-            longest = longest.max(turn);
-            let share = |count: &u32| f64::from(*count) / (read + 1) as f64;
-            let (least, most) = (share(counts.iter().min().unwrap()), share(counts.iter().max().unwrap()));
-            assert!(read < 3_000 || least >= 0.25, "{counts:?}");
-            assert!(read < 10_000 || (0.27..=0.40).contains(&least) && most <= 0.40, "{counts:?}");
-        }
-        assert_eq!(longest, 10_000, "a second");
-    }
-
-    #[test]
-    fn a_turn_passes_over_a_replica_that_is_down_and_ends_when_it_goes_down() {
-        let (mut turns, mut replicas) = (Turns::default(), up(3));
-        let first = served(&mut turns, &replicas, 1_000, 1)[0];
-        let (second, third) = ((first + 1) % 3, (first + 2) % 3);
-        replicas[first].up = false;
-        assert_eq!(served(&mut turns, &replicas, 1_001, 1), [second]);
-        replicas[third].up = false;
-        assert_eq!(served(&mut turns, &replicas, 2_000, 2_000), vec![second; 2_000]);
-    }
-
     #[test]
     fn what_a_decision_takes_is_the_time_of_runs_over_their_decisions() {
         let mut pace = Pace::default();
@@ -571,7 +497,7 @@ mod tests {
         }
         assert_eq!(pace.one_ns().round(), 20_000.0);
         // A run of one that stood still for a minute counts as 16 of one.
-        pace.learn(run(1), Instant(60_000 * MS));
+        pace.learn(run(1), Instant(60_000_000_000));
         assert!(pace.one_ns() < 20_500.0, "{}", pace.one_ns());
     }
 }
