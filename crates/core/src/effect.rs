@@ -44,7 +44,8 @@ pub enum Effect {
         /// In which block, which starts here: at its home, or in a new snapshot of the read phase.
         how: How,
     },
-    /// End what the transaction has open on a replica without committing it.
+    /// End what the transaction has open on a replica without committing it. A write of it that is under way there is
+    /// reported as any other.
     Leave {
         /// The transaction.
         txn: TxnId,

@@ -74,6 +74,8 @@ struct TxnQueue {
     follows: bool,
     /// A statement failed, and whether it failed elsewhere too is not known yet.
     halted: bool,
+    /// It was aborted while a write of it was at the database, which may take locks there until it is answered.
+    leaving: bool,
     /// The versions of its tables, and which of them it has let go here.
     versions: Versions,
     released: Picked,
@@ -556,6 +558,9 @@ impl Proxy {
             return;
         };
         let Some(operation) = queue.executing.take_if(|executing| executing.op() == Some(op)) else { return };
+        if queue.leaving {
+            return self.end(txn, effects);
+        }
         if lost {
             queue.follow();
         }
@@ -613,6 +618,13 @@ impl Proxy {
         let Some(queue) = self.txns.get(&txn) else { return };
         if queue.open {
             effects.push(Effect::Leave { txn, replica: self.replica });
+        }
+        if matches!(queue.executing, Some(Operation::Write(_))) {
+            if let Some(queue) = self.txns.get_mut(&txn) {
+                queue.waiting.clear();
+                queue.leaving = true;
+            }
+            return;
         }
         if let Some(number) = queue.number.filter(|number| *number > self.last) {
             // The request stands in the out-of-order queue; its number must not become a gap.

@@ -73,10 +73,31 @@ struct Finished {
 /// Work under way at a database or the log.
 #[derive(Clone, Debug, PartialEq)]
 enum Job {
-    Execute { txn: TxnId, op: OpId, replica: ReplicaId, how: How },
-    CommitAt { txn: TxnId, replica: ReplicaId, csn: Csn },
-    Apply { replica: ReplicaId, from: Csn, to: Csn },
-    Durable { csn: Csn },
+    Execute {
+        txn: TxnId,
+        op: OpId,
+        replica: ReplicaId,
+        how: How,
+    },
+    /// The same after its transaction has left: it changes nothing, and is answered.
+    Left {
+        txn: TxnId,
+        op: OpId,
+        replica: ReplicaId,
+    },
+    CommitAt {
+        txn: TxnId,
+        replica: ReplicaId,
+        csn: Csn,
+    },
+    Apply {
+        replica: ReplicaId,
+        from: Csn,
+        to: Csn,
+    },
+    Durable {
+        csn: Csn,
+    },
 }
 
 #[derive(Default)]
@@ -274,9 +295,13 @@ impl World {
     }
 
     fn leave(&mut self, txn: TxnId, replica: ReplicaId) {
-        self.jobs.retain(
-            |job| !matches!(job, Job::Execute { txn: t, replica: r, .. } if (*t, *r) == (txn, replica)),
-        );
+        for job in &mut self.jobs {
+            if let Job::Execute { txn: t, op, replica: r, .. } = *job
+                && (t, r) == (txn, replica)
+            {
+                *job = Job::Left { txn, op, replica };
+            }
+        }
         self.database(replica).blocks.remove(&txn);
         self.database(replica).broken.remove(&txn);
     }
@@ -299,7 +324,7 @@ impl World {
         let (replica, csn) = match job {
             Job::CommitAt { replica, csn, .. } => (replica, csn),
             Job::Apply { replica, from, .. } => (replica, from),
-            Job::Execute { .. } | Job::Durable { .. } => return true,
+            Job::Execute { .. } | Job::Left { .. } | Job::Durable { .. } => return true,
         };
         self.driver != Driver::InOrder || *csn <= self.databases[usize::from(replica.0)].prefix().next()
     }
@@ -317,6 +342,10 @@ impl World {
                     return self.lose_statement(txn, op, replica);
                 }
                 self.execute(txn, op, replica, how, faults);
+            }
+            Job::Left { txn, op, replica } => {
+                self.jobs.swap_remove(at);
+                self.handle(Event::Executed { txn, op, replica, outcome: Outcome::Failed, elapsed_ns: 1 });
             }
             Job::CommitAt { txn, replica, csn } => {
                 self.jobs.swap_remove(at);
@@ -435,6 +464,7 @@ impl World {
         database.broken.clear();
         let (gone, rest) = std::mem::take(&mut self.jobs).into_iter().partition(|job| match job {
             Job::Execute { replica: r, .. }
+            | Job::Left { replica: r, .. }
             | Job::CommitAt { replica: r, .. }
             | Job::Apply { replica: r, .. } => *r == replica,
             Job::Durable { .. } => false,
@@ -477,6 +507,7 @@ impl World {
     fn lose_stray_jobs(&mut self, replica: ReplicaId) {
         while let Some(at) = self.jobs.iter().position(|job| match job {
             Job::Execute { replica: r, .. }
+            | Job::Left { replica: r, .. }
             | Job::CommitAt { replica: r, .. }
             | Job::Apply { replica: r, .. } => *r == replica,
             Job::Durable { .. } => false,

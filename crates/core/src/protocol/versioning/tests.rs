@@ -281,7 +281,9 @@ fn s4_6_an_abort_lets_go_of_everything_in_its_turn() {
     // T1 is still at work.
     rig.expect(&[holds(T1, OP0, R0, OPEN), forget(T2)]);
     rig.rollback(T1);
-    rig.expect(&[leave(T1, R0), holds(T3, OP0, R0, OPEN), forget(T1)]);
+    rig.expect(&[leave(T1, R0)]);
+    rig.done(T1, OP0, R0);
+    rig.expect(&[holds(T3, OP0, R0, OPEN), forget(T1)]);
 }
 
 #[test]
