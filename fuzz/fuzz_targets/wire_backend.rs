@@ -32,14 +32,12 @@ fuzz_target!(|data: &[u8]| {
 fn message(frame: &Frame<'_>) {
     let Ok(message) = backend::decode(frame.tag, frame.body) else { return };
     let mut again = BytesMut::new();
-    let known = rebuild::server(&message, &mut again).expect("was decoded");
-    match &message {
-        // Codes of formats that there are not become text.
-        Backend::RowDescription(columns) => {
-            let reread = backend::RowDescription::decode(&again[5..]).expect("well formed");
-            assert!(again.len() == frame.bytes.len() && reread.iter().eq(columns.iter()));
-        }
-        _ => assert!(!known || again == frame.bytes, "{message:?}"),
+    if rebuild::server(&message, &mut again).expect("was decoded") {
+        let expected = match &message {
+            Backend::RowDescription(columns) => known_formats(columns, frame.bytes),
+            _ => frame.bytes.to_vec(),
+        };
+        assert_eq!(again, expected, "{message:?}");
     }
     match message {
         Backend::Error(fields) | Backend::Notice(fields) => report(&fields),
@@ -61,6 +59,20 @@ fn message(frame: &Frame<'_>) {
         }),
         _ => {}
     }
+}
+
+/// The message with text in the place of each format that there is not.
+fn known_formats(columns: &backend::RowDescription<'_>, message: &[u8]) -> Vec<u8> {
+    let mut bytes = message.to_vec();
+    // Tag, length and number of columns; of each its name, a zero, and 18 bytes of which the last two are its format.
+    let mut at = 7;
+    for column in columns.iter() {
+        at += column.name.len() + 19;
+        if !matches!(bytes[at - 2..at], [0, 0 | 1]) {
+            bytes[at - 2..at].fill(0);
+        }
+    }
+    bytes
 }
 
 /// A report that was copied says the same when it is sent and read again.

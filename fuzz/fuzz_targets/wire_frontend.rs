@@ -63,8 +63,8 @@ fn messages(mut data: &[u8]) {
         match message {
             // A negative row limit becomes none.
             Frontend::Execute(execute) if execute.max_rows == 0 => {}
-            // Codes of formats that there are not become text; nothing with them is sent on.
-            Frontend::Bind(bind) if unknown_formats(&bind) => continue,
+            // Codes of formats that there are not become text.
+            Frontend::Bind(bind) if unknown_formats(&bind) => {}
             _ => assert!(!known || again == bytes, "{message:?}"),
         }
         if let Frontend::Bind(bind) = message {
