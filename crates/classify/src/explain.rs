@@ -8,7 +8,7 @@ use crate::lexer::{Scratch, normalise};
 use crate::rewrite::{FrozenKind, Rewrite};
 use crate::template::{ColumnTemplate, Source, Values};
 use crate::value::{NoParams, string_value};
-use onecopy_core::{Access, AccessSet, ColumnId, Space, TableId};
+use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Space, TableId};
 use std::fmt;
 
 /// An explanation of one statement.
@@ -60,7 +60,8 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
             })
             .collect();
         let columns = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
-        format!("{:?} {table}{space}{columns}", item.mode)
+        let of = columns_text(context.catalogue, item.table, item.of);
+        format!("{:?} {table}{space}{columns}{of}", item.mode)
     });
     let items = items.collect();
     let rewrite = match &class.determinism {
@@ -163,7 +164,19 @@ pub fn access_text(catalogue: &Catalogue, access: &Access) -> String {
         .map(|(c, v)| format!("{} = #{:08x}", column_name(catalogue, item.table, *c), v.0 >> 32))
         .collect();
     let columns = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
-    format!("{:?} {}{space}{columns}", access.mode, table_name(catalogue, item.table))
+    let of = columns_text(catalogue, item.table, access.columns);
+    format!("{:?} {}{space}{columns}{of}", access.mode, table_name(catalogue, item.table))
+}
+
+/// The columns that an access is of, unless they are all.
+fn columns_text(catalogue: &Catalogue, table: TableId, of: ColumnSet) -> String {
+    if of == ColumnSet::ALL {
+        return String::new();
+    }
+    let columns = catalogue.table_by_id(table).into_iter().flat_map(|t| &t.columns);
+    let named = columns.filter(|c| of.overlaps(ColumnSet::NONE.with(ColumnId(c.number))));
+    let named: Vec<&str> = named.map(|c| c.name.as_str()).collect();
+    format!(" of {}", if named.is_empty() { "no column".to_owned() } else { named.join(", ") })
 }
 
 fn table_name(catalogue: &Catalogue, id: TableId) -> String {

@@ -4,6 +4,7 @@
 //! not know, so nothing here uses it: every node is matched by hand, and one that has no arm becomes `Unknown`.
 //! Nesting is bounded, since everything that reads a tree recurses.
 
+use crate::analyse::columns::{Mentions, Star};
 use crate::ast::{
     Alias, AlterCommand, AlterEffect, Body, Call, ClockKind, CommonTable, Copy, CreateTable, Delete, Discard,
     Distinct, Expr, From, Insert, IntoTable, Isolation, JoinKind, Literal, LockStrength, LockWait, Locking,
@@ -27,6 +28,8 @@ const FRAME_OF_ROWS: i32 = 0x4;
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub statement: Statement,
+    /// How its text names columns.
+    pub mentions: Mentions,
 }
 
 /// Why a string could not be read.
@@ -44,7 +47,11 @@ pub(crate) enum ParseError {
 pub(crate) fn parse(sql: &str) -> Result<Vec<Parsed>, ParseError> {
     let tree = pg_raw_parse::parse(sql).map_err(|e| ParseError::Syntax(message(&e)))?;
     tree.stmts()
-        .map(|node| Reader { depth: 0 }.statement(node).map(|statement| Parsed { statement }))
+        .map(|node| {
+            let mut reader = Reader { depth: 0, mentions: Mentions::default() };
+            let statement = reader.statement(node)?;
+            Ok(Parsed { statement, mentions: reader.mentions })
+        })
         .collect()
 }
 
@@ -85,6 +92,7 @@ type Read<T> = Result<T, ParseError>;
 
 struct Reader {
     depth: u32,
+    mentions: Mentions,
 }
 
 impl Reader {
@@ -109,6 +117,28 @@ impl Reader {
                 other => Statement::Utility(r.utility(other)?),
             })
         })
+    }
+
+    /// Every reference to columns is read here, and by [`Reader::using`].
+    fn column_ref(&mut self, column: &pg::ColumnRef) -> Expr {
+        let mut path = Vec::new();
+        let mut star = false;
+        for field in column.fields() {
+            match field {
+                Node::String(s) => path.push(owned(s.sval())),
+                Node::A_Star(_) => star = true,
+                _ => return Expr::Unknown,
+            }
+        }
+        self.mentions.paths.insert((path.clone(), if star { Star::Yes } else { Star::No }));
+        Expr::Column { path, star, at: offset(column.location) }
+    }
+
+    fn using(&mut self, join: &pg::JoinExpr) -> Vec<String> {
+        let names = strings(join.using_clause());
+        self.mentions.natural |= join.is_natural;
+        self.mentions.paths.extend(names.iter().map(|name| (vec![name.clone()], Star::No)));
+        names
     }
 
     // Queries.
@@ -272,7 +302,7 @@ impl Reader {
                     left: Box::new(r.relation(join.larg())?),
                     right: Box::new(r.relation(join.rarg())?),
                     on: r.optional(join.quals())?,
-                    using: strings(join.using_clause()),
+                    using: r.using(join),
                     natural: join.is_natural,
                     alias: alias_of(join.alias()).or_else(|| alias_of(join.join_using_alias())),
                 },
@@ -498,7 +528,7 @@ impl Reader {
         Ok(match node {
             Node::None => Expr::Form(Vec::new()),
             Node::NodeList(list) => Expr::Row(self.list(list)?),
-            Node::ColumnRef(column) => column_ref(column),
+            Node::ColumnRef(column) => self.column_ref(column),
             Node::A_Const(constant) => {
                 Expr::Literal { value: literal(constant), at: offset(constant.location) }
             }
@@ -1230,19 +1260,6 @@ fn overriding(kind: raw::OverridingKind::Type) -> Overriding {
 
 fn subquery(kind: SubqueryKind, test: Option<Box<Expr>>, query: Query) -> Expr {
     Expr::Subquery { kind, test, operator: None, query: Box::new(query) }
-}
-
-fn column_ref(column: &pg::ColumnRef) -> Expr {
-    let mut path = Vec::new();
-    let mut star = false;
-    for field in column.fields() {
-        match field {
-            Node::String(s) => path.push(owned(s.sval())),
-            Node::A_Star(_) => star = true,
-            _ => return Expr::Unknown,
-        }
-    }
-    Expr::Column { path, star, at: offset(column.location) }
 }
 
 fn literal(constant: &pg::A_Const) -> Literal {

@@ -3,7 +3,7 @@
 use crate::lexer::Layout;
 use crate::rewrite::FrozenValue;
 use crate::value::{self, Canon, Found, Params, Use, string_value};
-use onecopy_core::{Access, AccessSet, ColumnId, Item, Mode, Space, TableId, ValueHash};
+use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Item, Mode, Space, TableId, ValueHash};
 use smallvec::SmallVec;
 
 /// The most items that one list (`IN (...)`, an array, the rows of VALUES) makes before it counts as one wider item.
@@ -24,9 +24,24 @@ pub(crate) struct ItemTemplate {
     pub table: TableId,
     pub space: Space,
     pub mode: Mode,
-    /// Sorted by column, each at most once.
+    /// The columns of its rows that are read, or that change.
+    pub of: ColumnSet,
+    /// The columns that have values. Sorted by column, each at most once.
     pub columns: Vec<ColumnTemplate>,
     pub null: NullRule,
+}
+
+impl ItemTemplate {
+    /// Whether what is taken of all rows of a table ([`ItemTemplate::columns`] is empty) gives all that another gives.
+    pub(crate) fn covers_rows(&self, other: &ItemTemplate) -> bool {
+        let item = Item::table(self.table);
+        self.space == Space::Rows
+            && self.columns.is_empty()
+            && other.space == Space::Rows
+            && other.table == self.table
+            && Access::of_columns(item.clone(), self.mode, self.of)
+                .covers(&Access::of_columns(item, other.mode, other.of))
+    }
 }
 
 /// What a NULL among an item's values means.
@@ -138,10 +153,8 @@ impl<P: Params + ?Sized> Binder<'_, P> {
             }
         }
         let mut push = |equals: Bound| {
-            let access = Access::new(
-                Item { table: template.table, space: template.space, equals: sorted(equals) },
-                template.mode,
-            );
+            let item = Item { table: template.table, space: template.space, equals: sorted(equals) };
+            let access = Access::of_columns(item, template.mode, template.of);
             if !set.contains(&access) {
                 set.push(access);
             }

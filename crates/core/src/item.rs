@@ -6,6 +6,9 @@
 //!
 //! Items of one table live in separate *spaces* that never conflict with each other: the rows themselves,
 //! the values of one unique key (taken by whoever creates or frees such a value), and the table's schema.
+//!
+//! An access may say which columns of its rows it is about. Whoever reads some and whoever changes others do not conflict;
+//! saying nothing is always safe.
 
 use smallvec::SmallVec;
 
@@ -25,6 +28,53 @@ impl TableId {
 /// A column's number within its table (PostgreSQL: `attnum`), `1 <= id`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ColumnId(pub u16);
+
+/// Columns of one table, one bit each; all from the 64th on share one, so that a set may seem to have more than it has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ColumnSet(u64);
+
+impl ColumnSet {
+    /// Every column, and whatever else a row has.
+    pub const ALL: ColumnSet = ColumnSet(u64::MAX);
+    /// No column: of whoever asks only whether there are rows.
+    pub const NONE: ColumnSet = ColumnSet(0);
+
+    /// This set and one more column.
+    #[must_use]
+    pub fn with(self, column: ColumnId) -> ColumnSet {
+        ColumnSet(self.0 | 1 << column.0.saturating_sub(1).min(63))
+    }
+
+    /// The set as bits: the first column's is the lowest.
+    #[must_use]
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether some column may be in both.
+    #[must_use]
+    pub fn overlaps(self, other: ColumnSet) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether every column of the other is in this one.
+    #[must_use]
+    pub fn contains(self, other: ColumnSet) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    /// The columns of both.
+    #[must_use]
+    pub fn union(self, other: ColumnSet) -> ColumnSet {
+        ColumnSet(self.0 | other.0)
+    }
+}
+
+impl FromIterator<ColumnId> for ColumnSet {
+    fn from_iter<I: IntoIterator<Item = ColumnId>>(columns: I) -> ColumnSet {
+        columns.into_iter().fold(ColumnSet::NONE, ColumnSet::with)
+    }
+}
 
 /// A unique key's number within its table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -229,20 +279,51 @@ pub struct Access {
     pub item: Item,
     /// How it is taken.
     pub mode: Mode,
+    /// Of rows that are read ([`Mode::Shared`]) the columns that matter; of rows that change under their keys
+    /// ([`Mode::NoKeyExclusive`]) those that change. Other modes concern all of them.
+    pub columns: ColumnSet,
 }
 
 impl Access {
-    /// An item taken in a mode.
+    /// An item taken in a mode, all of its columns.
     #[must_use]
     pub fn new(item: Item, mode: Mode) -> Access {
-        Access { item, mode }
+        Access { item, mode, columns: ColumnSet::ALL }
+    }
+
+    /// An item taken in a mode, but only these columns of its rows.
+    #[must_use]
+    pub fn of_columns(item: Item, mode: Mode, columns: ColumnSet) -> Access {
+        Access { item, mode, columns }
     }
 
     /// Whether two transactions cannot hold these at once.
     #[must_use]
     pub fn conflicts(&self, other: &Access) -> bool {
-        self.mode.conflicts(other.mode) && self.item.overlaps(&other.item)
+        modes_conflict((self.mode, self.columns), (other.mode, other.columns))
+            && self.item.overlaps(&other.item)
     }
+
+    /// Whether holding this gives every right that the other would give. Nobody else changes any column of what is held
+    /// in a mode that excludes writers; so only readers must hold the columns themselves, and writers those that they change.
+    #[must_use]
+    pub fn covers(&self, other: &Access) -> bool {
+        self.item == other.item
+            && self.mode.covers(other.mode)
+            && (self.mode != other.mode
+                || !matches!(self.mode, Mode::Shared | Mode::NoKeyExclusive)
+                || self.columns.contains(other.columns))
+    }
+}
+
+/// Whether overlapping items cannot be held so at once: as [`Mode::conflicts`] says, but whoever reads some columns does not
+/// mind that others change. Two that change rows always conflict, since a server locks rows whole.
+#[must_use]
+pub(crate) fn modes_conflict(a: (Mode, ColumnSet), b: (Mode, ColumnSet)) -> bool {
+    let apart =
+        matches!((a.0, b.0), (Mode::Shared, Mode::NoKeyExclusive) | (Mode::NoKeyExclusive, Mode::Shared))
+            && !a.1.overlaps(b.1);
+    a.0.conflicts(b.0) && !apart
 }
 
 /// The items that a statement or transaction reads and writes, each with its mode.

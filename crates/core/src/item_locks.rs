@@ -14,7 +14,8 @@ use smallvec::SmallVec;
 
 use crate::ids::TxnId;
 use crate::item::{
-    Access, AccessSet, ColumnId, Equals, Item, Mode, Space, TableId, ValueHash, columns_differ,
+    Access, AccessSet, ColumnId, ColumnSet, Equals, Item, Mode, Space, TableId, ValueHash, columns_differ,
+    modes_conflict,
 };
 
 /// A request's place in the queue; 0 marks what is held.
@@ -24,11 +25,18 @@ const HELD: Ticket = 0;
 type Columns = SmallVec<[ColumnId; 2]>;
 type Values = SmallVec<[ValueHash; 2]>;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 struct Entry {
     txn: TxnId,
     ticket: Ticket,
     mode: Mode,
+    columns: ColumnSet,
+}
+
+impl Entry {
+    fn new(txn: TxnId, ticket: Ticket, access: &Access) -> Entry {
+        Entry { txn, ticket, mode: access.mode, columns: access.columns }
+    }
 }
 
 /// The entries of a table's space, by the columns that their items name.
@@ -92,7 +100,7 @@ impl ItemLocks {
         self.waits += 1;
         self.last_ticket = ticket;
         for access in &missing {
-            self.insert(access, Entry { txn, ticket, mode: access.mode });
+            self.insert(access, Entry::new(txn, ticket, access));
         }
         self.waiting.insert(ticket, Waiting { txn, request: missing, blockers });
         self.ticket_of.insert(txn, ticket);
@@ -167,14 +175,12 @@ impl ItemLocks {
     }
 
     fn holds(&self, txn: TxnId, access: &Access) -> bool {
-        self.held
-            .get(&txn)
-            .is_some_and(|held| held.iter().any(|h| h.item == access.item && h.mode.covers(access.mode)))
+        self.held.get(&txn).is_some_and(|held| held.iter().any(|h| h.covers(access)))
     }
 
     fn hold(&mut self, txn: TxnId, accesses: AccessSet) {
         for access in &accesses {
-            self.insert(access, Entry { txn, ticket: HELD, mode: access.mode });
+            self.insert(access, Entry::new(txn, HELD, access));
         }
         self.held.entry(txn).or_default().extend(accesses);
     }
@@ -228,7 +234,7 @@ impl ItemLocks {
             self.for_overlapping(&access.item, |entry| {
                 if entry.txn != txn
                     && entry.ticket < ticket
-                    && entry.mode.conflicts(access.mode)
+                    && modes_conflict((entry.mode, entry.columns), (access.mode, access.columns))
                     && (entry.ticket == HELD || !self.waits_for(entry.ticket, txn))
                 {
                     blockers.insert(entry.txn);
@@ -277,7 +283,8 @@ impl ItemLocks {
 
     fn remove(&mut self, access: &Access, txn: TxnId, ticket: Ticket) {
         let item = &access.item;
-        let is_it = |entry: &Entry| entry.txn == txn && entry.ticket == ticket && entry.mode == access.mode;
+        let entry = Entry::new(txn, ticket, access);
+        let is_it = |other: &Entry| *other == entry;
         if item.table == TableId::ALL {
             if let Some(at) = self.everything.iter().position(is_it) {
                 self.everything.swap_remove(at);
@@ -411,6 +418,38 @@ mod tests {
         assert_eq!(locks.request(T2, &[other_column(7, Mode::Shared)]), Granting::Waits);
         assert_eq!(locks.release(T1), [T2]);
         assert_eq!(locks.held(T2), [other_column(7, Mode::Shared)]);
+    }
+
+    #[test]
+    fn a_reader_of_some_columns_and_a_writer_of_others_pass_each_other() {
+        let of = |item: Access, mode, columns: &[u16]| {
+            Access::of_columns(item.item, mode, columns.iter().map(|column| ColumnId(*column)).collect())
+        };
+        let reads = |columns: &[u16]| of(table(Mode::Shared), Mode::Shared, columns);
+        let sets = |columns: &[u16]| of(row(1, Mode::Shared), Mode::NoKeyExclusive, columns);
+        let mut locks = ItemLocks::default();
+        assert_eq!(locks.request(T1, &[reads(&[1, 2])]), Granting::Granted);
+        assert_eq!(locks.request(T2, &[sets(&[3])]), Granting::Granted);
+        // Two writers of a row never pass each other, and readers not if a column is changed.
+        assert_eq!(locks.request(T3, &[sets(&[4])]), Granting::Waits);
+        assert_eq!(locks.release(T2), [T3]);
+        assert_eq!(locks.request(T2, &[reads(&[3, 4])]), Granting::Waits);
+        assert_eq!(locks.release(T3), [T2]);
+        // Who holds some columns for reading does not hold the others; who writes the row does, and may write no more of it.
+        assert_eq!(locks.request(T1, &[reads(&[2, 5]), reads(&[1])]), Granting::Granted);
+        assert_eq!(locks.held(T1), [reads(&[1, 2]), reads(&[2, 5])]);
+        assert_eq!(locks.request(T3, &[sets(&[6])]), Granting::Granted);
+        let read_row = of(row(1, Mode::Shared), Mode::Shared, &[5]);
+        assert_eq!(locks.request(T3, &[read_row]), Granting::Granted);
+        assert_eq!(locks.held(T3), [sets(&[6])]);
+        assert_eq!(locks.request(T3, &[sets(&[5])]), Granting::Waits);
+        // One of two reads of the same item is given back: the other stays.
+        assert_eq!(locks.take_back(T1, 1), [T3]);
+        assert_eq!(locks.held(T1), [reads(&[1, 2])]);
+        locks.release(T1);
+        locks.release(T2);
+        locks.release(T3);
+        assert!(locks.is_empty());
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub mod message;
 pub use effect::{Decision, Effect, How, Notice, Refusal};
 pub use event::{Begin, Event, Outcome, Place, SequenceDefinition, Statement, StatementKind};
 pub use ids::{ClassId, Csn, Epoch, Instant, NodeId, OpId, ReplicaId, SequenceNumber, SessionId, TxnId};
-pub use item::{Access, AccessSet, ColumnId, Equals, Item, KeyId, Mode, Space, TableId, ValueHash};
+pub use item::{
+    Access, AccessSet, ColumnId, ColumnSet, Equals, Item, KeyId, Mode, Space, TableId, ValueHash,
+};
 pub use message::Message;
 pub use protocol::{Guarantee, Position, Protocol, Status, Writes};

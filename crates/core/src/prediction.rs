@@ -1,12 +1,13 @@
 //! Which reads are going to be followed by a write of the same item in their transaction (design 3.2).
 //!
 //! A transaction's prefix is the form of its BEGIN and the classes of its statements so far. For each prefix that
-//! ends in a read we keep a score: up when the transaction went on to write what it had read, down when it ended
-//! without doing so.
+//! ends in a read, and each table read there, we keep a score: up when the transaction went on to write what it had read of
+//! the table, down when it ended without doing so.
 
 use crate::map::HashMap;
 
 use crate::ids::ClassId;
+use crate::item::TableId;
 
 const SCORE_MAX: i8 = 8;
 const HIT: i8 = 4;
@@ -28,6 +29,12 @@ impl Prefix {
     #[must_use]
     pub fn then(self, class: ClassId) -> Prefix {
         Prefix((self.0.rotate_left(7) ^ class.0).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// What the last statement of this prefix does to one table.
+    #[must_use]
+    pub fn on(self, table: TableId) -> Prefix {
+        Prefix((self.0.rotate_left(23) ^ table.0).wrapping_mul(0xd134_2543_de82_ef95))
     }
 }
 

@@ -9,13 +9,18 @@ use crate::map::HashMap;
 use smallvec::SmallVec;
 
 use crate::ids::Csn;
-use crate::item::{Access, ColumnId, Equals, Item, Mode, Space, TableId, ValueHash, columns_differ};
+use crate::item::{
+    Access, ColumnId, ColumnSet, Equals, Item, Mode, Space, TableId, ValueHash, columns_differ,
+};
 
 type Columns = SmallVec<[ColumnId; 2]>;
 type Values = SmallVec<[ValueHash; 2]>;
 
 /// Beyond this many entries under other columns, the newest of them stands for all: a later floor is always safe.
 const SCAN_MAX: usize = 64;
+
+/// Beyond so many sets of columns, a change of another one counts as one of all columns: a later floor is always safe.
+const COLUMN_SETS_MAX: usize = 8;
 
 /// The last writers of items.
 #[derive(Default, Debug)]
@@ -36,28 +41,47 @@ struct Group {
 }
 
 /// The last commits that wrote something.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 struct Last {
+    /// Whatever was written.
     written: Csn,
     /// Not counting those that only added rows.
     changed: Csn,
+    /// Not counting those that changed some columns of rows.
+    whole: Csn,
+    /// The last change of each set of columns that was changed by itself, of the few that the statements of an application
+    /// have.
+    by_columns: SmallVec<[(ColumnSet, Csn); 1]>,
 }
 
 impl Last {
-    fn note(&mut self, csn: Csn, mode: Mode) {
+    fn note(&mut self, csn: Csn, mode: Mode, columns: ColumnSet) {
         self.written = csn;
         if mode != Mode::Insert {
             self.changed = csn;
         }
+        if mode != Mode::NoKeyExclusive || columns == ColumnSet::ALL {
+            self.whole = csn;
+        } else if let Some((_, last)) = self.by_columns.iter_mut().find(|(known, _)| *known == columns) {
+            *last = csn;
+        } else if self.by_columns.len() < COLUMN_SETS_MAX {
+            self.by_columns.push((columns, csn));
+        } else {
+            self.whole = csn;
+        }
     }
 
-    fn max(self, other: Last) -> Last {
-        Last { written: self.written.max(other.written), changed: self.changed.max(other.changed) }
-    }
-
-    /// The one that whoever takes it in this mode must find: whose new rows are there first, two that add rows cannot see.
-    fn for_mode(self, mode: Mode) -> Csn {
-        if mode == Mode::Insert { self.changed } else { self.written }
+    /// The one that whoever takes it in this mode must find: whose new rows are there first, two that add rows cannot see;
+    /// and readers do not see what changed in other columns.
+    fn for_mode(&self, mode: Mode, columns: ColumnSet) -> Csn {
+        match mode {
+            Mode::Insert => self.changed,
+            Mode::Shared if columns != ColumnSet::ALL => {
+                let changed = self.by_columns.iter().filter(|(changed, _)| changed.overlaps(columns));
+                changed.map(|(_, csn)| *csn).fold(self.whole, Csn::max)
+            }
+            _ => self.written,
+        }
     }
 }
 
@@ -72,7 +96,7 @@ impl VersionTable {
     pub fn write(&mut self, csn: Csn, held: &[Access]) {
         debug_assert!(csn > self.forgotten);
         self.newest = csn;
-        for Access { item, mode } in held.iter().filter(|access| access.mode.writes()) {
+        for Access { item, mode, columns } in held.iter().filter(|access| access.mode.writes()) {
             self.history.push_back((csn, item.clone()));
             if item.table == TableId::ALL {
                 self.everything = csn;
@@ -82,14 +106,14 @@ impl VersionTable {
                 continue;
             }
             let groups = self.spaces.entry((item.table, item.space)).or_default();
-            let columns: Columns = item.equals.iter().map(|(column, _)| *column).collect();
-            let at = groups.iter().position(|group| group.columns == columns).unwrap_or_else(|| {
-                groups.push(Group { columns, newest: Last::default(), writers: HashMap::default() });
+            let named: Columns = item.equals.iter().map(|(column, _)| *column).collect();
+            let at = groups.iter().position(|group| group.columns == named).unwrap_or_else(|| {
+                groups.push(Group { columns: named, newest: Last::default(), writers: HashMap::default() });
                 groups.len() - 1
             });
-            groups[at].newest.note(csn, *mode);
+            groups[at].newest.note(csn, *mode, *columns);
             let values = item.equals.iter().map(|(_, value)| *value).collect();
-            groups[at].writers.entry(values).or_default().note(csn, *mode);
+            groups[at].writers.entry(values).or_default().note(csn, *mode, *columns);
         }
     }
 
@@ -103,21 +127,21 @@ impl VersionTable {
     /// to be later, else `Csn(0)`: positions at or after `forgotten` contain it anyway.
     #[must_use]
     pub fn last_writer(&self, item: &Item) -> Csn {
-        self.last(item, Mode::Shared)
+        self.last(item, Mode::Shared, ColumnSet::ALL)
     }
 
     /// The last commit that wrote something that any of these overlaps and must find there.
     #[must_use]
     pub fn floor(&self, accesses: &[Access]) -> Csn {
-        accesses.iter().map(|access| self.last(&access.item, access.mode)).max().unwrap_or_default()
+        accesses.iter().map(|a| self.last(&a.item, a.mode, a.columns)).max().unwrap_or_default()
     }
 
-    fn last(&self, item: &Item, mode: Mode) -> Csn {
+    fn last(&self, item: &Item, mode: Mode, columns: ColumnSet) -> Csn {
         if item.table == TableId::ALL {
             return self.newest;
         }
         let groups = self.spaces.get(&(item.table, item.space)).into_iter().flatten();
-        let of_space = groups.map(|group| group.last(&item.equals).for_mode(mode)).max();
+        let of_space = groups.map(|group| group.last(&item.equals, mode, columns)).max();
         of_space.unwrap_or_default().max(self.everything)
     }
 
@@ -171,21 +195,19 @@ impl Group {
         self.columns.len() == equals.len() && self.columns.iter().eq(equals.iter().map(|(c, _)| c))
     }
 
-    fn last(&self, equals: &Equals) -> Last {
+    fn last(&self, equals: &Equals, mode: Mode, columns: ColumnSet) -> Csn {
         if self.names(equals) {
             let values: Values = equals.iter().map(|(_, value)| *value).collect();
-            return self.writers.get(&values).copied().unwrap_or_default();
+            return self.writers.get(&values).map_or(Csn(0), |last| last.for_mode(mode, columns));
         }
         if self.writers.len() > SCAN_MAX || equals.is_empty() {
-            return if self.writers.is_empty() { Last::default() } else { self.newest };
+            return if self.writers.is_empty() { Csn(0) } else { self.newest.for_mode(mode, columns) };
         }
-        self.writers
-            .iter()
-            .filter(|(values, _)| {
-                let theirs: Equals = self.columns.iter().copied().zip(values.iter().copied()).collect();
-                !columns_differ(&theirs, equals)
-            })
-            .fold(Last::default(), |last, (_, other)| last.max(*other))
+        let overlapping = self.writers.iter().filter(|(values, _)| {
+            let theirs: Equals = self.columns.iter().copied().zip(values.iter().copied()).collect();
+            !columns_differ(&theirs, equals)
+        });
+        overlapping.map(|(_, last)| last.for_mode(mode, columns)).max().unwrap_or_default()
     }
 }
 
@@ -239,6 +261,49 @@ mod tests {
         versions.write(Csn(5), &access(table(), Mode::Insert));
         assert_eq!(versions.floor(&access(rows(1, 2), Mode::Insert)), Csn(4));
         assert_eq!(versions.last_writer(&rows(1, 2)), Csn(5));
+    }
+
+    #[test]
+    fn who_reads_some_columns_need_not_find_what_changed_in_others() {
+        let mut versions = VersionTable::default();
+        let columns = |columns: &[u16]| columns.iter().map(|column| ColumnId(*column)).collect();
+        let sets = |key, set: &[u16]| [Access::of_columns(rows(1, key), Mode::NoKeyExclusive, columns(set))];
+        let floor = |versions: &VersionTable, item: Item, read: &[u16]| {
+            versions.floor(&[Access::of_columns(item, Mode::Shared, columns(read))]).0
+        };
+        versions.write(Csn(1), &sets(1, &[2]));
+        versions.write(Csn(2), &sets(1, &[3, 4]));
+        versions.write(Csn(3), &sets(2, &[5]));
+        for item in [rows(1, 1), rows(6, 0), Item::table(T)] {
+            assert_eq!(floor(&versions, item.clone(), &[1]), 0);
+            assert_eq!(floor(&versions, item.clone(), &[1, 2]), 1);
+            assert_eq!(floor(&versions, item.clone(), &[2, 4]), 2);
+        }
+        assert_eq!((floor(&versions, rows(1, 1), &[5]), floor(&versions, Item::table(T), &[5])), (0, 3));
+        // Whoever writes finds all of it, and so does whoever reads whole rows.
+        let floors = [Mode::Shared, Mode::Update, Mode::NoKeyExclusive, Mode::Exclusive]
+            .map(|mode| versions.floor(&[Access::new(rows(1, 1), mode)]).0);
+        assert_eq!(floors, [2; 4]);
+        assert_eq!(versions.floor(&sets(1, &[6])), Csn(2));
+        versions.write(Csn(4), &[Access::new(rows(1, 1), Mode::Exclusive)]);
+        assert_eq!(floor(&versions, rows(1, 1), &[9]), 4, "it may be gone");
+        versions.write(Csn(5), &[Access::new(Item::table(T), Mode::Insert)]);
+        assert_eq!(floor(&versions, rows(1, 1), &[9]), 5, "it may be there now");
+    }
+
+    #[test]
+    fn more_sets_of_columns_than_are_kept_count_as_all() {
+        let mut versions = VersionTable::default();
+        let last = COLUMN_SETS_MAX as u64 + 3;
+        for csn in 1..=last {
+            let columns = ColumnSet::NONE.with(ColumnId(csn as u16));
+            versions.write(Csn(csn), &[Access::of_columns(rows(1, 1), Mode::NoKeyExclusive, columns)]);
+        }
+        let floor = |column| {
+            let columns = ColumnSet::NONE.with(ColumnId(column));
+            versions.floor(&[Access::of_columns(rows(1, 1), Mode::Shared, columns)])
+        };
+        assert_eq!((floor(1), floor(60)), (Csn(last), Csn(last)));
     }
 
     #[test]

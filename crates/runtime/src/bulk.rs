@@ -286,7 +286,7 @@ impl Last {
 
 impl Seen {
     fn last_conflict(&self, access: &Access) -> Option<usize> {
-        let Access { item, mode } = access;
+        let Access { item, mode, .. } = access;
         let touched = self.spaces.get(&(item.table, item.space))?;
         if touched.mixed || !touched.names_like(item) {
             return touched.all.conflict(*mode);
@@ -295,7 +295,7 @@ impl Seen {
     }
 
     fn note(&mut self, access: &Access, step: usize) {
-        let Access { item, mode } = access;
+        let Access { item, mode, .. } = access;
         let touched = self.spaces.entry((item.table, item.space)).or_default();
         touched.mixed |= !touched.names_like(item);
         touched.all.note(*mode, step);

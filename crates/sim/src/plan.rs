@@ -1,14 +1,15 @@
 //! The statements of the simulated databases, and what a classifier would say of each.
 //!
-//! A table's rows have a key, a group that never changes, sometimes a value of a unique key, and values that grow or
-//! are replaced. That is enough for lists, registers and sets of rows, for reads of a row, of a group and of a whole
-//! table, for inserts, deletes, foreign keys, row locks and TRUNCATE.
+//! A table's rows have a key, a group that never changes, sometimes a value of a unique key, values that grow or are
+//! replaced, and one more value in a column of its own. That is enough for lists, registers and sets of rows, for reads of a
+//! row, of a group and of a whole table, for those of different columns, for inserts, deletes, foreign keys, row locks and
+//! TRUNCATE.
 
 use std::rc::Rc;
 
 use onecopy_core::{
-    Access, AccessSet, ClassId, ColumnId, Csn, Item, KeyId, Mode, Statement, StatementKind, TableId,
-    ValueHash,
+    Access, AccessSet, ClassId, ColumnId, ColumnSet, Csn, Item, KeyId, Mode, Statement, StatementKind,
+    TableId, ValueHash,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -23,8 +24,10 @@ pub struct Row {
     pub group: u64,
     /// The third column, unique in the table where it is not null.
     pub unique: Option<u64>,
-    /// The rest.
+    /// The fourth column.
     pub values: Vec<u64>,
+    /// The fifth, which only [`Plan::ReadLast`] shows, and a locking read.
+    pub last: Option<u64>,
 }
 
 /// Which rows a statement is about.
@@ -67,7 +70,7 @@ pub struct Change {
 /// A statement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Plan {
-    /// SELECT, perhaps with a locking clause.
+    /// SELECT of all columns but the last, perhaps with a locking clause.
     Read {
         /// The table.
         table: TableId,
@@ -75,6 +78,22 @@ pub enum Plan {
         find: Find,
         /// FOR UPDATE and its kin.
         lock: Option<Strength>,
+    },
+    /// SELECT of the last column.
+    ReadLast {
+        /// The table.
+        table: TableId,
+        /// Which rows.
+        find: Find,
+    },
+    /// UPDATE of the last column.
+    SetLast {
+        /// The table.
+        table: TableId,
+        /// Which rows.
+        find: Find,
+        /// The new value.
+        value: u64,
     },
     /// UPDATE that puts a value at the end of a row's values.
     Append {
@@ -150,6 +169,8 @@ pub struct Answer {
 const KEY: ColumnId = ColumnId(1);
 const GROUP: ColumnId = ColumnId(2);
 const UNIQUE: ColumnId = ColumnId(3);
+const VALUES: ColumnId = ColumnId(4);
+const LAST: ColumnId = ColumnId(5);
 const PRIMARY_KEY: KeyId = KeyId(1);
 const UNIQUE_KEY: KeyId = KeyId(2);
 
@@ -164,7 +185,7 @@ impl Plan {
     #[must_use]
     pub fn kind(&self) -> StatementKind {
         match self {
-            Plan::Read { lock: None, .. } => StatementKind::Read,
+            Plan::Read { lock: None, .. } | Plan::ReadLast { .. } => StatementKind::Read,
             Plan::Read { .. } => StatementKind::LockingRead,
             Plan::Truncate { .. } | Plan::Probe => StatementKind::Schema,
             _ => StatementKind::Write,
@@ -176,6 +197,8 @@ impl Plan {
     pub fn table(&self) -> TableId {
         match self {
             Plan::Read { table, .. }
+            | Plan::ReadLast { table, .. }
+            | Plan::SetLast { table, .. }
             | Plan::Append { table, .. }
             | Plan::Set { table, .. }
             | Plan::Upsert { table, .. }
@@ -203,6 +226,8 @@ impl Plan {
             Plan::Truncate { .. } => (11, 0),
             Plan::Images(_) => (12, 0),
             Plan::Probe => (13, 0),
+            Plan::ReadLast { find, .. } => (14, find.shape()),
+            Plan::SetLast { find, .. } => (15, find.shape()),
         };
         ClassId(self.table().0 % 1_000 * 100 + verb * 4 + shape)
     }
@@ -216,14 +241,22 @@ impl Plan {
                     Some(Strength::NoKeyUpdate) => Mode::NoKeyExclusive,
                     Some(Strength::Update) => Mode::Exclusive,
                 };
-                smallvec![Access::new(find.item(table), mode)]
+                // A server locks rows whole.
+                let all = [KEY, GROUP, UNIQUE, VALUES].into_iter().collect();
+                let columns = if lock.is_some() { ColumnSet::ALL } else { all };
+                smallvec![Access::of_columns(find.item(table), mode, columns)]
+            }
+            Plan::ReadLast { table, find } => {
+                let columns = [KEY, GROUP, LAST].into_iter().collect();
+                smallvec![Access::of_columns(find.item(table), Mode::Shared, columns)]
             }
             Plan::Append { table, find, .. } | Plan::Set { table, find, .. } => {
-                smallvec![Access::new(find.item(table), Mode::NoKeyExclusive)]
+                smallvec![changed(find.item(table), VALUES)]
             }
+            Plan::SetLast { table, find, .. } => smallvec![changed(find.item(table), LAST)],
             Plan::Upsert { table, key, group, .. } => smallvec![
                 Access::new(new_row(table, key, group), Mode::Insert),
-                Access::new(Find::Key(key).item(table), Mode::NoKeyExclusive),
+                changed(Find::Key(key).item(table), VALUES),
                 Access::new(primary_key(table, key), Mode::Exclusive),
             ],
             Plan::Insert { table, key, group, unique, parent } => {
@@ -297,6 +330,10 @@ impl Find {
             Find::All => true,
         }
     }
+}
+
+fn changed(item: Item, column: ColumnId) -> Access {
+    Access::of_columns(item, Mode::NoKeyExclusive, ColumnSet::NONE.with(column))
 }
 
 fn new_row(table: TableId, key: Key, group: u64) -> Item {

@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use onecopy_core::effect::How;
 use onecopy_core::protocol::onecopy::Onecopy;
 use onecopy_core::protocol::{Guarantee, Position, Protocol, Status, Writes};
-use onecopy_core::{Csn, Decision, Effect, Event, Instant, OpId, Place, ReplicaId, StatementKind, TxnId};
+use onecopy_core::{
+    ColumnId, ColumnSet, Csn, Decision, Effect, Event, Instant, Mode, OpId, Place, ReplicaId, StatementKind,
+    TxnId,
+};
 use onecopy_sim::{Breakage, Moment, Scenario};
 use sweep::Sweep;
 
@@ -218,6 +221,27 @@ impl Bug for ConflictMissed {
 fn a_missed_row_conflict_shows_in_the_history_and_in_the_databases() {
     let kinds = ["anomaly", "order broken", "apply blocked", "disagreement"];
     expect_caught::<ConflictMissed>(calm, &kinds);
+}
+
+/// Columns confused: every read says that it is about the first column only, which nobody changes.
+#[derive(Default)]
+struct ColumnsConfused;
+
+impl Bug for ColumnsConfused {
+    fn handle(&mut self, inner: &mut Inner<'_>, mut event: Event, effects: &mut Vec<Effect>) {
+        if let Event::Statement { statement, .. } | Event::Autocommit { statement, .. } = &mut event
+            && statement.kind == StatementKind::Read
+        {
+            let reads = statement.access.iter_mut().filter(|access| access.mode == Mode::Shared);
+            reads.for_each(|access| access.columns = ColumnSet::NONE.with(ColumnId(1)));
+        }
+        effects.extend(inner.handle(event));
+    }
+}
+
+#[test]
+fn a_reader_that_names_the_wrong_columns_shows_in_the_history() {
+    expect_caught::<ColumnsConfused>(calm, &["anomaly", "order broken"]);
 }
 
 /// All row conflicts missed.

@@ -10,7 +10,7 @@ use crate::ast::{
 };
 use crate::catalogue::{Column, Oids, table_id};
 use crate::template::Values;
-use onecopy_core::Mode;
+use onecopy_core::{ColumnSet, Mode};
 use std::collections::HashMap;
 
 pub(super) type ScopeId = usize;
@@ -23,6 +23,8 @@ pub(super) struct Scope {
     pub(super) env: Env,
     /// The text is no part of the statement: a view's, a function's.
     pub(super) body: bool,
+    /// The alias of a join hides its relations' names, and stands for their rows.
+    pub(super) hidden: bool,
     pub(super) entries: Vec<Entry>,
     /// What holds for rows that matter; complete once FROM and WHERE were read.
     pub(super) facts: Facts,
@@ -99,6 +101,8 @@ struct Pending {
     table: usize,
     only: bool,
     mode: Mode,
+    /// The columns that may be read.
+    of: ColumnSet,
     /// Facts for this table alone: conditions of outer joins.
     extra: Facts,
 }
@@ -555,7 +559,7 @@ impl<'a> Analyser<'a> {
         for pending in block.pending {
             let mut facts = self.scopes[scope].facts.clone();
             facts.extend(&pending.extra);
-            self.read_table(pending.relation, pending.table, pending.only, &facts, pending.mode);
+            self.read_table(&pending, &facts);
         }
         for deferred in block.deferred {
             self.query(deferred.query, deferred.parent, deferred.env, deferred.usage);
@@ -689,8 +693,13 @@ impl<'a> Analyser<'a> {
                         EntryColumns::Derived(self.renamed(table, relation, renames))
                     }
                 };
+                let by_name = lock.is_none() && renames.is_empty() && !self.scopes[scope].body;
+                let of = match by_name && !self.scopes[scope].hidden {
+                    true => self.mentioned_columns(table, &shown),
+                    false => ColumnSet::ALL,
+                };
                 self.scopes[scope].entries.push(Entry { name: shown, columns });
-                block.pending.push(Pending { relation, table, only, mode, extra: Facts::default() });
+                block.pending.push(Pending { relation, table, only, mode, of, extra: Facts::default() });
                 self.note_table(table, false);
                 Facts::default()
             }
@@ -925,6 +934,7 @@ impl<'a> Analyser<'a> {
             let (parent, env, body) =
                 (self.scopes[scope].parent, self.scopes[scope].env, self.scopes[scope].body);
             let inner = self.new_scope(parent, env, body);
+            self.scopes[inner].hidden = true;
             let name = join.alias.unwrap_or_default().to_owned();
             self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Opaque });
             block.merged.push(inner);
@@ -972,15 +982,15 @@ impl<'a> Analyser<'a> {
     }
 
     /// Rows of a table that are read, under the facts that must hold for them.
-    pub(super) fn read_table(&mut self, relation: u32, table: usize, only: bool, facts: &Facts, mode: Mode) {
+    fn read_table(&mut self, read: &Pending, facts: &Facts) {
         self.effects.reads = true;
         let mut known = HashMap::new();
-        for column in &self.table(table).columns {
-            if let Some(values) = facts.values((relation, column.number)) {
+        for column in &self.table(read.table).columns {
+            if let Some(values) = facts.values((read.relation, column.number)) {
                 known.insert(column.number, values.clone());
             }
         }
-        self.read_rows(table, only, &known, mode);
+        self.read_columns(read.table, read.only, &known, read.mode, read.of);
     }
 
     fn note_locking(&mut self, clauses: &[Locking]) {

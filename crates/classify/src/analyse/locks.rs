@@ -5,7 +5,7 @@ use super::{Analyser, facts::Key};
 use crate::catalogue::{Column, ForeignKey, Table, UniqueKey};
 use crate::template::{ColumnTemplate, ItemTemplate, NullRule, Operand, Source, Values};
 use crate::value::Canon;
-use onecopy_core::{ColumnId, Mode, Space};
+use onecopy_core::{ColumnId, ColumnSet, Mode, Space};
 use std::collections::{BTreeMap, HashMap};
 
 /// The most columns that the item of an inserted row names.
@@ -20,7 +20,19 @@ pub(super) type Assigned = BTreeMap<u16, Option<Operand>>;
 impl<'a> Analyser<'a> {
     /// Rows that are read, or locked by a locking clause, in a table and those that inherit from it.
     pub(super) fn read_rows(&mut self, table: usize, only: bool, known: &Known, mode: Mode) {
-        let item = self.rows_item(table, known, mode, NullRule::Skip);
+        self.read_columns(table, only, known, mode, ColumnSet::ALL);
+    }
+
+    /// The same, of some columns.
+    pub(super) fn read_columns(
+        &mut self,
+        table: usize,
+        only: bool,
+        known: &Known,
+        mode: Mode,
+        of: ColumnSet,
+    ) {
+        let item = ItemTemplate { of, ..self.rows_item(table, known, mode, NullRule::Skip) };
         self.push_item(item);
         if !only {
             self.for_inheritors(table, known, |a, child, known| a.read_rows(child, false, known, mode));
@@ -47,6 +59,7 @@ impl<'a> Analyser<'a> {
             table: id,
             space: Space::Rows,
             mode: Mode::Insert,
+            of: ColumnSet::ALL,
             columns,
             null: NullRule::Value,
         });
@@ -79,13 +92,14 @@ impl<'a> Analyser<'a> {
                 None => new.remove(column),
             };
         }
-        let before = self.rows_item(table, old, mode, NullRule::Skip);
+        let of = if rekeyed { ColumnSet::ALL } else { self.changed_columns(table, set) };
+        let before = ItemTemplate { of, ..self.rows_item(table, old, mode, NullRule::Skip) };
         let named = |item: &ItemTemplate| item.columns.iter().any(|c| set.contains_key(&c.column.0));
         let moves = named(&before);
         self.push_item(before);
         if moves {
             // The row leaves the item by which it was found: where it goes is an item as well.
-            let after = self.rows_item(table, &new, mode, NullRule::Value);
+            let after = ItemTemplate { of, ..self.rows_item(table, &new, mode, NullRule::Value) };
             self.push_item(after);
         }
         if t.exclusion {
@@ -291,7 +305,8 @@ impl<'a> Analyser<'a> {
             }
             _ => self.columns(table, known, |t, c| t.is_indexed(c)),
         };
-        ItemTemplate { table: self.item_id(table), space: Space::Rows, mode, columns, null }
+        let of = ColumnSet::ALL;
+        ItemTemplate { table: self.item_id(table), space: Space::Rows, mode, of, columns, null }
     }
 
     /// One value of a unique key, which somebody creates or frees.
@@ -302,6 +317,7 @@ impl<'a> Analyser<'a> {
             table: self.item_id(table),
             space: Space::Key(key.id()),
             mode: Mode::Exclusive,
+            of: ColumnSet::ALL,
             columns,
             null,
         };
@@ -342,6 +358,7 @@ impl<'a> Analyser<'a> {
                 table: self.item_id(index),
                 space: Space::Key(key.id()),
                 mode: Mode::KeyShared,
+                of: ColumnSet::ALL,
                 columns,
                 null: NullRule::Skip,
             });

@@ -12,6 +12,7 @@ mod attributes;
 mod block;
 mod casts;
 mod checks;
+pub(crate) mod columns;
 mod derived;
 mod event_triggers;
 mod expr;
@@ -39,9 +40,10 @@ use crate::grammar::{self, ParseError};
 use crate::lexer::{Layout, Normalised, OwnedLayout};
 use crate::template::{ColumnTemplate, ItemTemplate, NullRule, Source, Values};
 use block::{CteEnv, CteId, QueryUse, Scope, ScopeId};
+use columns::Mentions;
 use derived::{Derived, DerivedList};
 use freeze::Edits;
-use onecopy_core::{Mode, Space, TableId};
+use onecopy_core::{ColumnSet, Mode, Space, TableId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use typed_arena::Arena;
 
@@ -72,7 +74,10 @@ pub fn classify(sql: &str, normalised: &Normalised<'_>, context: &Context<'_>) -
     let kind = match &parsed {
         Ok(statements) => match statements.as_slice() {
             [] => Kind::Empty,
-            [only] => analyser.statement(&only.statement),
+            [only] => {
+                analyser.mentions = Some(&only.mentions);
+                analyser.statement(&only.statement)
+            }
             // The lexer found one statement and the grammar several: neither may be trusted.
             _ => analyser.unsupported("the statement could not be separated from its neighbours"),
         },
@@ -145,6 +150,8 @@ struct Analyser<'a> {
     items: Vec<ItemTemplate>,
     everything: Option<Mode>,
     tables: Vec<TableId>,
+    /// How the statement names columns, once it is known.
+    mentions: Option<&'a Mentions>,
     // Name spaces.
     scopes: Vec<Scope>,
     ctes: Vec<CteEnv<'a>>,
@@ -227,6 +234,7 @@ impl<'a> Analyser<'a> {
             items: Vec::new(),
             everything: None,
             tables: Vec::new(),
+            mentions: None,
             scopes: Vec::new(),
             ctes: Vec::new(),
             derived: HashMap::new(),
@@ -327,6 +335,7 @@ impl<'a> Analyser<'a> {
             table,
             space: Space::Rows,
             mode,
+            of: ColumnSet::ALL,
             columns: Vec::new(),
             null: NullRule::Skip,
         });

@@ -17,7 +17,7 @@ use crate::functions::{Behaviour, ENVIRONMENT_SETTINGS, builtin};
 use crate::lexer::{Token, TokenKind};
 use crate::rewrite::{Piece, quoted};
 use crate::template::{ItemTemplate, NullRule};
-use onecopy_core::{Mode, Space, TableId};
+use onecopy_core::{ColumnSet, Mode, Space, TableId};
 
 impl<'a> Analyser<'a> {
     pub(super) fn utility(&mut self, utility: &'a Utility) -> Kind {
@@ -868,6 +868,7 @@ impl<'a> Analyser<'a> {
             table,
             space: Space::Schema,
             mode: Mode::Exclusive,
+            of: ColumnSet::ALL,
             columns: Vec::new(),
             null: NullRule::Skip,
         });

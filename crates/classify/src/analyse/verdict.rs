@@ -9,7 +9,7 @@ use crate::class::{Bulk, Class, Determinism, Kind, NumberPlan, Pinned, Refusal, 
 use crate::lexer::{Normalised, hash_bytes};
 use crate::rewrite::{Frozen, Piece, Rewrite, Splice, qualified, quoted};
 use crate::template::{AccessTemplate, ItemTemplate, NullRule, Operand, Source, Values};
-use onecopy_core::{ClassId, Mode, Space, TableId};
+use onecopy_core::{ClassId, ColumnSet, Mode, Space, TableId};
 
 impl<'a> Analyser<'a> {
     pub(super) fn conclude(
@@ -80,6 +80,7 @@ impl<'a> Analyser<'a> {
                 table: TableId::NAMES,
                 space: Space::Schema,
                 mode: Mode::Exclusive,
+                of: ColumnSet::ALL,
                 columns: Vec::new(),
                 null: NullRule::Skip,
             });
@@ -178,6 +179,7 @@ impl<'a> Analyser<'a> {
                     table: TableId::ALL,
                     space: if defines && mode.writes() { Space::Schema } else { Space::Rows },
                     mode,
+                    of: ColumnSet::ALL,
                     columns: Vec::new(),
                     null: NullRule::Skip,
                 },
@@ -198,19 +200,9 @@ impl<'a> Analyser<'a> {
                 }
             }
         }
-        let whole: Vec<(TableId, Mode)> = items
-            .iter()
-            .filter(|i| i.space == Space::Rows && i.columns.is_empty())
-            .map(|i| (i.table, i.mode))
-            .collect();
-        items.retain(|item| {
-            let covered = whole.iter().any(|(table, mode)| {
-                *table == item.table
-                    && mode.covers(item.mode)
-                    && !(item.columns.is_empty() && *mode == item.mode)
-            });
-            item.space != Space::Rows || !covered
-        });
+        let whole: Vec<ItemTemplate> =
+            items.iter().filter(|i| i.space == Space::Rows && i.columns.is_empty()).cloned().collect();
+        items.retain(|item| !whole.iter().any(|all| all.covers_rows(item) && !item.covers_rows(all)));
         AccessTemplate { items, param_types: self.param_types() }
     }
 

@@ -6,7 +6,7 @@ use super::server::{Answer, Session, TestServer};
 use onecopy_classify::{
     Catalogue, Class, Context, Determinism, FrozenValue, NoParams, Scratch, classify, normalise,
 };
-use onecopy_core::{Access, AccessSet, Mode, Space};
+use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Mode, Space};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -36,6 +36,8 @@ enum Gap {
     Shared,
     NewRows,
     Parents,
+    /// Of all columns that are read one is forgotten.
+    Columns,
 }
 
 impl Gap {
@@ -46,6 +48,18 @@ impl Gap {
             Gap::Shared => access.mode == Mode::Shared,
             Gap::NewRows => access.mode == Mode::Insert,
             Gap::Parents => access.mode == Mode::KeyShared,
+            Gap::Columns => false,
+        }
+    }
+
+    fn columns(self, columns: ColumnSet) -> ColumnSet {
+        let second = ColumnSet::NONE.with(ColumnId(2));
+        match self {
+            Gap::Columns if columns.overlaps(second) => {
+                let kept = (1..64).map(ColumnId).filter(|c| *c != ColumnId(2));
+                kept.filter(|c| columns.overlaps(ColumnSet::NONE.with(*c))).collect()
+            }
+            _ => columns,
         }
     }
 }
@@ -66,7 +80,7 @@ fn a_query_does_not_see_writes_whose_items_it_does_not_touch() {
 fn a_gap_in_the_items_is_found() {
     let Some(server) = TestServer::start() else { return };
     let session = server.create("gaps", "random");
-    for gap in [Gap::Shared, Gap::NewRows] {
+    for gap in [Gap::Shared, Gap::NewRows, Gap::Columns] {
         assert!(count_seen(&session, READS, 5, gap) > 0, "{gap:?} can be left out unnoticed");
     }
     for gap in [Gap::Keys, Gap::Parents] {
@@ -225,5 +239,12 @@ fn access(catalogue: &Catalogue, sql: &str, gap: Gap) -> Option<AccessSet> {
     assert!(class.rewrite.is_empty(), "{sql}");
     let frozen: [FrozenValue; 0] = [];
     let set = class.bind(sql, normalised.layout, &NoParams, &frozen);
-    Some(set.into_iter().filter(|a| !gap.leaves_out(a)).collect())
+    let kept = set.into_iter().filter(|access| !gap.leaves_out(access));
+    Some(
+        kept.map(|access| match access.mode {
+            Mode::Shared => Access { columns: gap.columns(access.columns), ..access },
+            _ => access,
+        })
+        .collect(),
+    )
 }

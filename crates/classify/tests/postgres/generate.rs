@@ -331,12 +331,14 @@ impl Generator {
     }
 
     pub fn select(&mut self, group: &[&'static str], depth: u32) -> String {
-        match self.random.random_range(0..24) {
+        match self.random.random_range(0..27) {
             0..8 => {
                 let table = *self.pick(group);
                 let only = if self.chance(10) { "ONLY " } else { "" };
-                let condition = self.condition("x", self.columns(table), group, 0);
-                format!("SELECT * FROM {only}{table} x WHERE {condition}")
+                let columns = self.columns(table);
+                let condition = self.condition("x", columns, group, 0);
+                let shown = self.shown(&[("x", columns)]);
+                format!("SELECT {shown} FROM {only}{table} x WHERE {condition}")
             }
             8..14 => self.join(group),
             14 => {
@@ -350,7 +352,11 @@ impl Generator {
                 let (inner, outer) =
                     (self.condition("y", columns, group, 1), self.condition("x", columns, group, 1));
                 let distinct = if self.chance(30) { "DISTINCT " } else { "" };
-                format!("SELECT * FROM (SELECT {distinct}y.* FROM {table} y WHERE {inner}) x WHERE {outer}")
+                let shown = self.shown(&[("x", columns)]);
+                let all = self.all("y", columns);
+                format!(
+                    "SELECT {shown} FROM (SELECT {distinct}{all} FROM {table} y WHERE {inner}) x WHERE {outer}"
+                )
             }
             16 if depth == 0 => {
                 let (a, b) = (self.select(group, 1), self.select(group, 1));
@@ -367,7 +373,10 @@ impl Generator {
                 let columns = self.columns(table);
                 let (inner, outer) =
                     (self.condition("y", columns, group, 1), self.condition("x", columns, group, 1));
-                format!("WITH x AS (SELECT * FROM {table} y WHERE {inner}) SELECT * FROM x WHERE {outer}")
+                let (all, shown) = (self.all("y", columns), self.shown(&[("x", columns)]));
+                format!(
+                    "WITH x AS (SELECT {all} FROM {table} y WHERE {inner}) SELECT {shown} FROM x WHERE {outer}"
+                )
             }
             18 if group.contains(&"c") => {
                 let n = self.number();
@@ -379,7 +388,8 @@ impl Generator {
                     "cl x WHERE x.p",
                     "cc x WHERE x.p",
                 ]);
-                format!("SELECT * FROM {view} = {n}")
+                let shown = *self.pick(&["*", "x", "x.id", "count(*)"]);
+                format!("SELECT {shown} FROM {view} = {n}")
             }
             19 if group.contains(&"p") => format!("SELECT named({})", self.number()),
             20 => {
@@ -387,7 +397,10 @@ impl Generator {
                 let (of_a, of_b) = (self.columns(a), self.columns(b));
                 let condition = self.condition("x", of_a, group, 1);
                 let link = self.link("x", of_a, "y", of_b);
-                format!("SELECT x.*, (SELECT count(*) FROM {b} y WHERE {link}) FROM {a} x WHERE {condition}")
+                let shown = self.shown(&[("x", of_a)]);
+                format!(
+                    "SELECT {shown}, (SELECT count(*) FROM {b} y WHERE {link}) FROM {a} x WHERE {condition}"
+                )
             }
             21 => {
                 let (a, b) = (*self.pick(group), *self.pick(group));
@@ -396,17 +409,70 @@ impl Generator {
                 let link = self.link("x", of_a, "y", of_b);
                 let join = *self.pick(&["CROSS JOIN LATERAL", "LEFT JOIN LATERAL"]);
                 let on = if join.starts_with("LEFT") { " ON true" } else { "" };
+                let (shown, all) = (self.shown(&[("x", of_a), ("z", of_b)]), self.all("y", of_b));
                 format!(
-                    "SELECT * FROM {a} x {join} (SELECT y.* FROM {b} y WHERE {link}) z{on} WHERE {condition}"
+                    "SELECT {shown} FROM {a} x {join} (SELECT {all} FROM {b} y WHERE {link}) z{on} WHERE {condition}"
                 )
+            }
+            22 => {
+                let (a, b) = (*self.pick(group), *self.pick(group));
+                let shown = self.shown(&[("x", self.columns(a)), ("y", self.columns(b))]);
+                format!("SELECT {shown} FROM {a} x NATURAL JOIN {b} y")
+            }
+            23 => {
+                let (a, b) = (*self.pick(group), *self.pick(group));
+                let (of_a, of_b) = (self.columns(a), self.columns(b));
+                let (link, (name, _)) = (self.link("x", of_a, "y", of_b), *self.pick(of_a));
+                let shown = *self.pick(&["j", "j.*", "count(j)"]);
+                let shown = if self.chance(40) { format!("j.{name}") } else { shown.to_owned() };
+                format!("SELECT {shown} FROM ({a} x JOIN {b} y ON {link}) AS j")
+            }
+            24 => {
+                let table = *self.pick(group);
+                let columns = self.columns(table);
+                let names: Vec<String> = (0..columns.len()).map(|n| format!("c{n}")).collect();
+                let (at, n) = (self.random.random_range(0..columns.len()), self.number());
+                format!("SELECT x.c{at} FROM {table} AS x ({}) WHERE x.c0 = {n}", names.join(", "))
             }
             _ => {
                 let table = *self.pick(group);
                 let columns = self.columns(table);
                 let (name, kind) = columns[0];
                 let literal = self.literal(kind);
-                format!("SELECT * FROM {table} x WHERE x.{name} = {literal}")
+                let shown = self.shown(&[("x", columns)]);
+                format!("SELECT {shown} FROM {table} x WHERE x.{name} = {literal}")
             }
+        }
+    }
+
+    /// What a query shows of its relations.
+    fn shown(&mut self, relations: &[(&str, Columns)]) -> String {
+        let (alias, columns) = *self.pick(relations);
+        let (name, _) = *self.pick(columns);
+        match self.random.random_range(0..20) {
+            0..5 => "*".to_owned(),
+            5 => format!("{alias}.*"),
+            6 => alias.to_owned(),
+            7 => format!("row_to_json({alias})"),
+            8 => format!("({alias}).{name}"),
+            9 => "count(*)".to_owned(),
+            10 => format!("count({alias}.{name})"),
+            11 => "1".to_owned(),
+            12 if relations.len() == 1 => name.to_owned(),
+            _ => {
+                let (other, of_other) = *self.pick(relations);
+                let (second, _) = *self.pick(of_other);
+                format!("{alias}.{name}, {other}.{second}")
+            }
+        }
+    }
+
+    /// All columns of a relation.
+    fn all(&mut self, alias: &str, columns: Columns) -> String {
+        match self.random.random_range(0..3) {
+            0 => "*".to_owned(),
+            1 => format!("{alias}.*"),
+            _ => columns.iter().map(|(name, _)| format!("{alias}.{name}")).collect::<Vec<_>>().join(", "),
         }
     }
 
@@ -430,7 +496,8 @@ impl Generator {
             let extra = if self.chance(50) { self.simple("x", of_a) } else { self.simple("y", of_b) };
             on = format!("{on} AND {extra}");
         }
-        let mut sql = format!("SELECT * FROM {a} x {kind} {b} y ON {on}");
+        let shown = self.shown(&[("x", of_a), ("y", of_b)]);
+        let mut sql = format!("SELECT {shown} FROM {a} x {kind} {b} y ON {on}");
         if self.chance(30) {
             let third = *self.pick(group);
             let of_third = self.columns(third);

@@ -12,6 +12,8 @@ use crate::plan::{Answer, Find, Key, Plan, Row};
 pub(crate) const LISTS: [TableId; 2] = [TableId(1), TableId(2)];
 /// A table whose rows are registers, all there from the start.
 pub(crate) const REGISTERS: TableId = TableId(3);
+/// Their last columns: registers as well.
+const LASTS: TableId = TableId(6);
 /// Tables whose rows come and go.
 pub(crate) const SETS: [TableId; 2] = [TableId(4), TableId(5)];
 /// The sequence that gives keys to rows.
@@ -37,6 +39,15 @@ pub(crate) fn initial_contents(keys: u64) -> Contents {
 pub(crate) fn operations(plan: &Plan, answer: &Answer, keys: u64) -> Vec<Operation> {
     match *plan {
         Plan::Read { table, find, .. } => reads(table, find, answer, keys),
+        Plan::ReadLast { find, .. } => {
+            let last = |key| answer.rows.iter().find(|(found, _)| *found == key)?.1.last.map(Value);
+            let read = |key| Operation::Read { register: register(LASTS, key), value: last(key) };
+            keys_of(find, keys).map(read).collect()
+        }
+        Plan::SetLast { value, .. } => {
+            let written = answer.changes.iter().map(|change| register(LASTS, change.key));
+            written.map(|register| Operation::Write { register, value: Value(value) }).collect()
+        }
         Plan::Append { table, find, value } => {
             let appended = |key| answer.changes.iter().any(|change| change.key == key);
             let append = |key| match appended(key) {

@@ -184,15 +184,14 @@ impl Scripts {
 
     fn read_then_update(&mut self) -> Script {
         let (table, find) = self.row();
-        let read = Draft::from(Plan::Read { table, find, lock: None });
+        let read = self.read_of(table, find);
         let update = self.update(table, find);
         self.bracketed(vec![read, update], FORMS[1])
     }
 
     fn skew(&mut self) -> Script {
         let rows = [self.row(), self.row()];
-        let mut statements: Vec<Draft> =
-            rows.map(|(table, find)| Plan::Read { table, find, lock: None }.into()).into();
+        let mut statements: Vec<Draft> = rows.map(|(table, find)| self.read_of(table, find)).into();
         let (table, find) = self.random.pick(&rows);
         statements.push(self.update(table, find));
         self.bracketed(statements, FORMS[2])
@@ -278,7 +277,15 @@ impl Scripts {
             7 => (self.random.pick(&LISTS), Find::Group(self.random.below(2))),
             _ => (self.random.pick(&SETS), self.predicate()),
         };
-        Plan::Read { table, find, lock: None }.into()
+        self.read_of(table, find)
+    }
+
+    /// Of a register now and then the other column.
+    fn read_of(&mut self, table: TableId, find: Find) -> Draft {
+        match table == REGISTERS && self.random.chance(400) {
+            true => Plan::ReadLast { table, find }.into(),
+            false => Plan::Read { table, find, lock: None }.into(),
+        }
     }
 
     fn locking_read(&mut self) -> Draft {
@@ -312,7 +319,10 @@ impl Scripts {
     fn update(&mut self, table: TableId, find: Find) -> Draft {
         let value = self.fresh();
         if table == REGISTERS {
-            return Plan::Set { table, find, value }.into();
+            return match self.random.chance(400) {
+                true => Plan::SetLast { table, find, value }.into(),
+                false => Plan::Set { table, find, value }.into(),
+            };
         }
         match find {
             Find::Key(key) if self.random.chance(500) => {

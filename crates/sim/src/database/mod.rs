@@ -367,7 +367,10 @@ impl Database {
                     needed.extend(found(table, find).map(|(key, _)| (Target::Row(table, key), strength)));
                 }
             }
-            Plan::Append { table, find, .. } | Plan::Set { table, find, .. } => {
+            Plan::ReadLast { table, .. } => needed.push((Target::Table(table), Strength::KeyShare)),
+            Plan::Append { table, find, .. }
+            | Plan::Set { table, find, .. }
+            | Plan::SetLast { table, find, .. } => {
                 needed.push((Target::Table(table), Strength::KeyShare));
                 let rows = found(table, find);
                 needed.extend(rows.map(|(key, _)| (Target::Row(table, key), Strength::NoKeyUpdate)));
@@ -416,7 +419,14 @@ impl Database {
     fn run(&mut self, lane: LaneId, plan: &Plan, snapshot: Commit) -> Result<Answer, Fault> {
         let mut answer = Answer { position: self.store.progress.complete_at(snapshot), ..Answer::default() };
         match *plan {
-            Plan::Read { table, find, lock: None } => answer.rows = self.find(lane, table, find, snapshot),
+            Plan::Read { table, find, lock: None } => {
+                let rows = self.find(lane, table, find, snapshot);
+                answer.rows = shown(rows, |row| Row { last: None, ..row.clone() });
+            }
+            Plan::ReadLast { table, find } => {
+                let rows = self.find(lane, table, find, snapshot);
+                answer.rows = shown(rows, |row| Row { group: row.group, last: row.last, ..Row::default() });
+            }
             Plan::Read { table, find, lock: Some(_) } => {
                 answer.rows = self.find_newest(lane, table, find, snapshot);
                 answer.position = self.progress();
@@ -435,6 +445,12 @@ impl Database {
                     Some(Rc::new(Row { values: vec![value], ..row.clone() }))
                 });
             }
+            Plan::SetLast { table, find, value } => {
+                answer.rows = self.find_newest(lane, table, find, snapshot);
+                answer.changes = changed(table, &answer.rows, |row| {
+                    Some(Rc::new(Row { last: Some(value), ..row.clone() }))
+                });
+            }
             Plan::Upsert { table, key, group, value } => {
                 let before = self.newest(lane, table, key).map(Rc::clone);
                 let mut row = before.as_deref().cloned().unwrap_or(Row { group, ..Row::default() });
@@ -450,7 +466,7 @@ impl Database {
                 if taken {
                     return Err(Fault::Duplicate);
                 }
-                let after = Some(Rc::new(Row { group, unique, values: Vec::new() }));
+                let after = Some(Rc::new(Row { group, unique, ..Row::default() }));
                 answer.changes.push(Change { table, key, before: None, after });
             }
             Plan::Delete { table, find } => {
@@ -521,6 +537,11 @@ impl Database {
         }
         self.store.row(snapshot, table, key)
     }
+}
+
+/// Rows with the columns that a statement asks for.
+fn shown(rows: Vec<(Key, Rc<Row>)>, columns: impl Fn(&Row) -> Row) -> Vec<(Key, Rc<Row>)> {
+    rows.into_iter().map(|(key, row)| (key, Rc::new(columns(&row)))).collect()
 }
 
 fn changed(

@@ -8,7 +8,7 @@ const B: LaneId = LaneId(2);
 const C: LaneId = LaneId(3);
 
 fn database() -> Database {
-    let row = |unique| Rc::new(Row { group: 0, unique: Some(unique), values: vec![] });
+    let row = |unique| Rc::new(Row { group: 0, unique: Some(unique), ..Row::default() });
     let contents = [((T, Key(1)), row(1)), ((T, Key(2)), row(2))].into();
     Database::new(&contents, Order::WithoutGaps)
 }

@@ -3,7 +3,7 @@
 //! Nearly all reads are. They hold no items, have one replica for one statement, and teach the predictor nothing; so of
 //! them only that is kept which is needed when they are answered, or when their replica is lost before that.
 
-use super::txn::{Pending, Txn};
+use super::txn::{Pending, Tables, Txn};
 use super::{
     Begin, Effect, How, Onecopy, OpId, Outcome, Refusal, ReplicaId, Statement, StatementKind, TxnId,
 };
@@ -59,7 +59,7 @@ impl Onecopy {
             Outcome::Lost { answer_begun: false } => {
                 let mut open = Txn::of_lone_read();
                 let before = open.mark();
-                open.pending = Some(Pending::new(OP, read.statement, false, before));
+                open.pending = Some(Pending::new(OP, read.statement, Tables::new(), before));
                 self.txns.insert(txn, open);
                 self.place_single_read(txn, effects);
             }

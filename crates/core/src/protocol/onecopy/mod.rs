@@ -38,7 +38,7 @@ use crate::map::HashMap;
 use crate::effect::{Decision, Effect, How, Refusal};
 use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
-use crate::item::{Access, AccessSet, Item, Mode, Space, TableId};
+use crate::item::{Access, Item, Mode, Space, TableId};
 use crate::item_locks::{Granting, ItemLocks};
 use crate::load::Costs;
 use crate::prediction::Predictor;
@@ -49,7 +49,7 @@ use crate::version_table::VersionTable;
 use lone_reads::LoneRead;
 pub use replicas::Tuning;
 use replicas::{Decisions, Replicas};
-use txn::{Pending, Snapshot, State, Txn};
+use txn::{Pending, Snapshot, State, Tables, Txn};
 
 /// Writers remembered for the sake of old snapshots; beyond it they are forgotten, and such a snapshot's reads are run
 /// again when its transaction writes.
@@ -211,19 +211,18 @@ impl Onecopy {
         let before = txn.mark();
         txn.prefix = txn.prefix.then(statement.class);
         let reads_only = statement.kind == StatementKind::Read;
-        let predicted = reads_only
-            && !txn.autocommit
-            && !txn.read_only
-            && !statement.access.is_empty()
-            && self.predictor.will_write(txn.prefix);
-        self.counts.predicted += u64::from(predicted);
+        let predicted = match reads_only {
+            true => txn.predicted(&statement.access, &self.predictor),
+            false => Tables::new(),
+        };
+        self.counts.predicted += u64::from(!predicted.is_empty());
         if reads_only {
             txn.note_read(&statement.access);
         } else {
             txn.note_write(&statement.access, &mut self.predictor);
             txn.note_references(&statement.access);
         }
-        let in_read_phase = txn.home.is_none() && ((reads_only && !predicted) || txn.read_only);
+        let in_read_phase = txn.home.is_none() && ((reads_only && predicted.is_empty()) || txn.read_only);
         txn.pending = Some(Pending::new(op, statement, predicted, before));
         match (in_read_phase, txn.autocommit) {
             (true, true) => self.place_single_read(id, effects),
@@ -991,17 +990,6 @@ fn uncount(counts: &mut BTreeMap<Csn, u32>, position: Csn) {
             counts.remove(&position);
         }
     }
-}
-
-/// The request of a read that is known to be followed by a write of the same items.
-fn in_update_mode(access: &[Access]) -> AccessSet {
-    access
-        .iter()
-        .map(|access| {
-            let mode = if access.mode == Mode::Shared { Mode::Update } else { access.mode };
-            Access::new(access.item.clone(), mode)
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -1054,3 +1054,103 @@ fn a_transaction_of_one_statement_and_a_commit_that_are_given_up_are_over() {
         assert!(!rig.protocol.txns.contains_key(&txn));
     }
 }
+
+fn of_columns(table: u64, keys: &[i64], mode: Mode, columns: &[u16]) -> Access {
+    let equals = keys.iter().map(|key| (ColumnId(1), ValueHash::of_integer(*key)));
+    let columns = columns.iter().map(|column| ColumnId(*column)).collect();
+    Access::of_columns(Item::rows(TableId(table), equals), mode, columns)
+}
+/// A price list: the names and prices of all rows, which `set_stock` does not change.
+fn list_prices() -> Statement {
+    statement(StatementKind::Read, &[of_columns(1, &[], Mode::Shared, &[1, 2, 3])])
+}
+fn set_stock(key: i64) -> Statement {
+    statement(StatementKind::Write, &[of_columns(1, &[key], Mode::NoKeyExclusive, &[4])])
+}
+fn set_price(key: i64) -> Statement {
+    statement(StatementKind::Write, &[of_columns(1, &[key], Mode::NoKeyExclusive, &[3])])
+}
+
+#[test]
+fn a_read_goes_where_the_last_change_of_its_columns_is_applied() {
+    let mut rig = rig();
+    rig.single(T1, set_stock(1));
+    rig.done(T1, OP0, R0);
+    rig.durable(1);
+    rig.effects.clear();
+    rig.single(T2, list_prices());
+    rig.single(T3, read(1));
+    rig.expect(&[execute(T2, OP0, R1, ALONE)]);
+    rig.applied(R1, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1), execute(T3, OP0, R1, ALONE)]);
+}
+
+#[test]
+fn what_was_read_is_not_run_again_when_only_other_columns_changed() {
+    for (write, again) in [(set_stock(7), false), (set_price(7), true)] {
+        let mut rig = rig();
+        rig.begin(T1);
+        rig.statement(T1, OP0, list_prices());
+        rig.done(T1, OP0, R0);
+        rig.single(T2, write);
+        rig.done(T2, OP0, R1);
+        rig.durable(1);
+        rig.applied(R1, 1);
+        rig.effects.clear();
+        rig.statement(T1, OP1, set_stock(8));
+        rig.expect(&[
+            leave(T1, R0),
+            if again {
+                Effect::Revalidate { txn: T1, replica: R1, how: OPEN_HOME }
+            } else {
+                execute(T1, OP1, R0, OPEN_HOME)
+            },
+        ]);
+    }
+}
+
+#[test]
+fn transactions_that_read_prices_of_all_rows_and_change_the_stock_of_different_ones_do_not_wait() {
+    let mut rig = rig();
+    for (txn, key, home) in [(T1, 1, R1), (T2, 2, R0)] {
+        rig.begin(txn);
+        rig.statement(txn, OP0, list_prices());
+        rig.done(txn, OP0, home);
+        rig.effects.clear();
+        rig.statement(txn, OP1, set_stock(key));
+        assert!(matches!(rig.effects[..], [_, Effect::Execute { op: OP1, .. }]), "{:?}", rig.effects);
+    }
+    rig.effects.clear();
+    rig.begin(T3);
+    rig.statement(T3, OP0, set_price(3));
+    rig.expect(&[]);
+    assert!(rig.protocol.locks.waits(T3), "it changes what they have read");
+}
+
+#[test]
+fn of_a_read_only_the_tables_that_are_written_afterwards_are_taken_at_once() {
+    let mut rig = rig();
+    let cart = |key| {
+        let cart = of_columns(2, &[key], Mode::Shared, &[1, 2]);
+        let prices = of_columns(1, &[], Mode::Shared, &[1, 2, 3]);
+        statement(StatementKind::Read, &[cart, prices])
+    };
+    let empty_cart = |key| statement(StatementKind::Write, &[of_columns(2, &[key], Mode::Exclusive, &[])]);
+    rig.begin(T1);
+    rig.statement(T1, OP0, cart(1));
+    rig.done(T1, OP0, R0);
+    rig.statement(T1, OP1, set_stock(1));
+    rig.done(T1, OP1, R1);
+    rig.statement(T1, OP2, empty_cart(1));
+    rig.done(T1, OP2, R1);
+    rig.commit(T1, OpId(3));
+    rig.durable(1);
+    rig.applied(R0, 1);
+    rig.applied(R1, 1);
+    rig.effects.clear();
+    rig.begin(T2);
+    rig.statement(T2, OP0, cart(2));
+    assert!(matches!(rig.effects[..], [Effect::Execute { how: OPEN_HOME, .. }]), "{:?}", rig.effects);
+    let taken = [of_columns(2, &[2], Mode::Update, &[1, 2]), of_columns(1, &[], Mode::Shared, &[1, 2, 3])];
+    assert_eq!(rig.protocol.locks.held(T2), taken);
+}

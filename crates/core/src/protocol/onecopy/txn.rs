@@ -2,16 +2,18 @@
 
 use crate::event::{Begin, Statement, StatementKind};
 use crate::ids::{Csn, OpId, ReplicaId};
-use crate::item::{Access, AccessSet, Mode};
+use crate::item::{Access, AccessSet, Item, Mode, TableId};
 use crate::prediction::{Predictor, Prefix};
 
-use super::{Item, in_update_mode};
+use smallvec::SmallVec;
 
 /// Reads noted one by one for prediction; what a longer transaction reads is not predicted.
 const NOTES_MAX: usize = 64;
 /// Items of a read phase, and rows referred to, kept one by one; beyond it whole tables are kept, which is safe and costs
 /// concurrency.
 const ITEMS_MAX: usize = 1_000;
+
+pub(super) type Tables = SmallVec<[TableId; 2]>;
 
 /// What a transaction waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +63,8 @@ impl State {
 pub(super) struct Pending {
     pub(super) op: OpId,
     pub(super) statement: Statement,
-    pub(super) predicted: bool,
+    /// The tables of which it takes in update mode what it reads.
+    pub(super) predicted: Tables,
     /// How far its transaction had got before.
     pub(super) before: Mark,
     /// How many items its transaction held before it asked for its own.
@@ -89,7 +92,7 @@ impl Mark {
 }
 
 impl Pending {
-    pub(super) fn new(op: OpId, statement: Statement, predicted: bool, before: Mark) -> Pending {
+    pub(super) fn new(op: OpId, statement: Statement, predicted: Tables, before: Mark) -> Pending {
         Pending { op, statement, predicted, before, held_before: 0, begins_schema_change: false, sent: None }
     }
 
@@ -230,9 +233,20 @@ impl Txn {
         if self.home.is_none() {
             self.remember_reads(access);
         }
-        if self.notes.len() < NOTES_MAX {
-            self.notes.push(ReadNote { prefix: self.prefix, access: access.clone(), hit: false });
+        for table in tables(access) {
+            if self.notes.len() < NOTES_MAX {
+                let access = access.iter().filter(|access| access.item.table == table).cloned().collect();
+                self.notes.push(ReadNote { prefix: self.prefix.on(table), access, hit: false });
+            }
         }
+    }
+
+    /// The tables that its next statement, which reads, will be followed by a write of.
+    pub(super) fn predicted(&self, access: &AccessSet, predictor: &Predictor) -> Tables {
+        if self.autocommit || self.read_only {
+            return Tables::new();
+        }
+        tables(access).into_iter().filter(|table| predictor.will_write(self.prefix.on(*table))).collect()
     }
 
     fn remember_reads(&mut self, access: &AccessSet) {
@@ -245,9 +259,8 @@ impl Txn {
     pub(super) fn note_write(&mut self, access: &AccessSet, predictor: &mut Predictor) {
         for note in self.notes.iter_mut().filter(|note| !note.hit) {
             let written = |read: &Access| {
-                access.iter().any(|write| {
-                    write.mode.writes() && write.mode != Mode::Insert && write.item.overlaps(&read.item)
-                })
+                let changes = |write: &&Access| write.mode.writes() && write.mode != Mode::Insert;
+                access.iter().filter(changes).any(|write| write.conflicts(read))
             };
             if note.access.iter().any(written) {
                 note.hit = true;
@@ -273,17 +286,13 @@ impl Txn {
     /// statements, everything that the read phase has read.
     pub(super) fn next_request(&self) -> AccessSet {
         let Some(pending) = &self.pending else { return AccessSet::new() };
-        let own = if pending.predicted {
-            in_update_mode(&pending.statement.access)
-        } else {
-            pending.statement.access.clone()
-        };
+        let own = in_update_mode(&pending.statement.access, &pending.predicted);
         if self.home.is_some() {
             return own;
         }
-        let mut request = own;
-        request.extend(self.reads.iter().cloned());
-        request
+        let read = self.reads.iter().filter(|read| !own.iter().any(|own| own.covers(read)));
+        let read: AccessSet = read.cloned().collect();
+        own.into_iter().chain(read).collect()
     }
 
     /// Whether the loss of this replica takes only the pending statement with it.
@@ -299,6 +308,21 @@ impl Txn {
     pub(super) fn uses(&self, replica: ReplicaId) -> bool {
         self.home == Some(replica) || self.snapshot.is_some_and(|snapshot| snapshot.replica == replica)
     }
+}
+
+fn tables(access: &AccessSet) -> Tables {
+    let mut tables: Tables = access.iter().map(|access| access.item.table).collect();
+    tables.sort_unstable();
+    tables.dedup();
+    tables
+}
+
+/// The request of a read of which what it reads of some tables is known to be written afterwards.
+fn in_update_mode(access: &AccessSet, predicted: &Tables) -> AccessSet {
+    let mut access = access.clone();
+    let read = |access: &&mut Access| access.mode == Mode::Shared && predicted.contains(&access.item.table);
+    access.iter_mut().filter(read).for_each(|access| access.mode = Mode::Update);
+    access
 }
 
 /// Adds an item, or its table when there are many already.

@@ -23,11 +23,15 @@ fn recorded<'a>(profile: &'a crate::perf::Profile, seed: u64) -> Setup<'a> {
 }
 
 fn expect_kept(outcome: &Outcome, level: impl Into<Options>, what: &str) {
+    expect_kept_by_evidence(outcome, level, what, 500);
+}
+
+fn expect_kept_by_evidence(outcome: &Outcome, level: impl Into<Options>, what: &str, write_read: usize) {
     let history = outcome.history.as_ref().expect("it was asked for");
     let report = check(history, level);
     assert!(report.is_valid(), "{what}: {report}");
     // A history that shows nothing keeps every promise.
-    assert!(report.evidence.write_read > 500 && report.evidence.write_write > 50, "{what}: {report}");
+    assert!(report.evidence.write_read > write_read && report.evidence.write_write > 50, "{what}: {report}");
 }
 
 /// What the checker shall demand of a protocol's histories, where there is something that it promises.
@@ -136,7 +140,9 @@ fn histories_of_rows_keep_what_the_protocol_promises() {
     let profile = the_2003();
     for (seed, mix) in MixName::ALL.into_iter().enumerate() {
         let setup = Setup { items: Items::Rows, ..recorded(&profile, seed as u64) };
-        expect_kept(&run_well(&setup, mix, "onecopy"), Level::StrictSerializable, "onecopy");
+        // Few rows and columns that are read have been written.
+        let outcome = run_well(&setup, mix, "onecopy");
+        expect_kept_by_evidence(&outcome, Level::StrictSerializable, "onecopy", 150);
     }
     // Every replica executes: the history is one of tables, the more so since locks are.
     let setup = Setup { items: Items::Rows, ..recorded(&profile, 5) };

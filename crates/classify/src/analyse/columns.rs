@@ -1,0 +1,77 @@
+//! Of which columns an access is: a reader of some does not mind that others change.
+//!
+//! A column that a statement reads is named in it, or meant by a `*`, by the name of its table (which stands for the whole
+//! row), or by NATURAL. So what a statement reads of a table is at most the columns whose names it mentions anywhere; to which
+//! of its tables a name belongs need not be known. Where the text is another one (a view's, a function's), where columns go by
+//! other names, and where tables inherit, all columns are taken.
+
+use super::Analyser;
+use super::expr::is_system_column;
+use super::locks::Assigned;
+use onecopy_core::{ColumnId, ColumnSet};
+use std::collections::BTreeSet;
+
+/// How a text names columns.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mentions {
+    /// Each name with dots, from the left; a `*` is left out.
+    pub paths: BTreeSet<(Vec<String>, Star)>,
+    /// A join is NATURAL.
+    pub natural: bool,
+}
+
+/// Whether a `*` ends a name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Star {
+    Yes,
+    No,
+}
+
+impl Analyser<'_> {
+    /// The columns of a table that a reader may see, which calls it `shown`.
+    pub(super) fn mentioned_columns(&self, table: usize, shown: &str) -> ColumnSet {
+        let Some(mentions) = self.mentions else { return ColumnSet::ALL };
+        let t = self.table(table);
+        if mentions.natural || self.has_relatives(table) || t.row_security || t.rules {
+            return ColumnSet::ALL;
+        }
+        let mut columns = ColumnSet::NONE;
+        for (path, star) in &mentions.paths {
+            let (last, before) = match path.as_slice() {
+                [] => return ColumnSet::ALL,
+                [last] => (last, None),
+                [.., before, last] => (last, Some(before)),
+            };
+            if *star == Star::Yes {
+                if last == shown {
+                    return ColumnSet::ALL;
+                }
+                continue;
+            }
+            match t.column(last) {
+                _ if is_system_column(last) || before.is_none() && last == shown => return ColumnSet::ALL,
+                Some(column) => columns = columns.with(ColumnId(column.number)),
+                // A function of the row.
+                None if before.is_some_and(|before| before == shown) => return ColumnSet::ALL,
+                None => {}
+            }
+        }
+        columns
+    }
+
+    /// The columns of rows that an UPDATE changes.
+    pub(super) fn changed_columns(&self, table: usize, set: &Assigned) -> ColumnSet {
+        let t = self.table(table);
+        if !t.triggers.is_empty() || t.rules || self.has_relatives(table) {
+            return ColumnSet::ALL;
+        }
+        let computed =
+            t.columns.iter().filter(|column| column.generated.is_some()).map(|column| column.number);
+        set.keys().copied().chain(computed).map(ColumnId).collect()
+    }
+
+    /// Whether others inherit from a table, or it from them: they number their columns differently.
+    fn has_relatives(&self, table: usize) -> bool {
+        !self.table(table).parents.is_empty() || !self.catalogue().children(table).is_empty()
+    }
+}
