@@ -3,6 +3,8 @@
 //!
 //! Whatever the grammar knows and this tree does not is `Unknown`, which every analysis must take for anything.
 
+use std::collections::BTreeSet;
+
 /// A possibly qualified name, outermost part first (`schema`, `table`).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Name {
@@ -102,12 +104,29 @@ pub(crate) enum Distinct {
     On(Vec<Expr>),
 }
 
+/// How a statement's text names columns.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mentions {
+    /// Each name with dots, from the left; a `*` is left out.
+    pub paths: BTreeSet<(Vec<String>, Star)>,
+    /// A join is NATURAL.
+    pub natural: bool,
+}
+
+/// Whether a `*` ends a name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Star {
+    Yes,
+    No,
+}
+
 /// A result column, an assignment, or an element of a column list.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Target {
     pub name: Option<String>,
     /// The assignment is to a field or element of the column.
     pub partial: bool,
+    /// What is assigned; if elements are not named by mere literals, a form of that and of what names them.
     pub value: Expr,
 }
 
@@ -139,8 +158,8 @@ pub(crate) enum From {
     },
     Sample {
         table: Box<From>,
+        /// The seed behind REPEATABLE is the last.
         arguments: Vec<Expr>,
-        repeatable: bool,
     },
     Other {
         parts: Vec<Expr>,

@@ -4,13 +4,12 @@
 //! not know, so nothing here uses it: every node is matched by hand, and one that has no arm becomes `Unknown`.
 //! Nesting is bounded, since everything that reads a tree recurses.
 
-use crate::analyse::columns::{Mentions, Star};
 use crate::ast::{
     Alias, AlterCommand, AlterEffect, Body, Call, ClockKind, CommonTable, Copy, CreateTable, Delete, Discard,
     Distinct, Expr, From, Insert, IntoTable, Isolation, JoinKind, Literal, LockStrength, LockWait, Locking,
-    Merge, MergeAction, MergeArm, MergeMatch, Modes, Name, OnConflict, Overriding, Parted, PartedBy, Query,
-    RelationKind, Select, SessionValue, SetValue, Statement, SubqueryKind, Target, Transaction, TypeRef,
-    Update, Utility, Window, With,
+    Mentions, Merge, MergeAction, MergeArm, MergeMatch, Modes, Name, OnConflict, Overriding, Parted,
+    PartedBy, Query, RelationKind, Select, SessionValue, SetValue, Star, Statement, SubqueryKind, Target,
+    Transaction, TypeRef, Update, Utility, Window, With,
 };
 use pg_raw_parse::list::{CastNodeList, NodeList};
 use pg_raw_parse::nodes as pg;
@@ -246,14 +245,38 @@ impl Reader {
     }
 
     fn target(&mut self, target: &pg::ResTarget) -> Read<Target> {
+        let mut value = match target.val() {
+            Node::None => Expr::Default { at: offset(target.location) },
+            value => self.expr(value)?,
+        };
+        let mut subscripts = self.subscripts(target.indirection())?;
+        subscripts.retain(|part| !matches!(part, Expr::Literal { .. } | Expr::Selection { .. }));
+        if !subscripts.is_empty() {
+            value = Expr::Form(std::iter::once(value).chain(subscripts).collect());
+        }
         Ok(Target {
             name: target.name().map(str::to_owned),
             partial: !target.indirection().is_empty(),
-            value: match target.val() {
-                Node::None => Expr::Default { at: offset(target.location) },
-                value => self.expr(value)?,
-            },
+            value,
         })
+    }
+
+    /// What follows a value or a column in brackets and behind dots.
+    fn subscripts(&mut self, indirection: &NodeList) -> Read<Vec<Expr>> {
+        let mut parts = Vec::new();
+        for step in indirection {
+            match step {
+                Node::A_Indices(indices) => {
+                    for index in [indices.lidx(), indices.uidx()] {
+                        parts.extend(self.optional(index)?);
+                    }
+                }
+                Node::String(name) => parts.push(Expr::Selection { name: owned(name.sval()) }),
+                Node::A_Star(_) => {}
+                _ => parts.push(Expr::Unknown),
+            }
+        }
+        Ok(parts)
     }
 
     fn relations(&mut self, list: &NodeList) -> Read<Vec<From>> {
@@ -308,8 +331,11 @@ impl Reader {
                 },
                 Node::RangeTableSample(sample) => From::Sample {
                     table: Box::new(r.relation(sample.relation())?),
-                    arguments: r.list(sample.args())?,
-                    repeatable: !matches!(sample.repeatable(), Node::None),
+                    arguments: r
+                        .list(sample.args())?
+                        .into_iter()
+                        .chain(r.optional(sample.repeatable())?)
+                        .collect(),
                 },
                 Node::RangeTableFunc(table) => {
                     let mut parts = vec![r.expr(table.docexpr())?, r.expr(table.rowexpr())?];
@@ -588,17 +614,7 @@ impl Reader {
             Node::GroupingSet(e) => parts = self.list(e.content())?,
             Node::A_Indirection(e) => {
                 parts.push(self.expr(e.arg())?);
-                for step in e.indirection() {
-                    match step {
-                        Node::A_Indices(indices) => {
-                            parts.push(self.expr(indices.lidx())?);
-                            parts.push(self.expr(indices.uidx())?);
-                        }
-                        Node::String(name) => parts.push(Expr::Selection { name: owned(name.sval()) }),
-                        Node::A_Star(_) => {}
-                        _ => parts.push(Expr::Unknown),
-                    }
-                }
+                parts.extend(self.subscripts(e.indirection())?);
             }
             Node::ResTarget(target) => parts.push(self.expr(target.val())?),
             Node::SortBy(key) => parts.push(self.expr(key.node())?),

@@ -44,8 +44,8 @@ pub enum Effect {
         /// In which block, which starts here: at its home, or in a new snapshot of the read phase.
         how: How,
     },
-    /// End what the transaction has open on a replica without committing it. A write of it that is under way there is
-    /// reported as any other.
+    /// End what the transaction has open on a replica without committing it. What is under way there is still reported, as
+    /// [`Event::Executed`](crate::event::Event::Executed): others may wait for that.
     Leave {
         /// The transaction.
         txn: TxnId,

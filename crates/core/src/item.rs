@@ -237,7 +237,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Whether two transactions cannot hold overlapping items in these modes at once.
+    /// Whether two transactions cannot hold overlapping items in these modes at once, unless they are of different columns:
+    /// see [`Access::conflicts`].
     #[must_use]
     pub fn conflicts(self, other: Mode) -> bool {
         use Mode::{Exclusive, Insert, KeyShared, NoKeyExclusive, Shared, Update};
@@ -317,12 +318,15 @@ impl Access {
 }
 
 /// Whether overlapping items cannot be held so at once: as [`Mode::conflicts`] says, but whoever reads some columns does not
-/// mind that others change. Two that change rows always conflict, since a server locks rows whole.
+/// mind that others change. Two that change rows always conflict, since a server locks rows whole; and so does whoever reads
+/// all columns, whatever changes, since it may have locked the rows there, too.
 #[must_use]
 pub(crate) fn modes_conflict(a: (Mode, ColumnSet), b: (Mode, ColumnSet)) -> bool {
-    let apart =
-        matches!((a.0, b.0), (Mode::Shared, Mode::NoKeyExclusive) | (Mode::NoKeyExclusive, Mode::Shared))
-            && !a.1.overlaps(b.1);
+    let apart = match (a.0, b.0) {
+        (Mode::Shared, Mode::NoKeyExclusive) => a.1 != ColumnSet::ALL && !a.1.overlaps(b.1),
+        (Mode::NoKeyExclusive, Mode::Shared) => b.1 != ColumnSet::ALL && !a.1.overlaps(b.1),
+        _ => false,
+    };
     a.0.conflicts(b.0) && !apart
 }
 

@@ -443,6 +443,11 @@ mod tests {
         assert_eq!(locks.request(T3, &[read_row]), Granting::Granted);
         assert_eq!(locks.held(T3), [sets(&[6])]);
         assert_eq!(locks.request(T3, &[sets(&[5])]), Granting::Waits);
+        // Whoever reads all columns may have locked the row in its server, which a change of none waits for, too.
+        let (touches, locks_it) = (sets(&[]), row(1, Mode::Shared));
+        let mut others = ItemLocks::default();
+        assert_eq!(others.request(T1, std::slice::from_ref(&locks_it)), Granting::Granted);
+        assert_eq!(others.request(T2, std::slice::from_ref(&touches)), Granting::Waits);
         // One of two reads of the same item is given back: the other stays.
         assert_eq!(locks.take_back(T1, 1), [T3]);
         assert_eq!(locks.held(T1), [reads(&[1, 2])]);

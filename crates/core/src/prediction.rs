@@ -1,4 +1,4 @@
-//! Which reads are going to be followed by a write of the same item in their transaction (design 3.2).
+//! Which reads are going to be followed by a write, in their transaction, of what they read of a table (design 3.2).
 //!
 //! A transaction's prefix is the form of its BEGIN and the classes of its statements so far. For each prefix that
 //! ends in a read, and each table read there, we keep a score: up when the transaction went on to write what it had read of
@@ -45,13 +45,13 @@ pub struct Predictor {
 }
 
 impl Predictor {
-    /// Whether the read that ends this prefix should take its items in update mode at once.
+    /// Whether the read that ends this prefix, on a table, should take that table's items in update mode at once.
     #[must_use]
     pub fn will_write(&self, prefix: Prefix) -> bool {
         self.scores.get(&prefix).is_some_and(|score| *score > 0)
     }
 
-    /// The transaction wrote what the read that ends this prefix had read.
+    /// The transaction wrote what the read that ends this prefix had read of its table.
     pub fn hit(&mut self, prefix: Prefix) {
         if self.scores.len() >= PREFIXES_MAX {
             self.scores.clear();

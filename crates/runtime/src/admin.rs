@@ -359,15 +359,23 @@ async fn verify_once(shared: &Arc<Shared>) -> Result<(Table, bool), NotVerified>
     };
     shared.scheduler.handle(Event::Begin(begin));
     shared.scheduler.handle(Event::Statement { txn, op: OpId(0), statement });
-    let granted = tokio::time::timeout(VERIFY_WAIT, mail.next(txn)).await;
+    let granted = tokio::time::timeout(VERIFY_WAIT, mail.next(txn)).await.ok();
     let result =
         match granted {
-            Ok(Directive::Execute { .. }) => snapshots(shared).await,
+            Some(Directive::Execute { .. }) => snapshots(shared).await,
             _ => Err(Failure::new(SqlState::LOCK_NOT_AVAILABLE, "writers did not finish in time; try again")
                 .into()),
         };
     let decided = shared.scheduler.status().decided;
     shared.scheduler.handle(Event::Rollback { txn });
+    // Nothing was executed where it was asked for, and after the rollback nothing more is. A protocol in which every replica
+    // executes waits for each to say so.
+    for directive in granted.into_iter().chain(std::iter::from_fn(|| mail.take(txn))) {
+        if let Directive::Execute { op, replica, .. } = directive {
+            let outcome = onecopy_core::Outcome::Failed;
+            shared.scheduler.handle(Event::Executed { txn, op, replica, outcome, elapsed_ns: 0 });
+        }
+    }
     shared.scheduler.end_txn(txn);
     let (csn, snapshots) = result?;
     let read = side_by_side(snapshots.into_iter().map(|snapshot| async move {

@@ -647,7 +647,11 @@ impl<'a> Analyser<'a> {
             From::Sample { table, arguments, .. } => {
                 self.unreplayable("TABLESAMPLE chooses rows by where they lie");
                 block.walks.extend(arguments.iter().map(|e| (e, scope)));
-                self.open_item(table, scope, block, locks)
+                let first = block.pending.len();
+                let exported = self.open_item(table, scope, block, locks);
+                // A row moves with every change.
+                block.pending[first..].iter_mut().for_each(|sampled| sampled.of = ColumnSet::ALL);
+                exported
             }
             From::Other { parts, types, alias } => {
                 if types.iter().flatten().any(|name| self.shows_oids_as_names(name)) {

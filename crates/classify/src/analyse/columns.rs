@@ -8,24 +8,8 @@
 use super::Analyser;
 use super::expr::is_system_column;
 use super::locks::Assigned;
+use crate::ast::Star;
 use onecopy_core::{ColumnId, ColumnSet};
-use std::collections::BTreeSet;
-
-/// How a text names columns.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Mentions {
-    /// Each name with dots, from the left; a `*` is left out.
-    pub paths: BTreeSet<(Vec<String>, Star)>,
-    /// A join is NATURAL.
-    pub natural: bool,
-}
-
-/// Whether a `*` ends a name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Star {
-    Yes,
-    No,
-}
 
 impl Analyser<'_> {
     /// The columns of a table that a reader may see, which calls it `shown`.
@@ -59,10 +43,11 @@ impl Analyser<'_> {
         columns
     }
 
-    /// The columns of rows that an UPDATE changes.
+    /// The columns of rows that an UPDATE changes. One that is set to what it holds does not change by its value, but may by
+    /// how that is written (1.0 and 1.00), and its row is locked by the server in any case.
     pub(super) fn changed_columns(&self, table: usize, set: &Assigned) -> ColumnSet {
         let t = self.table(table);
-        if !t.triggers.is_empty() || t.rules || self.has_relatives(table) {
+        if self.sets_equal || !t.triggers.is_empty() || t.rules || self.has_relatives(table) {
             return ColumnSet::ALL;
         }
         let computed =

@@ -12,7 +12,7 @@ mod attributes;
 mod block;
 mod casts;
 mod checks;
-pub(crate) mod columns;
+mod columns;
 mod derived;
 mod event_triggers;
 mod expr;
@@ -32,7 +32,7 @@ mod verdict;
 mod write;
 mod zoned;
 
-use crate::ast::{Expr, LockStrength, LockWait, Name, Query, Statement};
+use crate::ast::{Expr, LockStrength, LockWait, Mentions, Name, Query, Statement};
 use crate::catalogue::{Catalogue, Column, Relation, Table};
 use crate::class::{Class, Effects, Given, Guard, Kind, Refusal};
 use crate::copied::CopiedMoments;
@@ -40,7 +40,6 @@ use crate::grammar::{self, ParseError};
 use crate::lexer::{Layout, Normalised, OwnedLayout};
 use crate::template::{ColumnTemplate, ItemTemplate, NullRule, Source, Values};
 use block::{CteEnv, CteId, QueryUse, Scope, ScopeId};
-use columns::Mentions;
 use derived::{Derived, DerivedList};
 use freeze::Edits;
 use onecopy_core::{ColumnSet, Mode, Space, TableId};
@@ -199,6 +198,8 @@ struct Analyser<'a> {
     has_triggers: bool,
     /// What looks like a column calls a function.
     selects_calls: bool,
+    /// A column is set to what it holds, perhaps in another form of the same value.
+    sets_equal: bool,
     /// Why a CHECK need not hold again where rows are shipped.
     varying_check: Option<String>,
     /// CHECKs are evaluated by a text that is executed again: by the same role, and in its place in the order.
@@ -263,6 +264,7 @@ impl<'a> Analyser<'a> {
             written: Vec::new(),
             has_triggers: false,
             selects_calls: false,
+            sets_equal: false,
             varying_check: None,
             checks_by_text: false,
             names_role: false,

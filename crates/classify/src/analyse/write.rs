@@ -61,7 +61,7 @@ impl<'a> Analyser<'a> {
 
     fn insert_into(&mut self, insert: &'a Insert, table: usize, scope: ScopeId, env: Env, top: bool) {
         let t = self.as_named(&insert.table, table);
-        let Some(given) = self.given_columns(insert, t) else {
+        let Some(given) = self.given_columns(insert, t, scope) else {
             // An unknown column is an error; until the server says so, anything may happen.
             self.touch_everything(Mode::Exclusive);
             self.walk_insert(insert, scope, env);
@@ -116,8 +116,14 @@ impl<'a> Analyser<'a> {
     }
 
     /// The columns that an INSERT gives values for, in order; the flag tells an assignment to a part.
-    fn given_columns(&mut self, insert: &'a Insert, table: &'a Table) -> Option<Vec<(&'a Column, bool)>> {
+    fn given_columns(
+        &mut self,
+        insert: &'a Insert,
+        table: &'a Table,
+        scope: ScopeId,
+    ) -> Option<Vec<(&'a Column, bool)>> {
         if !insert.columns.is_empty() {
+            insert.columns.iter().for_each(|target| self.expr(&target.value, At::each(scope)));
             return insert
                 .columns
                 .iter()
@@ -836,6 +842,7 @@ impl<'a> Analyser<'a> {
                             .and_then(|v| self.column_key(v, scope))
                             .is_some_and(|key| key.1 == column.number && self.is_target(key, scope)) =>
                         {
+                            self.sets_equal = true;
                             continue;
                         }
                         _ => None,
@@ -890,11 +897,13 @@ impl<'a> Analyser<'a> {
     }
 
     /// Columns that are set to the very parameter by which the row was found do not change.
-    fn drop_unchanged(&self, known: &Known, assigned: &mut Assigned) {
+    fn drop_unchanged(&mut self, known: &Known, assigned: &mut Assigned) {
+        let all = assigned.len();
         assigned.retain(|column, operand| {
             let (Some(new), Some(Values::One(old))) = (operand, known.get(column)) else { return true };
             !matches!((new.source, old.source), (Source::Param { number: a }, Source::Param { number: b }) if a == b)
         });
+        self.sets_equal |= assigned.len() < all;
     }
 
     /// Runs a change on a table and those that inherit from it.

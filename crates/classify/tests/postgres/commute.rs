@@ -38,6 +38,8 @@ enum Gap {
     Parents,
     /// Of all columns that are read one is forgotten.
     Columns,
+    /// Of all columns that change one is forgotten.
+    Changes,
 }
 
 impl Gap {
@@ -48,18 +50,19 @@ impl Gap {
             Gap::Shared => access.mode == Mode::Shared,
             Gap::NewRows => access.mode == Mode::Insert,
             Gap::Parents => access.mode == Mode::KeyShared,
-            Gap::Columns => false,
+            Gap::Columns | Gap::Changes => false,
         }
     }
 
-    fn columns(self, columns: ColumnSet) -> ColumnSet {
-        let second = ColumnSet::NONE.with(ColumnId(2));
-        match self {
-            Gap::Columns if columns.overlaps(second) => {
-                let kept = (1..64).map(ColumnId).filter(|c| *c != ColumnId(2));
-                kept.filter(|c| columns.overlaps(ColumnSet::NONE.with(*c))).collect()
-            }
-            _ => columns,
+    fn columns(self, access: &Access) -> ColumnSet {
+        let forgets = matches!(
+            (self, access.mode),
+            (Gap::Columns, Mode::Shared) | (Gap::Changes, Mode::NoKeyExclusive)
+        );
+        let has = |c: &ColumnId| access.columns.overlaps(ColumnSet::NONE.with(*c));
+        match forgets {
+            true => (1..64).map(ColumnId).filter(|c| *c != ColumnId(2)).filter(has).collect(),
+            false => access.columns,
         }
     }
 }
@@ -80,7 +83,7 @@ fn a_query_does_not_see_writes_whose_items_it_does_not_touch() {
 fn a_gap_in_the_items_is_found() {
     let Some(server) = TestServer::start() else { return };
     let session = server.create("gaps", "random");
-    for gap in [Gap::Shared, Gap::NewRows, Gap::Columns] {
+    for gap in [Gap::Shared, Gap::NewRows, Gap::Columns, Gap::Changes] {
         assert!(count_seen(&session, READS, 5, gap) > 0, "{gap:?} can be left out unnoticed");
     }
     for gap in [Gap::Keys, Gap::Parents] {
@@ -240,11 +243,5 @@ fn access(catalogue: &Catalogue, sql: &str, gap: Gap) -> Option<AccessSet> {
     let frozen: [FrozenValue; 0] = [];
     let set = class.bind(sql, normalised.layout, &NoParams, &frozen);
     let kept = set.into_iter().filter(|access| !gap.leaves_out(access));
-    Some(
-        kept.map(|access| match access.mode {
-            Mode::Shared => Access { columns: gap.columns(access.columns), ..access },
-            _ => access,
-        })
-        .collect(),
-    )
+    Some(kept.map(|access| Access { columns: gap.columns(&access), ..access }).collect())
 }

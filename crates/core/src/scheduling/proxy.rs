@@ -4,7 +4,7 @@
 //! - lock requests enter the lock queues in the order of their sequence numbers, without a gap;
 //! - a transaction has at most one operation at the database, and none before all its locks are granted, or the versions
 //!   that it waits for are there;
-//! - locks are let go only when the transaction has ended here, versions also when it was released, and what is applied from
+//! - locks are let go only when the transaction has ended here, and no write of it is at the database, versions also when it was released, and what is applied from
 //!   the log has all of them.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -610,7 +610,8 @@ impl Proxy {
         self.advance(txn, effects);
     }
 
-    /// Whatever will never run is dropped: an abort need not wait for its turn.
+    /// Whatever will never run is dropped: an abort need not wait for its turn. But a write that is at the database may still
+    /// take locks there, so everything is kept until it is answered.
     fn on_abort(&mut self, txn: TxnId, tag: Tag, effects: &mut Vec<Effect>) {
         if self.order != Order::Locks {
             self.versioned(txn, &tag.versions);

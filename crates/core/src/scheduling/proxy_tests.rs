@@ -200,7 +200,7 @@ fn s4_8_a_single_read_waits_for_its_sessions_update_that_is_still_on_its_way() {
 // 4.7: aborts.
 
 #[test]
-fn s4_7_an_abort_drops_what_is_queued_and_leaves_what_is_open() {
+fn s4_7_an_abort_drops_what_is_queued_leaves_what_is_open_and_ends_when_its_write_is_answered() {
     let mut rig = rig();
     rig.lock_request(T1, 1, &[(A, WRITE)]);
     rig.hear(Message::Write { txn: T1, op: OP0, tag: Tag::default() });

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use crate::clock::Stopwatch;
-use crate::errors::Failure;
+use crate::errors::{Cancelled, Failure};
 use crate::pool::{Lent, Pool};
 use crate::postgres::connect::{Credentials, CustomNames};
 use crate::record::{Record, Write};
@@ -422,7 +422,17 @@ impl Spread {
         }
         lent.lane.read_under = operation.attire.reads_under;
         lent.lane.customs.add_all(&operation.attire.customs);
-        self.branch(replica).at.lock().executing = Some((operation.op, lent.lane.backend.clone()));
+        {
+            let mut at = self.branch(replica).at.lock();
+            if at.orders.iter().any(|(_, order)| *order == Order::Leave) {
+                // Nobody wants it any more, and a cancel request would come before the statement.
+                if !open {
+                    at.lane = Some(lent);
+                }
+                return Ran::refused(replica, &Cancelled::Client.failure());
+            }
+            at.executing = Some((operation.op, lent.lane.backend.clone()));
+        }
         let mut held = BytesMut::new();
         let held_max = self.shared.limits.held_result_bytes_max;
         let mut watch =

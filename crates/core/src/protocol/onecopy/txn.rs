@@ -7,8 +7,8 @@ use crate::prediction::{Predictor, Prefix};
 
 use smallvec::SmallVec;
 
-/// Reads noted one by one for prediction; what a longer transaction reads is not predicted.
-const NOTES_MAX: usize = 64;
+/// Reads noted for prediction, one by one and table by table; what a longer transaction reads is not predicted.
+const NOTES_MAX: usize = 128;
 /// Items of a read phase, and rows referred to, kept one by one; beyond it whole tables are kept, which is safe and costs
 /// concurrency.
 const ITEMS_MAX: usize = 1_000;
@@ -255,7 +255,7 @@ impl Txn {
         }
     }
 
-    /// A write was asked for: the reads of the same items are the ones that should have been in update mode.
+    /// A write was asked for: the reads that conflict with it are the ones that should have been in update mode.
     pub(super) fn note_write(&mut self, access: &AccessSet, predictor: &mut Predictor) {
         for note in self.notes.iter_mut().filter(|note| !note.hit) {
             let written = |read: &Access| {
