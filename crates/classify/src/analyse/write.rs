@@ -61,8 +61,12 @@ impl<'a> Analyser<'a> {
 
     fn insert_into(&mut self, insert: &'a Insert, table: usize, scope: ScopeId, env: Env, top: bool) {
         let t = self.as_named(&insert.table, table);
-        let Some(given) = self.given_columns(insert, t, scope) else {
-            // An unknown column is an error; until the server says so, anything may happen.
+        let given = match insert.source.as_deref() {
+            Some(query) if has_into(query) => None,
+            _ => self.given_columns(insert, t, scope),
+        };
+        let Some(given) = given else {
+            // An unknown column, or INTO, is an error; until the server says so, anything may happen.
             self.touch_everything(Mode::Exclusive);
             self.walk_insert(insert, scope, env);
             return;
@@ -1423,4 +1427,10 @@ fn constant_default(expr: &Expr, column: &Column) -> Option<Operand> {
         }
         _ => None,
     }
+}
+
+/// Whether a query is, or begins with, a SELECT INTO.
+fn has_into(query: &Query) -> bool {
+    let in_arms = matches!(&query.body, Body::Set { arms, .. } if arms.iter().any(has_into));
+    query.into.is_some() || in_arms
 }
