@@ -376,7 +376,7 @@ mod tests {
         let related = touch(Statement::HomePromo, &[3]);
         let stock = touch(Statement::BuycSetStock, &[3, 9]);
         assert_eq!(how(&stock, object(&related)), None);
-        assert_eq!(how(&stock, object(&touch(Statement::BuycStock, &[9]))), Some((true, true)));
+        assert_eq!(how(&stock, object(&touch(Statement::BuycStock, &[3]))), Some((true, true)));
         let change = touch(Statement::AdmcSetRelated, &[1, 2, 3, 4, 5, 9]);
         assert_eq!(how(&change, object(&related)), Some((false, true)));
     }
