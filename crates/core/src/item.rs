@@ -62,12 +62,6 @@ impl ColumnSet {
     pub fn contains(self, other: ColumnSet) -> bool {
         other.0 & !self.0 == 0
     }
-
-    /// The columns of both.
-    #[must_use]
-    pub fn union(self, other: ColumnSet) -> ColumnSet {
-        ColumnSet(self.0 | other.0)
-    }
 }
 
 impl FromIterator<ColumnId> for ColumnSet {

@@ -4,8 +4,8 @@
 //! - lock requests enter the lock queues in the order of their sequence numbers, without a gap;
 //! - a transaction has at most one operation at the database, and none before all its locks are granted, or the versions
 //!   that it waits for are there;
-//! - locks are let go only when the transaction has ended here, and no write of it is at the database, versions also when it was released, and what is applied from
-//!   the log has all of them.
+//! - locks are let go only when the transaction has ended here and no write of it is at the database, versions also when it
+//!   was released, and what is applied from the log has all of them.
 
 use std::collections::{BTreeMap, VecDeque};
 

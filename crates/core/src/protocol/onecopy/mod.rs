@@ -13,8 +13,8 @@
 //! - two open transactions never hold conflicting items;
 //! - a statement at a home runs only when the home contains the last told commit that conflicts with what it was granted:
 //!   the last writer of each item, and of what it takes exclusively the last one that refers to it by a foreign key;
-//! - a read runs only where `applied >=` the last told writer of what it reads of its items, a read phase only where `applied >=` what
-//!   was told when its first statement arrived and the last told change of a definition;
+//! - a read runs only where `applied >=` the last told writer of what it reads of its items, a read phase only where
+//!   `applied >=` what was told when its first statement arrived and the last told change of a definition;
 //! - items that only an answer shows are held from that answer on, or else before the decision, and then no commit on them
 //!   was missed;
 //! - a replica has at most one run of commits under way, and it starts at `applied + 1`;
