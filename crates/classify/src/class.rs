@@ -8,9 +8,10 @@ use crate::moment_text::{has_clock_word, lacks_offset};
 use crate::name_types::has_number;
 use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
-use crate::template::AccessTemplate;
+use crate::template::{AccessTemplate, RecheckTemplate};
 use crate::value::{Params, string_value};
 use onecopy_core::{Access, AccessSet, ClassId, Space, TableId};
+use std::sync::Arc;
 
 /// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.
 #[derive(Clone, Debug)]
@@ -46,6 +47,7 @@ pub struct Class {
     /// What must be asked at home before it is executed there, under the same items.
     pub guard: Option<Guard>,
     pub(crate) access: AccessTemplate,
+    pub(crate) rechecks: Option<Box<RecheckTemplate>>,
     /// Constants whose values this analysis depended on: the class holds only for equal ones.
     pub(crate) pinned: Pinned,
     /// The placeholder text, byte for byte, against which a cache compares.
@@ -86,6 +88,15 @@ impl Bulk {
             }
         }
     }
+}
+
+/// Foreign keys that are checked again when rows change for a second time in one database transaction.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rechecks {
+    /// The rows that change.
+    pub changed: Arc<[Access]>,
+    /// What they refer to, as it is locked by such a check.
+    pub parents: AccessSet,
 }
 
 /// What kind of statement it is: everything that a driver must tell apart.
@@ -509,6 +520,26 @@ impl Class {
         frozen: &[FrozenValue],
     ) -> AccessSet {
         self.access.bind(sql, layout, params, frozen)
+    }
+
+    /// What an execution with these items locks beside them if its database transaction has changed the same rows before: a
+    /// server then checks foreign keys again whose columns keep their values.
+    pub fn rechecks<P: Params + ?Sized>(
+        &self,
+        access: &[Access],
+        sql: &str,
+        layout: Layout<'_>,
+        params: &P,
+        frozen: &[FrozenValue],
+    ) -> Option<Box<Rechecks>> {
+        let RecheckTemplate { tables, parents } = self.rechecks.as_deref()?;
+        let changes = |access: &&Access| {
+            access.mode.writes()
+                && access.item.space == Space::Rows
+                && (access.item.table == TableId::ALL || tables.contains(&access.item.table))
+        };
+        let changed = access.iter().filter(changes).cloned().collect::<Vec<_>>().into();
+        Some(Box::new(Rechecks { changed, parents: parents.bind(sql, layout, params, frozen) }))
     }
 
     /// How the changes of one execution reach the other replicas: `determinism`, unless a constant or parameter

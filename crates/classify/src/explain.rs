@@ -6,7 +6,7 @@ use crate::catalogue::Catalogue;
 use crate::class::{Class, Determinism, Numbered};
 use crate::lexer::{Scratch, normalise};
 use crate::rewrite::{FrozenKind, Rewrite};
-use crate::template::{ColumnTemplate, Source, Values};
+use crate::template::{AccessTemplate, ColumnTemplate, ItemTemplate, Source, Values};
 use crate::value::{NoParams, string_value};
 use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Space, TableId};
 use std::fmt;
@@ -20,6 +20,8 @@ pub struct Explanation {
     pub access: AccessSet,
     /// The items as text, one line each: mode, table, columns with values.
     pub items: Vec<String>,
+    /// The items that it takes beside them if its transaction has changed the same rows before.
+    pub again: Vec<String>,
     /// How its changes reach the other replicas, with the reason.
     pub determinism: String,
     /// The text that is executed at home, if it is rewritten: frozen values are shown as `<now>`, `<nextval of s>`.
@@ -43,27 +45,15 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
     let class = classify(sql, &normalised, context);
     let layout = normalised.layout;
     let access = class.bind(sql, layout, &NoParams, &[]);
-    let items = class.access.items.iter().map(|item| {
-        let table = table_name(context.catalogue, item.table);
-        let space = match item.space {
-            Space::Rows => String::new(),
-            Space::Schema if item.table != TableId::NAMES => " definition".to_owned(),
-            Space::Schema => String::new(),
-            Space::Key(key) => format!(" key {}", key_name(context.catalogue, item.table, key)),
-        };
-        let columns: Vec<String> = item
-            .columns
+    let shown = |template: &AccessTemplate| -> Vec<String> {
+        template
+            .items
             .iter()
-            .map(|c| {
-                let name = column_name(context.catalogue, item.table, c.column);
-                format!("{name} = {}", values_text(c, sql, &normalised, &class))
-            })
-            .collect();
-        let columns = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
-        let of = columns_text(context.catalogue, item.table, item.of);
-        format!("{:?} {table}{space}{columns}{of}", item.mode)
-    });
-    let items = items.collect();
+            .map(|item| item_text(item, sql, &normalised, &class, context.catalogue))
+            .collect()
+    };
+    let items = shown(&class.access);
+    let again = class.rechecks.as_deref().map(|rechecks| shown(&rechecks.parents)).unwrap_or_default();
     let rewrite = match &class.determinism {
         Determinism::Capture(plan) => &plan.rewrite,
         Determinism::Number(plan) => &plan.capture.rewrite,
@@ -92,6 +82,7 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
     }
     Explanation {
         items,
+        again,
         determinism,
         rewritten,
         before,
@@ -128,6 +119,9 @@ impl fmt::Display for Explanation {
         for (i, item) in self.items.iter().enumerate() {
             writeln!(f, "{}{item}", if i == 0 { "items        " } else { "             " })?;
         }
+        for (i, item) in self.again.iter().enumerate() {
+            writeln!(f, "{}{item}", if i == 0 { "again        " } else { "             " })?;
+        }
         writeln!(f, "changes      {}", self.determinism)?;
         for text in &self.before {
             writeln!(f, "before it    {text}")?;
@@ -148,16 +142,41 @@ impl fmt::Display for Explanation {
     }
 }
 
+/// One item of a class as text: mode, table, columns with what their values come from.
+fn item_text(
+    item: &ItemTemplate,
+    sql: &str,
+    normalised: &crate::lexer::Normalised<'_>,
+    class: &Class,
+    catalogue: &Catalogue,
+) -> String {
+    let columns: Vec<String> = item
+        .columns
+        .iter()
+        .map(|c| {
+            let name = column_name(catalogue, item.table, c.column);
+            format!("{name} = {}", values_text(c, sql, normalised, class))
+        })
+        .collect();
+    let columns = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
+    let (table, space) = (table_name(catalogue, item.table), space_text(catalogue, item.table, item.space));
+    format!("{:?} {table}{space}{columns}{}", item.mode, columns_text(catalogue, item.table, item.of))
+}
+
+fn space_text(catalogue: &Catalogue, table: TableId, space: Space) -> String {
+    match space {
+        Space::Rows => String::new(),
+        Space::Schema if table != TableId::NAMES => " definition".to_owned(),
+        Space::Schema => String::new(),
+        Space::Key(key) => format!(" key {}", key_name(catalogue, table, key)),
+    }
+}
+
 /// One access as text: mode, table, columns with the hashes of their values.
 #[must_use]
 pub fn access_text(catalogue: &Catalogue, access: &Access) -> String {
     let item = &access.item;
-    let space = match item.space {
-        Space::Rows => String::new(),
-        Space::Schema if item.table != TableId::NAMES => " definition".to_owned(),
-        Space::Schema => String::new(),
-        Space::Key(key) => format!(" key {}", key_name(catalogue, item.table, key)),
-    };
+    let space = space_text(catalogue, item.table, item.space);
     let columns: Vec<String> = item
         .equals
         .iter()

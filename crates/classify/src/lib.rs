@@ -50,7 +50,8 @@ pub use cache::{ClassCache, context_key};
 pub use capture::{CaptureColumn, CaptureOp, CapturePlan, CapturedSql, captured_sql};
 pub use catalogue::{Catalogue, CatalogueError, key_id, table_id};
 pub use class::{
-    Bulk, Class, Determinism, Effects, ExecuteArgument, Guard, Kind, NumberPlan, Numbered, Numbering, Refusal,
+    Bulk, Class, Determinism, Effects, ExecuteArgument, Guard, Kind, NumberPlan, Numbered, Numbering,
+    Rechecks, Refusal,
 };
 pub use copied::{CopiedMoments, MomentSearch};
 pub use explain::{Explanation, explain};

@@ -18,6 +18,15 @@ pub(crate) struct AccessTemplate {
     pub param_types: Vec<u32>,
 }
 
+/// What foreign keys lock where they are checked again: see [`crate::Class::rechecks`].
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RecheckTemplate {
+    /// The tables whose rows change and whose foreign keys are meant.
+    pub tables: Vec<TableId>,
+    /// The rows to which they refer.
+    pub parents: AccessTemplate,
+}
+
 /// One item, or several that differ in one column's value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ItemTemplate {
@@ -37,10 +46,17 @@ impl ItemTemplate {
         let item = Item::table(self.table);
         self.space == Space::Rows
             && self.columns.is_empty()
+            && !other.is_reference_beside(self.mode)
             && other.space == Space::Rows
             && other.table == self.table
             && Access::of_columns(item.clone(), self.mode, self.of)
                 .covers(&Access::of_columns(item, other.mode, other.of))
+    }
+
+    /// Whether it is what a foreign key refers to, beside rows that are only read: replicas lock that when they apply the
+    /// change, and they do not read.
+    pub(crate) fn is_reference_beside(&self, mode: Mode) -> bool {
+        self.mode == Mode::KeyShared && mode != Mode::KeyShared && !mode.writes()
     }
 }
 

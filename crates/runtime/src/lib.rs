@@ -31,6 +31,7 @@ mod agent;
 mod ancestry;
 mod annulments;
 mod bulk;
+mod changed;
 mod exclusions;
 mod health;
 mod retention;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use onecopy_core::Access;
+use onecopy_core::{Access, Item, Mode};
 
 use crate::lane::StatementKey;
 
@@ -18,6 +18,7 @@ const KIND_PREPARED: u8 = 2;
 const KIND_COPY: u8 = 3;
 const FLAG_CAPTURED: u8 = 1;
 const FLAG_LASTS: u8 = 2;
+const FLAG_CHANGES: u8 = 4;
 const ROWS_UNKNOWN: u64 = u64::MAX;
 
 /// Names and values of settings. Most writes of a session are made under the same ones.
@@ -49,6 +50,9 @@ pub struct Write {
     pub reach: Option<Arc<[Access]>>,
     /// It cannot affect more than one row. Kept in memory only.
     pub one_row: bool,
+    /// The rows of tables with foreign keys that it changes: where its database transaction has changed one before, the server
+    /// locks what that refers to. The log says only whether there are any.
+    pub changed: Option<Arc<[Access]>>,
 }
 
 /// How a write is done again.
@@ -105,6 +109,11 @@ impl Record {
         !self.writes.iter().any(|write| write.lasts)
     }
 
+    /// The rows of tables with foreign keys that each of its writes changes.
+    pub fn changed(&self) -> impl Iterator<Item = &[Access]> {
+        self.writes.iter().filter_map(|write| write.changed.as_deref())
+    }
+
     pub fn decode(mut body: Bytes) -> Result<Record, BadRecord> {
         if body.is_empty() {
             return Ok(Record::default());
@@ -126,7 +135,7 @@ impl Record {
 impl Write {
     /// A write by itself, of which nothing more is known.
     pub fn new(what: What) -> Write {
-        Write { what, captured: false, lasts: false, rows: None, reach: None, one_row: false }
+        Write { what, captured: false, lasts: false, rows: None, reach: None, one_row: false, changed: None }
     }
 
     /// Whether it may change definitions: its text begins with none of the words that only change rows, or settings.
@@ -165,7 +174,8 @@ impl Write {
             What::Copy { .. } => KIND_COPY,
         };
         out.put_u8(kind);
-        let flags = [(self.captured, FLAG_CAPTURED), (self.lasts, FLAG_LASTS)];
+        let changes = self.changed.is_some();
+        let flags = [(self.captured, FLAG_CAPTURED), (self.lasts, FLAG_LASTS), (changes, FLAG_CHANGES)];
         out.put_u8(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum());
         out.put_u64_le(self.rows.unwrap_or(ROWS_UNKNOWN));
         match &self.what {
@@ -199,7 +209,10 @@ impl Write {
         };
         let rows = (rows != ROWS_UNKNOWN).then_some(rows);
         let (captured, lasts) = (flags & FLAG_CAPTURED != 0, flags & FLAG_LASTS != 0);
-        Ok(Write { captured, lasts, rows, ..Write::new(what) })
+        // Which ones it changes is not known any more.
+        let changed = (flags & FLAG_CHANGES != 0)
+            .then(|| vec![Access::new(Item::everything(), Mode::Exclusive)].into());
+        Ok(Write { captured, lasts, rows, changed, ..Write::new(what) })
     }
 }
 
@@ -259,6 +272,17 @@ mod tests {
     #[test]
     fn what_was_encoded_is_decoded() {
         assert_eq!(Record::decode(record().encode()), Ok(record()));
+    }
+
+    #[test]
+    fn which_rows_change_is_forgotten_but_not_that_some_do() {
+        let row = Access::new(Item::table(onecopy_core::TableId(1)), Mode::NoKeyExclusive);
+        let mut record = record();
+        record.writes[1].changed = Some([row].into());
+        let decoded = Record::decode(record.encode()).unwrap();
+        let changed: Vec<_> = decoded.writes.iter().map(|write| write.changed.as_deref()).collect();
+        let everything = [Access::new(Item::everything(), Mode::Exclusive)];
+        assert_eq!(changed, [None, Some(&everything[..]), None, None]);
     }
 
     #[test]

@@ -112,11 +112,10 @@ impl<'a> Analyser<'a> {
                 self.key_item(table, key, &new);
             }
         }
-        for fk in &t.foreign_keys {
-            if fk.columns.iter().any(|c| set.contains_key(c)) {
-                self.parent_item(fk, &new);
-            }
-        }
+        let (set_anew, kept): (Vec<_>, Vec<_>) =
+            t.foreign_keys.iter().partition(|fk| fk.columns.iter().any(|c| set.contains_key(c)));
+        set_anew.into_iter().for_each(|fk| self.parent_item(fk, &new));
+        self.check_again(table, &kept, &new);
         for (child, fk) in referenced {
             let numbers = self.parent_numbers(table, *child, *fk);
             if numbers.iter().flatten().any(|c| set.contains_key(c)) {
@@ -362,6 +361,30 @@ impl<'a> Analyser<'a> {
                 columns,
                 null: NullRule::Skip,
             });
+        }
+    }
+
+    /// Foreign keys whose columns an UPDATE does not set. Servers check them nevertheless, and lock the rows to which they refer,
+    /// where the same transaction has made or changed the row before (PostgreSQL: `RI_FKey_fk_upd_check_required`). What changes
+    /// by functions or by foreign keys may be that even within one statement.
+    fn check_again(&mut self, table: usize, keys: &[&'a ForeignKey], row: &Known) {
+        if keys.is_empty() {
+            return;
+        }
+        let once = self.nesting == 0 && self.active.is_empty();
+        if !once {
+            keys.iter().for_each(|fk| self.parent_item(fk, row));
+        }
+        let (items, tables) = (std::mem::take(&mut self.items), self.tables.clone());
+        keys.iter().for_each(|fk| self.parent_item(fk, row));
+        let parents = std::mem::replace(&mut self.items, items);
+        self.tables = tables;
+        let unknown = parents.into_iter().filter(|item| !self.rechecked.parents.contains(item));
+        let unknown: Vec<_> = unknown.collect();
+        self.rechecked.parents.extend(unknown);
+        let id = self.item_id(table);
+        if !self.rechecked.tables.contains(&id) {
+            self.rechecked.tables.push(id);
         }
     }
 

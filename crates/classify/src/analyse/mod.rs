@@ -119,6 +119,13 @@ impl Library {
     }
 }
 
+/// Tables of which foreign keys are checked again when a row changes for a second time, and what these refer to.
+#[derive(Default)]
+struct Rechecked {
+    tables: Vec<TableId>,
+    parents: Vec<ItemTemplate>,
+}
+
 /// The normalised text for people: `?` for constants.
 fn shown(text: &[u8]) -> String {
     let readable: Vec<u8> = text.iter().map(|b| if *b < b' ' { b'?' } else { *b }).collect();
@@ -149,6 +156,8 @@ struct Analyser<'a> {
     items: Vec<ItemTemplate>,
     everything: Option<Mode>,
     tables: Vec<TableId>,
+    /// What else it touches if its transaction has changed the same rows before.
+    rechecked: Rechecked,
     /// How the statement names columns, once it is known.
     mentions: Option<&'a Mentions>,
     // Name spaces.
@@ -235,6 +244,7 @@ impl<'a> Analyser<'a> {
             items: Vec::new(),
             everything: None,
             tables: Vec::new(),
+            rechecked: Rechecked::default(),
             mentions: None,
             scopes: Vec::new(),
             ctes: Vec::new(),

@@ -8,7 +8,7 @@ use crate::catalogue::{Column, Table};
 use crate::class::{Bulk, Class, Determinism, Kind, NumberPlan, Pinned, Refusal, all_constants};
 use crate::lexer::{Normalised, hash_bytes};
 use crate::rewrite::{Frozen, Piece, Rewrite, Splice, qualified, quoted};
-use crate::template::{AccessTemplate, ItemTemplate, NullRule, Operand, Source, Values};
+use crate::template::{AccessTemplate, ItemTemplate, NullRule, Operand, RecheckTemplate, Source, Values};
 use onecopy_core::{ClassId, ColumnSet, Mode, Space, TableId};
 
 impl<'a> Analyser<'a> {
@@ -86,6 +86,7 @@ impl<'a> Analyser<'a> {
             });
         }
         let access = self.access(&numbers, defines);
+        let rechecks = self.rechecks(&numbers);
         let is_keyed = self.everything.is_none()
             && !access.items.is_empty()
             && access.items.iter().all(|item| !item.columns.is_empty());
@@ -125,6 +126,7 @@ impl<'a> Analyser<'a> {
             copied_moments: self.copied_moments.take(),
             guard: self.guard.take(),
             access,
+            rechecks,
             pinned: self.pinned(normalised),
             key: normalised.text.into(),
             clock_words: self.clock_words,
@@ -172,7 +174,7 @@ impl<'a> Analyser<'a> {
     fn access(&mut self, numbers: &[Option<u32>], defines: bool) -> AccessTemplate {
         let mut items = std::mem::take(&mut self.items);
         if let Some(mode) = self.everything {
-            items.retain(|item| !mode.covers(item.mode));
+            items.retain(|item| !mode.covers(item.mode) || item.is_reference_beside(mode));
             items.insert(
                 0,
                 ItemTemplate {
@@ -185,6 +187,17 @@ impl<'a> Analyser<'a> {
                 },
             );
         }
+        self.template(items, numbers)
+    }
+
+    /// What foreign keys lock beside the access set where they are checked again.
+    fn rechecks(&mut self, numbers: &[Option<u32>]) -> Option<Box<RecheckTemplate>> {
+        let super::Rechecked { tables, parents } = std::mem::take(&mut self.rechecked);
+        let parents = self.template(parents, numbers);
+        (!tables.is_empty()).then(|| Box::new(RecheckTemplate { tables, parents }))
+    }
+
+    fn template(&mut self, mut items: Vec<ItemTemplate>, numbers: &[Option<u32>]) -> AccessTemplate {
         let renumber = |operand: &mut Operand| {
             if let Source::Frozen(index) = operand.source {
                 // A value that was not frozen after all is not shown.

@@ -46,3 +46,10 @@ CREATE TABLE holder (id int PRIMARY KEY, v int);
 CREATE TABLE held (id int, holder int REFERENCES holder ON DELETE SET NULL) PARTITION BY LIST (holder);
 CREATE TABLE held_1 PARTITION OF held FOR VALUES IN (1);
 CREATE TRIGGER gone AFTER DELETE ON held_1 FOR EACH ROW EXECUTE FUNCTION tell();
+
+-- Foreign keys that a change may leave as they are.
+CREATE TABLE firm (id int PRIMARY KEY);
+CREATE TABLE site (id int PRIMARY KEY);
+CREATE TABLE post (id int PRIMARY KEY, firm int REFERENCES firm ON DELETE SET NULL, site int REFERENCES site, title text);
+CREATE INDEX ON post (site);
+CREATE FUNCTION retitle(i int, t text) RETURNS void LANGUAGE sql AS 'UPDATE post SET title = t WHERE id = i';

@@ -13,6 +13,7 @@ mod cursors;
 mod deferred;
 mod failures;
 mod fetched;
+mod foreign_keys;
 mod functions_of_rows;
 mod messages;
 mod names;

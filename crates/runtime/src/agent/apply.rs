@@ -11,6 +11,7 @@ use onecopy_wire::frontend::build;
 use super::{Agent, ApplyError, quote, quote_identifier};
 use crate::annulments::How;
 use crate::bulk::{self, Form, Forms, Many, Step};
+use crate::changed::Changed;
 use crate::lane::{Lane, LaneError, StatementKey};
 use crate::postgres::progress;
 use crate::record::{Record, What, Write};
@@ -105,6 +106,7 @@ impl Agent {
         let mut units = VecDeque::new();
         let mut group: Vec<(Csn, Arc<Record>)> = Vec::new();
         let mut group_len = 0;
+        let mut changed = Changed::default();
         let mut epoch = 0;
         for csn in from.0..=to.0 {
             let (record, len, decided_in) = self.record(Csn(csn))?;
@@ -117,14 +119,18 @@ impl Agent {
                     .last()
                     .is_none_or(|(_, last)| last.user == record.user && last.settings == record.settings)
                 && group.iter().all(|(_, last)| last.is_sociable())
-                && (group.is_empty() || record.is_sociable());
+                && (group.is_empty() || record.is_sociable())
+                // What a foreign key refers to would be locked, perhaps by a transaction that has its turn later.
+                && !record.changed().any(|rows| changed.meets(rows));
             if !fits && !group.is_empty() {
                 let first = units.is_empty();
                 units.push_back(self.send_group(lane, forms, &group, epoch, first).await?);
                 group.clear();
                 group_len = 0;
+                changed = Changed::default();
             }
             epoch = decided_in;
+            record.changed().for_each(|rows| changed.note(rows));
             group.push((Csn(csn), record));
             group_len += len;
             if lane.output.len() > SEND_LEN {

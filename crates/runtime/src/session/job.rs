@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use onecopy_classify::moment_text::may_keep_moment;
 use onecopy_classify::{
-    Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised,
+    Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised, Rechecks,
 };
-use onecopy_core::{AccessSet, StatementKind};
+use onecopy_core::{Access, AccessSet, StatementKind};
 use onecopy_wire::frontend::Bind;
 
 use super::Session;
@@ -58,6 +58,8 @@ pub(super) struct Aside {
     pub restarts: Vec<(String, String)>,
     /// Whether replicas may execute it together with others of its class.
     pub bulk: Bulk,
+    /// What it locks beside its items if its transaction has changed the same rows before.
+    pub rechecks: Option<Box<Rechecks>>,
     /// It is all of its statement, so that the statement may begin again where nothing of it was executed.
     pub whole: bool,
     /// It is a change of definitions after which what is known of them is still right.
@@ -88,7 +90,12 @@ impl Job {
     pub fn logged(&self, what: What, rows: Option<u64>) -> Write {
         let reach = (self.aside.bulk != Bulk::No).then(|| self.access.as_slice().into());
         let one_row = self.aside.bulk.is_one_row(&self.access);
-        Write { reach, one_row, rows, ..Write::new(what) }
+        Write { reach, one_row, rows, changed: self.changed(), ..Write::new(what) }
+    }
+
+    /// The rows of tables with foreign keys that it changes.
+    pub fn changed(&self) -> Option<Arc<[Access]>> {
+        self.aside.rechecks.as_ref().map(|rechecks| rechecks.changed.clone())
     }
 
     /// Whether its text says that it rather fails than waits for another transaction.
@@ -135,6 +142,7 @@ impl Session {
             Some(portal) => portal
                 .with_params(|params| class.bind(&statement.sql, statement.layout.layout(), params, &frozen)),
         };
+        let rechecks = rechecks(statement, portal, &access, &frozen);
         let capture = match determinism {
             Determinism::Capture(plan) => Some(plan),
             _ => None,
@@ -170,6 +178,7 @@ impl Session {
             aside: Aside {
                 restarts: class.restarts.clone(),
                 bulk: class.bulk,
+                rechecks,
                 whole: true,
                 is_binary,
                 keeps_catalogue: class.kind.keeps_catalogue(),
@@ -217,6 +226,20 @@ impl Request {
             }
             _ => None,
         })
+    }
+}
+
+/// What an execution with these items locks beside them if its transaction has changed the same rows before.
+pub(super) fn rechecks(
+    statement: &Statement,
+    portal: Option<&Portal>,
+    access: &[Access],
+    frozen: &[FrozenValue],
+) -> Option<Box<Rechecks>> {
+    let (class, sql, layout) = (&statement.class, &statement.sql, statement.layout.layout());
+    match portal {
+        None => class.rechecks(access, sql, layout, &NoParams, frozen),
+        Some(portal) => portal.with_params(|params| class.rechecks(access, sql, layout, params, frozen)),
     }
 }
 

@@ -14,7 +14,7 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::captured::captures_binary;
 use super::client::ClientError;
-use super::job::{Aside, Block, Job, Quiet};
+use super::job::{Aside, Block, Job, Quiet, rechecks};
 use super::portals::Portal;
 use super::run::Ran;
 use super::unit::{Answer, Preparation, Request, Step};
@@ -92,7 +92,8 @@ impl Session {
         };
         let blocks = blocks(plan, &frozen, draw);
         let is_binary = portal.is_some_and(|portal| captures_binary(portal, &request));
-        let aside = Aside { blocks, is_binary, ..Aside::default() };
+        let rechecks = rechecks(statement, portal, &access, &[]);
+        let aside = Aside { blocks, is_binary, rechecks, ..Aside::default() };
         let mut job = own_job(statement, request, access, aside);
         job.capture = Some(Box::new(plan.capture.clone()));
         let ran = self.run_job(job).await?;

@@ -163,12 +163,14 @@ impl Session {
         let session = self.id;
         let Some(txn) = self.txn.as_mut() else { return Ok(Ran::Failed) };
         let (id, op) = (txn.id, txn.take_op());
-        let statement = onecopy_core::Statement {
-            class: job.class,
-            kind: job.kind,
-            access: job.access.clone(),
-            last_use: None,
-        };
+        let mut access = job.access.clone();
+        if let Some(rechecks) = &job.aside.rechecks {
+            if txn.changed.meets(&rechecks.changed) {
+                access.extend(rechecks.parents.iter().cloned());
+            }
+            txn.changed.note(&rechecks.changed);
+        }
+        let statement = onecopy_core::Statement { class: job.class, kind: job.kind, access, last_use: None };
         let begin = onecopy_core::Begin {
             txn: id,
             session,
@@ -740,6 +742,7 @@ impl Session {
                 ));
             }
             writes = captured_writes(plan, &captured.rows, formats);
+            writes.iter_mut().for_each(|write| write.changed = job.changed());
         } else if let Some(what) = &job.write {
             let what = match what {
                 What::Copy { sql, .. } => {

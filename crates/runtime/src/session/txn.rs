@@ -5,6 +5,7 @@ use onecopy_core::{OpId, ReplicaId, TxnId};
 use onecopy_wire::sqlstate::SqlState;
 
 use crate::agent::{quote, quote_identifier};
+use crate::changed::Changed;
 use crate::errors::Failure;
 use crate::notifications::Notification;
 use crate::pool::Lent;
@@ -57,6 +58,8 @@ pub struct Txn {
     pub ended_portals: bool,
     pub writes: Vec<Write>,
     pub writes_bytes: usize,
+    /// Rows of tables with foreign keys that it has changed, or has tried to.
+    pub changed: Changed,
     /// Settings that were in force at the first write, then at the last one.
     pub write_settings: Option<[Settings; 2]>,
     /// When constraints are to be checked, as it was said since the last write, each time under these settings: it is part of
@@ -227,6 +230,7 @@ impl Txn {
             ended_portals: false,
             writes: Vec::new(),
             writes_bytes: 0,
+            changed: Changed::default(),
             write_settings: None,
             constraints_set: Vec::new(),
             savepoints: Vec::new(),
