@@ -53,6 +53,12 @@ impl ItemTemplate {
                 .covers(&Access::of_columns(item, other.mode, other.of))
     }
 
+    /// Whether no row can be meant: nothing equals NULL.
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_null = |c: &ColumnTemplate| matches!(&c.values, Values::One(o) if o.source == Source::Null);
+        self.null == NullRule::Skip && self.columns.iter().any(is_null)
+    }
+
     /// Whether it is what a foreign key refers to, beside rows that are only read: replicas lock that when they apply the
     /// change, and they do not read.
     pub(crate) fn is_reference_beside(&self, mode: Mode) -> bool {

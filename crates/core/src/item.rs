@@ -216,9 +216,9 @@ pub(crate) fn columns_differ(a: &[(ColumnId, ValueHash)], b: &[(ColumnId, ValueH
 /// How an item is taken; the order is by strength, but `Update` and `Insert` stand beside each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Mode {
-    /// The row must go on existing under its key: a foreign-key check, FOR KEY SHARE.
+    /// The row must go on existing under its key: a foreign-key check.
     KeyShared,
-    /// The rows are read, or are found not to exist: a SELECT whose transaction will write, FOR SHARE.
+    /// The rows are read, or are found not to exist: a SELECT whose transaction will write, FOR SHARE, FOR KEY SHARE.
     Shared,
     /// The rows are read by somebody who will write them: compatible with readers, not with itself.
     Update,

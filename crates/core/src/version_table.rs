@@ -72,10 +72,11 @@ impl Last {
     }
 
     /// The one that whoever takes it in this mode must find: whose new rows are there first, two that add rows cannot see;
-    /// and readers do not see what changed in other columns.
+    /// readers do not see what changed in other columns, nor does a foreign key see what changed beside keys.
     fn for_mode(&self, mode: Mode, columns: ColumnSet) -> Csn {
         match mode {
             Mode::Insert => self.changed,
+            Mode::KeyShared => self.whole,
             Mode::Shared if columns != ColumnSet::ALL => {
                 let changed = self.by_columns.iter().filter(|(changed, _)| changed.overlaps(columns));
                 changed.map(|(_, csn)| *csn).fold(self.whole, Csn::max)
@@ -280,6 +281,8 @@ mod tests {
             assert_eq!(floor(&versions, item.clone(), &[2, 4]), 2);
         }
         assert_eq!((floor(&versions, rows(1, 1), &[5]), floor(&versions, Item::table(T), &[5])), (0, 3));
+        // A key is where it was.
+        assert_eq!(versions.floor(&[Access::new(rows(1, 1), Mode::KeyShared)]), Csn(0));
         // Whoever writes finds all of it, and so does whoever reads whole rows.
         let floors = [Mode::Shared, Mode::Update, Mode::NoKeyExclusive, Mode::Exclusive]
             .map(|mode| versions.floor(&[Access::new(rows(1, 1), mode)]).0);
@@ -287,6 +290,7 @@ mod tests {
         assert_eq!(versions.floor(&sets(1, &[6])), Csn(2));
         versions.write(Csn(4), &[Access::new(rows(1, 1), Mode::Exclusive)]);
         assert_eq!(floor(&versions, rows(1, 1), &[9]), 4, "it may be gone");
+        assert_eq!(versions.floor(&[Access::new(rows(1, 1), Mode::KeyShared)]), Csn(4));
         versions.write(Csn(5), &[Access::new(Item::table(T), Mode::Insert)]);
         assert_eq!(floor(&versions, rows(1, 1), &[9]), 5, "it may be there now");
     }

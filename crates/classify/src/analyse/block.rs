@@ -1003,6 +1003,7 @@ impl<'a> Analyser<'a> {
             if clause.wait == LockWait::SkipLocked {
                 self.unreplayable("SKIP LOCKED chooses rows by what other sessions hold");
             }
+            self.locks_shared |= matches!(clause.strength, LockStrength::KeyShare | LockStrength::Share);
             let found = (clause.strength, clause.wait);
             self.locking = Some(self.locking.map_or(found, |old| (old.0.max(found.0), old.1.max(found.1))));
         }

@@ -115,7 +115,9 @@ impl<'a> Analyser<'a> {
         let (set_anew, kept): (Vec<_>, Vec<_>) =
             t.foreign_keys.iter().partition(|fk| fk.columns.iter().any(|c| set.contains_key(c)));
         set_anew.into_iter().for_each(|fk| self.parent_item(fk, &new));
-        self.check_again(table, &kept, &new);
+        let columns: Vec<u16> = set.keys().copied().collect();
+        let moves_on = !kept.is_empty() && self.may_move(table, &columns);
+        self.check_again(table, &kept, &new, moves_on);
         for (child, fk) in referenced {
             let numbers = self.parent_numbers(table, *child, *fk);
             if numbers.iter().flatten().any(|c| set.contains_key(c)) {
@@ -323,14 +325,11 @@ impl<'a> Analyser<'a> {
         self.push_item(item);
     }
 
-    /// The row that a foreign key refers to: it must exist and go on existing.
-    fn parent_item(&mut self, fk: &ForeignKey, row: &Known) {
-        let Some(parent) = self.catalogue().table(&fk.parent_schema, &fk.parent) else {
-            self.touch_everything(Mode::Shared);
-            return;
-        };
+    /// The row to which a foreign key refers: its table (partitions as their root), and what is known of it. `None` if there is
+    /// no such table.
+    fn parent_row(&self, fk: &ForeignKey, row: &Known) -> Option<(usize, Known)> {
+        let parent = self.catalogue().table(&fk.parent_schema, &fk.parent)?;
         let root = self.catalogue().partition_root(parent);
-        let Some(index) = self.catalogue().table_index(root) else { return };
         let mut known = Known::new();
         for (own, number) in fk.columns.iter().zip(&fk.parent_columns) {
             let name = parent.column_by_number(*number).map(|c| c.name.as_str());
@@ -339,6 +338,18 @@ impl<'a> Analyser<'a> {
                 known.insert(column.number, values.clone());
             }
         }
+        Some((self.catalogue().table_index(root)?, known))
+    }
+
+    /// The row that a foreign key refers to: it must exist and go on existing.
+    fn parent_item(&mut self, fk: &ForeignKey, row: &Known) {
+        let (Some((index, known)), Some(parent)) =
+            (self.parent_row(fk, row), self.catalogue().table(&fk.parent_schema, &fk.parent))
+        else {
+            self.touch_everything(Mode::Shared);
+            return;
+        };
+        let root = self.table(index);
         let item = self.rows_item(index, &known, Mode::KeyShared, NullRule::Skip);
         self.push_item(item);
         // Whoever creates or frees the key decides whether the parent exists.
@@ -365,26 +376,26 @@ impl<'a> Analyser<'a> {
     }
 
     /// Foreign keys whose columns an UPDATE does not set. Servers check them nevertheless, and lock the rows to which they refer,
-    /// where the same transaction has made or changed the row before (PostgreSQL: `RI_FKey_fk_upd_check_required`). What changes
-    /// by functions or by foreign keys may be that even within one statement.
-    fn check_again(&mut self, table: usize, keys: &[&'a ForeignKey], row: &Known) {
-        if keys.is_empty() {
-            return;
-        }
-        let once = self.nesting == 0 && self.active.is_empty();
-        if !once {
-            keys.iter().for_each(|fk| self.parent_item(fk, row));
-        }
-        let (items, tables) = (std::mem::take(&mut self.items), self.tables.clone());
-        keys.iter().for_each(|fk| self.parent_item(fk, row));
-        let parents = std::mem::replace(&mut self.items, items);
-        self.tables = tables;
-        let unknown = parents.into_iter().filter(|item| !self.rechecked.parents.contains(item));
-        let unknown: Vec<_> = unknown.collect();
-        self.rechecked.parents.extend(unknown);
-        let id = self.item_id(table);
-        if !self.rechecked.tables.contains(&id) {
-            self.rechecked.tables.push(id);
+    /// where the same transaction has changed the row before (PostgreSQL: `RI_FKey_fk_upd_check_required`), and where the row
+    /// moves to another partition, in which it is made anew (`at_once`). What functions or foreign keys change may have been
+    /// changed before by the same statement. Nobody who adds rows there or changes their keys matters: the row is there.
+    fn check_again(&mut self, table: usize, keys: &[&'a ForeignKey], row: &Known, at_once: bool) {
+        for fk in keys {
+            let Some((parent, known)) = self.parent_row(fk, row) else {
+                self.touch_everything(Mode::Shared);
+                continue;
+            };
+            let item = self.rows_item(parent, &known, Mode::KeyShared, NullRule::Skip);
+            if at_once || self.nesting > 0 || !self.active.is_empty() {
+                self.push_item(item.clone());
+            }
+            if !item.is_empty() && !self.rechecked.parents.contains(&item) {
+                self.rechecked.parents.push(item);
+            }
+            let id = self.item_id(table);
+            if !self.rechecked.tables.contains(&id) {
+                self.rechecked.tables.push(id);
+            }
         }
     }
 

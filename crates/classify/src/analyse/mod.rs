@@ -38,7 +38,7 @@ use crate::class::{Class, Effects, Given, Guard, Kind, Refusal};
 use crate::copied::CopiedMoments;
 use crate::grammar::{self, ParseError};
 use crate::lexer::{Layout, Normalised, OwnedLayout};
-use crate::template::{ColumnTemplate, ItemTemplate, NullRule, Source, Values};
+use crate::template::{ItemTemplate, NullRule};
 use block::{CteEnv, CteId, QueryUse, Scope, ScopeId};
 use derived::{Derived, DerivedList};
 use freeze::Edits;
@@ -176,6 +176,8 @@ struct Analyser<'a> {
     unreplayable: Option<String>,
     refusal: Option<Refusal>,
     locking: Option<(LockStrength, LockWait)>,
+    /// Some rows are locked FOR SHARE or FOR KEY SHARE.
+    locks_shared: bool,
     pinned: BTreeSet<u32>,
     pin_all: bool,
     /// What may name a moment by the clock, an object by its number, or a time with time zone without its offset.
@@ -256,6 +258,7 @@ impl<'a> Analyser<'a> {
             unreplayable: None,
             refusal: None,
             locking: None,
+            locks_shared: false,
             pinned: BTreeSet::new(),
             pin_all: false,
             clock_words: Given::default(),
@@ -329,9 +332,7 @@ impl<'a> Analyser<'a> {
     }
 
     fn push_item(&mut self, item: ItemTemplate) {
-        let is_null = |c: &ColumnTemplate| matches!(&c.values, Values::One(o) if o.source == Source::Null);
-        if item.null == NullRule::Skip && item.columns.iter().any(is_null) {
-            // Nothing equals NULL.
+        if item.is_empty() {
             return;
         }
         if !self.tables.contains(&item.table) {

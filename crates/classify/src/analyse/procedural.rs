@@ -244,7 +244,7 @@ impl<'a> Analyser<'a> {
     }
 
     /// Whether a change of columns may move rows to other partitions. What parts them is in every unique key of the table.
-    fn may_move(&self, table: usize, columns: &[u16]) -> bool {
+    pub(super) fn may_move(&self, table: usize, columns: &[u16]) -> bool {
         let t = self.table(table);
         // A computed column parts no rows.
         let moves =

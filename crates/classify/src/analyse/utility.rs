@@ -388,6 +388,7 @@ impl<'a> Analyser<'a> {
             // Nothing runs: the plan depends on statistics, which belong to a replica.
             self.items.clear();
             self.everything = None;
+            self.rechecked = Default::default();
             self.effects.writes = false;
             self.effects.locks_rows = false;
             self.edits = Default::default();

@@ -85,7 +85,14 @@ impl<'a> Analyser<'a> {
                 null: NullRule::Skip,
             });
         }
+        if writes && self.locks_shared {
+            self.lock_against_writers();
+        }
         let access = self.access(&numbers, defines);
+        if let Kind::Ddl { tables, .. } = &kind {
+            // It may write its tables anew.
+            self.rechecked.tables.extend(tables.iter().copied().chain([TableId::ALL]));
+        }
         let rechecks = self.rechecks(&numbers);
         let is_keyed = self.everything.is_none()
             && !access.items.is_empty()
@@ -134,6 +141,16 @@ impl<'a> Analyser<'a> {
             zoned_words: self.zoned_words,
             fallback,
         }
+    }
+
+    /// A statement that changes rows locks others FOR SHARE, as do all that execute it again: so whoever changes those afterwards
+    /// must do so where it has been executed, as if it had changed them. Which items are meant is not told apart.
+    fn lock_against_writers(&mut self) {
+        let read =
+            self.items.iter_mut().filter(|item| item.space == Space::Rows && item.mode == Mode::Shared);
+        read.for_each(|item| (item.mode, item.of) = (Mode::NoKeyExclusive, ColumnSet::ALL));
+        self.everything =
+            self.everything.map(|mode| if mode == Mode::Shared { Mode::NoKeyExclusive } else { mode });
     }
 
     /// Rows that are numbered take more than the capture of a statement's rows.

@@ -15,3 +15,7 @@ CREATE FUNCTION guess(int) RETURNS bool LANGUAGE plpgsql VOLATILE AS 'BEGIN RETU
 CREATE TABLE checked (id int PRIMARY KEY) PARTITION BY LIST (id);
 CREATE TABLE checked_1 PARTITION OF checked FOR VALUES IN (1);
 ALTER TABLE checked_1 ADD CHECK (guess(id));
+
+CREATE TABLE shop (id int PRIMARY KEY);
+CREATE TABLE sold (id int, region int, shop int REFERENCES shop, n int, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+CREATE TABLE sold_1 PARTITION OF sold FOR VALUES IN (1);

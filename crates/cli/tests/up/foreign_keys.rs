@@ -1,4 +1,4 @@
-//! Foreign keys that servers check again where a row is changed for a second time: what they lock then is no item of the statement.
+//! Foreign keys that servers check although their columns keep their values: what they lock then is no item of the statement.
 
 use super::clients::{block_on, connect, home_of};
 use super::three::Three;
@@ -9,12 +9,19 @@ use tokio_postgres::error::SqlState;
 const TABLES: &str = "
     CREATE TABLE shop (id int PRIMARY KEY, name text UNIQUE);
     CREATE TABLE item (id int PRIMARY KEY, shop int NOT NULL REFERENCES shop, price int, stock int);
+    CREATE TABLE piece (id int, region int, shop int REFERENCES shop, PRIMARY KEY (id, region))
+        PARTITION BY LIST (region);
+    CREATE TABLE piece_1 PARTITION OF piece FOR VALUES IN (1);
+    CREATE TABLE piece_2 PARTITION OF piece FOR VALUES IN (2);
     CREATE TABLE other (id int PRIMARY KEY, n int);
     INSERT INTO shop SELECT n, 'shop ' || n FROM generate_series(1, 3) n;
     INSERT INTO item SELECT n, n, 0, 0 FROM generate_series(1, 3) n;
+    INSERT INTO piece VALUES (1, 1, 1);
     INSERT INTO other VALUES (1, 0)";
 
 const RENAME: &str = "UPDATE shop SET name = 'renamed' WHERE id = 1";
+/// It writes the rows anew, which then are those of its transaction.
+const COMPUTE: &str = "ALTER TABLE item ADD total int GENERATED ALWAYS AS (price * stock) STORED";
 
 /// How often a transaction had to wait for another one.
 fn waited(three: &Three) -> u64 {
@@ -22,36 +29,41 @@ fn waited(three: &Three) -> u64 {
 }
 
 #[test]
-fn row_that_is_changed_twice_waits_for_the_row_to_which_it_refers_where_a_circle_is_seen() {
+fn row_whose_keys_are_checked_again_waits_for_the_row_to_which_it_refers_where_a_circle_is_seen() {
     block_on(async {
         let three = Three::start();
         let [one, mut other] = three.clients(2).await.try_into().unwrap();
         one.batch_execute(TABLES).await.unwrap();
-        for change in
-            ["UPDATE item SET stock = stock + 1 WHERE id = 1", "UPDATE item SET stock = 7 WHERE shop = 1"]
-        {
-            one.batch_execute("BEGIN; UPDATE item SET price = price + 1 WHERE id = 1").await.unwrap();
+        let price = "UPDATE item SET price = price + 1 WHERE id = 1";
+        for (before, change) in [
+            (price, "UPDATE item SET stock = stock + 1 WHERE id = 1"),
+            (price, "UPDATE item SET stock = 7 WHERE shop = 1"),
+            (price, "UPDATE piece SET region = 2 WHERE id = 1"),
+            (COMPUTE, "UPDATE item SET stock = 8 WHERE id = 1"),
+        ] {
+            one.batch_execute("BEGIN").await.unwrap();
+            one.batch_execute(before).await.unwrap();
             let renaming = other.transaction().await.unwrap();
             renaming.batch_execute(RENAME).await.unwrap();
-            let before = waited(&three);
-            let again = one.batch_execute(change);
+            let so_far = waited(&three);
             let closes_circle = async {
-                wait_until("it waits", || waited(&three) > before);
+                wait_until("it waits", || waited(&three) > so_far);
                 let refused =
                     renaming.batch_execute("UPDATE item SET price = 9 WHERE id = 1").await.unwrap_err();
-                assert_eq!(refused.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{refused}");
+                assert_eq!(refused.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{change}: {refused}");
                 renaming.rollback().await.unwrap();
             };
-            let (changed, ()) = tokio::join!(again, closes_circle);
+            let (changed, ()) = tokio::join!(one.batch_execute(change), closes_circle);
             changed.unwrap();
             one.batch_execute("COMMIT").await.unwrap();
         }
-        assert_eq!(three.everywhere("SELECT price, stock FROM item WHERE id = 1").await, "2 7");
+        let all = "SELECT i.price, i.stock, i.total, p.region FROM item i JOIN piece p ON p.id = i.id";
+        assert_eq!(three.everywhere(all).await, "3 8 24 2");
     });
 }
 
-/// Two commits change one row, and a replica that is the home of neither has both to apply at once. A transaction there has
-/// locked what the row refers to, and has its turn after them.
+/// Several commits change one row, and a replica that is the home of none of them has all of them to apply at once. A transaction
+/// there has locked what the row refers to, and has its turn after them.
 #[test]
 fn commits_that_change_one_row_do_not_wait_together_for_a_transaction_with_a_later_turn() {
     block_on(async {
@@ -59,15 +71,21 @@ fn commits_that_change_one_row_do_not_wait_together_for_a_transaction_with_a_lat
         let [one, mut other] = three.clients(2).await.try_into().unwrap();
         one.batch_execute(TABLES).await.unwrap();
         let renaming = other.transaction().await.unwrap();
-        let at =
-            away_from_the_others(&three, &one, async { renaming.batch_execute(RENAME).await.unwrap() }).await;
+        let rename = async { renaming.batch_execute(RENAME).await.unwrap() };
+        let at = away_from_the_others(&three, &one, rename).await;
         let mut behind = connect(&three.file.replicas[at].dsn).await;
         let lock = behind.transaction().await.unwrap();
         lock.batch_execute("LOCK TABLE other").await.unwrap();
         // The first waits there for the lock, so that the others come together behind it.
-        for change in ["other SET n = 1", "item SET price = 5", "item SET stock = 6", "item SET price = 7"] {
-            let change = format!("UPDATE {change} WHERE id = 1");
-            let home = home_of(three.dir.path(), async { one.batch_execute(&change).await.unwrap() }).await;
+        for change in [
+            "UPDATE other SET n = 1 WHERE id = 1",
+            "UPDATE item SET price = 5 WHERE id = 1",
+            "UPDATE item SET stock = 6 WHERE id = 1",
+            "UPDATE item SET price = 7 WHERE id = 1",
+            COMPUTE,
+            "UPDATE item SET stock = 8 WHERE id = 1",
+        ] {
+            let home = home_of(three.dir.path(), async { one.batch_execute(change).await.unwrap() }).await;
             assert_ne!(home, at);
         }
         lock.rollback().await.unwrap();
@@ -76,8 +94,8 @@ fn commits_that_change_one_row_do_not_wait_together_for_a_transaction_with_a_lat
         let last = (0..3).map(|of| applied(&three.status(), of)).max().unwrap();
         wait_until("they are applied", || applied(&three.status(), at) >= last);
         renaming.commit().await.unwrap();
-        let all = "SELECT s.name, i.price, i.stock FROM item i JOIN shop s ON s.id = i.shop WHERE i.id = 1";
-        assert_eq!(three.everywhere(all).await, "renamed 7 6");
+        let all = "SELECT s.name, i.price, i.stock, i.total FROM item i JOIN shop s ON s.id = i.shop WHERE i.id = 1";
+        assert_eq!(three.everywhere(all).await, "renamed 7 8 56");
     });
 }
 

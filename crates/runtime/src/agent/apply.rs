@@ -120,8 +120,9 @@ impl Agent {
                     .is_none_or(|(_, last)| last.user == record.user && last.settings == record.settings)
                 && group.iter().all(|(_, last)| last.is_sociable())
                 && (group.is_empty() || record.is_sociable())
-                // What a foreign key refers to would be locked, perhaps by a transaction that has its turn later.
-                && !record.changed().any(|rows| changed.meets(rows));
+                // What a foreign key refers to may be locked by a transaction that has its turn later. Decisions of earlier
+                // processes are here before transactions are.
+                && (decided_in != self.epoch as i64 || !record.changed().any(|rows| changed.meets(rows)));
             if !fits && !group.is_empty() {
                 let first = units.is_empty();
                 units.push_back(self.send_group(lane, forms, &group, epoch, first).await?);

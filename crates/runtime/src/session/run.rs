@@ -742,7 +742,9 @@ impl Session {
                 ));
             }
             writes = captured_writes(plan, &captured.rows, formats);
-            writes.iter_mut().for_each(|write| write.changed = job.changed());
+            if let Some(write) = writes.first_mut() {
+                write.changed = job.changed();
+            }
         } else if let Some(what) = &job.write {
             let what = match what {
                 What::Copy { sql, .. } => {

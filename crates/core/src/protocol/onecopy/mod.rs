@@ -38,7 +38,7 @@ use crate::map::HashMap;
 use crate::effect::{Decision, Effect, How, Refusal};
 use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
-use crate::item::{Access, Item, Mode, Space, TableId};
+use crate::item::{Access, Item, Mode, Space};
 use crate::item_locks::{Granting, ItemLocks};
 use crate::load::Costs;
 use crate::prediction::Predictor;
@@ -68,8 +68,6 @@ pub struct Onecopy {
     costs: Costs,
     predictor: Predictor,
     sequences: Sequences,
-    /// The last reservation of sequence values that was told. It holds no items: only definitions conflict with it.
-    reserved: Csn,
     txns: HashMap<TxnId, Txn>,
     lone_reads: HashMap<TxnId, LoneRead>,
     /// Statements that wait until any replica contains a commit.
@@ -120,7 +118,6 @@ impl Onecopy {
             costs: Costs::default(),
             predictor: Predictor::default(),
             sequences: Sequences::default(),
-            reserved: Csn(0),
             txns: HashMap::default(),
             lone_reads: HashMap::default(),
             awaiting_any: BTreeMap::new(),
@@ -567,14 +564,15 @@ impl Onecopy {
     fn home_floor(&self, accesses: &[Access]) -> Csn {
         let exclusive = accesses.iter().filter(|access| access.mode.conflicts(Mode::KeyShared));
         let referenced = exclusive.map(|access| self.references.last_writer(&access.item)).max();
-        // A change of definitions locks sequences that it drops or restarts: a reservation that its home had still to apply
-        // would wait for it there, and it for its turn after the reservation.
-        let defines = accesses.iter().any(|access| {
+        // Whoever changes definitions or locks a whole table locks out those who only look at it, too, and sequences. What was
+        // told and has still to be applied at its home may do either there, and would wait for it, and it for its turn.
+        let locks_out = accesses.iter().any(|access| {
             access.mode == Mode::Exclusive
-                && (access.item.space == Space::Schema || access.item.table == TableId::ALL)
+                && (access.item.space == Space::Schema || access.item.equals.is_empty())
+                && !matches!(access.item.space, Space::Key(_))
         });
-        let reserved = if defines { self.reserved } else { Csn(0) };
-        self.versions.floor(accesses).max(referenced.unwrap_or_default()).max(reserved)
+        let told = if locks_out { self.decisions.told() } else { Csn(0) };
+        self.versions.floor(accesses).max(referenced.unwrap_or_default()).max(told)
     }
 
     /// Whether a definition has changed since a read phase took its snapshot. What was read there may lie elsewhere now (behind a
@@ -778,7 +776,6 @@ impl Onecopy {
                 }
             }
             if let Some((sequence, _)) = decision.reserved {
-                self.reserved = decision.csn;
                 // Who looks at the sequence itself must see what it was set to.
                 self.versions.write(decision.csn, &[Access::new(Item::table(sequence), Mode::Exclusive)]);
             }

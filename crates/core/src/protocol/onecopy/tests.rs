@@ -614,24 +614,41 @@ impl Rig {
 }
 
 #[test]
-fn a_read_phase_that_waits_for_a_replica_is_not_opened_before_a_definition_that_changed_meanwhile() {
+fn a_read_phase_that_waits_for_a_definition_is_not_opened_before_it() {
     let mut rig = rig();
     rig.single(T1, write(1));
     rig.done(T1, OP0, R0);
+    let change = Access::new(Item::schema(TableId(9)), Mode::Exclusive);
+    rig.single(T3, statement(StatementKind::Schema, &[change]));
     rig.durable(1);
     rig.begin(T2);
     rig.statement(T2, OP0, read(5));
     rig.effects.clear();
-    // Nothing contains commit 1, so the read phase waits, and holds up nobody.
-    let change = Access::new(Item::schema(TableId(9)), Mode::Exclusive);
-    rig.single(T3, statement(StatementKind::Schema, &[change]));
-    rig.expect(&[execute_held(T3, OP0, R1, OPEN_HOME)]);
     rig.done(T3, OP0, R1);
     rig.durable(2);
     rig.applied(R0, 1);
     rig.expect(&[append(T3, 2), acknowledge(T1, OP0, 1), apply(R0, 2, 2)]);
     rig.applied(R0, 2);
     rig.expect(&[acknowledge(T3, OP0, 2), execute(T2, OP0, R0, OPEN_SNAPSHOT)]);
+}
+
+/// Whoever only reads a table, or draws from a sequence, locks it, too, and so does what applies that later.
+#[test]
+fn definitions_change_and_whole_tables_are_locked_where_everything_told_is_applied() {
+    let whole = Access::new(Item::table(TableId(9)), Mode::Exclusive);
+    let definition = Access::new(Item::schema(TableId(9)), Mode::Exclusive);
+    for (kind, access) in [(StatementKind::LockingRead, whole), (StatementKind::Schema, definition)] {
+        let mut rig = rig();
+        rig.single(T1, write(1));
+        rig.done(T1, OP0, R0);
+        rig.durable(1);
+        rig.effects.clear();
+        rig.begin(T2);
+        rig.statement(T2, OP0, statement(kind, &[access]));
+        rig.expect(&[]);
+        rig.applied(R0, 1);
+        rig.expect(&[acknowledge(T1, OP0, 1), execute(T2, OP0, R0, OPEN_HOME)]);
+    }
 }
 
 #[test]
