@@ -27,7 +27,8 @@ use crate::session::client::{Client, ClientError};
 use crate::settings::ClientAuth;
 use crate::standing::Absence;
 
-/// How long VERIFY waits for every replica to reach the last commit.
+/// How long VERIFY waits for writers to finish, for every replica to reach the last commit then, and before that for a replica
+/// that gets no further.
 const VERIFY_WAIT: Duration = Duration::from_secs(60);
 /// How often VERIFY compares while definitions change.
 const VERIFY_ROUNDS: u32 = 5;
@@ -287,6 +288,7 @@ fn served_by(class: &Class, up: &[&str]) -> String {
 /// A snapshot shows rows as they were, but tables as they are, and sequences as well: a definition that has changed on one
 /// of the replicas while they were read, or numbers that were drawn, make them differ. Then they are compared again.
 async fn verify(shared: &Arc<Shared>) -> Result<Table, Failure> {
+    catch_up(shared).await?;
     let mut rounds = 0;
     loop {
         let generation = shared.classifier.generation();
@@ -300,6 +302,33 @@ async fn verify(shared: &Arc<Shared>) -> Result<Table, Failure> {
             });
         }
     }
+}
+
+/// Waits until every replica in service contains what is decided now, as long as it gets further: one may be minutes behind
+/// after a load, and nobody shall be held off for that.
+async fn catch_up(shared: &Arc<Shared>) -> Result<(), Failure> {
+    let csn = shared.scheduler.status().decided;
+    for (pool, settings) in shared.pools.iter().zip(&shared.settings.replicas) {
+        shared.scheduler.want(pool.replica, Csn(csn));
+        let mut reached = 0;
+        let mut deadline = Deadline::after(VERIFY_WAIT);
+        while pool.is_up() {
+            let applied = shared.scheduler.status().replicas[usize::from(pool.replica.0)].applied;
+            if applied >= csn {
+                break;
+            }
+            if applied > reached {
+                (reached, deadline) = (applied, Deadline::after(VERIFY_WAIT));
+            } else if deadline.has_passed() {
+                let message =
+                    format!("replica {} gets no further than commit {applied} of {csn}", settings.name);
+                return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
+                    .hint("SHOW REPLICAS, and pg_stat_activity of its server, say what it waits for."));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    Ok(())
 }
 
 /// Whether replicas may be found equal by another comparison. Whoever waited for writers or replicas in vain is not made to

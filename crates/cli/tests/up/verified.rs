@@ -1,6 +1,6 @@
 //! What `onecopy verify` finds beside rows, and what it offers to do.
 
-use super::clients::{block_on, connect, json, onecopy, rows};
+use super::clients::{block_on, connect, home_of, json, onecopy, rows};
 use super::three::Three;
 use super::wait_until;
 use serde_json::Value;
@@ -214,5 +214,30 @@ fn replica_that_differs_is_taken_out_of_service_by_name_and_stays_out() {
         let error = error.as_db_error().unwrap();
         assert_eq!(error.code().code(), "55000", "{error:?}");
         assert_eq!(rows(&client, "SELECT count(*) FROM t").await, "1");
+    });
+}
+
+/// Somebody else's lock keeps a replica behind. Whoever compares waits for it, and nobody waits for whoever compares.
+#[test]
+fn replica_that_is_behind_is_waited_for_while_clients_write() {
+    block_on(async {
+        let three = Three::start();
+        let client = three.client().await;
+        client.batch_execute("CREATE TABLE a (n int); CREATE TABLE b (n int)").await.unwrap();
+        let begin = async { client.batch_execute("BEGIN; INSERT INTO a VALUES (1)").await.unwrap() };
+        let at = (home_of(three.dir.path(), begin).await + 1) % 3;
+        let mut behind = connect(&three.file.replicas[at].dsn).await;
+        let lock = behind.transaction().await.unwrap();
+        lock.batch_execute("LOCK TABLE a").await.unwrap();
+        client.batch_execute("COMMIT").await.unwrap();
+        let dir = three.dir.path().to_owned();
+        let verified = tokio::task::spawn_blocking(move || json(&dir, &["verify"]));
+        // By then it has asked, and writers were held off if it held them off.
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        client.batch_execute("INSERT INTO b VALUES (1)").await.unwrap();
+        assert!(!verified.is_finished());
+        lock.rollback().await.unwrap();
+        let verified = verified.await.unwrap();
+        assert_eq!(verified["identical"], true, "{verified}");
     });
 }
