@@ -38,7 +38,7 @@ use crate::map::HashMap;
 use crate::effect::{Decision, Effect, How, Refusal};
 use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
-use crate::item::{Access, Item, Mode, Space};
+use crate::item::{Access, Item, Mode};
 use crate::item_locks::{Granting, ItemLocks};
 use crate::load::Costs;
 use crate::prediction::Predictor;
@@ -507,7 +507,11 @@ impl Onecopy {
     }
 
     fn on_items_granted(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let told = self.decisions.told();
         let Some(txn) = self.txns.get_mut(&id) else { return };
+        if let Some(pending) = txn.pending.as_mut().filter(|pending| pending.locks_readers_out()) {
+            pending.floor = told;
+        }
         let change = txn.pending.as_mut().filter(|pending| pending.statement.kind == StatementKind::Schema);
         let Some(pending) = change else { return self.place_at_home(id, effects) };
         if !self.schema_changers.contains(&id) {
@@ -547,7 +551,7 @@ impl Onecopy {
         let Some(txn) = self.txns.get(&id) else { return };
         let Some(pending) = &txn.pending else { return };
         let Some(home) = txn.home else { return self.choose_home(id, effects) };
-        let floor = self.home_floor(&pending.statement.access);
+        let floor = self.home_floor(&pending.statement.access).max(pending.floor);
         if self.replicas.get(home).applied < floor {
             self.counts.freshness_waits += 1;
             self.replicas.get_mut(home).awaiting.entry(floor).or_default().push(id);
@@ -564,15 +568,7 @@ impl Onecopy {
     fn home_floor(&self, accesses: &[Access]) -> Csn {
         let exclusive = accesses.iter().filter(|access| access.mode.conflicts(Mode::KeyShared));
         let referenced = exclusive.map(|access| self.references.last_writer(&access.item)).max();
-        // Whoever changes definitions or locks a whole table locks out those who only look at it, too, and sequences. What was
-        // told and has still to be applied at its home may do either there, and would wait for it, and it for its turn.
-        let locks_out = accesses.iter().any(|access| {
-            access.mode == Mode::Exclusive
-                && (access.item.space == Space::Schema || access.item.equals.is_empty())
-                && !matches!(access.item.space, Space::Key(_))
-        });
-        let told = if locks_out { self.decisions.told() } else { Csn(0) };
-        self.versions.floor(accesses).max(referenced.unwrap_or_default()).max(told)
+        self.versions.floor(accesses).max(referenced.unwrap_or_default())
     }
 
     /// Whether a definition has changed since a read phase took its snapshot. What was read there may lie elsewhere now (behind a
@@ -596,7 +592,9 @@ impl Onecopy {
         if self.reads_by_old_definitions(id) {
             return self.refuse_reads(id, Refusal::DefinitionsChanged, effects);
         }
-        let floor = self.home_floor(self.locks.held(id));
+        let pending = self.txns.get(&id).and_then(|txn| txn.pending.as_ref());
+        let floor = self.home_floor(self.locks.held(id)).max(pending.map_or(Csn(0), |pending| pending.floor));
+        self.want_everywhere(floor, effects);
         let Some(home) =
             self.replicas.for_home(floor, self.versions.forgotten(), self.decisions.told(), self.now)
         else {

@@ -2,7 +2,7 @@
 
 use crate::event::{Begin, Statement, StatementKind};
 use crate::ids::{Csn, OpId, ReplicaId};
-use crate::item::{Access, AccessSet, Item, Mode, TableId};
+use crate::item::{Access, AccessSet, Item, Mode, Space, TableId};
 use crate::prediction::{Predictor, Prefix};
 
 use smallvec::SmallVec;
@@ -73,6 +73,8 @@ pub(super) struct Pending {
     pub(super) begins_schema_change: bool,
     /// Where it was sent, and the time that was expected of it.
     pub(super) sent: Option<(ReplicaId, f64)>,
+    /// What its home must contain, whatever it conflicts with.
+    pub(super) floor: Csn,
 }
 
 /// What a transaction had noted before a statement: if that is withdrawn, the rest is forgotten.
@@ -93,7 +95,28 @@ impl Mark {
 
 impl Pending {
     pub(super) fn new(op: OpId, statement: Statement, predicted: Tables, before: Mark) -> Pending {
-        Pending { op, statement, predicted, before, held_before: 0, begins_schema_change: false, sent: None }
+        Pending {
+            op,
+            statement,
+            predicted,
+            before,
+            held_before: 0,
+            begins_schema_change: false,
+            sent: None,
+            floor: Csn(0),
+        }
+    }
+
+    /// Whether it changes definitions or locks a whole table, and so locks out in a server even who only looks at it, or draws
+    /// from its sequences. What was told when it may run, and has still to be applied at its home, may do either: it would wait
+    /// there, and the transaction for its turn after it. Whoever holds such an item later has its turn later.
+    pub(super) fn locks_readers_out(&self) -> bool {
+        let is_lock = self.statement.kind == StatementKind::LockingRead;
+        self.statement.access.iter().filter(|access| access.mode == Mode::Exclusive).any(|access| {
+            access.item.space == Space::Schema
+                || access.item.table == TableId::ALL
+                || is_lock && access.item.space == Space::Rows && access.item.equals.is_empty()
+        })
     }
 
     pub(super) fn writes(&self) -> bool {
