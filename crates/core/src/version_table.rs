@@ -9,15 +9,10 @@ use crate::map::HashMap;
 use smallvec::SmallVec;
 
 use crate::ids::Csn;
-use crate::item::{
-    Access, ColumnId, ColumnSet, Equals, Item, Mode, Space, TableId, ValueHash, columns_differ,
-};
+use crate::item::{Access, ColumnId, ColumnSet, Equals, Item, Mode, Space, TableId, ValueHash};
 
 type Columns = SmallVec<[ColumnId; 2]>;
 type Values = SmallVec<[ValueHash; 2]>;
-
-/// Beyond this many entries under other columns, the newest of them stands for all: a later floor is always safe.
-const SCAN_MAX: usize = 64;
 
 /// Beyond so many sets of columns, a change of another one counts as one of all columns: a later floor is always safe.
 const COLUMN_SETS_MAX: usize = 8;
@@ -33,11 +28,14 @@ pub struct VersionTable {
     forgotten: Csn,
 }
 
+/// What was written of items that name the same columns.
 #[derive(Debug)]
 struct Group {
     columns: Columns,
     newest: Last,
     writers: HashMap<Values, Last>,
+    /// For each column, if there are several, the last writers of each of its values: for whoever names only some of them.
+    by_column: SmallVec<[HashMap<ValueHash, Last>; 4]>,
 }
 
 /// The last commits that wrote something.
@@ -109,12 +107,10 @@ impl VersionTable {
             let groups = self.spaces.entry((item.table, item.space)).or_default();
             let named: Columns = item.equals.iter().map(|(column, _)| *column).collect();
             let at = groups.iter().position(|group| group.columns == named).unwrap_or_else(|| {
-                groups.push(Group { columns: named, newest: Last::default(), writers: HashMap::default() });
+                groups.push(Group::new(named));
                 groups.len() - 1
             });
-            groups[at].newest.note(csn, *mode, *columns);
-            let values = item.equals.iter().map(|(_, value)| *value).collect();
-            groups[at].writers.entry(values).or_default().note(csn, *mode, *columns);
+            groups[at].note(csn, &item.equals, *mode, *columns);
         }
     }
 
@@ -182,33 +178,62 @@ impl VersionTable {
             return;
         }
         let Some(groups) = self.spaces.get_mut(&(item.table, item.space)) else { return };
-        for group in groups.iter_mut().filter(|group| group.names(&item.equals)) {
-            let values: Values = item.equals.iter().map(|(_, value)| *value).collect();
-            if group.writers.get(&values).is_some_and(|last| last.written == written) {
-                group.writers.remove(&values);
-            }
-        }
+        let same = |group: &&mut Group| group.columns.iter().eq(item.equals.iter().map(|(column, _)| column));
+        groups.iter_mut().filter(same).for_each(|group| group.forget(written, &item.equals));
     }
 }
 
 impl Group {
-    fn names(&self, equals: &Equals) -> bool {
-        self.columns.len() == equals.len() && self.columns.iter().eq(equals.iter().map(|(c, _)| c))
+    fn new(columns: Columns) -> Group {
+        let by_column = match columns.len() {
+            0 | 1 => SmallVec::new(),
+            _ => columns.iter().map(|_| HashMap::default()).collect(),
+        };
+        Group { columns, newest: Last::default(), writers: HashMap::default(), by_column }
     }
 
+    fn note(&mut self, csn: Csn, equals: &Equals, mode: Mode, columns: ColumnSet) {
+        self.newest.note(csn, mode, columns);
+        let values = equals.iter().map(|(_, value)| *value).collect();
+        self.writers.entry(values).or_default().note(csn, mode, columns);
+        for (writers, (_, value)) in self.by_column.iter_mut().zip(equals) {
+            writers.entry(*value).or_default().note(csn, mode, columns);
+        }
+    }
+
+    fn forget(&mut self, written: Csn, equals: &Equals) {
+        let values: Values = equals.iter().map(|(_, value)| *value).collect();
+        if self.writers.get(&values).is_some_and(|last| last.written == written) {
+            self.writers.remove(&values);
+        }
+        for (writers, (_, value)) in self.by_column.iter_mut().zip(equals) {
+            if writers.get(value).is_some_and(|last| last.written == written) {
+                writers.remove(value);
+            }
+        }
+    }
+
+    /// The last writer of an item that overlaps this one, or a later one. If the item names all columns of the group, only one of
+    /// the group's items can overlap it. If it names some, whoever overlaps it has its value in each of them.
     fn last(&self, equals: &Equals, mode: Mode, columns: ColumnSet) -> Csn {
-        if self.names(equals) {
-            let values: Values = equals.iter().map(|(_, value)| *value).collect();
-            return self.writers.get(&values).map_or(Csn(0), |last| last.for_mode(mode, columns));
+        if self.writers.is_empty() {
+            return Csn(0);
         }
-        if self.writers.len() > SCAN_MAX || equals.is_empty() {
-            return if self.writers.is_empty() { Csn(0) } else { self.newest.for_mode(mode, columns) };
+        let of = |last: Option<&Last>| last.map_or(Csn(0), |last| last.for_mode(mode, columns));
+        let named = |column: &ColumnId| {
+            let at = equals.binary_search_by_key(column, |(column, _)| *column).ok()?;
+            Some(equals[at].1)
+        };
+        let values: SmallVec<[Option<ValueHash>; 4]> = self.columns.iter().map(named).collect();
+        let all: Option<Values> = values.iter().copied().collect();
+        if let Some(all) = all {
+            return of(self.writers.get(&all));
         }
-        let overlapping = self.writers.iter().filter(|(values, _)| {
-            let theirs: Equals = self.columns.iter().copied().zip(values.iter().copied()).collect();
-            !columns_differ(&theirs, equals)
-        });
-        overlapping.map(|(_, last)| last.for_mode(mode, columns)).max().unwrap_or_default()
+        let by_value = |(writers, value): (&HashMap<ValueHash, Last>, &Option<ValueHash>)| {
+            value.map(|value| of(writers.get(&value)))
+        };
+        let least = self.by_column.iter().zip(&values).filter_map(by_value).min();
+        least.unwrap_or_else(|| self.newest.for_mode(mode, columns))
     }
 }
 
@@ -262,6 +287,87 @@ mod tests {
         versions.write(Csn(5), &access(table(), Mode::Insert));
         assert_eq!(versions.floor(&access(rows(1, 2), Mode::Insert)), Csn(4));
         assert_eq!(versions.last_writer(&rows(1, 2)), Csn(5));
+    }
+
+    #[test]
+    fn items_that_name_some_of_the_columns_meet_those_that_have_their_values() {
+        let mut versions = VersionTable::default();
+        let item = |equals: &[(u16, i64)]| {
+            let equals = equals.iter().map(|(column, v)| (ColumnId(*column), ValueHash::of_integer(*v)));
+            Item::rows(T, equals)
+        };
+        for n in 1..=200 {
+            let row = item(&[(1, n), (2, n % 10), (3, -n)]);
+            versions.write(Csn(n as u64), &[Access::new(row, Mode::Insert)]);
+        }
+        let last = |versions: &VersionTable, equals: &[(u16, i64)]| versions.last_writer(&item(equals)).0;
+        assert_eq!(last(&versions, &[(1, 7), (2, 7), (3, -7)]), 7);
+        assert_eq!(
+            (last(&versions, &[(1, 7)]), last(&versions, &[(3, -9)]), last(&versions, &[(2, 3)])),
+            (7, 9, 193)
+        );
+        // It has the one value, and not the other.
+        assert_eq!((last(&versions, &[(1, 7), (2, 3)]), last(&versions, &[(1, 7), (2, 3), (3, 0)])), (7, 0));
+        assert_eq!((last(&versions, &[(1, 500)]), last(&versions, &[(1, 7), (4, 1)])), (0, 7));
+        assert_eq!((last(&versions, &[]), last(&versions, &[(4, 1)])), (200, 200), "any row may be meant");
+        // One column is named by the writer, and more by the reader.
+        versions.write(Csn(201), &[Access::new(item(&[(2, 3)]), Mode::Exclusive)]);
+        assert_eq!((last(&versions, &[(1, 7), (2, 3)]), last(&versions, &[(1, 7), (2, 7)])), (201, 7));
+        versions.forget(Csn(193));
+        assert_eq!((last(&versions, &[(1, 7), (2, 7)]), last(&versions, &[(2, 3)])), (0, 201));
+        assert_eq!(
+            (last(&versions, &[(2, 4)]), last(&versions, &[(1, 7)])),
+            (194, 201),
+            "it may have been changed"
+        );
+        versions.forget(Csn(201));
+        assert!(versions.is_empty());
+        assert_eq!(last(&versions, &[(1, 200)]), 0);
+    }
+
+    #[test]
+    fn no_writer_is_missed_that_must_be_found() {
+        let mut drawn = 0;
+        let mut draw = |below: u64| {
+            drawn += 1;
+            ValueHash::of_integer(drawn).0 % below
+        };
+        let mut random = |modes: &[Mode]| {
+            let columns: Vec<u16> = (1..=3).filter(|_| draw(2) == 0).collect();
+            let equals = columns.into_iter().map(|c| (ColumnId(c), ValueHash::of_integer(draw(4) as i64)));
+            let item = Item::rows(T, equals.collect::<Vec<_>>());
+            let of = (4..=6).filter(|_| draw(2) == 0).map(ColumnId).collect();
+            Access::of_columns(item, modes[draw(modes.len() as u64) as usize], of)
+        };
+        let must_find = |access: &Access, written: &Access| {
+            access.item.overlaps(&written.item)
+                && match (access.mode, written.mode) {
+                    (Mode::Insert, written) => written != Mode::Insert,
+                    (Mode::KeyShared, written) => written != Mode::NoKeyExclusive,
+                    (Mode::Shared, Mode::NoKeyExclusive) => access.columns.overlaps(written.columns),
+                    _ => true,
+                }
+        };
+        let (mut versions, mut written) = (VersionTable::default(), Vec::new());
+        for csn in 1..=400 {
+            let write = random(&[Mode::Insert, Mode::NoKeyExclusive, Mode::Exclusive]);
+            versions.write(Csn(csn), std::slice::from_ref(&write));
+            written.push((Csn(csn), write));
+            if csn % 50 == 0 {
+                let forgotten = Csn(csn - 30);
+                versions.forget(forgotten);
+                written.retain(|(csn, _)| *csn > forgotten);
+            }
+            for _ in 0..20 {
+                let access = random(&[Mode::KeyShared, Mode::Shared, Mode::Insert, Mode::NoKeyExclusive]);
+                let last = written.iter().rev().find(|(_, write)| must_find(&access, write));
+                let floor = versions.floor(std::slice::from_ref(&access));
+                assert!(
+                    last.is_none_or(|(csn, _)| *csn <= floor),
+                    "{access:?} finds {floor:?} and not {last:?}"
+                );
+            }
+        }
     }
 
     #[test]
