@@ -102,14 +102,19 @@ fn commits_that_change_one_row_do_not_wait_together_for_a_transaction_with_a_lat
 /// Executes a transaction's first statement while the replica on which transactions find their homes has so much to do that
 /// it finds another one: which one.
 async fn away_from_the_others(three: &Three, others: &Client, execute: impl Future<Output = ()>) -> usize {
-    let long = "SELECT pg_sleep(0.5) FROM other WHERE id = 1 FOR UPDATE";
+    let long = "SELECT pg_sleep(0.1) FROM other WHERE id = 1 FOR UPDATE";
     // What it costs is learned.
     let usual = home_of(three.dir.path(), async { others.batch_execute(long).await.unwrap() }).await;
+    let mut behind = connect(&three.file.replicas[usual].dsn).await;
+    let lock = behind.transaction().await.unwrap();
+    lock.batch_execute("LOCK TABLE other").await.unwrap();
     let (slept, at) = tokio::join!(others.batch_execute(long), async {
-        wait_until("it is executed", || {
+        wait_until("it is sent", || {
             three.status()["replicas"][usual]["outstanding_ms"].as_f64().unwrap() > 0.0
         });
-        home_of(three.dir.path(), execute).await
+        let at = home_of(three.dir.path(), execute).await;
+        lock.rollback().await.unwrap();
+        at
     });
     slept.unwrap();
     assert_ne!(at, usual);
