@@ -325,7 +325,8 @@ async fn catch_up(shared: &Arc<Shared>) -> Result<(), Failure> {
                 return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
                     .hint("SHOW REPLICAS, and pg_stat_activity of its server, say what it waits for."));
             }
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            // Each look at the status holds the scheduler up a little, perhaps for minutes.
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
     Ok(())

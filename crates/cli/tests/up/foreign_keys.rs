@@ -107,6 +107,7 @@ async fn away_from_the_others(three: &Three, others: &Client, execute: impl Futu
     let usual = home_of(three.dir.path(), async { others.batch_execute(long).await.unwrap() }).await;
     let mut behind = connect(&three.file.replicas[usual].dsn).await;
     let lock = behind.transaction().await.unwrap();
+    // There it is not done with the next one before the other statement has found its home.
     lock.batch_execute("LOCK TABLE other").await.unwrap();
     let (slept, at) = tokio::join!(others.batch_execute(long), async {
         wait_until("it is sent", || {

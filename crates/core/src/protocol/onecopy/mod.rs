@@ -12,7 +12,8 @@
 //! - `applied <= told <= decided` for every replica's `applied`;
 //! - two open transactions never hold conflicting items;
 //! - a statement at a home runs only when the home contains the last told commit that conflicts with what it was granted:
-//!   the last writer of each item, and of what it takes exclusively the last one that refers to it by a foreign key;
+//!   the last writer of each item, and of what it takes exclusively the last one that refers to it by a foreign key; one that
+//!   changes definitions or locks a whole table, only when it contains all that was told when its items were granted;
 //! - a read runs only where `applied >=` the last told writer of what it reads of its items, a read phase only where
 //!   `applied >=` what was told when its first statement arrived and the last told change of a definition;
 //! - items that only an answer shows are held from that answer on, or else before the decision, and then no commit on them
@@ -594,10 +595,11 @@ impl Onecopy {
         }
         let pending = self.txns.get(&id).and_then(|txn| txn.pending.as_ref());
         let floor = self.home_floor(self.locks.held(id)).max(pending.map_or(Csn(0), |pending| pending.floor));
-        self.want_everywhere(floor, effects);
         let Some(home) =
             self.replicas.for_home(floor, self.versions.forgotten(), self.decisions.told(), self.now)
         else {
+            // Where there is one, the others go on lingering: most transactions need what only their home has applied yet.
+            self.want_everywhere(floor, effects);
             return self.await_any(id, floor);
         };
         let Some(txn) = self.txns.get_mut(&id) else { return };

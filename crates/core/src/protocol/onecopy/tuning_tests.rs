@@ -281,6 +281,15 @@ fn a_read_that_could_not_use_a_lingering_replica_ends_its_lingering() {
 }
 
 #[test]
+fn a_write_that_finds_a_home_leaves_the_others_to_their_lingering() {
+    let mut rig = rig(|_| {});
+    rig.commit_at_r0(1);
+    rig.effects.clear();
+    assert_eq!(rig.place(2, StatementKind::Write, 1), R0);
+    assert_eq!(rig.applies(), []);
+}
+
+#[test]
 fn whoever_waits_outside_for_a_lingering_replica_ends_its_lingering() {
     let mut rig = rig(|_| {});
     rig.commit_at_r0(1);
