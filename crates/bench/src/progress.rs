@@ -5,8 +5,9 @@
 //! rows up carelessly becomes slower with every commit, for as long as somebody leaves a transaction open.
 //!
 //! [`run`] starts a server of its own, opens a REPEATABLE READ snapshot on it and then does nothing but the bookkeeping
-//! of a number of commits, pipelined as a replica's agent does. It reports the rate of each tenth, and with it the CPU
-//! time that the server process spent, which other load on the machine does not disturb.
+//! of a number of commits, pipelined as a replica's agent does. It reports the rate of each tenth, and the CPU time that
+//! the server process spent. A machine's own speed changes in the minutes that this takes, so the last tenth is not compared
+//! with the first one of the same server: a second server does its first tenth meanwhile, and the two take turns.
 
 use std::fmt;
 use std::fs;
@@ -18,12 +19,16 @@ use bytes::{Buf, BytesMut};
 use onecopy_cluster::{Options as ServerOptions, Server};
 use postgres_protocol::message::frontend;
 use serde::Serialize;
+use tokio_postgres::Client;
 
+use crate::compare::Spread;
 use crate::connection::Target;
 use crate::{Error, Result};
 
 /// How many parts are reported, each with a rate of its own.
 const PARTS: u64 = 10;
+/// In how many turns the last part of one server and the first one of another alternate.
+const TURNS: u64 = 25;
 /// Database transactions sent before the first answer is read: small enough for the sockets to hold their answers.
 const PIPELINE: usize = 128;
 
@@ -76,28 +81,33 @@ pub struct Report {
     pub snapshot: bool,
     /// The tenths, in order.
     pub parts: Vec<Part>,
+    /// The turns of the last tenth, each with one of another server's first tenth.
+    pub turns: Vec<Turn>,
     /// Rows that the server can see no more but may not remove, at the end: as it estimates them.
     pub dead_rows: i64,
 }
 
+/// Two measurements, one right after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Turn {
+    /// Some of a server's first commits.
+    pub first: Part,
+    /// Some of another server's last ones.
+    pub last: Part,
+}
+
 impl Report {
-    /// The last tenth's rate as a share of the first one's.
+    /// The rate of last commits as a share of that of first ones, over all turns.
     #[must_use]
-    pub fn last_to_first(&self) -> f64 {
-        self.ratio(|part| part.per_second)
+    pub fn last_to_first(&self) -> Option<Spread> {
+        Spread::of(self.turns.iter().map(|turn| turn.last.per_second / turn.first.per_second))
     }
 
-    /// The first tenth's CPU time a commit as a share of the last one's: the same ratio without other load.
+    /// The CPU time of a first commit as a share of that of a last one, all turns together: a clock tick is too long for one.
     #[must_use]
     pub fn last_to_first_by_cpu(&self) -> f64 {
-        1.0 / self.ratio(|part| part.cpu_us)
-    }
-
-    fn ratio(&self, of: impl Fn(&Part) -> f64) -> f64 {
-        match (self.parts.first(), self.parts.last()) {
-            (Some(first), Some(last)) => of(last) / of(first),
-            _ => f64::NAN,
-        }
+        let total = |part: fn(&Turn) -> Part| self.turns.iter().map(|turn| part(turn).cpu_us).sum::<f64>();
+        total(|turn| turn.first) / total(|turn| turn.last)
     }
 }
 
@@ -115,11 +125,12 @@ impl fmt::Display for Report {
         for part in &self.parts {
             writeln!(f, "{part}")?;
         }
+        let Some(rate) = self.last_to_first() else { return Ok(()) };
+        let (turns, by_cpu) = (self.turns.len(), self.last_to_first_by_cpu());
         write!(
             f,
-            "last tenth to first: {:.3} by rate, {:.3} by CPU time",
-            self.last_to_first(),
-            self.last_to_first_by_cpu()
+            "the last tenth in {turns} turns with the first one of another server: {:.3} of its rate ({:.3} to {:.3}), by CPU time {by_cpu:.3}",
+            rate.median, rate.low, rate.high
         )
     }
 }
@@ -129,80 +140,149 @@ impl fmt::Display for Report {
 /// # Errors
 /// If a server cannot be started, or refuses what it is asked.
 pub async fn run(options: &Options) -> Result<Report> {
-    if options.group == 0 || options.commits < PARTS * options.group {
+    let commits_min = PARTS * TURNS * options.group;
+    if options.group == 0 || options.commits < commits_min {
         let why = format!(
-            "{} commits in groups of {} are too few to compare tenths",
-            options.commits, options.group
+            "{} commits in groups of {} are too few to compare tenths in {TURNS} turns: ask for {} at least",
+            options.commits,
+            options.group,
+            commits_min.max(PARTS * TURNS)
         );
         return Err(Error::Option(why));
     }
-    let server = Server::temporary(&ServerOptions::replica())
-        .map_err(|error| Error::program("start a server", error.to_string()))?;
-    let target = Target::parse(&server.dsn())?;
-    let database = |doing: &'static str| Error::database(doing);
-    let client = target.connect().await?;
-    client.batch_execute(&(options.statements.create)()).await.map_err(database("create the bookkeeping"))?;
-    let holder = target.connect().await?;
-    if options.snapshot {
-        let hold = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM onecopy.progress";
-        holder.batch_execute(hold).await.map_err(database("hold a snapshot"))?;
-    }
-    let options = options.clone();
-    let (port, user) = (server.port(), server.superuser().to_owned());
+    let (old, new) = (Bookkept::start(options).await?, Bookkept::start(options).await?);
+    let lanes = (old.lane(options)?, new.lane(options)?);
     let inner = options.clone();
-    let parts = tokio::task::spawn_blocking(move || measure(&inner, port, &user))
+    let (parts, turns) = tokio::task::spawn_blocking(move || measure(&inner, lanes))
         .await
         .map_err(|panic| Error::program("benchmark", panic.to_string()))??;
-    let newest = client
-        .query_one("SELECT max(csn) FROM onecopy.progress", &[])
-        .await
-        .map_err(database("read the newest commit"))?;
-    let (newest, expected) = (newest.get::<_, i64>(0), options.commits / options.group * options.group);
-    if u64::try_from(newest).ok() != Some(expected) {
-        return Err(Error::program("benchmark", format!("the newest commit is {newest}, not {expected}")));
-    }
-    client.batch_execute("SELECT pg_stat_force_next_flush()").await.map_err(database("flush statistics"))?;
-    let dead =
-        "SELECT n_dead_tup FROM pg_stat_user_tables WHERE schemaname = 'onecopy' AND relname = 'progress'";
-    let dead = client.query_one(dead, &[]).await.map_err(database("count dead rows"))?;
-    Ok(Report { group: options.group, snapshot: options.snapshot, parts, dead_rows: dead.get(0) })
+    let units = options.commits / options.group;
+    new.expect(units / PARTS * options.group).await?;
+    old.expect(units * options.group).await?;
+    let dead_rows = old.dead_rows().await?;
+    Ok(Report { group: options.group, snapshot: options.snapshot, parts, turns, dead_rows })
 }
 
-fn measure(options: &Options, port: u16, user: &str) -> Result<Vec<Part>> {
-    let mut lane = Lane::connect(port, user)?;
-    lane.prepare("begin", "BEGIN")?;
-    lane.prepare("advance", options.statements.advance)?;
-    lane.prepare("commit", "COMMIT")?;
-    let units = options.commits / options.group;
-    let (mut parts, mut done, mut pruned) = (Vec::new(), 0, 0);
-    for part in 1..=PARTS {
-        let end = units * part / PARTS;
-        let (first, began, cpu) = (done, Instant::now(), lane.cpu());
-        while done < end {
-            let units = (end - done).min(PIPELINE as u64);
-            for unit in done..done + units {
-                lane.put_unit(unit * options.group, (unit + 1) * options.group)?;
-            }
-            lane.run(units)?;
-            done += units;
-            let newest = done * options.group;
-            if newest >= pruned + options.statements.prune_every {
-                lane.simple(&(options.statements.prune)(pruned, newest))?;
-                pruned = newest;
-            }
+/// A server with the bookkeeping, and nothing else.
+struct Bookkept {
+    server: Server,
+    client: Client,
+    /// Holds the snapshot, if there is to be one.
+    _holder: Client,
+}
+
+impl Bookkept {
+    async fn start(options: &Options) -> Result<Bookkept> {
+        let server = Server::temporary(&ServerOptions::replica())
+            .map_err(|error| Error::program("start a server", error.to_string()))?;
+        let target = Target::parse(&server.dsn())?;
+        let client = target.connect().await?;
+        client
+            .batch_execute(&(options.statements.create)())
+            .await
+            .map_err(Error::database("create the bookkeeping"))?;
+        let holder = target.connect().await?;
+        if options.snapshot {
+            let hold = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM onecopy.progress";
+            holder.batch_execute(hold).await.map_err(Error::database("hold a snapshot"))?;
         }
-        let commits = ((done - first) * options.group) as f64;
-        let part = Part {
-            commits: done * options.group,
-            per_second: commits / began.elapsed().as_secs_f64(),
-            cpu_us: lane.cpu().saturating_sub(cpu).as_secs_f64() * 1e6 / commits,
-        };
-        if let Some(on_part) = options.on_part {
-            on_part(&part);
-        }
-        parts.push(part);
+        Ok(Bookkept { server, client, _holder: holder })
     }
-    Ok(parts)
+
+    fn lane(&self, options: &Options) -> Result<Marks> {
+        let mut lane = Lane::connect(self.server.port(), self.server.superuser())?;
+        lane.prepare("begin", "BEGIN")?;
+        lane.prepare("advance", options.statements.advance)?;
+        lane.prepare("commit", "COMMIT")?;
+        Ok(Marks { lane, group: options.group, statements: options.statements, done: 0, pruned: 0 })
+    }
+
+    /// Fails unless that is the newest commit.
+    async fn expect(&self, expected: u64) -> Result<()> {
+        let newest = self
+            .client
+            .query_one("SELECT max(csn) FROM onecopy.progress", &[])
+            .await
+            .map_err(Error::database("read the newest commit"))?
+            .get::<_, i64>(0);
+        if u64::try_from(newest).ok() == Some(expected) {
+            return Ok(());
+        }
+        Err(Error::program("benchmark", format!("the newest commit is {newest}, not {expected}")))
+    }
+
+    async fn dead_rows(&self) -> Result<i64> {
+        let flush = "SELECT pg_stat_force_next_flush()";
+        self.client.batch_execute(flush).await.map_err(Error::database("flush statistics"))?;
+        let dead = "SELECT n_dead_tup FROM pg_stat_user_tables
+                    WHERE schemaname = 'onecopy' AND relname = 'progress'";
+        let row = self.client.query_one(dead, &[]).await.map_err(Error::database("count dead rows"))?;
+        Ok(row.get(0))
+    }
+}
+
+fn measure(options: &Options, (mut old, mut new): (Marks, Marks)) -> Result<(Vec<Part>, Vec<Turn>)> {
+    let units = options.commits / options.group;
+    let tell = |part: &Part| {
+        if let Some(on_part) = options.on_part {
+            on_part(part);
+        }
+    };
+    let mut parts = Vec::new();
+    for part in 1..PARTS {
+        parts.push(old.advance(units * part / PARTS)?);
+        parts.last().into_iter().for_each(tell);
+    }
+    let (begun, last, first) = (old.done, units - old.done, units / PARTS);
+    let mut turns = Vec::new();
+    for turn in 1..=TURNS {
+        let last = old.advance(begun + last * turn / TURNS)?;
+        let first = new.advance(first * turn / TURNS)?;
+        turns.push(Turn { first, last });
+    }
+    let count = turns.len() as f64;
+    let seconds = turns.iter().map(|turn| 1.0 / turn.last.per_second).sum::<f64>();
+    let cpu_us = turns.iter().map(|turn| turn.last.cpu_us).sum::<f64>() / count;
+    parts.push(Part { commits: old.done * options.group, per_second: count / seconds, cpu_us });
+    parts.last().into_iter().for_each(tell);
+    Ok((parts, turns))
+}
+
+/// The bookkeeping of one commit after the other.
+struct Marks {
+    lane: Lane,
+    group: u64,
+    statements: Statements,
+    /// Database transactions so far.
+    done: u64,
+    /// Up to which commit there is nothing left to delete.
+    pruned: u64,
+}
+
+impl Marks {
+    /// Goes on up to so many database transactions in all.
+    fn advance(&mut self, end: u64) -> Result<Part> {
+        let (first, began, cpu) = (self.done, Instant::now(), self.lane.cpu());
+        while self.done < end {
+            let units = (end - self.done).min(PIPELINE as u64);
+            for unit in self.done..self.done + units {
+                self.lane.put_unit(unit * self.group, (unit + 1) * self.group)?;
+            }
+            self.lane.run(units)?;
+            self.done += units;
+            let newest = self.done * self.group;
+            if newest >= self.pruned + self.statements.prune_every {
+                self.lane.simple(&(self.statements.prune)(self.pruned, newest))?;
+                self.pruned = newest;
+            }
+        }
+        let commits = ((self.done - first) * self.group) as f64;
+        Ok(Part {
+            commits: self.done * self.group,
+            per_second: commits / began.elapsed().as_secs_f64(),
+            cpu_us: self.lane.cpu().saturating_sub(cpu).as_secs_f64() * 1e6 / commits,
+        })
+    }
 }
 
 /// A connection that sends several transactions before it reads the first answer.

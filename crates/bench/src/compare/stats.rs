@@ -18,7 +18,7 @@ pub struct Spread {
 impl Spread {
     /// Of any measurements; `None` without any. With fewer than six, no two of them hold the median with 95 %, and the
     /// interval is all of them.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         values.sort_by(f64::total_cmp);
         let count = values.len();

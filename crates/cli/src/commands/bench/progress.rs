@@ -8,7 +8,8 @@ use onecopy_runtime::bookkeeping;
 
 /// Measure the bookkeeping of commits on a replica while somebody holds a snapshot open there.
 ///
-/// A server of its own is started, and does nothing else. Prints the rate of each tenth.
+/// A server of its own is started, and does nothing else. Prints the rate of each tenth; the last one takes turns with the first
+/// one of a second server, and they are compared.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// How many commits.
