@@ -107,48 +107,48 @@ pub struct Experiment {
     pub conflict_percent: u32,
     /// When decisions are durable.
     pub durability: Durability,
-    /// Whether databases serve first come, first served instead of sharing their CPUs.
-    pub queued: bool,
+    /// Whether databases share their CPUs among all statements instead of serving first come, first served.
+    pub shared: bool,
     /// Whether `onecopy` counts conflicts on whole tables instead of rows; the other systems always do.
     pub on_tables: bool,
-    /// Whether the bookstore's carts lie in the tables of the orders.
-    pub eight_tables: bool,
+    /// Whether the bookstore's carts lie in tables of their own instead of those of the orders.
+    pub ten_tables: bool,
 }
 
 /// In what clusters differ from what is decided on, to see how much depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variation {
-    /// Databases serve first come, first served.
-    Queued,
+    /// Databases share their CPUs among all statements.
+    Shared,
     /// Decisions are durable at once, without a disk.
     Memory,
-    /// The bookstore's carts lie in the tables of the orders.
-    EightTables,
+    /// The bookstore's carts lie in tables of their own.
+    TenTables,
 }
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 3] = [Variation::Queued, Variation::Memory, Variation::EightTables];
+    pub const ALL: [Variation; 3] = [Variation::Shared, Variation::Memory, Variation::TenTables];
 
     /// As it is asked for.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Variation::Queued => "queued",
+            Variation::Shared => "shared",
             Variation::Memory => "memory",
-            Variation::EightTables => "eight-tables",
+            Variation::TenTables => "ten-tables",
         }
     }
 
     /// Changes an experiment; one that is about the very thing stays as it is.
     pub fn apply(self, experiment: &mut Experiment) {
         match self {
-            Variation::Queued => experiment.queued = true,
+            Variation::Shared => experiment.shared = true,
             Variation::Memory if experiment.durability == Durability::Disk => {
                 experiment.durability = Durability::Memory;
             }
             Variation::Memory => {}
-            Variation::EightTables => experiment.eight_tables = experiment.mix.bookstore().is_some(),
+            Variation::TenTables => experiment.ten_tables = experiment.mix.bookstore().is_some(),
         }
     }
 }
@@ -170,9 +170,9 @@ impl Experiment {
             speed: 1,
             conflict_percent: 100,
             durability: Durability::default(),
-            queued: false,
+            shared: false,
             on_tables: false,
-            eight_tables: false,
+            ten_tables: false,
         })
     }
 
@@ -185,7 +185,7 @@ impl Experiment {
     }
 
     pub(crate) fn discipline(&self) -> Discipline {
-        if self.queued { Discipline::Queued } else { Discipline::Shared }
+        if self.shared { Discipline::Shared } else { Discipline::Queued }
     }
 
     pub(crate) fn durability(&self) -> perf::Durability {
@@ -211,14 +211,14 @@ impl Experiment {
             Durability::Disk => {}
             Durability::Replicated(count) => parts.push(format!("{count} schedulers")),
         }
-        if self.queued {
-            parts.push("first come, first served".to_owned());
+        if self.shared {
+            parts.push("CPUs shared".to_owned());
         }
         if self.on_tables {
             parts.push("on whole tables".to_owned());
         }
-        if self.eight_tables {
-            parts.push("carts among the orders".to_owned());
+        if self.ten_tables {
+            parts.push("carts in tables of their own".to_owned());
         }
         parts.join(", ")
     }
@@ -353,15 +353,15 @@ mod tests {
             speed: 4,
             conflict_percent: 1,
             durability: Durability::Replicated(3),
-            queued: true,
+            shared: true,
             on_tables: true,
-            eight_tables: true,
+            ten_tables: true,
             ..plain
         };
         assert_eq!(
             special.to_string(),
-            "tpcw shopping, eager, 8 databases, databases 4 times as fast, 1 % of the conflicts, 3 schedulers, first \
-             come, first served, on whole tables, carts among the orders"
+            "tpcw shopping, eager, 8 databases, databases 4 times as fast, 1 % of the conflicts, 3 schedulers, CPUs \
+             shared, on whole tables, carts in tables of their own"
         );
     }
 

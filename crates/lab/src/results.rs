@@ -70,9 +70,9 @@ struct Key {
     conflict_percent: u32,
     /// Schedulers that know of a decision; 0 if it is on no disk.
     schedulers: u8,
-    queued: bool,
+    shared: bool,
     on_tables: bool,
-    eight_tables: bool,
+    ten_tables: bool,
     warm_up_s: u64,
     measured_s: u64,
     build: String,
@@ -155,9 +155,9 @@ impl Key {
             speed,
             conflict_percent,
             durability,
-            queued,
+            shared,
             on_tables,
-            eight_tables,
+            ten_tables,
         } = *experiment;
         let Common { warm_up_s, measured_s, ref build } = *common;
         Key {
@@ -171,9 +171,9 @@ impl Key {
                 Durability::Disk => 1,
                 Durability::Replicated(count) => count,
             },
-            queued,
+            shared,
             on_tables,
-            eight_tables,
+            ten_tables,
             warm_up_s,
             measured_s,
             build: build.clone(),
@@ -193,9 +193,9 @@ impl Key {
             speed: self.speed,
             conflict_percent: self.conflict_percent,
             durability,
-            queued: self.queued,
+            shared: self.shared,
             on_tables: self.on_tables,
-            eight_tables: self.eight_tables,
+            ten_tables: self.ten_tables,
             ..Experiment::new(mix, &self.system, self.databases).ok()?
         })
     }
@@ -216,9 +216,9 @@ mod tests {
             speed: 2,
             conflict_percent: 1,
             durability: Durability::Replicated(2),
-            queued: true,
+            shared: true,
             on_tables: true,
-            eight_tables: true,
+            ten_tables: true,
             ..of("onecopy", 4)
         };
         drop(open(&effort, "a"));

@@ -127,11 +127,11 @@ impl Loaded {
         }
     }
 
-    /// A copy that a run may change; with carts in the tables of the orders, if that is wanted.
-    fn copy(&self, eight_tables: bool) -> Box<dyn Workload> {
+    /// A copy that a run may change; with carts in tables of their own, if that is wanted.
+    fn copy(&self, ten_tables: bool) -> Box<dyn Workload> {
         match self {
-            Loaded::Bookstore(site) if eight_tables => Box::new(site.clone().of_eight_tables()),
-            Loaded::Bookstore(site) => Box::new(site.clone()),
+            Loaded::Bookstore(site) if ten_tables => Box::new(site.clone()),
+            Loaded::Bookstore(site) => Box::new(site.clone().of_eight_tables()),
             Loaded::Auction(site) => Box::new(site.clone()),
             Loaded::Board(site) => Box::new(site.clone()),
         }
@@ -209,7 +209,7 @@ impl Lab<'_> {
             }
             let probe = |effort: &Effort, users: u32| {
                 let setup = setup(experiment, effort, &site.profile, seed, users);
-                measure(experiment, &setup, site.loaded.copy(experiment.eight_tables).as_mut())
+                measure(experiment, &setup, site.loaded.copy(experiment.ten_tables).as_mut())
             };
             let peak = match self.effort.coarse() {
                 None => {

@@ -1,14 +1,14 @@
 //! How fast the performance driver is: virtual against real time, for one cluster and mix.
 //!
-//! `cargo run --release -p onecopy-sim --example measure_perf -- [protocol [mix [replicas [users [check]]]]]`; with `check`
-//! the run's history is recorded and judged.
+//! `cargo run --release -p onecopy-sim --example measure_perf -- [protocol [mix [replicas [users [discipline
+//! [check]]]]]]`; the discipline of CPUs is `queued` or `shared`; with `check` the run's history is recorded and judged.
 
 use std::time::Instant;
 
 use onecopy_core::Csn;
 use onecopy_core::protocol::apart_by_name;
 use onecopy_sim::check::{Level, check};
-use onecopy_sim::perf::{Bookstore, Items, Profile, Setup, Users, run};
+use onecopy_sim::perf::{Bookstore, Discipline, Items, Profile, Setup, Users, Workload, run};
 use onecopy_workload::tpcw::{MixName, Scale};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,10 +21,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let profile = Profile::named("2003", "tpcw").ok_or("the profile is missing")?;
     // The papers' systems lock declared tables; onecopy is told nothing and counts on rows.
     let items = if name == "onecopy" { Items::Rows } else { Items::DeclaredTables };
-    let history = argument(4, "") == "check";
-    let setup = Setup { items, history, ..Setup::new(&profile, replicas, Users::Closed(users)) };
+    let discipline = if argument(4, "queued") == "shared" { Discipline::Shared } else { Discipline::Queued };
+    let history = argument(5, "") == "check";
+    let setup = Setup { items, discipline, history, ..Setup::new(&profile, replicas, Users::Closed(users)) };
     let filled = Instant::now();
-    let mut bookstore = Bookstore::new(mix, Scale::new(100_000, 100)?);
+    let mut bookstore = Bookstore::new(mix, Scale::new(100_000, 100)?).of_eight_tables();
     println!("filled the bookstore in {:.2} s", filled.elapsed().as_secs_f64());
 
     let started = Instant::now();
@@ -49,6 +50,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         statements.execution_ns as f64 / 1e6 / statements.count.max(1) as f64,
         statements.waiting_ns() as f64 / 1e6 / statements.count.max(1) as f64
     );
+    let mut waits: Vec<_> = measured.by_statement.iter().zip(&bookstore.catalogue().statements).collect();
+    waits.sort_by_key(|(time, _)| std::cmp::Reverse(time.waiting_ns()));
+    for (time, statement) in waits.into_iter().take(8) {
+        let ms = |ns: u64| ns as f64 / 1e6 / time.count.max(1) as f64;
+        println!(
+            "    {:<28} {:>8} times, {:>8.1} ms executing, {:>8.1} ms waiting",
+            statement.id,
+            time.count,
+            ms(time.execution_ns),
+            ms(time.waiting_ns())
+        );
+    }
     println!("  replicas: {:.3} reading, {:.3} writing, {:.3} idle", time.read, time.write, time.idle);
     println!("  {:?}", measured.messages);
     println!("  faults: {:?}, refused: {:?}", outcome.faults, measured.refused);

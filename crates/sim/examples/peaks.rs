@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let protocols = argument(6, &SELECTABLE.join(","));
 
     let profile = Profile::named("2003", "tpcw").ok_or("the profile is missing")?;
-    let bookstore = Bookstore::new(mix, Scale::new(100_000, 100)?);
+    let bookstore = Bookstore::new(mix, Scale::new(100_000, 100)?).of_eight_tables();
     let setup = |replicas: u16, users: u32, seed: u64, items: Items| Setup {
         seed,
         items,
@@ -83,6 +83,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             time.idle,
             peak.probes.len(),
         );
+        if seeds == 1 {
+            let probes = peak.probes.iter().map(|(users, throughput)| format!("{users}: {throughput:.1}"));
+            println!("    {}", probes.collect::<Vec<_>>().join(", "));
+        }
     }
     Ok(())
 }

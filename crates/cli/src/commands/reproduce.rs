@@ -34,8 +34,8 @@ pub struct Args {
     /// Seeds of each experiment [default: 5, or 1 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Ask the same of clusters that differ: databases that serve first come, first served (queued), decisions without a disk
-    /// (memory), carts in the tables of the orders (eight-tables). May be given more than once.
+    /// Ask the same of clusters that differ: databases that share their CPUs among all statements (shared), decisions without a
+    /// disk (memory), carts in tables of their own (ten-tables). May be given more than once.
     #[arg(long, value_name = "HOW", value_parser = variation)]
     vary: Vec<Variation>,
     /// Threads [default: one for each core]

@@ -261,7 +261,7 @@ mod tests {
         for (claim, question) in questions() {
             let mut experiments = BTreeSet::new();
             question.varied(&Variation::ALL).experiments(&mut experiments);
-            let is_so = |one: &Experiment| one.queued && one.eight_tables == one.mix.bookstore().is_some();
+            let is_so = |one: &Experiment| one.shared && one.ten_tables == one.mix.bookstore().is_some();
             assert!(experiments.iter().all(is_so), "{}", claim.id);
         }
     }

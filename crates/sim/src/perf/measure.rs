@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use onecopy_workload::InteractionId;
+use onecopy_workload::{InteractionId, StatementId};
 
 use super::server::Busy;
 
@@ -23,6 +23,8 @@ pub struct Measured {
     pub response: Distribution,
     /// Statements.
     pub statements: QueryTime,
+    /// The same by statement, by their place in the catalogue.
+    pub by_statement: Vec<QueryTime>,
     /// Commits.
     pub commits: QueryTime,
     /// CPU time of each replica.
@@ -141,13 +143,20 @@ pub struct ReplicaTime {
 }
 
 impl Measured {
-    pub(super) fn new(window_ns: u64, interactions: usize, replicas: usize, cpus: u32) -> Measured {
+    /// Of so many kinds of interactions and statements.
+    pub(super) fn new(
+        window_ns: u64,
+        [interactions, statements]: [usize; 2],
+        replicas: usize,
+        cpus: u32,
+    ) -> Measured {
         Measured {
             window_ns,
             interactions: vec![0; interactions],
             in_progress: [vec![0; interactions], vec![0; interactions]],
             response: Distribution::default(),
             statements: QueryTime::default(),
+            by_statement: vec![QueryTime::default(); statements],
             commits: QueryTime::default(),
             replicas: vec![Busy::default(); replicas],
             cpus,
@@ -161,6 +170,12 @@ impl Measured {
     pub(super) fn interaction(&mut self, id: InteractionId, response_ns: u64) {
         self.interactions[usize::from(id.0)] += 1;
         self.response.add(response_ns);
+    }
+
+    /// A statement was answered, so long after it had arrived.
+    pub(super) fn statement(&mut self, id: StatementId, total_ns: u64, ran: Ran, network_ns: u64) {
+        self.statements.add(total_ns, ran, network_ns);
+        self.by_statement[usize::from(id.0)].add(total_ns, ran, network_ns);
     }
 
     /// Interactions a second.
@@ -208,7 +223,7 @@ mod tests {
     #[test]
     fn a_run_in_which_one_kind_piles_up_is_not_steady() {
         let steady = |before: [u64; 2], after: [u64; 2]| {
-            let mut measured = Measured::new(1, 2, 1, 1);
+            let mut measured = Measured::new(1, [2, 1], 1, 1);
             measured.interactions = vec![900, 100];
             measured.in_progress = [before.to_vec(), after.to_vec()];
             measured.is_steady()
@@ -221,7 +236,7 @@ mod tests {
 
     #[test]
     fn figures_are_means_over_time_and_replicas() {
-        let mut measured = Measured::new(2_000_000_000, 2, 2, 2);
+        let mut measured = Measured::new(2_000_000_000, [2, 1], 2, 2);
         measured.interaction(InteractionId(1), 3_000_000);
         measured.interaction(InteractionId(1), 1_000_000);
         measured.replicas[0] = Busy { read_ns: 4_000_000_000, write_ns: 0 };

@@ -223,7 +223,7 @@ impl<'a> Simulation<'a> {
         let alone = protocol.statements() == Statements::Alone;
         debug_assert!(everywhere || protocol.position() == Position::Prefix);
         let server = || Server::new(setup.cpus, setup.discipline);
-        let interactions = catalogue.interactions.len();
+        let kinds = [catalogue.interactions.len(), catalogue.statements.len()];
         Ok(Simulation {
             setup,
             workload,
@@ -243,8 +243,8 @@ impl<'a> Simulation<'a> {
             own: (everywhere && setup.history).then(|| Own::new(replicas, classes.tables)),
             shared: Shared::default(),
             recorder: setup.history.then(Recorder::default),
-            measured: Measured::new(setup.measured_ns, interactions, replicas, setup.cpus),
-            in_progress: vec![0; interactions],
+            measured: Measured::new(setup.measured_ns, kinds, replicas, setup.cpus),
+            in_progress: vec![0; kinds[0]],
             faults: Vec::new(),
             items,
             classes,
@@ -307,8 +307,8 @@ impl<'a> Simulation<'a> {
         for replica in &mut self.replicas {
             replica.server.take_busy(now);
         }
-        let (interactions, replicas) = (self.measured.interactions.len(), self.replicas.len());
-        self.measured = Measured::new(self.setup.measured_ns, interactions, replicas, self.setup.cpus);
+        let kinds = [self.measured.interactions.len(), self.measured.by_statement.len()];
+        self.measured = Measured::new(self.setup.measured_ns, kinds, self.replicas.len(), self.setup.cpus);
         self.measured.in_progress[0].clone_from(&self.in_progress);
     }
 

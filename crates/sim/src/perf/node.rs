@@ -236,16 +236,15 @@ impl Simulation<'_> {
         if let (Some(recorder), Some(entry), Some(seen)) = (&mut self.recorder, open.entry, &asked.seen) {
             recorder.statement(entry, asked.touches(&self.classes), seen, asked.version);
         }
-        let (arrived, autocommit) = (open.arrived, open.autocommit);
-        if autocommit {
-            let at = self.close(txn, from, Answer::Done, Status::Committed);
-            self.measured.statements.add(at.since_ns(arrived), ran.1, 2 * self.network.hop_ns());
+        let (statement, arrived, autocommit) = (asked.statement, open.arrived, open.autocommit);
+        let at = if autocommit {
+            self.close(txn, from, Answer::Done, Status::Committed)
         } else {
             open.awaited = None;
             let user = open.user;
-            let at = self.reply(user, from, Answer::Done);
-            self.measured.statements.add(at.since_ns(arrived), ran.1, 2 * self.network.hop_ns());
-        }
+            self.reply(user, from, Answer::Done)
+        };
+        self.measured.statement(statement, at.since_ns(arrived), ran.1, 2 * self.network.hop_ns());
     }
 
     /// An answer that was held may go; that of a transaction's only statement goes when that is committed.

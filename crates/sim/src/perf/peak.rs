@@ -214,7 +214,7 @@ mod tests {
 
     /// What so many users get: a curve.
     fn measured(throughput: f64) -> Measured {
-        let mut measured = Measured::new(1_000_000_000_000, 1, 1, 1);
+        let mut measured = Measured::new(1_000_000_000_000, [1, 1], 1, 1);
         for _ in 0..(throughput * 1_000.0) as u64 {
             measured.interaction(InteractionId(0), 1_000_000);
         }

@@ -112,7 +112,11 @@ impl Simulation<'_> {
                 let job = Job::Commit { txn, csn, arrived: now };
                 self.work(replica, Kind::Write, self.classes.commit_ns, job);
             }
-            Command::Apply { from, to } => self.apply(replica, from, to),
+            Command::Apply { from, to } => {
+                if let Some((cost_ns, job)) = self.record_to_apply(from, to) {
+                    self.work(replica, Kind::Write, cost_ns, job);
+                }
+            }
             Command::Leave { txn } => {
                 if let (Some(own), Some(open)) = (&mut self.own, self.txns.get_mut(&txn)) {
                     own.undo(replica, &mut open.undo);
@@ -121,13 +125,13 @@ impl Simulation<'_> {
         }
     }
 
-    fn apply(&mut self, replica: ReplicaId, csn: Csn, to: Csn) {
+    /// The next of those records that a database applies, and what that costs.
+    fn record_to_apply(&mut self, csn: Csn, to: Csn) -> Option<(u64, Job)> {
         let Some(record) = self.log.get(csn) else {
-            return self
-                .fault(Fault::Senseless { txn: TxnId(0), what: "applies what the log does not have" });
+            self.fault(Fault::Senseless { txn: TxnId(0), what: "applies what the log does not have" });
+            return None;
         };
-        let cost_ns = self.classes.apply_ns(record.executing_ns);
-        self.work(replica, Kind::Write, cost_ns, Job::Apply { csn, to });
+        Some((self.classes.apply_ns(record.executing_ns), Job::Apply { csn, to }))
     }
 
     fn work(&mut self, replica: ReplicaId, kind: Kind, cost_ns: u64, job: Job) {
@@ -192,10 +196,13 @@ impl Simulation<'_> {
                 self.contain(replica, csn);
             }
             Job::Apply { csn, to } => {
-                self.contain(replica, csn);
-                if csn < to {
-                    self.apply(replica, csn.next(), to);
+                // One order is one turn at the database, however many records it names.
+                if csn < to
+                    && let Some((cost_ns, job)) = self.record_to_apply(csn.next(), to)
+                {
+                    self.replicas[usize::from(replica.0)].server.go_on(Kind::Write, cost_ns, job);
                 }
+                self.contain(replica, csn);
             }
         }
     }

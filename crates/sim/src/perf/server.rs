@@ -85,16 +85,30 @@ impl<J> Server<J> {
     /// A job that needs so much CPU time arrives.
     pub(super) fn arrive(&mut self, now: Instant, kind: Kind, cost_ns: u64, job: J) {
         self.advance(now);
-        if self.discipline == Discipline::Queued && self.running.len() as u64 >= self.cpus {
+        if self.is_full() || !self.waiting.is_empty() {
             self.waiting.push_back((kind, cost_ns, job));
         } else {
             self.start(kind, cost_ns, job);
         }
     }
 
-    /// A job that is over by now, if there is one.
+    /// The job that was just over goes on with another one, which nobody overtakes.
+    pub(super) fn go_on(&mut self, kind: Kind, cost_ns: u64, job: J) {
+        self.start(kind, cost_ns, job);
+    }
+
+    fn is_full(&self) -> bool {
+        self.discipline == Discipline::Queued && self.running.len() as u64 >= self.cpus
+    }
+
+    /// A job that is over by now, if there is one. To be called until there is none: only then those that wait start.
     pub(super) fn complete(&mut self, now: Instant) -> Option<J> {
         self.advance(now);
+        while !self.is_full()
+            && let Some((kind, cost_ns, job)) = self.waiting.pop_front()
+        {
+            self.start(kind, cost_ns, job);
+        }
         let Reverse((ends, ..)) = self.running.peek()?;
         if *ends > self.work {
             return None;
@@ -103,9 +117,6 @@ impl<J> Server<J> {
         let (kind, job) = self.jobs[place as usize].take()?;
         self.free.push(place);
         self.counts[kind as usize] -= 1;
-        if let Some((kind, cost_ns, next)) = self.waiting.pop_front() {
-            self.start(kind, cost_ns, next);
-        }
         Some(job)
     }
 
@@ -203,6 +214,25 @@ mod tests {
     fn queued_jobs_run_in_the_order_of_their_arrival() {
         assert_eq!(run(1, Discipline::Queued, &[(0, 100), (50, 10)]), [100, 110]);
         assert_eq!(run(2, Discipline::Queued, &[(0, 100), (0, 10), (5, 20)]), [100, 10, 30]);
+    }
+
+    #[test]
+    fn a_job_that_goes_on_is_not_overtaken() {
+        let mut server = Server::new(1, Discipline::Queued);
+        server.arrive(Instant(0), Kind::Write, 100, "first");
+        server.arrive(Instant(0), Kind::Read, 50, "read");
+        assert_eq!(server.complete(Instant(100)), Some("first"));
+        server.arrive(Instant(100), Kind::Read, 10, "last");
+        server.go_on(Kind::Write, 100, "second");
+        let mut over = Vec::new();
+        loop {
+            while let Some(job) = server.complete(server.now) {
+                over.push((server.now.0, job));
+            }
+            let Some(next) = server.next_completion() else { break };
+            server.advance(next);
+        }
+        assert_eq!(over, [(200, "second"), (250, "read"), (260, "last")]);
     }
 
     #[test]

@@ -16,6 +16,9 @@ use super::{Simulation, Wake};
 const USERS_MAX: u32 = 1 << 20;
 /// Over which time users of a closed loop come in, in nanoseconds: TPC-W's mean think time.
 const ENTER_NS: u64 = 7 * SECOND_NS;
+/// A user of a closed loop has made up to so many interactions before. All begin at the same page, and their first interactions
+/// are not those of the mix: with none before, a wave of first purchases comes after one to two minutes.
+const BEFORE_MAX: f64 = 60.0;
 
 pub(super) struct User {
     client: Box<dyn Client>,
@@ -79,7 +82,9 @@ impl Simulation<'_> {
             Users::Closed(count) => {
                 for _ in 0..count {
                     let enters_ns = (unit(&mut self.crowd.random) * ENTER_NS as f64) as u64;
+                    let before = (unit(&mut self.crowd.random) * BEFORE_MAX) as u32;
                     let user = self.new_user(count);
+                    self.user_was_there(user, before);
                     self.queue.schedule(Instant(enters_ns), Wake::User(user));
                 }
             }
@@ -125,6 +130,23 @@ impl Simulation<'_> {
             meant: None,
         });
         number
+    }
+
+    /// A user makes so many interactions before the run begins, and then thinks. No database notices.
+    fn user_was_there(&mut self, number: u32, interactions: u32) {
+        let user = &mut self.crowd.users[number as usize];
+        let (mut reply, mut made) = (Reply::Done, 0);
+        while made <= interactions {
+            reply = match user.client.next(opening(), reply) {
+                Action::Execute(statement, params) => Reply::Rows(self.workload.answer(statement, &params)),
+                Action::Think { next, .. } => {
+                    made += 1;
+                    user.interaction = next;
+                    Reply::Done
+                }
+                Action::Begin(_) | Action::Commit | Action::Rollback => Reply::Done,
+            };
+        }
     }
 
     /// A pause is over, or an answer has come.
