@@ -230,6 +230,9 @@ pub struct ForeignKey {
     /// It may be deferred.
     #[serde(default)]
     pub deferrable: bool,
+    /// It holds for all rows, those from before it was there included.
+    #[serde(default = "yes")]
+    pub validated: bool,
 }
 
 /// A trigger of a user.

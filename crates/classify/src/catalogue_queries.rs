@@ -226,7 +226,7 @@ SELECT json_build_object(
             'foreign_keys', (SELECT coalesce(json_agg(json_build_object(
                     'name', k.conname, 'columns', k.conkey, 'parent_schema', pn.nspname, 'parent', pc.relname,
                     'parent_columns', k.confkey, 'on_delete', k.confdeltype, 'on_update', k.confupdtype,
-                    'deferrable', k.condeferrable
+                    'deferrable', k.condeferrable, 'validated', k.convalidated
                 ) ORDER BY k.conname), '[]'::json)
                 FROM pg_constraint k JOIN pg_class pc ON pc.oid = k.confrelid
                 JOIN pg_namespace pn ON pn.oid = pc.relnamespace

@@ -8,8 +8,8 @@ use crate::moment_text::{has_clock_word, lacks_offset};
 use crate::name_types::has_number;
 use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
-use crate::template::{AccessTemplate, RecheckTemplate};
-use crate::value::{Params, string_value};
+use crate::template::{AccessTemplate, NotCanonical, RecheckTemplate, ShownTemplate, shown_by_row};
+use crate::value::{ParamValue, Params, string_value};
 use onecopy_core::{Access, AccessSet, ClassId, Space, TableId};
 use std::sync::Arc;
 
@@ -47,6 +47,8 @@ pub struct Class {
     /// What must be asked at home before it is executed there, under the same items.
     pub guard: Option<Guard>,
     pub(crate) access: AccessTemplate,
+    /// Of the tables in `access`, those of which only rows matter that the answer shows.
+    pub(crate) shown: Vec<ShownTemplate>,
     pub(crate) rechecks: Option<Box<RecheckTemplate>>,
     /// Constants whose values this analysis depended on: the class holds only for equal ones.
     pub(crate) pinned: Pinned,
@@ -520,6 +522,31 @@ impl Class {
         frozen: &[FrozenValue],
     ) -> AccessSet {
         self.access.bind(sql, layout, params, frozen)
+    }
+
+    /// Of the items of one execution, those of tables of which only rows matter that its answer shows: see
+    /// [`Class::shown_by_row`].
+    #[must_use]
+    pub fn shown_among(&self, access: &[Access]) -> Vec<Access> {
+        let is_shown = |access: &&Access| {
+            access.item.space == Space::Rows
+                && access.item.equals.is_empty()
+                && self.shown.iter().any(|shown| shown.table == access.item.table)
+        };
+        access.iter().filter(is_shown).cloned().collect()
+    }
+
+    /// Adds the items that a row of the answer shows: together they stand for those of [`Class::shown_among`]. `value` gives a
+    /// column of the row by its place, from 0; types are known.
+    ///
+    /// # Errors
+    /// If a value may be written in several ways, so that its item cannot be told.
+    pub fn shown_by_row<'v>(
+        &self,
+        value: impl Fn(usize) -> ParamValue<'v>,
+        items: &mut Vec<Access>,
+    ) -> Result<(), NotCanonical> {
+        shown_by_row(&self.shown, value, items)
     }
 
     /// What an execution with these items locks beside them if its database transaction has changed the same rows before: a

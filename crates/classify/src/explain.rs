@@ -6,9 +6,9 @@ use crate::catalogue::Catalogue;
 use crate::class::{Class, Determinism, Numbered};
 use crate::lexer::{Scratch, normalise};
 use crate::rewrite::{FrozenKind, Rewrite};
-use crate::template::{AccessTemplate, ColumnTemplate, ItemTemplate, Source, Values};
+use crate::template::{AccessTemplate, ColumnTemplate, ItemTemplate, ShownTemplate, Source, Values};
 use crate::value::{NoParams, string_value};
-use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Space, TableId};
+use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Mode, Space, TableId};
 use std::fmt;
 
 /// An explanation of one statement.
@@ -22,6 +22,8 @@ pub struct Explanation {
     pub items: Vec<String>,
     /// The items that it takes beside them if its transaction has changed the same rows before.
     pub again: Vec<String>,
+    /// What its answer shows of rows, which stand for whole tables among the items.
+    pub shown: Vec<String>,
     /// How its changes reach the other replicas, with the reason.
     pub determinism: String,
     /// The text that is executed at home, if it is rewritten: frozen values are shown as `<now>`, `<nextval of s>`.
@@ -45,15 +47,16 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
     let class = classify(sql, &normalised, context);
     let layout = normalised.layout;
     let access = class.bind(sql, layout, &NoParams, &[]);
-    let shown = |template: &AccessTemplate| -> Vec<String> {
+    let texts = |template: &AccessTemplate| -> Vec<String> {
         template
             .items
             .iter()
             .map(|item| item_text(item, sql, &normalised, &class, context.catalogue))
             .collect()
     };
-    let items = shown(&class.access);
-    let again = class.rechecks.as_deref().map(|rechecks| shown(&rechecks.parents)).unwrap_or_default();
+    let items = texts(&class.access);
+    let again = class.rechecks.as_deref().map(|rechecks| texts(&rechecks.parents)).unwrap_or_default();
+    let shown = class.shown.iter().map(|shown| shown_text(shown, context.catalogue)).collect();
     let rewrite = match &class.determinism {
         Determinism::Capture(plan) => &plan.rewrite,
         Determinism::Number(plan) => &plan.capture.rewrite,
@@ -83,6 +86,7 @@ pub fn explain(sql: &str, context: &Context<'_>) -> Explanation {
     Explanation {
         items,
         again,
+        shown,
         determinism,
         rewritten,
         before,
@@ -121,6 +125,9 @@ impl fmt::Display for Explanation {
         }
         for (i, item) in self.again.iter().enumerate() {
             writeln!(f, "{}{item}", if i == 0 { "again        " } else { "             " })?;
+        }
+        for (i, item) in self.shown.iter().enumerate() {
+            writeln!(f, "{}{item}", if i == 0 { "shown        " } else { "             " })?;
         }
         writeln!(f, "changes      {}", self.determinism)?;
         for text in &self.before {
@@ -161,6 +168,17 @@ fn item_text(
     let columns = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
     let (table, space) = (table_name(catalogue, item.table), space_text(catalogue, item.table, item.space));
     format!("{:?} {table}{space}{columns}{}", item.mode, columns_text(catalogue, item.table, item.of))
+}
+
+/// What an answer shows, as an item whose values are columns of the answer, from 1.
+fn shown_text(shown: &ShownTemplate, catalogue: &Catalogue) -> String {
+    let columns = shown
+        .columns
+        .iter()
+        .map(|c| format!("{} = column {}", column_name(catalogue, shown.table, c.column), c.place + 1));
+    let columns = columns.collect::<Vec<_>>().join(", ");
+    let (table, of) = (table_name(catalogue, shown.table), columns_text(catalogue, shown.table, shown.of));
+    format!("{:?} {table} ({columns}){of}", Mode::Shared)
 }
 
 fn space_text(catalogue: &Catalogue, table: TableId, space: Space) -> String {

@@ -60,4 +60,5 @@ pub use lexer::{Const, ConstKind, Layout, Normalised, OwnedLayout, Position, Scr
 pub use parameterise::{Parameterised, ReplayParam};
 pub use rewrite::{Frozen, FrozenKind, FrozenValue, Piece, Rewrite, Splice};
 pub use session_calls::{Argument, CallRows, SessionCall, SessionFunction};
+pub use template::NotCanonical;
 pub use value::{NoParams, ParamValue, Params, oid};

@@ -2,7 +2,7 @@
 
 use crate::lexer::Layout;
 use crate::rewrite::FrozenValue;
-use crate::value::{self, Canon, Found, Params, Use, string_value};
+use crate::value::{self, Canon, Found, ParamValue, Params, Use, string_value};
 use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Item, Mode, Space, TableId, ValueHash};
 use smallvec::SmallVec;
 
@@ -25,6 +25,65 @@ pub(crate) struct RecheckTemplate {
     pub tables: Vec<TableId>,
     /// The rows to which they refer.
     pub parents: AccessTemplate,
+}
+
+/// A table of which a query reads only rows that its answer shows.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ShownTemplate {
+    pub table: TableId,
+    /// The columns of its rows that are read.
+    pub of: ColumnSet,
+    /// What names a row.
+    pub columns: Vec<ShownColumn>,
+}
+
+/// A column of a key whose value an answer shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ShownColumn {
+    pub column: ColumnId,
+    /// Which column of the answer shows it, from 0.
+    pub place: u16,
+    /// That column's type.
+    pub type_oid: u32,
+    pub canon: Canon,
+}
+
+impl ShownTemplate {
+    /// The item of a row of the answer, whose values `value` gives by their places; `Ok(None)` if it has none. Fails if a value is
+    /// not surely canonical.
+    fn item<'v>(&self, value: impl Fn(usize) -> ParamValue<'v>) -> Result<Option<Access>, NotCanonical> {
+        let mut equals = Bound::new();
+        for shown in &self.columns {
+            let given = ParamValue { type_oid: shown.type_oid, ..value(usize::from(shown.place)) };
+            match value::of_param(given, shown.type_oid, shown.canon, Use::Compare) {
+                Found::Value(hash) => equals.push((shown.column, hash)),
+                Found::Null => return Ok(None),
+                Found::Open => return Err(NotCanonical),
+            }
+        }
+        let item = Item { table: self.table, space: Space::Rows, equals: sorted(equals) };
+        Ok(Some(Access::of_columns(item, Mode::Shared, self.of)))
+    }
+}
+
+/// A value in an answer is in a form that may be one of several for the same value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotCanonical;
+
+/// Adds the items that a row of an answer shows.
+pub(crate) fn shown_by_row<'v>(
+    templates: &[ShownTemplate],
+    value: impl Fn(usize) -> ParamValue<'v>,
+    items: &mut Vec<Access>,
+) -> Result<(), NotCanonical> {
+    for template in templates {
+        if let Some(access) = template.item(&value)?
+            && !items.contains(&access)
+        {
+            items.push(access);
+        }
+    }
+    Ok(())
 }
 
 /// One item, or several that differ in one column's value.

@@ -477,3 +477,20 @@ fn difference(file: &Path, expected: &str, found: &str) -> String {
     }
     out
 }
+
+#[test]
+fn rows_are_shown_only_by_foreign_keys_that_hold_at_any_time_and_for_all_rows() {
+    let sql = "SELECT l.scl_i_id, i.i_title FROM shopping_cart_line l JOIN item i ON i.i_id = l.scl_i_id WHERE l.scl_sc_id = 1";
+    let shows = |change: fn(&mut onecopy_classify::catalogue::ForeignKey)| {
+        let mut catalogue = catalogue("tpcw");
+        catalogue.tables.iter_mut().flat_map(|table| &mut table.foreign_keys).for_each(change);
+        catalogue.rebuild();
+        let path = ["public".to_owned()];
+        let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
+        explain(sql, &context).shown.len()
+    };
+    assert_eq!(
+        [shows(|_| {}), shows(|key| key.deferrable = true), shows(|key| key.validated = false)],
+        [1, 0, 0]
+    );
+}

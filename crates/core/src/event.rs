@@ -193,9 +193,26 @@ pub struct Statement {
     pub kind: StatementKind,
     /// The items that it reads and writes.
     pub access: AccessSet,
+    /// Of a read, items of `access` of which its answer will show the rows that matter, and so the items of these: whole tables
+    /// that are joined by key. Where that answer is held, or noted, until these are known, nobody else needs the whole items.
+    pub shown: Vec<Access>,
     /// The tables that its transaction will not touch after it, where the application says so; those that were named before
     /// may be named again.
     pub last_use: Option<Arc<[TableId]>>,
+}
+
+impl Statement {
+    /// A statement of which nobody says more than its items.
+    #[must_use]
+    pub fn new(class: ClassId, kind: StatementKind, access: AccessSet) -> Statement {
+        Statement { class, kind, access, shown: Vec::new(), last_use: None }
+    }
+
+    /// Its items without those whose rows its answer shows.
+    #[must_use]
+    pub fn access_beside_shown(&self) -> AccessSet {
+        self.access.iter().filter(|access| !self.shown.contains(access)).cloned().collect()
+    }
 }
 
 /// What a statement may do to the data.
@@ -216,9 +233,13 @@ pub enum StatementKind {
 pub enum Outcome {
     /// It ran. `returned` holds items that only its answer showed; they are granted before the decision.
     Done {
-        /// Items not shown by the text.
+        /// Items not shown by the text. Of a statement with [`Statement::shown`], those rows; or `shown` itself, if they are
+        /// too many.
         returned: Vec<Access>,
     },
+    /// It ran, and its answer, which was to be held, became too large for that. It was dropped: to be executed once more, and not
+    /// held.
+    TooLarge,
     /// The database refused it; the transaction can only be rolled back (or back to a savepoint).
     Failed,
     /// The connection to the replica was lost before the answer was complete.

@@ -159,6 +159,7 @@ fn show_status(shared: &Shared) -> Table {
         ("reads_placed", status.reads_placed.to_string()),
         ("predicted", status.predicted.to_string()),
         ("revalidations", status.revalidations.to_string()),
+        ("executed_again", status.executed_again.to_string()),
         ("reads_changed", status.reads_changed.to_string()),
         ("deadlocks", status.deadlocks.to_string()),
         ("every_table_locked", status.every_table_locked.to_string()),
@@ -381,12 +382,7 @@ async fn verify_once(shared: &Arc<Shared>) -> Result<(Table, bool), NotVerified>
     let begin =
         Begin { txn, session: SessionId(0), read_only: false, form: 0, declared: None, stale_ok_ns: None };
     let access: AccessSet = [Access::new(Item::everything(), Mode::Shared)].into_iter().collect();
-    let statement = onecopy_core::Statement {
-        class: ClassId(0),
-        kind: StatementKind::LockingRead,
-        access,
-        last_use: None,
-    };
+    let statement = onecopy_core::Statement::new(ClassId(0), StatementKind::LockingRead, access);
     shared.scheduler.handle(Event::Begin(begin));
     shared.scheduler.handle(Event::Statement { txn, op: OpId(0), statement });
     let granted = tokio::time::timeout(VERIFY_WAIT, mail.next(txn)).await.ok();

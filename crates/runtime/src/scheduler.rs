@@ -737,7 +737,7 @@ mod tests {
             1_000,
         );
         let access = [Access::new(Item::table(TableId(1)), Mode::Exclusive)].into_iter().collect();
-        let statement = Statement { class: ClassId(1), kind: StatementKind::Write, access, last_use: None };
+        let statement = Statement::new(ClassId(1), StatementKind::Write, access);
         scheduler.handle(Event::ReplicaUp { replica: R0, applied: Csn(0) });
         let begin = Begin {
             txn: T1,

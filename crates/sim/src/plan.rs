@@ -178,7 +178,7 @@ impl Plan {
     /// What the core is told of the statement.
     #[must_use]
     pub fn classify(&self) -> Statement {
-        Statement { class: self.class(), kind: self.kind(), access: self.access(), last_use: None }
+        Statement::new(self.class(), self.kind(), self.access())
     }
 
     /// Reads or writes.

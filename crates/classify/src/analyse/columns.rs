@@ -56,7 +56,7 @@ impl Analyser<'_> {
     }
 
     /// Whether others inherit from a table, or it from them: they number their columns differently.
-    fn has_relatives(&self, table: usize) -> bool {
+    pub(super) fn has_relatives(&self, table: usize) -> bool {
         !self.table(table).parents.is_empty() || !self.catalogue().children(table).is_empty()
     }
 }

@@ -27,6 +27,7 @@ mod places;
 mod procedural;
 mod sameness;
 mod session_calls;
+mod shown;
 mod utility;
 mod verdict;
 mod write;

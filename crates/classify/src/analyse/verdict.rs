@@ -94,6 +94,12 @@ impl<'a> Analyser<'a> {
             self.rechecked.tables.extend(tables.iter().copied().chain([TableId::ALL]));
         }
         let rechecks = self.rechecks(&numbers);
+        let shown = match statement {
+            Some(Statement::Query(query)) if kind == Kind::Select && determinism == Determinism::Read => {
+                self.shown_by_answer(query, &access.items)
+            }
+            _ => Vec::new(),
+        };
         let is_keyed = self.everything.is_none()
             && !access.items.is_empty()
             && access.items.iter().all(|item| !item.columns.is_empty());
@@ -133,6 +139,7 @@ impl<'a> Analyser<'a> {
             copied_moments: self.copied_moments.take(),
             guard: self.guard.take(),
             access,
+            shown,
             rechecks,
             pinned: self.pinned(normalised),
             key: normalised.text.into(),

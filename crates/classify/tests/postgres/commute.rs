@@ -4,7 +4,7 @@
 use super::generate::Generator;
 use super::server::{Answer, Session, TestServer};
 use onecopy_classify::{
-    Catalogue, Class, Context, Determinism, FrozenValue, NoParams, Scratch, classify, normalise,
+    Catalogue, Class, Context, Determinism, FrozenValue, NoParams, ParamValue, Scratch, classify, normalise,
 };
 use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Mode, Space};
 use rand::SeedableRng;
@@ -77,6 +77,84 @@ fn a_query_does_not_see_writes_whose_items_it_does_not_touch() {
         unseen, 0,
         "queries that see a write that their items do not; COMMUTE_SEED={seed} replays them"
     );
+}
+
+#[test]
+fn an_answer_does_not_change_by_writes_apart_from_the_rows_that_it_shows() {
+    let Some(server) = TestServer::start() else { return };
+    let session = server.create("shown", "random");
+    let (reads, seed) = (number("COMMUTE_READS", 4 * READS), number("COMMUTE_SEED", 1));
+    assert_eq!(count_changed(&session, reads, seed, false), 0, "COMMUTE_SEED={seed} replays them");
+    assert!(count_changed(&session, 8 * READS, 5, true) > 0, "a row can be left out unnoticed");
+}
+
+/// How often the answer of a join by key changes by a write that is apart from the rows that it shows; `forgets`: from all but
+/// the first of them.
+fn count_changed(session: &Session<'_>, reads: u64, seed: u64, forgets: bool) -> u64 {
+    let catalogue = session.catalogue();
+    let mut generator = Generator { random: ChaCha8Rng::seed_from_u64(seed), noisy: false };
+    let (mut changed, mut apart, mut tried, mut joins) = (0, 0, 0, 0);
+    for round in 0..reads {
+        if round % 25 == 0 {
+            refill(session, &catalogue, &mut generator);
+        }
+        let read = generator.key_join();
+        let class = class_of(&catalogue, &read);
+        let Some(items) = access(&catalogue, &read, Gap::None) else { continue };
+        let whole = class.shown_among(&items);
+        if whole.is_empty() {
+            continue;
+        }
+        session.run("BEGIN");
+        let before = sorted(session.ask(&read));
+        let Answer::Rows(rows, _) = &before else {
+            session.run("ROLLBACK");
+            continue;
+        };
+        joins += 1;
+        let mut shown = Vec::new();
+        for row in rows {
+            let value = |place: usize| ParamValue {
+                type_oid: 0,
+                binary: false,
+                bytes: row[place].as_deref().map(str::as_bytes),
+            };
+            class.shown_by_row(value, &mut shown).expect("numbers are canonical");
+        }
+        shown.truncate(if forgets { 1 } else { usize::MAX });
+        let items: AccessSet =
+            items.into_iter().filter(|access| !whole.contains(access)).chain(shown).collect();
+        for _ in 0..24 {
+            let write = generator.small_write(&["p", "c", "k", "s"]);
+            let Some(b) = access(&catalogue, &write, Gap::None) else { continue };
+            tried += 1;
+            if conflict(&items, &b) {
+                continue;
+            }
+            apart += 1;
+            session.run("SAVEPOINT s");
+            if !matches!(session.ask(&write), Answer::Error(_)) {
+                let after = sorted(session.ask(&read));
+                if after != before {
+                    changed += 1;
+                    if forgets {
+                        session.run("ROLLBACK");
+                        return changed;
+                    }
+                    if changed < 4 {
+                        eprintln!(
+                            "{read}\n  {items:?}\n{write}\n  {b:?}\n  before {before:?}\n  after {after:?}"
+                        );
+                    }
+                }
+            }
+            session.run("ROLLBACK TO s");
+        }
+        session.run("ROLLBACK");
+    }
+    eprintln!("{joins} joins, {tried} writes, {apart} apart");
+    assert!(joins * 4 > reads && apart * 10 > tried, "the test shows nothing");
+    changed
 }
 
 #[test]
@@ -228,13 +306,17 @@ fn refill(session: &Session<'_>, catalogue: &Catalogue, generator: &mut Generato
     }
 }
 
-/// The items of a statement that is executed as it stands; None for one whose result need not be the same twice.
-fn access(catalogue: &Catalogue, sql: &str, gap: Gap) -> Option<AccessSet> {
+fn class_of(catalogue: &Catalogue, sql: &str) -> Class {
     let path = ["public".to_owned()];
     let context = Context { catalogue, search_path: &path, temporary: &[] };
+    classify(sql, &normalise(sql, &mut Scratch::default()), &context)
+}
+
+/// The items of a statement that is executed as it stands; None for one whose result need not be the same twice.
+fn access(catalogue: &Catalogue, sql: &str, gap: Gap) -> Option<AccessSet> {
+    let class = class_of(catalogue, sql);
     let mut scratch = Scratch::default();
     let normalised = normalise(sql, &mut scratch);
-    let class: Class = classify(sql, &normalised, &context);
     match class.determinism {
         Determinism::Read | Determinism::Replay => {}
         _ => return None,

@@ -125,6 +125,52 @@ impl Generator {
         }
     }
 
+    /// A query of tables joined by foreign keys, or nearly so.
+    pub fn key_join(&mut self) -> String {
+        let (joined, tables): (_, &[(&str, &str)]) = *self.pick(&[
+            ("c x JOIN p y ON y.id = x.p", &[("x", "c"), ("y", "p")][..]),
+            ("c x LEFT JOIN p y ON x.p = y.id", &[("x", "c"), ("y", "p")]),
+            ("p y JOIN k x ON y.id = x.p", &[("y", "p"), ("x", "k")]),
+            ("s x, k y", &[("x", "s"), ("y", "k")]),
+            ("s x JOIN p y ON y.r = x.r", &[("x", "s"), ("y", "p")]),
+            ("s x JOIN k y ON y.id = x.k JOIN p z ON z.id = y.p", &[("x", "s"), ("y", "k"), ("z", "p")]),
+            (
+                "s x LEFT JOIN k y ON y.id = x.k LEFT JOIN p z ON z.id = y.p",
+                &[("x", "s"), ("y", "k"), ("z", "p")],
+            ),
+            ("s x JOIN k y ON y.id = x.k JOIN p z ON z.r = x.r", &[("x", "s"), ("y", "k"), ("z", "p")]),
+            ("c x JOIN p y ON y.r = x.p", &[("x", "c"), ("y", "p")]),
+        ]);
+        let relations: Vec<(&str, Columns)> =
+            tables.iter().map(|(alias, table)| (*alias, self.columns(table))).collect();
+        let n = self.number();
+        let mut conditions = vec![format!("x.{} = {n}", self.pick(&["id", "id", "n", "id"]))];
+        if joined == "s x, k y" {
+            conditions.push("y.id = x.k".to_owned());
+        }
+        if conditions[0].starts_with("x.n") {
+            conditions[0] = if joined.contains("s x") {
+                "x.k IS NOT NULL".to_owned()
+            } else {
+                "x.n IS NOT NULL".to_owned()
+            };
+        }
+        if self.chance(15) {
+            let (alias, columns) = *self.pick(&relations);
+            conditions.push(self.simple(alias, columns));
+        }
+        let shown = match self.chance(30) {
+            true => self.shown(&relations),
+            false => {
+                let (alias, columns) = *self.pick(&relations);
+                let (column, _) = *self.pick(columns);
+                format!("x.*, {alias}.{column}")
+            }
+        };
+        let last = if self.chance(10) { " LIMIT 2" } else { "" };
+        format!("SELECT {shown} FROM {joined} WHERE {}{last}", conditions.join(" AND "))
+    }
+
     /// A write of about one row.
     pub fn small_write(&mut self, group: &[&'static str]) -> String {
         let table = *self.pick(group);

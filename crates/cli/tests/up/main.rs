@@ -15,6 +15,7 @@ mod failures;
 mod fetched;
 mod foreign_keys;
 mod functions_of_rows;
+mod joins;
 mod messages;
 mod names;
 mod notifications;

@@ -146,6 +146,8 @@ pub struct Status {
     pub revalidations: u64,
     /// Reads that took their items in update mode because their class is known to write them.
     pub predicted: u64,
+    /// Reads that ran again under all items of their text, because the rows that their answer showed were another's.
+    pub executed_again: u64,
     /// Transactions that held every table, because they had declared none and none were learned for their like.
     pub every_table_locked: u64,
     /// Transactions given up because they touched a table that had not been foreseen.

@@ -634,7 +634,7 @@ fn statement(op: Op) -> Statement {
         }
     };
     let class = access.iter().map(|access| access.item.table.0).sum::<u64>() + 100 * kind as u64;
-    Statement { class: ClassId(class), kind, access: access.into_iter().collect(), last_use: None }
+    Statement::new(ClassId(class), kind, access.into_iter().collect())
 }
 
 /// What is demanded.

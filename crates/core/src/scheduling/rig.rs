@@ -154,7 +154,7 @@ fn accesses<const N: usize>(tables: [(TableId, Mode); N]) -> AccessSet {
     tables.into_iter().map(|(table, mode)| Access::new(Item::table(table), mode)).collect()
 }
 fn of_kind(class: u64, kind: StatementKind, table: TableId, mode: Mode) -> Statement {
-    Statement { class: ClassId(class), kind, access: accesses([(table, mode)]), last_use: None }
+    Statement::new(ClassId(class), kind, accesses([(table, mode)]))
 }
 pub(crate) fn read(table: TableId) -> Statement {
     of_kind(10 + table.0, StatementKind::Read, table, Mode::Shared)
@@ -164,11 +164,11 @@ pub(crate) fn write(table: TableId) -> Statement {
 }
 pub(crate) fn read_both(a: TableId, b: TableId) -> Statement {
     let access = accesses([(a, Mode::Shared), (b, Mode::Shared)]);
-    Statement { class: ClassId(50), kind: StatementKind::Read, access, last_use: None }
+    Statement::new(ClassId(50), StatementKind::Read, access)
 }
 pub(crate) fn read_everything() -> Statement {
     let access = accesses([(TableId::ALL, Mode::Shared)]);
-    Statement { class: ClassId(51), kind: StatementKind::Read, access, last_use: None }
+    Statement::new(ClassId(51), StatementKind::Read, access)
 }
 /// A statement after which its transaction touches none of these tables.
 pub(crate) fn last(statement: Statement, tables: &[TableId]) -> Statement {
@@ -179,12 +179,7 @@ pub(crate) fn lock_rows(table: TableId) -> Statement {
 }
 /// ROLLBACK TO SAVEPOINT and its like: nothing is read, but every replica must do it.
 pub(crate) fn savepoint() -> Statement {
-    Statement {
-        class: ClassId(40),
-        kind: StatementKind::LockingRead,
-        access: AccessSet::new(),
-        last_use: None,
-    }
+    Statement::new(ClassId(40), StatementKind::LockingRead, AccessSet::new())
 }
 /// A foreign-key parent that only the answer showed.
 pub(crate) fn showing(table: TableId) -> Outcome {

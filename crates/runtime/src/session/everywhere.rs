@@ -336,6 +336,7 @@ impl Session {
             kind,
             access: job.access.clone(),
             last_use: everywhere.declarations.take_last_use(),
+            shown: Vec::new(),
         };
         let mut begin = onecopy_core::Begin {
             txn: id,

@@ -33,6 +33,7 @@ mod run;
 mod sequences;
 pub mod settings;
 mod shipping;
+mod shown;
 mod simple;
 mod special;
 

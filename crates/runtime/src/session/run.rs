@@ -20,6 +20,7 @@ use super::job::{Job, Quiet};
 use super::portals::Portal;
 use super::prepared_read::PlacedRead;
 use super::read_phase::{Past, Read, ReadPhase};
+use super::shown::Shown;
 use super::txn::{Lane, Told, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Request, Sink, UnitError, Watch};
 use super::{Done, Session, shipping};
@@ -170,7 +171,11 @@ impl Session {
             }
             txn.changed.note(&rechecks.changed);
         }
-        let statement = onecopy_core::Statement { class: job.class, kind: job.kind, access, last_use: None };
+        let shown = if autocommit { None } else { self.shown_of(&job) };
+        let shown = shown.map(|shown| shown.whole).unwrap_or_default();
+        let statement =
+            onecopy_core::Statement { shown, ..onecopy_core::Statement::new(job.class, job.kind, access) };
+        let Some(txn) = self.txn.as_mut() else { return Ok(Ran::Failed) };
         let begin = onecopy_core::Begin {
             txn: id,
             session,
@@ -212,7 +217,7 @@ impl Session {
         let form = self.form();
         if let Some((op, replica)) = at {
             match self.execute_on_lane(id, op, replica, How::Alone, false, job).await? {
-                Executed::Answered(answer) => return Ok(Ran::Answered(answer)),
+                Executed::Answered(answer) | Executed::Held(answer) => return Ok(Ran::Answered(answer)),
                 Executed::Refused => return Ok(Ran::Failed),
                 Executed::Lost => {}
             }
@@ -229,10 +234,16 @@ impl Session {
         ran
     }
 
+    /// What the answer of a read will show, if it comes in one piece and its transaction may write.
+    fn shown_of(&self, job: &Job) -> Option<Shown> {
+        let may_write = self.txn.as_ref().is_some_and(|txn| !txn.autocommit && !txn.read_only);
+        if may_write && !self.fetches_parts() { Shown::of(job) } else { None }
+    }
+
     /// Tells the core of a read that is its own transaction.
     pub(super) fn place_single_read(&mut self, class: ClassId, access: AccessSet) -> PlacedRead {
         let (session, form, stale_ok_ns) = (self.id, self.form(), self.stale_ok_ns);
-        let statement = onecopy_core::Statement { class, kind: StatementKind::Read, access, last_use: None };
+        let statement = onecopy_core::Statement::new(class, StatementKind::Read, access);
         let begin =
             |txn| onecopy_core::Begin { txn, session, read_only: false, form, declared: None, stale_ok_ns };
         let (txn, at) = self.shared.scheduler.place_single_read(&self.mail, begin, statement);
@@ -247,7 +258,7 @@ impl Session {
         job: &Job,
         autocommit: bool,
     ) -> Result<Ran, ClientError> {
-        let mut answered = None;
+        let (mut answered, mut held) = (None, None);
         // 0 stands for the transaction's own definitions.
         let own = self.txn.as_ref().filter(|txn| txn.catalogue.is_some() && job.generation == 0);
         let mut generation = own.map_or(job.generation, |txn| txn.generation);
@@ -268,6 +279,10 @@ impl Session {
             };
             match directive {
                 Directive::Execute { op: _, replica, how, hold } => {
+                    if held.take().is_some() {
+                        // Somebody else holds a row that it shows.
+                        self.drop_held();
+                    }
                     let may_be_outdated = is_classified && job.kind != StatementKind::Read;
                     if may_be_outdated && self.shared.classifier.is_changing() {
                         // A change that it waited for is told, and may not have been read yet.
@@ -294,6 +309,7 @@ impl Session {
                             return Ok(Ran::Answered(answer));
                         }
                         Executed::Answered(answer) => answered = Some(answer),
+                        Executed::Held(answer) => held = Some(answer),
                         Executed::Lost => {}
                         Executed::Refused => return Ok(Ran::Failed),
                     }
@@ -331,7 +347,13 @@ impl Session {
                     self.release_held();
                     return Ok(Ran::Answered(answered.unwrap_or_default()));
                 }
-                Directive::Release { .. } | Directive::Values { .. } => {}
+                Directive::Release { .. } => {
+                    if let Some(answer) = held.take() {
+                        self.release_held();
+                        return Ok(Ran::Answered(answer));
+                    }
+                }
+                Directive::Values { .. } => {}
             }
         }
     }
@@ -483,7 +505,11 @@ impl Session {
         let in_read_phase = matches!(how, How::Snapshot { .. });
         let silent = job.aside.quiet != Quiet::No;
         let parts = self.fetches_parts();
+        // Once the core waits for nothing that the answer shows, it need not be read.
+        let is_home = matches!(how, How::Home { .. });
+        let shown = (in_read_phase || is_home && hold).then(|| self.shown_of(job)).flatten();
         let mut watch = Watch {
+            shown,
             hash: in_read_phase.then(AnswerHash::default),
             discard_copy: job.write.is_none(),
             moments: class
@@ -558,13 +584,21 @@ impl Session {
             }
         };
         self.pass_on_reports(&answer);
+        let shown = watch.shown.take();
+        let awaits_release = hold && shown.is_some();
+        if awaits_release && answer.overflow && answer.error.is_none() {
+            self.drop_held();
+            self.return_lane(lane, how, answer.status.unwrap_or(Status::Failed)).await;
+            self.report(id, op, replica, Outcome::TooLarge, elapsed_ns);
+            return Ok(Executed::Lost);
+        }
         // What is held may still be dropped.
         if !hold || answer.error.is_some() {
             self.confirm_parsed(&answer.unparsed);
         }
         let outcome = self.keep(job, &mut answer, &mut watch, in_read_phase);
         let outcome = match outcome {
-            Ok(returned) => Outcome::Done { returned },
+            Ok(returned) => Outcome::Done { returned: shown.map_or(returned, Shown::into_items) },
             Err(Some(failure)) => {
                 self.drop_held();
                 if self.client.sent == sent {
@@ -603,6 +637,10 @@ impl Session {
             self.on_statement_failed();
         } else if job.aside.quiet == Quiet::Dropped {
             self.drop_held();
+        }
+        if awaits_release && !failed {
+            self.report(id, op, replica, outcome, elapsed_ns);
+            return Ok(Executed::Held(answer));
         }
         // With its writes, since for a transaction of its own this is the request to commit.
         if hold && !failed {
@@ -999,6 +1037,8 @@ async fn repeat(
 
 enum Executed {
     Answered(Answer),
+    /// The core looks at what the answer shows, which waits in `held`.
+    Held(Answer),
     Lost,
     Refused,
 }

@@ -20,6 +20,7 @@ use crate::errors::Failure;
 use crate::lane::{DECODE_LEN_MAX, Lane, LaneError, StatementKey, StatementName, is_going_away};
 use crate::session::client::{Client, ClientError, SEND_LEN};
 use crate::session::portals::Portal;
+use crate::session::shown::Shown;
 
 /// A statement as the client prepared it, and as it is prepared on lanes.
 #[derive(Clone, Debug)]
@@ -178,6 +179,8 @@ pub struct Watch {
     pub hash: Option<AnswerHash>,
     /// Keep the last columns of every row and take them out of what the client sees.
     pub capture: Option<Captured>,
+    /// Read from its rows which items they show.
+    pub shown: Option<Shown>,
     /// Do not keep the data of a COPY: they are of no use to anybody else.
     pub discard_copy: bool,
     /// Looks in the data of a COPY for words that name a moment by the clock: data to be replayed must not hold any.
@@ -570,6 +573,7 @@ impl Relay<'_, '_> {
             TagSet::BORING.without(&read)
         };
         let boring = if expectations.described.is_empty() { boring } else { boring.without(&[tag::NO_DATA]) };
+        let boring = if self.watch.shown.is_some() { boring.without(&[tag::DATA_ROW]) } else { boring };
         // Nearly every answer to a read is passed on in one piece then.
         let boring = if self.counts_rows { boring } else { boring.with(&[tag::COMMAND_COMPLETE]) };
         let mut state = RelayState::new(boring, DECODE_LEN_MAX);
@@ -625,6 +629,12 @@ impl Relay<'_, '_> {
                 self.pass(lane, head.len, false).await?;
                 return Ok(());
             }
+        }
+        if head.tag == tag::DATA_ROW
+            && let Some(shown) = &mut self.watch.shown
+        {
+            shown.on_row(&lane.input[onecopy_wire::frame::HEAD_LEN..head.len])?;
+            return self.pass(lane, head.len, false).await;
         }
         let frame = &lane.input[..head.len];
         match backend::decode(head.tag, &frame[onecopy_wire::frame::HEAD_LEN..])? {

@@ -54,6 +54,7 @@ impl Classes {
                     class: ClassId(place as u64 + 1),
                     kind: if writes { StatementKind::Write } else { StatementKind::Read },
                     access: tables(&statement.reads, &statement.writes),
+                    shown: Vec::new(),
                     last_use: Some(last_use(catalogue, place)),
                 },
                 touches: touches.collect(),

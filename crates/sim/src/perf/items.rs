@@ -17,7 +17,8 @@ use super::versions::{Object, Touch};
 /// Why a list of items cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ItemsError {
-    /// A line is not of the form `Shared table key name (column = $1) of column`, or names what does not exist.
+    /// A line is not of the form `Shared table key name (column = $1) of column`, behind `shown` perhaps, or names what does not
+    /// exist.
     #[error("items, line {line}: `{text}` is no item of a known table with known columns")]
     Line {
         /// Counted from 1.
@@ -37,12 +38,20 @@ pub enum ItemsError {
 #[derive(Debug)]
 pub(super) struct Items {
     /// By statement.
-    statements: Vec<Vec<Pattern>>,
+    statements: Vec<Block>,
     /// By table: the columns by which some statement reads a part of it, and those that it reads.
     read_by: Vec<BTreeSet<(Columns, ColumnSet)>>,
 }
 
 type Columns = SmallVec<[ColumnId; 4]>;
+
+/// The items of a statement.
+#[derive(Clone, Debug, Default)]
+struct Block {
+    items: Vec<Pattern>,
+    /// What each row of the answer shows, in the place of whole tables.
+    shown: Vec<Pattern>,
+}
 
 /// An item whose values are parameters or numbers.
 #[derive(Clone, Debug)]
@@ -61,27 +70,32 @@ enum Operand {
     Parameter(usize),
     /// A number of the statement's text.
     Number(i64),
+    /// A column of the answer, by its place.
+    Column(usize),
 }
 
 impl Operand {
     fn parse(text: &str) -> Option<Operand> {
-        match text.strip_prefix('$') {
-            Some(number) => number.parse::<usize>().ok()?.checked_sub(1).map(Operand::Parameter),
-            None => text.parse().ok().map(Operand::Number),
+        let place = |number: &str| number.parse::<usize>().ok()?.checked_sub(1);
+        match (text.strip_prefix('$'), text.strip_prefix("column ")) {
+            (Some(number), _) => place(number).map(Operand::Parameter),
+            (_, Some(number)) => place(number).map(Operand::Column),
+            (None, None) => text.parse().ok().map(Operand::Number),
         }
     }
 
-    fn hash(self, params: &[Value]) -> ValueHash {
+    fn hash(self, params: &[Value], row: &[Value]) -> ValueHash {
         match self {
             Operand::Parameter(place) => hash(params.get(place)),
             Operand::Number(number) => ValueHash::of_integer(number),
+            Operand::Column(place) => hash(row.get(place)),
         }
     }
 }
 
 impl Items {
     pub(super) fn parse(text: &str, catalogue: &Catalogue) -> Result<Items, ItemsError> {
-        let mut statements: Vec<Option<Vec<Pattern>>> = vec![None; catalogue.statements.len()];
+        let mut statements: Vec<Option<Block>> = vec![None; catalogue.statements.len()];
         let mut current = None;
         for (number, line) in (1..).zip(text.lines()) {
             let wrong = || ItemsError::Line { line: number, text: line.trim().to_owned() };
@@ -91,25 +105,30 @@ impl Items {
             if !line.starts_with(' ') {
                 let id = catalogue.statement_id(line).ok_or_else(wrong)?;
                 let block = &mut statements[usize::from(id.0)];
-                if block.replace(Vec::new()).is_some() {
+                if block.replace(Block::default()).is_some() {
                     return Err(ItemsError::Statement { statement: line.to_owned() });
                 }
                 current = Some(id);
                 continue;
             }
             let id = current.ok_or_else(wrong)?;
-            let pattern = Pattern::parse(line.trim(), catalogue).ok_or_else(wrong)?;
-            statements[usize::from(id.0)].get_or_insert_default().push(pattern);
+            let block = statements[usize::from(id.0)].get_or_insert_default();
+            let (text, list) = match line.trim().strip_prefix("shown ") {
+                Some(text) => (text, &mut block.shown),
+                None => (line.trim(), &mut block.items),
+            };
+            list.push(Pattern::parse(text, catalogue).ok_or_else(wrong)?);
         }
         let missing = |place: usize| {
             let statement = catalogue.statements[place].id.clone();
             ItemsError::Statement { statement }
         };
         let statements = statements.into_iter().enumerate();
-        let statements: Vec<Vec<Pattern>> =
+        let statements: Vec<Block> =
             statements.map(|(place, block)| block.ok_or_else(|| missing(place))).collect::<Result<_, _>>()?;
         let mut read_by = vec![BTreeSet::new(); catalogue.tables.len()];
-        for pattern in statements.iter().flatten().filter(|pattern| pattern.reads_rows()) {
+        let patterns = statements.iter().flat_map(|block| block.items.iter().chain(&block.shown));
+        for pattern in patterns.filter(|pattern| pattern.reads_rows()) {
             read_by[usize::from(pattern.table)].insert((pattern.columns(), pattern.of));
         }
         Ok(Items { statements, read_by })
@@ -117,23 +136,60 @@ impl Items {
 
     /// What the core is told of an execution.
     pub(super) fn access(&self, statement: StatementId, params: &[Value]) -> AccessSet {
-        self.statements[usize::from(statement.0)].iter().map(|pattern| pattern.access(params)).collect()
+        self.block(statement).items.iter().map(|pattern| pattern.access(params, &[])).collect()
+    }
+
+    fn block(&self, statement: StatementId) -> &Block {
+        &self.statements[usize::from(statement.0)]
+    }
+
+    /// Whether the answer of a statement shows items.
+    pub(super) fn are_shown(&self, statement: StatementId) -> bool {
+        !self.block(statement).shown.is_empty()
+    }
+
+    /// Those of its items of which the answer shows the rows.
+    pub(super) fn shown(&self, statement: StatementId, params: &[Value]) -> Vec<Access> {
+        let block = self.block(statement);
+        let items = block.items.iter().filter(|pattern| block.shows(pattern));
+        items.map(|pattern| pattern.access(params, &[])).collect()
+    }
+
+    /// The items that an answer shows.
+    pub(super) fn returned(&self, statement: StatementId, rows: &[Vec<Value>]) -> Vec<Access> {
+        let shown = &self.block(statement).shown;
+        let all = rows.iter().flat_map(|row| shown.iter().map(|pattern| pattern.access(&[], row)));
+        let mut returned: Vec<Access> = Vec::new();
+        for access in all {
+            if !returned.contains(&access) {
+                returned.push(access);
+            }
+        }
+        returned
     }
 
     /// What an execution reads and writes in a database.
     ///
     /// Objects are tables and parts of them, each in the columns that some statement reads. Whoever changes rows writes every
     /// object that surely has them, if it changes one of its columns: its own part after reading it, since whoever else writes
-    /// that must come before or after, and the others without, since two inserts into one part need no order.
-    pub(super) fn touches(&self, statement: StatementId, params: &[Value]) -> Touches {
+    /// that must come before or after, and the others without, since two inserts into one part need no order. Of a table whose
+    /// rows the answer shows, it is those that are read.
+    pub(super) fn touches(&self, statement: StatementId, params: &[Value], rows: &[Vec<Value>]) -> Touches {
         let mut touches = Touches::new();
-        let patterns = self.statements[usize::from(statement.0)].iter();
+        let block = self.block(statement);
+        for row in rows {
+            for pattern in &block.shown {
+                let object = pattern.object(&pattern.columns(), pattern.of, params, row);
+                merge(&mut touches, object, true, false);
+            }
+        }
+        let patterns = block.items.iter().filter(|pattern| !block.shows(pattern));
         for pattern in
             patterns.filter(|pattern| pattern.space == Space::Rows && pattern.mode != Mode::KeyShared)
         {
             let own = pattern.columns();
             if pattern.reads_rows() {
-                merge(&mut touches, pattern.object(&own, pattern.of, params), true, false);
+                merge(&mut touches, pattern.object(&own, pattern.of, params, &[]), true, false);
                 continue;
             }
             let table = usize::from(pattern.table);
@@ -144,7 +200,7 @@ impl Items {
             });
             for (columns, of) in of_rows {
                 let ordered = *columns == own && pattern.mode != Mode::Insert;
-                merge(&mut touches, pattern.object(columns, *of, params), ordered, true);
+                merge(&mut touches, pattern.object(columns, *of, params, &[]), ordered, true);
             }
         }
         touches
@@ -155,6 +211,15 @@ fn merge(touches: &mut Touches, object: Object, reads: bool, writes: bool) {
     match touches.iter_mut().find(|touch| touch.object == object) {
         Some(touch) => (touch.reads, touch.writes) = (touch.reads | reads, touch.writes | writes),
         None => touches.push(Touch { object, reads, writes }),
+    }
+}
+
+impl Block {
+    /// Whether the answer shows which rows of an item matter.
+    fn shows(&self, pattern: &Pattern) -> bool {
+        pattern.reads_rows()
+            && pattern.equals.is_empty()
+            && self.shown.iter().any(|shown| shown.table == pattern.table)
     }
 }
 
@@ -214,9 +279,9 @@ impl Pattern {
         columns
     }
 
-    fn access(&self, params: &[Value]) -> Access {
+    fn access(&self, params: &[Value], row: &[Value]) -> Access {
         let table = TableId(u64::from(self.table) + 1);
-        let equals = self.equals.iter().map(|(column, operand)| (*column, operand.hash(params)));
+        let equals = self.equals.iter().map(|(column, operand)| (*column, operand.hash(params, row)));
         let item = match self.space {
             Space::Rows => Item::rows(table, equals),
             Space::Key(key) => Item::key(table, key, equals),
@@ -227,7 +292,7 @@ impl Pattern {
 
     /// Some columns of the part of the table in which these have their values, or of the table if there are none; the table
     /// itself, if it is all columns.
-    fn object(&self, columns: &Columns, of: ColumnSet, params: &[Value]) -> Object {
+    fn object(&self, columns: &Columns, of: ColumnSet, params: &[Value], row: &[Value]) -> Object {
         if columns.is_empty() && of == ColumnSet::ALL {
             return u64::from(self.table);
         }
@@ -235,7 +300,7 @@ impl Pattern {
         for column in columns {
             let operand = self.equals.iter().find(|(known, _)| known == column).map(|(_, operand)| *operand);
             words.push(u64::from(column.0));
-            words.push(operand.map_or(hash(None), |operand| operand.hash(params)).0);
+            words.push(operand.map_or(hash(None), |operand| operand.hash(params, row)).0);
         }
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         // Tables have small numbers.
@@ -275,9 +340,13 @@ mod tests {
             let (_, sql) = head.split_once('\n').unwrap();
             let (_, items) = answer.split_once("items").unwrap();
             let (items, _) = items.split_once("\nchanges").unwrap();
+            let (items, shown) = items.split_once("\nshown").unwrap_or((items, ""));
             // What is locked where a row changes twice in a transaction concerns servers, which are not simulated so closely.
             let items = items.split_once("\nagain").map_or(items, |(items, _)| items);
-            classified.insert(words(sql), items.trim().lines().map(words).collect());
+            let items = items.trim().lines().map(words);
+            let shown = shown.lines().filter(|line| !line.trim().is_empty());
+            let shown = shown.map(|line| format!("shown {}", words(line)));
+            classified.insert(words(sql), items.chain(shown).collect());
         }
         classified
     }
@@ -339,7 +408,7 @@ mod tests {
         let items = Items::parse(BOARD_ITEMS, catalogue).unwrap();
         let touch = |id: &str, params: &[i64]| {
             let params: Vec<Value> = params.iter().map(|int| Value::Int(*int)).collect();
-            items.touches(catalogue.statement_id(id).unwrap(), &params)
+            items.touches(catalogue.statement_id(id).unwrap(), &params, &[])
         };
         let top = touch("view_story.top", &[7, 0])[0].object;
         let written = |parent: i64| touch("store_comment.insert", &[1, 2, 7, parent]);
@@ -352,7 +421,7 @@ mod tests {
         let items = items();
         let touch = |statement: Statement, params: &[i64]| {
             let params: Vec<Value> = params.iter().map(|int| Value::Int(*int)).collect();
-            items.touches(statement.into(), &params)
+            items.touches(statement.into(), &params, &[])
         };
         let cart_line = u64::from(catalogue().table_index("shopping_cart_line").unwrap().0);
         let count = touch(Statement::ShopCount, &[5]);
@@ -365,7 +434,7 @@ mod tests {
             touches.iter().find(|touch| touch.object == object).map(|touch| (touch.reads, touch.writes))
         };
         // By cart with all columns, or only to count, and by cart and item; nobody reads the whole table.
-        assert_eq!((count.len(), show.len(), find.len(), bump.len(), add.len()), (1, 2, 1, 2, 3));
+        assert_eq!((count.len(), show.len(), find.len(), bump.len(), add.len()), (1, 1, 1, 2, 3));
         assert_eq!(how(&bump, object(&find)), Some((true, true)));
         assert_eq!(how(&add, object(&find)), Some((false, true)));
         for (read, bumped) in [(&show, Some((false, true))), (&count, None)] {
@@ -381,6 +450,30 @@ mod tests {
         assert_eq!(how(&stock, object(&touch(Statement::BuycStock, &[3]))), Some((true, true)));
         let change = touch(Statement::AdmcSetRelated, &[1, 2, 3, 4, 5, 9]);
         assert_eq!(how(&change, object(&related)), Some((false, true)));
+    }
+
+    #[test]
+    fn rows_that_an_answer_shows_are_read_in_the_place_of_their_table() {
+        let (items, show) = (items(), StatementId::from(Statement::ShopShow));
+        let cart = [Value::Int(5)];
+        let line = |item: i64| vec![Value::Int(item), Value::Int(1)];
+        assert!(items.are_shown(show) && !items.are_shown(Statement::ShopCount.into()));
+        let item = TableId(u64::from(catalogue().table_index("item").unwrap().0) + 1);
+        let shown = items.shown(show, &cart);
+        assert!(items.access(show, &cart).contains(&shown[0]));
+        assert_eq!((shown.len(), &shown[0].item), (1, &Item::table(item)));
+        let returned = items.returned(show, &[line(3), line(4), line(3)]);
+        let row = |key: i64| Item::rows(item, [(ColumnId(1), ValueHash::of_integer(key))]);
+        assert_eq!(returned.iter().map(|access| &access.item).collect::<Vec<_>>(), [&row(3), &row(4)]);
+
+        let read = items.touches(show, &cart, &[line(3)]);
+        let written = |key: i64| {
+            let changed = [9, 0, 0, 0].map(Value::Int);
+            let price: Vec<Value> = [Value::Int(key)].into_iter().chain(changed).collect();
+            items.touches(Statement::AdmcUpdate.into(), &price, &[])
+        };
+        let meets = |key: i64| written(key).iter().any(|touch| touch.object == read[0].object);
+        assert_eq!((read.len(), meets(3), meets(4)), (2, true, false));
     }
 
     #[test]

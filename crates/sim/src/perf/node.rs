@@ -52,6 +52,8 @@ pub(super) struct Op {
     pub(super) version: Version,
     /// What it reads and writes, where that is not the same for all of its class.
     touches: Option<Box<Touches>>,
+    /// The items that its answer shows.
+    pub(super) returned: Vec<Access>,
     /// What it saw at the first replica that executed it.
     pub(super) seen: Option<Seen>,
     /// Where it was executed and how long that took, until it is answered.
@@ -169,7 +171,7 @@ impl Simulation<'_> {
     fn add_statement(&mut self, user: u32, txn: TxnId, id: StatementId) -> (OpId, Statement) {
         let mut statement = self.classes.of(id).statement.clone();
         let asked = self.crowd.users[user as usize].asked.as_ref();
-        let mut touches = None;
+        let (mut touches, mut returned) = (None, Vec::new());
         self.thin(txn, &mut statement.access);
         if self.setup.items != Items::DeclaredTables {
             statement.last_use = None;
@@ -178,8 +180,14 @@ impl Simulation<'_> {
         }
         if let (Some(items), Some((_, params))) = (&self.items, asked) {
             statement.access = items.access(id, params);
+            let mut rows = Vec::new();
+            if items.are_shown(id) {
+                statement.shown = items.shown(id, params);
+                rows = self.workload.answer(id, params).rows;
+                returned = items.returned(id, &rows);
+            }
             // Where every replica executes, contents are counted by table.
-            touches = (!self.everywhere).then(|| Box::new(items.touches(id, params)));
+            touches = (!self.everywhere).then(|| Box::new(items.touches(id, params, &rows)));
         }
         let version = if statement.kind == StatementKind::Write {
             self.last_version += 1;
@@ -190,7 +198,7 @@ impl Simulation<'_> {
         let now = self.queue.now();
         let Some(open) = self.txns.get_mut(&txn) else { return (OpId(0), statement) };
         let op = OpId(open.ops.len() as u32);
-        open.ops.push(Op { statement: id, version, touches, seen: None, ran: SmallVec::new() });
+        open.ops.push(Op { statement: id, version, touches, returned, seen: None, ran: SmallVec::new() });
         (open.awaited, open.arrived) = (Some(op), now);
         (op, statement)
     }

@@ -3,6 +3,8 @@
 use onecopy_core::effect::How;
 use onecopy_core::{Csn, Event, Guarantee, Instant, OpId, Outcome, Place, ReplicaId, TxnId};
 
+use smallvec::SmallVec;
+
 use super::measure::Ran;
 use super::network::Machine;
 use super::server::{Kind, Server};
@@ -83,10 +85,14 @@ impl Simulation<'_> {
                 let Some(open) = self.txns.get_mut(&txn) else {
                     return self.fault(Fault::Senseless { txn, what: "executes a statement that is over" });
                 };
-                let Some(asked) = open.ops.get(op.0 as usize) else {
+                let Some(asked) = open.ops.get_mut(op.0 as usize) else {
                     return self
                         .fault(Fault::Senseless { txn, what: "executes a statement that nobody asked" });
                 };
+                if !self.everywhere {
+                    // Where one replica executes it, an answer from before was dropped.
+                    (asked.seen, asked.ran) = (None, SmallVec::new());
+                }
                 let (writes, cost_ns) = (asked.version != 0, self.classes.of(asked.statement).cost_ns);
                 let position = match how {
                     How::Snapshot { open: true } => {
@@ -268,7 +274,7 @@ impl Simulation<'_> {
 /// Reports.
 impl Simulation<'_> {
     fn report(&mut self, replica: ReplicaId, report: Report) {
-        let event = Self::event_of(replica, report);
+        let event = self.event_of(replica, report);
         let (from, to) = (Machine::Database(replica), Machine::from(self.protocol.place_of(&event)));
         if from == to {
             return self.feed(event);
@@ -279,14 +285,16 @@ impl Simulation<'_> {
     }
 
     pub(super) fn on_report(&mut self, replica: ReplicaId, report: Report) {
-        let event = Self::event_of(replica, report);
+        let event = self.event_of(replica, report);
         self.feed(event);
     }
 
-    fn event_of(replica: ReplicaId, report: Report) -> Event {
+    fn event_of(&self, replica: ReplicaId, report: Report) -> Event {
         match report {
             Report::Executed { txn, op, elapsed_ns } => {
-                let outcome = Outcome::Done { returned: Vec::new() };
+                let asked = self.txns.get(&txn).and_then(|open| open.ops.get(op.0 as usize));
+                let returned = asked.map(|asked| asked.returned.clone()).unwrap_or_default();
+                let outcome = Outcome::Done { returned };
                 Event::Executed { txn, op, replica, outcome, elapsed_ns }
             }
             Report::Revalidated { txn, same } => Event::Revalidated { txn, replica, same },

@@ -46,7 +46,7 @@ impl Rig {
             declared: None,
             stale_ok_ns: None,
         };
-        let statement = Statement { class: ClassId(1), kind, access, last_use: None };
+        let statement = Statement::new(ClassId(1), kind, access);
         self.at(SCHEDULER, Event::Autocommit { begin, statement });
     }
     fn deliver(&mut self, from: Place, worker: ReplicaId, message: Message) {

@@ -51,7 +51,7 @@ impl Onecopy {
                 let cost_ns = self.replicas.get(read.replica).load.share_of_one_more(elapsed_ns);
                 self.costs.learn(read.statement.class, cost_ns);
             }
-            Outcome::Failed => {}
+            Outcome::Failed | Outcome::TooLarge => {}
             Outcome::Lost { answer_begun: true } => {
                 effects.push(Effect::Refuse { txn, op: OP, reason: Refusal::AnswerCut });
             }

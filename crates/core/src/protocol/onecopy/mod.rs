@@ -98,6 +98,7 @@ struct Counts {
     reads_changed: u64,
     revalidations: u64,
     predicted: u64,
+    executed_again: u64,
 }
 
 impl Onecopy {
@@ -185,6 +186,7 @@ impl Protocol for Onecopy {
             reads_changed: self.counts.reads_changed,
             revalidations: self.counts.revalidations,
             predicted: self.counts.predicted,
+            executed_again: self.counts.executed_again,
             waits_for: self
                 .locks
                 .waiters()
@@ -209,13 +211,15 @@ impl Onecopy {
         let before = txn.mark();
         txn.prefix = txn.prefix.then(statement.class);
         let reads_only = statement.kind == StatementKind::Read;
+        // What is shown by the answer is noted with it.
+        let read = statement.access_beside_shown();
         let predicted = match reads_only {
-            true => txn.predicted(&statement.access, &self.predictor),
+            true => txn.predicted(&read, &self.predictor),
             false => Tables::new(),
         };
         self.counts.predicted += u64::from(!predicted.is_empty());
         if reads_only {
-            txn.note_read(&statement.access);
+            txn.note_read(&read);
         } else {
             txn.note_write(&statement.access, &mut self.predictor);
             txn.note_references(&statement.access);
@@ -267,6 +271,44 @@ impl Onecopy {
                 self.on_granted(granted, effects);
             }
         }
+    }
+
+    /// The answer of a read showed which rows of joined tables it is about. In a read phase they are validated with all else that
+    /// it read. At home they must be had at once, and as they were when it ran there: else it runs again under all items of its
+    /// text.
+    fn on_shown(
+        &mut self,
+        id: TxnId,
+        replica: ReplicaId,
+        pending: Pending,
+        returned: &[Access],
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if txn.home.is_none() {
+            return txn.remember_reads(returned);
+        }
+        let position = txn.position;
+        match self.locks.request(id, returned) {
+            Granting::Granted if !self.written_since(position, returned) => {
+                effects.push(Effect::Release { txn: id, op: pending.op, replica });
+                self.unpin_unless_owing(id);
+            }
+            Granting::Granted => self.execute_strictly(id, pending, effects),
+            Granting::Waits => {
+                let granted = self.locks.withdraw(id);
+                self.on_granted(granted, effects);
+                self.execute_strictly(id, pending, effects);
+            }
+        }
+    }
+
+    /// Runs a statement again that was answered to nobody, under all items of its text.
+    fn execute_strictly(&mut self, id: TxnId, pending: Pending, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        self.counts.executed_again += 1;
+        txn.pending = Some(Pending { sent: None, is_strict: true, ..pending });
+        self.request_items(id, effects);
     }
 
     /// Whether a commit wrote one of these after this position, or may have: a statement that ran there has missed it.
@@ -552,7 +594,7 @@ impl Onecopy {
         let Some(txn) = self.txns.get(&id) else { return };
         let Some(pending) = &txn.pending else { return };
         let Some(home) = txn.home else { return self.choose_home(id, effects) };
-        let floor = self.home_floor(&pending.statement.access).max(pending.floor);
+        let floor = self.home_floor(&pending.access()).max(pending.floor);
         if self.replicas.get(home).applied < floor {
             self.counts.freshness_waits += 1;
             self.replicas.get_mut(home).awaiting.entry(floor).or_default().push(id);
@@ -667,8 +709,10 @@ impl Onecopy {
         self.replicas.get_mut(replica).load.add(expected_ns);
         pending.sent = Some((replica, expected_ns));
         txn.state = State::Executing;
-        // The answer of a transaction's only statement is its commit's: nobody may hear it before the decision.
-        let hold = txn.autocommit && pending.statement.kind != StatementKind::Read;
+        // The answer of a transaction's only statement is its commit's: nobody may hear it before the decision. Nor one that
+        // shows items at home, before these are taken.
+        let is_shown = matches!(how, How::Home { .. }) && pending.is_shown();
+        let hold = is_shown || txn.autocommit && pending.statement.kind != StatementKind::Read;
         effects.push(Effect::Execute { txn: id, op: pending.op, replica, how, hold });
     }
 
@@ -695,11 +739,17 @@ impl Onecopy {
         txn.state = State::AwaitingClient;
         let reads_only = pending.statement.kind == StatementKind::Read;
         match outcome {
+            Outcome::Done { returned } if pending.is_shown() && !txn.autocommit => {
+                self.costs.learn(pending.statement.class, cost_ns);
+                self.on_shown(id, replica, pending, &returned, effects);
+            }
+            Outcome::TooLarge => self.execute_strictly(id, pending, effects),
             Outcome::Done { returned } => {
                 self.costs.learn(pending.statement.class, cost_ns);
                 txn.wrote |= !txn.read_only && pending.writes();
                 let autocommit = txn.autocommit;
-                if !returned.is_empty() {
+                // What a read shows is covered by what it was granted.
+                if !returned.is_empty() && !reads_only {
                     self.on_returned(id, returned, effects);
                 }
                 self.unpin_unless_owing(id);

@@ -83,15 +83,15 @@ fn row(key: i64, mode: Mode) -> Access {
 }
 fn read(key: i64) -> Statement {
     let access = smallvec![row(key, Mode::Shared)];
-    Statement { class: ClassId(1), kind: StatementKind::Read, access, last_use: None }
+    Statement::new(ClassId(1), StatementKind::Read, access)
 }
 fn write(key: i64) -> Statement {
     let access = smallvec![row(key, Mode::NoKeyExclusive)];
-    Statement { class: ClassId(2), kind: StatementKind::Write, access, last_use: None }
+    Statement::new(ClassId(2), StatementKind::Write, access)
 }
 fn schema_change() -> Statement {
     let access = smallvec![Access::new(Item::table(TableId(1)), Mode::Exclusive)];
-    Statement { class: ClassId(3), kind: StatementKind::Schema, access, last_use: None }
+    Statement::new(ClassId(3), StatementKind::Schema, access)
 }
 fn execute(txn: TxnId, op: OpId, replica: ReplicaId, how: How) -> Effect {
     Effect::Execute { txn, op, replica, how, hold: false }
@@ -589,14 +589,14 @@ fn insert_child(child: i64, parent: i64) -> Statement {
     let equals = [(ColumnId(1), ValueHash::of_integer(child))];
     let access =
         smallvec![Access::new(Item::rows(TableId(2), equals), Mode::Insert), row(parent, Mode::KeyShared),];
-    Statement { class: ClassId(4), kind: StatementKind::Write, access, last_use: None }
+    Statement::new(ClassId(4), StatementKind::Write, access)
 }
 fn write_of_other_table(key: i64) -> Statement {
     let item = Item::rows(TableId(2), [(ColumnId(1), ValueHash::of_integer(key))]);
     statement(StatementKind::Write, &[Access::new(item, Mode::NoKeyExclusive)])
 }
 fn statement(kind: StatementKind, access: &[Access]) -> Statement {
-    Statement { class: ClassId(5), kind, access: access.iter().cloned().collect(), last_use: None }
+    Statement::new(ClassId(5), kind, access.iter().cloned().collect())
 }
 fn unique(value: i64) -> Access {
     let item = Item::key(TableId(1), crate::item::KeyId(2), [(ColumnId(3), ValueHash::of_integer(value))]);
@@ -1175,4 +1175,159 @@ fn of_a_read_only_the_tables_that_are_written_afterwards_are_taken_at_once() {
     assert!(matches!(rig.effects[..], [Effect::Execute { how: OPEN_HOME, .. }]), "{:?}", rig.effects);
     let taken = [of_columns(2, &[2], Mode::Update, &[1, 2]), of_columns(1, &[], Mode::Shared, &[1, 2, 3])];
     assert_eq!(rig.protocol.locks.held(T2), taken);
+}
+
+/// A read of a row that is joined with rows of another table, which its answer shows.
+fn join(key: i64) -> Statement {
+    let whole = Access::new(Item::table(TableId(2)), Mode::Shared);
+    let access = smallvec![row(key, Mode::Shared), whole.clone()];
+    Statement { shown: vec![whole], ..Statement::new(ClassId(4), StatementKind::Read, access) }
+}
+fn joined_row(key: i64, mode: Mode) -> Access {
+    Access::new(Item::rows(TableId(2), [(ColumnId(1), ValueHash::of_integer(key))]), mode)
+}
+fn write_joined(key: i64) -> Statement {
+    let access = smallvec![joined_row(key, Mode::NoKeyExclusive)];
+    Statement::new(ClassId(5), StatementKind::Write, access)
+}
+fn release(txn: TxnId, op: OpId, replica: ReplicaId) -> Effect {
+    Effect::Release { txn, op, replica }
+}
+impl Rig {
+    /// The join was executed and shows these rows.
+    fn shows(&mut self, txn: TxnId, op: OpId, replica: ReplicaId, keys: &[i64]) {
+        let returned = keys.iter().map(|key| joined_row(*key, Mode::Shared)).collect();
+        let outcome = Outcome::Done { returned };
+        self.on(Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
+    }
+    /// T1 has written at R0, and joins there.
+    fn joins_at_home(&mut self) {
+        self.begin(T1);
+        self.statement(T1, OP0, write(7));
+        self.done(T1, OP0, R0);
+        self.effects.clear();
+        self.statement(T1, OP1, join(7));
+    }
+}
+
+#[test]
+fn of_a_table_that_is_joined_by_key_only_the_rows_that_the_answer_shows_are_held() {
+    let mut rig = rig();
+    rig.joins_at_home();
+    rig.expect(&[execute_held(T1, OP1, R0, HOME)]);
+    // Even while it runs, others may change rows of that table.
+    rig.single(T2, write_joined(8));
+    rig.expect(&[execute_held(T2, OP0, R1, OPEN_HOME)]);
+    rig.shows(T1, OP1, R0, &[9]);
+    rig.expect(&[release(T1, OP1, R0)]);
+    rig.single(T3, write_joined(9));
+    rig.expect(&[]);
+    rig.commit(T1, OP2);
+    rig.durable(1);
+    let executed = rig.effects.iter().any(|effect| matches!(effect, Effect::Execute { txn: T3, .. }));
+    assert!(executed, "{:?}", rig.effects);
+}
+
+#[test]
+fn an_answer_that_shows_a_row_of_somebody_else_is_dropped_and_had_again_under_the_whole_table() {
+    let mut rig = rig();
+    rig.joins_at_home();
+    rig.begin(T2);
+    rig.statement(T2, OP0, write_joined(9));
+    rig.done(T2, OP0, R1);
+    rig.effects.clear();
+    rig.shows(T1, OP1, R0, &[8, 9]);
+    rig.expect(&[]);
+    // Meanwhile it waits like everybody else, and whoever comes after it waits for it.
+    rig.single(T3, write_joined(5));
+    rig.expect(&[]);
+    rig.on(Event::Rollback { txn: T2 });
+    rig.expect(&[leave(T2, R1), execute(T1, OP1, R0, HOME)]);
+    rig.shows(T1, OP1, R0, &[8, 9]);
+    rig.expect(&[]);
+    rig.on(Event::Rollback { txn: T1 });
+    rig.expect(&[leave(T1, R0), execute_held(T3, OP0, R0, OPEN_HOME)]);
+    assert_eq!(rig.protocol.status().executed_again, 1);
+}
+
+#[test]
+fn an_answer_that_missed_a_commit_on_a_row_that_it_shows_is_had_again_where_that_is_contained() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(7));
+    rig.done(T1, OP0, R0);
+    rig.single(T2, write_joined(9));
+    rig.done(T2, OP0, R1);
+    rig.durable(1);
+    rig.effects.clear();
+    rig.statement(T1, OP1, join(7));
+    rig.expect(&[execute_held(T1, OP1, R0, HOME)]);
+    rig.shows(T1, OP1, R0, &[9]);
+    rig.expect(&[]);
+    rig.applied(R0, 1);
+    rig.expect(&[acknowledge(T2, OP0, 1), execute(T1, OP1, R0, HOME)]);
+}
+
+#[test]
+fn an_answer_that_missed_commits_only_on_other_rows_is_as_good() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(7));
+    rig.done(T1, OP0, R0);
+    rig.single(T2, write_joined(8));
+    rig.done(T2, OP0, R1);
+    rig.durable(1);
+    rig.effects.clear();
+    rig.statement(T1, OP1, join(7));
+    rig.shows(T1, OP1, R0, &[9]);
+    rig.expect(&[execute_held(T1, OP1, R0, HOME), release(T1, OP1, R0)]);
+}
+
+#[test]
+fn an_answer_that_cannot_be_held_is_had_again_under_the_whole_table() {
+    let mut rig = rig();
+    rig.joins_at_home();
+    rig.effects.clear();
+    rig.on(Event::Executed { txn: T1, op: OP1, replica: R0, outcome: Outcome::TooLarge, elapsed_ns: 1 });
+    rig.expect(&[execute(T1, OP1, R0, HOME)]);
+    rig.single(T2, write_joined(8));
+    rig.expect(&[]);
+}
+
+#[test]
+fn rows_that_a_read_phase_was_shown_are_all_of_the_table_that_its_first_write_locks_and_validates() {
+    for (missed, holds) in [(8, true), (9, false)] {
+        let mut rig = rig();
+        rig.begin(T1);
+        rig.statement(T1, OP0, join(7));
+        rig.expect(&[execute(T1, OP0, R0, OPEN_SNAPSHOT)]);
+        rig.shows(T1, OP0, R0, &[9]);
+        rig.expect(&[]);
+        rig.single(T2, write_joined(missed));
+        rig.done(T2, OP0, R1);
+        rig.durable(1);
+        rig.applied(R0, 1);
+        rig.applied(R1, 1);
+        rig.effects.clear();
+        rig.statement(T1, OP1, write(7));
+        let validates = rig.effects.iter().any(|effect| matches!(effect, Effect::Revalidate { .. }));
+        assert_eq!(validates, !holds, "{:?}", rig.effects);
+        rig.effects.clear();
+        rig.single(T3, write_joined(8));
+        rig.expect(&[execute_held(T3, OP0, R1, OPEN_HOME)]);
+        rig.single(TxnId(4), write_joined(9));
+        rig.expect(&[]);
+    }
+}
+
+#[test]
+fn a_read_by_itself_needs_the_whole_table_as_it_was_last_told() {
+    let mut rig = rig();
+    rig.single(T2, write_joined(8));
+    rig.done(T2, OP0, R1);
+    rig.durable(1);
+    rig.applied(R1, 1);
+    rig.effects.clear();
+    rig.single(T1, join(7));
+    rig.expect(&[execute(T1, OP0, R1, ALONE)]);
 }

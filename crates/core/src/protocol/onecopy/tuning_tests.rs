@@ -50,8 +50,7 @@ impl Rig {
         };
         let mode = if kind == StatementKind::Read { Mode::Shared } else { Mode::NoKeyExclusive };
         let item = Item::rows(TableId(1), [(ColumnId(1), ValueHash::of_integer(key))]);
-        let statement =
-            Statement { class: ClassId(1), kind, access: smallvec![Access::new(item, mode)], last_use: None };
+        let statement = Statement::new(ClassId(1), kind, smallvec![Access::new(item, mode)]);
         self.on(Event::Autocommit { begin, statement });
         match self.effects.pop() {
             Some(Effect::Execute { replica, .. }) => replica,

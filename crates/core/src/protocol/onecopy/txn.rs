@@ -75,6 +75,8 @@ pub(super) struct Pending {
     pub(super) sent: Option<(ReplicaId, f64)>,
     /// What its home must contain, whatever it conflicts with.
     pub(super) floor: Csn,
+    /// It takes all items of its text, whatever its answer would show.
+    pub(super) is_strict: bool,
 }
 
 /// What a transaction had noted before a statement: if that is withdrawn, the rest is forgotten.
@@ -104,6 +106,20 @@ impl Pending {
             begins_schema_change: false,
             sent: None,
             floor: Csn(0),
+            is_strict: false,
+        }
+    }
+
+    /// Whether some of its items are taken by its answer.
+    pub(super) fn is_shown(&self) -> bool {
+        !self.is_strict && !self.statement.shown.is_empty()
+    }
+
+    /// The items that it takes before it runs.
+    pub(super) fn access(&self) -> AccessSet {
+        match self.is_shown() {
+            true => self.statement.access_beside_shown(),
+            false => self.statement.access.clone(),
         }
     }
 
@@ -272,7 +288,7 @@ impl Txn {
         tables(access).into_iter().filter(|table| predictor.will_write(self.prefix.on(*table))).collect()
     }
 
-    fn remember_reads(&mut self, access: &AccessSet) {
+    pub(super) fn remember_reads(&mut self, access: &[Access]) {
         for access in access {
             add_bounded(&mut self.reads, access.clone());
         }
@@ -309,7 +325,7 @@ impl Txn {
     /// statements, everything that the read phase has read.
     pub(super) fn next_request(&self) -> AccessSet {
         let Some(pending) = &self.pending else { return AccessSet::new() };
-        let own = in_update_mode(&pending.statement.access, &pending.predicted);
+        let own = in_update_mode(&pending.access(), &pending.predicted);
         if self.home.is_some() {
             return own;
         }

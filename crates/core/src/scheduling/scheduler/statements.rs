@@ -202,7 +202,8 @@ impl Scheduler {
                 self.after_answer(id, None, effects);
                 self.release_after(id, &pending.statement, effects);
             }
-            Outcome::Failed => {
+            // Nobody is asked here to hold what is read.
+            Outcome::Failed | Outcome::TooLarge => {
                 txn.answered = true;
                 self.after_answer(id, Some(replica), effects);
             }
@@ -252,7 +253,7 @@ impl Scheduler {
         let (class, expected_ns) = (*class, *expected_ns);
         let failed = match &outcome {
             Outcome::Lost { .. } => return self.lose_part(id, replica, effects),
-            Outcome::Failed => true,
+            Outcome::Failed | Outcome::TooLarge => true,
             Outcome::Done { returned } => {
                 self.costs.learn(class, elapsed_ns);
                 txn.note_returned(returned);
