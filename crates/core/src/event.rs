@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::ids::{ClassId, Csn, NodeId, OpId, ReplicaId, SessionId, TxnId};
-use crate::item::{Access, AccessSet, TableId};
+use crate::item::{Access, AccessSet, Mode, TableId};
 use crate::message::Message;
 
 /// Where a role of a protocol lives: what an event is addressed to.
@@ -208,10 +208,15 @@ impl Statement {
         Statement { class, kind, access, shown: Vec::new(), last_use: None }
     }
 
-    /// Its items without those whose rows its answer shows.
+    /// What must be had of its items before it runs, if its answer shows others: tables whose rows it shows must not go away, nor
+    /// be locked as a whole, since a server locks them, too.
     #[must_use]
     pub fn access_beside_shown(&self) -> AccessSet {
-        self.access.iter().filter(|access| !self.shown.contains(access)).cloned().collect()
+        let before = |access: &Access| match self.shown.contains(access) {
+            true => Access::new(access.item.clone(), Mode::KeyShared),
+            false => access.clone(),
+        };
+        self.access.iter().map(before).collect()
     }
 }
 

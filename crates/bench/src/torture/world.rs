@@ -14,6 +14,7 @@ pub(super) const SCHEMA: &[&str] = &[
     "DROP TABLE IF EXISTS torture_text",
     "DROP TABLE IF EXISTS torture_account",
     "DROP TABLE IF EXISTS torture_pair",
+    "DROP TABLE IF EXISTS torture_duty",
     "DROP TABLE IF EXISTS torture_doctor",
     "DROP TABLE IF EXISTS torture_counter",
     "DROP TABLE IF EXISTS torture_row",
@@ -24,6 +25,9 @@ pub(super) const SCHEMA: &[&str] = &[
     "CREATE TABLE torture_doctor (id bigint PRIMARY KEY, shift bigint NOT NULL, on_call bigint NOT NULL, \
      version bigint, previous bigint)",
     "CREATE INDEX torture_doctor_shift ON torture_doctor (shift)",
+    "CREATE TABLE torture_duty (id bigint PRIMARY KEY, shift bigint NOT NULL, \
+     doctor bigint NOT NULL REFERENCES torture_doctor, seen bigint)",
+    "CREATE INDEX torture_duty_shift ON torture_duty (shift)",
     "CREATE TABLE torture_counter (id bigint PRIMARY KEY, total bigint NOT NULL, version bigint)",
     "CREATE TABLE torture_row (id bigint PRIMARY KEY, grp bigint NOT NULL)",
     "CREATE INDEX torture_row_grp ON torture_row (grp)",

@@ -16,8 +16,9 @@ use onecopy_core::{ColumnId, Mode, Space};
 /// The conditions of a query that its relations' rows meet, those of WHERE and of joins together.
 #[derive(Default)]
 struct Conditions {
-    /// Columns that are compared with each other.
-    equal: Vec<(Key, Key)>,
+    /// Columns that are compared with each other; with the relation, if that is asked of its rows alone, since it is the condition
+    /// of a LEFT JOIN with it.
+    equal: Vec<(Key, Key, Option<u32>)>,
     /// Columns of which anything else is asked.
     asked: Vec<Key>,
     /// Tables whose rows may be missing in the result: they stand on the right of a LEFT JOIN.
@@ -61,18 +62,27 @@ impl<'a> Analyser<'a> {
             let EntryColumns::Table(relation) = entry.columns else { return None };
             relations.push((relation, self.relations.get(relation as usize).copied().flatten()?));
         }
+        let names = self.scopes[scope].entries.iter().map(|entry| entry.name.as_str());
+        if names.clone().any(|name| names.clone().filter(|other| *other == name).count() > 1) {
+            return None;
+        }
         let mut conditions = Conditions::default();
         for from in &select.from {
             self.conditions_of(from, scope, &mut conditions)?;
         }
         if let Some(filter) = &select.filter {
-            self.note_condition(filter, scope, &mut conditions)?;
+            self.note_condition(filter, scope, None, &mut conditions)?;
         }
         let output = self.output(select, scope)?;
-        let mut ordering = Vec::new();
-        query.order_by.iter().try_for_each(|key| self.columns_in(key, scope, &mut ordering))?;
+        // What is computed to order rows may fail, and tell by that what they hold.
+        let is_plain = |key: &Expr| matches!(key, Expr::Literal { .. } | Expr::Column { star: false, .. });
+        if !query.order_by.iter().all(is_plain) {
+            return None;
+        }
 
         let mut shown = Vec::new();
+        // Each with the relation whose rows say which of its own matter, and which is itself kept.
+        let mut by: Vec<(u32, u32)> = Vec::new();
         for &(relation, table) in &relations {
             let t = self.table(table);
             let is_alone = relations.iter().filter(|(_, other)| *other == table).count() == 1
@@ -86,15 +96,23 @@ impl<'a> Analyser<'a> {
             if item.space != Space::Rows || item.mode != Mode::Shared || !item.columns.is_empty() {
                 continue;
             }
-            let others =
-                relations.iter().filter(|(from, child)| *from != relation && !self.has_relatives(*child));
+            if by.iter().any(|(_, from)| *from == relation) {
+                continue;
+            }
+            let is_kept = |from: u32| by.iter().all(|(shown, _)| *shown != from);
+            let others = relations
+                .iter()
+                .filter(|(from, child)| *from != relation && is_kept(*from) && !self.has_relatives(*child));
             let columns = others.copied().find_map(|(from, child)| {
                 let mut keys = self.table(child).foreign_keys.iter();
-                keys.find_map(|key| {
-                    self.shown_columns(key, (from, child), (relation, table), &conditions, &output)
-                })
+                let columns = keys
+                    .find_map(|key| self.shown_columns(key, from, (relation, table), &conditions, &output))?;
+                Some((from, columns))
             });
-            shown.extend(columns.map(|columns| ShownTemplate { table: id, of: item.of, columns }));
+            if let Some((from, columns)) = columns {
+                by.push((relation, from));
+                shown.push(ShownTemplate { table: id, of: item.of, columns });
+            }
         }
         Some(shown)
     }
@@ -103,7 +121,7 @@ impl<'a> Analyser<'a> {
     fn shown_columns(
         &self,
         key: &ForeignKey,
-        (from, _): (u32, usize),
+        from: u32,
         (to, parent): (u32, usize),
         conditions: &Conditions,
         output: &[Option<Key>],
@@ -124,16 +142,16 @@ impl<'a> Analyser<'a> {
             .zip(&key.parent_columns)
             .map(|(column, parent)| ((from, *column), (to, *parent)))
             .collect();
-        let is_pair = |(a, b): &(Key, Key)| pairs.contains(&(*a, *b)) || pairs.contains(&(*b, *a));
-        let joined = pairs.iter().all(|(child, parent)| {
-            conditions.equal.contains(&(*child, *parent)) || conditions.equal.contains(&(*parent, *child))
+        // What a LEFT JOIN with another relation asks holds for that one's rows only.
+        let of_all = |of: Option<u32>| of.is_none_or(|of| of == to);
+        let is_pair = |a: Key, b: Key| pairs.contains(&(a, b)) || pairs.contains(&(b, a));
+        let joined = pairs.iter().all(|pair| {
+            let mut equal = conditions.equal.iter();
+            equal.any(|(a, b, of)| of_all(*of) && ((*a, *b) == *pair || (*b, *a) == *pair))
         });
+        let mut equal = conditions.equal.iter().filter(|(a, b, _)| a.0 == to || b.0 == to);
         let by_nothing_else = conditions.asked.iter().all(|(relation, _)| *relation != to)
-            && conditions
-                .equal
-                .iter()
-                .filter(|(a, b)| a.0 == to || b.0 == to)
-                .all(|equal| is_pair(equal) || self.is_reference_to(equal, to));
+            && equal.all(|(a, b, of)| of_all(*of) && is_pair(*a, *b));
         if pairs.is_empty() || !joined || !by_nothing_else {
             return None;
         }
@@ -160,24 +178,6 @@ impl<'a> Analyser<'a> {
             .collect()
     }
 
-    /// Whether an equality is one by which a row of this relation refers to another table's row by a foreign key: each has exactly
-    /// one, or NULL there, so nothing is asked of it.
-    fn is_reference_to(&self, (a, b): &(Key, Key), from: u32) -> bool {
-        let (own, other) = if a.0 == from { (*a, *b) } else { (*b, *a) };
-        let table = |key: Key| self.relations.get(key.0 as usize).copied().flatten();
-        let (Some(own_table), Some(other_table)) = (table(own), table(other)) else { return false };
-        let parent = self.table(other_table);
-        let not_null = self.column_of(own).is_some_and(|column| column.not_null);
-        self.table(own_table).foreign_keys.iter().any(|key| {
-            not_null
-                && !key.deferrable
-                && key.validated
-                && (&key.parent, &key.parent_schema) == (&parent.name, &parent.schema)
-                && key.columns == [own.1]
-                && key.parent_columns == [other.1]
-        })
-    }
-
     /// Adds the conditions of joins; `None` if there is anything in FROM but tables joined INNER and LEFT.
     fn conditions_of(&self, from: &'a From, scope: ScopeId, conditions: &mut Conditions) -> Option<()> {
         match from {
@@ -187,31 +187,39 @@ impl<'a> Analyser<'a> {
             From::Join { kind, left, right, on, using, natural: false, alias: None } if using.is_empty() => {
                 self.conditions_of(left, scope, conditions)?;
                 self.conditions_of(right, scope, conditions)?;
-                match kind {
-                    JoinKind::Inner => {}
+                let of = match kind {
+                    JoinKind::Inner => None,
                     JoinKind::Left => {
                         let From::Table { name, alias, .. } = &**right else { return None };
                         let name = alias.as_ref().map_or(name.last(), |alias| alias.name.as_str());
                         let entry = self.scopes[scope].entries.iter().find(|entry| entry.name == name)?;
                         let EntryColumns::Table(relation) = entry.columns else { return None };
                         conditions.optional.push(relation);
+                        Some(relation)
                     }
                     JoinKind::Right | JoinKind::Full => return None,
-                }
-                on.as_ref().map_or(Some(()), |on| self.note_condition(on, scope, conditions))
+                };
+                on.as_ref().map_or(Some(()), |on| self.note_condition(on, scope, of, conditions))
             }
             _ => None,
         }
     }
 
-    fn note_condition(&self, condition: &Expr, scope: ScopeId, conditions: &mut Conditions) -> Option<()> {
+    /// Adds a condition, which is asked of the rows of one relation alone if it is that of a LEFT JOIN.
+    fn note_condition(
+        &self,
+        condition: &Expr,
+        scope: ScopeId,
+        of: Option<u32>,
+        conditions: &mut Conditions,
+    ) -> Option<()> {
         match condition {
             Expr::And(parts) => {
-                parts.iter().try_for_each(|part| self.note_condition(part, scope, conditions))
+                parts.iter().try_for_each(|part| self.note_condition(part, scope, of, conditions))
             }
             Expr::Operator { name, left: Some(left), right: Some(right) } if is_equality(name) => {
                 match (self.plain_column(left, scope), self.plain_column(right, scope)) {
-                    (Some(left), Some(right)) => conditions.equal.push((left, right)),
+                    (Some(left), Some(right)) => conditions.equal.push((left, right, of)),
                     _ => self.columns_in(condition, scope, &mut conditions.asked)?,
                 }
                 Some(())

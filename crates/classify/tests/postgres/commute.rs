@@ -83,13 +83,13 @@ fn a_query_does_not_see_writes_whose_items_it_does_not_touch() {
 fn an_answer_does_not_change_by_writes_apart_from_the_rows_that_it_shows() {
     let Some(server) = TestServer::start() else { return };
     let session = server.create("shown", "random");
-    let (reads, seed) = (number("COMMUTE_READS", 4 * READS), number("COMMUTE_SEED", 1));
+    let (reads, seed) = (number("COMMUTE_READS", 2 * READS), number("COMMUTE_SEED", 1));
     assert_eq!(count_changed(&session, reads, seed, false), 0, "COMMUTE_SEED={seed} replays them");
     assert!(count_changed(&session, 8 * READS, 5, true) > 0, "a row can be left out unnoticed");
 }
 
 /// How often the answer of a join by key changes by a write that is apart from the rows that it shows; `forgets`: from all but
-/// the first of them.
+/// the last of them.
 fn count_changed(session: &Session<'_>, reads: u64, seed: u64, forgets: bool) -> u64 {
     let catalogue = session.catalogue();
     let mut generator = Generator { random: ChaCha8Rng::seed_from_u64(seed), noisy: false };
@@ -121,7 +121,9 @@ fn count_changed(session: &Session<'_>, reads: u64, seed: u64, forgets: bool) ->
             };
             class.shown_by_row(value, &mut shown).expect("numbers are canonical");
         }
-        shown.truncate(if forgets { 1 } else { usize::MAX });
+        if forgets {
+            shown.pop();
+        }
         let items: AccessSet =
             items.into_iter().filter(|access| !whole.contains(access)).chain(shown).collect();
         for _ in 0..24 {

@@ -140,6 +140,14 @@ impl Generator {
             ),
             ("s x JOIN k y ON y.id = x.k JOIN p z ON z.r = x.r", &[("x", "s"), ("y", "k"), ("z", "p")]),
             ("c x JOIN p y ON y.r = x.p", &[("x", "c"), ("y", "p")]),
+            (
+                "s x JOIN k y ON y.id = x.k JOIN p z ON z.id = y.p AND z.r = 1",
+                &[("x", "s"), ("y", "k"), ("z", "p")],
+            ),
+            (
+                "c x CROSS JOIN p y LEFT JOIN k z ON z.p = x.p AND y.id = x.p",
+                &[("x", "c"), ("y", "p"), ("z", "k")],
+            ),
         ]);
         let relations: Vec<(&str, Columns)> =
             tables.iter().map(|(alias, table)| (*alias, self.columns(table))).collect();

@@ -507,7 +507,15 @@ impl Session {
         let parts = self.fetches_parts();
         // Once the core waits for nothing that the answer shows, it need not be read.
         let is_home = matches!(how, How::Home { .. });
-        let shown = (in_read_phase || is_home && hold).then(|| self.shown_of(job)).flatten();
+        let mut shown = (in_read_phase || is_home && hold).then(|| self.shown_of(job)).flatten();
+        if let Some(shown) = &mut shown {
+            if self.shared.classifier.is_changing() {
+                self.shared.classifier.settled().await;
+            }
+            if job.generation != self.shared.classifier.generation() {
+                shown.give_up();
+            }
+        }
         let mut watch = Watch {
             shown,
             hash: in_read_phase.then(AnswerHash::default),
@@ -627,8 +635,8 @@ impl Session {
                 self.doubt(replica, error);
             }
             match &answer.error {
-                // What came before the error answers messages that the client did not send.
-                Some(error) if silent => {
+                // What came before the error answers messages that the client did not send, or was too much to be held.
+                Some(error) if silent || answer.overflow => {
                     self.drop_held();
                     error.put_error(&mut self.client.output);
                 }

@@ -46,6 +46,11 @@ impl Shown {
         Some(Shown { class: Arc::clone(class), whole, bind, items: Vec::new(), gave_up: false })
     }
 
+    /// Definitions have changed, and with them perhaps what the columns of the answer are.
+    pub(super) fn give_up(&mut self) {
+        self.gave_up = true;
+    }
+
     /// Reads a DataRow.
     ///
     /// # Errors
@@ -81,12 +86,15 @@ fn only_bind(steps: &[Step]) -> Option<Bytes> {
         Step::Bind { body, .. } => Some(body),
         _ => None,
     });
-    let mut limits = steps.iter().filter_map(|step| match step {
-        Step::Execute { max_rows, .. } => Some(*max_rows),
+    let mut executions = steps.iter().filter_map(|step| match step {
+        Step::Execute { portal, max_rows, .. } => Some((portal.as_str(), *max_rows)),
         _ => None,
     });
-    match (binds.next(), binds.next(), limits.next(), limits.next()) {
-        (Some(bind), None, Some(0), None) => Some(bind.clone()),
+    match (binds.next(), binds.next(), executions.next(), executions.next()) {
+        // A portal with a name could not be bound once more.
+        (Some(bind), None, Some(("", 0)), None) if Bind::decode(bind).ok()?.portal.is_empty() => {
+            Some(bind.clone())
+        }
         _ => None,
     }
 }

@@ -76,6 +76,9 @@ pub(super) fn setup(world: &World) -> Vec<String> {
     insert(&mut statements, "torture_doctor (id, shift, on_call)", world.doctors(), |id| {
         format!("({id}, {}, 1)", world.shift(id))
     });
+    insert(&mut statements, "torture_duty (id, shift, doctor)", world.doctors(), |id| {
+        format!("({id}, {}, {id})", world.shift(id))
+    });
     insert(&mut statements, "torture_counter (id, total)", world.counters(), |id| format!("({id}, 0)"));
     statements
 }

@@ -38,9 +38,28 @@ fn read_shift(client: &Client, shift: i64, lock: bool) -> Step {
     } else {
         "SELECT id, version, on_call FROM torture_doctor WHERE shift = $1 AND shift = $2"
     };
+    of_shift(client, shift, sql)
+}
+
+/// A query for the doctors of a shift, with their versions.
+fn of_shift(client: &Client, shift: i64, sql: &'static str) -> Step {
     let world = client.world.clone();
     let doctors: Vec<i64> = world.doctors().filter(|&doctor| world.shift(doctor) == shift).collect();
     register_step(sql, [shift, shift], doctors, world::doctor)
+}
+
+/// The same by way of another table, whose rows refer to the doctors.
+fn read_joined(client: &Client, shift: i64) -> Step {
+    let sql = "SELECT y.doctor, d.version, d.on_call FROM torture_duty y JOIN torture_doctor d ON d.id = y.doctor \
+               WHERE y.shift = $1 AND y.shift = $2";
+    of_shift(client, shift, sql)
+}
+
+/// Something that changes nothing of what others read, so that the transaction has a home before it reads.
+fn note_seen(client: &mut Client) -> Step {
+    let duty = client.random.random_range(client.world.doctors());
+    let sql = "UPDATE torture_duty SET seen = $2 WHERE id = $1";
+    Step::new(sql, &[duty, client.world.fresh()], Vec::new(), |_| Ok(Vec::new()))
 }
 
 fn count_on_call(client: &mut Client, answer: &super::super::statement::Answer) -> i64 {
@@ -63,10 +82,21 @@ async fn look(client: &mut Client) -> Result<(), Over> {
 
 async fn decide_at_client(client: &mut Client) -> Result<(), Over> {
     let (doctor, shift) = pick(client);
-    let lock = client.random.random_bool(0.2);
-    let class = if lock { "write skew, FOR UPDATE" } else { NAME };
+    let class = match client.random.random_range(0..10) {
+        0..2 => "write skew, FOR UPDATE",
+        2..4 => "write skew, joined",
+        4..6 => "write skew, joined at home",
+        _ => NAME,
+    };
     let mut open = client.begin(class.to_owned(), On::Main, false).await?;
-    let read = read_shift(client, shift, lock);
+    if class.ends_with("at home") {
+        let step = note_seen(client);
+        client.step(&mut open, &step).await?;
+    }
+    let read = match class.contains("joined") {
+        true => read_joined(client, shift),
+        false => read_shift(client, shift, class.ends_with("FOR UPDATE")),
+    };
     let answer = client.step(&mut open, &read).await?;
     let on_call = i64::from(count_on_call(client, &answer) < 2);
     let version = client.world.fresh();

@@ -50,7 +50,7 @@ use crate::version_table::VersionTable;
 use lone_reads::LoneRead;
 pub use replicas::Tuning;
 use replicas::{Decisions, Replicas};
-use txn::{Pending, Snapshot, State, Tables, Txn};
+use txn::{Pending, Snapshot, State, Tables, Txn, in_update_mode};
 
 /// Writers remembered for the sake of old snapshots; beyond it they are forgotten, and such a snapshot's reads are run
 /// again when its transaction writes.
@@ -211,15 +211,13 @@ impl Onecopy {
         let before = txn.mark();
         txn.prefix = txn.prefix.then(statement.class);
         let reads_only = statement.kind == StatementKind::Read;
-        // What is shown by the answer is noted with it.
-        let read = statement.access_beside_shown();
         let predicted = match reads_only {
-            true => txn.predicted(&read, &self.predictor),
+            true => txn.predicted(&statement.access, &self.predictor),
             false => Tables::new(),
         };
         self.counts.predicted += u64::from(!predicted.is_empty());
         if reads_only {
-            txn.note_read(&read);
+            txn.note_read(&statement);
         } else {
             txn.note_write(&statement.access, &mut self.predictor);
             txn.note_references(&statement.access);
@@ -289,8 +287,9 @@ impl Onecopy {
             return txn.remember_reads(returned);
         }
         let position = txn.position;
-        match self.locks.request(id, returned) {
-            Granting::Granted if !self.written_since(position, returned) => {
+        let returned = in_update_mode(returned, &pending.predicted);
+        match self.locks.request(id, &returned) {
+            Granting::Granted if !self.written_since(position, &returned) => {
                 effects.push(Effect::Release { txn: id, op: pending.op, replica });
                 self.unpin_unless_owing(id);
             }
@@ -758,6 +757,14 @@ impl Onecopy {
                     (true, false) => self.on_commit(id, op, effects),
                     (false, _) => {}
                 }
+            }
+            Outcome::Failed if pending.is_shown() && !txn.autocommit => {
+                // Its client may have seen rows before it failed.
+                match txn.home {
+                    None => txn.remember_reads(&pending.statement.shown),
+                    Some(_) => self.on_returned(id, pending.statement.shown, effects),
+                }
+                self.unpin_unless_owing(id);
             }
             Outcome::Failed if txn.autocommit => {
                 self.leave_lanes(id, effects);

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::*;
 use crate::event::SequenceDefinition;
 use crate::ids::{ClassId, NodeId, SessionId};
-use crate::item::{ColumnId, TableId, ValueHash};
+use crate::item::{ColumnId, ColumnSet, TableId, ValueHash};
 
 const R0: ReplicaId = ReplicaId(0);
 const R1: ReplicaId = ReplicaId(1);
@@ -1179,12 +1179,15 @@ fn of_a_read_only_the_tables_that_are_written_afterwards_are_taken_at_once() {
 
 /// A read of a row that is joined with rows of another table, which its answer shows.
 fn join(key: i64) -> Statement {
-    let whole = Access::new(Item::table(TableId(2)), Mode::Shared);
+    let columns = ColumnSet::NONE.with(ColumnId(2));
+    let whole = Access::of_columns(Item::table(TableId(2)), Mode::Shared, columns);
     let access = smallvec![row(key, Mode::Shared), whole.clone()];
     Statement { shown: vec![whole], ..Statement::new(ClassId(4), StatementKind::Read, access) }
 }
+/// Of a column that is no part of a key.
 fn joined_row(key: i64, mode: Mode) -> Access {
-    Access::new(Item::rows(TableId(2), [(ColumnId(1), ValueHash::of_integer(key))]), mode)
+    let item = Item::rows(TableId(2), [(ColumnId(1), ValueHash::of_integer(key))]);
+    Access::of_columns(item, mode, ColumnSet::NONE.with(ColumnId(2)))
 }
 fn write_joined(key: i64) -> Statement {
     let access = smallvec![joined_row(key, Mode::NoKeyExclusive)];
@@ -1330,4 +1333,74 @@ fn a_read_by_itself_needs_the_whole_table_as_it_was_last_told() {
     rig.effects.clear();
     rig.single(T1, join(7));
     rig.expect(&[execute(T1, OP0, R1, ALONE)]);
+}
+
+#[test]
+fn rows_that_are_known_to_be_written_once_they_were_shown_are_taken_for_that_at_once() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, join(7));
+    rig.shows(T1, OP0, R0, &[9]);
+    rig.statement(T1, OP1, write_joined(9));
+    rig.done(T1, OP1, R1);
+    rig.commit(T1, OP2);
+    rig.durable(1);
+    rig.applied(R0, 1);
+    rig.applied(R1, 1);
+    rig.effects.clear();
+
+    // No read phase any more, which would have to end in a refusal of one of them.
+    rig.begin(T2);
+    rig.statement(T2, OP0, join(7));
+    rig.begin(T3);
+    rig.statement(T3, OP0, join(8));
+    rig.expect(&[execute_held(T2, OP0, R0, OPEN_HOME), execute_held(T3, OP0, R1, OPEN_HOME)]);
+    rig.shows(T2, OP0, R0, &[9]);
+    rig.expect(&[release(T2, OP0, R0)]);
+    rig.shows(T3, OP0, R1, &[9]);
+    rig.expect(&[]);
+    rig.statement(T2, OP1, write_joined(9));
+    rig.expect(&[execute(T2, OP1, R0, HOME)]);
+    rig.done(T2, OP1, R0);
+    rig.commit(T2, OP2);
+    rig.durable(2);
+    rig.effects.clear();
+    rig.applied(R1, 2);
+    rig.expect(&[acknowledge(T2, OP2, 2), execute(T3, OP0, R1, HOME)]);
+}
+
+#[test]
+fn a_table_of_which_rows_are_shown_is_neither_changed_nor_locked_as_a_whole_meanwhile() {
+    for whole in [Item::table(TableId(2)), Item::table(TableId::ALL)] {
+        let mut rig = rig();
+        rig.joins_at_home();
+        rig.effects.clear();
+        let change = smallvec![Access::new(whole, Mode::Exclusive)];
+        rig.single(T2, Statement::new(ClassId(3), StatementKind::Write, change));
+        rig.expect(&[]);
+        // Nor if nothing was shown.
+        rig.shows(T1, OP1, R0, &[]);
+        rig.expect(&[release(T1, OP1, R0)]);
+    }
+}
+
+#[test]
+fn what_a_statement_that_failed_may_have_shown_is_taken_before_its_transaction_commits() {
+    let failed =
+        |op: OpId| Event::Executed { txn: T1, op, replica: R0, outcome: Outcome::Failed, elapsed_ns: 1 };
+    let mut rig = rig();
+    rig.joins_at_home();
+    rig.on(failed(OP1));
+    rig.effects.clear();
+    rig.single(T2, write_joined(8));
+    rig.expect(&[]);
+
+    let mut rig = self::rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, join(7));
+    rig.on(failed(OP0));
+    rig.statement(T1, OP1, write(7));
+    rig.effects.clear();
+    rig.single(T2, write_joined(8));
+    rig.expect(&[]);
 }

@@ -265,12 +265,14 @@ impl Txn {
         self.home.is_some() || self.snapshot.is_some()
     }
 
-    pub(super) fn note_read(&mut self, access: &AccessSet) {
+    pub(super) fn note_read(&mut self, statement: &Statement) {
+        let access = &statement.access;
         if self.autocommit || access.is_empty() {
             return;
         }
         if self.home.is_none() {
-            self.remember_reads(access);
+            // What is shown by the answer is remembered with it.
+            self.remember_reads(&statement.access_beside_shown());
         }
         for table in tables(access) {
             if self.notes.len() < NOTES_MAX {
@@ -357,8 +359,8 @@ fn tables(access: &AccessSet) -> Tables {
 }
 
 /// The request of a read of which what it reads of some tables is known to be written afterwards.
-fn in_update_mode(access: &AccessSet, predicted: &Tables) -> AccessSet {
-    let mut access = access.clone();
+pub(super) fn in_update_mode(access: &[Access], predicted: &Tables) -> AccessSet {
+    let mut access: AccessSet = access.iter().cloned().collect();
     let read = |access: &&mut Access| access.mode == Mode::Shared && predicted.contains(&access.item.table);
     access.iter_mut().filter(read).for_each(|access| access.mode = Mode::Update);
     access
