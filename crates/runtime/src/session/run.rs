@@ -508,13 +508,11 @@ impl Session {
         // Once the core waits for nothing that the answer shows, it need not be read.
         let is_home = matches!(how, How::Home { .. });
         let mut shown = (in_read_phase || is_home && hold).then(|| self.shown_of(job)).flatten();
-        if let Some(shown) = &mut shown {
-            if self.shared.classifier.is_changing() {
-                self.shared.classifier.settled().await;
-            }
-            if job.generation != self.shared.classifier.generation() {
-                shown.give_up();
-            }
+        let classifier = &self.shared.classifier;
+        if let Some(shown) = &mut shown
+            && (classifier.is_changing() || classifier.generation() != job.generation)
+        {
+            shown.give_up();
         }
         let mut watch = Watch {
             shown,

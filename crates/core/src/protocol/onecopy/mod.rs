@@ -304,6 +304,7 @@ impl Onecopy {
 
     /// Runs a statement again that was answered to nobody, under all items of its text.
     fn execute_strictly(&mut self, id: TxnId, pending: Pending, effects: &mut Vec<Effect>) {
+        self.unpin_unless_owing(id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         self.counts.executed_again += 1;
         txn.pending = Some(Pending { sent: None, is_strict: true, ..pending });
@@ -680,8 +681,9 @@ impl Onecopy {
         replica.home_statements += 1;
         if let Some(txn) = self.txns.get_mut(&id) {
             txn.position = replica.applied;
-            let writes = txn.pending.as_ref().is_some_and(Pending::writes);
-            if writes && txn.pinned.is_none() {
+            // What an answer shows is judged by it, too.
+            let judged = txn.pending.as_ref().is_some_and(|pending| pending.writes() || pending.is_shown());
+            if judged && txn.pinned.is_none() {
                 txn.pinned = Some(txn.position);
                 *self.pins.entry(txn.position).or_insert(0) += 1;
             }

@@ -1404,3 +1404,18 @@ fn what_a_statement_that_failed_may_have_shown_is_taken_before_its_transaction_c
     rig.single(T2, write_joined(8));
     rig.expect(&[]);
 }
+
+#[test]
+fn an_answer_that_missed_nothing_is_good_though_every_replica_is_further_by_now() {
+    let mut rig = rig();
+    rig.joins_at_home();
+    rig.effects.clear();
+    rig.single(T2, write(3));
+    rig.done(T2, OP0, R1);
+    rig.durable(1);
+    rig.applied(R0, 1);
+    rig.applied(R1, 1);
+    rig.effects.clear();
+    rig.shows(T1, OP1, R0, &[9]);
+    rig.expect(&[release(T1, OP1, R0)]);
+}
