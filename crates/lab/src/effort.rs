@@ -7,7 +7,7 @@ use onecopy_sim::perf::Search;
 pub struct Effort {
     /// Virtual seconds before anything is measured.
     pub warm_up_s: u64,
-    /// Virtual seconds that are measured.
+    /// Virtual seconds that are measured at least.
     pub measured_s: u64,
     /// Runs of each experiment, with seeds from 0 on.
     pub seeds: u64,
@@ -21,6 +21,9 @@ pub struct Effort {
 
 /// The sizes of the papers' curves.
 const SIZES: [u16; 10] = [1, 2, 4, 8, 16, 24, 32, 40, 48, 60];
+
+/// Databases together are measured for at least so many virtual seconds: what few of them do depends on chance for longer.
+const DATABASE_S_MIN: u64 = 1_200;
 
 /// Runs of which a quarter still tells a peak from its surroundings, in virtual seconds.
 const COARSE_FROM_S: u64 = 240;
@@ -50,6 +53,12 @@ impl Effort {
             sizes: vec![1, 8, 16, 40, 60],
             sizes_beyond: vec![100],
         }
+    }
+
+    /// Virtual seconds that are measured of so many databases that are so many times as fast.
+    #[must_use]
+    pub fn measured_s_of(&self, replicas: u16, speed: u32) -> u64 {
+        self.measured_s.max(DATABASE_S_MIN / (u64::from(replicas) * u64::from(speed)).max(1))
     }
 
     /// Runs of a quarter of the length, with which long ones look for where the peak may be.
@@ -85,6 +94,15 @@ mod tests {
             assert_eq!(effort.sizes.last(), Some(&60));
             assert!(effort.sizes_beyond.is_sorted() && effort.sizes_beyond.iter().all(|size| *size > 60));
         }
+    }
+
+    #[test]
+    fn small_clusters_are_measured_for_longer() {
+        let quick = Effort::quick();
+        assert_eq!(
+            [(1, 1), (8, 1), (8, 4), (60, 1)].map(|(n, s)| quick.measured_s_of(n, s)),
+            [1_200, 150, 60, 60]
+        );
     }
 
     #[test]

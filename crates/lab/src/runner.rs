@@ -171,7 +171,7 @@ fn setup<'a>(
         speed: experiment.speed,
         conflict_percent: experiment.conflict_percent,
         warm_up_ns: effort.warm_up_s * SECOND_NS,
-        measured_ns: effort.measured_s * SECOND_NS,
+        measured_ns: effort.measured_s_of(experiment.replicas, experiment.speed) * SECOND_NS,
         ..Setup::new(profile, experiment.replicas, Users::Closed(users))
     }
 }
