@@ -1,5 +1,6 @@
 //! Everything that can wake the core: one closed enum.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -211,7 +212,10 @@ impl Statement {
     /// What must be had of its items before it runs, if its answer shows others: tables whose rows it shows must not go away, nor
     /// be locked as a whole, since a server locks them, too.
     #[must_use]
-    pub fn access_beside_shown(&self) -> AccessSet {
+    pub fn access_beside_shown(&self) -> Cow<'_, [Access]> {
+        if self.shown.is_empty() {
+            return Cow::Borrowed(&self.access);
+        }
         let before = |access: &Access| match self.shown.contains(access) {
             true => Access::new(access.item.clone(), Mode::KeyShared),
             false => access.clone(),

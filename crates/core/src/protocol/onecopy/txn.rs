@@ -6,6 +6,7 @@ use crate::item::{Access, AccessSet, Item, Mode, Space, TableId};
 use crate::prediction::{Predictor, Prefix};
 
 use smallvec::SmallVec;
+use std::borrow::Cow;
 
 /// Reads noted for prediction, one by one and table by table; what a longer transaction reads is not predicted.
 const NOTES_MAX: usize = 128;
@@ -116,10 +117,10 @@ impl Pending {
     }
 
     /// The items that it takes before it runs.
-    pub(super) fn access(&self) -> AccessSet {
+    pub(super) fn access(&self) -> Cow<'_, [Access]> {
         match self.is_shown() {
             true => self.statement.access_beside_shown(),
-            false => self.statement.access.clone(),
+            false => Cow::Borrowed(&self.statement.access),
         }
     }
 
