@@ -21,7 +21,8 @@ pub enum Effect {
         /// In which surroundings.
         how: How,
         /// Hold the answer (or the error) back until `Release`; otherwise it streams to the client. Of a protocol that
-        /// executes at one replica only, the driver may let a held error go at once.
+        /// executes at one replica only, the driver may let a held error go at once. Who is to execute a statement again
+        /// drops what it held of it.
         hold: bool,
     },
     /// Let the held answer (or error) of this replica go to the client; the others' answers are compared and dropped.

@@ -93,7 +93,7 @@ fn an_answer_does_not_change_by_writes_apart_from_the_rows_that_it_shows() {
 fn count_changed(session: &Session<'_>, reads: u64, seed: u64, forgets: bool) -> u64 {
     let catalogue = session.catalogue();
     let mut generator = Generator { random: ChaCha8Rng::seed_from_u64(seed), noisy: false };
-    let (mut changed, mut apart, mut tried, mut joins) = (0, 0, 0, 0);
+    let (mut tally, mut joins) = (Tally { explains: !forgets, ..Tally::default() }, 0);
     for round in 0..reads {
         if round % 25 == 0 {
             refill(session, &catalogue, &mut generator);
@@ -126,37 +126,16 @@ fn count_changed(session: &Session<'_>, reads: u64, seed: u64, forgets: bool) ->
         }
         let items: AccessSet =
             items.into_iter().filter(|access| !whole.contains(access)).chain(shown).collect();
-        for _ in 0..24 {
-            let write = generator.small_write(&["p", "c", "k", "s"]);
-            let Some(b) = access(&catalogue, &write, Gap::None) else { continue };
-            tried += 1;
-            if conflict(&items, &b) {
-                continue;
-            }
-            apart += 1;
-            session.run("SAVEPOINT s");
-            if !matches!(session.ask(&write), Answer::Error(_)) {
-                let after = sorted(session.ask(&read));
-                if after != before {
-                    changed += 1;
-                    if forgets {
-                        session.run("ROLLBACK");
-                        return changed;
-                    }
-                    if changed < 4 {
-                        eprintln!(
-                            "{read}\n  {items:?}\n{write}\n  {b:?}\n  before {before:?}\n  after {after:?}"
-                        );
-                    }
-                }
-            }
-            session.run("ROLLBACK TO s");
-        }
+        let group = &["p", "c", "k", "s"];
+        tally.try_writes(session, &catalogue, &mut generator, group, (&read, &items, &before), Gap::None);
         session.run("ROLLBACK");
+        if forgets && tally.seen > 0 {
+            break;
+        }
     }
-    eprintln!("{joins} joins, {tried} writes, {apart} apart");
-    assert!(joins * 4 > reads && apart * 10 > tried, "the test shows nothing");
-    changed
+    eprintln!("{joins} joins, {tally:?}");
+    assert!(forgets || joins * 4 > reads && tally.apart * 10 > tally.tried, "the test shows nothing");
+    tally.seen
 }
 
 #[test]
@@ -175,7 +154,7 @@ fn a_gap_in_the_items_is_found() {
 fn count_seen(session: &Session<'_>, reads: u64, seed: u64, gap: Gap) -> u64 {
     let catalogue = session.catalogue();
     let mut generator = Generator { random: ChaCha8Rng::seed_from_u64(seed), noisy: false };
-    let (mut seen, mut apart, mut tried) = (0, 0, 0);
+    let mut tally = Tally { explains: gap == Gap::None, ..Tally::default() };
     for round in 0..reads {
         if round % 25 == 0 {
             refill(session, &catalogue, &mut generator);
@@ -189,32 +168,57 @@ fn count_seen(session: &Session<'_>, reads: u64, seed: u64, gap: Gap) -> u64 {
             session.run("ROLLBACK");
             continue;
         }
+        tally.try_writes(session, &catalogue, &mut generator, group, (&read, &a, &before), gap);
+        session.run("ROLLBACK");
+    }
+    assert!(tally.apart * 10 > tally.tried, "{tally:?}: the test shows nothing");
+    tally.seen
+}
+
+/// Writes, how many of them were apart from a query's items, and how many of those its answer saw.
+#[derive(Default, Debug)]
+struct Tally {
+    tried: u64,
+    apart: u64,
+    seen: u64,
+    /// Says which were seen.
+    explains: bool,
+}
+
+impl Tally {
+    /// Tries writes one by one after a query in an open transaction: its text, items and answer.
+    fn try_writes(
+        &mut self,
+        session: &Session<'_>,
+        catalogue: &Catalogue,
+        generator: &mut Generator,
+        group: &[&'static str],
+        (read, items, before): (&str, &AccessSet, &Answer),
+        gap: Gap,
+    ) {
         for _ in 0..24 {
             let write = generator.small_write(group);
-            let Some(b) = access(&catalogue, &write, gap) else { continue };
-            tried += 1;
-            if conflict(&a, &b) {
+            let Some(others) = access(catalogue, &write, gap) else { continue };
+            self.tried += 1;
+            if conflict(items, &others) {
                 continue;
             }
-            apart += 1;
+            self.apart += 1;
             session.run("SAVEPOINT s");
             if !matches!(session.ask(&write), Answer::Error(_)) {
-                let after = sorted(session.ask(&read));
-                if after != before {
-                    seen += 1;
-                    if gap == Gap::None {
+                let after = sorted(session.ask(read));
+                if after != *before {
+                    self.seen += 1;
+                    if self.explains {
                         eprintln!(
-                            "{read}\n  {a:?}\n{write}\n  {b:?}\n  before {before:?}\n  after {after:?}"
+                            "{read}\n  {items:?}\n{write}\n  {others:?}\n  before {before:?}\n  after {after:?}"
                         );
                     }
                 }
             }
             session.run("ROLLBACK TO s");
         }
-        session.run("ROLLBACK");
     }
-    assert!(apart * 10 > tried, "{apart} of {tried} apart: the test shows nothing");
-    seen
 }
 
 /// How often two statements that are apart do not commute.

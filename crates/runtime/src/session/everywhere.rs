@@ -332,11 +332,8 @@ impl Session {
             answers: parking_lot::Mutex::new(Answers::default()),
         });
         let statement = onecopy_core::Statement {
-            class: job.class,
-            kind,
-            access: job.access.clone(),
             last_use: everywhere.declarations.take_last_use(),
-            shown: Vec::new(),
+            ..onecopy_core::Statement::new(job.class, kind, job.access.clone())
         };
         let mut begin = onecopy_core::Begin {
             txn: id,

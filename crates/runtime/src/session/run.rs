@@ -505,7 +505,7 @@ impl Session {
         let in_read_phase = matches!(how, How::Snapshot { .. });
         let silent = job.aside.quiet != Quiet::No;
         let parts = self.fetches_parts();
-        // Once the core waits for nothing that the answer shows, it need not be read.
+        // Under the items of its text alone the core does not ask what the answer shows.
         let is_home = matches!(how, How::Home { .. });
         let mut shown = (in_read_phase || is_home && hold).then(|| self.shown_of(job)).flatten();
         let classifier = &self.shared.classifier;
