@@ -29,6 +29,7 @@
 mod deadlocks;
 mod lone_reads;
 mod replicas;
+mod shown;
 mod turns;
 mod txn;
 
@@ -50,7 +51,7 @@ use crate::version_table::VersionTable;
 use lone_reads::LoneRead;
 pub use replicas::Tuning;
 use replicas::{Decisions, Replicas};
-use txn::{Pending, Snapshot, State, Tables, Txn, in_update_mode};
+use txn::{Pending, Snapshot, State, Tables, Txn};
 
 /// Writers remembered for the sake of old snapshots; beyond it they are forgotten, and such a snapshot's reads are run
 /// again when its transaction writes.
@@ -243,105 +244,6 @@ impl Onecopy {
         }
         txn.commit_op = op;
         self.grant_owed(id, effects);
-    }
-
-    /// An answer showed items that the text does not. They are taken at once if nobody else holds them, so that whoever
-    /// wants them later waits here rather than in the database, where nobody would see a cycle; else before the decision.
-    fn on_returned(&mut self, id: TxnId, returned: Vec<Access>, effects: &mut Vec<Effect>) {
-        let granting = self.locks.request(id, &returned);
-        let Some(txn) = self.txns.get_mut(&id) else { return };
-        txn.note_references(&returned);
-        match granting {
-            Granting::Granted => {
-                let position = txn.position;
-                let outdated = self.written_since(position, &returned);
-                if let Some(txn) = self.txns.get_mut(&id) {
-                    txn.outdated |= outdated;
-                }
-            }
-            Granting::Waits => {
-                if txn.owed.is_empty() {
-                    txn.owed_since = txn.position;
-                    self.owing.push(id);
-                }
-                txn.owed.extend(returned);
-                let granted = self.locks.withdraw(id);
-                self.on_granted(granted, effects);
-            }
-        }
-    }
-
-    /// The answer of a read showed which rows of joined tables it is about. In a read phase they are validated with all else that
-    /// it read. At home they must be had at once, and as they were when it ran there: else it runs again under all items of its
-    /// text.
-    fn on_shown(
-        &mut self,
-        id: TxnId,
-        replica: ReplicaId,
-        pending: Pending,
-        returned: &[Access],
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(txn) = self.txns.get_mut(&id) else { return };
-        if txn.home.is_none() {
-            return txn.remember_reads(returned);
-        }
-        let position = txn.position;
-        let returned = in_update_mode(returned, &pending.predicted);
-        match self.locks.request(id, &returned) {
-            Granting::Granted if !self.written_since(position, &returned) => {
-                effects.push(Effect::Release { txn: id, op: pending.op, replica });
-                self.unpin_unless_owing(id);
-            }
-            Granting::Granted => self.execute_strictly(id, pending, effects),
-            Granting::Waits => {
-                let granted = self.locks.withdraw(id);
-                self.on_granted(granted, effects);
-                self.execute_strictly(id, pending, effects);
-            }
-        }
-    }
-
-    /// Runs a statement again that was answered to nobody, under all items of its text.
-    fn execute_strictly(&mut self, id: TxnId, pending: Pending, effects: &mut Vec<Effect>) {
-        self.unpin_unless_owing(id);
-        let Some(txn) = self.txns.get_mut(&id) else { return };
-        self.counts.executed_again += 1;
-        txn.pending = Some(Pending { sent: None, is_strict: true, ..pending });
-        self.request_items(id, effects);
-    }
-
-    /// Whether a commit wrote one of these after this position, or may have: a statement that ran there has missed it.
-    fn written_since(&self, position: Csn, accesses: &[Access]) -> bool {
-        position < self.versions.forgotten() || self.versions.floor(accesses) > position
-    }
-
-    /// Items that only answers showed are taken before the decision.
-    fn grant_owed(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get_mut(&id) else { return };
-        if txn.outdated {
-            self.counts.reads_changed += 1;
-            let op = txn.commit_op;
-            return self.refuse(id, op, Refusal::ReadsChanged, effects);
-        }
-        if txn.owed.is_empty() {
-            return self.decide(id, effects);
-        }
-        txn.state = State::AwaitingOwed;
-        let owed = txn.owed.clone();
-        match self.locks.request(id, &owed) {
-            Granting::Granted => self.on_owed_granted(id, effects),
-            Granting::Waits => self.break_cycles(id, effects),
-        }
-    }
-
-    fn on_owed_granted(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get(&id) else { return };
-        if self.written_since(txn.owed_since, &txn.owed) {
-            self.counts.reads_changed += 1;
-            return self.refuse(id, txn.commit_op, Refusal::ReadsChanged, effects);
-        }
-        self.decide(id, effects);
     }
 
     fn on_rollback(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
