@@ -16,6 +16,7 @@
 //!
 //! Source: C. Amza, A. L. Cox, W. Zwaenepoel: Distributed Versioning (Middleware 2003), cited as DV.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -185,8 +186,8 @@ pub struct Reached {
 #[derive(Clone, PartialEq, Default, Debug)]
 struct At {
     reached: Version,
-    /// Let go before their turn, by those who did not use the table or were given up.
-    early: Vec<Assigned>,
+    /// Let go before their turn, by those who did not use the table or were given up: how many.
+    early: BTreeMap<(Version, LockMode), u32>,
 }
 
 impl Reached {
@@ -211,10 +212,17 @@ impl Reached {
     /// will be when its turn comes: whoever comes before may still be at work. Returns the version that is there now.
     pub fn release(&mut self, assigned: &Assigned) -> Version {
         let at = self.tables.entry(assigned.table).or_default();
-        at.early.push(*assigned);
-        while let Some(next) = at.early.iter().position(|early| early.is_admitted_at(at.reached)) {
-            at.early.swap_remove(next);
+        *at.early.entry((assigned.version, assigned.mode)).or_default() += 1;
+        while let Some(mut next) = at.early.first_entry() {
+            let (version, mode) = *next.key();
+            if !mode.is_admitted(version, at.reached) {
+                break;
+            }
             at.reached = at.reached.next();
+            *next.get_mut() -= 1;
+            if *next.get() == 0 {
+                next.remove();
+            }
         }
         at.reached
     }
@@ -222,9 +230,15 @@ impl Reached {
 
 impl Assigned {
     fn is_admitted_at(&self, reached: Version) -> bool {
-        match self.mode {
-            LockMode::Read => reached >= self.version,
-            LockMode::Write => reached == self.version,
+        self.mode.is_admitted(self.version, reached)
+    }
+}
+
+impl LockMode {
+    fn is_admitted(self, version: Version, reached: Version) -> bool {
+        match self {
+            LockMode::Read => reached >= version,
+            LockMode::Write => reached == version,
         }
     }
 }

@@ -186,8 +186,8 @@ fn measure(
 }
 
 impl Lab<'_> {
-    /// Each seed begins at the users with which the one before it had its peak: so the outcome of all is the same whatever
-    /// was run elsewhere.
+    /// The first seed climbs to the peak; each later one looks around the users with which the one before it had its peak: so
+    /// the outcome of all is the same whatever was run elsewhere.
     fn run(
         &self,
         experiment: &Experiment,
@@ -211,15 +211,15 @@ impl Lab<'_> {
                 let setup = setup(experiment, effort, &site.profile, seed, users);
                 measure(experiment, &setup, site.loaded.copy(experiment.ten_tables).as_mut())
             };
-            let peak = match self.effort.coarse() {
-                None => {
-                    find_peak(start, self.effort.search, |users| probe(self.effort, users)).map_err(on_run)?
-                }
-                Some(coarse) => {
-                    let near = find_peak(start, self.effort.search, |users| probe(&coarse, users));
-                    let near = near.map_err(on_run)?;
-                    find_peak_near(near.users, |users| probe(self.effort, users)).map_err(on_run)?
-                }
+            // Where the peak is hardly depends on the seed; how high it is does.
+            let climb = |effort: &Effort| {
+                find_peak(start, self.effort.search, |users| probe(effort, users)).map_err(on_run)
+            };
+            let near = |users: u32| find_peak_near(users, |users| probe(self.effort, users)).map_err(on_run);
+            let peak = match (seed, self.effort.coarse()) {
+                (0, None) => climb(self.effort)?,
+                (0, Some(coarse)) => near(climb(&coarse)?.users)?,
+                _ => near(start)?,
             };
             let figures = Figures::of(&peak);
             start = figures.users;

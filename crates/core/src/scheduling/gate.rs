@@ -6,19 +6,34 @@
 //!   its tables later waits until it is done. (The paper does not say the latter. Without it, on an engine that shows what is
 //!   not committed, such a read could meet one half of an update.)
 
+use std::collections::BTreeMap;
+
 use crate::ids::TxnId;
 use crate::item::TableId;
 use crate::map::HashMap;
 use crate::table_queues::{LockMode, TableLocks};
 use crate::table_versions::{Assigned, Assigner, Picked, Reached, Version, Versions};
 
+/// Why an operation has to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refused {
+    /// This version is not there.
+    ByVersion(Assigned),
+    /// Single reads of the table are to be done first.
+    ByReads(TableId),
+}
+
 #[derive(Default, Debug)]
 pub(super) struct Gate {
     reached: Reached,
-    /// Who waits for a table, and looks again when something about it changes.
-    blocked: HashMap<TableId, Vec<TxnId>>,
+    /// Who waits for a version of a table, and looks again when it is there.
+    blocked: HashMap<TableId, BTreeMap<Version, Vec<TxnId>>>,
+    /// Who waits for single reads of a table.
+    behind_reads: HashMap<TableId, Vec<TxnId>>,
     /// Single reads by table, with the version that they stand behind.
     readers: HashMap<TableId, Vec<(TxnId, Version)>>,
+    /// Who writes which version of a table, where reads ask for that.
+    writers: HashMap<(TableId, Version), TxnId>,
     /// Gives versions as operations arrive, where nobody else does (DV 5.2, Level 0).
     arrivals: Assigner,
     at_once: u64,
@@ -35,14 +50,15 @@ impl Gate {
         self.arrivals.assign(tables)
     }
 
-    /// The table for which an operation has to wait, if it has to. `writes` says that it may change those that its
-    /// transaction writes.
-    pub(super) fn refuses(&self, versions: &Versions, concerned: Picked, writes: bool) -> Option<TableId> {
-        let refused = versions.picked(concerned).find(|assigned| {
-            !self.reached.admits(assigned)
-                || writes && assigned.mode == LockMode::Write && self.is_read(assigned)
-        });
-        refused.map(|assigned| assigned.table)
+    /// Where an operation has to wait, if it has to. `writes` says that it may change those that its transaction writes.
+    pub(super) fn refuses(&self, versions: &Versions, concerned: Picked, writes: bool) -> Option<Refused> {
+        versions.picked(concerned).find_map(|assigned| {
+            if !self.reached.admits(assigned) {
+                return Some(Refused::ByVersion(*assigned));
+            }
+            let is_read = writes && assigned.mode == LockMode::Write && self.is_read(assigned);
+            is_read.then_some(Refused::ByReads(assigned.table))
+        })
     }
 
     fn is_read(&self, assigned: &Assigned) -> bool {
@@ -59,9 +75,33 @@ impl Gate {
         self.reached.version(table)
     }
 
-    /// An operation of this transaction waits for the table.
-    pub(super) fn block(&mut self, txn: TxnId, table: TableId) {
-        self.blocked.entry(table).or_default().push(txn);
+    /// An operation of this transaction waits.
+    pub(super) fn block(&mut self, txn: TxnId, refused: Refused) {
+        let waiting = match refused {
+            Refused::ByVersion(Assigned { table, version, .. }) => {
+                self.blocked.entry(table).or_default().entry(version).or_default()
+            }
+            Refused::ByReads(table) => self.behind_reads.entry(table).or_default(),
+        };
+        waiting.push(txn);
+    }
+
+    /// A transaction that writes these has come.
+    pub(super) fn begin_writes(&mut self, txn: TxnId, versions: &Versions) {
+        let written = versions.iter().filter(|assigned| assigned.mode == LockMode::Write);
+        self.writers.extend(written.map(|assigned| ((assigned.table, assigned.version), txn)));
+    }
+
+    /// It is over.
+    pub(super) fn end_writes(&mut self, versions: &Versions) {
+        for assigned in versions.iter().filter(|assigned| assigned.mode == LockMode::Write) {
+            self.writers.remove(&(assigned.table, assigned.version));
+        }
+    }
+
+    /// Whose turn it is to write a table, if its transaction has come.
+    pub(super) fn writer_due(&self, table: TableId) -> Option<TxnId> {
+        self.writers.get(&(table, self.version(table))).copied()
     }
 
     pub(super) fn count(&mut self, waited: bool) {
@@ -74,13 +114,16 @@ impl Gate {
 
     /// A table is let go. Returns who may look again.
     pub(super) fn release(&mut self, assigned: &Assigned) -> Vec<TxnId> {
-        self.reached.release(assigned);
-        self.wake(assigned.table)
-    }
-
-    /// Who waits for a table.
-    pub(super) fn wake(&mut self, table: TableId) -> Vec<TxnId> {
-        self.blocked.remove(&table).unwrap_or_default()
+        let reached = self.reached.release(assigned);
+        let Some(blocked) = self.blocked.get_mut(&assigned.table) else { return Vec::new() };
+        let mut woken = Vec::new();
+        while let Some(next) = blocked.first_entry().filter(|next| *next.key() <= reached) {
+            woken.extend(next.remove());
+        }
+        if blocked.is_empty() {
+            self.blocked.remove(&assigned.table);
+        }
+        woken
     }
 
     /// A single read has come that stands behind these versions.
@@ -100,7 +143,7 @@ impl Gate {
                     self.readers.remove(&assigned.table);
                 }
             }
-            woken.extend(self.wake(assigned.table));
+            woken.extend(self.behind_reads.remove(&assigned.table).unwrap_or_default());
         }
         woken
     }

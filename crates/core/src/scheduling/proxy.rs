@@ -118,6 +118,8 @@ pub(super) struct Proxy {
     txns: HashMap<TxnId, TxnQueue>,
     committing: HashMap<Csn, TxnId>,
     catch_up: Option<CatchUp>,
+    /// Whose next operation waits for the end of that, where versions decide.
+    behind_catch_up: Vec<TxnId>,
     contained: Contained,
     writes: u64,
     applies: u64,
@@ -140,6 +142,7 @@ impl Proxy {
             txns: HashMap::default(),
             committing: HashMap::default(),
             catch_up: None,
+            behind_catch_up: Vec::new(),
             contained: Contained::default(),
             writes: 0,
             applies: 0,
@@ -326,6 +329,9 @@ impl Proxy {
         queue.granted = true;
         if queue.versions.is_empty() {
             queue.versions = versions.clone();
+            if asks_for_writers(self.order) {
+                self.gate.begin_writes(txn, versions);
+            }
         }
         queue
     }
@@ -379,15 +385,12 @@ impl Proxy {
     /// Behind what is being written here, or could be but for other readers, and behind nothing else: whoever waits for
     /// versions that are still to come would be waited for with them, and might wait for this read.
     fn behind_due(&self, tables: &TableLocks) -> Versions {
-        let due = self.txns.values().filter(|queue| self.gate.admits(&queue.versions));
-        let writes =
-            due.flat_map(|queue| queue.versions.iter().filter(|version| version.mode == LockMode::Write));
-        let writes: Vec<&Assigned> = writes.collect();
         let tables = tables.iter().map(|(table, _)| table).chain([TableId::ALL]);
         let behind = tables.map(|table| {
-            let written =
-                writes.iter().filter(|write| write.table == table).map(|write| write.version.next());
-            let version = written.max().unwrap_or_default().max(self.gate.version(table));
+            let due = self.gate.writer_due(table).and_then(|writer| self.txns.get(&writer));
+            let is_due = due.is_some_and(|writer| self.gate.admits(&writer.versions));
+            let reached = self.gate.version(table);
+            let version = if is_due { reached.next() } else { reached };
             Assigned { table, version, mode: LockMode::Read }
         });
         behind.collect()
@@ -450,20 +453,23 @@ impl Proxy {
             Operation::Release { .. } | Operation::Commit(_) | Operation::Finish(_) => return false,
         };
         let concerned = concerned.without(queue.released);
-        let refused = match self.catch_up {
-            Some(_) => Some(TableId::ALL),
-            None => self.gate.refuses(&queue.versions, concerned, writes),
+        let refused = if self.catch_up.is_some() {
+            self.behind_catch_up.push(txn);
+            true
+        } else {
+            let refused = self.gate.refuses(&queue.versions, concerned, writes);
+            if let Some(refused) = refused {
+                self.gate.block(txn, refused);
+            }
+            refused.is_some()
         };
-        if let Some(table) = refused {
-            self.gate.block(txn, table);
-        }
         let Some(queue) = self.txns.get_mut(&txn) else { return false };
-        queue.blocked = refused.is_some();
-        queue.waited |= queue.blocked;
-        if refused.is_none() {
+        queue.blocked = refused;
+        queue.waited |= refused;
+        if !refused {
             self.gate.count(std::mem::take(&mut queue.waited));
         }
-        refused.is_some()
+        refused
     }
 }
 
@@ -586,6 +592,9 @@ impl Proxy {
         if queue.is_single_read {
             let woken = self.gate.end_read(txn, &queue.versions);
             return self.look_again(woken, effects);
+        }
+        if asks_for_writers(self.order) {
+            self.gate.end_writes(&queue.versions);
         }
         self.release_versions(queue.versions.picked(Picked::ALL.without(queue.released)), effects);
     }
@@ -731,6 +740,9 @@ impl Proxy {
         self.last = number;
         self.queues.request(Holder::CatchUp, TableLocks::everything(LockMode::Write));
         for OpenTxn { txn, locks, versions } in open {
+            if asks_for_writers(self.order) {
+                self.gate.begin_writes(txn, &versions);
+            }
             self.txns.insert(txn, TxnQueue { follows: true, versions, ..TxnQueue::default() });
             match self.order {
                 Order::Locks => self.request_locks(txn, locks, effects),
@@ -753,12 +765,17 @@ impl Proxy {
         if complete {
             self.catch_up = None;
             self.unlock(Holder::CatchUp, effects);
-            let woken = self.gate.wake(TableId::ALL);
+            let woken = std::mem::take(&mut self.behind_catch_up);
             self.look_again(woken, effects);
         } else {
             self.apply(through.next(), part_to, effects);
         }
     }
+}
+
+/// Whether reads stand behind the writes that are due (DV 5.2, Levels 1 and 2).
+fn asks_for_writers(order: Order) -> bool {
+    matches!(order, Order::Statements(loose) if loose != Loose::Unordered)
 }
 
 impl TxnQueue {

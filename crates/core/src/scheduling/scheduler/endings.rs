@@ -80,8 +80,9 @@ impl Scheduler {
         if txn.number.is_some() && self.policy.order == Order::Locks {
             self.replicas.get_mut(replica).unlock(&txn.locks);
         }
-        if txn.csn.is_some() {
-            txn.done_since.get_or_insert(self.now);
+        if txn.csn.is_some() && txn.done_since.is_none() {
+            txn.done_since = Some(self.now);
+            self.known.done(&txn.versions, self.now);
         }
         if let Some(at) = txn.at_mut(replica) {
             at.part = Part::Ended;
@@ -161,7 +162,8 @@ impl Scheduler {
             }
         }
         if let Some(number) = txn.number {
-            self.known.forget(number, &txn.versions);
+            self.known.forget(id, number, &txn.versions);
+            self.known.drop_done(&txn.versions, &self.replicas);
         }
         self.txns.remove(&id);
         effects.push(Effect::Forget { txn: id });

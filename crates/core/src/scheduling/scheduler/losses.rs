@@ -73,7 +73,7 @@ impl Scheduler {
             self.replicas.get_mut(replica).service = Service::Up;
         }
         self.on_contained(replica, through, effects);
-        self.retry_held_reads(effects);
+        self.retry_held_reads(replica, effects);
     }
 
     /// A replica contains everything up to a decision: whoever was not told of such a commit hears of it now.
@@ -183,7 +183,7 @@ impl Scheduler {
         let locks = if txn.strayed { txn.locks.union(&txn.touched) } else { txn.locks.clone() };
         txn.widened |= txn.strayed;
         if let Some(number) = txn.number {
-            self.known.forget(number, &txn.versions);
+            self.known.forget(id, number, &txn.versions);
         }
         txn.start_again();
         self.request_locks(id, locks, effects);

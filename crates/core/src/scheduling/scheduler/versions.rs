@@ -11,18 +11,21 @@
 //! - `over` is what a replica has come to that contains everything decided and takes part in nothing;
 //! - what is known of a replica's versions is never ahead of what its proxy has come to when the next message reaches it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+
+use smallvec::SmallVec;
 
 use crate::effect::Effect;
 use crate::event::StatementKind;
-use crate::ids::{ReplicaId, SequenceNumber, SessionId, TxnId};
+use crate::ids::{Instant, ReplicaId, SequenceNumber, SessionId, TxnId};
 use crate::item::TableId;
 use crate::map::HashMap;
 use crate::scheduling::{Acquire, Ahead, Behind, Loose, Message, Release, Tag};
 use crate::table_queues::{LockMode, TableLocks};
 use crate::table_versions::{Assigned, Picked, Reached, Version, Versions};
 
+use super::replicas::Replicas;
 use super::txn::{At, Part, State, Txn};
 use super::{Scheduler, to_proxy};
 
@@ -43,8 +46,10 @@ struct Writer {
 pub(super) struct Known {
     over: Reached,
     writers: HashMap<TableId, BTreeMap<SequenceNumber, Writer>>,
-    /// Reads of longer transactions that no replica is ready for, by table.
-    awaiting: HashMap<TableId, Vec<TxnId>>,
+    /// Versions that some replica has written and others may not have, and since when, both rising.
+    done: HashMap<TableId, VecDeque<(Instant, Version)>>,
+    /// Reads of longer transactions that no replica is ready for, by table and version.
+    awaiting: HashMap<TableId, BTreeMap<Version, Vec<TxnId>>>,
     /// The last place in the order that each session has had.
     places: HashMap<SessionId, SequenceNumber>,
     /// Single reads that no replica may serve yet, in order.
@@ -62,9 +67,10 @@ impl Known {
     }
 
     /// The transaction, or its attempt, is over everywhere.
-    pub(super) fn forget(&mut self, number: SequenceNumber, versions: &Versions) {
+    pub(super) fn forget(&mut self, txn: TxnId, number: SequenceNumber, versions: &Versions) {
         for assigned in versions.iter() {
             self.over.release(assigned);
+            self.forget_awaiting(txn, assigned);
             if assigned.mode == LockMode::Write
                 && let Some(writers) = self.writers.get_mut(&assigned.table)
             {
@@ -73,6 +79,54 @@ impl Known {
                     self.writers.remove(&assigned.table);
                 }
             }
+        }
+    }
+
+    /// A replica is the first to have done an update.
+    pub(super) fn done(&mut self, versions: &Versions, now: Instant) {
+        for Assigned { table, version, .. } in versions.iter().filter(|a| a.mode == LockMode::Write) {
+            let done = self.done.entry(*table).or_default();
+            // A later one may be done first, if this one has let the table go early.
+            if done.back().is_none_or(|(_, last)| last < version) {
+                done.push_back((now, *version));
+            }
+        }
+    }
+
+    /// Drops of these tables what every one of these replicas has.
+    pub(super) fn drop_done(&mut self, versions: &Versions, replicas: &Replicas) {
+        for table in versions.iter().filter(|a| a.mode == LockMode::Write).map(|assigned| assigned.table) {
+            let Some(done) = self.done.get_mut(&table) else { continue };
+            let reached = replicas.serving().map(|replica| replicas.get(replica).reached.version(table));
+            let Some(reached) = reached.min() else { continue };
+            let count = done.partition_point(|(_, version)| *version < reached);
+            done.drain(..count);
+            if done.is_empty() {
+                self.done.remove(&table);
+            }
+        }
+    }
+
+    /// What a replica must have come to that is to have all that was done longer ago than this.
+    fn older(&self, tables: &TableLocks, bound_ns: u64, now: Instant) -> SmallVec<[Assigned; 4]> {
+        let older = touched(tables).filter_map(|table| {
+            let done = self.done.get(&table)?;
+            let count = done.partition_point(|(since, _)| now.since_ns(*since) > bound_ns);
+            let (_, version) = done.get(count.checked_sub(1)?)?;
+            Some(Assigned { table, version: version.next(), mode: LockMode::Read })
+        });
+        older.collect()
+    }
+
+    fn forget_awaiting(&mut self, txn: TxnId, assigned: &Assigned) {
+        let Some(versions) = self.awaiting.get_mut(&assigned.table) else { return };
+        let Some(awaiting) = versions.get_mut(&assigned.version) else { return };
+        awaiting.retain(|id| *id != txn);
+        if awaiting.is_empty() {
+            versions.remove(&assigned.version);
+        }
+        if versions.is_empty() {
+            self.awaiting.remove(&assigned.table);
         }
     }
 
@@ -156,7 +210,7 @@ impl Scheduler {
         let serving: Vec<ReplicaId> = self.replicas.serving().collect();
         let Some(txn) = self.txns.get_mut(&id).filter(|txn| txn.state == State::AwaitingNumber) else {
             // Cancelled meanwhile; without this, others would wait for its versions for ever.
-            self.known.forget(number, &versions);
+            self.known.forget(id, number, &versions);
             for replica in serving {
                 to_proxy(replica, Message::Void { number, versions: versions.clone() }, effects);
                 self.let_go(replica, &versions, Picked::ALL, effects);
@@ -164,7 +218,7 @@ impl Scheduler {
             return;
         };
         if serving.is_empty() {
-            self.known.forget(number, &versions);
+            self.known.forget(id, number, &versions);
             return self.await_replica(id);
         }
         txn.number = Some(number);
@@ -233,6 +287,7 @@ impl Scheduler {
     pub(super) fn await_versions(&mut self, id: TxnId, tag: &Tag) {
         for assigned in tag.versions.picked(tag.concerned) {
             let awaiting = self.known.awaiting.entry(assigned.table).or_default();
+            let awaiting = awaiting.entry(assigned.version).or_default();
             if !awaiting.contains(&id) {
                 awaiting.push(id);
             }
@@ -321,27 +376,26 @@ impl Scheduler {
 
     /// New versions are there at a replica: reads that have waited for them go on.
     fn let_go(&mut self, replica: ReplicaId, versions: &Versions, tables: Picked, effects: &mut Vec<Effect>) {
-        for assigned in versions.picked(tables) {
-            self.replicas.get_mut(replica).reached.release(assigned);
-        }
-        for assigned in versions.picked(tables) {
-            let Some(mut awaiting) = self.known.awaiting.remove(&assigned.table) else { continue };
-            awaiting.retain(|id| {
-                let waits = self.txns.get(id).is_some_and(|txn| txn.state == State::AwaitingPlace);
-                if waits {
-                    let txn = &self.txns[id];
-                    if self.is_ready(txn, &self.tag_of_pending(txn), replica) {
-                        self.place_read(*id, effects);
-                        return false;
-                    }
+        let reached = versions.picked(tables).map(|assigned| {
+            let reached = &mut self.replicas.get_mut(replica).reached;
+            (assigned.table, reached.version(assigned.table), reached.release(assigned))
+        });
+        let reached: SmallVec<[_; 4]> = reached.collect();
+        for (table, before, now) in reached {
+            // Whoever waits for earlier versions was not ready for other reasons, which are looked at when they are gone.
+            let passed = (Bound::Excluded(before), Bound::Included(now));
+            let awaiting = self.known.awaiting.get(&table).into_iter().flat_map(|w| w.range(passed));
+            let awaiting: Vec<TxnId> = awaiting.flat_map(|(_, waiting)| waiting).copied().collect();
+            for id in awaiting {
+                let Some(txn) = self.txns.get(&id).filter(|txn| txn.state == State::AwaitingPlace) else {
+                    continue;
+                };
+                if self.is_ready(txn, &self.tag_of_pending(txn), replica) {
+                    self.place_read(id, effects);
                 }
-                waits
-            });
-            if !awaiting.is_empty() {
-                self.known.awaiting.insert(assigned.table, awaiting);
             }
         }
-        self.retry_held_reads(effects);
+        self.retry_held_reads(replica, effects);
     }
 }
 
@@ -349,19 +403,21 @@ impl Scheduler {
 impl Scheduler {
     /// Behind what a single read stands, with those of the replicas where it need not wait, as far as is known.
     pub(super) fn place_among(&mut self, id: TxnId, candidates: &mut Vec<ReplicaId>) -> Option<Behind> {
+        let txn = self.txns.get(&id)?;
         if let Some(loose) = self.policy.loose() {
             if let Loose::BoundedReads(bound_ns) = loose {
-                candidates.retain(|replica| self.is_fresh_enough(id, *replica, bound_ns));
+                let older = self.known.older(&txn.locks, bound_ns, self.now);
+                candidates.retain(|replica| self.is_fresh_enough(txn, &older, *replica));
             }
             return Some(Behind::WhatIsDue);
         }
-        let txn = self.txns.get(&id)?;
         let stale_ok_ns = txn
             .stale_ok_ns
             .filter(|_| self.policy.versioning().is_some_and(|versioning| versioning.honours_staleness));
         let place = self.known.place(txn.session, &txn.locks);
         if let Some(bound_ns) = stale_ok_ns {
-            let fresh = |replica: &ReplicaId| self.has_all_older(&txn.locks, *replica, bound_ns);
+            let older = self.known.older(&txn.locks, bound_ns, self.now);
+            let fresh = |replica: &ReplicaId| self.replicas.get(*replica).reached.admits_all(&older);
             if candidates.iter().any(fresh) {
                 candidates.retain(fresh);
                 return Some(Behind::WhatHasBegun(self.known.ahead(place, &txn.locks)));
@@ -375,33 +431,26 @@ impl Scheduler {
         Some(Behind::Versions(behind))
     }
 
-    /// Level 2: the replica has what the session has written, and what others have written except of late (DV 5.1).
-    fn is_fresh_enough(&self, id: TxnId, replica: ReplicaId, bound_ns: u64) -> bool {
-        let Some(txn) = self.txns.get(&id) else { return false };
+    /// Level 2: the replica has what the session has written, and of what others have what is older (DV 5.1).
+    fn is_fresh_enough(&self, txn: &Txn, older: &[Assigned], replica: ReplicaId) -> bool {
         let own = self.sessions.get(&txn.session).into_iter().flatten();
         let mut own = own.filter_map(|update| self.txns.get(update));
         own.all(|update| !update.at(replica).takes_part())
-            && self.has_all_older(&txn.locks, replica, bound_ns)
+            && self.replicas.get(replica).reached.admits_all(older)
     }
 
-    /// Whether a replica has done every write of these tables that was answered longer ago than this.
-    fn has_all_older(&self, tables: &TableLocks, replica: ReplicaId, bound_ns: u64) -> bool {
-        let writers = touched(tables).filter_map(|table| self.known.writers.get(&table));
-        writers.flat_map(BTreeMap::values).all(|writer| {
-            let Some(txn) = self.txns.get(&writer.txn) else { return true };
-            let is_old = txn.done_since.is_some_and(|since| self.now.since_ns(since) > bound_ns);
-            !is_old || !txn.at(replica).takes_part()
-        })
-    }
-
-    /// Something has been done somewhere: reads that no replica could serve look again.
-    pub(super) fn retry_held_reads(&mut self, effects: &mut Vec<Effect>) {
-        if self.known.held_reads.is_empty() {
-            return;
-        }
+    /// A replica has come further: reads that none could serve look again.
+    pub(super) fn retry_held_reads(&mut self, replica: ReplicaId, effects: &mut Vec<Effect>) {
+        let Some(Loose::BoundedReads(bound_ns)) = self.policy.loose() else { return };
         for id in std::mem::take(&mut self.known.held_reads) {
-            if self.txns.get(&id).is_some_and(|txn| txn.state == State::AwaitingPlace) {
+            let Some(txn) = self.txns.get(&id).filter(|txn| txn.state == State::AwaitingPlace) else {
+                continue;
+            };
+            let older = self.known.older(&txn.locks, bound_ns, self.now);
+            if self.is_fresh_enough(txn, &older, replica) {
                 self.place_single_read(id, effects);
+            } else {
+                self.known.held_reads.push(id);
             }
         }
     }
