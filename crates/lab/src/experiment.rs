@@ -124,11 +124,21 @@ pub enum Variation {
     Memory,
     /// The bookstore's carts lie in tables of their own.
     TenTables,
+    /// Half of the conflicts of tables count, as in CAS 9.4.
+    HalfConflicts,
+    /// A quarter of them.
+    QuarterConflicts,
 }
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 3] = [Variation::Shared, Variation::Memory, Variation::TenTables];
+    pub const ALL: [Variation; 5] = [
+        Variation::Shared,
+        Variation::Memory,
+        Variation::TenTables,
+        Variation::HalfConflicts,
+        Variation::QuarterConflicts,
+    ];
 
     /// As it is asked for.
     #[must_use]
@@ -137,6 +147,8 @@ impl Variation {
             Variation::Shared => "shared",
             Variation::Memory => "memory",
             Variation::TenTables => "ten-tables",
+            Variation::HalfConflicts => "half-conflicts",
+            Variation::QuarterConflicts => "quarter-conflicts",
         }
     }
 
@@ -149,6 +161,13 @@ impl Variation {
             }
             Variation::Memory => {}
             Variation::TenTables => experiment.ten_tables = experiment.mix.bookstore().is_some(),
+            Variation::HalfConflicts if experiment.conflict_percent == 100 => {
+                experiment.conflict_percent = 50
+            }
+            Variation::QuarterConflicts if experiment.conflict_percent == 100 => {
+                experiment.conflict_percent = 25;
+            }
+            Variation::HalfConflicts | Variation::QuarterConflicts => {}
         }
     }
 }

@@ -27,7 +27,7 @@ pub use experiment::{Durability, Experiment, Figures, Metric, Mix, UnknownSystem
 pub use quantity::{Missing, Quantity};
 pub use questions::{Part, Question, question};
 pub use report::{Report, ReportError, Tally, write_report};
-pub use results::{Results, ResultsError, build_of};
+pub use results::{Results, ResultsError, SOURCES};
 pub use runner::{LabError, Progress, run_all};
 pub use statistics::Estimate;
 pub use verdict::{Outcome, Test, Verdict, judge};

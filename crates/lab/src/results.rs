@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::effort::Effort;
@@ -33,21 +32,15 @@ pub enum ResultsError {
     },
 }
 
-/// Names a build: a hash of the program. What another one found may not be what this one would find.
-///
-/// # Errors
-/// If the program cannot be read.
-pub fn build_of(program: &Path) -> io::Result<String> {
-    let hash = Sha256::digest(std::fs::read(program)?);
-    Ok(hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect())
-}
+/// Names the sources of everything that decides what a run finds. What others would find may differ.
+pub const SOURCES: &str = env!("ONECOPY_LAB_SOURCES");
 
 /// Figures by experiment and seed.
 #[derive(Debug)]
 pub struct Results {
     figures: HashMap<(Experiment, u64), Figures>,
     file: Option<(PathBuf, csv::Writer<File>)>,
-    /// How long runs are, and which build made them: what all rows have in common.
+    /// How long runs are, and which sources made them: what all rows have in common.
     common: Common,
     /// Rows of the file that are of no use now.
     pub foreign: usize,
@@ -57,7 +50,7 @@ pub struct Results {
 struct Common {
     warm_up_s: u64,
     measured_s: u64,
-    build: String,
+    sources: String,
 }
 
 /// What a line of the file is about; the figures of the same line are a [`Figures`].
@@ -75,7 +68,7 @@ struct Key {
     ten_tables: bool,
     warm_up_s: u64,
     measured_s: u64,
-    build: String,
+    sources: String,
     seed: u64,
 }
 
@@ -86,16 +79,16 @@ impl Results {
         Results { figures: HashMap::new(), file: None, common: Common::default(), foreign: 0 }
     }
 
-    /// Opens `runs.csv` in a folder. Rows of another effort or build stay in the file and are not used.
+    /// Opens `runs.csv` in a folder. Rows of another effort or other sources stay in the file and are not used.
     ///
     /// # Errors
     /// If the file cannot be read or written, or is something else.
-    pub fn open(folder: &Path, effort: &Effort, build: &str) -> Result<Results, ResultsError> {
+    pub fn open(folder: &Path, effort: &Effort, sources: &str) -> Result<Results, ResultsError> {
         let path = folder.join("runs.csv");
         let on_file = |error| ResultsError::File { path: path.clone(), error };
         std::fs::create_dir_all(folder).map_err(on_file)?;
         let Effort { warm_up_s, measured_s, .. } = *effort;
-        let common = Common { warm_up_s, measured_s, build: build.to_owned() };
+        let common = Common { warm_up_s, measured_s, sources: sources.to_owned() };
         let mut results = Results { common, ..Results::in_memory() };
         // One that was made and never written to has no first line yet.
         let is_new = std::fs::metadata(&path).map_or(true, |file| file.len() == 0);
@@ -138,7 +131,7 @@ impl Results {
 
     fn take(&mut self, key: Key, figures: Figures) {
         let experiment = key.experiment();
-        let common = Common { warm_up_s: key.warm_up_s, measured_s: key.measured_s, build: key.build };
+        let common = Common { warm_up_s: key.warm_up_s, measured_s: key.measured_s, sources: key.sources };
         match experiment.filter(|_| common == self.common) {
             Some(experiment) => _ = self.figures.insert((experiment, key.seed), figures),
             None => self.foreign += 1,
@@ -159,7 +152,7 @@ impl Key {
             on_tables,
             ten_tables,
         } = *experiment;
-        let Common { warm_up_s, measured_s, ref build } = *common;
+        let Common { warm_up_s, measured_s, ref sources } = *common;
         Key {
             workload: mix.name().to_owned(),
             system: system.to_owned(),
@@ -176,7 +169,7 @@ impl Key {
             ten_tables,
             warm_up_s,
             measured_s,
-            build: build.clone(),
+            sources: sources.clone(),
             seed,
         }
     }
@@ -207,11 +200,11 @@ mod tests {
     use crate::quantity::tests::{of, with_peak};
 
     #[test]
-    fn what_was_kept_is_there_again_for_the_same_effort_and_build_only() {
+    fn what_was_kept_is_there_again_for_the_same_effort_and_sources_only() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let effort = Effort::quick();
         let open =
-            |effort: &Effort, build: &str| Results::open(folder.path(), effort, build).expect("it opens");
+            |effort: &Effort, sources: &str| Results::open(folder.path(), effort, sources).expect("it opens");
         let special = Experiment {
             speed: 2,
             conflict_percent: 1,

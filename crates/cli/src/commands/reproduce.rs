@@ -8,7 +8,7 @@ use std::thread;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_lab::claims::{Claim, Paper, papers};
 use onecopy_lab::{
-    Effort, Experiment, Figures, Progress, Report, Results, Tally, Variation, build_of, question, run_all,
+    Effort, Experiment, Figures, Progress, Report, Results, SOURCES, Tally, Variation, question, run_all,
     write_report,
 };
 
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// Ask the same of clusters that differ: databases that share their CPUs among all statements (shared), decisions without a
-    /// disk (memory), carts in tables of their own (ten-tables). May be given more than once.
+    /// disk (memory), carts in tables of their own (ten-tables), half or a quarter of the conflicts (half-conflicts, quarter-conflicts). May be given more than once.
     #[arg(long, value_name = "HOW", value_parser = variation)]
     vary: Vec<Variation>,
     /// Threads [default: one for each core]
@@ -54,11 +54,10 @@ impl Args {
         let wanted = wanted(&self.what)?;
         let mut effort = if self.quick { Effort::quick() } else { Effort::full() };
         effort.seeds = self.seeds.unwrap_or(effort.seeds);
-        let build = build_of(&std::env::current_exe()?)?;
-        let mut results = Results::open(&self.out, &effort, &build)?;
+        let mut results = Results::open(&self.out, &effort, SOURCES)?;
         if results.foreign > 0 {
             eprintln!(
-                "{} rows of {} are of another build or effort, and are not used",
+                "{} rows of {} are of other sources or another effort, and are not used",
                 results.foreign,
                 self.out.join("runs.csv").display()
             );
