@@ -50,7 +50,7 @@ impl Effort {
             measured_s: 60,
             seeds: 1,
             search: Search::QUICK,
-            sizes: vec![1, 8, 16, 40, 60],
+            sizes: vec![1, 8, 16, 60],
             sizes_beyond: vec![100],
         }
     }

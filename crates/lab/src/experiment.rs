@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use onecopy_core::protocol::SELECTABLE;
-use onecopy_sim::perf::{self, Discipline, Items, Measured, Peak};
+use onecopy_sim::perf::{self, Discipline, Items, Latency, Measured, Peak};
 use onecopy_workload::tpcw::MixName;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -113,6 +113,8 @@ pub struct Experiment {
     pub on_tables: bool,
     /// Whether the bookstore's carts lie in tables of their own instead of those of the orders.
     pub ten_tables: bool,
+    /// Whether each message takes 2 ms instead of 0.1.
+    pub slow_network: bool,
 }
 
 /// In what clusters differ from what is decided on, to see how much depends on it.
@@ -128,16 +130,19 @@ pub enum Variation {
     HalfConflicts,
     /// A quarter of them.
     QuarterConflicts,
+    /// Each message takes 2 ms: so does whoever computes between two statements.
+    SlowNetwork,
 }
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 5] = [
+    pub const ALL: [Variation; 6] = [
         Variation::Shared,
         Variation::Memory,
         Variation::TenTables,
         Variation::HalfConflicts,
         Variation::QuarterConflicts,
+        Variation::SlowNetwork,
     ];
 
     /// As it is asked for.
@@ -149,6 +154,7 @@ impl Variation {
             Variation::TenTables => "ten-tables",
             Variation::HalfConflicts => "half-conflicts",
             Variation::QuarterConflicts => "quarter-conflicts",
+            Variation::SlowNetwork => "slow-network",
         }
     }
 
@@ -168,6 +174,7 @@ impl Variation {
                 experiment.conflict_percent = 25;
             }
             Variation::HalfConflicts | Variation::QuarterConflicts => {}
+            Variation::SlowNetwork => experiment.slow_network = true,
         }
     }
 }
@@ -192,6 +199,7 @@ impl Experiment {
             shared: false,
             on_tables: false,
             ten_tables: false,
+            slow_network: false,
         })
     }
 
@@ -205,6 +213,14 @@ impl Experiment {
 
     pub(crate) fn discipline(&self) -> Discipline {
         if self.shared { Discipline::Shared } else { Discipline::Queued }
+    }
+
+    pub(crate) fn network(&self) -> Latency {
+        if self.slow_network {
+            Latency { hop_ns: 2_000_000, ..Latency::default() }
+        } else {
+            Latency::default()
+        }
     }
 
     pub(crate) fn durability(&self) -> perf::Durability {
@@ -238,6 +254,9 @@ impl Experiment {
         }
         if self.ten_tables {
             parts.push("carts in tables of their own".to_owned());
+        }
+        if self.slow_network {
+            parts.push("each message takes 2 ms".to_owned());
         }
         parts.join(", ")
     }
@@ -375,12 +394,13 @@ mod tests {
             shared: true,
             on_tables: true,
             ten_tables: true,
+            slow_network: true,
             ..plain
         };
         assert_eq!(
             special.to_string(),
             "tpcw shopping, eager, 8 databases, databases 4 times as fast, 1 % of the conflicts, 3 schedulers, CPUs \
-             shared, on whole tables, carts in tables of their own"
+             shared, on whole tables, carts in tables of their own, each message takes 2 ms"
         );
     }
 

@@ -34,6 +34,8 @@ struct ClaimReport {
     claim: &'static Claim,
     verdict: Verdict,
     remark: Option<String>,
+    /// Of a claim that does not hold: what comes of it in clusters that differ in one thing.
+    elsewhere: Vec<(Variation, Verdict)>,
 }
 
 /// So many parts of a claim are shown one by one, whatever came of them.
@@ -89,11 +91,23 @@ impl Report {
             let claims = claims.iter().map(|claim| {
                 let question = question(claim, effort).varied(variations);
                 let verdict = judge(&question.parts, results, effort.seeds);
-                ClaimReport { claim, verdict, remark: question.remark }
+                let elsewhere = if verdict.holds() == Some(false) {
+                    elsewhere(claim, variations, effort, results)
+                } else {
+                    Vec::new()
+                };
+                ClaimReport { claim, verdict, remark: question.remark, elsewhere }
             });
             papers.push(PaperReport { paper, figures, claims: claims.collect() });
         }
         Ok(Report { papers, variations: variations.to_vec(), effort: effort.clone() })
+    }
+
+    /// The claims that do not hold.
+    #[must_use]
+    pub fn failed(&self) -> Vec<&'static Claim> {
+        let claims = self.papers.iter().flat_map(|paper| &paper.claims);
+        claims.filter(|claim| claim.verdict.holds() == Some(false)).map(|claim| claim.claim).collect()
     }
 
     /// How many claims came out how.
@@ -116,7 +130,7 @@ impl Report {
     pub fn text(&self) -> String {
         let mut text = String::new();
         for claim in self.papers.iter().flat_map(|paper| &paper.claims) {
-            let ClaimReport { claim: Claim { id, says, .. }, verdict, remark } = claim;
+            let ClaimReport { claim: Claim { id, says, .. }, verdict, remark, .. } = claim;
             let _ = writeln!(text, "{id:<7} {:<14} {says}", claim.word());
             let is_telling = |outcome: &&Outcome| outcome.holds != Some(true) || verdict.outcomes.len() < FEW;
             let is_new = verdict.outcomes.len() >= FEW
@@ -137,6 +151,9 @@ impl Report {
             }
             if let Some(remark) = remark {
                 let _ = writeln!(text, "          {remark}");
+            }
+            for line in claim.elsewhere_lines() {
+                let _ = writeln!(text, "          {line}");
             }
         }
         text
@@ -186,6 +203,22 @@ impl Report {
         };
         page.into_string()
     }
+}
+
+/// What comes of a claim in clusters that differ in one more thing, as far as that was run: with one seed, since it is asked where
+/// a difference comes from, not how large it is.
+fn elsewhere(
+    claim: &Claim,
+    variations: &[Variation],
+    effort: &Effort,
+    results: &Results,
+) -> Vec<(Variation, Verdict)> {
+    let others = Variation::ALL.into_iter().filter(|other| !variations.contains(other));
+    let verdicts = others.map(|other| {
+        let varied: Vec<Variation> = variations.iter().copied().chain([other]).collect();
+        (other, judge(&question(claim, effort).varied(&varied).parts, results, 1))
+    });
+    verdicts.filter(|(_, verdict)| verdict.holds().is_some()).collect()
 }
 
 /// The systems, for those who have not read the papers, as they are called in figures.
@@ -259,6 +292,19 @@ impl ClaimReport {
         }
     }
 
+    /// What comes of it in clusters that differ in one thing.
+    fn elsewhere_lines(&self) -> impl Iterator<Item = String> {
+        self.elsewhere.iter().map(|(variation, verdict)| {
+            let held = verdict.outcomes.iter().filter(|outcome| outcome.holds == Some(true)).count();
+            let word = if verdict.holds() == Some(true) { "holds" } else { "does not hold" };
+            let what = match &verdict.outcomes[..] {
+                [outcome] => outcome.ours.clone(),
+                outcomes => format!("{held} of {} parts", outcomes.len()),
+            };
+            format!("with {}: {word} ({what})", variation.name())
+        })
+    }
+
     fn html(&self) -> Markup {
         let Claim { id, says, section, figure, values, workloads, .. } = self.claim;
         let class = match self.verdict.holds() {
@@ -272,7 +318,10 @@ impl ClaimReport {
                 td.id { (id) div.small { "section " (section) @if let Some(figure) = figure { ", figure " (figure) } } }
                 td { (says) div.small { (workloads.join(", ")) } }
                 td { (papers.join(", ")) }
-                td { (self.outcomes()) }
+                td {
+                    (self.outcomes())
+                    @for line in self.elsewhere_lines() { div.small { (line) } }
+                }
                 td class=(class) { (self.word()) }
             }
         }

@@ -66,6 +66,7 @@ struct Key {
     shared: bool,
     on_tables: bool,
     ten_tables: bool,
+    slow_network: bool,
     warm_up_s: u64,
     measured_s: u64,
     sources: String,
@@ -151,6 +152,7 @@ impl Key {
             shared,
             on_tables,
             ten_tables,
+            slow_network,
         } = *experiment;
         let Common { warm_up_s, measured_s, ref sources } = *common;
         Key {
@@ -167,6 +169,7 @@ impl Key {
             shared,
             on_tables,
             ten_tables,
+            slow_network,
             warm_up_s,
             measured_s,
             sources: sources.clone(),
@@ -189,6 +192,7 @@ impl Key {
             shared: self.shared,
             on_tables: self.on_tables,
             ten_tables: self.ten_tables,
+            slow_network: self.slow_network,
             ..Experiment::new(mix, &self.system, self.databases).ok()?
         })
     }
@@ -212,6 +216,7 @@ mod tests {
             shared: true,
             on_tables: true,
             ten_tables: true,
+            slow_network: true,
             ..of("onecopy", 4)
         };
         drop(open(&effort, "a"));

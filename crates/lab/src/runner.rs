@@ -168,6 +168,7 @@ fn setup<'a>(
         items: experiment.items(),
         discipline: experiment.discipline(),
         durability: experiment.durability(),
+        network: experiment.network(),
         speed: experiment.speed,
         conflict_percent: experiment.conflict_percent,
         warm_up_ns: effort.warm_up_s * SECOND_NS,

@@ -35,9 +35,13 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
     /// Ask the same of clusters that differ: databases that share their CPUs among all statements (shared), decisions without a
-    /// disk (memory), carts in tables of their own (ten-tables), half or a quarter of the conflicts (half-conflicts, quarter-conflicts). May be given more than once.
+    /// disk (memory), carts in tables of their own (ten-tables), half or a quarter of the conflicts (half-conflicts, quarter-conflicts), messages of 2 ms (slow-network). May be given more than once.
     #[arg(long, value_name = "HOW", value_parser = variation)]
     vary: Vec<Variation>,
+    /// Ask what does not hold again of clusters that differ in one of these things each, with one seed, to see what it depends on:
+    /// takes up to five times as long.
+    #[arg(long)]
+    explain: bool,
     /// Threads [default: one for each core]
     #[arg(long)]
     threads: Option<usize>,
@@ -72,6 +76,19 @@ impl Args {
             let threads =
                 self.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok)?;
             run_all(&experiments, &effort, &mut results, threads, stop, &Bar::new(self.quiet))?;
+            if self.explain {
+                let once = Effort { seeds: 1, ..effort.clone() };
+                let others = Variation::ALL.into_iter().filter(|other| !self.vary.contains(other));
+                for other in others {
+                    let failed = Report::new(&wanted, &self.vary, &effort, &results)?.failed();
+                    let varied: Vec<Variation> = self.vary.iter().copied().chain([other]).collect();
+                    let mut experiments = BTreeSet::new();
+                    for claim in failed {
+                        question(claim, &effort).varied(&varied).experiments(&mut experiments);
+                    }
+                    run_all(&experiments, &once, &mut results, threads, stop, &Bar::new(self.quiet))?;
+                }
+            }
         }
         let report = Report::new(&wanted, &self.vary, &effort, &results)?;
         let page = write_report(&report, &self.out)?;

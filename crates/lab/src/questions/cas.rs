@@ -183,6 +183,9 @@ pub(super) fn best_at_every_size(about: &About) -> Parts {
 /// Beyond this size cas-02 and cas-31 speak of flattening.
 const FLATTENS_FROM: u16 = 40;
 
+/// Where curves of claims bend, if not at a size of every effort.
+pub(super) const BENDS: [(&str, u16); 2] = [("cas-02", FLATTENS_FROM), ("cas-31", FLATTENS_FROM)];
+
 /// cas-31.
 pub(super) fn flattens_where_the_other_grows(about: &About) -> Parts {
     let (mut parts, mix) = (Vec::new(), about.mix());
