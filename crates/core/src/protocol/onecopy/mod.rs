@@ -497,6 +497,13 @@ impl Onecopy {
         let Some(pending) = &txn.pending else { return };
         let Some(home) = txn.home else { return self.choose_home(id, effects) };
         let floor = self.home_floor(&pending.access()).max(pending.floor);
+        if !self.replicas.get(home).up {
+            // It was lost while an answer was under way that has to be given up: nothing will come there any more.
+            if let Some(txn) = self.txns.get_mut(&id) {
+                txn.state = State::AwaitingHome;
+            }
+            return self.lose_lane(id, home, effects);
+        }
         if self.replicas.get(home).applied < floor {
             self.counts.freshness_waits += 1;
             self.replicas.get_mut(home).awaiting.entry(floor).or_default().push(id);

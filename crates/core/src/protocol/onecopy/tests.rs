@@ -1277,6 +1277,22 @@ fn an_answer_that_missed_a_commit_on_a_row_that_it_shows_is_had_again_where_that
 }
 
 #[test]
+fn an_answer_that_is_to_be_had_again_from_a_home_that_was_lost_meanwhile_ends_the_transaction() {
+    let mut rig = rig();
+    rig.writes_at_home();
+    rig.single(T2, write_joined(9));
+    rig.done(T2, OP0, R1);
+    rig.durable(1);
+    rig.effects.clear();
+    rig.statement(T1, OP1, join(7));
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.effects.clear();
+    // The answer had come before the home was lost, and the loss was heard of first.
+    rig.shows(T1, OP1, R0, &[9]);
+    rig.expect(&[leave(T1, R0), Effect::Refuse { txn: T1, op: OP1, reason: Refusal::HomeLost }]);
+}
+
+#[test]
 fn an_answer_that_missed_commits_only_on_other_rows_is_as_good() {
     let mut rig = rig();
     rig.joins_behind(8);
