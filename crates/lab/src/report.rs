@@ -159,6 +159,27 @@ impl Report {
         text
     }
 
+    /// The figures and the table of claims, as Markdown beside the figures' files.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = String::new();
+        for PaperReport { paper, figures, claims } in &self.papers {
+            let _ = writeln!(text, "## {}\n\n{}\n", paper.title, paper.authors);
+            for (Figure { name, title, .. }, _) in figures {
+                let _ = writeln!(text, "![{title}]({name}.svg)\n");
+            }
+            let _ = writeln!(text, "| claim | what it says | the paper | here | |\n|---|---|---|---|---|");
+            for claim in claims {
+                let Claim { id, says, values, .. } = claim.claim;
+                let papers: Vec<String> = values.iter().copied().map(number).collect();
+                let (papers, here, word) = (papers.join(", "), claim.here().join("<br>"), claim.word());
+                let _ = writeln!(text, "| {id} | {says} | {papers} | {here} | {word} |");
+            }
+            let _ = writeln!(text);
+        }
+        text
+    }
+
     /// All of it as one page that needs nothing else.
     #[must_use]
     pub fn html(&self) -> String {
@@ -292,6 +313,27 @@ impl ClaimReport {
         }
     }
 
+    /// What came out here, in a few lines: of several parts, those that do not hold.
+    fn here(&self) -> Vec<String> {
+        let outcomes = &self.verdict.outcomes;
+        let mut lines: Vec<String> = self.remark.iter().cloned().collect();
+        match &outcomes[..] {
+            [] => {}
+            [outcome] => lines.push(outcome.ours.clone()),
+            several => {
+                let held = several.iter().filter(|outcome| outcome.holds == Some(true)).count();
+                lines.push(format!("{held} of {} parts hold", several.len()));
+                let others = several.iter().filter(|outcome| outcome.holds != Some(true));
+                lines
+                    .extend(others.clone().take(FEW).map(|other| format!("{}: {}", other.label, other.ours)));
+                let more = others.count().saturating_sub(FEW);
+                lines.extend((more > 0).then(|| format!("and {more} more")));
+            }
+        }
+        lines.extend(self.elsewhere_lines());
+        lines
+    }
+
     /// What comes of it in clusters that differ in one thing.
     fn elsewhere_lines(&self) -> impl Iterator<Item = String> {
         self.elsewhere.iter().map(|(variation, verdict)| {
@@ -352,7 +394,7 @@ impl ClaimReport {
     }
 }
 
-/// Writes `report.html`, and each figure as SVG, into a folder; returns the page's path.
+/// Writes `report.html`, the same in short as `report.md`, and each figure as SVG, into a folder; returns the page's path.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -365,6 +407,7 @@ pub fn write_report(report: &Report, folder: &Path) -> Result<PathBuf, ReportErr
     for (figure, svg) in report.papers.iter().flat_map(|paper| &paper.figures) {
         write(format!("{}.svg", figure.name), svg)?;
     }
+    write("report.md".to_owned(), &report.markdown())?;
     write("report.html".to_owned(), &report.html())
 }
 
@@ -406,6 +449,19 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\nin\n{text}");
         }
+    }
+
+    #[test]
+    fn the_short_report_has_a_row_for_each_claim() {
+        let text = report().markdown();
+        for row in [
+            "| cas-05 | The same with more writes: by more. | 2.40 | 2.40 ± 0.00 | holds |",
+            "| cas-28 | A checkpoint of the whole 4 GB takes minutes and is left out of the cost. | ",
+            "![",
+        ] {
+            assert!(text.contains(row), "{row}\nin\n{text}");
+        }
+        assert_eq!(text.lines().filter(|line| line.starts_with("| cas-")).count(), 5);
     }
 
     #[test]
