@@ -32,7 +32,7 @@ mod peak;
 
 use onecopy_core::effect::Effect;
 use onecopy_core::map::HashMap;
-use onecopy_core::protocol::{Engine, Position, Statements, Writes};
+use onecopy_core::protocol::{Engine, Position, Statements, UnknownProtocol, Writes, apart_by_name};
 use onecopy_core::{Csn, Event, Instant, Message, Notice, OpId, Place, Protocol, ReplicaId, TxnId};
 use thiserror::Error;
 
@@ -83,6 +83,9 @@ pub struct Outcome {
 /// Why a run cannot start, or its history cannot be told.
 #[derive(Debug, Error)]
 pub enum RunError {
+    /// There is no such protocol.
+    #[error(transparent)]
+    Protocol(#[from] UnknownProtocol),
     /// The profile is not for this workload.
     #[error(transparent)]
     Profile(#[from] ProfileError),
@@ -138,6 +141,18 @@ pub fn run(
     simulation.start();
     simulation.go_on();
     simulation.finish()
+}
+
+/// The same, with the protocol that configurations call so: for whoever does not use the core otherwise.
+///
+/// # Errors
+/// As [`run`], and if there is no such protocol.
+pub fn run_by_name(
+    setup: &Setup<'_>,
+    workload: &mut dyn Workload,
+    protocol: &str,
+) -> Result<Outcome, RunError> {
+    run(setup, workload, apart_by_name(protocol, usize::from(setup.replicas), Csn(0))?)
 }
 
 /// Something that happens at an instant.

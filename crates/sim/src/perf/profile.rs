@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use onecopy_workload::Catalogue;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The costs of a workload's statements on one idle database.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Its name.
@@ -105,6 +105,18 @@ impl Profile {
         Ok(profile)
     }
 
+    /// The text that [`Profile::parse`] reads, after lines of comment.
+    ///
+    /// # Panics
+    /// Never: every profile can be written.
+    #[must_use]
+    pub fn to_toml(&self, comment: &str) -> String {
+        let comment: String =
+            comment.lines().map(|line| format!("# {line}").trim_end().to_owned() + "\n").collect();
+        let text = toml::to_string(self).expect("texts, numbers and a table of numbers have a form in TOML");
+        if comment.is_empty() { text } else { format!("{comment}\n{text}") }
+    }
+
     /// The cost of every statement of a catalogue, in nanoseconds, in its order.
     ///
     /// # Errors
@@ -162,6 +174,15 @@ mod tests {
         let profile = Profile::parse(&text("tpcw", "0.25", "")).unwrap();
         assert_eq!(profile.costs_ns(catalogue()).unwrap(), vec![250_000; 53]);
         assert_eq!((profile.commit_ns(), profile.log_write_ns()), (1_000_000, 2_500_000));
+    }
+
+    #[test]
+    fn a_profile_that_was_written_is_read_as_it_was() {
+        let profile = Profile::parse(&text("tpcw", "0.25", "")).unwrap();
+        let written = profile.to_toml("measured\n\nby nobody");
+        assert!(written.starts_with("# measured\n#\n# by nobody\n\nname = "), "{written}");
+        assert_eq!(Profile::parse(&written).unwrap(), profile);
+        assert!(profile.to_toml("").starts_with("name = "));
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct Setup<'a> {
     pub speed: u32,
     /// Who asks.
     pub users: Users,
+    /// Users' pauses are multiplied by this; 1 is what the workload says.
+    pub think_factor: f64,
     /// How long messages take.
     pub network: Latency,
     /// From what the load of replicas is estimated.
@@ -56,6 +58,7 @@ impl<'a> Setup<'a> {
             profile,
             speed: 1,
             users,
+            think_factor: 1.0,
             network: Latency::default(),
             loads: Loads::default(),
             items: Items::default(),

@@ -182,7 +182,7 @@ impl Simulation<'_> {
                 Action::Think { pause, next } => {
                     let done = std::mem::replace(&mut user.interaction, next);
                     let started = user.started.take();
-                    let pause_ns = pause.as_nanos() as u64;
+                    let pause_ns = (pause.as_nanos() as f64 * self.setup.think_factor) as u64;
                     if let Some(started) = started {
                         self.in_progress[usize::from(done.0)] -= 1;
                         self.measured.interaction(done, now.since_ns(started));

@@ -56,6 +56,15 @@ fn one_replica_obeys_the_laws_of_queues() {
 }
 
 #[test]
+fn users_who_think_half_as_long_are_as_many_as_they_need_to_be() {
+    let profile = the_2003();
+    let setup = Setup { think_factor: 0.5, ..short(&profile, 2, Users::Closed(20)) };
+    let measured = run_well(&setup, MixName::Shopping, "onecopy").measured;
+    let users = measured.throughput() * (3.5 + measured.response.mean_ms() / 1e3);
+    assert!((users / 20.0 - 1.0).abs() < 0.12, "{users}");
+}
+
+#[test]
 fn idle_databases_answer_as_fast_as_the_profile_says() {
     let profile = the_2003();
     for name in PROTOCOLS {
