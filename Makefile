@@ -12,10 +12,10 @@ ONECOPY = $(CARGO) run --quiet --release --locked --bin onecopy --
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 600
 
-.PHONY: help setup build demo test check fix bench clients soak reproduce fuzz
+.PHONY: help setup build demo test check fix bench cluster-bench clients soak reproduce fuzz
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what is missing (Debian and kin; as root, or by sudo without a password)
 	@scripts/setup
@@ -47,6 +47,11 @@ bench: ## PostgreSQL, PgBouncer, Pgpool-II and onecopy side by side; results in 
 	@scripts/setup bench
 	$(CARGO) build --release --locked --bin onecopy
 	$(ONECOPY) bench compare --out results
+
+cluster-bench: ## clusters of capped servers, measured and simulated side by side; results in results/
+	@scripts/setup bench
+	$(CARGO) build --release --locked --bin onecopy
+	$(ONECOPY) bench cluster --out results
 
 clients: ## drivers of several languages against a real cluster
 	@scripts/setup clients

@@ -1,5 +1,7 @@
 //! One connection that runs a catalogue's statements.
 
+use std::sync::Arc;
+
 use futures_util::TryStreamExt;
 use onecopy_workload::catalogue::{Catalogue, StatementId};
 use onecopy_workload::{Rows, Value};
@@ -88,12 +90,43 @@ pub(crate) struct Connection {
     catalogue: &'static Catalogue,
     protocol: Protocol,
     prepared: Vec<Option<Statement>>,
+    /// Stands before each statement's text; empty where nothing does.
+    comments: Arc<[String]>,
 }
 
 impl Connection {
     pub(crate) fn new(client: Client, catalogue: &'static Catalogue, protocol: Protocol) -> Self {
         let prepared = vec![None; catalogue.statements.len()];
-        Connection { client, catalogue, protocol, prepared }
+        Connection { client, catalogue, protocol, prepared, comments: Arc::default() }
+    }
+
+    /// The same with comments before the statements, by their place in the catalogue.
+    pub(crate) fn with_comments(self, comments: Arc<[String]>) -> Self {
+        Connection { comments, ..self }
+    }
+
+    fn comment(&self, id: StatementId) -> &str {
+        self.comments.get(usize::from(id.0)).map_or("", String::as_str)
+    }
+
+    /// Prepares every statement, so that none is prepared while somebody looks at the clock.
+    pub(crate) async fn prepare_all(&mut self) -> std::result::Result<(), tokio_postgres::Error> {
+        if self.protocol == Protocol::Prepared {
+            for place in 0..self.catalogue.statements.len() {
+                self.prepared(StatementId(place as u16)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn prepared(&mut self, id: StatementId) -> std::result::Result<Statement, tokio_postgres::Error> {
+        let place = usize::from(id.0);
+        if let Some(statement) = &self.prepared[place] {
+            return Ok(statement.clone());
+        }
+        let sql = format!("{}{}", self.comment(id), self.catalogue.statement(id).sql);
+        let statement = self.client.prepare(&sql).await?;
+        Ok(self.prepared[place].insert(statement).clone())
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -113,7 +146,7 @@ impl Connection {
         match self.protocol {
             Protocol::Prepared => self.execute_prepared(id, params).await,
             Protocol::Simple => {
-                let sql = self.catalogue.statement(id).with_literals(params);
+                let sql = self.comment(id).to_owned() + &self.catalogue.statement(id).with_literals(params);
                 let messages = self.client.simple_query(&sql).await?;
                 Ok(rows_of(&messages))
             }
@@ -125,14 +158,7 @@ impl Connection {
         id: StatementId,
         params: &[Value],
     ) -> std::result::Result<Rows, tokio_postgres::Error> {
-        let place = usize::from(id.0);
-        let statement = match &self.prepared[place] {
-            Some(statement) => statement.clone(),
-            None => {
-                let statement = self.client.prepare(&self.catalogue.statement(id).sql).await?;
-                self.prepared[place].insert(statement).clone()
-            }
-        };
+        let statement = self.prepared(id).await?;
         let stream = self.client.query_raw(&statement, params.iter().map(Parameter)).await?;
         let mut stream = std::pin::pin!(stream);
         let mut rows = Vec::new();

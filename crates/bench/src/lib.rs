@@ -2,15 +2,20 @@
 //!
 //! * [`tpcw`]: loads the online bookstore and lets emulated customers walk through it.
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
+//! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side.
 //! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
 //! * [`torture`]: many small transactions on few rows, checked for strict serializability; bad clients; and a direct
 //!   comparison of replicas.
 //!
 //! All are libraries with an options struct; the command line is somebody else's.
 
+pub mod cluster;
 pub mod compare;
 mod connection;
+mod cpu;
+mod cpu_groups;
 mod error;
+mod programs;
 pub mod progress;
 mod table;
 pub mod torture;

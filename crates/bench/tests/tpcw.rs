@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use onecopy_bench::Error;
-use onecopy_bench::tpcw::{self, Options, Protocol};
+use onecopy_bench::tpcw::{self, Calibrate, Options, Protocol};
 use onecopy_cluster::Server;
+use onecopy_sim::perf::Profile;
 use onecopy_workload::tpcw::MixName;
 use tokio_postgres::NoTls;
 
@@ -150,4 +151,35 @@ async fn options_that_make_no_sense_are_refused_with_the_choices() {
     assert!(refused(nowhere).await.contains("connect to 127.0.0.1:1/x"));
     let small = tpcw::load(&Options { items: 3, ..options }).await.unwrap_err();
     assert!(small.to_string().contains("choose 20 to"));
+}
+
+#[tokio::test]
+async fn calibration_needs_a_bookstore_and_gives_a_profile_that_can_be_simulated() {
+    let server = server();
+    let options = options(&server);
+    let how = Calibrate {
+        name: "test".to_owned(),
+        warm_up: Duration::from_millis(200),
+        duration: Duration::from_secs(2),
+        apply_factor: 0.5,
+        log_write_ms: tpcw::log_write_ms(server.dir()).unwrap(),
+        through_onecopy: false,
+    };
+    assert!(matches!(tpcw::calibrate(&options, &how).await, Err(Error::NotLoaded)));
+    tpcw::load(&options).await.unwrap();
+    // What is declared to the papers' protocols is a comment to others.
+    for declare in [false, true] {
+        let calibration = tpcw::calibrate(&Options { declare, ..options.clone() }, &how).await.unwrap();
+        println!("{calibration}");
+        let profile = Profile::parse(&calibration.to_toml()).unwrap();
+        assert_eq!((&profile, profile.apply_factor), (&calibration.profile, 0.5));
+        let costs = profile.costs_ns(onecopy_workload::tpcw::catalogue()).unwrap();
+        // Of a write by itself nothing may be left, without the round trip of a commit.
+        let reads = costs.iter().zip(&onecopy_workload::tpcw::catalogue().statements);
+        let mut reads = reads.filter(|(_, statement)| statement.writes.is_empty());
+        assert!(reads.all(|(cost, _)| *cost > 0), "{costs:?}");
+        assert!(profile.commit_ms > 0.0 && profile.log_write_ms > 0.0);
+        assert!(calibration.pages > 0 && calibration.commits > 0);
+    }
+    assert!(tpcw::check(&options).await.unwrap().holds());
 }

@@ -121,6 +121,15 @@ fn commands_that_find_nobody_to_ask_say_what_to_do() {
 }
 
 #[test]
+fn server_without_a_bookstore_is_not_calibrated() {
+    let server = onecopy_cluster::Server::temporary(&onecopy_cluster::Options::default()).unwrap();
+    let said = complaint(&["calibrate", "--log-write", "1", "--target", &server.dsn()]);
+    assert!(said.contains("holds no bookstore: load one first"), "{said}");
+    let said = complaint(&["calibrate", "--log-write=-1", "--target", &server.dsn()]);
+    assert!(said.contains("at least 0"), "{said}");
+}
+
+#[test]
 fn server_that_has_no_console_is_not_taken_for_onecopy() {
     let server = onecopy_cluster::Server::temporary(&onecopy_cluster::Options::default()).unwrap();
     let said = complaint(&["status", "--target", &server.dsn()]);

@@ -12,7 +12,6 @@
 //! # Ok(()) }
 //! ```
 
-mod cpu;
 mod pgbench;
 mod report;
 mod stats;
@@ -27,8 +26,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_cluster::Binaries;
 use serde::Serialize;
 
+use crate::cpu::Meter;
+pub use crate::cpu::Usage;
+use crate::programs::work_folder;
 use crate::{Error, Result};
-pub use cpu::Usage;
 pub use pgbench::Run;
 pub use report::{Comparison, Goal, LoadReport, Machine, Response, TargetReport};
 pub use stats::Spread;
@@ -270,7 +271,7 @@ pub async fn run(options: &Options) -> Result<Comparison> {
     }
     let binaries = Binaries::find()?;
     let results = options.results.as_deref().map(report::new_folder).transpose()?;
-    let folder = WorkFolder::open(options.dir.as_deref())?;
+    let folder = work_folder("onecopy-compare-", options.dir.as_deref())?;
     let bar = bar(options);
 
     let mut comparison = Comparison::new(options, Machine::look(options, &binaries));
@@ -359,11 +360,11 @@ async fn measure(
     target: &Running,
     duration: Duration,
 ) -> Sample {
-    let before = cpu::Meter::read(&target.groups());
+    let before = Meter::read(&target.groups());
     let result = pgbench.run(load, &target.dsn, duration).await;
     // Backends of clients that have just left are still ending.
     tokio::time::sleep(Duration::from_millis(150)).await;
-    let after = cpu::Meter::read(&target.groups());
+    let after = Meter::read(&target.groups());
     let (run, failure) = match result {
         Ok(run) => (Some(run), None),
         Err(error) => (None, Some(error.to_string())),
@@ -385,36 +386,4 @@ fn say(bar: &ProgressBar, options: &Options, line: String) {
         eprintln!("{line}");
     }
     bar.set_message(line);
-}
-
-/// Where the servers live.
-enum WorkFolder {
-    Given(PathBuf),
-    Temporary(tempfile::TempDir),
-}
-
-impl WorkFolder {
-    fn open(given: Option<&Path>) -> Result<Self> {
-        if let Some(dir) = given {
-            std::fs::create_dir_all(dir).map_err(Error::file("create", dir))?;
-            let dir = dir.canonicalize().map_err(Error::file("resolve", dir))?;
-            return Ok(WorkFolder::Given(dir));
-        }
-        use std::os::unix::fs::PermissionsExt;
-        let parent = std::env::temp_dir();
-        // The servers' user must be able to pass through.
-        let dir = tempfile::Builder::new()
-            .prefix("onecopy-compare-")
-            .permissions(std::fs::Permissions::from_mode(0o711))
-            .tempdir_in(&parent)
-            .map_err(Error::file("create a folder in", &parent))?;
-        Ok(WorkFolder::Temporary(dir))
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            WorkFolder::Given(dir) => dir,
-            WorkFolder::Temporary(dir) => dir.path(),
-        }
-    }
 }

@@ -9,8 +9,8 @@ use std::process::Command;
 use onecopy_cluster::Binaries;
 use serde::Serialize;
 
-use super::targets::find_program;
 use super::{Load, Options, Sample, Spread, Target};
+use crate::programs::find_program;
 use crate::table::{Table, millis, thousands};
 use crate::{Error, Result};
 

@@ -1,26 +1,20 @@
 //! Starts and stops what is compared.
 
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use onecopy_cluster::{Binaries, Cluster, ClusterFile, Server, free_port};
-use rustix::process::{Pid, Signal, kill_process};
+use onecopy_cluster::{Binaries, Cluster, Server, free_port};
 
-use super::cpu::Group;
 use super::pgbench::Pgbench;
 use super::{Options, Target};
 use crate::connection;
+use crate::cpu::Group;
+use crate::programs::{self, PROXY_START, Program, dsn, find_program, write};
 use crate::{Error, Result};
 
-/// How long a proxy may take to answer.
-const PROXY_START: Duration = Duration::from_secs(20);
-/// How long onecopy may take, which makes its servers first.
-const ONECOPY_START: Duration = Duration::from_secs(180);
-/// How long a program may take to end after it was asked to.
-const STOP: Duration = Duration::from_secs(30);
+/// Clients that Pgpool-II serves at a time.
+const PGPOOL_CHILDREN: u32 = 64;
 
 /// A target that runs, with pgbench's tables in it. Dropping it stops it.
 pub(super) struct Running {
@@ -53,7 +47,7 @@ impl Running {
         };
         let proxy = self.program.iter().map(|program| Group {
             name: "proxy".to_owned(),
-            root: program.child.id(),
+            root: program.id(),
             without: servers.clone(),
         });
         let server = |(number, pid): (usize, &u32)| Group {
@@ -135,36 +129,7 @@ async fn pgpool(options: &Options, folder: &Path) -> Result<Running> {
     let program = find_program("pgpool", options.pgpool.as_deref())?;
     let mut cluster = Cluster::create(folder.join("pgpool"), 3, &server_options())?;
     cluster.start()?;
-    let first = cluster.server(0);
-    let (port, control_port, dir) = (free_port()?, free_port()?, first.dir().to_owned());
-    let mut text = format!(
-        "backend_clustering_mode = 'native_replication'\nlisten_addresses = '127.0.0.1'\nport = {port}\n\
-         pcp_listen_addresses = '127.0.0.1'\npcp_port = {control_port}\nunix_socket_directories = '{dir}'\n\
-         pcp_socket_dir = '{dir}'\nwd_ipc_socket_dir = '{dir}'\npid_file_name = '{dir}/pgpool.pid'\nlogdir = '{dir}'\n\
-         num_init_children = 64\nmax_pool = 1\nload_balance_mode = on\nenable_pool_hba = off\npool_passwd = ''\n\
-         log_min_messages = fatal\nlog_connections = off\nhealth_check_period = 0\nsr_check_period = 0\n\
-         failover_on_backend_error = off\nuse_watchdog = off\n",
-        dir = dir.display()
-    );
-    for (number, server) in cluster.servers().iter().enumerate() {
-        text += &format!(
-            "backend_hostname{number} = '127.0.0.1'\nbackend_port{number} = {}\nbackend_weight{number} = 1\n\
-             backend_data_directory{number} = '{}'\nbackend_flag{number} = 'DISALLOW_TO_FAILOVER'\n",
-            server.port(),
-            server.data_dir().display()
-        );
-    }
-    let configuration = dir.join("pgpool.conf");
-    write(&configuration, &text)?;
-    // It wants these to exist.
-    let (control, hba) = (dir.join("pcp.conf"), dir.join("pool_hba.conf"));
-    write(&control, "")?;
-    write(&hba, "host all all 127.0.0.1/32 trust\n")?;
-    let mut command = first.command(&program.to_string_lossy());
-    command.arg("-n").arg("-D").arg("-f").arg(&configuration).arg("-F").arg(&control).arg("-a").arg(&hba);
-    let dsn = dsn(port, first.superuser());
-    let program = Program::start("pgpool", command, &dir.join("pgpool.log"))?;
-    let program = program.await_answer(&dsn, PROXY_START).await?;
+    let (program, dsn) = programs::pgpool(&program, &cluster, PGPOOL_CHILDREN).await?;
     Ok(Running { target: Target::Pgpool, dsn, program: Some(program), servers: Servers::Cluster(cluster) })
 }
 
@@ -229,130 +194,9 @@ async fn onecopy(options: &Options, folder: &Path, target: Target, replicas: u32
     let Some(program) = &options.onecopy else {
         return Err(Error::program("onecopy", "no program was given to measure"));
     };
-    let program = find_program("onecopy", Some(program))?;
     let dir = folder.join(target.id());
-    let port = free_port()?;
-    let mut command = Command::new(&program);
-    command.args(["up", "--replicas", &replicas.to_string(), "--port", &port.to_string(), "--dir"]).arg(&dir);
     let log = folder.join(format!("{target}.log"));
-    let program = Program::start("onecopy", command, &log)?.await_ready(ONECOPY_START).await?;
-    let file = ClusterFile::read(&dir)?;
+    let (program, file) = programs::onecopy_up(program, &dir, replicas, &[], &log).await?;
     let servers = Servers::Programs(file.replicas.iter().map(|replica| replica.pid).collect());
     Ok(Running { target, dsn: file.client.dsn, program: Some(program), servers })
-}
-
-/// A program in the foreground, with what it says in a file. Dropping it stops it by SIGINT.
-struct Program {
-    name: &'static str,
-    child: Child,
-    log: PathBuf,
-}
-
-impl Program {
-    fn start(name: &'static str, mut command: Command, log: &Path) -> Result<Self> {
-        let file = File::create(log).map_err(Error::file("create", log))?;
-        let copy = file.try_clone().map_err(Error::file("open", log))?;
-        command.stdin(Stdio::null()).stdout(file).stderr(copy);
-        // Ctrl-C at the terminal is for us, who then stop all in order.
-        command.process_group(0);
-        let child = command.spawn().map_err(|error| Error::program(name, error.to_string()))?;
-        Ok(Program { name, child, log: log.to_owned() })
-    }
-
-    /// Waits until a client can run a statement through it.
-    async fn await_answer(mut self, dsn: &str, limit: Duration) -> Result<Self> {
-        let target = connection::Target::parse(dsn)?;
-        let begin = Instant::now();
-        loop {
-            let refusal = match target.connect().await {
-                Ok(client) => match client.simple_query("SELECT 1").await {
-                    Ok(_) => return Ok(self),
-                    Err(error) => crate::error::describe(&error),
-                },
-                Err(error) => error.to_string(),
-            };
-            self.expect_alive()?;
-            if begin.elapsed() > limit {
-                return Err(self.failure(&format!("did not answer in time: {refusal}")));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    /// Waits until it has said `ready`.
-    async fn await_ready(mut self, limit: Duration) -> Result<Self> {
-        let begin = Instant::now();
-        while !self.said().lines().any(|line| line.trim() == "ready") {
-            self.expect_alive()?;
-            if begin.elapsed() > limit {
-                return Err(self.failure("was not ready in time"));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok(self)
-    }
-
-    fn expect_alive(&mut self) -> Result<()> {
-        match self.child.try_wait() {
-            Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(self.failure(&format!("ended ({status})"))),
-            Err(error) => Err(self.failure(&error.to_string())),
-        }
-    }
-
-    fn failure(&self, what: &str) -> Error {
-        let said = self.said();
-        let lines: Vec<&str> = said.lines().collect();
-        let tail = lines[lines.len().saturating_sub(5)..].join("\n");
-        Error::program(self.name, format!("{what}\n{tail}").trim_end())
-    }
-
-    fn said(&self) -> String {
-        fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        let begin = Instant::now();
-        if let Some(pid) = pid {
-            // A program that has ended and was not waited for yet takes no harm from it.
-            let _ = kill_process(pid, Signal::INT);
-        }
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if begin.elapsed() > STOP {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-fn dsn(port: u16, user: &str) -> String {
-    format!("host=127.0.0.1 port={port} user={user} dbname=postgres")
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).map_err(Error::file("write", path))
-}
-
-/// The program that was given, or the one in PATH or in a folder of system programs.
-pub(super) fn find_program(name: &str, given: Option<&Path>) -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut candidates: Vec<PathBuf> = Vec::new();
-    match given {
-        Some(given) if given.components().count() > 1 => candidates.push(given.to_owned()),
-        _ => {
-            let name = given.unwrap_or(Path::new(name));
-            candidates.extend(std::env::split_paths(&path).map(|dir| dir.join(name)));
-            candidates.extend(["/usr/sbin", "/usr/local/sbin"].map(|dir| Path::new(dir).join(name)));
-        }
-    }
-    let found = candidates.into_iter().find(|candidate| candidate.is_file());
-    // A program may be started in another folder than ours.
-    let found = found.and_then(|found| std::path::absolute(found).ok());
-    found.ok_or_else(|| Error::program(name, "is not installed"))
 }

@@ -2,8 +2,8 @@
 
 use onecopy_workload::Timestamp;
 use onecopy_workload::tpcw::{Highest, Population, Scale};
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::{Error, Result};
 
@@ -36,6 +36,16 @@ pub(super) fn mark(scale: Scale, seed: u64, loaded_at: Timestamp) -> [String; 2]
     [create, insert]
 }
 
+/// What the server calls its version; nothing if it does not say.
+pub(super) async fn server_version(client: &Client) -> String {
+    let said = client.simple_query("SHOW server_version").await.unwrap_or_default();
+    let cell = |message: &SimpleQueryMessage| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    };
+    said.iter().find_map(cell).unwrap_or_default()
+}
+
 /// The highest ids in use.
 pub(super) async fn highest(client: &Client) -> Result<Highest> {
     let mut found = [0; 4];
@@ -61,7 +71,7 @@ pub(super) async fn rows(client: &Client, query: &str) -> Result<Vec<Vec<i64>>> 
     let messages = client.simple_query(query).await.map_err(Error::database(format!("run {query:?}")))?;
     let mut rows = Vec::new();
     for message in messages {
-        let tokio_postgres::SimpleQueryMessage::Row(row) = message else { continue };
+        let SimpleQueryMessage::Row(row) = message else { continue };
         let ints =
             (0..row.len()).map(|column| row.get(column).and_then(|text| text.parse().ok()).unwrap_or(0));
         rows.push(ints.collect());

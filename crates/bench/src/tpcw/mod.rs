@@ -11,10 +11,12 @@
 //! ```
 
 mod bookstore;
+mod calibrate;
 mod check;
 mod load;
 mod report;
 mod run;
+mod texts;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,9 +26,13 @@ use onecopy_workload::tpcw::Scale;
 
 pub use crate::connection::Protocol;
 use crate::{Error, Result};
+pub use calibrate::{Calibrate, Calibrated, Calibration, MET_MIN, calibrate, log_write_ms};
+pub(crate) use calibrate::{Walk, calibrate_beside};
 pub use check::{CheckReport, Checked, check};
 pub use load::{LoadReport, load};
+pub(crate) use report::Collected;
 pub use report::{Counted, Latency, PageReport, Report, Sample, Second};
+pub(crate) use run::Crowd;
 pub use run::run;
 
 /// What to load and what to run.
@@ -60,6 +66,9 @@ pub struct Options {
     pub protocol: Protocol,
     /// An isolation level such as `SERIALIZABLE` for BEGIN; `None` leaves it to the server.
     pub isolation: Option<String>,
+    /// Tell the target which tables each transaction will touch, and which it has used for the last time, as the papers'
+    /// protocols want it; to others these are comments.
+    pub declare: bool,
     /// How often a transaction runs again after SQLSTATE 40001 or 40P01 before the customer leaves.
     pub retries_max: u32,
     /// A folder for results; a new folder is made in it for each run.
@@ -86,6 +95,7 @@ impl Default for Options {
             seed: 1,
             protocol: Protocol::Prepared,
             isolation: None,
+            declare: false,
             retries_max: 20,
             results: None,
             progress: true,

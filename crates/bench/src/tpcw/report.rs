@@ -15,14 +15,14 @@ use crate::{Error, Result};
 
 /// What customers have met, as it comes in.
 #[derive(Debug, Default)]
-pub(super) struct Collected {
-    pub(super) samples: Vec<Sample>,
+pub(crate) struct Collected {
+    pub(crate) samples: Vec<Sample>,
     /// Interactions completed outside of the time that counts.
-    pub(super) uncounted: u64,
-    pub(super) statements: u64,
-    pub(super) transactions: u64,
-    pub(super) errors: BTreeMap<String, u64>,
-    pub(super) retries: BTreeMap<String, u64>,
+    pub(crate) uncounted: u64,
+    pub(crate) statements: u64,
+    pub(crate) transactions: u64,
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) retries: BTreeMap<String, u64>,
 }
 
 /// One interaction of one customer.

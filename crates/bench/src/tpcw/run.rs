@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_workload::client::{Action, Client, Failure, Reply};
 use onecopy_workload::random::{self, Random, uniform};
-use onecopy_workload::tpcw::{Browser, Interaction, Mix, Shop, catalogue};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use onecopy_workload::tpcw::{Browser, Highest, Interaction, Mix, Shop, catalogue};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 
 use super::report::{Collected, Report, Sample};
+use super::texts::Texts;
 use super::{Options, bookstore, load};
 use crate::connection::{Connection, Target};
 use crate::table::{millis, thousands};
@@ -26,6 +27,8 @@ const CONNECTION_LOST: &str = "connection lost";
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause before a transaction runs again.
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(64);
+/// Later than any run ends.
+const FAR: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Streams of random numbers from here on are not the browsers'.
 const JITTER_STREAMS: u64 = 1 << 40;
 
@@ -35,73 +38,137 @@ const JITTER_STREAMS: u64 = 1 << 40;
 /// [`Error::NotLoaded`] if the target holds no bookstore, and whatever prevents the start. What customers meet on their
 /// way is counted in the report.
 pub async fn run(options: &Options) -> Result<Report> {
-    let target = Target::parse(&options.target)?;
-    let begin = options.begin()?;
-    if options.clients == 0 || !options.think_factor.is_finite() || options.think_factor < 0.0 {
-        return Err(Error::Option(
-            "there must be a client, and a think-time factor of at least 0".to_owned(),
-        ));
-    }
-    let client = target.connect().await?;
-    let (population, _) = bookstore::find(&client).await?.ok_or(Error::NotLoaded)?;
-    let highest = bookstore::highest(&client).await?;
-    let version = client.simple_query("SHOW server_version").await;
-    drop(client);
-
-    let shop = Shop { mix: Mix::of(options.mix), scale: population.scale() };
-    let pool = Arc::new(Pool::open(target.clone(), options).await?);
-    let collected = Arc::new(Mutex::new(Collected::default()));
+    let mut crowd = Crowd::open(options).await?;
     let start = Instant::now();
-    let clock = Clock { start, ramp: options.ramp, end: start + options.ramp + options.duration };
-    let mut customers = JoinSet::new();
-    for number in 0..options.clients {
-        let customer = Customer {
-            browser: Browser::new(shop, options.seed, number, options.clients, highest),
-            jitter: random::stream(options.seed, JITTER_STREAMS + u64::from(number)),
-            pool: pool.clone(),
-            collected: collected.clone(),
-            clock,
-            begin: begin.clone(),
-            think_factor: options.think_factor,
-            retries_max: options.retries_max,
-            page_timeout: options.page_timeout,
-        };
-        let delay = options.ramp.mul_f64(f64::from(number) / f64::from(options.clients));
-        customers.spawn(async move {
-            tokio::time::sleep(delay).await;
-            customer.walk().await;
-        });
-    }
+    let counted_from = start + options.ramp;
+    let clock = Clock { start, counted_from, end: counted_from + options.duration };
+    crowd.clock.send_replace(clock);
+    crowd.come(options.clients, options.ramp);
+    let Crowd { collected, customers, target, version, shop, .. } = crowd;
     show_progress(options, clock, &collected, customers).await;
 
     let collected = std::mem::take(&mut *collected.lock().expect("no customer panics with the lock"));
-    let version = version.ok().as_deref().and_then(first_cell);
-    let report =
-        Report::new(options, target.name(), version.unwrap_or_default(), population.scale(), collected);
+    let report = Report::new(options, target.name(), version, shop.scale, collected);
     if let Some(folder) = &options.results {
         report.save(folder)?;
     }
     Ok(report)
 }
 
-fn first_cell(messages: &[tokio_postgres::SimpleQueryMessage]) -> Option<String> {
-    messages.iter().find_map(|message| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    })
+/// Customers at work, who may become more, and whose visits count only while somebody measures.
+pub(crate) struct Crowd<'a> {
+    options: &'a Options,
+    target: Target,
+    version: String,
+    shop: Shop,
+    highest: Highest,
+    texts: Arc<Texts>,
+    pool: Arc<Pool>,
+    collected: Arc<Mutex<Collected>>,
+    clock: watch::Sender<Clock>,
+    customers: JoinSet<()>,
+    /// Those who have come.
+    count: u32,
 }
 
-/// When the run started, when it counts and when it ends.
+impl<'a> Crowd<'a> {
+    /// Nobody yet; there will be at most as many as the options say.
+    ///
+    /// # Errors
+    /// As [`run`].
+    pub(crate) async fn open(options: &'a Options) -> Result<Crowd<'a>> {
+        let target = Target::parse(&options.target)?;
+        let texts = Arc::new(Texts::new(&options.begin()?, options.declare));
+        if options.clients == 0 || !options.think_factor.is_finite() || options.think_factor < 0.0 {
+            return Err(Error::Option(
+                "there must be a client, and a think-time factor of at least 0".to_owned(),
+            ));
+        }
+        let client = target.connect().await?;
+        let (population, _) = bookstore::find(&client).await?.ok_or(Error::NotLoaded)?;
+        let highest = bookstore::highest(&client).await?;
+        let version = bookstore::server_version(&client).await;
+        let shop = Shop { mix: Mix::of(options.mix), scale: population.scale() };
+        let pool = Arc::new(Pool::open(target.clone(), options, texts.clone()).await?);
+        let (now, collected) = (Instant::now(), Arc::default());
+        let clock = watch::Sender::new(Clock { start: now, counted_from: now + FAR, end: now + FAR });
+        let customers = JoinSet::new();
+        Ok(Crowd {
+            options,
+            target,
+            version,
+            shop,
+            highest,
+            texts,
+            pool,
+            collected,
+            clock,
+            customers,
+            count: 0,
+        })
+    }
+
+    /// Customers come until there are so many, one after the other over this time. Returns at once.
+    pub(crate) fn come(&mut self, until: u32, over: Duration) {
+        let Options { seed, clients, think_factor, retries_max, page_timeout, .. } = *self.options;
+        let first = self.count;
+        let until = until.min(clients);
+        for number in first..until {
+            let customer = Customer {
+                browser: Browser::new(self.shop, seed, number, clients, self.highest),
+                jitter: random::stream(seed, JITTER_STREAMS + u64::from(number)),
+                pool: self.pool.clone(),
+                collected: self.collected.clone(),
+                clock: self.clock.subscribe(),
+                texts: self.texts.clone(),
+                think_factor,
+                retries_max,
+                page_timeout,
+            };
+            let delay = over.mul_f64(f64::from(number - first) / f64::from(until - first));
+            self.customers.spawn(async move {
+                tokio::time::sleep(delay).await;
+                customer.walk().await;
+            });
+        }
+        self.count = self.count.max(until);
+    }
+
+    /// What those who are there meet from now on, for so long.
+    pub(crate) async fn measure(&mut self, duration: Duration) -> Collected {
+        let now = Instant::now();
+        drop(self.take());
+        self.clock.send_modify(|clock| clock.counted_from = now);
+        tokio::time::sleep(duration).await;
+        self.take()
+    }
+
+    fn take(&self) -> Collected {
+        std::mem::take(&mut *self.collected.lock().expect("no customer panics with the lock"))
+    }
+
+    /// All go after the page that they are at; whoever does not get it in this time is cut off.
+    pub(crate) async fn leave(mut self, limit: Duration) {
+        self.clock.send_modify(|clock| clock.end = Instant::now());
+        let gone = async { while self.customers.join_next().await.is_some() {} };
+        if tokio::time::timeout(limit, gone).await.is_err() {
+            self.customers.shutdown().await;
+        }
+    }
+}
+
+/// When the run started, from when it counts and when it ends.
 #[derive(Clone, Copy)]
 struct Clock {
     start: Instant,
-    ramp: Duration,
+    counted_from: Instant,
     end: Instant,
 }
 
 /// Connections that customers share, as behind an application server.
 struct Pool {
     target: Target,
+    texts: Arc<Texts>,
     protocol: super::Protocol,
     free: Semaphore,
     idle: Mutex<Vec<Connection>>,
@@ -114,14 +181,15 @@ struct Held<'a> {
 }
 
 impl Pool {
-    async fn open(target: Target, options: &Options) -> Result<Self> {
+    async fn open(target: Target, options: &Options, texts: Arc<Texts>) -> Result<Self> {
         let count = options.connection_count();
         let mut idle = Vec::new();
         for _ in 0..count {
-            idle.push(Connection::new(target.connect().await?, catalogue(), options.protocol));
+            let client = target.connect().await?;
+            idle.push(texts.on(Connection::new(client, catalogue(), options.protocol)));
         }
         let free = Semaphore::new(count as usize);
-        Ok(Pool { target, protocol: options.protocol, free, idle: Mutex::new(idle) })
+        Ok(Pool { target, texts, protocol: options.protocol, free, idle: Mutex::new(idle) })
     }
 
     async fn take(&self) -> Held<'_> {
@@ -142,7 +210,8 @@ impl Pool {
             Some(connection) => Ok(held.connection.insert(connection)),
             None => {
                 let client = self.target.connect().await?;
-                Ok(held.connection.insert(Connection::new(client, catalogue(), self.protocol)))
+                let connection = self.texts.on(Connection::new(client, catalogue(), self.protocol));
+                Ok(held.connection.insert(connection))
             }
         }
     }
@@ -155,8 +224,8 @@ struct Customer {
     jitter: Random,
     pool: Arc<Pool>,
     collected: Arc<Mutex<Collected>>,
-    clock: Clock,
-    begin: String,
+    clock: watch::Receiver<Clock>,
+    texts: Arc<Texts>,
     think_factor: f64,
     retries_max: u32,
     page_timeout: Duration,
@@ -185,6 +254,10 @@ struct Outcome {
 }
 
 impl Customer {
+    fn clock(&self) -> Clock {
+        *self.clock.borrow()
+    }
+
     async fn walk(mut self) {
         let pool = self.pool.clone();
         let mut action = self.browser.next(load::now(), Reply::Done);
@@ -193,12 +266,12 @@ impl Customer {
                 unreachable!("pages begin and end with a pause")
             };
             let wake = Instant::now() + pause.mul_f64(self.think_factor);
-            if wake >= self.clock.end {
+            if wake >= self.clock().end {
                 return;
             }
             tokio::time::sleep_until(wake.into()).await;
             let asked = Instant::now();
-            if asked >= self.clock.end {
+            if asked >= self.clock().end {
                 return;
             }
             let mut page = Page {
@@ -283,8 +356,9 @@ impl Customer {
         let connection = connecting.await?;
         let failed = |error: tokio_postgres::Error| code_of(error.code());
         match action {
-            Action::Begin(_) => {
-                in_time(deadline, async { connection.command(&self.begin).await.map_err(failed) }).await?;
+            Action::Begin(transaction) => {
+                let begin = self.texts.begin(*transaction, self.browser.is_usual());
+                in_time(deadline, async { connection.command(begin).await.map_err(failed) }).await?;
                 page.in_transaction = true;
                 Ok(Reply::Done)
             }
@@ -321,9 +395,9 @@ impl Customer {
 
     fn collect(&self, page: &Page<'_>) {
         let now = Instant::now();
-        let counted_from = self.clock.start + self.clock.ramp;
+        let Clock { counted_from, end, .. } = self.clock();
         let mut collected = self.collected.lock().expect("no customer panics with the lock");
-        if now < counted_from || now >= self.clock.end {
+        if now < counted_from || now >= end {
             collected.uncounted += 1;
             return;
         }
@@ -421,7 +495,7 @@ fn progress_line(
     let errors: u64 = collected.errors.values().sum();
     let retries: u64 = collected.retries.values().sum();
     let elapsed = clock.start.elapsed();
-    let phase = if elapsed < clock.ramp { "customers arrive" } else { options.mix.as_str() };
+    let phase = if Instant::now() < clock.counted_from { "customers arrive" } else { options.mix.as_str() };
     format!(
         "{:>4.0} s  {phase}  {:>6} interactions/s  {:>7} ms  {} errors  {} retries",
         elapsed.as_secs_f64(),

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod calibrate;
 mod completions;
 mod config;
 mod demo;
@@ -26,6 +27,7 @@ pub enum Command {
     Status(status::Args),
     Verify(verify::Args),
     Bench(bench::Args),
+    Calibrate(calibrate::Args),
     Reproduce(reproduce::Args),
     Config(config::Args),
     Completions(completions::Args),
@@ -46,6 +48,7 @@ impl Command {
             Command::Status(args) => args.run(),
             Command::Verify(args) => args.run(),
             Command::Bench(args) => args.run(),
+            Command::Calibrate(args) => args.run(),
             Command::Reproduce(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Completions(args) => args.run(),

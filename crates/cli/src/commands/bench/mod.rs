@@ -1,6 +1,7 @@
 //! `onecopy bench`: workloads against any PostgreSQL address.
 
 mod check;
+mod cluster;
 mod compare;
 mod load;
 mod progress;
@@ -23,6 +24,7 @@ enum Command {
     Load(load::Args),
     Check(check::Args),
     Compare(compare::Args),
+    Cluster(cluster::Args),
     Progress(progress::Args),
 }
 
@@ -39,6 +41,7 @@ impl Args {
                 Command::Load(args) => args.run().await,
                 Command::Check(args) => args.run().await,
                 Command::Compare(args) => args.run().await,
+                Command::Cluster(args) => args.run().await,
                 Command::Progress(args) => args.run().await,
             }
         })

@@ -10,13 +10,13 @@ use serde::Serialize;
 
 /// A process tree to account for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Such as `proxy` or `server 1`.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The process at its root.
-    pub(super) root: u32,
+    pub(crate) root: u32,
     /// Trees in it that are accounted for elsewhere.
-    pub(super) without: Vec<u32>,
+    pub(crate) without: Vec<u32>,
 }
 
 /// What a process tree spent during a measurement.
@@ -29,13 +29,13 @@ pub struct Usage {
 }
 
 /// The accounts at one moment, in clock ticks.
-pub(super) struct Meter {
+pub(crate) struct Meter {
     ticks: Vec<(String, u64)>,
 }
 
 impl Meter {
     /// Reads the accounts of these trees, and that of ended children of this process as `client`.
-    pub(super) fn read(groups: &[Group]) -> Self {
+    pub(crate) fn read(groups: &[Group]) -> Self {
         let processes = processes();
         let me = std::process::id();
         // The own account holds every pgbench that has ended.
@@ -48,7 +48,7 @@ impl Meter {
     }
 
     /// What was spent since an earlier reading of the same trees.
-    pub(super) fn since(&self, before: &Meter) -> Vec<Usage> {
+    pub(crate) fn since(&self, before: &Meter) -> Vec<Usage> {
         let per_second = rustix::param::clock_ticks_per_second() as f64;
         let spent = |((name, now), (_, then)): (&(String, u64), &(String, u64))| Usage {
             name: name.clone(),
@@ -84,6 +84,32 @@ fn parse(stat: &str) -> Option<Process> {
     })
 }
 
+/// Every process of a tree, its root included, as far as they run now.
+pub(crate) fn tree(root: u32) -> Vec<u32> {
+    let processes = processes();
+    let mut found = vec![root];
+    let mut place = 0;
+    while let Some(parent) = found.get(place).copied() {
+        let children = processes.iter().filter(|(_, process)| process.parent == parent);
+        found.extend(children.map(|(pid, _)| *pid));
+        place += 1;
+    }
+    found
+}
+
+/// CPU time that the whole machine spent on anything, and all that it had, in clock ticks since it started.
+pub(crate) fn machine() -> Option<(u64, u64)> {
+    machine_of(&fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// "cpu  user nice system idle iowait irq softirq steal ...": what was stolen was spent, too, by somebody else.
+fn machine_of(stat: &str) -> Option<(u64, u64)> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
+    let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+    let (all, idle) = (ticks.iter().sum::<u64>(), ticks.get(3)? + ticks.get(4)?);
+    Some((all - idle, all))
+}
+
 fn tree_ticks(processes: &HashMap<u32, Process>, root: u32, without: &[u32]) -> u64 {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for (pid, process) in processes {
@@ -108,6 +134,12 @@ mod tests {
         let line = "7 (a) b (c) S 3 7 7 0 -1 4194560 1 2 3 4 50 60 7 8 20 0 1 0 100";
         assert_eq!(parse(line), Some(Process { parent: 3, own: 110, ended_children: 15 }));
         assert_eq!(parse("7 (short) S 3"), None);
+    }
+
+    #[test]
+    fn what_the_machine_does_is_all_but_idling_and_waiting_for_disks() {
+        assert_eq!(machine_of("cpu  10 1 5 100 20 0 2 2 7 7\ncpu0 1 1 1 1\n"), Some((20, 140)));
+        assert_eq!(machine_of("cpu0 1 1"), None);
     }
 
     #[test]

@@ -1,0 +1,174 @@
+//! One cell: a system with so many servers under one mix.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use onecopy_workload::tpcw::MixName;
+use serde::Serialize;
+
+use super::servers::{Running, connections};
+use super::{Bench, Simulated, System};
+use crate::cpu;
+use crate::tpcw::{self, Collected, Crowd, Latency};
+use crate::{Error, Result};
+
+/// From one stage to the next there are so many times as many customers.
+const STEP: f64 = 1.6;
+/// The first stage has somewhat more than saturate the servers if none ever waits.
+const FIRST: f64 = 1.3;
+/// What counts as risen.
+const RISE_MIN: f64 = 1.02;
+/// How long servers run at full speed before they are capped.
+const WARM_UP: Duration = Duration::from_secs(4);
+/// How long customers may take to go.
+const LEAVE_MAX: Duration = Duration::from_secs(15);
+
+/// What one system did on so many servers under one mix.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// The system.
+    pub system: System,
+    /// Servers.
+    pub size: u32,
+    /// The mix.
+    pub mix: String,
+    /// Stage by stage, in the order in which they were.
+    pub stages: Vec<Stage>,
+    /// The same in virtual time; `None` where it was not simulated.
+    pub simulated: Option<Simulated>,
+}
+
+/// What a number of customers got.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stage {
+    /// Customers.
+    pub users: u32,
+    /// Interactions completed per second.
+    pub throughput: f64,
+    /// Response times of those completed.
+    pub latency: Latency,
+    /// Interactions completed.
+    pub completed: u64,
+    /// Interactions that failed, by SQLSTATE.
+    pub errors: BTreeMap<String, u64>,
+    /// Transactions that ran again, by SQLSTATE.
+    pub retries: BTreeMap<String, u64>,
+    /// Of what the servers may use, the part that they did.
+    pub servers_busy: f64,
+    /// What onecopy or Pgpool-II used, in processors.
+    pub proxy_cores: f64,
+    /// Of the machine's processors, the part that was busy with anything; near 1 it was too small for the measurement.
+    pub machine_busy: f64,
+}
+
+impl Cell {
+    /// The stage with the most throughput.
+    #[must_use]
+    pub fn peak(&self) -> Option<&Stage> {
+        self.stages.iter().max_by(|a, b| a.throughput.total_cmp(&b.throughput))
+    }
+
+    /// Interactions per second at the peak.
+    #[must_use]
+    pub fn throughput(&self) -> f64 {
+        self.peak().map_or(0.0, |stage| stage.throughput)
+    }
+}
+
+/// The customers of a cell.
+pub(super) fn customers(bench: &Bench<'_>, running: &Running, mix: MixName, clients: u32) -> tpcw::Options {
+    tpcw::Options {
+        target: running.dsn.clone(),
+        items: bench.options.items,
+        browsers: bench.options.browsers,
+        mix,
+        clients,
+        connections: Some(clients.min(connections(running.size))),
+        think_factor: bench.options.think_factor,
+        seed: bench.options.seed,
+        declare: running.system.is_declared_to(),
+        progress: false,
+        ..tpcw::Options::default()
+    }
+}
+
+/// Opens every connection behind the product and lets each server's processes learn its tables and statements, which takes a capped
+/// server longer than a measurement: customers without pauses, as many as there are connections, at full speed.
+pub(super) async fn warm_up(bench: &Bench<'_>, running: &Running, mix: MixName) -> Result<()> {
+    running.cap(None)?;
+    let clients = connections(running.size);
+    let options = tpcw::Options { think_factor: 0.0, ..customers(bench, running, mix, clients) };
+    let mut crowd = Crowd::open(&options).await?;
+    crowd.come(clients, Duration::ZERO);
+    tokio::time::sleep(WARM_UP).await;
+    crowd.leave(LEAVE_MAX).await;
+    running.cap(Some(bench.options.cap))
+}
+
+/// Lets more and more customers come, until throughput does not rise any more. `saturating` customers would keep the servers busy
+/// if nothing ever waited.
+pub(super) async fn cell(
+    bench: &Bench<'_>,
+    running: &Running,
+    mix: MixName,
+    saturating: u32,
+) -> Result<Cell> {
+    let users: Vec<u32> = (0..bench.options.stages)
+        .map(|stage| (f64::from(saturating) * FIRST * STEP.powi(stage as i32)).ceil() as u32)
+        .collect();
+    let most = users.last().copied().unwrap_or(saturating);
+    let options = customers(bench, running, mix, most);
+    warm_up(bench, running, mix).await?;
+    let mut crowd = Crowd::open(&options).await?;
+    let mut stages: Vec<Stage> = Vec::new();
+    for users in users {
+        let stage = stage(bench, running, &mut crowd, users).await?;
+        bench.say(format!(
+            "{}, {} servers, {mix}: {users} users, {:.1} a second, {:.0} ms",
+            running.system, running.size, stage.throughput, stage.latency.mean_ms
+        ));
+        let best = stages.iter().map(|stage| stage.throughput).fold(0.0, f64::max);
+        let has_risen = stage.throughput > best * RISE_MIN;
+        stages.push(stage);
+        if !has_risen {
+            break;
+        }
+    }
+    crowd.leave(LEAVE_MAX).await;
+    if stages.iter().all(|stage| stage.completed == 0) {
+        let errors = stages.iter().flat_map(|stage| stage.errors.keys());
+        let errors: Vec<&str> = errors.map(String::as_str).collect();
+        return Err(Error::Option(format!("no interaction succeeded: {}", errors.join(", "))));
+    }
+    let (system, size) = (running.system, running.size);
+    Ok(Cell { system, size, mix: mix.to_string(), stages, simulated: None })
+}
+
+async fn stage(bench: &Bench<'_>, running: &Running, crowd: &mut Crowd<'_>, users: u32) -> Result<Stage> {
+    let options = bench.options;
+    crowd.come(users, options.ramp / 2);
+    tokio::time::sleep(options.ramp).await;
+    let (spent, proxy, machine) = (running.spent_s()?, running.proxy_meter(), cpu::machine());
+    let begin = std::time::Instant::now();
+    let Collected { samples, errors, retries, .. } = crowd.measure(options.duration).await;
+    let seconds = begin.elapsed().as_secs_f64();
+    let spent = running.spent_s()? - spent;
+    let proxy = running.proxy_meter().since(&proxy);
+    let proxy: f64 = proxy.iter().filter(|usage| usage.name == "proxy").map(|usage| usage.seconds).sum();
+    let machine = machine.zip(cpu::machine()).map_or(0.0, |((busy, all), (busy_now, all_now))| {
+        (busy_now - busy) as f64 / (all_now - all).max(1) as f64
+    });
+    let latencies = samples.iter().filter(|sample| !sample.failed);
+    let latencies: Vec<u64> = latencies.map(|sample| u64::from(sample.latency_us)).collect();
+    Ok(Stage {
+        users,
+        throughput: latencies.len() as f64 / seconds,
+        completed: latencies.len() as u64,
+        latency: Latency::of(latencies),
+        errors,
+        retries,
+        servers_busy: spent / (seconds * options.cap * f64::from(running.size)),
+        proxy_cores: proxy / seconds,
+        machine_busy: machine,
+    })
+}

@@ -1,0 +1,372 @@
+//! The bookstore on clusters of real servers, each held to a part of a processor, beside the same clusters in virtual time.
+//!
+//! A machine with two cores can run eight servers as slow as the papers' were: each is put into a control group with a quota
+//! ([`Options::cap`]). One cell is one system with so many servers under one mix: customers come in stages until throughput does not
+//! rise any more. The simulator is given what the statements cost through the same product with one such server, and looks for the
+//! peak of the same cell.
+//!
+//! ```no_run
+//! # async fn demo() -> onecopy_bench::Result<()> {
+//! use onecopy_bench::cluster::{self, Options, Outcome};
+//! match cluster::run(&Options { onecopy: "onecopy".into(), ..Options::default() }).await? {
+//!     Outcome::Skipped(why) => println!("skipped: {why}"),
+//!     Outcome::Measured(report) => println!("{report}"),
+//! }
+//! # Ok(()) }
+//! ```
+
+mod apply;
+mod measure;
+mod report;
+mod servers;
+mod simulate;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use onecopy_sim::perf::Profile;
+use onecopy_workload::tpcw::MixName;
+use serde::Serialize;
+
+use crate::cpu_groups::Hierarchy;
+use crate::programs::{find_program, work_folder};
+use crate::tpcw::{self, Calibrate, Calibration};
+use crate::{Error, Result};
+pub use measure::{Cell, Stage};
+pub use report::{ClusterReport, Ratio, WITHIN};
+use servers::{Running, Template};
+pub use simulate::Simulated;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The systems, in this order.
+    pub systems: Vec<System>,
+    /// Servers of a cluster, each at least 1.
+    pub sizes: Vec<u32>,
+    /// The mixes, in this order, one after the other on the same cluster.
+    pub mixes: Vec<MixName>,
+    /// What one server may use, in processors, above 0 and at most 1.
+    pub cap: f64,
+    /// Time of one stage that counts.
+    pub duration: Duration,
+    /// Time before it in which customers come, and settle.
+    pub ramp: Duration,
+    /// Pauses between pages are multiplied by this.
+    pub think_factor: f64,
+    /// Customers for each server in the first stage; `None` takes as many as would just saturate it.
+    pub users: Option<u32>,
+    /// Stages at most.
+    pub stages: u32,
+    /// Time of each calibration that counts; zero calibrates and simulates nothing.
+    pub calibration: Duration,
+    /// Books in the store.
+    pub items: i64,
+    /// Emulated browsers that its customers are counted for.
+    pub browsers: i64,
+    /// The same seed gives the same bookstore, the same customers and the same simulations.
+    pub seed: u64,
+    /// The onecopy program to measure.
+    pub onecopy: PathBuf,
+    /// The pgpool program; `None` looks for it in PATH and the usual folders.
+    pub pgpool: Option<PathBuf>,
+    /// A folder for the servers; `None` takes a temporary one, which goes afterwards.
+    pub dir: Option<PathBuf>,
+    /// A folder for results; a new folder is made in it. `None` keeps none.
+    pub results: Option<PathBuf>,
+    /// Show progress on standard error.
+    pub progress: bool,
+}
+
+impl Default for Options {
+    /// Everything, in about 40 minutes. With servers twice as fast, eight of them would leave two cores no time for what stands before
+    /// them.
+    fn default() -> Self {
+        Options {
+            systems: System::ALL.to_vec(),
+            sizes: vec![1, 2, 4, 8],
+            mixes: MixName::ALL.to_vec(),
+            cap: 0.05,
+            duration: Duration::from_secs(8),
+            ramp: Duration::from_secs(3),
+            think_factor: 0.05,
+            users: None,
+            stages: 3,
+            calibration: Duration::from_secs(60),
+            items: 1_000,
+            browsers: 1,
+            seed: 1,
+            onecopy: PathBuf::from("onecopy"),
+            pgpool: None,
+            dir: None,
+            results: None,
+            progress: true,
+        }
+    }
+}
+
+/// What makes several servers one database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum System {
+    /// onecopy's own protocol.
+    Onecopy,
+    /// Conflict-aware scheduling, by onecopy.
+    ConflictAware,
+    /// Distributed versioning, by onecopy.
+    Versioning,
+    /// Eager replication under table locks, by onecopy.
+    Eager,
+    /// Pgpool-II in native replication mode; it is not simulated.
+    Pgpool,
+}
+
+impl System {
+    /// All of them.
+    pub const ALL: [System; 5] =
+        [System::Onecopy, System::ConflictAware, System::Versioning, System::Eager, System::Pgpool];
+
+    /// Its name, which is that of the protocol.
+    pub fn id(self) -> &'static str {
+        match self {
+            System::Onecopy => "onecopy",
+            System::ConflictAware => "conflict_aware",
+            System::Versioning => "versioning",
+            System::Eager => "eager",
+            System::Pgpool => "pgpool",
+        }
+    }
+
+    /// Whether applications declare the tables of their transactions to it, as the papers have it.
+    pub fn is_declared_to(self) -> bool {
+        matches!(self, System::ConflictAware | System::Versioning | System::Eager)
+    }
+
+    /// Whether the simulator has it.
+    pub fn is_simulated(self) -> bool {
+        self != System::Pgpool
+    }
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.id())
+    }
+}
+
+impl FromStr for System {
+    type Err = String;
+
+    fn from_str(id: &str) -> std::result::Result<Self, String> {
+        let ids: Vec<&str> = System::ALL.iter().map(|system| system.id()).collect();
+        let found = System::ALL.into_iter().find(|system| system.id() == id);
+        found.ok_or_else(|| format!("there is no system {id:?}: choose among {}", ids.join(", ")))
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Nothing was measured, since servers cannot be capped here: why.
+    Skipped(String),
+    /// What was measured.
+    Measured(Box<ClusterReport>),
+}
+
+/// Measures every cell, then simulates it.
+///
+/// # Errors
+/// When an option makes no sense, PostgreSQL is missing, the bookstore cannot be loaded, or a folder cannot be written. What goes
+/// wrong with one system or in one cell is written down there, and the others go on.
+pub async fn run(options: &Options) -> Result<Outcome> {
+    check(options)?;
+    let hierarchy = match Hierarchy::find() {
+        Ok(hierarchy) => hierarchy,
+        Err(why) => return Ok(Outcome::Skipped(why.to_string())),
+    };
+    let results = options.results.as_deref().map(report::new_folder).transpose()?;
+    let folder = work_folder("onecopy-cluster-", options.dir.as_deref())?;
+    let bench = Bench { options, hierarchy, folder: folder.path(), bar: bar(options) };
+    let mut report = ClusterReport::new(options);
+    let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
+    tokio::select! {
+        measured = bench.measure_all(&mut report) => measured?,
+        _ = &mut interrupt => report.interrupted = true,
+    }
+    if let Some(results) = &results {
+        // What took long is kept, whatever comes of the rest.
+        report.save(results)?;
+    }
+    if !report.interrupted && !options.calibration.is_zero() {
+        bench.say("simulating".to_owned());
+        tokio::select! {
+            simulated = simulate::all(options, &report) => report.take_simulated(simulated?),
+            _ = &mut interrupt => report.interrupted = true,
+        }
+    }
+    bench.bar.finish_and_clear();
+    if report.cells.is_empty() && report.failures.is_empty() {
+        return Err(Error::Interrupted);
+    }
+    if let Some(results) = &results {
+        report.save(results)?;
+    }
+    Ok(Outcome::Measured(Box::new(report)))
+}
+
+fn check(options: &Options) -> Result<()> {
+    let refuse = |why: &str| Err(Error::Option(why.to_owned()));
+    if options.systems.is_empty() || options.sizes.is_empty() || options.mixes.is_empty() {
+        return refuse("there must be a system, a size and a mix");
+    }
+    if options.sizes.iter().any(|size| !(1..=64).contains(size)) {
+        return refuse("sizes must be from 1 to 64");
+    }
+    if !(0.01..=1.0).contains(&options.cap) {
+        return refuse("the cap must be from 0.01 to 1 processor");
+    }
+    if options.duration.is_zero() || options.stages == 0 || options.users == Some(0) {
+        return refuse("duration, stages and users must be above zero");
+    }
+    if options.users.is_none() && options.calibration.is_zero() {
+        return refuse("without a calibration nothing says how many users saturate a server: set users");
+    }
+    if !(options.think_factor.is_finite() && options.think_factor >= 0.0) {
+        return refuse("the factor on pauses must be a number of at least 0");
+    }
+    Ok(())
+}
+
+/// What all cells have in common.
+struct Bench<'a> {
+    options: &'a Options,
+    hierarchy: Hierarchy,
+    folder: &'a Path,
+    bar: ProgressBar,
+}
+
+impl Bench<'_> {
+    async fn measure_all(&self, report: &mut ClusterReport) -> Result<()> {
+        self.say("loading the bookstore".to_owned());
+        let template = Template::make(&self.folder.join("template"), self.options).await?;
+        for &system in &self.options.systems {
+            if let Err(error) = self.measure_system(system, &template, report).await {
+                report.failures.push(format!("{system}: {error}"));
+                self.say(format!("leaving out {system}: {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn measure_system(
+        &self,
+        system: System,
+        template: &Template,
+        report: &mut ClusterReport,
+    ) -> Result<()> {
+        if system == System::Pgpool {
+            find_program("pgpool", self.options.pgpool.as_deref())?;
+        }
+        let users = match self.options.users {
+            _ if self.options.calibration.is_zero() => None,
+            // It is not simulated, and its customers are told how many they are.
+            Some(_) if !system.is_simulated() => None,
+            _ => Some(self.calibrate(system, template).await?),
+        };
+        let profile = users.as_ref().map(|calibration| calibration.profile.clone());
+        if let Some(calibration) = users {
+            report.calibrations.push((system, calibration));
+        }
+        for &size in &self.options.sizes {
+            self.say(format!("{system}: starting {size}"));
+            let running = Running::start(self, system, size, Some(self.options.cap), template).await?;
+            for &mix in &self.options.mixes {
+                let users = self.first_users(profile.as_ref(), size, mix)?;
+                self.say(format!("{system}, {size} servers, {mix}: from {users} users"));
+                match measure::cell(self, &running, mix, users).await {
+                    Ok(cell) => report.cells.push(cell),
+                    Err(error) => {
+                        report.failures.push(format!("{system}, {size} servers, {mix}: {error}"));
+                    }
+                }
+                self.bar.inc(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// What statements cost through the product with one capped server.
+    async fn calibrate(&self, system: System, template: &Template) -> Result<Calibration> {
+        self.say(format!("{system}: calibrating on one server"));
+        let running = Running::start(self, system, 1, Some(self.options.cap), template).await?;
+        let how = Calibrate {
+            name: format!("{system}-{}", self.options.cap),
+            warm_up: self.options.calibration / 6,
+            duration: self.options.calibration,
+            // Of protocols that execute every write everywhere it is of no use.
+            apply_factor: 1.0,
+            log_write_ms: tpcw::log_write_ms(self.folder)?,
+            through_onecopy: system != System::Pgpool,
+        };
+        let options = measure::customers(self, &running, MixName::Shopping, 1);
+        measure::warm_up(self, &running, MixName::Shopping).await?;
+        let busy_ms = || Ok(Some(running.spent_s()? * 1e3 / self.options.cap));
+        let mut calibration = tpcw::calibrate_beside(&options, &how, busy_ms).await?;
+        drop(running);
+        if system == System::Onecopy {
+            calibration.profile.apply_factor = apply::factor(self, template, &calibration.profile).await?;
+        }
+        Ok(calibration)
+    }
+
+    /// As many as saturate so many servers, or as many as were asked for.
+    fn first_users(&self, profile: Option<&Profile>, size: u32, mix: MixName) -> Result<u32> {
+        match (self.options.users, profile) {
+            (Some(users), _) => Ok(users.saturating_mul(size)),
+            (None, Some(profile)) => simulate::saturating(self.options, profile, size, mix),
+            (None, None) => Err(Error::Option("set how many users there are for each server".to_owned())),
+        }
+    }
+
+    /// On something that is no terminal, one line each.
+    fn say(&self, line: String) {
+        if self.options.progress && self.bar.is_hidden() {
+            eprintln!("{line}");
+        }
+        self.bar.set_message(line);
+    }
+}
+
+fn bar(options: &Options) -> ProgressBar {
+    let length = options.systems.len() * options.sizes.len() * options.mixes.len();
+    let target = if options.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(length as u64), target);
+    let style = ProgressStyle::with_template("{bar:20} {percent:>3} % {eta:>4} left  {msg}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_make_no_sense_are_refused_before_anything_is_made() {
+        let said = |options: Options| check(&options).unwrap_err().to_string();
+        assert!(said(Options { sizes: vec![1, 0], ..Options::default() }).contains("sizes"));
+        assert!(said(Options { cap: 1.5, ..Options::default() }).contains("cap"));
+        assert!(said(Options { stages: 0, ..Options::default() }).contains("stages"));
+        assert!(said(Options { calibration: Duration::ZERO, ..Options::default() }).contains("set users"));
+        assert!(check(&Options::default()).is_ok());
+    }
+
+    #[test]
+    fn systems_are_known_by_their_names() {
+        for system in System::ALL {
+            assert_eq!(system.id().parse(), Ok(system));
+        }
+        assert!("paxos".parse::<System>().unwrap_err().contains("conflict_aware"));
+    }
+}

@@ -1,0 +1,157 @@
+//! The same cells in virtual time.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use onecopy_sim::perf::{
+    Bookstore, Demand, Discipline, Items, Latency, Profile, RunError, SECOND_NS, Search, Setup, Users,
+    find_peak, run_by_name, saturating_users,
+};
+use onecopy_workload::tpcw::{MixName, Scale};
+use serde::Serialize;
+
+use super::report::ClusterReport;
+use super::{Options, System};
+use crate::{Error, Result};
+
+/// TPC-W's mean pause between pages, in seconds.
+const THINK_S: f64 = 7.0;
+/// Virtual time before anything counts.
+const WARM_UP_S: u64 = 20;
+/// Virtual time that counts, of all servers together, in seconds; and the least of a run.
+const MEASURED_S: u64 = 600;
+const MEASURED_MIN_S: u64 = 120;
+/// Users and interactions of each by which a mix's demand is known.
+const DEMAND: (u32, u32) = (20, 2_000);
+
+/// What the simulator says of a cell.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Simulated {
+    /// Users at the peak.
+    pub users: u32,
+    /// Interactions per second.
+    pub throughput: f64,
+    /// Mean response time in milliseconds.
+    pub response_ms: f64,
+    /// The part of their time in which databases idle.
+    pub idle: f64,
+}
+
+/// Users who keep so many servers busy if nothing ever waits.
+pub(super) fn saturating(options: &Options, profile: &Profile, size: u32, mix: MixName) -> Result<u32> {
+    let mut bookstore = bookstore(options, mix)?;
+    let (users, interactions) = DEMAND;
+    let demand = Demand::of(profile, &mut bookstore, users, interactions);
+    let demand = demand.map_err(|error| Error::Option(error.to_string()))?;
+    let interactions = f64::from(users) * f64::from(interactions);
+    let idle_s = (demand.reads_ms + demand.writes_ms) / interactions / 1e3;
+    let size = u16::try_from(size).unwrap_or(u16::MAX);
+    Ok(saturating_users(size, 1, THINK_S * options.think_factor, idle_s))
+}
+
+fn bookstore(options: &Options, mix: MixName) -> Result<Bookstore> {
+    let scale = Scale::new(options.items, options.browsers);
+    Ok(Bookstore::new(mix, scale.map_err(|error| Error::Option(error.to_string()))?))
+}
+
+/// Simulates every cell of a system that was calibrated, on all processors; the places of the cells with what came out.
+pub(super) async fn all(options: &Options, report: &ClusterReport) -> Result<Vec<(usize, Simulated)>> {
+    let mut jobs = Vec::new();
+    for (place, cell) in report.cells.iter().enumerate() {
+        let calibration = report.calibrations.iter().find(|(system, _)| *system == cell.system);
+        if let Some((system, calibration)) = calibration.filter(|(system, _)| system.is_simulated()) {
+            let mix = cell.mix.parse().map_err(|error| Error::Option(format!("{error}")))?;
+            jobs.push(Job {
+                place,
+                system: *system,
+                size: cell.size,
+                mix,
+                profile: calibration.profile.clone(),
+            });
+        }
+    }
+    // The largest first, so that no thread is left with one in the end.
+    jobs.sort_by_key(|job| std::cmp::Reverse(job.size));
+    let (options, stop) = (options.clone(), StopOnDrop::default());
+    let flag = stop.0.clone();
+    let work = tokio::task::spawn_blocking(move || run_jobs(&options, &jobs, &flag));
+    let simulated = work.await.map_err(|error| Error::Option(format!("simulate: {error}")))?;
+    drop(stop);
+    simulated
+}
+
+/// Tells the threads to stop when nobody waits for them any more.
+#[derive(Default)]
+struct StopOnDrop(std::sync::Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+struct Job {
+    place: usize,
+    system: System,
+    size: u32,
+    mix: MixName,
+    profile: Profile,
+}
+
+fn run_jobs(options: &Options, jobs: &[Job], stop: &AtomicBool) -> Result<Vec<(usize, Simulated)>> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Ok(Vec::new())));
+    let work = || {
+        while !stop.load(Ordering::Relaxed)
+            && let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let outcome = simulate(options, job);
+            let mut done = done.lock().expect("nobody panics with it");
+            match (outcome, done.as_mut()) {
+                (Ok(simulated), Ok(done)) => done.push((job.place, simulated)),
+                (Err(error), Ok(_)) => *done = Err(error),
+                (_, Err(_)) => return,
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    done.into_inner().expect("nobody panics with it")
+}
+
+fn simulate(options: &Options, job: &Job) -> Result<Simulated> {
+    let bookstore = bookstore(options, job.mix)?;
+    let start = saturating(options, &job.profile, job.size, job.mix)?;
+    let measured_s = (MEASURED_S / u64::from(job.size)).max(MEASURED_MIN_S);
+    let probe = |users: u32| {
+        let setup = setup(options, job, users, measured_s);
+        run_by_name(&setup, &mut bookstore.clone(), job.system.id()).map(|outcome| outcome.measured)
+    };
+    let peak = find_peak(start, Search::QUICK, probe)
+        .map_err(|error: RunError| Error::Option(format!("simulate {}: {error}", job.system)))?;
+    Ok(Simulated {
+        users: peak.users,
+        throughput: peak.measured.throughput(),
+        response_ms: peak.measured.response.mean_ms(),
+        idle: peak.measured.replica_time().idle,
+    })
+}
+
+/// Servers share their CPUs among all statements, as PostgreSQL's do, and nobody sees what is not committed. The way to them is
+/// in the costs.
+fn setup<'a>(options: &Options, job: &'a Job, users: u32, measured_s: u64) -> Setup<'a> {
+    let size = u16::try_from(job.size).unwrap_or(u16::MAX);
+    Setup {
+        seed: options.seed,
+        discipline: Discipline::Shared,
+        think_factor: options.think_factor,
+        network: Latency { hop_ns: 0, ..Latency::default() },
+        items: if job.system == System::Onecopy { Items::Rows } else { Items::DeclaredTables },
+        shows_uncommitted: false,
+        warm_up_ns: WARM_UP_S * SECOND_NS,
+        measured_ns: measured_s * SECOND_NS,
+        ..Setup::new(&job.profile, size, Users::Closed(users))
+    }
+}
