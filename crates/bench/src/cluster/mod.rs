@@ -82,7 +82,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Everything, in about 40 minutes. With servers twice as fast, eight of them would leave two cores no time for what stands before
+    /// Everything, in about 50 minutes. With servers twice as fast, eight of them would leave two cores no time for what stands before
     /// them.
     fn default() -> Self {
         Options {

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Each PostgreSQL server is put into a control group that may use a twentieth of a processor, so that several of them run
 /// on one machine as slowly as those of the papers did. Statements' costs are calibrated on one such server; simulated
 /// throughput stands beside measured throughput, and measured ratios beside the papers'. Where there are no control
-/// groups, it says so and does nothing. Everything takes some 40 minutes.
+/// groups, it says so and does nothing. Everything takes some 50 minutes.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// What to measure: onecopy, conflict_aware, versioning, eager, pgpool [default: all]
