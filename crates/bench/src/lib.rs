@@ -9,6 +9,7 @@
 //!
 //! All are libraries with an options struct; the command line is somebody else's.
 
+mod bar;
 pub mod cluster;
 pub mod compare;
 mod connection;

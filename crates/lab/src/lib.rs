@@ -26,7 +26,7 @@ pub use effort::Effort;
 pub use experiment::{Durability, Experiment, Figures, Metric, Mix, UnknownSystem, Variation};
 pub use quantity::{Missing, Quantity};
 pub use questions::{Part, Question, question};
-pub use report::{Report, ReportError, Tally, write_report};
+pub use report::{Report, ReportError, Tally, asked_elsewhere, write_report};
 pub use results::{Results, ResultsError, SOURCES};
 pub use runner::{LabError, Progress, run_all};
 pub use statistics::Estimate;

@@ -10,7 +10,7 @@ use crate::claims::{Claim, Paper};
 use crate::effort::Effort;
 use crate::experiment::Variation;
 use crate::figures::{DrawError, Figure, figures_of};
-use crate::questions::question;
+use crate::questions::{Question, question};
 use crate::results::Results;
 use crate::verdict::{Outcome, Verdict, judge, number};
 
@@ -226,6 +226,18 @@ impl Report {
     }
 }
 
+/// A claim's question of clusters that differ in one more thing each, where that changes anything of what it is about.
+pub fn asked_elsewhere(
+    claim: &Claim,
+    variations: &[Variation],
+    effort: &Effort,
+) -> impl Iterator<Item = (Variation, Question)> {
+    let asked = question(claim, effort).varied(variations);
+    let others = Variation::ALL.into_iter().filter(|other| !variations.contains(other));
+    let varied = others.map(move |other| (other, asked.clone().varied(&[other]), asked.clone()));
+    varied.filter(|(_, varied, asked)| varied != asked).map(|(other, varied, _)| (other, varied))
+}
+
 /// What comes of a claim in clusters that differ in one more thing, as far as that was run: with one seed, since it is asked where
 /// a difference comes from, not how large it is.
 fn elsewhere(
@@ -234,12 +246,11 @@ fn elsewhere(
     effort: &Effort,
     results: &Results,
 ) -> Vec<(Variation, Verdict)> {
-    let others = Variation::ALL.into_iter().filter(|other| !variations.contains(other));
-    let verdicts = others.map(|other| {
-        let varied: Vec<Variation> = variations.iter().copied().chain([other]).collect();
-        (other, judge(&question(claim, effort).varied(&varied).parts, results, 1))
-    });
-    verdicts.filter(|(_, verdict)| verdict.holds().is_some()).collect()
+    let verdicts = asked_elsewhere(claim, variations, effort);
+    let verdicts = verdicts.map(|(other, question)| (other, judge(&question.parts, results, 1)));
+    // One part that fails says nothing of the others.
+    let was_run = |verdict: &Verdict| verdict.outcomes.iter().all(|outcome| outcome.holds.is_some());
+    verdicts.filter(|(_, verdict)| was_run(verdict)).collect()
 }
 
 /// The systems, for those who have not read the papers, as they are called in figures.
@@ -449,6 +460,24 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\nin\n{text}");
         }
+    }
+
+    #[test]
+    fn a_claim_is_asked_elsewhere_only_where_that_makes_a_difference_to_it() {
+        let asked = |id: &str| {
+            let claim = papers().iter().flat_map(|paper| &paper.claims).find(|claim| claim.id == id);
+            let effort = Effort::quick();
+            let others = asked_elsewhere(claim.expect("it is there"), &[], &effort);
+            others.map(|(other, _)| other.name()).collect::<Vec<_>>()
+        };
+        let all = Variation::ALL.map(Variation::name);
+        assert_eq!(asked("cas-06"), all);
+        // It has no carts.
+        assert_eq!(asked("dv-04"), all.into_iter().filter(|name| *name != "ten-tables").collect::<Vec<_>>());
+        // It is about one conflict in a hundred already.
+        assert_eq!(asked("cas-42"), ["shared", "memory", "ten-tables", "slow-network"]);
+        // Nothing is run for it.
+        assert_eq!(asked("cas-47"), Vec::<&str>::new());
     }
 
     #[test]

@@ -26,11 +26,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_sim::perf::Profile;
 use onecopy_workload::tpcw::MixName;
 use serde::Serialize;
 
+use crate::bar::Bar;
 use crate::cpu_groups::Hierarchy;
 use crate::programs::{find_program, work_folder};
 use crate::tpcw::{self, Calibrate, Calibration};
@@ -189,7 +189,8 @@ pub async fn run(options: &Options) -> Result<Outcome> {
     };
     let results = options.results.as_deref().map(report::new_folder).transpose()?;
     let folder = work_folder("onecopy-cluster-", options.dir.as_deref())?;
-    let bench = Bench { options, hierarchy, folder: folder.path(), bar: bar(options) };
+    let cells = options.systems.len() * options.sizes.len() * options.mixes.len();
+    let bench = Bench { options, hierarchy, folder: folder.path(), bar: Bar::new(cells, options.progress) };
     let mut report = ClusterReport::new(options);
     let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     tokio::select! {
@@ -207,7 +208,7 @@ pub async fn run(options: &Options) -> Result<Outcome> {
             _ = &mut interrupt => report.interrupted = true,
         }
     }
-    bench.bar.finish_and_clear();
+    bench.bar.finish();
     if report.cells.is_empty() && report.failures.is_empty() {
         return Err(Error::Interrupted);
     }
@@ -245,7 +246,7 @@ struct Bench<'a> {
     options: &'a Options,
     hierarchy: Hierarchy,
     folder: &'a Path,
-    bar: ProgressBar,
+    bar: Bar,
 }
 
 impl Bench<'_> {
@@ -292,7 +293,7 @@ impl Bench<'_> {
                         report.failures.push(format!("{system}, {size} servers, {mix}: {error}"));
                     }
                 }
-                self.bar.inc(1);
+                self.bar.step();
             }
         }
         Ok(())
@@ -331,21 +332,9 @@ impl Bench<'_> {
         }
     }
 
-    /// On something that is no terminal, one line each.
     fn say(&self, line: String) {
-        if self.options.progress && self.bar.is_hidden() {
-            eprintln!("{line}");
-        }
-        self.bar.set_message(line);
+        self.bar.say(line);
     }
-}
-
-fn bar(options: &Options) -> ProgressBar {
-    let length = options.systems.len() * options.sizes.len() * options.mixes.len();
-    let target = if options.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(length as u64), target);
-    let style = ProgressStyle::with_template("{bar:20} {percent:>3} % {eta:>4} left  {msg}");
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 #[cfg(test)]

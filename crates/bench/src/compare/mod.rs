@@ -22,10 +22,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_cluster::Binaries;
 use serde::Serialize;
 
+use crate::bar::Bar;
 use crate::cpu::Meter;
 pub use crate::cpu::Usage;
 use crate::programs::work_folder;
@@ -272,13 +272,14 @@ pub async fn run(options: &Options) -> Result<Comparison> {
     let binaries = Binaries::find()?;
     let results = options.results.as_deref().map(report::new_folder).transpose()?;
     let folder = work_folder("onecopy-compare-", options.dir.as_deref())?;
-    let bar = bar(options);
+    let steps = options.loads.len() * options.targets.len() * options.rounds as usize;
+    let bar = Bar::new(steps, options.progress);
 
     let mut comparison = Comparison::new(options, Machine::look(options, &binaries));
     let mut running: Vec<Running> = Vec::new();
     let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     for &target in &options.targets {
-        say(&bar, options, format!("starting {}", target.name()));
+        bar.say(format!("starting {}", target.name()));
         let starting = targets::start(target, options, &binaries, folder.path(), &running);
         let started = tokio::select! {
             started = starting => started,
@@ -287,7 +288,7 @@ pub async fn run(options: &Options) -> Result<Comparison> {
         match started {
             Ok(started) => running.push(started),
             Err(error) => {
-                say(&bar, options, format!("leaving out {}: {error}", target.name()));
+                bar.say(format!("leaving out {}: {error}", target.name()));
                 comparison.left_out.push((target, error.to_string()));
             }
         }
@@ -297,7 +298,7 @@ pub async fn run(options: &Options) -> Result<Comparison> {
         () = measuring => {}
         _ = &mut interrupt => comparison.interrupted = true,
     }
-    bar.finish_and_clear();
+    bar.finish();
     drop(running);
 
     if comparison.samples.is_empty() {
@@ -320,24 +321,24 @@ async fn measure_all(
     binaries: &Binaries,
     folder: &Path,
     running: &[Running],
-    bar: &ProgressBar,
+    bar: &Bar,
     comparison: &mut Comparison,
 ) {
     let pgbench = pgbench::Pgbench::new(binaries, options, folder);
     for &load in &options.loads {
         let warm_up = options.duration.min(Duration::from_secs(2));
         for target in running {
-            say(bar, options, format!("{load}: warming up {}", target.target));
+            bar.say(format!("{load}: warming up {}", target.target));
             // A target that fails now fails again when it counts, and is reported then.
             let _ = pgbench.run(load, &target.dsn, warm_up).await;
         }
         for round in 0..options.rounds {
             for target in turned(running, round) {
                 let of = format!("{load}: round {} of {}, {}", round + 1, options.rounds, target.target);
-                say(bar, options, of);
+                bar.say(of);
                 let sample = measure(&pgbench, load, round, target, options.duration).await;
                 comparison.samples.push(sample);
-                bar.inc(1);
+                bar.step();
             }
         }
     }
@@ -370,20 +371,4 @@ async fn measure(
         Err(error) => (None, Some(error.to_string())),
     };
     Sample { load, round, target: target.target, run, failure, cpu: after.since(&before) }
-}
-
-fn bar(options: &Options) -> ProgressBar {
-    let length = options.loads.len() * options.targets.len() * options.rounds as usize;
-    let target = if options.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(length as u64), target);
-    let style = ProgressStyle::with_template("{bar:20} {percent:>3} % {eta:>4} left  {msg}");
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
-
-/// On something that is no terminal, one line each.
-fn say(bar: &ProgressBar, options: &Options, line: String) {
-    if options.progress && bar.is_hidden() {
-        eprintln!("{line}");
-    }
-    bar.set_message(line);
 }

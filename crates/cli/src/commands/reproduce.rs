@@ -8,8 +8,8 @@ use std::thread;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_lab::claims::{Claim, Paper, papers};
 use onecopy_lab::{
-    Effort, Experiment, Figures, Progress, Report, Results, SOURCES, Tally, Variation, question, run_all,
-    write_report,
+    Effort, Experiment, Figures, Progress, Report, Results, SOURCES, Tally, Variation, asked_elsewhere,
+    question, run_all, write_report,
 };
 
 use crate::CommandError;
@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "HOW", value_parser = variation)]
     vary: Vec<Variation>,
     /// Ask what does not hold again of clusters that differ in one of these things each, with one seed, to see what it depends on:
-    /// takes up to five times as long.
+    /// takes several times as long.
     #[arg(long)]
     explain: bool,
     /// Threads [default: one for each core]
@@ -78,16 +78,13 @@ impl Args {
             run_all(&experiments, &effort, &mut results, threads, stop, &Bar::new(self.quiet))?;
             if self.explain {
                 let once = Effort { seeds: 1, ..effort.clone() };
-                let others = Variation::ALL.into_iter().filter(|other| !self.vary.contains(other));
-                for other in others {
-                    let failed = Report::new(&wanted, &self.vary, &effort, &results)?.failed();
-                    let varied: Vec<Variation> = self.vary.iter().copied().chain([other]).collect();
-                    let mut experiments = BTreeSet::new();
-                    for claim in failed {
-                        question(claim, &effort).varied(&varied).experiments(&mut experiments);
+                let mut experiments = BTreeSet::new();
+                for claim in Report::new(&wanted, &self.vary, &effort, &results)?.failed() {
+                    for (_, question) in asked_elsewhere(claim, &self.vary, &effort) {
+                        question.experiments(&mut experiments);
                     }
-                    run_all(&experiments, &once, &mut results, threads, stop, &Bar::new(self.quiet))?;
                 }
+                run_all(&experiments, &once, &mut results, threads, stop, &Bar::new(self.quiet))?;
             }
         }
         let report = Report::new(&wanted, &self.vary, &effort, &results)?;

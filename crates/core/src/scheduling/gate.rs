@@ -50,7 +50,7 @@ impl Gate {
         self.arrivals.assign(tables)
     }
 
-    /// Where an operation has to wait, if it has to. `writes` says that it may change those that its transaction writes.
+    /// Why an operation has to wait, if it has to. `writes` says that it may change those that its transaction writes.
     pub(super) fn refuses(&self, versions: &Versions, concerned: Picked, writes: bool) -> Option<Refused> {
         versions.picked(concerned).find_map(|assigned| {
             if !self.reached.admits(assigned) {

@@ -1,5 +1,6 @@
 //! `onecopy bench cluster`.
 
+use super::or_all;
 use crate::CommandError;
 use crate::output::print;
 use onecopy_bench::cluster::{self, Options, Outcome, System};
@@ -94,8 +95,4 @@ impl Args {
             ))?),
         }
     }
-}
-
-fn or_all<T>(given: Vec<T>, all: Vec<T>) -> Vec<T> {
-    if given.is_empty() { all } else { given }
 }

@@ -1,5 +1,6 @@
 //! `onecopy bench compare`.
 
+use super::or_all;
 use crate::CommandError;
 use crate::output::print;
 use onecopy_bench::compare::{self, Load, Options, Target};
@@ -62,8 +63,4 @@ impl Args {
         };
         Ok(print(compare::run(&options).await?)?)
     }
-}
-
-fn or_all<T>(given: Vec<T>, all: Vec<T>) -> Vec<T> {
-    if given.is_empty() { all } else { given }
 }

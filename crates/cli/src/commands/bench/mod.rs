@@ -47,3 +47,8 @@ impl Args {
         })
     }
 }
+
+/// What was given, or everything if that is nothing.
+fn or_all<T>(given: Vec<T>, all: Vec<T>) -> Vec<T> {
+    if given.is_empty() { all } else { given }
+}

@@ -80,8 +80,8 @@ impl Scheduler {
         if txn.number.is_some() && self.policy.order == Order::Locks {
             self.replicas.get_mut(replica).unlock(&txn.locks);
         }
-        if txn.csn.is_some() && txn.done_since.is_none() {
-            txn.done_since = Some(self.now);
+        if txn.csn.is_some() && !txn.done {
+            txn.done = true;
             self.known.done(&txn.versions, self.now);
         }
         if let Some(at) = txn.at_mut(replica) {

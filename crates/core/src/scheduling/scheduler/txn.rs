@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::event::{Begin, Statement};
-use crate::ids::{ClassId, Csn, Instant, OpId, ReplicaId, SequenceNumber, SessionId};
+use crate::ids::{ClassId, Csn, OpId, ReplicaId, SequenceNumber, SessionId};
 use crate::item::Access;
 use crate::prediction::Prefix;
 use crate::scheduling::Tag;
@@ -171,8 +171,8 @@ pub(super) struct Txn {
     /// Where versions decide: those of its tables, and which of them it lets go, or has, before its end.
     pub(super) versions: Versions,
     pub(super) released: Picked,
-    /// When the first replica was known to have committed it.
-    pub(super) done_since: Option<Instant>,
+    /// Whether some replica is known to have committed it.
+    pub(super) done: bool,
     pub(super) state: State,
     pub(super) pending: Option<Pending>,
     pub(super) writes: SmallVec<[Write; 1]>,
@@ -210,7 +210,7 @@ impl Txn {
             number: None,
             versions: Versions::default(),
             released: Picked::NONE,
-            done_since: None,
+            done: false,
             state: State::AwaitingFirst,
             pending: None,
             writes: SmallVec::new(),
