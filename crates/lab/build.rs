@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 /// Whatever decides what a run finds.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "../core/src",
     "../sim/data",
     "../sim/src",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 8] = [
     "src/effort.rs",
     "src/experiment.rs",
     "src/runner.rs",
+    "src/variation.rs",
 ];
 
 fn main() -> io::Result<()> {

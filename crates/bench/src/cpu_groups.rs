@@ -193,6 +193,11 @@ impl Drop for CpuGroup {
     }
 }
 
+/// The period in which a group with such a cap has its quota, in microseconds.
+pub(crate) fn period_us(cap: f64) -> u64 {
+    quota_us(Some(cap)).0
+}
+
 /// The period, and the quota in it where there is a cap.
 fn quota_us(cap: Option<f64>) -> (u64, Option<u64>) {
     let Some(cap) = cap else { return (PERIOD_US, None) };

@@ -1,5 +1,6 @@
 //! One experiment: the peak of a system under a workload on a cluster.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,6 +9,8 @@ use onecopy_sim::perf::{self, Discipline, Items, Latency, Measured, Peak};
 use onecopy_workload::tpcw::MixName;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::variation::{self, Variation};
 
 /// A system's name that nobody has.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -107,76 +110,8 @@ pub struct Experiment {
     pub conflict_percent: u32,
     /// When decisions are durable.
     pub durability: Durability,
-    /// Whether databases share their CPUs among all statements instead of serving first come, first served.
-    pub shared: bool,
-    /// Whether `onecopy` counts conflicts on whole tables instead of rows; the other systems always do.
-    pub on_tables: bool,
-    /// Whether the bookstore's carts lie in tables of their own instead of those of the orders.
-    pub ten_tables: bool,
-    /// Whether each message takes 2 ms instead of 0.1.
-    pub slow_network: bool,
-}
-
-/// In what clusters differ from what is decided on, to see how much depends on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Variation {
-    /// Databases share their CPUs among all statements.
-    Shared,
-    /// Decisions are durable at once, without a disk.
-    Memory,
-    /// The bookstore's carts lie in tables of their own.
-    TenTables,
-    /// Half of the conflicts of tables count, as in CAS 9.4.
-    HalfConflicts,
-    /// A quarter of them.
-    QuarterConflicts,
-    /// Each message takes 2 ms: so does whoever computes between two statements.
-    SlowNetwork,
-}
-
-impl Variation {
-    /// All of them.
-    pub const ALL: [Variation; 6] = [
-        Variation::Shared,
-        Variation::Memory,
-        Variation::TenTables,
-        Variation::HalfConflicts,
-        Variation::QuarterConflicts,
-        Variation::SlowNetwork,
-    ];
-
-    /// As it is asked for.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Variation::Shared => "shared",
-            Variation::Memory => "memory",
-            Variation::TenTables => "ten-tables",
-            Variation::HalfConflicts => "half-conflicts",
-            Variation::QuarterConflicts => "quarter-conflicts",
-            Variation::SlowNetwork => "slow-network",
-        }
-    }
-
-    /// Changes an experiment; one that is about the very thing stays as it is.
-    pub fn apply(self, experiment: &mut Experiment) {
-        match self {
-            Variation::Shared => experiment.shared = true,
-            Variation::Memory if experiment.durability == Durability::Disk => {
-                experiment.durability = Durability::Memory;
-            }
-            Variation::Memory => {}
-            Variation::TenTables => experiment.ten_tables = experiment.mix.bookstore().is_some(),
-            Variation::HalfConflicts if experiment.conflict_percent == 100 => {
-                experiment.conflict_percent = 50
-            }
-            Variation::QuarterConflicts if experiment.conflict_percent == 100 => {
-                experiment.conflict_percent = 25;
-            }
-            Variation::HalfConflicts | Variation::QuarterConflicts => {}
-            Variation::SlowNetwork => experiment.slow_network = true,
-        }
-    }
+    /// In what else it differs from what is decided on.
+    pub variations: BTreeSet<Variation>,
 }
 
 impl Experiment {
@@ -196,15 +131,17 @@ impl Experiment {
             speed: 1,
             conflict_percent: 100,
             durability: Durability::default(),
-            shared: false,
-            on_tables: false,
-            ten_tables: false,
-            slow_network: false,
+            variations: BTreeSet::new(),
         })
     }
 
+    /// Whether it differs in this from what is decided on.
+    pub(crate) fn has(&self, variation: Variation) -> bool {
+        self.variations.contains(&variation)
+    }
+
     pub(crate) fn items(&self) -> Items {
-        match (self.system, self.on_tables) {
+        match (self.system, self.has(Variation::OnTables)) {
             ("onecopy", false) => Items::Rows,
             ("onecopy", true) => Items::Tables,
             _ => Items::DeclaredTables,
@@ -212,15 +149,11 @@ impl Experiment {
     }
 
     pub(crate) fn discipline(&self) -> Discipline {
-        if self.shared { Discipline::Shared } else { Discipline::Queued }
+        variation::discipline(&self.variations)
     }
 
     pub(crate) fn network(&self) -> Latency {
-        if self.slow_network {
-            Latency { hop_ns: 2_000_000, ..Latency::default() }
-        } else {
-            Latency::default()
-        }
+        variation::network(&self.variations)
     }
 
     pub(crate) fn durability(&self) -> perf::Durability {
@@ -246,18 +179,7 @@ impl Experiment {
             Durability::Disk => {}
             Durability::Replicated(count) => parts.push(format!("{count} schedulers")),
         }
-        if self.shared {
-            parts.push("CPUs shared".to_owned());
-        }
-        if self.on_tables {
-            parts.push("on whole tables".to_owned());
-        }
-        if self.ten_tables {
-            parts.push("carts in tables of their own".to_owned());
-        }
-        if self.slow_network {
-            parts.push("each message takes 2 ms".to_owned());
-        }
+        parts.extend(self.variations.iter().map(|variation| variation.description().to_owned()));
         parts.join(", ")
     }
 }
@@ -391,16 +313,13 @@ mod tests {
             speed: 4,
             conflict_percent: 1,
             durability: Durability::Replicated(3),
-            shared: true,
-            on_tables: true,
-            ten_tables: true,
-            slow_network: true,
+            variations: BTreeSet::from([Variation::SlowNetwork, Variation::Shared]),
             ..plain
         };
         assert_eq!(
             special.to_string(),
-            "tpcw shopping, eager, 8 databases, databases 4 times as fast, 1 % of the conflicts, 3 schedulers, CPUs \
-             shared, on whole tables, carts in tables of their own, each message takes 2 ms"
+            "tpcw shopping, eager, 8 databases, databases 4 times as fast, 1 % of the conflicts, 3 schedulers, \
+             databases share their CPUs among all statements, each message takes 2 ms"
         );
     }
 

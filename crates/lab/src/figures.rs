@@ -6,10 +6,11 @@ use thiserror::Error;
 
 use crate::claims::Paper;
 use crate::effort::Effort;
-use crate::experiment::{Experiment, Metric, Mix, Variation};
+use crate::experiment::{Experiment, Metric, Mix};
 use crate::quantity::Quantity;
 use crate::results::Results;
 use crate::statistics::Estimate;
+use crate::variation::Variation;
 
 /// A figure of a paper, with what came out here.
 #[derive(Clone, PartialEq, Debug)]

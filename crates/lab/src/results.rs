@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::effort::Effort;
 use crate::experiment::{Durability, Experiment, Figures, Mix};
+use crate::variation::Variation;
 
 /// Why results cannot be read or kept.
 #[derive(Debug, Error)]
@@ -63,10 +64,8 @@ struct Key {
     conflict_percent: u32,
     /// Schedulers that know of a decision; 0 if it is on no disk.
     schedulers: u8,
-    shared: bool,
-    on_tables: bool,
-    ten_tables: bool,
-    slow_network: bool,
+    /// Their names, with blanks between them.
+    variations: String,
     warm_up_s: u64,
     measured_s: u64,
     sources: String,
@@ -142,18 +141,9 @@ impl Results {
 
 impl Key {
     fn new(experiment: &Experiment, seed: u64, common: &Common) -> Key {
-        let Experiment {
-            mix,
-            system,
-            replicas,
-            speed,
-            conflict_percent,
-            durability,
-            shared,
-            on_tables,
-            ten_tables,
-            slow_network,
-        } = *experiment;
+        let Experiment { mix, system, replicas, speed, conflict_percent, durability, ref variations } =
+            *experiment;
+        let variations: Vec<&str> = variations.iter().map(|variation| variation.name()).collect();
         let Common { warm_up_s, measured_s, ref sources } = *common;
         Key {
             workload: mix.name().to_owned(),
@@ -166,10 +156,7 @@ impl Key {
                 Durability::Disk => 1,
                 Durability::Replicated(count) => count,
             },
-            shared,
-            on_tables,
-            ten_tables,
-            slow_network,
+            variations: variations.join(" "),
             warm_up_s,
             measured_s,
             sources: sources.clone(),
@@ -177,7 +164,7 @@ impl Key {
         }
     }
 
-    /// `None` if this build has no such workload or system.
+    /// `None` if this build has no such workload, system or variation.
     fn experiment(&self) -> Option<Experiment> {
         let mix = self.workload.parse::<Mix>().ok()?;
         let durability = match self.schedulers {
@@ -185,14 +172,12 @@ impl Key {
             1 => Durability::Disk,
             count => Durability::Replicated(count),
         };
+        let variations = self.variations.split_whitespace().map(Variation::named).collect::<Option<_>>()?;
         Some(Experiment {
             speed: self.speed,
             conflict_percent: self.conflict_percent,
             durability,
-            shared: self.shared,
-            on_tables: self.on_tables,
-            ten_tables: self.ten_tables,
-            slow_network: self.slow_network,
+            variations,
             ..Experiment::new(mix, &self.system, self.databases).ok()?
         })
     }
@@ -200,6 +185,8 @@ impl Key {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::quantity::tests::{of, with_peak};
 
@@ -213,10 +200,7 @@ mod tests {
             speed: 2,
             conflict_percent: 1,
             durability: Durability::Replicated(2),
-            shared: true,
-            on_tables: true,
-            ten_tables: true,
-            slow_network: true,
+            variations: BTreeSet::from([Variation::SlowNetwork, Variation::Shared]),
             ..of("onecopy", 4)
         };
         drop(open(&effort, "a"));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use onecopy_core::Csn;
 use onecopy_core::protocol::apart_by_name;
 use onecopy_sim::perf::{
-    AuctionSite, Board, Bookstore, Profile, RunError, SECOND_NS, Setup, Users, Workload, find_peak,
+    AuctionSite, Board, Bookstore, Peak, Profile, RunError, SECOND_NS, Setup, Users, Workload, find_peak,
     find_peak_near, run, saturating_users,
 };
 use onecopy_workload::{auction, bulletin_board, tpcw};
@@ -16,6 +16,7 @@ use thiserror::Error;
 use crate::effort::Effort;
 use crate::experiment::{Experiment, Figures, Mix};
 use crate::results::{Results, ResultsError};
+use crate::variation::{Variation, profile};
 
 /// The mean think time of all three sites, in seconds.
 const THINK_S: f64 = 7.0;
@@ -170,6 +171,7 @@ fn setup<'a>(
         durability: experiment.durability(),
         network: experiment.network(),
         speed: experiment.speed,
+        uneven: experiment.has(Variation::Uneven),
         conflict_percent: experiment.conflict_percent,
         warm_up_ns: effort.warm_up_s * SECOND_NS,
         measured_ns: effort.measured_s_of(experiment.replicas, experiment.speed) * SECOND_NS,
@@ -198,6 +200,7 @@ impl Lab<'_> {
     ) -> Result<(), LabError> {
         let on_run = |error| LabError::Run { experiment: Box::new(experiment.clone()), error };
         let site = &self.sites[&experiment.mix];
+        let profile = profile(&site.profile, &experiment.variations, site.loaded.copy(false).catalogue());
         let mut start = saturating_users(experiment.replicas, experiment.speed, THINK_S, site.idle_s);
         for seed in 0..self.effort.seeds {
             let known = results.lock().expect("nobody panics with it").get(experiment, seed).copied();
@@ -209,8 +212,9 @@ impl Lab<'_> {
                 return Ok(());
             }
             let probe = |effort: &Effort, users: u32| {
-                let setup = setup(experiment, effort, &site.profile, seed, users);
-                measure(experiment, &setup, site.loaded.copy(experiment.ten_tables).as_mut())
+                let setup = setup(experiment, effort, &profile, seed, users);
+                let ten_tables = experiment.has(Variation::TenTables);
+                measure(experiment, &setup, site.loaded.copy(ten_tables).as_mut())
             };
             // Where the peak is hardly depends on the seed; how high it is does.
             let climb = |effort: &Effort| {
@@ -218,6 +222,10 @@ impl Lab<'_> {
             };
             let near = |users: u32| find_peak_near(users, |users| probe(self.effort, users)).map_err(on_run);
             let peak = match (seed, self.effort.coarse()) {
+                _ if experiment.has(Variation::SameUsers) => {
+                    let measured = probe(self.effort, start).map_err(on_run)?;
+                    Peak { users: start, probes: BTreeMap::from([(start, measured.throughput())]), measured }
+                }
                 (0, None) => climb(self.effort)?,
                 (0, Some(coarse)) => near(climb(&coarse)?.users)?,
                 _ => near(start)?,

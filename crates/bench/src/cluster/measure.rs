@@ -21,7 +21,7 @@ const RISE_MIN: f64 = 1.02;
 /// How long servers run at full speed before they are capped.
 const WARM_UP: Duration = Duration::from_secs(4);
 /// How long customers may take to go.
-const LEAVE_MAX: Duration = Duration::from_secs(15);
+pub(super) const LEAVE_MAX: Duration = Duration::from_secs(15);
 
 /// What one system did on so many servers under one mix.
 #[derive(Clone, Debug, Serialize)]

@@ -16,6 +16,7 @@
 //! ```
 
 mod apply;
+mod load;
 mod measure;
 mod report;
 mod servers;
@@ -299,7 +300,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What statements cost through the product with one capped server.
+    /// What statements cost through the product with one capped server that many use.
     async fn calibrate(&self, system: System, template: &Template) -> Result<Calibration> {
         self.say(format!("{system}: calibrating on one server"));
         let running = Running::start(self, system, 1, Some(self.options.cap), template).await?;
@@ -316,6 +317,7 @@ impl Bench<'_> {
         measure::warm_up(self, &running, MixName::Shopping).await?;
         let busy_ms = || Ok(Some(running.spent_s()? * 1e3 / self.options.cap));
         let mut calibration = tpcw::calibrate_beside(&options, &how, busy_ms).await?;
+        calibration.load(load::factor(self, &running, &calibration.profile).await?);
         drop(running);
         if system == System::Onecopy {
             calibration.profile.apply_factor = apply::factor(self, template, &calibration.profile).await?;

@@ -299,9 +299,10 @@ impl fmt::Display for ClusterReport {
             let profile = &calibration.profile;
             writeln!(
                 f,
-                "{system}: {} pages calibrated, a commit {} ms, a write of the log {} ms, applying {:.2} of executing; {} \
-                 statements met fewer than {} times",
+                "{system}: {} pages calibrated, costs under load {:.2} of a single client's, a commit {} ms, a write of the log {} ms, \
+                 applying {:.2} of executing; {} statements met fewer than {} times",
                 thousands(calibration.pages as f64),
+                calibration.load_factor,
                 millis(profile.commit_ms),
                 millis(profile.log_write_ms),
                 profile.apply_factor,

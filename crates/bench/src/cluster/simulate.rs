@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::report::ClusterReport;
 use super::{Options, System};
-use crate::{Error, Result};
+use crate::{Error, Result, cpu_groups};
 
 /// TPC-W's mean pause between pages, in seconds.
 const THINK_S: f64 = 7.0;
@@ -37,14 +37,19 @@ pub struct Simulated {
     pub idle: f64,
 }
 
-/// Users who keep so many servers busy if nothing ever waits.
-pub(super) fn saturating(options: &Options, profile: &Profile, size: u32, mix: MixName) -> Result<u32> {
+/// What an interaction costs one server on average, in milliseconds.
+pub(super) fn interaction_ms(options: &Options, profile: &Profile, mix: MixName) -> Result<f64> {
     let mut bookstore = bookstore(options, mix)?;
     let (users, interactions) = DEMAND;
     let demand = Demand::of(profile, &mut bookstore, users, interactions);
     let demand = demand.map_err(|error| Error::Option(error.to_string()))?;
     let interactions = f64::from(users) * f64::from(interactions);
-    let idle_s = (demand.reads_ms + demand.writes_ms) / interactions / 1e3;
+    Ok((demand.reads_ms + demand.writes_ms) / interactions)
+}
+
+/// Users who keep so many servers busy if nothing ever waits.
+pub(super) fn saturating(options: &Options, profile: &Profile, size: u32, mix: MixName) -> Result<u32> {
+    let idle_s = interaction_ms(options, profile, mix)? / 1e3;
     let size = u16::try_from(size).unwrap_or(u16::MAX);
     Ok(saturating_users(size, 1, THINK_S * options.think_factor, idle_s))
 }
@@ -139,13 +144,16 @@ fn simulate(options: &Options, job: &Job) -> Result<Simulated> {
     })
 }
 
-/// Servers share their CPUs among all statements, as PostgreSQL's do, and nobody sees what is not committed. The way to them is
-/// in the costs.
+/// Servers share their CPUs among all statements, as PostgreSQL's do, and nobody sees what is not committed. A quota lets them do what
+/// is short at the machine's speed, and then makes them wait for the next period. The way to them is in the costs.
 fn setup<'a>(options: &Options, job: &'a Job, users: u32, measured_s: u64) -> Setup<'a> {
     let size = u16::try_from(job.size).unwrap_or(u16::MAX);
     Setup {
         seed: options.seed,
-        discipline: Discipline::Shared,
+        discipline: Discipline::Capped {
+            speed: (1.0 / options.cap).round() as u32,
+            period_ns: cpu_groups::period_us(options.cap) * 1_000,
+        },
         think_factor: options.think_factor,
         network: Latency { hop_ns: 0, ..Latency::default() },
         items: if job.system == System::Onecopy { Items::Rows } else { Items::DeclaredTables },

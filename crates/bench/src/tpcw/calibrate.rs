@@ -71,6 +71,8 @@ pub struct Calibration {
     pub retries: BTreeMap<String, u64>,
     /// Time that counted, in seconds.
     pub seconds: f64,
+    /// By how much what a single client found was multiplied, because many use the server.
+    pub load_factor: f64,
 }
 
 /// The cost of one class of statement.
@@ -408,7 +410,15 @@ impl Ledger {
             apply_factor: how.apply_factor,
             statements_ms: statements.iter().map(|each| (each.id.clone(), each.cost_ms)).collect(),
         };
-        Ok(Calibration { profile, statements, commits: self.commits.count, pages, retries, seconds })
+        Ok(Calibration {
+            profile,
+            statements,
+            commits: self.commits.count,
+            pages,
+            retries,
+            seconds,
+            load_factor: 1.0,
+        })
     }
 }
 
@@ -422,6 +432,14 @@ fn never_met(statements: &[Calibrated]) -> String {
 }
 
 impl Calibration {
+    /// Multiplies all costs of the server's CPU.
+    pub(crate) fn load(&mut self, factor: f64) {
+        self.load_factor *= factor;
+        self.profile.commit_ms *= factor;
+        self.profile.statements_ms.values_mut().for_each(|cost_ms| *cost_ms *= factor);
+        self.statements.iter_mut().for_each(|each| each.cost_ms *= factor);
+    }
+
     /// The profile as a file, with a comment on how well each cost is known.
     #[must_use]
     pub fn to_toml(&self) -> String {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_lab::claims::{Claim, Paper, papers};
 use onecopy_lab::{
@@ -34,9 +35,8 @@ pub struct Args {
     /// Seeds of each experiment [default: 5, or 1 with --quick]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Ask the same of clusters that differ: databases that share their CPUs among all statements (shared), decisions without a
-    /// disk (memory), carts in tables of their own (ten-tables), half or a quarter of the conflicts (half-conflicts, quarter-conflicts), messages of 2 ms (slow-network). May be given more than once.
-    #[arg(long, value_name = "HOW", value_parser = variation)]
+    /// Ask the same of clusters that differ in this. May be given more than once.
+    #[arg(long, value_name = "HOW", value_parser = variation())]
     vary: Vec<Variation>,
     /// Ask what does not hold again of clusters that differ in one of these things each, with one seed, to see what it depends on:
     /// takes several times as long.
@@ -98,10 +98,11 @@ impl Args {
     }
 }
 
-fn variation(name: &str) -> Result<Variation, String> {
-    let names = || Variation::ALL.map(Variation::name).join(", ");
-    let found = Variation::ALL.into_iter().find(|variation| variation.name() == name);
-    found.ok_or_else(|| format!("nothing is called {name}: choose one of {}", names()))
+/// By its name; the help says of each what it means.
+fn variation() -> impl TypedValueParser<Value = Variation> {
+    let values =
+        Variation::ALL.map(|variation| PossibleValue::new(variation.name()).help(variation.description()));
+    PossibleValuesParser::new(values).try_map(|name| Variation::named(&name).ok_or("it is not there"))
 }
 
 type Wanted = Vec<(&'static Paper, Vec<&'static Claim>)>;

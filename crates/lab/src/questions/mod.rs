@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 
 use crate::claims::{Claim, DecidableBy};
 use crate::effort::Effort;
-use crate::experiment::{Experiment, Metric, Mix, Variation, databases};
+use crate::experiment::{Experiment, Metric, Mix, databases};
 use crate::quantity::Quantity;
+use crate::variation::Variation;
 use crate::verdict::Test;
 
 /// What has to be looked at for a claim.
@@ -267,7 +268,10 @@ mod tests {
         for (claim, question) in questions() {
             let mut experiments = BTreeSet::new();
             question.varied(&Variation::ALL).experiments(&mut experiments);
-            let is_so = |one: &Experiment| one.shared && one.ten_tables == one.mix.bookstore().is_some();
+            let is_so = |one: &Experiment| {
+                one.has(Variation::WritesFirst)
+                    && one.has(Variation::TenTables) == one.mix.bookstore().is_some()
+            };
             assert!(experiments.iter().all(is_so), "{}", claim.id);
         }
     }

@@ -63,6 +63,10 @@ use versions::{Own, Shared, Version};
 /// Faults that are kept; whoever has so many has the same one many times.
 const FAULTS_MAX: usize = 100;
 
+/// Streams of the seed that no user has: arrivals, and how long databases take.
+const ARRIVALS_STREAM: u64 = u64::MAX;
+const TIMES_STREAM: u64 = u64::MAX - 1;
+
 /// What came of a run.
 #[derive(Debug)]
 pub struct Outcome {
@@ -204,6 +208,8 @@ struct Simulation<'a> {
     /// Where conflicts are counted on rows.
     items: Option<items::Items>,
     network: Network,
+    /// Where times are drawn at random.
+    times: Option<onecopy_workload::random::Random>,
     txns: HashMap<TxnId, Txn>,
     last_txn: u64,
     last_version: Version,
@@ -237,7 +243,7 @@ impl<'a> Simulation<'a> {
         protocol.engine_is(Engine { shows_uncommitted: everywhere && setup.shows_uncommitted });
         let alone = protocol.statements() == Statements::Alone;
         debug_assert!(everywhere || protocol.position() == Position::Prefix);
-        let server = || Server::new(setup.cpus, setup.discipline);
+        let server = |place| Server::new(setup.cpus, setup.discipline, place);
         let kinds = [catalogue.interactions.len(), catalogue.statements.len()];
         Ok(Simulation {
             setup,
@@ -248,13 +254,14 @@ impl<'a> Simulation<'a> {
             queue: EventQueue::default(),
             trace: Trace::new(setup.keep_trace),
             effects: Vec::new(),
-            crowd: Crowd::new(setup.users, onecopy_workload::random::stream(setup.seed, u64::MAX)),
+            crowd: Crowd::new(setup.users, onecopy_workload::random::stream(setup.seed, ARRIVALS_STREAM)),
             network: Network::new(setup.network, setup.seed),
+            times: setup.uneven.then(|| onecopy_workload::random::stream(setup.seed, TIMES_STREAM)),
             txns: HashMap::default(),
             last_txn: 0,
             last_version: 0,
             log: Log::default(),
-            replicas: (0..replicas).map(|_| Replica::new(server())).collect(),
+            replicas: (0..setup.replicas).map(|place| Replica::new(server(place))).collect(),
             own: (everywhere && setup.history).then(|| Own::new(replicas, classes.tables)),
             shared: Shared::default(),
             recorder: setup.history.then(Recorder::default),

@@ -1,8 +1,11 @@
 //! What databases are told to do, and what they report.
 
+use std::time::Duration;
+
 use onecopy_core::effect::How;
 use onecopy_core::{Csn, Event, Guarantee, Instant, OpId, Outcome, Place, ReplicaId, TxnId};
 
+use onecopy_workload::random::exponential;
 use smallvec::SmallVec;
 
 use super::measure::Ran;
@@ -11,6 +14,9 @@ use super::server::{Kind, Server};
 use super::setup::Loads;
 use super::versions::Seen;
 use super::{Fault, Simulation, Wake};
+
+/// How many times its mean an uneven time is at most.
+const UNEVEN_MAX: u32 = 20;
 
 /// One database.
 #[derive(Debug)]
@@ -140,9 +146,20 @@ impl Simulation<'_> {
         Some((self.classes.apply_ns(record.executing_ns), Job::Apply { csn, to }))
     }
 
+    /// How long something takes that costs so much.
+    fn time_ns(&mut self, cost_ns: u64) -> u64 {
+        match &mut self.times {
+            Some(random) => {
+                let mean = Duration::from_nanos(cost_ns);
+                exponential(random, mean, mean * UNEVEN_MAX).as_nanos() as u64
+            }
+            None => cost_ns,
+        }
+    }
+
     fn work(&mut self, replica: ReplicaId, kind: Kind, cost_ns: u64, job: Job) {
-        let now = self.queue.now();
-        self.replicas[usize::from(replica.0)].server.arrive(now, kind, cost_ns, job);
+        let (now, time_ns) = (self.queue.now(), self.time_ns(cost_ns));
+        self.replicas[usize::from(replica.0)].server.arrive(now, kind, time_ns, job);
         self.expect_completion(replica);
     }
 
@@ -206,7 +223,8 @@ impl Simulation<'_> {
                 if csn < to
                     && let Some((cost_ns, job)) = self.record_to_apply(csn.next(), to)
                 {
-                    self.replicas[usize::from(replica.0)].server.go_on(Kind::Write, cost_ns, job);
+                    let time_ns = self.time_ns(cost_ns);
+                    self.replicas[usize::from(replica.0)].server.go_on(Kind::Write, time_ns, job);
                 }
                 self.contain(replica, csn);
             }

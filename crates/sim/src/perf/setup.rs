@@ -19,6 +19,9 @@ pub struct Setup<'a> {
     pub profile: &'a Profile,
     /// Every cost is divided by this.
     pub speed: u32,
+    /// Whether what a database does takes a time drawn at random whose mean is its cost (negative exponential, at most 20 times as
+    /// long), at each database another one; otherwise exactly its cost.
+    pub uneven: bool,
     /// Who asks.
     pub users: Users,
     /// Users' pauses are multiplied by this; 1 is what the workload says.
@@ -57,6 +60,7 @@ impl<'a> Setup<'a> {
             discipline: Discipline::default(),
             profile,
             speed: 1,
+            uneven: false,
             users,
             think_factor: 1.0,
             network: Latency::default(),

@@ -97,6 +97,20 @@ fn faster_databases_and_more_cpus_do_the_same_in_less_time() {
 }
 
 #[test]
+fn uneven_times_have_the_same_mean_and_make_whoever_waits_for_all_wait_longer() {
+    let profile = the_2003();
+    let measured = |uneven, users, protocol| {
+        let setup = Setup { uneven, ..short(&profile, 4, Users::Closed(users)) };
+        run_well(&setup, MixName::Ordering, protocol).measured
+    };
+    let [plain, uneven] = [false, true].map(|uneven| measured(uneven, 80, "conflict_aware").replica_time());
+    assert!((plain.idle - uneven.idle).abs() < 0.05, "{plain:?} {uneven:?}");
+    // Half of the interactions write, and the slowest of four takes twice the mean.
+    let [plain, uneven] = [false, true].map(|uneven| measured(uneven, 80, "eager").response.quantile_ms(0.6));
+    assert!(uneven > 1.1 * plain, "{plain} {uneven}");
+}
+
+#[test]
 fn nobody_declares_tables_if_the_setup_says_so() {
     let profile = the_2003();
     let setup =

@@ -1,0 +1,252 @@
+//! In what clusters can differ from what is decided on.
+
+use std::collections::BTreeSet;
+
+use onecopy_sim::perf::{Discipline, Latency, Profile};
+use onecopy_workload::catalogue::Catalogue;
+
+use crate::experiment::{Durability, Experiment, Mix};
+
+/// In what clusters differ from what is decided on, to see how much depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Variation {
+    /// Databases share their CPUs among all statements.
+    Shared,
+    /// Databases let what writes overtake what reads.
+    WritesFirst,
+    /// Decisions are durable at once, without a disk.
+    Memory,
+    /// The bookstore's carts lie in tables of their own.
+    TenTables,
+    /// Half of the conflicts of tables count, as in CAS 9.4.
+    HalfConflicts,
+    /// A quarter of them.
+    QuarterConflicts,
+    /// Each message takes 2 ms: so does whoever computes between two statements.
+    SlowNetwork,
+    /// The heavy read of the bookstore's administrators costs as much as an ordinary one.
+    LightAdmin,
+    /// What the bookstore does with carts needs no CPU, so waits for none.
+    FreeCarts,
+    /// Whatever transactions read that write as well costs four times as much.
+    LongUpdates,
+    /// What takes databases so long on average takes each of them another time, negative exponentially.
+    Uneven,
+    /// Every system has as many users as would just saturate its databases if nothing ever waited.
+    SameUsers,
+    /// `onecopy` counts conflicts on whole tables, as the other systems do.
+    OnTables,
+}
+
+/// What the administrators' heavy read costs with [`Variation::LightAdmin`]: as much as the books of a page, in milliseconds.
+const LIGHT_ADMIN_MS: f64 = 20.0;
+
+/// How much more reads of what writes cost with [`Variation::LongUpdates`].
+const LONG_UPDATES_FACTOR: f64 = 4.0;
+
+impl Variation {
+    /// All of them.
+    pub const ALL: [Variation; 13] = [
+        Variation::Shared,
+        Variation::WritesFirst,
+        Variation::Memory,
+        Variation::TenTables,
+        Variation::HalfConflicts,
+        Variation::QuarterConflicts,
+        Variation::SlowNetwork,
+        Variation::LightAdmin,
+        Variation::FreeCarts,
+        Variation::LongUpdates,
+        Variation::Uneven,
+        Variation::SameUsers,
+        Variation::OnTables,
+    ];
+
+    /// As it is asked for.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Variation::Shared => "shared",
+            Variation::WritesFirst => "writes-first",
+            Variation::Memory => "memory",
+            Variation::TenTables => "ten-tables",
+            Variation::HalfConflicts => "half-conflicts",
+            Variation::QuarterConflicts => "quarter-conflicts",
+            Variation::SlowNetwork => "slow-network",
+            Variation::LightAdmin => "light-admin",
+            Variation::FreeCarts => "free-carts",
+            Variation::LongUpdates => "long-updates",
+            Variation::Uneven => "uneven",
+            Variation::SameUsers => "same-users",
+            Variation::OnTables => "on-tables",
+        }
+    }
+
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Variation> {
+        Variation::ALL.into_iter().find(|variation| variation.name() == name)
+    }
+
+    /// What is special about an experiment that has it.
+    #[must_use]
+    pub fn description(self) -> &'static str {
+        match self {
+            Variation::Shared => "databases share their CPUs among all statements",
+            Variation::WritesFirst => "databases let writes overtake reads",
+            Variation::Memory => "decisions are durable without a disk",
+            Variation::TenTables => "carts in tables of their own",
+            Variation::HalfConflicts => "half of the conflicts count",
+            Variation::QuarterConflicts => "a quarter of the conflicts count",
+            Variation::SlowNetwork => "each message takes 2 ms",
+            Variation::LightAdmin => "administrators read no more than others",
+            Variation::FreeCarts => "carts cost nothing",
+            Variation::LongUpdates => "transactions that write read for four times as long",
+            Variation::Uneven => "times at databases drawn at random",
+            Variation::SameUsers => "each system with as many users as saturate idle databases",
+            Variation::OnTables => "onecopy counts conflicts on whole tables",
+        }
+    }
+
+    /// Changes an experiment; one that is about the very thing, or has nothing to do with it, stays as it is. Of two ways to
+    /// serve the later one counts.
+    pub fn apply(self, experiment: &mut Experiment) {
+        let is_bookstore = experiment.mix.bookstore().is_some();
+        let concerns = match self {
+            Variation::Memory => {
+                if experiment.durability == Durability::Disk {
+                    experiment.durability = Durability::Memory;
+                }
+                false
+            }
+            Variation::HalfConflicts => less_conflicts(experiment, 50),
+            Variation::QuarterConflicts => less_conflicts(experiment, 25),
+            Variation::Shared | Variation::WritesFirst => {
+                experiment.variations.remove(&Variation::Shared);
+                experiment.variations.remove(&Variation::WritesFirst);
+                true
+            }
+            Variation::TenTables | Variation::LightAdmin | Variation::FreeCarts => is_bookstore,
+            Variation::LongUpdates => experiment.mix != Mix::BulletinBoard,
+            Variation::OnTables => experiment.system == "onecopy",
+            Variation::SlowNetwork | Variation::Uneven | Variation::SameUsers => true,
+        };
+        if concerns {
+            experiment.variations.insert(self);
+        }
+    }
+}
+
+/// Thins conflicts out, unless the experiment is about few of them already. It is said by a number, not by a variation.
+fn less_conflicts(experiment: &mut Experiment, percent: u32) -> bool {
+    if experiment.conflict_percent == 100 {
+        experiment.conflict_percent = percent;
+    }
+    false
+}
+
+/// How databases serve.
+pub(crate) fn discipline(variations: &BTreeSet<Variation>) -> Discipline {
+    if variations.contains(&Variation::Shared) {
+        Discipline::Shared
+    } else if variations.contains(&Variation::WritesFirst) {
+        Discipline::WritesFirst
+    } else {
+        Discipline::Queued
+    }
+}
+
+/// How long messages take.
+pub(crate) fn network(variations: &BTreeSet<Variation>) -> Latency {
+    if variations.contains(&Variation::SlowNetwork) {
+        Latency { hop_ns: 2_000_000, ..Latency::default() }
+    } else {
+        Latency::default()
+    }
+}
+
+/// What statements cost.
+pub(crate) fn profile(plain: &Profile, variations: &BTreeSet<Variation>, catalogue: &Catalogue) -> Profile {
+    let mut profile = plain.clone();
+    if variations.contains(&Variation::LightAdmin)
+        && let Some(cost_ms) = profile.statements_ms.get_mut("admc.update.related")
+    {
+        *cost_ms = LIGHT_ADMIN_MS;
+    }
+    if variations.contains(&Variation::FreeCarts) {
+        let carts = profile.statements_ms.iter_mut().filter(|(id, _)| id.starts_with("shop."));
+        carts.for_each(|(_, cost_ms)| *cost_ms = 0.0);
+    }
+    if variations.contains(&Variation::LongUpdates) {
+        for statement in &catalogue.statements {
+            let transaction = &catalogue.transactions[usize::from(statement.transaction.0)];
+            if !transaction.writes.is_empty()
+                && statement.writes.is_empty()
+                && let Some(cost_ms) = profile.statements_ms.get_mut(&statement.id)
+            {
+                *cost_ms *= LONG_UPDATES_FACTOR;
+            }
+        }
+    }
+    profile
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantity::tests::of;
+
+    #[test]
+    fn variations_leave_alone_what_they_have_nothing_to_do_with() {
+        let varied = |mut experiment: Experiment, variation: Variation| {
+            variation.apply(&mut experiment);
+            experiment
+        };
+        let board = Experiment { mix: Mix::BulletinBoard, ..of("versioning", 8) };
+        for variation in [
+            Variation::TenTables,
+            Variation::LightAdmin,
+            Variation::FreeCarts,
+            Variation::LongUpdates,
+            Variation::OnTables,
+        ] {
+            assert_eq!(varied(board.clone(), variation), board, "{}", variation.name());
+        }
+        let few = Experiment { conflict_percent: 1, durability: Durability::Replicated(2), ..board };
+        for variation in [Variation::Memory, Variation::HalfConflicts, Variation::QuarterConflicts] {
+            assert_eq!(varied(few.clone(), variation), few, "{}", variation.name());
+        }
+    }
+
+    #[test]
+    fn of_two_ways_to_serve_the_later_one_counts() {
+        let mut experiment = of("eager", 8);
+        assert_eq!(experiment.discipline(), Discipline::Queued);
+        Variation::Shared.apply(&mut experiment);
+        assert_eq!(experiment.discipline(), Discipline::Shared);
+        Variation::WritesFirst.apply(&mut experiment);
+        assert_eq!(experiment.discipline(), Discipline::WritesFirst);
+    }
+
+    #[test]
+    fn costs_change_for_the_statements_that_are_meant_only() {
+        let plain = Profile::named("2003", "tpcw").expect("it is there");
+        let catalogue = onecopy_workload::tpcw::catalogue();
+        let changed = |variation| {
+            let profile = profile(&plain, &BTreeSet::from([variation]), catalogue);
+            let pairs = plain.statements_ms.iter().zip(profile.statements_ms);
+            let changed = pairs.filter(|((_, before), (_, after))| **before != *after);
+            changed.map(|((id, before), (_, after))| (id.clone(), after / before)).collect::<Vec<_>>()
+        };
+        assert_eq!(changed(Variation::LightAdmin), [("admc.update.related".to_owned(), 20.0 / 550.0)]);
+        let free = changed(Variation::FreeCarts);
+        assert!(free.iter().all(|(id, factor)| id.starts_with("shop.") && *factor == 0.0), "{free:?}");
+        assert!(free.len() > 10, "{free:?}");
+        let long = changed(Variation::LongUpdates);
+        assert!(long.iter().all(|(_, factor)| *factor == 4.0), "{long:?}");
+        let long: Vec<&str> = long.iter().map(|(id, _)| id.as_str()).collect();
+        assert!(long.contains(&"buyc.order.cart") && !long.contains(&"bess.list.items"), "{long:?}");
+        assert!(!long.contains(&"buyc.order.line"), "{long:?}");
+        assert_eq!(changed(Variation::Shared), []);
+    }
+}
