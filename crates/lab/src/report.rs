@@ -478,7 +478,10 @@ mod tests {
         // It has neither carts nor administrators.
         assert_eq!(asked("dv-04"), all_but(&["ten-tables", "light-admin", "free-carts", "on-tables"]));
         // It is about one conflict in a hundred already.
-        assert_eq!(asked("cas-42"), all_but(&["half-conflicts", "quarter-conflicts", "on-tables"]));
+        assert_eq!(
+            asked("cas-42"),
+            all_but(&["half-conflicts", "quarter-conflicts", "few-conflicts", "on-tables"])
+        );
         // Nothing is run for it.
         assert_eq!(asked("cas-47"), Vec::<&str>::new());
     }

@@ -22,6 +22,8 @@ pub enum Variation {
     HalfConflicts,
     /// A quarter of them.
     QuarterConflicts,
+    /// One of a hundred.
+    FewConflicts,
     /// Each message takes 2 ms: so does whoever computes between two statements.
     SlowNetwork,
     /// The heavy read of the bookstore's administrators costs as much as an ordinary one.
@@ -30,6 +32,8 @@ pub enum Variation {
     FreeCarts,
     /// Whatever transactions read that write as well costs four times as much.
     LongUpdates,
+    /// Whatever else transactions read costs four times as much.
+    HeavyReads,
     /// What takes databases so long on average takes each of them another time, negative exponentially.
     Uneven,
     /// Every system has as many users as would just saturate its databases if nothing ever waited.
@@ -41,22 +45,24 @@ pub enum Variation {
 /// What the administrators' heavy read costs with [`Variation::LightAdmin`]: as much as the books of a page, in milliseconds.
 const LIGHT_ADMIN_MS: f64 = 20.0;
 
-/// How much more reads of what writes cost with [`Variation::LongUpdates`].
-const LONG_UPDATES_FACTOR: f64 = 4.0;
+/// How much more reads cost with [`Variation::LongUpdates`] or [`Variation::HeavyReads`].
+const LONGER_FACTOR: f64 = 4.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 13] = [
+    pub const ALL: [Variation; 15] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
         Variation::TenTables,
         Variation::HalfConflicts,
         Variation::QuarterConflicts,
+        Variation::FewConflicts,
         Variation::SlowNetwork,
         Variation::LightAdmin,
         Variation::FreeCarts,
         Variation::LongUpdates,
+        Variation::HeavyReads,
         Variation::Uneven,
         Variation::SameUsers,
         Variation::OnTables,
@@ -72,10 +78,12 @@ impl Variation {
             Variation::TenTables => "ten-tables",
             Variation::HalfConflicts => "half-conflicts",
             Variation::QuarterConflicts => "quarter-conflicts",
+            Variation::FewConflicts => "few-conflicts",
             Variation::SlowNetwork => "slow-network",
             Variation::LightAdmin => "light-admin",
             Variation::FreeCarts => "free-carts",
             Variation::LongUpdates => "long-updates",
+            Variation::HeavyReads => "heavy-reads",
             Variation::Uneven => "uneven",
             Variation::SameUsers => "same-users",
             Variation::OnTables => "on-tables",
@@ -98,10 +106,12 @@ impl Variation {
             Variation::TenTables => "carts in tables of their own",
             Variation::HalfConflicts => "half of the conflicts count",
             Variation::QuarterConflicts => "a quarter of the conflicts count",
+            Variation::FewConflicts => "one conflict in a hundred counts",
             Variation::SlowNetwork => "each message takes 2 ms",
             Variation::LightAdmin => "administrators read no more than others",
             Variation::FreeCarts => "carts cost nothing",
             Variation::LongUpdates => "transactions that write read for four times as long",
+            Variation::HeavyReads => "other transactions read for four times as long",
             Variation::Uneven => "times at databases drawn at random",
             Variation::SameUsers => "each system with as many users as saturate idle databases",
             Variation::OnTables => "onecopy counts conflicts on whole tables",
@@ -121,6 +131,7 @@ impl Variation {
             }
             Variation::HalfConflicts => less_conflicts(experiment, 50),
             Variation::QuarterConflicts => less_conflicts(experiment, 25),
+            Variation::FewConflicts => less_conflicts(experiment, 1),
             Variation::Shared | Variation::WritesFirst => {
                 experiment.variations.remove(&Variation::Shared);
                 experiment.variations.remove(&Variation::WritesFirst);
@@ -129,7 +140,7 @@ impl Variation {
             Variation::TenTables | Variation::LightAdmin | Variation::FreeCarts => is_bookstore,
             Variation::LongUpdates => experiment.mix != Mix::BulletinBoard,
             Variation::OnTables => experiment.system == "onecopy",
-            Variation::SlowNetwork | Variation::Uneven | Variation::SameUsers => true,
+            Variation::SlowNetwork | Variation::HeavyReads | Variation::Uneven | Variation::SameUsers => true,
         };
         if concerns {
             experiment.variations.insert(self);
@@ -177,15 +188,15 @@ pub(crate) fn profile(plain: &Profile, variations: &BTreeSet<Variation>, catalog
         let carts = profile.statements_ms.iter_mut().filter(|(id, _)| id.starts_with("shop."));
         carts.for_each(|(_, cost_ms)| *cost_ms = 0.0);
     }
-    if variations.contains(&Variation::LongUpdates) {
-        for statement in &catalogue.statements {
-            let transaction = &catalogue.transactions[usize::from(statement.transaction.0)];
-            if !transaction.writes.is_empty()
-                && statement.writes.is_empty()
-                && let Some(cost_ms) = profile.statements_ms.get_mut(&statement.id)
-            {
-                *cost_ms *= LONG_UPDATES_FACTOR;
-            }
+    for statement in &catalogue.statements {
+        let transaction = &catalogue.transactions[usize::from(statement.transaction.0)];
+        let longer =
+            if transaction.writes.is_empty() { Variation::HeavyReads } else { Variation::LongUpdates };
+        if statement.writes.is_empty()
+            && variations.contains(&longer)
+            && let Some(cost_ms) = profile.statements_ms.get_mut(&statement.id)
+        {
+            *cost_ms *= LONGER_FACTOR;
         }
     }
     profile
@@ -213,7 +224,12 @@ mod tests {
             assert_eq!(varied(board.clone(), variation), board, "{}", variation.name());
         }
         let few = Experiment { conflict_percent: 1, durability: Durability::Replicated(2), ..board };
-        for variation in [Variation::Memory, Variation::HalfConflicts, Variation::QuarterConflicts] {
+        for variation in [
+            Variation::Memory,
+            Variation::HalfConflicts,
+            Variation::QuarterConflicts,
+            Variation::FewConflicts,
+        ] {
             assert_eq!(varied(few.clone(), variation), few, "{}", variation.name());
         }
     }
@@ -247,6 +263,13 @@ mod tests {
         let long: Vec<&str> = long.iter().map(|(id, _)| id.as_str()).collect();
         assert!(long.contains(&"buyc.order.cart") && !long.contains(&"bess.list.items"), "{long:?}");
         assert!(!long.contains(&"buyc.order.line"), "{long:?}");
+        let heavy = changed(Variation::HeavyReads);
+        assert!(heavy.iter().all(|(_, factor)| *factor == 4.0), "{heavy:?}");
+        assert!(heavy.iter().all(|(id, _)| !long.contains(&id.as_str())), "{heavy:?}");
+        assert_eq!(
+            heavy.len() + long.len(),
+            catalogue.statements.iter().filter(|one| one.writes.is_empty()).count()
+        );
         assert_eq!(changed(Variation::Shared), []);
     }
 }

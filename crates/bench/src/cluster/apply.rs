@@ -1,6 +1,9 @@
 //! What applying a write costs a replica of onecopy, as a part of what executing it costs.
 
+use std::time::Duration;
+
 use onecopy_sim::perf::Profile;
+use onecopy_workload::catalogue::StatementId;
 use onecopy_workload::tpcw::{MixName, catalogue};
 
 use super::servers::{Running, Template};
@@ -8,8 +11,12 @@ use super::{Bench, System, measure};
 use crate::Result;
 use crate::tpcw::Walk;
 
-/// Pages of the walk: some 200 orders.
-const PAGES: u64 = 2_000;
+/// Turns, and pages of each: some 200 orders in all.
+const TURNS: u32 = 10;
+const PAGES: u64 = 200;
+
+/// How long a turn waits in the end, so that what is still to be applied is.
+const APPLIED: Duration = Duration::from_millis(300);
 
 /// The factor by CPU time, which neither waiting nor a quota changes.
 ///
@@ -20,46 +27,61 @@ const PAGES: u64 = 2_000;
 /// factor = (CPU of two servers - CPU of one - commits x CPU of a commit) / CPU of executing the writes
 ///
 /// where a statement's CPU time is its calibrated cost times the cap, since the cost was measured on a server that used up its
-/// quota. It is not below 0, to which chance may bring it.
+/// quota. It is not below 0, to which chance may bring it. The two walks take turns, because what the same pages cost drifts by more,
+/// over seconds, than what is looked for.
 pub(super) async fn factor(bench: &Bench<'_>, template: &Template, profile: &Profile) -> Result<f64> {
-    let (one_s, _) = walk(bench, template, profile, 1).await?;
-    let (two_s, written) = walk(bench, template, profile, 2).await?;
+    bench.say(format!("{}: what applying costs", System::Onecopy));
+    // Nobody waits for the clock here, so the servers may be as fast as they can.
+    let one = Running::start(bench, System::Onecopy, 1, None, template).await?;
+    let two = Running::start(bench, System::Onecopy, 2, None, template).await?;
+    let (mut on_one, mut on_two) = (Walker::open(bench, &one).await?, Walker::open(bench, &two).await?);
+    // Until processes have learnt their tables nothing counts.
+    on_one.turn().await?;
+    on_two.turn().await?;
+    let before = on_two.written();
+    let mut more_s = 0.0;
+    for _ in 0..TURNS {
+        more_s -= on_one.turn().await?;
+        more_s += on_two.turn().await?;
+    }
+    let written = on_two.written();
+    let cost_ms =
+        |(id, count): (StatementId, u64)| profile.statements_ms[&catalogue().statement(id).id] * count as f64;
+    let writes_ms: f64 =
+        written.0.into_iter().map(cost_ms).sum::<f64>() - before.0.into_iter().map(cost_ms).sum::<f64>();
+    let commits_ms = profile.commit_ms * (written.1 - before.1) as f64;
     let cap = bench.options.cap;
-    Ok(factor_of(two_s - one_s, written.commits_ms * cap / 1e3, written.writes_ms * cap / 1e3))
+    Ok(factor_of(more_s, commits_ms * cap / 1e3, writes_ms * cap / 1e3))
+}
+
+/// The client on one of the clusters.
+struct Walker<'a> {
+    running: &'a Running,
+    walk: Walk,
+}
+
+impl Walker<'_> {
+    async fn open<'a>(bench: &Bench<'_>, running: &'a Running) -> Result<Walker<'a>> {
+        let options = measure::customers(bench, running, MixName::Ordering, 1);
+        Ok(Walker { running, walk: Walk::open(&options, &[MixName::Ordering]).await? })
+    }
+
+    /// Shows some pages; the CPU time of all servers meanwhile in seconds, with their idling.
+    async fn turn(&mut self) -> Result<f64> {
+        let before_s = self.running.spent_s()?;
+        self.walk.until(|pages, _| pages < PAGES).await?;
+        tokio::time::sleep(APPLIED).await;
+        Ok(self.running.spent_s()? - before_s)
+    }
+
+    /// Writes by statement, and transactions that wrote, since it was opened.
+    fn written(&self) -> (Vec<(StatementId, u64)>, u64) {
+        self.walk.ledger.written()
+    }
 }
 
 fn factor_of(more_s: f64, commits_s: f64, writes_s: f64) -> f64 {
     if writes_s > 0.0 { ((more_s - commits_s) / writes_s).max(0.0) } else { 1.0 }
-}
-
-/// What was written on a walk costs, by the profile, in milliseconds of a capped server.
-struct Written {
-    writes_ms: f64,
-    commits_ms: f64,
-}
-
-/// CPU time of all servers during the walk in seconds, with their idling, and what was written.
-async fn walk(
-    bench: &Bench<'_>,
-    template: &Template,
-    profile: &Profile,
-    size: u32,
-) -> Result<(f64, Written)> {
-    bench.say(format!("{}: what applying costs, a walk with {size}", System::Onecopy));
-    // Nobody waits for the clock here, so the servers may be as fast as they can.
-    let running = Running::start(bench, System::Onecopy, size, None, template).await?;
-    let options = measure::customers(bench, &running, MixName::Ordering, 1);
-    let mut walk = Walk::open(&options, &[MixName::Ordering]).await?;
-    let before = running.spent_s()?;
-    walk.until(|pages, _| pages < PAGES).await?;
-    // What is still to be applied, is applied.
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-    let spent = running.spent_s()? - before;
-    let (writes, commits) = walk.ledger.written();
-    let cost_ms =
-        |(id, count): &(_, u64)| profile.statements_ms[&catalogue().statement(*id).id] * *count as f64;
-    let writes_ms = writes.iter().map(cost_ms).sum();
-    Ok((spent, Written { writes_ms, commits_ms: profile.commit_ms * commits as f64 }))
 }
 
 #[cfg(test)]

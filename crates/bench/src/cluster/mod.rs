@@ -317,11 +317,13 @@ impl Bench<'_> {
         measure::warm_up(self, &running, MixName::Shopping).await?;
         let busy_ms = || Ok(Some(running.spent_s()? * 1e3 / self.options.cap));
         let mut calibration = tpcw::calibrate_beside(&options, &how, busy_ms).await?;
-        calibration.load(load::factor(self, &running, &calibration.profile).await?);
+        let factor = load::factor(self, &running, &calibration.profile).await?;
         drop(running);
         if system == System::Onecopy {
             calibration.profile.apply_factor = apply::factor(self, template, &calibration.profile).await?;
         }
+        // Both factors are of what a single client finds.
+        calibration.load(factor);
         Ok(calibration)
     }
 
