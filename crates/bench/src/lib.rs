@@ -18,6 +18,7 @@ mod cpu_groups;
 mod error;
 mod programs;
 pub mod progress;
+mod site;
 mod table;
 pub mod torture;
 pub mod tpcw;

@@ -8,10 +8,10 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use crate::{Error, Result};
 
 /// A table of one row that says what was loaded; made last, so that it stands for a whole bookstore.
-pub(super) const MARK_TABLE: &str = "tpcw_bookstore";
+pub(crate) const MARK_TABLE: &str = "tpcw_bookstore";
 
 /// What the database holds: `None` is no bookstore.
-pub(super) async fn find(client: &Client) -> Result<Option<(Population, u64)>> {
+pub(crate) async fn find(client: &Client) -> Result<Option<(Population, u64)>> {
     // Through the simple protocol, which every proxy knows.
     let query = format!("SELECT items, browsers, seed, loaded_at_us FROM {MARK_TABLE}");
     let row = match first_row(client, &query).await {
@@ -25,7 +25,7 @@ pub(super) async fn find(client: &Client) -> Result<Option<(Population, u64)>> {
 }
 
 /// The statements that make the mark.
-pub(super) fn mark(scale: Scale, seed: u64, loaded_at: Timestamp) -> [String; 2] {
+pub(crate) fn mark(scale: Scale, seed: u64, loaded_at: Timestamp) -> [String; 2] {
     let create = format!(
         "CREATE TABLE {MARK_TABLE} (items integer PRIMARY KEY, browsers integer NOT NULL, \
          seed bigint NOT NULL, loaded_at_us bigint NOT NULL)"
@@ -37,7 +37,7 @@ pub(super) fn mark(scale: Scale, seed: u64, loaded_at: Timestamp) -> [String; 2]
 }
 
 /// What the server calls its version; nothing if it does not say.
-pub(super) async fn server_version(client: &Client) -> String {
+pub(crate) async fn server_version(client: &Client) -> String {
     let said = client.simple_query("SHOW server_version").await.unwrap_or_default();
     let cell = |message: &SimpleQueryMessage| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
@@ -47,7 +47,7 @@ pub(super) async fn server_version(client: &Client) -> String {
 }
 
 /// The highest ids in use.
-pub(super) async fn highest(client: &Client) -> Result<Highest> {
+pub(crate) async fn highest(client: &Client) -> Result<Highest> {
     let mut found = [0; 4];
     for (place, (column, table)) in
         [("c_id", "customer"), ("addr_id", "address"), ("o_id", "orders"), ("sc_id", "shopping_cart")]
@@ -62,12 +62,12 @@ pub(super) async fn highest(client: &Client) -> Result<Highest> {
 }
 
 /// The integers of a query's first row; empty if there is none.
-pub(super) async fn first_row(client: &Client, query: &str) -> Result<Vec<i64>> {
+pub(crate) async fn first_row(client: &Client, query: &str) -> Result<Vec<i64>> {
     Ok(rows(client, query).await?.into_iter().next().unwrap_or_default())
 }
 
 /// The integers of a query's rows, through the simple protocol.
-pub(super) async fn rows(client: &Client, query: &str) -> Result<Vec<Vec<i64>>> {
+pub(crate) async fn rows(client: &Client, query: &str) -> Result<Vec<Vec<i64>>> {
     let messages = client.simple_query(query).await.map_err(Error::database(format!("run {query:?}")))?;
     let mut rows = Vec::new();
     for message in messages {

@@ -24,9 +24,9 @@ use onecopy_workload::client::{Action, Client as _, Failure, Reply};
 use onecopy_workload::tpcw::{Browser, Mix, MixName, Scale, Shop, catalogue};
 use serde::Serialize;
 
-use super::texts::Texts;
-use super::{Options, bookstore, load, time_stamp};
+use super::{Options, bookstore, time_stamp};
 use crate::connection::{Connection, Target};
+use crate::site::{Texts, now};
 use crate::table::{Table, millis, thousands};
 use crate::{Error, Result};
 
@@ -176,7 +176,7 @@ impl Walk {
         };
         let mut browsers: Vec<Browser> = mixes.iter().enumerate().map(browser).collect();
         // The first thing that a customer does is to think.
-        browsers.iter_mut().for_each(|browser| drop(browser.next(load::now(), Reply::Done)));
+        browsers.iter_mut().for_each(|browser| drop(browser.next(now(), Reply::Done)));
         Ok(Walk {
             target,
             version,
@@ -209,7 +209,7 @@ impl Walk {
         self.pages += 1;
         loop {
             let reply = std::mem::replace(&mut self.replies[place], Reply::Done);
-            let action = self.browsers[place].next(load::now(), reply);
+            let action = self.browsers[place].next(now(), reply);
             if let Action::Think { .. } = action {
                 return Ok(());
             }

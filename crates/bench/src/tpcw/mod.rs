@@ -10,13 +10,8 @@
 //! # Ok(()) }
 //! ```
 
-mod bookstore;
+pub(crate) mod bookstore;
 mod calibrate;
-mod check;
-mod load;
-mod report;
-mod run;
-mod texts;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,15 +20,14 @@ use onecopy_workload::tpcw::MixName;
 use onecopy_workload::tpcw::Scale;
 
 pub use crate::connection::Protocol;
+use crate::site::now;
+pub use crate::site::{
+    CheckReport, Checked, Counted, Latency, LoadReport, PageReport, Report, Sample, Second, check, load, run,
+};
+pub(crate) use crate::site::{Collected, Crowd};
 use crate::{Error, Result};
 pub use calibrate::{Calibrate, Calibrated, Calibration, MET_MIN, calibrate, log_write_ms};
 pub(crate) use calibrate::{Walk, calibrate_beside};
-pub use check::{CheckReport, Checked, check};
-pub use load::{LoadReport, load};
-pub(crate) use report::Collected;
-pub use report::{Counted, Latency, PageReport, Report, Sample, Second};
-pub(crate) use run::Crowd;
-pub use run::run;
 
 /// What to load and what to run.
 #[derive(Clone, Debug)]
@@ -104,7 +98,7 @@ impl Default for Options {
 }
 
 impl Options {
-    fn scale(&self) -> Result<Scale> {
+    pub(crate) fn scale(&self) -> Result<Scale> {
         Scale::new(self.items, self.browsers).map_err(|error| Error::Option(error.to_string()))
     }
 
@@ -113,7 +107,7 @@ impl Options {
         self.connections.unwrap_or(self.clients.min(64)).clamp(1, self.clients.max(1))
     }
 
-    fn begin(&self) -> Result<String> {
+    pub(crate) fn begin(&self) -> Result<String> {
         let Some(level) = &self.isolation else { return Ok("BEGIN".to_owned()) };
         let level = level.to_uppercase();
         match level.as_str() {
@@ -129,5 +123,5 @@ impl Options {
 
 /// The time to the second, fit for a file's name.
 pub(crate) fn time_stamp() -> String {
-    load::now().to_string().replace([' ', ':'], "-").chars().take(19).collect()
+    now().to_string().replace([' ', ':'], "-").chars().take(19).collect()
 }

@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::Options;
-use super::bookstore::{self, MARK_TABLE};
 use crate::connection::Target;
 use crate::table::{self, thousands};
+use crate::tpcw::Options;
+use crate::tpcw::bookstore::{self, MARK_TABLE};
 use crate::{Error, Result};
 
 /// Keys in one COPY. Small enough that every proxy takes it, and that one log record stays well below a megabyte.
@@ -121,7 +121,7 @@ pub async fn load(options: &Options) -> Result<LoadReport> {
 }
 
 /// The wall clock, for rows. The only other clock of this crate is monotonic.
-pub(super) fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp { micros: since.as_micros() as i64 }
 }

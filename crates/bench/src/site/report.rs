@@ -9,8 +9,8 @@ use hdrhistogram::Histogram;
 use onecopy_workload::tpcw::{Interaction, Scale, rules};
 use serde::Serialize;
 
-use super::Options;
 use crate::table::{Table, millis, thousands};
+use crate::tpcw::{self, Options};
 use crate::{Error, Result};
 
 /// What customers have met, as it comes in.
@@ -60,7 +60,7 @@ pub struct Report {
     /// Factor on the pauses.
     pub think_factor: f64,
     /// How statements were sent.
-    pub protocol: super::Protocol,
+    pub protocol: tpcw::Protocol,
     /// Isolation level asked for, if any.
     pub isolation: Option<String>,
     /// Seed.
@@ -226,7 +226,7 @@ impl Report {
     /// # Errors
     /// [`Error::File`].
     pub fn save(&self, folder: &Path) -> Result<PathBuf> {
-        let folder = folder.join(format!("tpcw-{}-{}", self.mix, super::time_stamp()));
+        let folder = folder.join(format!("tpcw-{}-{}", self.mix, tpcw::time_stamp()));
         fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
         let write = |name: &str, text: String| {
             let path = folder.join(name);

@@ -5,8 +5,8 @@ use std::fmt;
 use onecopy_workload::tpcw::{checks, stock_mismatches, stock_query};
 use serde::Serialize;
 
-use super::{Options, bookstore};
 use crate::connection::Target;
+use crate::tpcw::{Options, bookstore};
 use crate::{Error, Result};
 
 /// The rules and how often each is broken.

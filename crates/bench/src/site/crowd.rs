@@ -13,11 +13,12 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 
+use super::load;
 use super::report::{Collected, Report, Sample};
 use super::texts::Texts;
-use super::{Options, bookstore, load};
 use crate::connection::{Connection, Target};
 use crate::table::{millis, thousands};
+use crate::tpcw::{Options, Protocol, bookstore};
 use crate::{Error, Result};
 
 /// What stands in the place of a SQLSTATE when none came.
@@ -169,7 +170,7 @@ struct Clock {
 struct Pool {
     target: Target,
     texts: Arc<Texts>,
-    protocol: super::Protocol,
+    protocol: Protocol,
     free: Semaphore,
     idle: Mutex<Vec<Connection>>,
 }
@@ -515,7 +516,6 @@ mod tests {
     use onecopy_workload::tpcw::{Highest, MixName, Statement};
 
     use super::*;
-    use crate::connection::Protocol;
 
     /// Lets one browser walk until it has used every statement; the set of those that it never did is returned.
     async fn walk(connection: &mut Connection, mut browser: Browser, interactions: usize) -> Vec<Statement> {
@@ -569,7 +569,7 @@ mod tests {
             let unused = walk(&mut connection, browser, 60_000).await;
             assert_eq!(unused, [], "{protocol}");
         }
-        let report = super::super::check(&options).await.unwrap();
+        let report = crate::site::check(&options).await.unwrap();
         assert!(report.holds(), "{report}");
     }
 }
