@@ -29,21 +29,28 @@ pub enum Error {
         /// The cause.
         source: tokio_postgres::Error,
     },
-    /// The database holds no bookstore.
-    #[error("the target holds no bookstore: load one first (`onecopy bench load`)")]
-    NotLoaded,
-    /// The database holds a bookstore of another scale or seed.
+    /// The database holds no such site.
+    #[error("the target holds no {site}: load one first (`onecopy bench load{options}`)")]
+    NotLoaded {
+        /// What it is called.
+        site: &'static str,
+        /// Options of the command that loads it.
+        options: &'static str,
+    },
+    /// The database holds such a site of another scale or seed.
     #[error(
-        "the target holds another bookstore, of {items} items for {browsers} browsers with seed {seed}: \
-         ask for that one, or have it replaced (`onecopy bench load --reload`)"
+        "the target holds another {site}, of {size} with seed {seed}: \
+         ask for that one, or have it replaced (`onecopy bench load{options} --reload`)"
     )]
-    OtherBookstore {
-        /// Its items.
-        items: i64,
-        /// The emulated browsers that its customers are counted for.
-        browsers: i64,
+    OtherSite {
+        /// What it is called.
+        site: &'static str,
+        /// How large it is, in words.
+        size: String,
         /// What its rows were drawn from.
         seed: u64,
+        /// Options of the command that loads it.
+        options: &'static str,
     },
     /// An option makes no sense.
     #[error("{0}")]

@@ -1,6 +1,6 @@
 //! Drives workloads against any DSN, and compares what stands in front of PostgreSQL.
 //!
-//! * [`tpcw`]: loads the online bookstore and lets emulated customers walk through it.
+//! * [`site`]: loads a web site and lets emulated users visit it: the online bookstore ([`tpcw`]).
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
 //! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side.
 //! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
@@ -18,7 +18,7 @@ mod cpu_groups;
 mod error;
 mod programs;
 pub mod progress;
-mod site;
+pub mod site;
 mod table;
 pub mod torture;
 pub mod tpcw;

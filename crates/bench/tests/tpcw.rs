@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use onecopy_bench::Error;
-use onecopy_bench::tpcw::{self, Calibrate, Options, Protocol};
+use onecopy_bench::tpcw::{self, Bookstore, Calibrate, Options, Protocol};
 use onecopy_cluster::Server;
 use onecopy_sim::perf::Profile;
 use onecopy_workload::tpcw::MixName;
@@ -35,8 +35,8 @@ async fn count(server: &Server, query: &str) -> i64 {
 async fn loading_makes_the_rows_that_the_scale_says_and_a_second_load_finds_them() {
     let server = server();
     let options = options(&server);
-    assert!(matches!(tpcw::run(&options).await, Err(Error::NotLoaded)));
-    assert!(matches!(tpcw::check(&options).await, Err(Error::NotLoaded)));
+    assert!(matches!(tpcw::run(&options).await, Err(Error::NotLoaded { .. })));
+    assert!(matches!(tpcw::check(&options).await, Err(Error::NotLoaded { .. })));
 
     let loaded = tpcw::load(&options).await.unwrap();
     let expected = [
@@ -66,9 +66,11 @@ async fn loading_makes_the_rows_that_the_scale_says_and_a_second_load_finds_them
     assert!(check.holds(), "{check}");
 
     assert!(tpcw::load(&options).await.unwrap().was_there);
-    let larger = Options { items: 2_000, ..options.clone() };
+    let larger = Options { site: Bookstore { items: 2_000, ..options.site }, ..options.clone() };
     let refused = tpcw::load(&larger).await.unwrap_err();
-    assert!(matches!(refused, Error::OtherBookstore { items: 1_000, browsers: 1, seed: 1 }), "{refused}");
+    let said = refused.to_string();
+    assert!(said.contains("another bookstore, of 1,000 items, 2,880 customers with seed 1"), "{said}");
+    assert!(said.contains("`onecopy bench load --reload`"), "{said}");
     tpcw::load(&Options { reload: true, ..larger }).await.unwrap();
     assert_eq!(count(&server, "SELECT count(*) FROM item").await, 2_000);
 }
@@ -90,8 +92,9 @@ async fn customers_of_all_mixes_meet_no_error_and_break_no_rule() {
         (MixName::Ordering, Protocol::Prepared),
         (MixName::Browsing, Protocol::Simple),
     ] {
+        let site = Bookstore { mix, ..options.site };
         let duration = if mix == MixName::Shopping { options.duration } else { Duration::from_secs(3) };
-        let report = tpcw::run(&Options { mix, protocol, duration, ..options.clone() }).await.unwrap();
+        let report = tpcw::run(&Options { site, protocol, duration, ..options.clone() }).await.unwrap();
         assert!(report.errors.is_empty(), "{mix}: {:?}", report.errors);
         assert!(report.completed > 300, "{report}");
         assert_eq!(report.samples.len() as u64, report.completed);
@@ -149,7 +152,8 @@ async fn options_that_make_no_sense_are_refused_with_the_choices() {
     assert!(refused(Options { clients: 0, ..options.clone() }).await.contains("must be a client"));
     let nowhere = Options { target: "host=127.0.0.1 port=1 user=x".to_owned(), ..options.clone() };
     assert!(refused(nowhere).await.contains("connect to 127.0.0.1:1/x"));
-    let small = tpcw::load(&Options { items: 3, ..options }).await.unwrap_err();
+    let small =
+        tpcw::load(&Options { site: Bookstore { items: 3, ..options.site }, ..options }).await.unwrap_err();
     assert!(small.to_string().contains("choose 20 to"));
 }
 
@@ -165,7 +169,7 @@ async fn calibration_needs_a_bookstore_and_gives_a_profile_that_can_be_simulated
         log_write_ms: tpcw::log_write_ms(server.dir()).unwrap(),
         through_onecopy: false,
     };
-    assert!(matches!(tpcw::calibrate(&options, &how).await, Err(Error::NotLoaded)));
+    assert!(matches!(tpcw::calibrate(&options, &how).await, Err(Error::NotLoaded { .. })));
     tpcw::load(&options).await.unwrap();
     // What is declared to the papers' protocols is a comment to others.
     for declare in [false, true] {

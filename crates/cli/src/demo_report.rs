@@ -1,6 +1,6 @@
 //! What the demo prints at its end.
 
-use onecopy_bench::tpcw::{Latency, Report};
+use onecopy_bench::site::{Latency, Report};
 use onecopy_core::Status;
 use std::fmt;
 
@@ -158,7 +158,7 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onecopy_bench::tpcw::{Counted, Protocol};
+    use onecopy_bench::site::{Counted, Protocol};
     use onecopy_core::protocol::ReplicaStatus;
     use snapbox::{assert_data_eq, str};
 
@@ -172,11 +172,13 @@ mod tests {
             max_ms: 103.0,
         };
         Report {
+            site: "TPC-W".into(),
+            command: "tpcw".into(),
             target: "127.0.0.1:6432/postgres".into(),
             server_version: "15.18".into(),
             mix: "shopping".into(),
-            items: 1000,
-            browsers: 1,
+            scale: [("items".into(), 1000), ("browsers".into(), 1)].into(),
+            users: "customers".into(),
             clients: 50,
             connections: 50,
             think_factor: 0.1,
@@ -185,6 +187,7 @@ mod tests {
             seed: 1,
             seconds: 30.0,
             wips,
+            metric: "WIPS".into(),
             completed: 2100,
             statements: 9000,
             transactions: 3000,

@@ -6,7 +6,8 @@ use onecopy_sim::perf::Profile;
 
 use super::servers::{Running, connections};
 use super::{Bench, measure, simulate};
-use crate::tpcw::{self, Collected, Crowd};
+use crate::site::{Collected, Crowd};
+use crate::tpcw;
 use crate::{Error, Result};
 
 /// Before anything counts all have shown some pages.

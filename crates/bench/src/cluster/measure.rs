@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::servers::{Running, connections};
 use super::{Bench, Simulated, System};
 use crate::cpu;
-use crate::tpcw::{self, Collected, Crowd, Latency};
+use crate::site::{Collected, Crowd, Latency};
+use crate::tpcw::{self, Bookstore};
 use crate::{Error, Result};
 
 /// From one stage to the next there are so many times as many customers.
@@ -79,9 +80,7 @@ impl Cell {
 pub(super) fn customers(bench: &Bench<'_>, running: &Running, mix: MixName, clients: u32) -> tpcw::Options {
     tpcw::Options {
         target: running.dsn.clone(),
-        items: bench.options.items,
-        browsers: bench.options.browsers,
-        mix,
+        site: Bookstore { items: bench.options.items, browsers: bench.options.browsers, mix },
         clients,
         connections: Some(clients.min(connections(running.size))),
         think_factor: bench.options.think_factor,
@@ -144,7 +143,12 @@ pub(super) async fn cell(
     Ok(Cell { system, size, mix: mix.to_string(), stages, simulated: None })
 }
 
-async fn stage(bench: &Bench<'_>, running: &Running, crowd: &mut Crowd<'_>, users: u32) -> Result<Stage> {
+async fn stage(
+    bench: &Bench<'_>,
+    running: &Running,
+    crowd: &mut Crowd<'_, Bookstore>,
+    users: u32,
+) -> Result<Stage> {
     let options = bench.options;
     crowd.come(users, options.ramp / 2);
     tokio::time::sleep(options.ramp).await;

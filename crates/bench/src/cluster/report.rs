@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{Cell, Options, Simulated, System};
+use crate::site;
 use crate::table::{Table, millis, thousands};
 use crate::tpcw::{self, Calibration};
 use crate::{Error, Result};
@@ -327,7 +328,7 @@ fn paper(over: System, under: System, mix: &str, size: u32) -> Option<f64> {
 }
 
 pub(super) fn new_folder(results: &Path) -> Result<PathBuf> {
-    let folder = results.join(format!("cluster-{}", tpcw::time_stamp()));
+    let folder = results.join(format!("cluster-{}", site::time_stamp()));
     fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
     Ok(folder)
 }
@@ -338,7 +339,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::Stage;
-    use crate::tpcw::Latency;
+    use crate::site::Latency;
 
     fn stage(users: u32, throughput: f64) -> Stage {
         Stage {

@@ -10,7 +10,8 @@ use super::{Bench, Options, System};
 use crate::cpu::{Group, Meter};
 use crate::cpu_groups::CpuGroup;
 use crate::programs::{self, Program, find_program, write};
-use crate::{Error, Result, tpcw};
+use crate::tpcw::{self, Bookstore};
+use crate::{Error, Result};
 
 /// Connections of customers for each server. More only wait for one another at servers that are so slow.
 const CONNECTIONS_EACH: u32 = 12;
@@ -34,8 +35,7 @@ impl Template {
         server.start()?;
         let load = tpcw::Options {
             target: server.dsn(),
-            items: options.items,
-            browsers: options.browsers,
+            site: Bookstore { items: options.items, browsers: options.browsers, ..Bookstore::default() },
             seed: options.seed,
             progress: false,
             ..tpcw::Options::default()

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::process::Command;
 
 use super::{Load, Options};
-use crate::tpcw::Latency;
+use crate::site::Latency;
 use crate::{Error, Result};
 
 /// How long pgbench may take beyond its duration, for connecting and ending.

@@ -117,7 +117,7 @@ impl TargetReport {
     fn of(comparison: &Comparison, load: Load, target: Target) -> Option<Self> {
         let samples: Vec<&Sample> = comparison.of(load, target).collect();
         let runs = || samples.iter().filter_map(|sample| sample.run.as_ref());
-        let percentile = |of: fn(&crate::tpcw::Latency) -> f64| {
+        let percentile = |of: fn(&crate::site::Latency) -> f64| {
             Spread::of(runs().map(|run| of(&run.latency))).map_or(0.0, |spread| spread.median)
         };
         let cpu_us_by_tree = cpu_by_tree(&samples, load);
@@ -473,7 +473,7 @@ impl fmt::Display for Comparison {
 
 /// A new folder in `results`, named after the time.
 pub(super) fn new_folder(results: &Path) -> Result<PathBuf> {
-    let folder = results.join(format!("compare-{}", crate::tpcw::time_stamp()));
+    let folder = results.join(format!("compare-{}", crate::site::time_stamp()));
     fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
     Ok(folder)
 }
@@ -482,7 +482,7 @@ pub(super) fn new_folder(results: &Path) -> Result<PathBuf> {
 mod tests {
     use super::*;
     use crate::compare::{Run, Usage};
-    use crate::tpcw::Latency;
+    use crate::site::Latency;
 
     fn sample(load: Load, round: u32, target: Target, tps: f64) -> Sample {
         let transactions = tps as u64 * 5;

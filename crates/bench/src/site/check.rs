@@ -1,13 +1,12 @@
-//! Whether the bookstore still keeps its rules.
+//! Whether a site still keeps its rules.
 
 use std::fmt;
 
-use onecopy_workload::tpcw::{checks, stock_mismatches, stock_query};
 use serde::Serialize;
 
+use super::{Options, Website, find, mark};
+use crate::Result;
 use crate::connection::Target;
-use crate::tpcw::{Options, bookstore};
-use crate::{Error, Result};
 
 /// The rules and how often each is broken.
 #[derive(Clone, Debug, Serialize)]
@@ -44,24 +43,18 @@ impl fmt::Display for CheckReport {
     }
 }
 
-/// Checks the rules of the bookstore that the target holds. Customers should not be at work meanwhile.
+/// Checks the rules of the site that the target holds, of whatever size. Users should not be at work meanwhile.
 ///
 /// # Errors
-/// [`Error::NotLoaded`] if there is none; what the database refuses.
-pub async fn check(options: &Options) -> Result<CheckReport> {
+/// [`Error::NotLoaded`](crate::Error::NotLoaded) if there is none; what the database refuses.
+pub async fn check<S: Website>(options: &Options<S>) -> Result<CheckReport> {
     let client = Target::parse(&options.target)?.connect().await?;
-    let (population, _) = bookstore::find(&client).await?.ok_or(Error::NotLoaded)?;
+    let population = find(&client, &options.site).await?.population;
     let mut checked = Vec::new();
-    for check in checks(population.scale()) {
-        let row = bookstore::first_row(&client, &check.sql).await?;
-        checked.push(Checked { rule: check.rule.to_owned(), violations: row.first().copied().unwrap_or(0) });
+    for check in S::checks(&population) {
+        let rows = mark::rows(&client, &check.sql).await?;
+        let violations = check.violations(&population, &rows);
+        checked.push(Checked { rule: check.rule.to_owned(), violations });
     }
-    let stocks = bookstore::rows(&client, &stock_query(population.scale())).await?;
-    let stocks = stocks.into_iter().filter_map(|row| <[i64; 3]>::try_from(row).ok());
-    let wrong = stock_mismatches(&population, stocks.map(|[item, stock, sold]| (item, stock, sold)));
-    checked.push(Checked {
-        rule: "an item's stock follows from what was sold: no sale was lost".to_owned(),
-        violations: wrong.len() as i64,
-    });
     Ok(CheckReport { checked })
 }

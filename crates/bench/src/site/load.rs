@@ -1,4 +1,4 @@
-//! Fills a database with a bookstore.
+//! Fills a database with a site.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,50 +10,47 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_workload::Timestamp;
-use onecopy_workload::tpcw::{Population, Scale, Table, catalogue};
+use onecopy_workload::catalogue::{Catalogue, Table};
+use onecopy_workload::site::SiteRows;
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
+use super::{Options, Website, mark};
 use crate::connection::Target;
 use crate::table::{self, thousands};
-use crate::tpcw::Options;
-use crate::tpcw::bookstore::{self, MARK_TABLE};
 use crate::{Error, Result};
 
-/// Keys in one COPY. Small enough that every proxy takes it, and that one log record stays well below a megabyte.
+/// Keys that a loading connection takes at once.
 const BATCH_KEYS: i64 = 500;
+/// One COPY has so many bytes, and the rows of one key more. Small enough that every proxy takes it, and that one log record stays
+/// well below a megabyte.
+const COPY_BYTES: usize = 256 * 1_024;
 /// More connections than this only queue at one server.
 const LOAD_CONNECTIONS_MAX: u32 = 4;
 
 /// What was loaded.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoadReport {
-    /// Books.
-    pub items: i64,
-    /// Emulated browsers that the customers are counted for.
-    pub browsers: i64,
+    /// What it is: "bookstore".
+    pub site: &'static str,
+    /// How large it is, in words.
+    pub size: String,
     /// Tables and their rows.
     pub tables: Vec<(String, u64)>,
     /// How long it took.
     pub seconds: f64,
-    /// The bookstore was there already and was left alone, with whatever customers have bought since.
+    /// The site was there already and was left alone, with whatever users have done since.
     pub was_there: bool,
     /// The target refused COPY, and rows went in by INSERT.
     pub by_insert: bool,
 }
 
 impl LoadReport {
-    fn there(scale: Scale) -> Self {
-        LoadReport {
-            items: scale.items(),
-            browsers: scale.browsers(),
-            tables: Vec::new(),
-            seconds: 0.0,
-            was_there: true,
-            by_insert: false,
-        }
+    fn there<S: Website>(site: &S) -> Self {
+        let (size, tables) = (site.size(), Vec::new());
+        LoadReport { site: S::NAME, size, tables, seconds: 0.0, was_there: true, by_insert: false }
     }
 
     /// All rows.
@@ -64,13 +61,8 @@ impl LoadReport {
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let customers = thousands(2_880.0 * self.browsers as f64);
         if self.was_there {
-            return write!(
-                f,
-                "The bookstore ({} items, {customers} customers) is loaded already.",
-                self.items
-            );
+            return write!(f, "The {} ({}) is loaded already.", self.site, self.size);
         }
         let mut table = table::Table::new(["table", "rows"]);
         for (name, rows) in &self.tables {
@@ -82,37 +74,36 @@ impl fmt::Display for LoadReport {
     }
 }
 
-/// Makes the tables, fills them and adds indexes and foreign keys. A bookstore of the same scale and seed that is there
-/// already is left alone.
+/// Makes the tables, fills them and adds indexes and foreign keys. A site of the same scale and seed that is there already is left
+/// alone.
 ///
 /// # Errors
-/// [`Error::OtherBookstore`] if another bookstore is there and [`Options::reload`] is not set; what the database refuses.
-pub async fn load(options: &Options) -> Result<LoadReport> {
-    let scale = options.scale()?;
+/// [`Error::OtherSite`] if one of another scale or seed is there and [`Options::reload`] is not set; what the database refuses.
+pub async fn load<S: Website>(options: &Options<S>) -> Result<LoadReport> {
+    let (site, catalogue, loaded_at) = (&options.site, S::catalogue(), now());
+    let population = site.population(options.seed, loaded_at)?;
     let target = Target::parse(&options.target)?;
     let client = target.connect().await?;
-    match bookstore::find(&client).await? {
-        Some((there, seed)) if !options.reload => {
-            let loaded = there.scale();
-            if loaded == scale && seed == options.seed {
-                return Ok(LoadReport::there(scale));
+    match mark::look_for(&client, site).await? {
+        Some(there) if !options.reload => {
+            if there.site.scale() == site.scale() && there.seed == options.seed {
+                return Ok(LoadReport::there(site));
             }
-            let (items, browsers) = (loaded.items(), loaded.browsers());
-            return Err(Error::OtherBookstore { items, browsers, seed });
+            let (size, seed) = (there.site.size(), there.seed);
+            return Err(Error::OtherSite { site: S::NAME, size, seed, options: S::LOAD_OPTIONS });
         }
         _ => {}
     }
     let begin = Instant::now();
-    let population = Population::new(scale, options.seed, now());
-    run_all(&client, &[format!("DROP TABLE IF EXISTS {MARK_TABLE}")]).await?;
-    run_all(&client, &catalogue().drop_tables()).await?;
-    run_all(&client, &catalogue().create_tables()).await?;
+    run_all(&client, &[format!("DROP TABLE IF EXISTS {}", S::MARK_TABLE)]).await?;
+    run_all(&client, &catalogue.drop_tables()).await?;
+    run_all(&client, &catalogue.create_tables()).await?;
     let filled = fill(&target, population, options).await?;
     finish(&client, options).await?;
-    run_all(&client, &bookstore::mark(scale, options.seed, population.loaded_at())).await?;
+    run_all(&client, &mark::mark(site, options.seed, loaded_at)).await?;
     Ok(LoadReport {
-        items: scale.items(),
-        browsers: scale.browsers(),
+        site: S::NAME,
+        size: site.size(),
         tables: filled.tables,
         seconds: begin.elapsed().as_secs_f64(),
         was_there: false,
@@ -134,12 +125,12 @@ async fn run_all(client: &Client, statements: &[String]) -> Result<()> {
 }
 
 /// Indexes, foreign keys and statistics.
-async fn finish(client: &Client, options: &Options) -> Result<()> {
+async fn finish<S: Website>(client: &Client, options: &Options<S>) -> Result<()> {
     let bar = spinner(options.progress, "adding indexes and foreign keys");
-    run_all(client, &catalogue().create_indexes()).await?;
-    run_all(client, &catalogue().add_foreign_keys()).await?;
-    for table in Table::ALL {
-        let statement = format!("ANALYZE {}", table.name());
+    run_all(client, &S::catalogue().create_indexes()).await?;
+    run_all(client, &S::catalogue().add_foreign_keys()).await?;
+    for table in &S::catalogue().tables {
+        let statement = format!("ANALYZE {}", table.name);
         match client.batch_execute(&statement).await {
             // Somebody in between who does not do maintenance: autovacuum will.
             Err(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => break,
@@ -150,12 +141,13 @@ async fn finish(client: &Client, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A part of a table, to be made and sent at once.
-type Batch = (Table, RangeInclusive<i64>);
+/// A part of a table, by the table's place in the catalogue, for one loading connection.
+type Batch = (usize, RangeInclusive<i64>);
 
 /// What all loading connections share.
-struct Work {
-    population: Population,
+struct Work<P> {
+    catalogue: &'static Catalogue,
+    population: P,
     batches: Mutex<VecDeque<Batch>>,
     done: Mutex<Filled>,
     bar: ProgressBar,
@@ -167,15 +159,21 @@ struct Filled {
     by_insert: bool,
 }
 
-async fn fill(target: &Target, population: Population, options: &Options) -> Result<Filled> {
-    let batches = batches(&population);
-    let tables = Table::ALL.map(|table| (table.name().to_owned(), 0)).to_vec();
+async fn fill<S: Website>(
+    target: &Target,
+    population: S::Population,
+    options: &Options<S>,
+) -> Result<Filled> {
+    let catalogue = S::catalogue();
+    let batches = batches(catalogue, &population);
+    let tables = catalogue.tables.iter().map(|table| (table.name.clone(), 0)).collect();
     let keys: i64 = batches.iter().map(|(_, keys)| keys.end() - keys.start() + 1).sum();
     let work = Arc::new(Work {
+        catalogue,
         population,
         batches: Mutex::new(batches),
         done: Mutex::new(Filled { tables, by_insert: false }),
-        bar: bar(options.progress, keys as u64),
+        bar: bar(options.progress, keys as u64, S::NAME),
     });
     let mut workers = JoinSet::new();
     for _ in 0..LOAD_CONNECTIONS_MAX.min(options.connections.unwrap_or(u32::MAX)).max(1) {
@@ -192,9 +190,9 @@ async fn fill(target: &Target, population: Population, options: &Options) -> Res
 }
 
 /// All parts of all tables. Tables have no foreign keys yet, so the order does not matter to the database.
-fn batches(population: &Population) -> VecDeque<Batch> {
+fn batches(catalogue: &Catalogue, population: &impl SiteRows) -> VecDeque<Batch> {
     let mut batches = VecDeque::new();
-    for table in Table::ALL {
+    for table in 0..catalogue.tables.len() {
         let (mut first, last) = population.keys(table).into_inner();
         while first <= last {
             let end = last.min(first + BATCH_KEYS - 1);
@@ -205,29 +203,39 @@ fn batches(population: &Population) -> VecDeque<Batch> {
     batches
 }
 
-impl Work {
+impl<P: SiteRows> Work<P> {
     async fn fill_from(&self, client: &Client) -> Result<()> {
         let mut text = String::new();
         loop {
             let batch = self.batches.lock().expect("no loader panics with the lock").pop_front();
-            let Some((table, keys)) = batch else { return Ok(()) };
-            text.clear();
-            let key_count = keys.end() - keys.start() + 1;
-            let rows = self.population.copy(table, keys, &mut text);
-            let by_insert = self.done.lock().expect("no loader panics with the lock").by_insert;
-            if by_insert || !copy(client, table, &text).await? {
-                insert(client, table, &text).await?;
-                self.done.lock().expect("no loader panics with the lock").by_insert = true;
+            let Some((place, keys)) = batch else { return Ok(()) };
+            let mut rows = 0;
+            let last = *keys.end();
+            for key in keys {
+                rows += self.population.copy(place, key..=key, &mut text);
+                if key == last || text.len() >= COPY_BYTES {
+                    self.send(client, &self.catalogue.tables[place], &text).await?;
+                    text.clear();
+                }
+                self.bar.inc(1);
             }
-            self.bar.inc(key_count as u64);
-            self.done.lock().expect("no loader panics with the lock").tables[table as usize].1 += rows;
+            self.done.lock().expect("no loader panics with the lock").tables[place].1 += rows;
         }
+    }
+
+    async fn send(&self, client: &Client, table: &Table, text: &str) -> Result<()> {
+        let by_insert = self.done.lock().expect("no loader panics with the lock").by_insert;
+        if !text.is_empty() && (by_insert || !copy(client, table, text).await?) {
+            insert(client, table, text).await?;
+            self.done.lock().expect("no loader panics with the lock").by_insert = true;
+        }
+        Ok(())
     }
 }
 
 /// One COPY. False if the target does not do that.
-async fn copy(client: &Client, table: Table, text: &str) -> Result<bool> {
-    let statement = format!("COPY {} ({}) FROM STDIN", table.name(), columns(table));
+async fn copy(client: &Client, table: &Table, text: &str) -> Result<bool> {
+    let statement = format!("COPY {} ({}) FROM STDIN", table.name, columns(table));
     let sent = async {
         let sink = client.copy_in::<_, Bytes>(&statement).await?;
         let mut sink = std::pin::pin!(sink);
@@ -237,29 +245,29 @@ async fn copy(client: &Client, table: Table, text: &str) -> Result<bool> {
     match sent.await {
         Ok(_) => Ok(true),
         Err(error) if error.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => Ok(false),
-        Err(source) => Err(Error::Database { doing: format!("copy rows into {}", table.name()), source }),
+        Err(source) => Err(Error::Database { doing: format!("copy rows into {}", table.name), source }),
     }
 }
 
-/// One INSERT of the same rows. No value of the bookstore needs more than quotes.
-async fn insert(client: &Client, table: Table, text: &str) -> Result<()> {
+/// One INSERT of the same rows. No value of these sites needs more than quotes.
+async fn insert(client: &Client, table: &Table, text: &str) -> Result<()> {
     let row = |line: &str| format!("('{}')", line.replace('\'', "''").replace('\t', "','"));
     let rows: Vec<String> = text.lines().map(row).collect();
-    let statement = format!("INSERT INTO {} ({}) VALUES {}", table.name(), columns(table), rows.join(","));
+    let statement = format!("INSERT INTO {} ({}) VALUES {}", table.name, columns(table), rows.join(","));
     let inserting = client.batch_execute(&statement).await;
-    inserting.map_err(Error::database(format!("insert rows into {}", table.name())))
+    inserting.map_err(Error::database(format!("insert rows into {}", table.name)))
 }
 
-fn columns(table: Table) -> String {
-    let columns = &catalogue().tables[table as usize].columns;
-    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+fn columns(table: &Table) -> String {
+    let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
     names.join(", ")
 }
 
-fn bar(visible: bool, length: u64) -> ProgressBar {
+fn bar(visible: bool, length: u64, site: &str) -> ProgressBar {
     let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let bar = ProgressBar::with_draw_target(Some(length), target);
-    let style = ProgressStyle::with_template("loading the bookstore {wide_bar} {percent:>3} % {eta:>4} left");
+    let template = format!("loading the {site} {{wide_bar}} {{percent:>3}} % {{eta:>4}} left");
+    let style = ProgressStyle::with_template(&template);
     bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
@@ -273,6 +281,7 @@ fn spinner(visible: bool, message: &'static str) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use onecopy_cluster::Server;
+    use onecopy_workload::tpcw::{self, Population, Scale};
 
     use super::*;
 
@@ -282,15 +291,16 @@ mod tests {
         let target = Target::parse(&server.dsn()).unwrap();
         let client = target.connect().await.unwrap();
         let population = Population::new(Scale::new(1_000, 1).unwrap(), 1, now());
+        let catalogue = tpcw::catalogue();
         for schema in ["by_copy", "by_insert"] {
             run_all(&client, &[format!("CREATE SCHEMA {schema}"), format!("SET search_path = {schema}")])
                 .await
                 .unwrap();
-            run_all(&client, &catalogue().create_tables()).await.unwrap();
-            for table in Table::ALL {
+            run_all(&client, &catalogue.create_tables()).await.unwrap();
+            for (place, table) in catalogue.tables.iter().enumerate() {
                 let mut text = String::new();
-                let last = (*population.keys(table).end()).min(200);
-                population.copy(table, 1..=last, &mut text);
+                let last = (*SiteRows::keys(&population, place).end()).min(200);
+                SiteRows::copy(&population, place, 1..=last, &mut text);
                 match schema {
                     _ if text.is_empty() => {}
                     "by_copy" => assert!(copy(&client, table, &text).await.unwrap()),
@@ -298,12 +308,12 @@ mod tests {
                 }
             }
         }
-        for table in Table::ALL.map(Table::name) {
+        for Table { name, .. } in &catalogue.tables {
             let query = format!(
-                "SELECT (SELECT count(*) FROM (TABLE by_copy.{table} EXCEPT TABLE by_insert.{table}) lost), \
-                 (SELECT count(*) FROM by_copy.{table}) - (SELECT count(*) FROM by_insert.{table})"
+                "SELECT (SELECT count(*) FROM (TABLE by_copy.{name} EXCEPT TABLE by_insert.{name}) lost), \
+                 (SELECT count(*) FROM by_copy.{name}) - (SELECT count(*) FROM by_insert.{name})"
             );
-            assert_eq!(bookstore::first_row(&client, &query).await.unwrap(), [0, 0], "{table}");
+            assert_eq!(mark::rows(&client, &query).await.unwrap(), [[0, 0]], "{name}");
         }
     }
 
@@ -311,12 +321,12 @@ mod tests {
     fn batches_cover_every_key_once() {
         let population = Population::new(Scale::new(1_000, 1).unwrap(), 1, Timestamp::default());
         let mut next = [1; 10];
-        for (table, keys) in batches(&population) {
-            assert_eq!(*keys.start(), next[table as usize]);
-            next[table as usize] = keys.end() + 1;
+        for (table, keys) in batches(tpcw::catalogue(), &population) {
+            assert_eq!(*keys.start(), next[table]);
+            next[table] = keys.end() + 1;
         }
-        for table in Table::ALL {
-            assert_eq!(next[table as usize] - 1, *population.keys(table).end());
+        for (table, next) in next.into_iter().enumerate() {
+            assert_eq!(next - 1, *SiteRows::keys(&population, table).end());
         }
     }
 }

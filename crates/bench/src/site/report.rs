@@ -6,14 +6,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hdrhistogram::Histogram;
-use onecopy_workload::tpcw::{Interaction, Scale, rules};
+use onecopy_workload::InteractionId;
+use onecopy_workload::catalogue::Interaction;
 use serde::Serialize;
 
+use super::{Options, Protocol, Website};
 use crate::table::{Table, millis, thousands};
-use crate::tpcw::{self, Options};
 use crate::{Error, Result};
 
-/// What customers have met, as it comes in.
+/// What users have met, as it comes in.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     pub(crate) samples: Vec<Sample>,
@@ -25,16 +26,16 @@ pub(crate) struct Collected {
     pub(crate) retries: BTreeMap<String, u64>,
 }
 
-/// One interaction of one customer.
+/// One interaction of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// When it ended, in milliseconds from the beginning of the time that counts.
     pub at_ms: u32,
-    /// Its place in [`Interaction::ALL`].
+    /// Its place in the catalogue, and in [`Report::pages`].
     pub interaction: u8,
     /// Transactions of it that ran again.
     pub retries: u16,
-    /// The customer left.
+    /// The user left.
     pub failed: bool,
     /// From the click to the page, in microseconds.
     pub latency_us: u32,
@@ -43,32 +44,39 @@ pub struct Sample {
 /// What a run has shown.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The site: "TPC-W".
+    pub site: String,
+    /// The subcommand of `onecopy bench` that it ran by: "tpcw".
+    pub command: String,
     /// Host, port and database.
     pub target: String,
     /// What the target says its version is.
     pub server_version: String,
     /// The mix.
     pub mix: String,
-    /// Books.
-    pub items: i64,
-    /// Emulated browsers that the bookstore's customers are counted for.
-    pub browsers: i64,
-    /// Customers at work.
+    /// How large the site is: "items" and "browsers" of the bookstore, for instance.
+    #[serde(flatten)]
+    pub scale: BTreeMap<String, i64>,
+    /// What the emulated users are called: "customers".
+    pub users: String,
+    /// Users at work.
     pub clients: u32,
     /// Connections that they shared.
     pub connections: u32,
     /// Factor on the pauses.
     pub think_factor: f64,
     /// How statements were sent.
-    pub protocol: tpcw::Protocol,
+    pub protocol: Protocol,
     /// Isolation level asked for, if any.
     pub isolation: Option<String>,
     /// Seed.
     pub seed: u64,
     /// Time that counts, in seconds.
     pub seconds: f64,
-    /// Interactions completed per second: WIPS under the shopping mix, WIPSb and WIPSo under the others.
+    /// Web interactions completed per second.
     pub wips: f64,
+    /// What the site calls these: "WIPS" under the bookstore's shopping mix.
+    pub metric: String,
     /// Interactions completed.
     pub completed: u64,
     /// Statements sent, BEGIN and COMMIT not counted.
@@ -93,10 +101,12 @@ pub struct Report {
 /// One kind of interaction.
 #[derive(Clone, Debug, Serialize)]
 pub struct PageReport {
-    /// Four letters.
+    /// Its name in the catalogue: "HOME".
     pub interaction: String,
     /// In words.
     pub name: String,
+    #[serde(skip)]
+    title: String,
     /// Completed.
     pub completed: u64,
     /// Failed.
@@ -105,8 +115,8 @@ pub struct PageReport {
     pub share: f64,
     /// Response times.
     pub latency: Latency,
-    /// Within this 90 % should be answered.
-    pub limit_ms: f64,
+    /// Within this 90 % should be answered, if the site's authors say so.
+    pub limit_ms: Option<f64>,
 }
 
 /// Response times in milliseconds; zeros if there were none.
@@ -172,24 +182,26 @@ impl Latency {
 }
 
 impl Report {
-    pub(super) fn new(
-        options: &Options,
+    pub(super) fn new<S: Website>(
+        options: &Options<S>,
+        site: &S,
         target: String,
         server_version: String,
-        scale: Scale,
         collected: Collected,
     ) -> Self {
         let samples = collected.samples;
         let seconds = options.duration.as_secs_f64();
         let completed = samples.iter().filter(|sample| !sample.failed).count() as u64;
-        let pages =
-            Interaction::ALL.into_iter().map(|each| PageReport::new(each, &samples, completed)).collect();
+        let page = |(place, interaction)| PageReport::new::<S>(place, interaction, &samples, completed);
+        let pages = (0..).zip(&S::catalogue().interactions).map(page).collect();
         Report {
+            site: S::TITLE.to_owned(),
+            command: S::COMMAND.to_owned(),
             target,
             server_version,
-            mix: options.mix.to_string(),
-            items: scale.items(),
-            browsers: scale.browsers(),
+            mix: site.mix().to_owned(),
+            scale: S::SCALE.map(str::to_owned).into_iter().zip(site.scale()).collect(),
+            users: S::USERS.to_owned(),
             clients: options.clients,
             connections: options.connection_count(),
             think_factor: options.think_factor,
@@ -198,6 +210,7 @@ impl Report {
             seed: options.seed,
             seconds,
             wips: completed as f64 / seconds.max(1e-9),
+            metric: site.metric().to_owned(),
             completed,
             statements: collected.statements,
             transactions: collected.transactions,
@@ -226,7 +239,7 @@ impl Report {
     /// # Errors
     /// [`Error::File`].
     pub fn save(&self, folder: &Path) -> Result<PathBuf> {
-        let folder = folder.join(format!("tpcw-{}-{}", self.mix, tpcw::time_stamp()));
+        let folder = folder.join(format!("{}-{}-{}", self.command, self.mix, super::time_stamp()));
         fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
         let write = |name: &str, text: String| {
             let path = folder.join(name);
@@ -249,7 +262,11 @@ impl Report {
             let _ = writeln!(
                 csv,
                 "{},{},{},{:.6},{mean_ms:.3},{p50_ms:.3},{p90_ms:.3},{p95_ms:.3},{p99_ms:.3},{max_ms:.3},{}",
-                page.interaction, page.completed, page.failed, page.share, page.limit_ms
+                page.interaction,
+                page.completed,
+                page.failed,
+                page.share,
+                page.limit_ms.map(|limit_ms| limit_ms.to_string()).unwrap_or_default()
             );
         }
         csv
@@ -266,7 +283,7 @@ impl Report {
     fn samples_csv(&self) -> String {
         let mut csv = "at_ms,interaction,latency_us,retries,failed\n".to_owned();
         for sample in &self.samples {
-            let interaction = Interaction::ALL[usize::from(sample.interaction)];
+            let interaction = &self.pages[usize::from(sample.interaction)].interaction;
             let Sample { at_ms, latency_us, retries, failed, .. } = sample;
             let _ = writeln!(csv, "{at_ms},{interaction},{latency_us},{retries},{}", u8::from(*failed));
         }
@@ -275,18 +292,25 @@ impl Report {
 }
 
 impl PageReport {
-    fn new(interaction: Interaction, samples: &[Sample], all_completed: u64) -> Self {
-        let ours = |sample: &Sample| usize::from(sample.interaction) == interaction as usize;
+    fn new<S: Website>(
+        place: u16,
+        interaction: &Interaction,
+        samples: &[Sample],
+        all_completed: u64,
+    ) -> Self {
+        let ours = |sample: &Sample| u16::from(sample.interaction) == place;
+        let limit = S::response_limit(InteractionId(place));
         let completed = samples.iter().filter(|sample| ours(sample) && !sample.failed).count() as u64;
         let failed = samples.iter().filter(|sample| ours(sample) && sample.failed).count() as u64;
         PageReport {
-            interaction: interaction.id().to_owned(),
-            name: interaction.name().to_owned(),
+            interaction: interaction.id.clone(),
+            name: interaction.name.clone(),
+            title: S::page_title(interaction),
             completed,
             failed,
             share: completed as f64 / all_completed.max(1) as f64,
             latency: Latency::of(completed_latencies(samples, ours)),
-            limit_ms: rules().response_limit(interaction).as_secs_f64() * 1_000.0,
+            limit_ms: limit.map(|limit| limit.as_secs_f64() * 1_000.0),
         }
     }
 }
@@ -323,46 +347,43 @@ fn series(samples: &[Sample], seconds: usize) -> Vec<Second> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let metric = self.mix.parse().map_or("WIPS", |mix: onecopy_workload::tpcw::MixName| mix.metric());
         writeln!(
             f,
-            "TPC-W {} mix on {}: {} customers on {} connections, {:.0} s, pauses x {}",
-            self.mix, self.target, self.clients, self.connections, self.seconds, self.think_factor
+            "{} {} mix on {}: {} {} on {} connections, {:.0} s, pauses x {}",
+            self.site,
+            self.mix,
+            self.target,
+            self.clients,
+            self.users,
+            self.connections,
+            self.seconds,
+            self.think_factor
         )?;
-        let mut table = Table::new([
-            "interaction",
-            "completed",
-            "share",
-            "mean ms",
-            "p50",
-            "p90",
-            "p95",
-            "p99",
-            "limit",
-            "",
-        ]);
+        let has_limits = self.pages.iter().any(|page| page.limit_ms.is_some());
+        let mut header = vec!["interaction", "completed", "share", "mean ms", "p50", "p90", "p95", "p99"];
+        if has_limits {
+            header.extend(["limit", ""]);
+        }
+        let mut table = Table::new(header);
         for page in &self.pages {
-            let verdict = match page {
-                page if page.completed == 0 => "",
-                page if page.latency.p90_ms <= page.limit_ms => "ok",
-                _ => "slow",
-            };
-            let title = format!("{} {}", page.interaction, page.name);
-            table.row(cells(
-                title,
-                page.completed,
-                page.share,
-                &page.latency,
-                &thousands(page.limit_ms),
-                verdict,
-            ));
+            let mut cells = cells(&page.title, page.completed, page.share, &page.latency);
+            if let Some(limit_ms) = page.limit_ms {
+                let verdict = match page.latency.p90_ms {
+                    _ if page.completed == 0 => "",
+                    p90_ms if p90_ms <= limit_ms => "ok",
+                    _ => "slow",
+                };
+                cells.extend([thousands(limit_ms), verdict.to_owned()]);
+            }
+            table.row(cells);
         }
         table.rule();
-        table.row(cells("all".to_owned(), self.completed, 1.0, &self.latency, "", ""));
+        table.row(cells("all", self.completed, 1.0, &self.latency));
         write!(f, "{}", table.terminal())?;
         writeln!(
             f,
-            "{metric} {:.1}   ({} transactions/s, {} statements/s)",
+            "{} {:.1}   ({} transactions/s, {} statements/s)",
+            self.metric,
             self.wips,
             thousands(self.transactions as f64 / self.seconds),
             thousands(self.statements as f64 / self.seconds)
@@ -371,29 +392,11 @@ impl fmt::Display for Report {
     }
 }
 
-fn cells(
-    title: String,
-    completed: u64,
-    share: f64,
-    latency: &Latency,
-    limit: &str,
-    verdict: &str,
-) -> [String; 10] {
+fn cells(title: &str, completed: u64, share: f64, latency: &Latency) -> Vec<String> {
     let times = [latency.mean_ms, latency.p50_ms, latency.p90_ms, latency.p95_ms, latency.p99_ms];
-    let [mean, p50, p90, p95, p99] = times.map(|ms| if completed == 0 { String::new() } else { millis(ms) });
+    let times = times.map(|ms| if completed == 0 { String::new() } else { millis(ms) });
     let share = format!("{:.2} %", share * 100.0);
-    [
-        title,
-        thousands(completed as f64),
-        share,
-        mean,
-        p50,
-        p90,
-        p95,
-        p99,
-        limit.to_owned(),
-        verdict.to_owned(),
-    ]
+    [title.to_owned(), thousands(completed as f64), share].into_iter().chain(times).collect()
 }
 
 fn list(counted: &[Counted]) -> String {
@@ -407,7 +410,10 @@ fn list(counted: &[Counted]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use onecopy_workload::tpcw::Interaction;
+
     use super::*;
+    use crate::tpcw::Bookstore;
 
     fn report() -> Report {
         let sample = |at_ms, interaction: Interaction, latency_us, failed| Sample {
@@ -429,7 +435,7 @@ mod tests {
             ..Collected::default()
         };
         let options = Options { duration: std::time::Duration::from_secs(2), ..Options::default() };
-        Report::new(&options, "h:1/d".into(), "15".into(), Scale::new(1_000, 1).unwrap(), collected)
+        Report::new(&options, &Bookstore::default(), "h:1/d".into(), "15".into(), collected)
     }
 
     #[test]
@@ -451,7 +457,7 @@ mod tests {
         let saved = report().save(folder.path()).unwrap();
         let json: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(saved.join("report.json")).unwrap()).unwrap();
-        assert_eq!(json["wips"], 1.5);
+        assert_eq!((&json["wips"], &json["items"]), (&1.5.into(), &1_000.into()));
         assert_eq!(json["pages"][0]["interaction"], "HOME");
         let samples = fs::read_to_string(saved.join("samples.csv")).unwrap();
         assert_eq!(samples.lines().nth(4), Some("1600,BUYC,9000000,0,1"));

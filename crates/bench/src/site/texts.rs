@@ -1,11 +1,10 @@
-//! What stands around the bookstore's statements: BEGIN, and what is declared to the papers' protocols.
+//! What stands around a site's statements: BEGIN, and what is declared to the papers' protocols.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use onecopy_workload::TransactionId;
 use onecopy_workload::catalogue::{Catalogue, Statement, TableIndex, Transaction};
-use onecopy_workload::tpcw::catalogue;
 
 use crate::connection::Connection;
 
@@ -19,8 +18,7 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    pub(crate) fn new(begin: &str, declare: bool) -> Texts {
-        let catalogue = catalogue();
+    pub(crate) fn new(catalogue: &Catalogue, begin: &str, declare: bool) -> Texts {
         let (mut declared, mut last_uses) = (Vec::new(), Vec::new());
         if declare {
             let of = |transaction| declared_begin(catalogue, transaction, begin);
@@ -92,6 +90,7 @@ fn names(catalogue: &Catalogue, tables: &[TableIndex]) -> String {
 #[cfg(test)]
 mod tests {
     use onecopy_workload::catalogue::StatementId;
+    use onecopy_workload::tpcw::catalogue;
 
     use super::*;
 
@@ -107,14 +106,14 @@ mod tests {
 
     #[test]
     fn nothing_is_said_unless_it_is_to_be_declared() {
-        let texts = Texts::new("BEGIN", false);
+        let texts = Texts::new(catalogue(), "BEGIN", false);
         assert_eq!(begins(&texts, "buyc.order"), ["BEGIN", "BEGIN"]);
         assert_eq!(comment(&texts, "buyc.order.clear"), "");
     }
 
     #[test]
     fn a_usual_order_declares_its_address_as_read() {
-        let [all, usual] = begins(&Texts::new("BEGIN", true), "buyc.order");
+        let [all, usual] = begins(&Texts::new(catalogue(), "BEGIN", true), "buyc.order");
         let written = |text: &str| text.split_once("writes=").unwrap().1.contains("address");
         assert!(all.ends_with("*/ BEGIN") && written(&all) && !written(&usual), "{all}; {usual}");
         assert!(usual.split_once("writes=").unwrap().0.contains("address"), "{usual}");
@@ -122,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_table_to_which_later_rows_refer_is_not_let_go() {
-        let texts = Texts::new("BEGIN", true);
+        let texts = Texts::new(catalogue(), "BEGIN", true);
         // Cards refer to countries.
         assert!(!comment(&texts, "buyc.order.country").contains("country"));
         assert!(comment(&texts, "buyc.order.card").contains("country"));

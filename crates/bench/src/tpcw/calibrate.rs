@@ -21,12 +21,12 @@ use onecopy_sim::perf::Profile;
 use onecopy_workload::StatementId;
 use onecopy_workload::catalogue::Catalogue;
 use onecopy_workload::client::{Action, Client as _, Failure, Reply};
-use onecopy_workload::tpcw::{Browser, Mix, MixName, Scale, Shop, catalogue};
+use onecopy_workload::tpcw::{Browser, MixName, Scale, catalogue};
 use serde::Serialize;
 
-use super::{Options, bookstore, time_stamp};
+use super::{Bookstore, Options};
 use crate::connection::{Connection, Target};
-use crate::site::{Texts, now};
+use crate::site::{self, Texts, Website, now, time_stamp};
 use crate::table::{Table, millis, thousands};
 use crate::{Error, Result};
 
@@ -163,16 +163,16 @@ impl Walk {
     /// As [`calibrate`].
     pub(crate) async fn open(options: &Options, mixes: &[MixName]) -> Result<Walk> {
         let target = Target::parse(&options.target)?;
-        let texts = Texts::new(&options.begin()?, options.declare);
+        let texts = Texts::new(catalogue(), &options.begin()?, options.declare);
         let client = target.connect().await?;
-        let (population, _) = bookstore::find(&client).await?.ok_or(Error::NotLoaded)?;
-        let highest = bookstore::highest(&client).await?;
-        let version = bookstore::server_version(&client).await;
+        let population = site::find(&client, &options.site).await?.population;
+        let highest = site::highest::<Bookstore>(&client).await?;
+        let version = site::server_version(&client).await;
         let mut connection = texts.on(Connection::new(client, catalogue(), options.protocol));
         connection.prepare_all().await.map_err(Error::database("prepare the bookstore's statements"))?;
         let browser = |(number, mix): (usize, &MixName)| {
-            let shop = Shop { mix: Mix::of(*mix), scale: population.scale() };
-            Browser::new(shop, options.seed, number as u32, mixes.len() as u32, highest)
+            let store = Bookstore { mix: *mix, ..options.site };
+            store.user(&population, options.seed, number as u32, mixes.len() as u32, &highest)
         };
         let mut browsers: Vec<Browser> = mixes.iter().enumerate().map(browser).collect();
         // The first thing that a customer does is to think.

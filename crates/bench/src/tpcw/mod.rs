@@ -10,118 +10,109 @@
 //! # Ok(()) }
 //! ```
 
-pub(crate) mod bookstore;
 mod calibrate;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use onecopy_workload::tpcw::MixName;
-use onecopy_workload::tpcw::Scale;
+use onecopy_workload::catalogue::Interaction;
+use onecopy_workload::site::Check;
+use onecopy_workload::tpcw::{self, Browser, Highest, Mix, MixName, Population, Scale, Shop, rules};
+use onecopy_workload::{Catalogue, InteractionId, Timestamp};
 
-pub use crate::connection::Protocol;
-use crate::site::now;
-pub use crate::site::{
-    CheckReport, Checked, Counted, Latency, LoadReport, PageReport, Report, Sample, Second, check, load, run,
-};
-pub(crate) use crate::site::{Collected, Crowd};
+use crate::site::{self, Website};
+pub use crate::site::{Protocol, check, load, run};
+use crate::table::thousands;
 use crate::{Error, Result};
 pub use calibrate::{Calibrate, Calibrated, Calibration, MET_MIN, calibrate, log_write_ms};
 pub(crate) use calibrate::{Walk, calibrate_beside};
 
 /// What to load and what to run.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// `host=... port=... user=... dbname=...` or a URL. Connections are not encrypted.
-    pub target: String,
+pub type Options = site::Options<Bookstore>;
+
+/// The bookstore.
+#[derive(Clone, Copy, Debug)]
+pub struct Bookstore {
     /// Books in the store: 1,000, 10,000, ...
     pub items: i64,
     /// Emulated browsers that the customers are counted for: 2,880 customers each.
     pub browsers: i64,
-    /// For [`load`]: replace a bookstore of another scale or seed.
-    pub reload: bool,
     /// How customers walk.
     pub mix: MixName,
-    /// Emulated customers at work.
-    pub clients: u32,
-    /// Database connections that they share; `None` is one each, at most 64.
-    pub connections: Option<u32>,
-    /// Pauses between pages are multiplied by this; 0 lets customers click as fast as pages come.
-    pub think_factor: f64,
-    /// Time at the beginning that does not count; the customers come one after the other during it.
-    pub ramp: Duration,
-    /// Time that counts.
-    pub duration: Duration,
-    /// How long a page may take before the customer leaves.
-    pub page_timeout: Duration,
-    /// The same seed gives the same bookstore, and the same customers up to what the answers decide.
-    pub seed: u64,
-    /// How statements are sent.
-    pub protocol: Protocol,
-    /// An isolation level such as `SERIALIZABLE` for BEGIN; `None` leaves it to the server.
-    pub isolation: Option<String>,
-    /// Tell the target which tables each transaction will touch, and which it has used for the last time, as the papers'
-    /// protocols want it; to others these are comments.
-    pub declare: bool,
-    /// How often a transaction runs again after SQLSTATE 40001 or 40P01 before the customer leaves.
-    pub retries_max: u32,
-    /// A folder for results; a new folder is made in it for each run.
-    pub results: Option<PathBuf>,
-    /// Show progress on standard error.
-    pub progress: bool,
 }
 
-impl Default for Options {
-    /// The shopping mix for half a minute, with pauses a tenth as long, in the smallest bookstore.
+impl Default for Bookstore {
+    /// The smallest one with the shopping mix.
     fn default() -> Self {
-        Options {
-            target: String::new(),
-            items: 1_000,
-            browsers: 1,
-            reload: false,
-            mix: MixName::Shopping,
-            clients: 50,
-            connections: None,
-            think_factor: 0.1,
-            ramp: Duration::from_secs(3),
-            duration: Duration::from_secs(30),
-            page_timeout: Duration::from_secs(60),
-            seed: 1,
-            protocol: Protocol::Prepared,
-            isolation: None,
-            declare: false,
-            retries_max: 20,
-            results: None,
-            progress: true,
-        }
+        Bookstore { items: 1_000, browsers: 1, mix: MixName::Shopping }
     }
 }
 
-impl Options {
-    pub(crate) fn scale(&self) -> Result<Scale> {
-        Scale::new(self.items, self.browsers).map_err(|error| Error::Option(error.to_string()))
+impl Website for Bookstore {
+    type Population = Population;
+    type User = Browser;
+
+    const NAME: &'static str = "bookstore";
+    const TITLE: &'static str = "TPC-W";
+    const USERS: &'static str = "customers";
+    const COMMAND: &'static str = "tpcw";
+    const LOAD_OPTIONS: &'static str = "";
+    const MARK_TABLE: &'static str = "tpcw_bookstore";
+    const SCALE: [&'static str; 2] = ["items", "browsers"];
+    const IDS: &'static [&'static [(&'static str, &'static str)]] = &[
+        &[("c_id", "customer")],
+        &[("addr_id", "address")],
+        &[("o_id", "orders")],
+        &[("sc_id", "shopping_cart")],
+    ];
+
+    fn catalogue() -> &'static Catalogue {
+        tpcw::catalogue()
     }
 
-    /// Connections to open.
-    pub(crate) fn connection_count(&self) -> u32 {
-        self.connections.unwrap_or(self.clients.min(64)).clamp(1, self.clients.max(1))
+    fn scale(&self) -> [i64; 2] {
+        [self.items, self.browsers]
     }
 
-    pub(crate) fn begin(&self) -> Result<String> {
-        let Some(level) = &self.isolation else { return Ok("BEGIN".to_owned()) };
-        let level = level.to_uppercase();
-        match level.as_str() {
-            "SERIALIZABLE" | "REPEATABLE READ" | "READ COMMITTED" => {
-                Ok(format!("BEGIN ISOLATION LEVEL {level}"))
-            }
-            _ => Err(Error::Option(format!(
-                "there is no isolation level {level:?}: choose serializable, repeatable read or read committed"
-            ))),
-        }
+    fn of_scale(&self, [items, browsers]: [i64; 2]) -> Self {
+        Bookstore { items, browsers, ..*self }
     }
-}
 
-/// The time to the second, fit for a file's name.
-pub(crate) fn time_stamp() -> String {
-    now().to_string().replace([' ', ':'], "-").chars().take(19).collect()
+    fn population(&self, seed: u64, loaded_at: Timestamp) -> Result<Population> {
+        let scale =
+            Scale::new(self.items, self.browsers).map_err(|error| Error::Option(error.to_string()))?;
+        Ok(Population::new(scale, seed, loaded_at))
+    }
+
+    fn size(&self) -> String {
+        let customers = thousands(2_880.0 * self.browsers as f64);
+        format!("{} items, {customers} customers", thousands(self.items as f64))
+    }
+
+    fn mix(&self) -> &'static str {
+        self.mix.as_str()
+    }
+
+    fn metric(&self) -> &'static str {
+        self.mix.metric()
+    }
+
+    /// With the benchmark's four letters.
+    fn page_title(interaction: &Interaction) -> String {
+        format!("{} {}", interaction.id, interaction.name)
+    }
+
+    fn response_limit(page: InteractionId) -> Option<Duration> {
+        let interaction = tpcw::Interaction::ALL.get(usize::from(page.0))?;
+        Some(rules().response_limit(*interaction))
+    }
+
+    fn user(&self, population: &Population, seed: u64, number: u32, users: u32, highest: &[i64]) -> Browser {
+        let shop = Shop { mix: Mix::of(self.mix), scale: population.scale() };
+        let &[customer, address, order, cart] = highest else { unreachable!("as many as there are IDS") };
+        Browser::new(shop, seed, number, users, Highest { customer, address, order, cart })
+    }
+
+    fn checks(population: &Population) -> Vec<Check<Population>> {
+        tpcw::checks(population)
+    }
 }

@@ -1,15 +1,18 @@
-//! Web sites as data: what the auction site and the bulletin board have in common.
+//! Web sites as data: what the auction site and the bulletin board have in common, and some of it with the bookstore.
 //!
 //! * [`Transitions`]: which page follows which, with the way back.
 //! * [`Plan`]: what a page does with the results of its statements, read from the catalogue's data.
 //! * [`Visitor`]: an emulated user of any [`Site`], as a [`Client`](crate::Client).
 //! * [`Rows`](SiteRows): the rows of a site, table by table, for whoever loads them.
+//! * [`Check`]: a rule that must hold in the database after any run.
 
+mod check;
 mod plan;
 mod rows;
 mod transitions;
 mod visitor;
 
+pub use check::Check;
 pub use plan::{Plan, PlanError};
 pub use rows::{Line, SiteRows};
 pub use transitions::{Transitions, TransitionsError};

@@ -17,7 +17,7 @@ mod statement;
 mod transactions;
 
 pub use browser::{Browser, Highest, Shop};
-pub use checks::{Check, checks, stock_mismatches, stock_query};
+pub use checks::checks;
 pub use mix::{Interaction, Mix, MixName, UnknownMix};
 pub use population::{Population, Scale, ScaleError, Table, spell, spell_padded};
 pub use rules::{Rules, rules};

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use super::rules::rules;
 use crate::random::{self, Random, choose, push_text, uniform};
+use crate::site::SiteRows;
 use crate::value::{Date, Decimal, Timestamp};
 
 /// How large a bookstore is.
@@ -163,6 +164,16 @@ impl Order {
     fn total_cents(&self) -> i64 {
         let client = &rules().client;
         self.sub_total_cents + client.tax_cents(self.sub_total_cents) + client.shipping_cents(self.lines)
+    }
+}
+
+impl SiteRows for Population {
+    fn keys(&self, table: usize) -> RangeInclusive<i64> {
+        Population::keys(self, Table::ALL[table])
+    }
+
+    fn copy(&self, table: usize, keys: RangeInclusive<i64>, out: &mut String) -> u64 {
+        Population::copy(self, Table::ALL[table], keys, out)
     }
 }
 

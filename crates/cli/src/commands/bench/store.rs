@@ -1,6 +1,6 @@
 //! What the commands on the TPC-W bookstore have in common: where it is, and how large.
 
-use onecopy_bench::tpcw::Options;
+use onecopy_bench::tpcw::{Bookstore, Options};
 
 /// Which bookstore.
 #[derive(Debug, clap::Args)]
@@ -9,10 +9,10 @@ pub(super) struct Store {
     #[arg(long, value_name = "DSN")]
     pub(super) target: String,
     /// How many books it has: 1000, 10000, ...
-    #[arg(long, default_value_t = Options::default().items)]
+    #[arg(long, default_value_t = Bookstore::default().items)]
     pub(super) items: i64,
     /// Emulated browsers that its customers are counted for: 2,880 customers each.
-    #[arg(long, default_value_t = Options::default().browsers)]
+    #[arg(long, default_value_t = Bookstore::default().browsers)]
     pub(super) browsers: i64,
     /// The same seed gives the same bookstore and the same customers.
     #[arg(long, default_value_t = Options::default().seed)]
@@ -27,8 +27,7 @@ impl Store {
     pub(super) fn options(self) -> Options {
         Options {
             target: self.target,
-            items: self.items,
-            browsers: self.browsers,
+            site: Bookstore { items: self.items, browsers: self.browsers, ..Bookstore::default() },
             seed: self.seed,
             progress: !self.quiet,
             ..Options::default()

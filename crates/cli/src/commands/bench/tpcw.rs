@@ -3,7 +3,7 @@
 use super::store::Store;
 use crate::CommandError;
 use crate::output::print;
-use onecopy_bench::tpcw::{self, Options};
+use onecopy_bench::tpcw::{self, Bookstore, Options};
 use onecopy_workload::tpcw::MixName;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) struct Args {
     #[command(flatten)]
     store: Store,
     /// How customers walk: browsing (5 % order), shopping (20 %) or ordering (50 %).
-    #[arg(long, default_value_t = Options::default().mix)]
+    #[arg(long, default_value_t = Bookstore::default().mix)]
     mix: MixName,
     /// Emulated customers at work.
     #[arg(long, default_value_t = Options::default().clients, value_parser = clap::value_parser!(u32).range(1..))]
@@ -53,8 +53,9 @@ pub(super) struct Args {
 
 impl Args {
     pub(super) async fn run(self) -> Result<(), CommandError> {
+        let store = self.store.options();
         let options = Options {
-            mix: self.mix,
+            site: Bookstore { mix: self.mix, ..store.site },
             clients: self.clients,
             connections: self.connections,
             duration: Duration::from_secs(self.duration),
@@ -65,7 +66,7 @@ impl Args {
             isolation: self.isolation,
             retries_max: self.retries,
             results: self.out,
-            ..self.store.options()
+            ..store
         };
         tpcw::load(&options).await?;
         Ok(print(tpcw::run(&options).await?)?)
