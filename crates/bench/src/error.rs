@@ -52,6 +52,19 @@ pub enum Error {
         /// Options of the command that loads it.
         options: &'static str,
     },
+    /// Tables of the same names, without the mark of a whole site.
+    #[error(
+        "the target holds tables that a {site} needs and that may be somebody else's, or what an interrupted load left ({tables}): \
+         use another database, or have them dropped and made anew (`onecopy bench load{options} --reload`)"
+    )]
+    InTheWay {
+        /// What should be loaded.
+        site: &'static str,
+        /// The names of those that are there.
+        tables: String,
+        /// Options of the command that loads it.
+        options: &'static str,
+    },
     /// An option makes no sense.
     #[error("{0}")]
     Option(String),

@@ -35,6 +35,12 @@ async fn count(server: &Server, query: &str) -> i64 {
 async fn loading_makes_the_rows_that_the_scale_says_and_a_second_load_finds_them() {
     let server = server();
     let options = options(&server);
+    let (client, connection) = tokio_postgres::connect(&server.dsn(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("CREATE TABLE author (name text)").await.unwrap();
+    let refused = tpcw::load(&options).await.unwrap_err().to_string();
+    assert!(refused.contains("(author)") && refused.contains("--reload"), "{refused}");
+    client.batch_execute("DROP TABLE author").await.unwrap();
     assert!(matches!(tpcw::run(&options).await, Err(Error::NotLoaded { .. })));
     assert!(matches!(tpcw::check(&options).await, Err(Error::NotLoaded { .. })));
 

@@ -78,7 +78,8 @@ impl fmt::Display for LoadReport {
 /// alone.
 ///
 /// # Errors
-/// [`Error::OtherSite`] if one of another scale or seed is there and [`Options::reload`] is not set; what the database refuses.
+/// If [`Options::reload`] is not set, [`Error::OtherSite`] if one of another scale or seed is there, and [`Error::InTheWay`] if there
+/// are tables of which nobody knows what they hold; what the database refuses.
 pub async fn load<S: Website>(options: &Options<S>) -> Result<LoadReport> {
     let (site, catalogue, loaded_at) = (&options.site, S::catalogue(), now());
     let population = site.population(options.seed, loaded_at)?;
@@ -91,6 +92,12 @@ pub async fn load<S: Website>(options: &Options<S>) -> Result<LoadReport> {
             }
             let (size, seed) = (there.site.size(), there.seed);
             return Err(Error::OtherSite { site: S::NAME, size, seed, options: S::LOAD_OPTIONS });
+        }
+        None if !options.reload => {
+            let tables = existing(&client, catalogue).await?.join(", ");
+            if !tables.is_empty() {
+                return Err(Error::InTheWay { site: S::NAME, tables, options: S::LOAD_OPTIONS });
+            }
         }
         _ => {}
     }
@@ -115,6 +122,19 @@ pub async fn load<S: Website>(options: &Options<S>) -> Result<LoadReport> {
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp { micros: since.as_micros() as i64 }
+}
+
+/// The names of those tables of the catalogue that are there.
+async fn existing<'a>(client: &Client, catalogue: &'a Catalogue) -> Result<Vec<&'a str>> {
+    let mut existing = Vec::new();
+    for Table { name, .. } in &catalogue.tables {
+        // Whether it is found in the search path, without the system's catalogue: so every proxy answers.
+        match mark::rows(client, &format!("SELECT 1 FROM {name} LIMIT 0")).await {
+            Err(error) if error.sqlstate() == Some(&SqlState::UNDEFINED_TABLE) => {}
+            found => found.map(|_| existing.push(name.as_str()))?,
+        }
+    }
+    Ok(existing)
 }
 
 async fn run_all(client: &Client, statements: &[String]) -> Result<()> {
