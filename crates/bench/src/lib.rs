@@ -1,6 +1,6 @@
 //! Drives workloads against any DSN, and compares what stands in front of PostgreSQL.
 //!
-//! * [`site`]: loads a web site and lets emulated users visit it: the online bookstore ([`tpcw`]).
+//! * [`site`]: loads a web site and lets emulated users visit it: the online bookstore ([`tpcw`]) or the [`auction`] site.
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
 //! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side.
 //! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
@@ -9,6 +9,7 @@
 //!
 //! All are libraries with an options struct; the command line is somebody else's.
 
+pub mod auction;
 mod bar;
 pub mod cluster;
 pub mod compare;

@@ -45,6 +45,8 @@ impl<'a> FromSql<'a> for Cell {
             Type::INT4 => Value::Int(i64::from(i32::from_sql(column, raw)?)),
             Type::INT8 => Value::Int(i64::from_sql(column, raw)?),
             Type::NUMERIC => numeric(raw)?,
+            Type::FLOAT4 => float(f64::from(f32::from_sql(column, raw)?)),
+            Type::FLOAT8 => float(f64::from_sql(column, raw)?),
             Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::UNKNOWN => {
                 Value::Text(std::str::from_utf8(raw)?.to_owned())
             }
@@ -68,6 +70,11 @@ impl<'a> FromSql<'a> for Cell {
     fn accepts(_: &Type) -> bool {
         true
     }
+}
+
+/// The shortest decimal number that stands for this one. NaN, infinities and numbers of more than 18 digits become NULL.
+fn float(number: f64) -> Value {
+    Decimal::parse(&number.to_string()).map_or(Value::Null, Value::Decimal)
 }
 
 /// numeric in binary: number of digits, weight, sign, scale, then digits to the base of 10,000. NaN, infinities and numbers of
@@ -109,6 +116,15 @@ mod tests {
 
     fn raw(words: &[i16]) -> Vec<u8> {
         words.iter().flat_map(|word| word.to_be_bytes()).collect()
+    }
+
+    #[test]
+    fn floats_are_read_as_what_they_stand_for() {
+        let read = |number: f64| Cell::from_sql(&Type::FLOAT8, &number.to_be_bytes()).unwrap().0;
+        assert_eq!((read(5_000.0).as_int(), read(-0.1).as_cents()), (Some(5_000), Some(-10)));
+        for not in [f64::NAN, f64::INFINITY, 1e300, 1e-30] {
+            assert_eq!(read(not), Value::Null, "{not}");
+        }
     }
 
     #[test]

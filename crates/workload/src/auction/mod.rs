@@ -4,13 +4,18 @@
 //! * [`Mix`]: how visitors walk; [`Mix::Write15`] is the paper's.
 //! * [`Scale`] and [`Population`]: how large the site is, and its rows.
 //! * [`Auction`]: the site as its visitors know it; [`Memory`] answers them where there is no database.
+//! * [`checks`]: what must hold in the database after any run.
 
+mod checks;
 mod memory;
 mod population;
 
+pub use checks::checks;
 pub use memory::Memory;
 pub use population::{Population, Scale, ScaleError};
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::LazyLock;
 
 use crate::catalogue::{Catalogue, InteractionId};
@@ -129,6 +134,25 @@ impl Mix {
     /// What follows what.
     pub fn transitions(self) -> &'static Transitions {
         &TRANSITIONS[self as usize]
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// No mix has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no mix {0:?}: choose write15, default or browse_only")]
+pub struct UnknownMix(String);
+
+impl FromStr for Mix {
+    type Err = UnknownMix;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMix> {
+        Self::ALL.into_iter().find(|mix| mix.as_str() == name).ok_or_else(|| UnknownMix(name.to_owned()))
     }
 }
 

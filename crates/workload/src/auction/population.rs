@@ -132,8 +132,13 @@ impl Population {
     }
 
     /// How large the site is.
-    pub(super) fn scale(&self) -> Scale {
+    pub fn scale(&self) -> Scale {
         self.scale
+    }
+
+    /// So many of an item were on sale when the site opened.
+    pub(super) fn initial_quantity(&self, item: i64) -> i64 {
+        self.item(item).quantity
     }
 
     /// What visitors see of an item.
