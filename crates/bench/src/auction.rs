@@ -33,14 +33,6 @@ pub struct Auction {
     pub mix: Mix,
 }
 
-impl Auction {
-    /// As large as in the paper, with its mix.
-    pub fn of_the_paper() -> Auction {
-        let scale = Scale::OF_THE_PAPER;
-        Auction { items: scale.items(), users: scale.users(), mix: Mix::default() }
-    }
-}
-
 impl Default for Auction {
     /// A small one, which is loaded in seconds.
     fn default() -> Self {
@@ -77,6 +69,11 @@ impl Website for Auction {
 
     fn of_scale(&self, [items, users]: [i64; 2]) -> Self {
         Auction { items, users, ..*self }
+    }
+
+    fn of_paper_size() -> Self {
+        let scale = Scale::OF_THE_PAPER;
+        Auction { items: scale.items(), users: scale.users(), ..Auction::default() }
     }
 
     fn population(&self, seed: u64, loaded_at: Timestamp) -> Result<Population> {

@@ -1,6 +1,7 @@
 //! Drives workloads against any DSN, and compares what stands in front of PostgreSQL.
 //!
-//! * [`site`]: loads a web site and lets emulated users visit it: the online bookstore ([`tpcw`]) or the [`auction`] site.
+//! * [`site`]: loads a web site and lets emulated users visit it: the online bookstore ([`tpcw`]), the [`auction`] site or the
+//!   [`bulletin_board`].
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
 //! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side.
 //! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
@@ -11,6 +12,7 @@
 
 pub mod auction;
 mod bar;
+pub mod bulletin_board;
 pub mod cluster;
 pub mod compare;
 mod connection;

@@ -513,13 +513,14 @@ fn progress_line<S: Website>(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use onecopy_cluster::Server;
-    use onecopy_workload::{StatementId, Value};
+    use onecopy_workload::{Rows, StatementId, Value};
 
     use super::*;
     use crate::auction::Auction;
+    use crate::bulletin_board::BulletinBoard;
     use crate::site::{check, load};
     use crate::tpcw::Bookstore;
 
@@ -530,6 +531,8 @@ mod tests {
         mut user: impl Client,
         mut unused: BTreeSet<StatementId>,
     ) -> Vec<String> {
+        const LOOKUPS_MAX: u32 = 20;
+        let mut times = BTreeMap::new();
         let mut reply = Reply::Done;
         let mut pages = 0;
         while pages < 60_000 && !unused.is_empty() {
@@ -539,13 +542,21 @@ mod tests {
                     pages += 1;
                     Reply::Done
                 }
-                Action::Execute(statement, params) => {
-                    unused.remove(statement);
-                    let sql = &catalogue.statement(*statement).sql;
-                    let rows = connection.execute(*statement, params).await;
-                    Reply::Rows(rows.unwrap_or_else(|error| {
-                        panic!("{sql} {params:?}: {}", crate::error::describe(&error))
-                    }))
+                Action::Execute(id, params) => {
+                    unused.remove(id);
+                    let statement = catalogue.statement(*id);
+                    let times = times.entry(*id).or_insert(0);
+                    *times += 1;
+                    // A page may look up dozens of names, on which nothing depends.
+                    let is_lookup = !statement.each.is_empty() && statement.writes.is_empty();
+                    if is_lookup && *times > LOOKUPS_MAX {
+                        Reply::Rows(Rows::default())
+                    } else {
+                        let rows = connection.execute(*id, params).await;
+                        Reply::Rows(rows.unwrap_or_else(|error| {
+                            panic!("{} {params:?}: {}", statement.sql, crate::error::describe(&error))
+                        }))
+                    }
                 }
                 Action::Begin(_) => {
                     connection.command("BEGIN").await.unwrap();
@@ -561,7 +572,7 @@ mod tests {
         unused.into_iter().map(|statement| catalogue.statement(statement).id.clone()).collect()
     }
 
-    /// A user alone needs every statement in both protocols, but for these, which run with any numbers, and leaves the rules unbroken.
+    /// A user alone needs every statement in both protocols, but for these, which run for no row, and leaves the rules unbroken.
     async fn expect_every_statement_to_run<S: Website + Default>(site: S, never: &[&str]) {
         let catalogue = S::catalogue();
         let never: Vec<StatementId> = never.iter().map(|id| catalogue.statement_id(id).unwrap()).collect();
@@ -580,7 +591,7 @@ mod tests {
             let unused = walk(&mut connection, catalogue, user, needed.clone()).await;
             assert_eq!(unused, [""; 0], "{protocol}");
             for id in &never {
-                let params = vec![Value::Int(1); catalogue.statement(*id).parameter_count()];
+                let params = vec![Value::Int(0); catalogue.statement(*id).parameter_count()];
                 connection.execute(*id, &params).await.unwrap();
             }
         }
@@ -599,5 +610,14 @@ mod tests {
         // Nobody is led to an item that was sold.
         let never = ["view_item.olditem"];
         expect_every_statement_to_run(Auction { items: 60, users: 40, ..Auction::default() }, &never).await;
+    }
+
+    #[tokio::test]
+    async fn every_statement_of_the_bulletin_board_runs_in_both_protocols_and_leaves_the_rules_unbroken() {
+        // One day is old, so moderators hardly ever find a comment of it.
+        let site = BulletinBoard { days: 31, users: 40, ..BulletinBoard::default() };
+        let never = ["oldcomment", "oldrate", "oldshow"].map(|name| format!("store_moderation.{name}"));
+        let never: Vec<&str> = never.iter().map(String::as_str).chain(["moderate_comment.oldget"]).collect();
+        expect_every_statement_to_run(site, &never).await;
     }
 }

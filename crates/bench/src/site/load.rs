@@ -102,8 +102,7 @@ pub async fn load<S: Website>(options: &Options<S>) -> Result<LoadReport> {
         _ => {}
     }
     let begin = Instant::now();
-    run_all(&client, &[format!("DROP TABLE IF EXISTS {}", S::MARK_TABLE)]).await?;
-    run_all(&client, &catalogue.drop_tables()).await?;
+    remove::<S>(&client).await?;
     run_all(&client, &catalogue.create_tables()).await?;
     let filled = fill(&target, population, options).await?;
     finish(&client, options).await?;
@@ -124,17 +123,36 @@ pub(crate) fn now() -> Timestamp {
     Timestamp { micros: since.as_micros() as i64 }
 }
 
+/// Drops the site, and another one that is there and has tables of the same names: they refer to each other.
+async fn remove<S: Website>(client: &Client) -> Result<()> {
+    for (mark, other) in super::all() {
+        let is_ours = mark == S::MARK_TABLE;
+        let shares = other.tables.iter().any(|table| S::catalogue().table_index(&table.name).is_some());
+        if is_ours || shares && is_there(client, mark).await? {
+            run_all(client, &[format!("DROP TABLE IF EXISTS {mark}")]).await?;
+            run_all(client, &other.drop_tables()).await?;
+        }
+    }
+    Ok(())
+}
+
 /// The names of those tables of the catalogue that are there.
 async fn existing<'a>(client: &Client, catalogue: &'a Catalogue) -> Result<Vec<&'a str>> {
     let mut existing = Vec::new();
     for Table { name, .. } in &catalogue.tables {
-        // Whether it is found in the search path, without the system's catalogue: so every proxy answers.
-        match mark::rows(client, &format!("SELECT 1 FROM {name} LIMIT 0")).await {
-            Err(error) if error.sqlstate() == Some(&SqlState::UNDEFINED_TABLE) => {}
-            found => found.map(|_| existing.push(name.as_str()))?,
+        if is_there(client, name).await? {
+            existing.push(name.as_str());
         }
     }
     Ok(existing)
+}
+
+/// Whether a table is found in the search path. Without the system's catalogue, so that every proxy answers.
+async fn is_there(client: &Client, table: &str) -> Result<bool> {
+    match mark::rows(client, &format!("SELECT 1 FROM {table} LIMIT 0")).await {
+        Err(error) if error.sqlstate() == Some(&SqlState::UNDEFINED_TABLE) => Ok(false),
+        found => found.map(|_| true),
+    }
 }
 
 async fn run_all(client: &Client, statements: &[String]) -> Result<()> {
@@ -166,6 +184,7 @@ type Batch = (usize, RangeInclusive<i64>);
 
 /// What all loading connections share.
 struct Work<P> {
+    target: Target,
     catalogue: &'static Catalogue,
     population: P,
     batches: Mutex<VecDeque<Batch>>,
@@ -189,6 +208,7 @@ async fn fill<S: Website>(
     let tables = catalogue.tables.iter().map(|table| (table.name.clone(), 0)).collect();
     let keys: i64 = batches.iter().map(|(_, keys)| keys.end() - keys.start() + 1).sum();
     let work = Arc::new(Work {
+        target: target.clone(),
         catalogue,
         population,
         batches: Mutex::new(batches),
@@ -199,7 +219,7 @@ async fn fill<S: Website>(
     for _ in 0..LOAD_CONNECTIONS_MAX.min(options.connections.unwrap_or(u32::MAX)).max(1) {
         let client = target.connect().await?;
         let work = work.clone();
-        workers.spawn(async move { work.fill_from(&client).await });
+        workers.spawn(async move { work.fill_from(client).await });
     }
     while let Some(ended) = workers.join_next().await {
         ended.map_err(|error| Error::Option(format!("a loading task ended: {error}")))??;
@@ -224,7 +244,7 @@ fn batches(catalogue: &Catalogue, population: &impl SiteRows) -> VecDeque<Batch>
 }
 
 impl<P: SiteRows> Work<P> {
-    async fn fill_from(&self, client: &Client) -> Result<()> {
+    async fn fill_from(&self, mut client: Client) -> Result<()> {
         let mut text = String::new();
         loop {
             let batch = self.batches.lock().expect("no loader panics with the lock").pop_front();
@@ -234,7 +254,7 @@ impl<P: SiteRows> Work<P> {
             for key in keys {
                 rows += self.population.copy(place, key..=key, &mut text);
                 if key == last || text.len() >= COPY_BYTES {
-                    self.send(client, &self.catalogue.tables[place], &text).await?;
+                    self.send(&mut client, &self.catalogue.tables[place], &text).await?;
                     text.clear();
                 }
                 self.bar.inc(1);
@@ -243,13 +263,17 @@ impl<P: SiteRows> Work<P> {
         }
     }
 
-    async fn send(&self, client: &Client, table: &Table, text: &str) -> Result<()> {
+    async fn send(&self, client: &mut Client, table: &Table, text: &str) -> Result<()> {
         let by_insert = self.done.lock().expect("no loader panics with the lock").by_insert;
-        if !text.is_empty() && (by_insert || !copy(client, table, text).await?) {
-            insert(client, table, text).await?;
-            self.done.lock().expect("no loader panics with the lock").by_insert = true;
+        if text.is_empty() || !by_insert && copy(client, table, text).await? {
+            return Ok(());
         }
-        Ok(())
+        if !by_insert {
+            self.done.lock().expect("no loader panics with the lock").by_insert = true;
+            // The driver ends a COPY that never began, and would take the answer to that for the next statement's.
+            *client = self.target.connect().await?;
+        }
+        insert(client, table, text).await
     }
 }
 

@@ -16,7 +16,10 @@ use onecopy_workload::client::Client;
 use onecopy_workload::site::{Check, SiteRows};
 use onecopy_workload::{Catalogue, InteractionId, Timestamp};
 
+use crate::auction::Auction;
+use crate::bulletin_board::BulletinBoard;
 pub use crate::connection::Protocol;
+use crate::tpcw::Bookstore;
 use crate::{Error, Result};
 pub use check::{CheckReport, Checked, check};
 pub(crate) use crowd::Crowd;
@@ -62,6 +65,9 @@ pub trait Website: Clone + Send + Sync + 'static {
     #[must_use]
     fn of_scale(&self, scale: [i64; 2]) -> Self;
 
+    /// As large as in the papers.
+    fn of_paper_size() -> Self;
+
     /// The rows of one of this size and seed.
     ///
     /// # Errors
@@ -101,6 +107,14 @@ pub trait Website: Clone + Send + Sync + 'static {
 
     /// What must hold after any run.
     fn checks(population: &Self::Population) -> Vec<Check<Self::Population>>;
+}
+
+/// The marks and tables of all sites, some of which have the same names.
+fn all() -> [(&'static str, &'static Catalogue); 3] {
+    fn of<S: Website>() -> (&'static str, &'static Catalogue) {
+        (S::MARK_TABLE, S::catalogue())
+    }
+    [of::<Bookstore>(), of::<Auction>(), of::<BulletinBoard>()]
 }
 
 /// What to load and what to run.

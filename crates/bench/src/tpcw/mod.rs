@@ -77,6 +77,10 @@ impl Website for Bookstore {
         Bookstore { items, browsers, ..*self }
     }
 
+    fn of_paper_size() -> Self {
+        Bookstore { items: 100_000, browsers: 1_000, ..Bookstore::default() }
+    }
+
     fn population(&self, seed: u64, loaded_at: Timestamp) -> Result<Population> {
         let scale =
             Scale::new(self.items, self.browsers).map_err(|error| Error::Option(error.to_string()))?;

@@ -5,13 +5,18 @@
 //! * [`Mix`]: how visitors walk.
 //! * [`Scale`] and [`Population`]: how large the board is, and its rows.
 //! * [`BulletinBoard`]: the board as its visitors know it; [`Memory`] answers them where there is no database.
+//! * [`checks`]: what must hold in the database after any run.
 
+mod checks;
 mod memory;
 mod population;
 
+pub use checks::checks;
 pub use memory::Memory;
 pub use population::{Population, Scale, ScaleError};
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::LazyLock;
 
 use crate::catalogue::{Catalogue, InteractionId};
@@ -102,6 +107,25 @@ impl Mix {
             Mix::Default => "default",
             Mix::BrowseOnly => "browse_only",
         }
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// No mix has this name.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no mix {0:?}: choose default or browse_only")]
+pub struct UnknownMix(String);
+
+impl FromStr for Mix {
+    type Err = UnknownMix;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMix> {
+        Self::ALL.into_iter().find(|mix| mix.as_str() == name).ok_or_else(|| UnknownMix(name.to_owned()))
     }
 }
 

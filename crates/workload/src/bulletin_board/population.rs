@@ -171,7 +171,7 @@ impl Population {
     }
 
     /// How large the board is.
-    pub(super) fn scale(&self) -> Scale {
+    pub fn scale(&self) -> Scale {
         self.scale
     }
 
