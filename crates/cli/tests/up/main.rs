@@ -29,6 +29,7 @@ mod savepoints;
 mod scheduled;
 mod set_config;
 mod settings;
+mod sites;
 mod three;
 mod verified;
 mod waiting;

@@ -15,7 +15,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 
 /// A cluster served by a protocol.
-struct Scheduled {
+pub(super) struct Scheduled {
     // It stops before its folder goes.
     up: Up,
     dir: TempDir,
@@ -23,7 +23,7 @@ struct Scheduled {
 }
 
 impl Scheduled {
-    fn start(protocol: &str, replicas: u32) -> Scheduled {
+    pub(super) fn start(protocol: &str, replicas: u32) -> Scheduled {
         let dir = folder();
         let up = serve(dir.path(), protocol, replicas);
         let file = ClusterFile::read(dir.path()).unwrap();
@@ -38,8 +38,13 @@ impl Scheduled {
         self.file = ClusterFile::read(self.dir.path()).unwrap();
     }
 
+    /// Where clients connect.
+    pub(super) fn dsn(&self) -> &str {
+        &self.file.client.dsn
+    }
+
     async fn client(&self) -> Client {
-        connect(&self.file.client.dsn).await
+        connect(self.dsn()).await
     }
 
     fn counter(&self, name: &str) -> u64 {
@@ -47,7 +52,7 @@ impl Scheduled {
         status["status"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {status}"))
     }
 
-    fn assert_identical(&self) {
+    pub(super) fn assert_identical(&self) {
         let verified = json(self.dir.path(), &["verify"]);
         assert_eq!(verified["identical"], true, "{verified}");
     }

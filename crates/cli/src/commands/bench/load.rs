@@ -1,25 +1,78 @@
 //! `onecopy bench load`.
 
-use super::store::Store;
+use super::site::Place;
 use crate::CommandError;
 use crate::output::print;
-use onecopy_bench::tpcw::{self, Options};
+use onecopy_bench::auction::Auction;
+use onecopy_bench::bulletin_board::BulletinBoard;
+use onecopy_bench::site::{self, Options, Website};
+use onecopy_bench::tpcw::Bookstore;
 
-/// Fill a database with the TPC-W bookstore.
+/// Fill a database with a site: the TPC-W bookstore, the auction site or the bulletin board.
 ///
-/// A bookstore of the same size and seed that is there is left alone.
+/// One of the same size and seed that is there is left alone.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    #[command(flatten)]
-    store: Store,
-    /// Replace a bookstore of another size or seed.
+    /// Which site.
+    #[arg(long, value_enum, default_value = "bookstore")]
+    site: Kind,
+    /// How many books it has, or items on sale [default: 1000]
+    #[arg(long)]
+    items: Option<i64>,
+    /// Emulated browsers that the bookstore's customers are counted for: 2,880 customers each [default: 1]
+    #[arg(long)]
+    browsers: Option<i64>,
+    /// How many users the auction site or the bulletin board has [default: 10000]
+    #[arg(long)]
+    users: Option<i64>,
+    /// Of how many days the bulletin board has stories [default: 45]
+    #[arg(long)]
+    days: Option<i64>,
+    /// As large as in the papers: see the commands that run the sites; 100,000 books and 1,000 emulated browsers.
+    #[arg(long, conflicts_with_all = ["items", "browsers", "users", "days"])]
+    paper_size: bool,
+    /// Replace a site of another size or seed, and whatever tables have its tables' names.
     #[arg(long)]
     reload: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Kind {
+    Bookstore,
+    Auction,
+    BulletinBoard,
 }
 
 impl Args {
     pub(super) async fn run(self) -> Result<(), CommandError> {
-        let options = Options { reload: self.reload, ..self.store.options() };
-        Ok(print(tpcw::load(&options).await?)?)
+        match self.site {
+            Kind::Bookstore => self.load::<Bookstore>().await,
+            Kind::Auction => self.load::<Auction>().await,
+            Kind::BulletinBoard => self.load::<BulletinBoard>().await,
+        }
+    }
+
+    async fn load<S: Website + Default>(self) -> Result<(), CommandError> {
+        let site = self.sized(if self.paper_size { S::of_paper_size() } else { S::default() })?;
+        let options = Options { reload: self.reload, ..self.place.options(site) };
+        Ok(print(site::load(&options).await?)?)
+    }
+
+    /// The site with the size that was given, as far as it was.
+    fn sized<S: Website>(&self, site: S) -> Result<S, CommandError> {
+        let [first, second] = S::SCALE;
+        let given =
+            [("items", self.items), ("browsers", self.browsers), ("users", self.users), ("days", self.days)];
+        let mut scale = site.scale();
+        for (name, value) in given {
+            let Some(value) = value else { continue };
+            let place = S::SCALE.iter().position(|own| *own == name).ok_or_else(|| {
+                format!("the {} has no --{name}: say by --{first} and --{second} how large it is", S::NAME)
+            })?;
+            scale[place] = value;
+        }
+        Ok(site.of_scale(scale))
     }
 }

@@ -1,11 +1,13 @@
 //! `onecopy bench`: workloads against any PostgreSQL address.
 
+mod auction;
+mod bulletin_board;
 mod check;
 mod cluster;
 mod compare;
 mod load;
 mod progress;
-mod store;
+mod site;
 mod tpcw;
 
 use crate::CommandError;
@@ -21,6 +23,8 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Tpcw(tpcw::Args),
+    Auction(auction::Args),
+    BulletinBoard(bulletin_board::Args),
     Load(load::Args),
     Check(check::Args),
     Compare(compare::Args),
@@ -38,6 +42,8 @@ impl Args {
         runtime.block_on(async {
             match self.command {
                 Command::Tpcw(args) => args.run().await,
+                Command::Auction(args) => args.run().await,
+                Command::BulletinBoard(args) => args.run().await,
                 Command::Load(args) => args.run().await,
                 Command::Check(args) => args.run().await,
                 Command::Compare(args) => args.run().await,
