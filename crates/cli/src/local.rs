@@ -7,7 +7,9 @@
 //! ```
 
 use crate::CommandError;
-use crate::config::{Auth, AuthMethod, Config, Database, Loaded, Log, Login, Protocol, Replica, Secrets};
+use crate::config::{
+    Auth, AuthMethod, Config, Database, Durability, Loaded, Log, Login, Protocol, Replica, Secrets,
+};
 use crate::settings::Secret;
 use onecopy_cluster::{Cluster, ClusterFile, Options, Server, Stop};
 use std::env;
@@ -35,6 +37,8 @@ pub struct LocalOptions {
     pub port: u16,
     /// The protocol that orders transactions.
     pub protocol: Protocol,
+    /// When a commit counts as durable.
+    pub durability: Durability,
     /// The folder of PostgreSQL's programs; `None` takes the newest found.
     pub pg_bin: Option<PathBuf>,
 }
@@ -215,7 +219,7 @@ fn configuration(cluster: &Cluster, options: &LocalOptions) -> Loaded {
     config.listen.port = options.port;
     // The servers let in everybody of this machine as well.
     config.auth = Auth { method: AuthMethod::Trust };
-    config.log = Log { dir: cluster.dir().join("log"), ..Log::default() };
+    config.log = Log { dir: cluster.dir().join("log"), durability: options.durability, ..Log::default() };
     let first = cluster.server(0);
     let password = first.password().map(|password| Secret(password.to_owned()));
     let replica_login = Login { user: first.superuser().to_owned(), password };

@@ -1,7 +1,7 @@
 //! `onecopy demo`.
 
 use crate::CommandError;
-use crate::config::{Level, Messages, Protocol};
+use crate::config::{Durability, Level, Messages, Protocol};
 use crate::console::{Compared, Console};
 use crate::demo_report::{Copies, DemoReport};
 use crate::local::{DATABASE, LocalCluster, LocalOptions, default_dir};
@@ -65,6 +65,7 @@ impl Args {
             replicas: REPLICAS,
             port: self.port,
             protocol: Protocol::Onecopy,
+            durability: Durability::Disk,
             pg_bin: self.pg_bin.clone(),
         })?;
         let serving = Background::start(runtime_settings(local.loaded()))?;

@@ -1,7 +1,7 @@
 //! `onecopy up`.
 
 use crate::CommandError;
-use crate::config::{Messages, Protocol};
+use crate::config::{Durability, Messages, Protocol};
 use crate::local::{DATABASE, LocalCluster, LocalOptions, default_dir};
 use crate::messages;
 use crate::output::print;
@@ -29,6 +29,9 @@ pub struct Args {
     /// The protocol that orders transactions.
     #[arg(long, value_enum, default_value_t = Protocol::Onecopy)]
     protocol: Protocol,
+    /// When a commit counts as durable.
+    #[arg(long, value_enum, default_value_t = Durability::Disk)]
+    durability: Durability,
     /// The folder of PostgreSQL's programs [default: those of the newest version found]
     #[arg(long, value_name = "DIR")]
     pg_bin: Option<PathBuf>,
@@ -49,6 +52,7 @@ impl Args {
             replicas: usize::from(self.replicas),
             port: self.port,
             protocol: self.protocol,
+            durability: self.durability,
             pg_bin: self.pg_bin,
         })?;
         let settings = Settings { annul: self.annul, ..runtime_settings(local.loaded()) };

@@ -4,7 +4,7 @@ use super::clients::{connect, rows};
 use super::folder;
 use onecopy_bench::torture;
 use onecopy_bench::torture::bad_input::{Held, Options, run_with};
-use onecopy_cli::config::Protocol;
+use onecopy_cli::config::{Durability, Protocol};
 use onecopy_cli::local::{LocalCluster, LocalOptions};
 use onecopy_cli::runtime_settings::runtime_settings;
 use onecopy_cli::serving::{Background, tcp_port};
@@ -35,6 +35,7 @@ fn bad_clients_are_refused_and_leave_nothing_behind() {
         replicas: 2,
         port: 0,
         protocol: Protocol::Onecopy,
+        durability: Durability::Disk,
         pg_bin: None,
     };
     let local = LocalCluster::start(&options).unwrap();

@@ -11,6 +11,7 @@ mod conditions;
 mod copies;
 mod cursors;
 mod deferred;
+mod durability;
 mod failures;
 mod fetched;
 mod foreign_keys;
