@@ -3,7 +3,8 @@
 //! * [`site`]: loads a web site and lets emulated users visit it: the online bookstore ([`tpcw`]), the [`auction`] site or the
 //!   [`bulletin_board`].
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
-//! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side.
+//! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side;
+//!   and what it costs there that decisions are durable.
 //! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
 //! * [`torture`]: many small transactions on few rows, checked for strict serializability; bad clients; and a direct
 //!   comparison of replicas.

@@ -143,7 +143,7 @@ pub(super) async fn cell(
     Ok(Cell { system, size, mix: mix.to_string(), stages, simulated: None })
 }
 
-async fn stage(
+pub(super) async fn stage(
     bench: &Bench<'_>,
     running: &Running,
     crowd: &mut Crowd<'_, Bookstore>,

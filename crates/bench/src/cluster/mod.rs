@@ -16,6 +16,7 @@
 //! ```
 
 mod apply;
+pub mod durability;
 mod load;
 mod measure;
 mod report;
@@ -36,6 +37,7 @@ use crate::cpu_groups::Hierarchy;
 use crate::programs::{find_program, work_folder};
 use crate::tpcw::{self, Calibrate, Calibration};
 use crate::{Error, Result};
+use durability::Durability;
 pub use measure::{Cell, Stage};
 pub use report::{ClusterReport, Ratio, WITHIN};
 use servers::{Running, Template};
@@ -168,13 +170,13 @@ impl FromStr for System {
     }
 }
 
-/// What came of it.
+/// What came of it: a report.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum Outcome<R = ClusterReport> {
     /// Nothing was measured, since servers cannot be capped here: why.
     Skipped(String),
     /// What was measured.
-    Measured(Box<ClusterReport>),
+    Measured(Box<R>),
 }
 
 /// Measures every cell, then simulates it.
@@ -188,7 +190,7 @@ pub async fn run(options: &Options) -> Result<Outcome> {
         Ok(hierarchy) => hierarchy,
         Err(why) => return Ok(Outcome::Skipped(why.to_string())),
     };
-    let results = options.results.as_deref().map(report::new_folder).transpose()?;
+    let results = options.results.as_deref().map(|dir| report::new_folder(dir, "cluster")).transpose()?;
     let folder = work_folder("onecopy-cluster-", options.dir.as_deref())?;
     let cells = options.systems.len() * options.sizes.len() * options.mixes.len();
     let bench = Bench { options, hierarchy, folder: folder.path(), bar: Bar::new(cells, options.progress) };

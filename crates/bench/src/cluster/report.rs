@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{Cell, Options, Simulated, System};
+use super::{Cell, Options, Simulated, Stage, System};
 use crate::site;
 use crate::table::{Table, millis, thousands};
 use crate::tpcw::{self, Calibration};
@@ -247,7 +247,7 @@ impl ClusterReport {
     fn remarks(&self) -> Vec<String> {
         let mut remarks = self.failures.clone();
         let peaks: Vec<_> = self.cells.iter().filter_map(|cell| Some((cell, cell.peak()?))).collect();
-        let busy = peaks.iter().filter(|(_, peak)| peak.machine_busy > MACHINE_BUSY_MAX).count();
+        let busy = overloaded(peaks.iter().map(|(_, peak)| *peak));
         if busy > 0 {
             remarks.push(format!(
                 "in {busy} of {} cells the machine had no time left, so what was measured there is too little",
@@ -327,8 +327,14 @@ fn paper(over: System, under: System, mix: &str, size: u32) -> Option<f64> {
     }
 }
 
-pub(super) fn new_folder(results: &Path) -> Result<PathBuf> {
-    let folder = results.join(format!("cluster-{}", site::time_stamp()));
+/// How many of them had a machine that was too small or had other work.
+pub(super) fn overloaded<'a>(stages: impl Iterator<Item = &'a Stage>) -> usize {
+    stages.filter(|stage| stage.machine_busy > MACHINE_BUSY_MAX).count()
+}
+
+/// A new folder for the results of a run, named after what was run and when.
+pub(super) fn new_folder(results: &Path, what: &str) -> Result<PathBuf> {
+    let folder = results.join(format!("{what}-{}", site::time_stamp()));
     fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
     Ok(folder)
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use onecopy_cluster::{Cluster, Server, Stop};
 
-use super::{Bench, Options, System};
+use super::{Bench, Durability, Options, System};
 use crate::cpu::{Group, Meter};
 use crate::cpu_groups::CpuGroup;
 use crate::programs::{self, Program, find_program, write};
@@ -67,7 +67,7 @@ impl Template {
     }
 }
 
-/// A cluster that runs, with the bookstore in it. Dropping it stops it and removes its servers.
+/// A cluster with the bookstore in it. Dropping it stops what runs of it and removes its servers.
 pub(super) struct Running {
     pub(super) system: System,
     pub(super) size: u32,
@@ -90,9 +90,22 @@ impl Running {
         cap: Option<f64>,
         template: &Template,
     ) -> Result<Running> {
+        let mut running = Running::prepare(bench, system, size, template)?;
+        running.launch(bench, Durability::Disk).await?;
+        running.cap(cap)?;
+        Ok(running)
+    }
+
+    /// Copies the template for a system, of which nothing runs yet.
+    pub(super) fn prepare(
+        bench: &Bench<'_>,
+        system: System,
+        size: u32,
+        template: &Template,
+    ) -> Result<Running> {
         let dir = bench.folder.join(system.id());
         template.copy(&dir, size)?;
-        let mut running = Running {
+        Ok(Running {
             system,
             size,
             dsn: String::new(),
@@ -100,36 +113,50 @@ impl Running {
             cluster: None,
             pids: Vec::new(),
             groups: Vec::new(),
-            dir: dir.clone(),
-        };
+            dir,
+        })
+    }
+
+    /// Stops what runs, and starts it on the same servers with their contents, at full speed. Pgpool-II has no decisions to keep.
+    pub(super) async fn launch(&mut self, bench: &Bench<'_>, durability: Durability) -> Result<()> {
+        self.stop();
+        let (system, size) = (self.system, self.size);
         match system {
             System::Pgpool => {
                 let program = find_program("pgpool", bench.options.pgpool.as_deref())?;
                 let settings = onecopy_cluster::Options::default().with("max_connections", "200");
-                let mut cluster = Cluster::create(&dir, size as usize, &settings)?;
+                let mut cluster = Cluster::create(&self.dir, size as usize, &settings)?;
                 cluster.start()?;
-                running.pids = cluster.servers().iter().filter_map(Server::pid).collect();
-                let cluster = running.cluster.insert(cluster);
+                self.pids = cluster.servers().iter().filter_map(Server::pid).collect();
+                let cluster = self.cluster.insert(cluster);
                 // Some more than there are customers' connections: who goes and who comes may meet.
                 let (program, dsn) = programs::pgpool(&program, cluster, 2 * connections(size) + 8).await?;
-                (running.program, running.dsn) = (Some(program), dsn);
+                (self.program, self.dsn) = (Some(program), dsn);
             }
             _ => {
                 let log = bench.folder.join(format!("{system}.log"));
-                let protocol = ["--protocol", system.id()];
+                let how = ["--protocol", system.id(), "--durability", durability.id()];
                 let (program, file) =
-                    programs::onecopy_up(&bench.options.onecopy, &dir, size, &protocol, &log).await?;
-                running.pids = file.replicas.iter().map(|replica| replica.pid).collect();
-                (running.program, running.dsn) = (Some(program), file.client.dsn);
+                    programs::onecopy_up(&bench.options.onecopy, &self.dir, size, &how, &log).await?;
+                self.pids = file.replicas.iter().map(|replica| replica.pid).collect();
+                (self.program, self.dsn) = (Some(program), file.client.dsn);
             }
         }
-        for (number, pid) in running.pids.iter().enumerate() {
+        for (number, pid) in self.pids.iter().enumerate() {
             let name = format!("{system}-{}", number + 1);
-            let group = CpuGroup::create(&bench.hierarchy, &name, cap)
+            let group = CpuGroup::create(&bench.hierarchy, &name, None)
                 .and_then(|group| group.add_tree(*pid).map(|()| group));
-            running.groups.push(group.map_err(|error| Error::Option(error.to_string()))?);
+            self.groups.push(group.map_err(|error| Error::Option(error.to_string()))?);
         }
-        Ok(running)
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        // Servers that may do little take long to stop.
+        let _ = self.cap(None);
+        self.program = None;
+        self.cluster = None;
+        self.groups.clear();
     }
 
     /// Holds the servers to the cap, or lets them go at full speed.
@@ -159,11 +186,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Servers that may do little take long to stop.
-        let _ = self.cap(None);
-        self.program = None;
-        self.cluster = None;
-        self.groups.clear();
+        self.stop();
         // What is left takes room, and goes with the folder in the end.
         let _ = fs::remove_dir_all(&self.dir);
     }

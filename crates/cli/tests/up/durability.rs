@@ -3,6 +3,8 @@
 use super::clients::{block_on, connect, json, rows};
 use super::{Up, folder};
 use onecopy_cluster::ClusterFile;
+use std::fs;
+use std::process::Command;
 
 #[test]
 fn what_was_committed_under_one_durability_is_there_under_the_other() {
@@ -22,4 +24,37 @@ fn what_was_committed_under_one_durability_is_there_under_the_other() {
         up.signal("-TERM");
         assert!(up.process.wait().unwrap().success());
     }
+}
+
+/// Where control groups are missing, the benchmark itself skips, and the test says so.
+#[test]
+fn what_durability_costs_is_measured_with_both_in_each_round() {
+    let results = folder();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    command.args(["bench", "durability", "--systems", "onecopy", "--mixes", "ordering", "--servers", "1"]);
+    command.args([
+        "--cap",
+        "0.5",
+        "--clients",
+        "2",
+        "--rounds",
+        "1",
+        "--duration",
+        "2",
+        "--ramp",
+        "1",
+        "--quiet",
+    ]);
+    let output = command.arg("--out").arg(results.path()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    if said.starts_with("skipped: ") {
+        return eprintln!("not tested: {said}");
+    }
+    let run = fs::read_dir(results.path()).unwrap().next().unwrap().unwrap().path();
+    let csv = fs::read_to_string(run.join("turns.csv")).unwrap();
+    let turns: Vec<&str> = csv.lines().skip(1).collect();
+    assert!(turns[0].starts_with("onecopy,ordering,0,memory,2,"), "{csv}");
+    assert!(turns[1].starts_with("onecopy,ordering,0,disk,2,"), "{csv}");
+    assert!(said.contains("onecopy, ordering"), "{said}");
 }

@@ -89,10 +89,15 @@ impl Args {
         };
         match cluster::run(&options).await? {
             Outcome::Measured(report) => Ok(print(report)?),
-            Outcome::Skipped(why) => Ok(print(format!(
-                "skipped: servers cannot be held to a part of a processor here, and without that the machine would be \
-                 measured instead of the cluster: {why}"
-            ))?),
+            Outcome::Skipped(why) => Ok(print(skipped(&why))?),
         }
     }
+}
+
+/// What is said where there are no control groups.
+pub(super) fn skipped(why: &str) -> String {
+    format!(
+        "skipped: servers cannot be held to a part of a processor here, and without that the machine would be measured \
+         instead of the cluster: {why}"
+    )
 }

@@ -5,6 +5,7 @@ mod bulletin_board;
 mod check;
 mod cluster;
 mod compare;
+mod durability;
 mod load;
 mod progress;
 mod site;
@@ -29,6 +30,7 @@ enum Command {
     Check(check::Args),
     Compare(compare::Args),
     Cluster(cluster::Args),
+    Durability(durability::Args),
     Progress(progress::Args),
 }
 
@@ -48,6 +50,7 @@ impl Args {
                 Command::Check(args) => args.run().await,
                 Command::Compare(args) => args.run().await,
                 Command::Cluster(args) => args.run().await,
+                Command::Durability(args) => args.run().await,
                 Command::Progress(args) => args.run().await,
             }
         })
