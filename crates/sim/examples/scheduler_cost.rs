@@ -6,6 +6,7 @@
 //!
 //! - transactions, and how many of them were open in the end;
 //! - events of the scheduler for each transaction, and the CPU time and instructions that handling those takes;
+//! - messages for each transaction, as the laboratory counts them, and the CPU time for each of these;
 //! - transactions that one core could schedule in a second;
 //! - the same instructions for the sequencer and the proxies together, where a protocol has them on other machines;
 //! - memory of the core in the end.
@@ -25,7 +26,7 @@ use onecopy_core::protocol::{
     Engine, Guarantee, Position, Protocol, Statements, Status, Writes, apart_by_name,
 };
 use onecopy_core::{Csn, Event, Instant, Place};
-use onecopy_sim::perf::{Bookstore, Items, Profile, SECOND_NS, Setup, Users, run};
+use onecopy_sim::perf::{Bookstore, Items, Messages, Profile, SECOND_NS, Setup, Users, run};
 use onecopy_workload::tpcw::{MixName, Scale};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -49,7 +50,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!(
         "{mix}; a transaction at the scheduler, and at the sequencer and the proxies (elsewhere)\n\
-         protocol         replicas   users     open     done  events  CPU us  instructions      a second  elsewhere     state"
+         protocol         replicas   users     open     done  events  CPU us  instructions      a second  elsewhere     state \
+         messages  ns each"
     );
     for protocol in protocols.split(',') {
         for replicas in numbers(&replicas)? {
@@ -93,7 +95,10 @@ impl Case {
         if let Some(fault) = outcome.faults.first() {
             return Err(fault.to_string().into());
         }
-        let cost = *cost.lock().map_err(|_| "a run panicked")?;
+        let mut cost = *cost.lock().map_err(|_| "a run panicked")?;
+        // There is no warm-up, so what was measured is the whole run.
+        let Messages { users, from_scheduler, to_scheduler } = outcome.measured.messages;
+        cost.messages = users + from_scheduler + to_scheduler;
         Ok(cost)
     }
 
@@ -141,6 +146,8 @@ struct Cost {
     events: u64,
     /// Time that it was busy with them, in nanoseconds.
     busy_ns: u64,
+    /// Messages to and from the scheduler.
+    messages: u64,
     /// Memory of the core in the end, at all places.
     state_bytes: u64,
 }
@@ -259,7 +266,7 @@ impl fmt::Display for Line {
         let [here, elsewhere] = instructions.unwrap_or(["-".to_owned(), "-".to_owned()]);
         write!(
             f,
-            "{:<16} {:>8} {:>7} {:>8} {:>8} {:>7.1} {:>7.2} {:>13} {:>13.0} {:>10} {:>6} KiB",
+            "{:<16} {:>8} {:>7} {:>8} {:>8} {:>7.1} {:>7.2} {:>13} {:>13.0} {:>10} {:>6} KiB {:>7.1} {:>8.0}",
             case.protocol,
             case.replicas,
             case.users * u32::from(case.replicas),
@@ -270,7 +277,9 @@ impl fmt::Display for Line {
             here,
             1e6 / cpu_us,
             elsewhere,
-            cost.state_bytes / 1024
+            cost.state_bytes / 1024,
+            each(cost.messages),
+            cost.busy_ns as f64 / cost.messages.max(1) as f64
         )
     }
 }
