@@ -227,7 +227,8 @@ async fn measure_all(bench: &Bench<'_>, options: &Options, report: &mut Durabili
     Ok(())
 }
 
-/// Serves the cluster anew, since durability is settled at the start, and measures.
+/// Serves the cluster anew, since durability is settled at the start, and measures. The customers of the warm-up stay, so that no
+/// capped server has to learn the statements of new sessions while it is measured.
 async fn turn(
     bench: &Bench<'_>,
     running: &mut Running,
@@ -235,10 +236,12 @@ async fn turn(
     durability: Durability,
 ) -> Result<Stage> {
     running.launch(bench, durability).await?;
-    measure::warm_up(bench, running, mix).await?;
     let clients = bench.options.users.unwrap_or_default();
     let options = measure::customers(bench, running, mix, clients);
     let mut crowd = Crowd::open(&options).await?;
+    crowd.come(clients, Duration::ZERO);
+    tokio::time::sleep(measure::WARM_UP).await;
+    running.cap(Some(bench.options.cap))?;
     let stage = measure::stage(bench, running, &mut crowd, clients).await?;
     crowd.leave(measure::LEAVE_MAX).await;
     if stage.completed == 0 {

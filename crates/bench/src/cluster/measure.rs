@@ -20,7 +20,7 @@ const FIRST: f64 = 1.3;
 /// What counts as risen.
 const RISE_MIN: f64 = 1.02;
 /// How long servers run at full speed before they are capped.
-const WARM_UP: Duration = Duration::from_secs(4);
+pub(super) const WARM_UP: Duration = Duration::from_secs(4);
 /// How long customers may take to go.
 pub(super) const LEAVE_MAX: Duration = Duration::from_secs(15);
 
