@@ -1,13 +1,15 @@
 //! The laboratory: what published papers claim, rerun in virtual time and set beside what they say.
 //!
 //! The files stand in the order in which a claim passes them: `claims` is what the papers say, as data; `questions` makes
-//! of each claim what must be true of measured quantities; `experiment` is what has to be run for that, `variation` in what else
-//! it can be asked, `effort` how thoroughly; `runner` runs it on all cores; `results` keeps what came out; `quantity`, `statistics` and `verdict` judge;
-//! `figures` and `report` show. docs/laboratory.md is the design, and says when a claim holds.
+//! of each claim what must be true of measured quantities, with `scheduler_cost`, what was measured of a scheduler's CPU time;
+//! `experiment` is what has to be run for that, `variation` in what else it can be asked, `effort` how thoroughly; `runner` runs it
+//! on all cores; `results` keeps what came out; `quantity`, `statistics` and `verdict` judge; `figures` and `report` show.
+//! docs/laboratory.md is the design, and says when a claim holds.
 
 pub mod claims;
 
 mod questions;
+mod scheduler_cost;
 
 mod effort;
 mod experiment;
@@ -30,6 +32,7 @@ pub use questions::{Part, Question, question};
 pub use report::{Report, ReportError, Tally, asked_elsewhere, write_report};
 pub use results::{Results, ResultsError, SOURCES};
 pub use runner::{LabError, Progress, run_all};
+pub use scheduler_cost::SchedulerCost;
 pub use statistics::Estimate;
 pub use variation::Variation;
 pub use verdict::{Outcome, Test, Verdict, judge};

@@ -37,8 +37,6 @@ pub enum Test {
     SameOrder(Vec<Quantity>, Vec<Quantity>),
     /// Whoever has more of the first by over 5 % has less of the second, pair by pair.
     Opposed(Vec<Quantity>, Vec<Quantity>),
-    /// Something that is not measured yet: why.
-    Owed(&'static str),
     /// Something that was computed without experiments: whether it is so, and what was found.
     Known(bool, String),
 }
@@ -97,7 +95,7 @@ impl Test {
             Test::SameOrder(left, right) | Test::Opposed(left, right) => {
                 left.iter_mut().chain(right).collect()
             }
-            Test::Known(..) | Test::Owed(_) => Vec::new(),
+            Test::Known(..) => Vec::new(),
         }
     }
 }
@@ -107,9 +105,6 @@ fn outcome(part: &Part, results: &Results, seeds: u64) -> Outcome {
         Test::Near(_, value) | Test::RatioNear(_, value) => Some(*value),
         _ => None,
     };
-    if let Test::Owed(why) = part.test {
-        return Outcome { label: part.label.clone(), paper: None, ours: why.to_owned(), holds: None };
-    }
     let (holds, ours) = match decide(&part.test, results, seeds) {
         Ok((holds, ours)) => (Some(holds), ours),
         Err(Missing(experiment)) => (None, format!("not run: {experiment}")),
@@ -171,7 +166,6 @@ fn decide(test: &Test, results: &Results, seeds: u64) -> Result<(bool, String), 
             )
         }
         Test::Known(holds, found) => (*holds, found.clone()),
-        Test::Owed(why) => (false, (*why).to_owned()),
     })
 }
 

@@ -250,6 +250,11 @@ fn gains(mix: Mix, system: &str, sizes: &[u16]) -> Result<Vec<(u16, u16, Quantit
 mod tests {
     use super::*;
     use crate::claims::papers;
+    use crate::experiment::Figures;
+    use crate::quantity::tests::with_peak;
+    use crate::results::Results;
+    use crate::scheduler_cost::SchedulerCost;
+    use crate::verdict::judge;
 
     fn questions() -> impl Iterator<Item = (&'static Claim, Question)> {
         papers().iter().flat_map(|paper| &paper.claims).map(|claim| (claim, question(claim, &Effort::full())))
@@ -298,11 +303,31 @@ mod tests {
 
     #[test]
     fn what_can_be_computed_holds() {
-        let results = crate::results::Results::in_memory();
+        let results = Results::in_memory();
         for id in ["cas-46", "cas-47", "dv-24", "dv-25", "dv-26", "dv-27", "dv-29"] {
             let (_, question) = questions().find(|(claim, _)| claim.id == id).expect("it is there");
-            let verdict = crate::verdict::judge(&question.parts, &results, 1);
+            let verdict = judge(&question.parts, &results, 1);
             assert_eq!(verdict.holds(), Some(true), "{id}: {verdict:?}");
         }
+    }
+
+    #[test]
+    fn one_scheduler_is_enough_up_to_the_messages_that_fill_a_processor() {
+        let (_, question) = questions().find(|(claim, _)| claim.id == "cas-39").expect("it is there");
+        let mut experiments = BTreeSet::new();
+        question.experiments(&mut experiments);
+        let shares_hold = |scheduler_messages: f64| {
+            let mut results = Results::in_memory();
+            for experiment in &experiments {
+                let figures = Figures { scheduler_messages, ..with_peak(100.0) };
+                results.add(experiment, 0, figures).expect("memory takes all");
+            }
+            let outcomes = judge(&question.parts, &results, 1).outcomes;
+            let shares = outcomes.into_iter().filter(|outcome| outcome.label.contains("one processor"));
+            shares.map(|share| share.holds).collect::<Vec<_>>()
+        };
+        let full = SchedulerCost::of("conflict_aware").expect("it was measured").messages_per_s();
+        assert_eq!(shares_hold(0.99 * full), [Some(true); 3]);
+        assert_eq!(shares_hold(1.01 * full), [Some(false); 3]);
     }
 }
