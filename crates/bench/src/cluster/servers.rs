@@ -45,11 +45,8 @@ impl Template {
         Ok(Template { data: server.data_dir(), superuser: server.superuser().to_owned() })
     }
 
-    /// Makes the folders of so many servers anew.
+    /// Makes the folders of so many servers.
     fn copy(&self, dir: &Path, count: u32) -> Result<()> {
-        if dir.exists() {
-            fs::remove_dir_all(dir).map_err(Error::file("remove", dir))?;
-        }
         for number in 0..count as usize {
             let server = dir.join(Cluster::name(number));
             fs::create_dir_all(&server).map_err(Error::file("create", &server))?;
@@ -64,6 +61,18 @@ impl Template {
             write(&server.join("server.json"), &saved)?;
         }
         Ok(())
+    }
+}
+
+/// A folder for one cluster of a system, of which several may run.
+fn free_dir(folder: &Path, system: System) -> PathBuf {
+    let mut number = 0;
+    loop {
+        let dir = folder.join(format!("{system}-{number}"));
+        if !dir.exists() {
+            return dir;
+        }
+        number += 1;
     }
 }
 
@@ -103,7 +112,7 @@ impl Running {
         size: u32,
         template: &Template,
     ) -> Result<Running> {
-        let dir = bench.folder.join(system.id());
+        let dir = free_dir(bench.folder, system);
         template.copy(&dir, size)?;
         Ok(Running {
             system,
