@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use onecopy_cluster::{Cluster, ClusterFile, free_port};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 use crate::{Error, Result, connection};
 
@@ -191,35 +192,21 @@ pub(crate) fn find_program(name: &str, given: Option<&Path>) -> Result<PathBuf> 
     found.ok_or_else(|| Error::program(name, "is not installed"))
 }
 
-/// A given folder, which is made if need be, or a temporary one with this prefix, which goes afterwards.
-pub(crate) fn work_folder(prefix: &str, given: Option<&Path>) -> Result<WorkFolder> {
-    if let Some(dir) = given {
-        std::fs::create_dir_all(dir).map_err(Error::file("create", dir))?;
-        let dir = dir.canonicalize().map_err(Error::file("resolve", dir))?;
-        return Ok(WorkFolder::Given(dir));
-    }
+/// A new folder with this prefix, in the one that is given, which is made if need be, or among the temporary ones. It goes
+/// afterwards, so that no run meets what another one has left.
+pub(crate) fn work_folder(prefix: &str, given: Option<&Path>) -> Result<TempDir> {
     use std::os::unix::fs::PermissionsExt;
-    let parent = std::env::temp_dir();
+    let parent = match given {
+        Some(dir) => {
+            std::fs::create_dir_all(dir).map_err(Error::file("create", dir))?;
+            dir.canonicalize().map_err(Error::file("resolve", dir))?
+        }
+        None => std::env::temp_dir(),
+    };
     // The servers' user must be able to pass through.
-    let dir = tempfile::Builder::new()
+    tempfile::Builder::new()
         .prefix(prefix)
         .permissions(std::fs::Permissions::from_mode(0o711))
         .tempdir_in(&parent)
-        .map_err(Error::file("create a folder in", &parent))?;
-    Ok(WorkFolder::Temporary(dir))
-}
-
-/// Where the servers live.
-pub(crate) enum WorkFolder {
-    Given(PathBuf),
-    Temporary(tempfile::TempDir),
-}
-
-impl WorkFolder {
-    pub(crate) fn path(&self) -> &Path {
-        match self {
-            WorkFolder::Given(dir) => dir,
-            WorkFolder::Temporary(dir) => dir.path(),
-        }
-    }
+        .map_err(Error::file("create a folder in", &parent))
 }

@@ -146,15 +146,20 @@ fn sites(mixes: &BTreeSet<Mix>, effort: &Effort) -> Result<BTreeMap<Mix, Site>, 
         let workload = &loaded.copy(false).catalogue().name;
         let profile = Profile::named("2003", workload)
             .ok_or_else(|| LabError::NoProfile(format!("2003 for {workload}")))?;
-        let experiment = Experiment::new(mix, "conflict_aware", 1).expect("it is there");
-        let effort = Effort { measured_s: IDLE_S, ..effort.clone() };
-        let alone = setup(&experiment, &effort, &profile, 0, 1);
-        let measured = measure(&experiment, &alone, loaded.copy(false).as_mut())
-            .map_err(|error| LabError::Run { experiment: Box::new(experiment), error })?;
-        let idle_s = measured.response.mean_ms() / 1e3;
+        let idle_s = idle_s(mix, &loaded, &profile, effort)?;
         sites.insert(mix, Site { loaded, profile, idle_s });
     }
     Ok(sites)
+}
+
+/// How long an interaction takes on an idle database, in seconds.
+fn idle_s(mix: Mix, loaded: &Loaded, profile: &Profile, effort: &Effort) -> Result<f64, LabError> {
+    let experiment = Experiment::new(mix, "conflict_aware", 1).expect("it is there");
+    let effort = Effort { measured_s: IDLE_S, ..effort.clone() };
+    let alone = setup(&experiment, &effort, profile, 0, 1);
+    let measured = measure(&experiment, &alone, loaded.copy(false).as_mut())
+        .map_err(|error| LabError::Run { experiment: Box::new(experiment), error })?;
+    Ok(measured.response.mean_ms() / 1e3)
 }
 
 fn setup<'a>(
@@ -201,7 +206,13 @@ impl Lab<'_> {
         let on_run = |error| LabError::Run { experiment: Box::new(experiment.clone()), error };
         let site = &self.sites[&experiment.mix];
         let profile = profile(&site.profile, &experiment.variations, site.loaded.copy(false).catalogue());
-        let mut start = saturating_users(experiment.replicas, experiment.speed, THINK_S, site.idle_s);
+        // Where a climb begins does not decide where it ends.
+        let idle_s = if experiment.has(Variation::SameUsers) {
+            idle_s(experiment.mix, &site.loaded, &profile, self.effort)?
+        } else {
+            site.idle_s
+        };
+        let mut start = saturating_users(experiment.replicas, experiment.speed, THINK_S, idle_s);
         for seed in 0..self.effort.seeds {
             let known = results.lock().expect("nobody panics with it").get(experiment, seed).copied();
             if let Some(known) = known {

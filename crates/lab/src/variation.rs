@@ -28,7 +28,7 @@ pub enum Variation {
     SlowNetwork,
     /// The heavy read of the bookstore's administrators costs as much as an ordinary one.
     LightAdmin,
-    /// What the bookstore does with carts needs no CPU, so waits for none.
+    /// The statements of the bookstore's page of the shopping cart need no CPU, so wait for none.
     FreeCarts,
     /// Whatever transactions read that write as well costs four times as much.
     LongUpdates,
@@ -112,7 +112,7 @@ impl Variation {
             Variation::FewConflicts => "one conflict in a hundred counts",
             Variation::SlowNetwork => "each message takes 2 ms",
             Variation::LightAdmin => "administrators read no more than others",
-            Variation::FreeCarts => "carts cost nothing",
+            Variation::FreeCarts => "the page of the shopping cart costs nothing",
             Variation::LongUpdates => "transactions that write read for four times as long",
             Variation::ShortReads => "no read costs more than 50 ms",
             Variation::Uneven => "times at databases drawn at random",

@@ -58,7 +58,7 @@ pub struct Options {
     pub seed: u64,
     /// The onecopy program to measure.
     pub onecopy: PathBuf,
-    /// A folder for the servers and the log; `None` takes a temporary one, which goes afterwards.
+    /// Where the folder for the servers and the log is made, which goes afterwards; `None` is among the temporary ones.
     pub dir: Option<PathBuf>,
     /// A folder for results; a new folder is made in it. `None` keeps none.
     pub results: Option<PathBuf>,
@@ -184,6 +184,12 @@ pub async fn run(options: &Options) -> Result<Outcome<DurabilityReport>> {
 }
 
 fn check(options: &Options, cluster: &super::Options) -> Result<()> {
+    if !(1..=64).contains(&options.servers) {
+        return Err(Error::Option("servers must be from 1 to 64".to_owned()));
+    }
+    if options.clients == Some(0) {
+        return Err(Error::Option("there must be a client".to_owned()));
+    }
     super::check(cluster)?;
     if options.systems.contains(&System::Pgpool) {
         return Err(Error::Option(
@@ -200,7 +206,13 @@ async fn measure_all(bench: &Bench<'_>, options: &Options, report: &mut Durabili
     bench.say("loading the bookstore".to_owned());
     let template = Template::make(&bench.folder.join("template"), bench.options).await?;
     for &system in &options.systems {
-        let mut running = Running::prepare(bench, system, options.servers, &template)?;
+        let mut running = match Running::prepare(bench, system, options.servers, &template) {
+            Ok(running) => running,
+            Err(error) => {
+                report.failures.push(format!("{system}: {error}"));
+                continue;
+            }
+        };
         for round in 0..options.rounds {
             for &mix in &options.mixes {
                 for durability in Durability::in_round(round) {
@@ -411,7 +423,7 @@ impl DurabilityReport {
             "memory, a second",
             "disk, a second",
             "disk over memory",
-            "95 % interval",
+            "interval",
             "paper",
             "servers busy",
             "onecopy, processors",
@@ -555,8 +567,8 @@ mod tests {
         let said = |options: Options| check(&options, &options.of_cluster()).unwrap_err().to_string();
         assert!(said(Options { systems: vec![System::Pgpool], ..Options::default() }).contains("pgpool"));
         assert!(said(Options { rounds: 0, ..Options::default() }).contains("round"));
-        assert!(said(Options { servers: 0, ..Options::default() }).contains("sizes"));
-        assert!(said(Options { clients: Some(0), ..Options::default() }).contains("users"));
+        assert!(said(Options { servers: 0, ..Options::default() }).contains("servers"));
+        assert!(said(Options { clients: Some(0), ..Options::default() }).contains("client"));
         let options = Options::default();
         assert!(check(&options, &options.of_cluster()).is_ok());
     }

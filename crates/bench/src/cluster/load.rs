@@ -1,17 +1,21 @@
 //! What statements cost a server that many use at once, as a multiple of what a single client finds.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use onecopy_sim::perf::Profile;
 
 use super::servers::{Running, connections};
 use super::{Bench, measure, simulate};
-use crate::site::{Collected, Crowd};
+use crate::site::{Collected, Crowd, Sample};
 use crate::tpcw;
 use crate::{Error, Result};
 
 /// Before anything counts all have shown some pages.
 const RAMP: Duration = Duration::from_secs(3);
+
+/// With more failures, as a part of what was shown, CPU time is of something else.
+const FAILED_MAX: f64 = 0.01;
 
 /// The factor by CPU time, over all mixes that are measured.
 ///
@@ -31,9 +35,9 @@ pub(super) async fn factor(bench: &Bench<'_>, running: &Running, profile: &Profi
         crowd.come(clients, Duration::ZERO);
         tokio::time::sleep(RAMP).await;
         let before_s = running.spent_s()?;
-        let Collected { samples, .. } = crowd.measure(options.calibration / 2).await;
+        let Collected { samples, errors, .. } = crowd.measure(options.calibration / 2).await;
         spent_ms += (running.spent_s()? - before_s) * 1e3 / options.cap;
-        expected_ms += samples.len() as f64 * simulate::interaction_ms(options, profile, mix)?;
+        expected_ms += shown(&samples, &errors)? as f64 * simulate::interaction_ms(options, profile, mix)?;
         crowd.leave(measure::LEAVE_MAX).await;
     }
     let factor = spent_ms / expected_ms;
@@ -44,4 +48,36 @@ pub(super) async fn factor(bench: &Bench<'_>, running: &Running, profile: &Profi
         )));
     }
     Ok(factor)
+}
+
+/// How many pages were shown, if hardly any other failed.
+fn shown(samples: &[Sample], errors: &BTreeMap<String, u64>) -> Result<usize> {
+    let shown = samples.iter().filter(|sample| !sample.failed).count();
+    let failed = samples.len() - shown;
+    if failed as f64 > FAILED_MAX * shown as f64 {
+        let states: Vec<&str> = errors.keys().map(String::as_str).collect();
+        return Err(Error::Option(format!(
+            "{failed} pages failed under load and {shown} did not, so nobody knows what costs are: {}",
+            states.join(", ")
+        )));
+    }
+    Ok(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_fail_are_not_shown_and_many_of_them_are_refused() {
+        let samples = |shown: usize, failed: usize| -> Vec<Sample> {
+            let sample = |failed| Sample { at_ms: 0, interaction: 0, retries: 0, failed, latency_us: 1 };
+            (0..shown).map(|_| sample(false)).chain((0..failed).map(|_| sample(true))).collect()
+        };
+        let errors = BTreeMap::from([("57014".to_owned(), 1)]);
+        assert_eq!(shown(&samples(100, 1), &errors).unwrap(), 100);
+        for failures in [samples(100, 2), samples(0, 1)] {
+            assert!(shown(&failures, &errors).unwrap_err().to_string().contains("57014"));
+        }
+    }
 }

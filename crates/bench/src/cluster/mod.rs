@@ -76,7 +76,7 @@ pub struct Options {
     pub onecopy: PathBuf,
     /// The pgpool program; `None` looks for it in PATH and the usual folders.
     pub pgpool: Option<PathBuf>,
-    /// A folder for the servers; `None` takes a temporary one, which goes afterwards.
+    /// Where the folder for the servers is made, which goes afterwards; `None` is among the temporary ones.
     pub dir: Option<PathBuf>,
     /// A folder for results; a new folder is made in it. `None` keeps none.
     pub results: Option<PathBuf>,

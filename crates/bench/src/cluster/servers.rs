@@ -143,7 +143,7 @@ impl Running {
                 (self.program, self.dsn) = (Some(program), dsn);
             }
             _ => {
-                let log = bench.folder.join(format!("{system}.log"));
+                let log = self.dir.with_extension("log");
                 let how = ["--protocol", system.id(), "--durability", durability.id()];
                 let (program, file) =
                     programs::onecopy_up(&bench.options.onecopy, &self.dir, size, &how, &log).await?;

@@ -145,7 +145,7 @@ fn simulate(options: &Options, job: &Job) -> Result<Simulated> {
 }
 
 /// Servers share their CPUs among all statements, as PostgreSQL's do, and nobody sees what is not committed. A quota lets them do what
-/// is short at the machine's speed, and then makes them wait for the next period. The way to them is in the costs.
+/// is short at the machine's speed, to the nearest multiple of their own, and then makes them wait for the next period. The way to them is in the costs.
 fn setup<'a>(options: &Options, job: &'a Job, users: u32, measured_s: u64) -> Setup<'a> {
     let size = u16::try_from(job.size).unwrap_or(u16::MAX);
     Setup {

@@ -56,7 +56,7 @@ pub struct Options {
     pub pgbouncer: Option<PathBuf>,
     /// The pgpool program; `None` looks for it likewise.
     pub pgpool: Option<PathBuf>,
-    /// A folder for the servers; `None` takes a temporary one, which goes afterwards.
+    /// Where the folder for the servers is made, which goes afterwards; `None` is among the temporary ones.
     pub dir: Option<PathBuf>,
     /// A folder for results; a new folder is made in it for each comparison. `None` keeps none.
     pub results: Option<PathBuf>,

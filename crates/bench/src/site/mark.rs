@@ -87,9 +87,13 @@ pub(super) async fn rows(client: &Client, query: &str) -> Result<Vec<Vec<i64>>> 
     let mut rows = Vec::new();
     for message in messages {
         let SimpleQueryMessage::Row(row) = message else { continue };
-        let ints =
-            (0..row.len()).map(|column| row.get(column).and_then(|text| text.parse().ok()).unwrap_or(0));
-        rows.push(ints.collect());
+        let int = |column| {
+            let text = row.get(column).unwrap_or("NULL");
+            let unreadable =
+                |_| Error::Option(format!("{query:?} answers {text} where an integer should be"));
+            text.parse().map_err(unreadable)
+        };
+        rows.push((0..row.len()).map(int).collect::<Result<Vec<i64>>>()?);
     }
     Ok(rows)
 }

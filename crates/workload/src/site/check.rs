@@ -30,8 +30,21 @@ impl<P> Check<P> {
     /// How often the rule is broken, by the rows that the query found.
     pub fn violations(&self, population: &P, rows: &[Vec<i64>]) -> i64 {
         match self.judge {
-            Judge::Counted => rows.first().and_then(|row| row.first()).copied().unwrap_or(0),
+            // Without an answer nobody knows that it holds.
+            Judge::Counted => rows.first().and_then(|row| row.first()).copied().unwrap_or(1),
             Judge::Rows(judge) => judge(population, rows) as i64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_that_nobody_has_counted_for_is_not_said_to_hold() {
+        let rule = Check::<()>::count("none is left", "nothing".to_owned());
+        assert_eq!([rule.violations(&(), &[vec![0]]), rule.violations(&(), &[vec![3]])], [0, 3]);
+        assert_eq!(rule.violations(&(), &[]), 1);
     }
 }

@@ -52,7 +52,7 @@ pub(super) struct Args {
     /// The same seed gives the same bookstore, customers and simulations.
     #[arg(long, default_value_t = Options::default().seed)]
     seed: u64,
-    /// A folder for the servers [default: a temporary one]
+    /// Where a folder for the servers is made, which goes afterwards [default: among the temporary ones]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// A folder for the results; each run makes a folder of its own in it.

@@ -32,7 +32,7 @@ pub(super) struct Args {
     /// Scale of pgbench's tables: 100,000 accounts each.
     #[arg(long, default_value_t = Options::default().scale, value_parser = clap::value_parser!(u32).range(1..))]
     scale: u32,
-    /// A folder for the servers [default: a temporary one]
+    /// Where a folder for the servers is made, which goes afterwards [default: among the temporary ones]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// A folder for the results; each run makes a folder of its own in it.

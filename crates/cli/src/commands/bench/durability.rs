@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// The same seed gives the same bookstore and customers.
     #[arg(long, default_value_t = Options::default().seed)]
     seed: u64,
-    /// A folder for the servers and the log; its disk is measured [default: a temporary one]
+    /// Where a folder for the servers and the log is made, which goes afterwards; its disk is measured [default: among the temporary ones]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// A folder for the results; each run makes a folder of its own in it.

@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// As large as in the papers: see the commands that run the sites; 100,000 books and 1,000 emulated browsers.
     #[arg(long, conflicts_with_all = ["items", "browsers", "users", "days"])]
     paper_size: bool,
-    /// Replace a site of another size or seed, and whatever tables have its tables' names.
+    /// Replace the site that is there, and whatever tables have its tables' names, with all of the site that they are of.
     #[arg(long)]
     reload: bool,
     #[command(flatten)]
