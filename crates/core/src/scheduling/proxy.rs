@@ -180,8 +180,8 @@ impl Proxy {
             Message::LockRequest { txn, number, locks } => {
                 self.on_lock_request(txn, number, locks, None, effects)
             }
-            Message::SingleUpdate { txn, number, op, locks, .. } if self.order == Order::Locks => {
-                self.on_lock_request(txn, number, locks, Some(op), effects);
+            Message::SingleUpdate { txn, number, op, locks, releases, .. } if self.order == Order::Locks => {
+                self.on_lock_request(txn, number, locks, Some((op, releases)), effects);
             }
             Message::SingleUpdate { txn, op, locks, versions, releases, .. } => {
                 self.on_single_update(txn, op, &locks, versions, releases, effects);
@@ -250,12 +250,16 @@ impl Proxy {
         txn: TxnId,
         number: SequenceNumber,
         locks: TableLocks,
-        update: Option<OpId>,
+        update: Option<(OpId, bool)>,
         effects: &mut Vec<Effect>,
     ) {
         let queue = self.txns.entry(txn).or_default();
         queue.number = Some(number);
-        queue.waiting.extend(update.map(|op| (Operation::Write(op), Picked::NONE)));
+        if let Some((op, releases)) = update {
+            queue.waiting.push_back((Operation::Write(op), Picked::NONE));
+            let release = releases.then_some((Operation::Release { told: false }, Picked::ALL));
+            queue.waiting.extend(release);
+        }
         self.on_number(number, OutOfOrder::LockRequest(txn, locks), effects);
     }
 
@@ -515,7 +519,11 @@ impl Proxy {
             if told {
                 send(SCHEDULER, Message::Released { txn, replica, tables: concerned }, effects);
             }
-            self.release(txn, concerned, effects);
+            if self.order == Order::Locks {
+                self.unlock(Holder::Txn(txn), effects);
+            } else {
+                self.release(txn, concerned, effects);
+            }
             return self.advance(txn, effects);
         }
         queue.executing = Some(operation);
@@ -571,6 +579,10 @@ impl Proxy {
             queue.follow();
         }
         queue.halted = matches!((operation, &outcome), (Operation::Write(_), Outcome::Failed));
+        if queue.halted {
+            // It is not done: it lets go at its end, whatever that will be.
+            queue.waiting.retain(|(next, _)| !matches!(next, Operation::Release { told: false }));
+        }
         self.send_done(txn, op, outcome, elapsed_ns, effects);
         match operation {
             Operation::SingleRead(_) => self.end_single_read(txn, effects),

@@ -355,6 +355,34 @@ fn s4_9_a_single_update_waits_for_its_implicit_locks_at_each_replica() {
 }
 
 #[test]
+fn s3_1_a_single_update_lets_its_tables_go_when_it_is_done_where_engines_show_it() {
+    let mut rig = rig_showing_uncommitted(new(2, Csn(0)), 2);
+    rig.single(T1, write(A));
+    rig.single(T2, write(A));
+    rig.expect(&[holds(T1, OP0, R0, OPEN), holds(T1, OP0, R1, OPEN)]);
+    rig.done(T1, OP0, R1);
+    rig.expect(&[holds(T2, OP0, R1, OPEN), append(T1, 1)]);
+    // The order of decisions is that of the locks: its turn is after T1's, although both are done there.
+    rig.done(T2, OP0, R1);
+    rig.expect(&[append(T2, 2)]);
+    // A read avoids the replica where T2 and T1 still hold the table.
+    rig.durable(2);
+    rig.skip();
+    rig.single(T3, read(A));
+    rig.expect(&[streams(T3, OP0, R1, ALONE)]);
+}
+
+#[test]
+fn s3_1_a_single_update_that_fails_lets_nothing_go_before_it_is_left() {
+    let mut rig = rig_showing_uncommitted(new(1, Csn(0)), 1);
+    rig.single(T1, write(A));
+    rig.single(T2, write(A));
+    rig.expect(&[holds(T1, OP0, R0, OPEN)]);
+    rig.fail(T1, OP0, R0);
+    rig.expect(&[release(T1, OP0, R0), leave(T1, R0), holds(T2, OP0, R0, OPEN), forget(T1)]);
+}
+
+#[test]
 fn s4_9_a_single_update_that_fails_is_answered_once_and_left_everywhere() {
     let mut rig = of(2);
     rig.single(T1, write(A));

@@ -70,6 +70,32 @@ fn s6_1_a_single_update_is_decided_when_all_have_executed_it_and_answered_when_a
 }
 
 #[test]
+fn s3_1_a_single_update_holds_up_others_at_each_replica_only_until_it_is_done_there_where_engines_show_it() {
+    let mut rig = rig_showing_uncommitted(new(2, Csn(0)), 2);
+    rig.single(T1, write(A));
+    rig.single(T2, write(A));
+    rig.expect(&[holds(T1, OP0, R0, OPEN), holds(T1, OP0, R1, OPEN)]);
+    rig.done(T1, OP0, R0);
+    // Its client waits for all replicas; nobody else does.
+    rig.expect(&[holds(T2, OP0, R0, OPEN)]);
+    rig.done(T1, OP0, R1);
+    rig.expect(&[holds(T2, OP0, R1, OPEN), append(T1, 1)]);
+    rig.durable(1);
+    rig.expect(&[commit_at(T1, R0, 1), commit_at(T1, R1, 1)]);
+    rig.applied(R0, 1);
+    rig.applied(R1, 1);
+    rig.expect(&[release(T1, OP0, R0), acknowledge(T1, OP0, 1), forget(T1)]);
+    rig.done(T2, OP0, R0);
+    rig.done(T2, OP0, R1);
+    rig.durable(2);
+    rig.skip();
+    rig.applied(R0, 2);
+    rig.applied(R1, 2);
+    rig.skip();
+    rig.expect_nothing_left();
+}
+
+#[test]
 fn s6_1_a_single_read_goes_to_the_least_loaded_replica_whatever_is_locked_there() {
     let mut rig = of(2);
     rig.single(T1, read(B));

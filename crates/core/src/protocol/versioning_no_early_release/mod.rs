@@ -9,10 +9,11 @@
 //! Guarantee: 1-copy serializability, and each session sees its transactions in their order: versions decide the order, and a
 //! later release changes how long others wait, not for whom.
 //!
-//! Invariants: those of the scheduler, the proxy and its gate, in their files; and nothing is let go before its transaction has
-//! ended at the replica.
+//! Invariants: those of the scheduler, the proxy and its gate, in their files; and nothing of a transaction of several
+//! statements is let go before it has ended at the replica.
 //!
-//! How it differs from the paper: as distributed versioning does. A single update lets its tables go with its commit, too.
+//! How it differs from the paper: as distributed versioning does. (A single update carries its commit, 4.6, so where the engine
+//! shows what is not committed it lets its tables go when it is done: that is its end.)
 
 use crate::ids::Csn;
 use crate::scheduling::{Acquire, AnswerAfter, Order, Policy, ReadAt, Release, Scheduling, Versioning};

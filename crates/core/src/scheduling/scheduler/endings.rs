@@ -77,7 +77,7 @@ impl Scheduler {
         if !txn.at(replica).takes_part() {
             return;
         }
-        if txn.number.is_some() && self.policy.order == Order::Locks {
+        if txn.number.is_some() && self.policy.order == Order::Locks && txn.at(replica).released.is_none() {
             self.replicas.get_mut(replica).unlock(&txn.locks);
         }
         if txn.csn.is_some() && !txn.done {

@@ -38,6 +38,7 @@ impl Scheduler {
 
     pub(super) fn on_number(&mut self, id: TxnId, number: SequenceNumber, effects: &mut Vec<Effect>) {
         self.dispatched = self.dispatched.max(number);
+        let releases = self.releases_single_updates();
         let wanted = self.txns.get_mut(&id).filter(|txn| txn.state == State::AwaitingNumber);
         let serving = self.replicas.serving();
         let Some(txn) = wanted else {
@@ -58,7 +59,7 @@ impl Scheduler {
             let message = match single_update {
                 Some(op) => {
                     let versions = Versions::default();
-                    Message::SingleUpdate { txn: id, number, op, locks, versions, releases: false }
+                    Message::SingleUpdate { txn: id, number, op, locks, versions, releases }
                 }
                 None => Message::LockRequest { txn: id, number, locks },
             };

@@ -21,7 +21,7 @@ use crate::event::StatementKind;
 use crate::ids::{Instant, ReplicaId, SequenceNumber, SessionId, TxnId};
 use crate::item::TableId;
 use crate::map::HashMap;
-use crate::scheduling::{Acquire, Ahead, Behind, Loose, Message, Release, Tag};
+use crate::scheduling::{Acquire, Ahead, Behind, Loose, Message, Order, Release, Tag};
 use crate::table_queues::{LockMode, TableLocks};
 use crate::table_versions::{Assigned, Picked, Reached, Version, Versions};
 
@@ -242,7 +242,7 @@ impl Scheduler {
     }
 
     fn send_single_update(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let releases = self.releases_writes();
+        let releases = self.releases_single_updates();
         self.record_write(id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         let (Some(number), Some(pending)) = (txn.number, &txn.pending) else { return };
@@ -297,11 +297,17 @@ impl Scheduler {
 
 /// Tables are let go.
 impl Scheduler {
+    /// Whether what a transaction of several statements has written is let go when it has used it for the last time.
     fn releases_writes(&self) -> bool {
         let versioning = self.policy.versioning();
-        let loose = self.policy.loose().is_some();
         self.engine.shows_uncommitted
-            && (loose || versioning.is_some_and(|versioning| versioning.release == Release::AtLastUse))
+            && versioning.is_some_and(|versioning| versioning.release == Release::AtLastUse)
+    }
+
+    /// Whether a single update lets go at each replica what it has written there as soon as it is done: it carries its own
+    /// commit (CAS 3.1, DV 4.6).
+    pub(super) fn releases_single_updates(&self) -> bool {
+        self.engine.shows_uncommitted
     }
 
     /// The transaction has used some tables for the last time (DV 3.5, 4.5). Of these, `spared` are still in use.
@@ -361,9 +367,17 @@ impl Scheduler {
 
     /// A single update is done at a replica, and has let its tables go there, if that is the rule.
     pub(super) fn on_single_update_done(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
-        let single = self.txns.get(&id).is_some_and(|txn| txn.autocommit);
-        if single && self.releases_writes() {
-            self.on_released(id, replica, Picked::ALL, effects);
+        if !self.releases_single_updates() {
+            return;
+        }
+        let Some(txn) = self.txns.get_mut(&id).filter(|txn| txn.autocommit) else { return };
+        if self.policy.order != Order::Locks {
+            return self.on_released(id, replica, Picked::ALL, effects);
+        }
+        let locks = txn.locks.clone();
+        if let Some(at) = txn.at_mut(replica).filter(|at| at.part == Part::Executes) {
+            at.released = Picked::ALL;
+            self.replicas.get_mut(replica).unlock(&locks);
         }
     }
 
