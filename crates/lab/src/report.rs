@@ -474,13 +474,22 @@ mod tests {
             let names = Variation::ALL.map(Variation::name).into_iter();
             names.filter(|name| !others.contains(name)).collect::<Vec<_>>()
         };
-        assert_eq!(asked("cas-06"), all_but(&["on-tables"]));
-        // It has neither carts nor administrators.
-        assert_eq!(asked("dv-04"), all_but(&["ten-tables", "light-admin", "free-carts", "on-tables"]));
+        assert_eq!(asked("cas-06"), all_but(&["bracketed-pages", "on-tables"]));
+        // It has neither carts nor orders nor administrators.
+        assert_eq!(
+            asked("dv-04"),
+            all_but(&["ten-tables", "light-admin", "free-carts", "long-orders", "on-tables"])
+        );
         // It is about one conflict in a hundred already.
         assert_eq!(
             asked("cas-42"),
-            all_but(&["half-conflicts", "quarter-conflicts", "few-conflicts", "on-tables"])
+            all_but(&[
+                "half-conflicts",
+                "quarter-conflicts",
+                "few-conflicts",
+                "bracketed-pages",
+                "on-tables"
+            ])
         );
         // Nothing is run for it.
         assert_eq!(asked("cas-47"), Vec::<&str>::new());

@@ -128,12 +128,16 @@ impl Loaded {
         }
     }
 
-    /// A copy that a run may change; with carts in tables of their own, if that is wanted.
-    fn copy(&self, ten_tables: bool) -> Box<dyn Workload> {
+    /// A copy that a run may change.
+    fn copy(&self, variations: &BTreeSet<Variation>) -> Box<dyn Workload> {
         match self {
-            Loaded::Bookstore(site) if ten_tables => Box::new(site.clone()),
+            Loaded::Bookstore(site) if variations.contains(&Variation::TenTables) => Box::new(site.clone()),
             Loaded::Bookstore(site) => Box::new(site.clone().of_eight_tables()),
-            Loaded::Auction(site) => Box::new(site.clone()),
+            Loaded::Auction(site) if variations.contains(&Variation::BracketedPages) => {
+                Box::new(site.clone())
+            }
+            // What DV counts as transactions changes data.
+            Loaded::Auction(site) => Box::new(site.clone().reading_alone()),
             Loaded::Board(site) => Box::new(site.clone()),
         }
     }
@@ -143,7 +147,7 @@ fn sites(mixes: &BTreeSet<Mix>, effort: &Effort) -> Result<BTreeMap<Mix, Site>, 
     let mut sites = BTreeMap::new();
     for &mix in mixes {
         let loaded = Loaded::new(mix);
-        let workload = &loaded.copy(false).catalogue().name;
+        let workload = &loaded.copy(&BTreeSet::new()).catalogue().name;
         let profile = Profile::named("2003", workload)
             .ok_or_else(|| LabError::NoProfile(format!("2003 for {workload}")))?;
         let idle_s = idle_s(mix, &loaded, &profile, effort)?;
@@ -157,7 +161,7 @@ fn idle_s(mix: Mix, loaded: &Loaded, profile: &Profile, effort: &Effort) -> Resu
     let experiment = Experiment::new(mix, "conflict_aware", 1).expect("it is there");
     let effort = Effort { measured_s: IDLE_S, ..effort.clone() };
     let alone = setup(&experiment, &effort, profile, 0, 1);
-    let measured = measure(&experiment, &alone, loaded.copy(false).as_mut())
+    let measured = measure(&experiment, &alone, loaded.copy(&BTreeSet::new()).as_mut())
         .map_err(|error| LabError::Run { experiment: Box::new(experiment), error })?;
     Ok(measured.response.mean_ms() / 1e3)
 }
@@ -205,7 +209,11 @@ impl Lab<'_> {
     ) -> Result<(), LabError> {
         let on_run = |error| LabError::Run { experiment: Box::new(experiment.clone()), error };
         let site = &self.sites[&experiment.mix];
-        let profile = profile(&site.profile, &experiment.variations, site.loaded.copy(false).catalogue());
+        let profile = profile(
+            &site.profile,
+            &experiment.variations,
+            site.loaded.copy(&experiment.variations).catalogue(),
+        );
         // Where a climb begins does not decide where it ends.
         let idle_s = if experiment.has(Variation::SameUsers) {
             idle_s(experiment.mix, &site.loaded, &profile, self.effort)?
@@ -224,8 +232,7 @@ impl Lab<'_> {
             }
             let probe = |effort: &Effort, users: u32| {
                 let setup = setup(experiment, effort, &profile, seed, users);
-                let ten_tables = experiment.has(Variation::TenTables);
-                measure(experiment, &setup, site.loaded.copy(ten_tables).as_mut())
+                measure(experiment, &setup, site.loaded.copy(&experiment.variations).as_mut())
             };
             // Where the peak is hardly depends on the seed; how high it is does.
             let climb = |effort: &Effort| {

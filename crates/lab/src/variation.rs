@@ -32,8 +32,12 @@ pub enum Variation {
     FreeCarts,
     /// Whatever transactions read that write as well costs four times as much.
     LongUpdates,
+    /// What orders read costs twelve times as much.
+    LongOrders,
     /// No read costs more than 50 ms.
     ShortReads,
+    /// The queries of an auction page that changes nothing are one transaction, as in the PHP version of RUBiS.
+    BracketedPages,
     /// What takes databases so long on average takes each of them another time, negative exponentially.
     Uneven,
     /// Every system has as many users as would just saturate its databases if nothing ever waited.
@@ -48,12 +52,15 @@ const LIGHT_ADMIN_MS: f64 = 20.0;
 /// How much more reads of what writes cost with [`Variation::LongUpdates`].
 const LONG_UPDATES_FACTOR: f64 = 4.0;
 
+/// How much more reads of orders cost with [`Variation::LongOrders`].
+const LONG_ORDERS_FACTOR: f64 = 12.0;
+
 /// The most that a read costs with [`Variation::ShortReads`], in milliseconds.
 const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 15] = [
+    pub const ALL: [Variation; 17] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
@@ -65,7 +72,9 @@ impl Variation {
         Variation::LightAdmin,
         Variation::FreeCarts,
         Variation::LongUpdates,
+        Variation::LongOrders,
         Variation::ShortReads,
+        Variation::BracketedPages,
         Variation::Uneven,
         Variation::SameUsers,
         Variation::OnTables,
@@ -86,7 +95,9 @@ impl Variation {
             Variation::LightAdmin => "light-admin",
             Variation::FreeCarts => "free-carts",
             Variation::LongUpdates => "long-updates",
+            Variation::LongOrders => "long-orders",
             Variation::ShortReads => "short-reads",
+            Variation::BracketedPages => "bracketed-pages",
             Variation::Uneven => "uneven",
             Variation::SameUsers => "same-users",
             Variation::OnTables => "on-tables",
@@ -114,7 +125,9 @@ impl Variation {
             Variation::LightAdmin => "administrators read no more than others",
             Variation::FreeCarts => "the page of the shopping cart costs nothing",
             Variation::LongUpdates => "transactions that write read for four times as long",
+            Variation::LongOrders => "orders read for twelve times as long",
             Variation::ShortReads => "no read costs more than 50 ms",
+            Variation::BracketedPages => "pages that change nothing are transactions",
             Variation::Uneven => "times at databases drawn at random",
             Variation::SameUsers => "each system with as many users as saturate idle databases",
             Variation::OnTables => "onecopy counts conflicts on whole tables",
@@ -140,8 +153,11 @@ impl Variation {
                 experiment.variations.remove(&Variation::WritesFirst);
                 true
             }
-            Variation::TenTables | Variation::LightAdmin | Variation::FreeCarts => is_bookstore,
+            Variation::TenTables | Variation::LightAdmin | Variation::FreeCarts | Variation::LongOrders => {
+                is_bookstore
+            }
             Variation::LongUpdates => experiment.mix != Mix::BulletinBoard,
+            Variation::BracketedPages => experiment.mix == Mix::Auction,
             Variation::OnTables => experiment.system == "onecopy",
             Variation::SlowNetwork | Variation::ShortReads | Variation::Uneven | Variation::SameUsers => true,
         };
@@ -197,6 +213,9 @@ pub(crate) fn profile(plain: &Profile, variations: &BTreeSet<Variation>, catalog
         if is_update && variations.contains(&Variation::LongUpdates) {
             *cost_ms *= LONG_UPDATES_FACTOR;
         }
+        if variations.contains(&Variation::LongOrders) && statement.id.starts_with("buyc.order.") {
+            *cost_ms *= LONG_ORDERS_FACTOR;
+        }
         if variations.contains(&Variation::ShortReads) {
             *cost_ms = cost_ms.min(SHORT_READ_MS);
         }
@@ -221,6 +240,8 @@ mod tests {
             Variation::LightAdmin,
             Variation::FreeCarts,
             Variation::LongUpdates,
+            Variation::LongOrders,
+            Variation::BracketedPages,
             Variation::OnTables,
         ] {
             assert_eq!(varied(board.clone(), variation), board, "{}", variation.name());
@@ -265,6 +286,12 @@ mod tests {
         let long: Vec<&str> = long.iter().map(|(id, _)| id.as_str()).collect();
         assert!(long.contains(&"buyc.order.cart") && !long.contains(&"bess.list.items"), "{long:?}");
         assert!(!long.contains(&"buyc.order.line"), "{long:?}");
+        let orders = changed(Variation::LongOrders);
+        assert!(
+            orders.iter().all(|(id, factor)| id.starts_with("buyc.order.") && *factor == 12.0),
+            "{orders:?}"
+        );
+        assert!(orders.len() > 3, "{orders:?}");
         let short: Vec<String> = changed(Variation::ShortReads).into_iter().map(|(id, _)| id).collect();
         assert!(short.contains(&"bess.list.items".to_owned()), "{short:?}");
         assert!(short.iter().all(|id| plain.statements_ms[id] > 50.0), "{short:?}");

@@ -81,6 +81,7 @@ impl Workload for Bookstore {
 pub struct AuctionSite {
     site: Auction,
     memory: auction::Memory,
+    reads_alone: bool,
 }
 
 impl AuctionSite {
@@ -88,7 +89,14 @@ impl AuctionSite {
     #[must_use]
     pub fn new(mix: auction::Mix, scale: auction::Scale) -> AuctionSite {
         let population = auction::Population::new(scale, 0, opening());
-        AuctionSite { site: Auction { mix, scale }, memory: auction::Memory::new(&population) }
+        let memory = auction::Memory::new(&population);
+        AuctionSite { site: Auction { mix, scale }, memory, reads_alone: false }
+    }
+
+    /// The same site, but that each query of a page that changes nothing stands alone.
+    #[must_use]
+    pub fn reading_alone(self) -> AuctionSite {
+        AuctionSite { reads_alone: true, ..self }
     }
 }
 
@@ -102,7 +110,8 @@ impl Workload for AuctionSite {
     }
 
     fn user(&self, seed: u64, number: u32, users_max: u32) -> Box<dyn Client> {
-        Box::new(self.site.visitor(seed, number, users_max, &self.site.loaded()))
+        let visitor = self.site.visitor(seed, number, users_max, &self.site.loaded());
+        Box::new(if self.reads_alone { visitor.reading_alone() } else { visitor })
     }
 
     fn answer(&mut self, statement: StatementId, params: &[Value]) -> Rows {

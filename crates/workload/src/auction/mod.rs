@@ -296,6 +296,7 @@ impl Auction {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::Kind;
     use crate::random::stream;
     use crate::site::tests::{expect_every_statement_and_one_course, published_shares};
 
@@ -339,5 +340,35 @@ mod tests {
     fn every_statement_runs_and_the_same_seed_gives_the_same_course() {
         let site = Auction { mix: Mix::Write15, scale: Scale::new(200, 50).unwrap() };
         expect_every_statement_and_one_course(catalogue(), || site.visitor(7, 0, 1, &site.loaded()), 15_000);
+    }
+
+    #[test]
+    fn whoever_reads_alone_brackets_only_what_changes_data() {
+        use crate::client::{Action, Client as _, Reply, Rows};
+
+        let site = Auction { mix: Mix::Write15, scale: Scale::new(200, 50).unwrap() };
+        let mut visitor = site.visitor(7, 0, 1, &site.loaded()).reading_alone();
+        let (mut open, mut alone, mut bracketed, mut reply) = (None, 0, 0, Reply::Done);
+        for _ in 0..20_000 {
+            reply = match visitor.next(crate::value::Timestamp::default(), reply) {
+                Action::Begin(transaction) => {
+                    open = Some(transaction);
+                    Reply::Done
+                }
+                Action::Execute(statement, _) => {
+                    let of = catalogue().statement(statement).transaction;
+                    assert_eq!(open.is_some(), catalogue().transaction(of).kind == Kind::MultiUpdate);
+                    alone += u32::from(catalogue().transaction(of).kind == Kind::MultiRead);
+                    bracketed += u32::from(open == Some(of));
+                    Reply::Rows(Rows::default())
+                }
+                Action::Commit => {
+                    open = None;
+                    Reply::Done
+                }
+                _ => Reply::Done,
+            };
+        }
+        assert!(alone > 1_000 && bracketed > 100, "{alone} and {bracketed}");
     }
 }

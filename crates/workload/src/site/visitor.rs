@@ -118,6 +118,8 @@ pub struct Visitor<S> {
     transitions: &'static Transitions,
     walk: Walk,
     came_from: Option<InteractionId>,
+    /// Whether several queries that change nothing are one transaction.
+    brackets_reads: bool,
     state: State,
     is_new: bool,
     /// The place of the transaction that runs, or is next; and of the statement.
@@ -153,7 +155,20 @@ impl<S: Site> Visitor<S> {
             last: None,
             results,
             site,
+            brackets_reads: true,
         }
+    }
+
+    /// The same visitor, but that each query of a page that changes nothing stands alone, as in the servlet version of RUBiS.
+    #[must_use]
+    pub fn reading_alone(self) -> Self {
+        Visitor { brackets_reads: false, ..self }
+    }
+
+    /// Whether the present transaction stands between BEGIN and COMMIT.
+    fn is_bracketed(&self) -> bool {
+        let kind = self.site.catalogue().transactions[self.transaction].kind;
+        kind.is_bracketed() && (self.brackets_reads || kind.is_update())
     }
 
     /// The page that is shown, or follows the pause.
@@ -196,7 +211,7 @@ impl<S: Site> Visitor<S> {
         let transaction = &catalogue.transactions[self.transaction];
         self.statement = transaction.statements.start;
         self.runs = 0;
-        if transaction.kind.is_bracketed() {
+        if self.is_bracketed() {
             self.results[transaction.statements.clone()].fill(Rows::default());
             self.state = State::AwaitingBegin;
             return Action::Begin(TransactionId(self.transaction as u16));
@@ -226,7 +241,7 @@ impl<S: Site> Visitor<S> {
                 return Action::Execute(statement, params);
             }
         }
-        if transaction.kind.is_bracketed() {
+        if self.is_bracketed() {
             self.state = State::AwaitingCommit;
             return Action::Commit;
         }
@@ -272,7 +287,7 @@ impl<S: Site> Visitor<S> {
     }
 
     fn failed(&mut self, failure: Failure) -> Action {
-        let is_bracketed = self.site.catalogue().transactions[self.transaction].kind.is_bracketed();
+        let is_bracketed = self.is_bracketed();
         match (failure, self.last.clone()) {
             (Failure::GiveUp, _) => {
                 self.leave();

@@ -17,12 +17,14 @@ fn bookstore(mix: MixName) -> Bookstore {
     Bookstore::new(mix, Scale::new(1_000, 1).expect("it is in range"))
 }
 
-/// The other two sites, each made in no time.
-fn sites() -> [Box<dyn Workload>; 2] {
+/// The other two sites, each made in no time, and the auction's visitors in both ways.
+fn sites() -> [Box<dyn Workload>; 3] {
     let items = auction::Scale::new(2_000, 500).expect("it is in range");
     let days = bulletin_board::Scale::new(40, 500).expect("it is in range");
+    let auction = AuctionSite::new(auction::Mix::Write15, items);
     [
-        Box::new(AuctionSite::new(auction::Mix::Write15, items)),
+        Box::new(auction.clone().reading_alone()),
+        Box::new(auction),
         Box::new(Board::new(bulletin_board::Mix::Default, days)),
     ]
 }
