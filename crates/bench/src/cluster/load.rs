@@ -32,6 +32,7 @@ pub(super) async fn factor(bench: &Bench<'_>, running: &Running, profile: &Profi
         let customers =
             tpcw::Options { think_factor: 0.0, ..measure::customers(bench, running, mix, clients) };
         let mut crowd = Crowd::open(&customers).await?;
+        measure::warm_up(bench, running, &mut crowd).await?;
         crowd.come(clients, Duration::ZERO);
         tokio::time::sleep(RAMP).await;
         let before_s = running.spent_s()?;

@@ -91,16 +91,15 @@ pub(super) fn customers(bench: &Bench<'_>, running: &Running, mix: MixName, clie
     }
 }
 
-/// Opens every connection behind the product and lets each server's processes learn its tables and statements, which takes a capped
-/// server longer than a measurement: customers without pauses, as many as there are connections, at full speed.
-pub(super) async fn warm_up(bench: &Bench<'_>, running: &Running, mix: MixName) -> Result<()> {
+/// Lets each server's processes learn their tables and statements, which takes a capped server longer than a measurement: customers
+/// without pauses, as many as there are connections, at full speed. The crowd keeps its connections.
+pub(super) async fn warm_up(
+    bench: &Bench<'_>,
+    running: &Running,
+    crowd: &mut Crowd<'_, Bookstore>,
+) -> Result<()> {
     running.cap(None)?;
-    let clients = connections(running.size);
-    let options = tpcw::Options { think_factor: 0.0, ..customers(bench, running, mix, clients) };
-    let mut crowd = Crowd::open(&options).await?;
-    crowd.come(clients, Duration::ZERO);
-    tokio::time::sleep(WARM_UP).await;
-    crowd.leave(LEAVE_MAX).await;
+    crowd.rehearse(connections(running.size), WARM_UP, LEAVE_MAX).await?;
     running.cap(Some(bench.options.cap))
 }
 
@@ -117,8 +116,9 @@ pub(super) async fn cell(
         .collect();
     let most = users.last().copied().unwrap_or(saturating);
     let options = customers(bench, running, mix, most);
-    warm_up(bench, running, mix).await?;
+    running.cap(None)?;
     let mut crowd = Crowd::open(&options).await?;
+    warm_up(bench, running, &mut crowd).await?;
     let mut stages: Vec<Stage> = Vec::new();
     for users in users {
         let stage = stage(bench, running, &mut crowd, users).await?;

@@ -72,6 +72,7 @@ pub(crate) struct Crowd<'a, S: Website> {
     users: JoinSet<()>,
     /// Those who have come.
     count: u32,
+    think_factor: f64,
 }
 
 impl<'a, S: Website> Crowd<'a, S> {
@@ -107,12 +108,14 @@ impl<'a, S: Website> Crowd<'a, S> {
             clock,
             users: JoinSet::new(),
             count: 0,
+            think_factor: options.think_factor,
         })
     }
 
     /// Users come until there are so many, one after the other over this time. Returns at once.
     pub(crate) fn come(&mut self, until: u32, over: Duration) {
-        let Options { seed, clients, think_factor, retries_max, page_timeout, .. } = *self.options;
+        let Options { seed, clients, retries_max, page_timeout, .. } = *self.options;
+        let think_factor = self.think_factor;
         let first = self.count;
         let until = until.min(clients);
         for number in first..until {
@@ -149,8 +152,31 @@ impl<'a, S: Website> Crowd<'a, S> {
         std::mem::take(&mut *self.collected.lock().expect("no user panics with the lock"))
     }
 
+    /// So many users come, make no pauses for so long, and go as those of [`Crowd::leave`] do. The connections stay, with all that
+    /// both sides have learned on them, for whoever comes next.
+    ///
+    /// # Errors
+    /// If what they have added to the target cannot be asked.
+    pub(crate) async fn rehearse(&mut self, users: u32, duration: Duration, limit: Duration) -> Result<()> {
+        self.think_factor = 0.0;
+        self.come(users, Duration::ZERO);
+        tokio::time::sleep(duration).await;
+        self.send_away(limit).await;
+        self.think_factor = self.options.think_factor;
+        self.count = 0;
+        let now = Instant::now();
+        self.clock.send_replace(Clock { start: now, counted_from: now + FAR, end: now + FAR });
+        // Whoever comes with a number that was there before must not take the ids of new rows that were taken then.
+        self.highest = mark::highest::<S>(&self.target.connect().await?).await?;
+        Ok(())
+    }
+
     /// All go after the page that they are at; whoever does not get it in this time is cut off.
     pub(crate) async fn leave(mut self, limit: Duration) {
+        self.send_away(limit).await;
+    }
+
+    async fn send_away(&mut self, limit: Duration) {
         self.clock.send_modify(|clock| clock.end = Instant::now());
         let gone = async { while self.users.join_next().await.is_some() {} };
         if tokio::time::timeout(limit, gone).await.is_err() {
