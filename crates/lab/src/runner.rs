@@ -150,18 +150,24 @@ fn sites(mixes: &BTreeSet<Mix>, effort: &Effort) -> Result<BTreeMap<Mix, Site>, 
         let workload = &loaded.copy(&BTreeSet::new()).catalogue().name;
         let profile = Profile::named("2003", workload)
             .ok_or_else(|| LabError::NoProfile(format!("2003 for {workload}")))?;
-        let idle_s = idle_s(mix, &loaded, &profile, effort)?;
+        let idle_s = idle_s(mix, &loaded, &BTreeSet::new(), &profile, effort)?;
         sites.insert(mix, Site { loaded, profile, idle_s });
     }
     Ok(sites)
 }
 
 /// How long an interaction takes on an idle database, in seconds.
-fn idle_s(mix: Mix, loaded: &Loaded, profile: &Profile, effort: &Effort) -> Result<f64, LabError> {
+fn idle_s(
+    mix: Mix,
+    loaded: &Loaded,
+    variations: &BTreeSet<Variation>,
+    profile: &Profile,
+    effort: &Effort,
+) -> Result<f64, LabError> {
     let experiment = Experiment::new(mix, "conflict_aware", 1).expect("it is there");
     let effort = Effort { measured_s: IDLE_S, ..effort.clone() };
     let alone = setup(&experiment, &effort, profile, 0, 1);
-    let measured = measure(&experiment, &alone, loaded.copy(&BTreeSet::new()).as_mut())
+    let measured = measure(&experiment, &alone, loaded.copy(variations).as_mut())
         .map_err(|error| LabError::Run { experiment: Box::new(experiment), error })?;
     Ok(measured.response.mean_ms() / 1e3)
 }
@@ -216,7 +222,7 @@ impl Lab<'_> {
         );
         // Where a climb begins does not decide where it ends.
         let idle_s = if experiment.has(Variation::SameUsers) {
-            idle_s(experiment.mix, &site.loaded, &profile, self.effort)?
+            idle_s(experiment.mix, &site.loaded, &experiment.variations, &profile, self.effort)?
         } else {
             site.idle_s
         };

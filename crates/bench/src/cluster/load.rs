@@ -7,7 +7,7 @@ use onecopy_sim::perf::Profile;
 
 use super::servers::{Running, connections};
 use super::{Bench, measure, simulate};
-use crate::site::{Collected, Crowd, Sample};
+use crate::site::{Collected, Sample};
 use crate::tpcw;
 use crate::{Error, Result};
 
@@ -31,8 +31,7 @@ pub(super) async fn factor(bench: &Bench<'_>, running: &Running, profile: &Profi
         let clients = connections(running.size);
         let customers =
             tpcw::Options { think_factor: 0.0, ..measure::customers(bench, running, mix, clients) };
-        let mut crowd = Crowd::open(&customers).await?;
-        measure::warm_up(bench, running, &mut crowd).await?;
+        let mut crowd = measure::warmed_up(bench, running, &customers).await?;
         crowd.come(clients, Duration::ZERO);
         tokio::time::sleep(RAMP).await;
         let before_s = running.spent_s()?;

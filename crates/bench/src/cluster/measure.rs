@@ -92,15 +92,17 @@ pub(super) fn customers(bench: &Bench<'_>, running: &Running, mix: MixName, clie
 }
 
 /// Lets each server's processes learn their tables and statements, which takes a capped server longer than a measurement: customers
-/// without pauses, as many as there are connections, at full speed. The crowd keeps its connections.
-pub(super) async fn warm_up(
+/// without pauses, as many as there are connections, at full speed. The connections stay, for whoever comes next.
+pub(super) async fn warmed_up<'a>(
     bench: &Bench<'_>,
     running: &Running,
-    crowd: &mut Crowd<'_, Bookstore>,
-) -> Result<()> {
+    options: &'a tpcw::Options,
+) -> Result<Crowd<'a, Bookstore>> {
     running.cap(None)?;
+    let mut crowd = Crowd::open(options).await?;
     crowd.rehearse(connections(running.size), WARM_UP, LEAVE_MAX).await?;
-    running.cap(Some(bench.options.cap))
+    running.cap(Some(bench.options.cap))?;
+    Ok(crowd)
 }
 
 /// Lets more and more customers come, until throughput does not rise any more. `saturating` customers would keep the servers busy
@@ -116,9 +118,7 @@ pub(super) async fn cell(
         .collect();
     let most = users.last().copied().unwrap_or(saturating);
     let options = customers(bench, running, mix, most);
-    running.cap(None)?;
-    let mut crowd = Crowd::open(&options).await?;
-    warm_up(bench, running, &mut crowd).await?;
+    let mut crowd = warmed_up(bench, running, &options).await?;
     let mut stages: Vec<Stage> = Vec::new();
     for users in users {
         let stage = stage(bench, running, &mut crowd, users).await?;

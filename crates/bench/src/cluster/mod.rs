@@ -35,7 +35,6 @@ use serde::Serialize;
 use crate::bar::Bar;
 use crate::cpu_groups::Hierarchy;
 use crate::programs::{find_program, work_folder};
-use crate::site::Crowd;
 use crate::tpcw::{self, Calibrate, Calibration};
 use crate::{Error, Result};
 use durability::Durability;
@@ -318,9 +317,7 @@ impl Bench<'_> {
         };
         let options = measure::customers(self, &running, MixName::Shopping, 1);
         let warming = measure::customers(self, &running, MixName::Shopping, connections(running.size));
-        let mut crowd = Crowd::open(&warming).await?;
-        measure::warm_up(self, &running, &mut crowd).await?;
-        crowd.leave(measure::LEAVE_MAX).await;
+        measure::warmed_up(self, &running, &warming).await?.leave(measure::LEAVE_MAX).await;
         let busy_ms = || Ok(Some(running.spent_s()? * 1e3 / self.options.cap));
         let mut calibration = tpcw::calibrate_beside(&options, &how, busy_ms).await?;
         let factor = load::factor(self, &running, &calibration.profile).await?;

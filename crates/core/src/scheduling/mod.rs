@@ -17,7 +17,9 @@
 //! - *Commit order.* A commit takes a CSN when it is decided, and the log is written in that order before any replica is
 //!   told (5.3). Replicas commit in any order: two transactions in the wrong order do not conflict, since one that
 //!   conflicts with another executes nothing anywhere before the other was decided. So applying the log in CSN order is
-//!   always right, whatever a replica contains already.
+//!   always right, whatever a replica contains already. (An engine that shows what is not committed lets others go on after a
+//!   single update before it is decided; if the answer of one chosen replica decides, the log may then have the two the other
+//!   way round. The drivers that offer such engines take nothing back and lose no replica, so nobody applies that log.)
 //! - *Position.* The paper's proxy remembers a sequence number a table. Ours is the set of CSNs that the replica contains
 //!   (one row each in `onecopy.progress`), which says the same more exactly: everything up to some CSN and some of what
 //!   follows. After a restart the gaps are filled from the log, passing over what is contained (5.3.1, last paragraph).
@@ -98,7 +100,8 @@ pub struct Policy {
 /// What orders conflicting operations at every replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Table locks, queued in the order of sequence numbers: all granted before the first statement, held to the end (CAS 3.4).
+    /// Table locks, queued in the order of sequence numbers: all granted before the first statement, held to the end (CAS 3.4),
+    /// which for a single update is when it is done, where the engine shows what is not committed.
     Locks,
     /// Versions of tables, given at the start (DV 3.2).
     Versions(Versioning),

@@ -4,8 +4,9 @@
 //! - lock requests enter the lock queues in the order of their sequence numbers, without a gap;
 //! - a transaction has at most one operation at the database, and none before all its locks are granted, or the versions
 //!   that it waits for are there;
-//! - locks are let go only when the transaction has ended here and no write of it is at the database, versions also when it
-//!   was released, and what is applied from the log has all of them.
+//! - locks and versions are let go only when the transaction has ended here and no write of it is at the database; or when
+//!   they were released: versions after the last use of a table, both after a single update that is done, where the engine shows
+//!   what is not committed. What is applied from the log has all of them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -579,7 +580,7 @@ impl Proxy {
             queue.follow();
         }
         queue.halted = matches!((operation, &outcome), (Operation::Write(_), Outcome::Failed));
-        if queue.halted {
+        if matches!(outcome, Outcome::Failed | Outcome::TooLarge) {
             // It is not done: it lets go at its end, whatever that will be.
             queue.waiting.retain(|(next, _)| !matches!(next, Operation::Release { told: false }));
         }

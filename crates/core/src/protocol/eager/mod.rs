@@ -8,7 +8,8 @@
 //! cited as CAS; section 6.1. What it shares with the paper's other schedulers is in [`crate::scheduling`].
 //!
 //! Guarantee: 1-copy serializability, as the paper promises. (It is strict in fact: whoever was answered has committed
-//! on every replica in service, and until then holds its locks on all of them.)
+//! on every replica in service. Until then it holds its locks on all of them, or, a single update on an engine that shows what is not
+//! committed, stands there before whoever asks later.)
 //!
 //! How it differs from the paper: a replica that is catching up takes part in everything, but nobody waits for it; its
 //! queues make whatever reads there wait.

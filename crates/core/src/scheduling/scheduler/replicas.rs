@@ -24,7 +24,7 @@ pub(super) struct Replica {
     last_chosen: u64,
     /// The versions that are known to be there, where versions decide.
     pub(super) reached: Reached,
-    /// How many transactions that have not ended here write each table, and how many such locks there are in all.
+    /// How many transactions that have not let go here write each table, and how many such locks there are in all.
     writers: HashMap<TableId, u32>,
     writers_of_any: u32,
 }
