@@ -17,15 +17,19 @@ const RAMP: Duration = Duration::from_secs(3);
 /// With more failures, as a part of what was shown, CPU time is of something else.
 const FAILED_MAX: f64 = 0.01;
 
-/// The factor by CPU time, over all mixes that are measured.
+/// The factor by CPU time, for each mix that is measured: pages of a mix have other statements, which displace each other differently.
 ///
 /// As many customers as there are connections click without pauses on one capped server. A single client neither lets processes
 /// displace each other nor waits for locks, so costs that it finds are too low or too high by some part:
 ///
 /// factor = CPU that the server spends / CPU that the pages shown cost by the profile
-pub(super) async fn factor(bench: &Bench<'_>, running: &Running, profile: &Profile) -> Result<f64> {
+pub(super) async fn factors(
+    bench: &Bench<'_>,
+    running: &Running,
+    profile: &Profile,
+) -> Result<BTreeMap<String, f64>> {
     let options = bench.options;
-    let (mut spent_ms, mut expected_ms) = (0.0, 0.0);
+    let mut factors = BTreeMap::new();
     for &mix in &options.mixes {
         bench.say(format!("{}: what costs are under load, {mix}", running.system));
         let clients = connections(running.size);
@@ -36,18 +40,19 @@ pub(super) async fn factor(bench: &Bench<'_>, running: &Running, profile: &Profi
         tokio::time::sleep(RAMP).await;
         let before_s = running.spent_s()?;
         let Collected { samples, errors, .. } = crowd.measure(options.calibration / 2).await;
-        spent_ms += (running.spent_s()? - before_s) * 1e3 / options.cap;
-        expected_ms += shown(&samples, &errors)? as f64 * simulate::interaction_ms(options, profile, mix)?;
+        let spent_ms = (running.spent_s()? - before_s) * 1e3 / options.cap;
+        let expected_ms = shown(&samples, &errors)? as f64 * simulate::interaction_ms(options, profile, mix)?;
         crowd.leave(measure::LEAVE_MAX).await;
+        let factor = spent_ms / expected_ms;
+        if !factor.is_finite() || factor <= 0.0 {
+            return Err(Error::Option(format!(
+                "no page was shown under load in {} s, {mix}: let the calibration run for longer (--calibration)",
+                options.calibration.as_secs_f64() / 2.0
+            )));
+        }
+        factors.insert(mix.to_string(), factor);
     }
-    let factor = spent_ms / expected_ms;
-    if !factor.is_finite() || factor <= 0.0 {
-        return Err(Error::Option(format!(
-            "no page was shown under load in {} s: let the calibration run for longer (--calibration)",
-            options.calibration.as_secs_f64() / 2.0
-        )));
-    }
-    Ok(factor)
+    Ok(factors)
 }
 
 /// How many pages were shown, if hardly any other failed.

@@ -28,7 +28,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use onecopy_sim::perf::Profile;
 use onecopy_workload::tpcw::MixName;
 use serde::Serialize;
 
@@ -274,21 +273,18 @@ impl Bench<'_> {
         if system == System::Pgpool {
             find_program("pgpool", self.options.pgpool.as_deref())?;
         }
-        let users = match self.options.users {
+        let calibration = match self.options.users {
             _ if self.options.calibration.is_zero() => None,
             // It is not simulated, and its customers are told how many they are.
             Some(_) if !system.is_simulated() => None,
             _ => Some(self.calibrate(system, template).await?),
         };
-        let profile = users.as_ref().map(|calibration| calibration.profile.clone());
-        if let Some(calibration) = users {
-            report.calibrations.push((system, calibration));
-        }
+        report.calibrations.extend(calibration.clone().map(|calibration| (system, calibration)));
         for &size in &self.options.sizes {
             self.say(format!("{system}: starting {size}"));
             let running = Running::start(self, system, size, Some(self.options.cap), template).await?;
             for &mix in &self.options.mixes {
-                let users = self.first_users(profile.as_ref(), size, mix)?;
+                let users = self.first_users(calibration.as_ref(), size, mix)?;
                 self.say(format!("{system}, {size} servers, {mix}: from {users} users"));
                 match measure::cell(self, &running, mix, users).await {
                     Ok(cell) => report.cells.push(cell),
@@ -320,21 +316,22 @@ impl Bench<'_> {
         measure::warmed_up(self, &running, &warming).await?.leave(measure::LEAVE_MAX).await;
         let busy_ms = || Ok(Some(running.spent_s()? * 1e3 / self.options.cap));
         let mut calibration = tpcw::calibrate_beside(&options, &how, busy_ms).await?;
-        let factor = load::factor(self, &running, &calibration.profile).await?;
+        // Both factors are of what a single client finds.
+        calibration.under_load = load::factors(self, &running, &calibration.profile).await?;
         drop(running);
         if system == System::Onecopy {
             calibration.profile.apply_factor = apply::factor(self, template, &calibration.profile).await?;
         }
-        // Both factors are of what a single client finds.
-        calibration.load(factor);
         Ok(calibration)
     }
 
     /// As many as saturate so many servers, or as many as were asked for.
-    fn first_users(&self, profile: Option<&Profile>, size: u32, mix: MixName) -> Result<u32> {
-        match (self.options.users, profile) {
+    fn first_users(&self, calibration: Option<&Calibration>, size: u32, mix: MixName) -> Result<u32> {
+        match (self.options.users, calibration) {
             (Some(users), _) => Ok(users.saturating_mul(size)),
-            (None, Some(profile)) => simulate::saturating(self.options, profile, size, mix),
+            (None, Some(calibration)) => {
+                simulate::saturating(self.options, &calibration.profile_under(&mix.to_string()), size, mix)
+            }
             (None, None) => Err(Error::Option("set how many users there are for each server".to_owned())),
         }
     }

@@ -298,12 +298,15 @@ impl fmt::Display for ClusterReport {
         }
         for (system, calibration) in &self.calibrations {
             let profile = &calibration.profile;
+            let under_load =
+                calibration.under_load.iter().map(|(mix, factor)| format!("{factor:.2} ({mix})"));
+            let under_load: Vec<String> = under_load.collect();
             writeln!(
                 f,
-                "{system}: {} pages calibrated, costs under load {:.2} of a single client's, a commit {} ms, a write of the log {} ms, \
+                "{system}: {} pages calibrated, costs under load {} of a single client's, a commit {} ms, a write of the log {} ms, \
                  applying {:.2} of executing; {} statements met fewer than {} times",
                 thousands(calibration.pages as f64),
-                calibration.load_factor,
+                if under_load.is_empty() { "unknown".to_owned() } else { under_load.join(", ") },
                 millis(profile.commit_ms),
                 millis(profile.log_write_ms),
                 profile.apply_factor,

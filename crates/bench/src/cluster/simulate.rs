@@ -66,13 +66,8 @@ pub(super) async fn all(options: &Options, report: &ClusterReport) -> Result<Vec
         let calibration = report.calibrations.iter().find(|(system, _)| *system == cell.system);
         if let Some((system, calibration)) = calibration.filter(|(system, _)| system.is_simulated()) {
             let mix = cell.mix.parse().map_err(|error| Error::Option(format!("{error}")))?;
-            jobs.push(Job {
-                place,
-                system: *system,
-                size: cell.size,
-                mix,
-                profile: calibration.profile.clone(),
-            });
+            let profile = calibration.profile_under(&cell.mix);
+            jobs.push(Job { place, system: *system, size: cell.size, mix, profile });
         }
     }
     // The largest first, so that no thread is left with one in the end.

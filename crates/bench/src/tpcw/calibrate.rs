@@ -59,7 +59,7 @@ pub struct Calibrate {
 /// What a calibration has found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Calibration {
-    /// The costs.
+    /// The costs, as a single client finds them.
     pub profile: Profile,
     /// Statement by statement, in the catalogue's order.
     pub statements: Vec<Calibrated>,
@@ -71,8 +71,8 @@ pub struct Calibration {
     pub retries: BTreeMap<String, u64>,
     /// Time that counted, in seconds.
     pub seconds: f64,
-    /// By how much what a single client found was multiplied, because many use the server.
-    pub load_factor: f64,
+    /// By mix: what costs come to where many use the server, over what a single client finds. Empty where that was not measured.
+    pub under_load: BTreeMap<String, f64>,
 }
 
 /// The cost of one class of statement.
@@ -417,7 +417,7 @@ impl Ledger {
             pages,
             retries,
             seconds,
-            load_factor: 1.0,
+            under_load: BTreeMap::new(),
         })
     }
 }
@@ -432,12 +432,13 @@ fn never_met(statements: &[Calibrated]) -> String {
 }
 
 impl Calibration {
-    /// Multiplies all costs of the server's CPU.
-    pub(crate) fn load(&mut self, factor: f64) {
-        self.load_factor *= factor;
-        self.profile.commit_ms *= factor;
-        self.profile.statements_ms.values_mut().for_each(|cost_ms| *cost_ms *= factor);
-        self.statements.iter_mut().for_each(|each| each.cost_ms *= factor);
+    /// What the server's CPU costs where many use it under a mix.
+    pub(crate) fn profile_under(&self, mix: &str) -> Profile {
+        let factor = self.under_load.get(mix).copied().unwrap_or(1.0);
+        let mut profile = self.profile.clone();
+        profile.commit_ms *= factor;
+        profile.statements_ms.values_mut().for_each(|cost_ms| *cost_ms *= factor);
+        profile
     }
 
     /// The profile as a file, with a comment on how well each cost is known.
