@@ -1,7 +1,7 @@
 //! Drives workloads against any DSN, and compares what stands in front of PostgreSQL.
 //!
 //! * [`site`]: loads a web site and lets emulated users visit it: the online bookstore ([`tpcw`]), the [`auction`] site or the
-//!   [`bulletin_board`].
+//!   [`bulletin_board`]; or the tables of [`pgbench`].
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
 //! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side;
 //!   and what it costs there that decisions are durable.
@@ -20,6 +20,7 @@ mod connection;
 mod cpu;
 mod cpu_groups;
 mod error;
+pub mod pgbench;
 mod programs;
 pub mod progress;
 pub mod site;

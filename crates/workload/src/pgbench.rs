@@ -1,11 +1,13 @@
 //! The two scripts of pgbench that everyone quotes, as [`Client`]s without think time.
 
+use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::catalogue::{Catalogue, InteractionId, StatementId, TransactionId};
 use crate::client::{Action, Client, Failure, Reply};
 use crate::random::{Random, uniform};
+use crate::site::{Check, Line, SiteRows};
 use crate::value::{Timestamp, Value};
 
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
@@ -17,18 +19,93 @@ pub fn catalogue() -> &'static Catalogue {
     &CATALOGUE
 }
 
-/// The statements that create the tables and fill them, at a scale of at least 1.
-pub fn load(scale: i64) -> Vec<String> {
-    let mut statements = catalogue().create_tables();
-    let fill = |table: &str, columns: &str, values: &str, per_scale: i64| {
-        let rows = per_scale * scale;
-        format!("INSERT INTO {table} ({columns}) SELECT {values} FROM generate_series(1, {rows}) AS n")
+/// Tellers of a branch.
+const TELLERS: i64 = 10;
+/// Accounts of a branch, where nobody says otherwise.
+pub const ACCOUNTS: i64 = 100_000;
+
+/// How large the tables are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    branches: i64,
+    accounts: i64,
+}
+
+impl Scale {
+    /// So many branches, each with so many accounts (pgbench has [`ACCOUNTS`]); `None` if there would be none of them, or more than
+    /// the tables' integers can count.
+    #[must_use]
+    pub fn new(branches: i64, accounts: i64) -> Option<Scale> {
+        let is_possible = |all: i64| (1..=i64::from(i32::MAX)).contains(&all);
+        let all = [branches, accounts, branches.checked_mul(TELLERS)?, branches.checked_mul(accounts)?];
+        all.into_iter().all(is_possible).then_some(Scale { branches, accounts })
+    }
+
+    /// Branches.
+    #[must_use]
+    pub fn branches(self) -> i64 {
+        self.branches
+    }
+
+    /// Accounts of each branch.
+    #[must_use]
+    pub fn accounts(self) -> i64 {
+        self.accounts
+    }
+}
+
+impl SiteRows for Scale {
+    fn keys(&self, table: usize) -> RangeInclusive<i64> {
+        let last = match catalogue().tables[table].name.as_str() {
+            "pgbench_branches" => self.branches,
+            "pgbench_tellers" => TELLERS * self.branches,
+            "pgbench_accounts" => self.accounts * self.branches,
+            _ => 0,
+        };
+        1..=last
+    }
+
+    fn copy(&self, table: usize, keys: RangeInclusive<i64>, out: &mut String) -> u64 {
+        let each = match catalogue().tables[table].name.as_str() {
+            "pgbench_branches" => None,
+            "pgbench_tellers" => Some(TELLERS),
+            _ => Some(self.accounts),
+        };
+        keys.map(|key| {
+            let line = Line::new(out).put(key);
+            let line = match each {
+                Some(each) => line.put((key - 1) / each + 1),
+                None => line,
+            };
+            line.put(0).put("").end()
+        })
+        .sum()
+    }
+}
+
+/// What must hold after any run: a deposit changes all or nothing.
+#[must_use]
+pub fn checks() -> Vec<Check<Scale>> {
+    let differs = |kind: &str, key: &str, balance: &str| {
+        format!(
+            "(SELECT {key} FROM {kind} FULL JOIN (SELECT {key}, sum(delta) AS delta FROM pgbench_history GROUP BY {key}) AS made \
+             USING ({key}) WHERE {balance} IS DISTINCT FROM coalesce(delta, 0)) AS wrong"
+        )
     };
-    statements.push(fill("pgbench_branches", "bid, bbalance", "n, 0", 1));
-    statements.push(fill("pgbench_tellers", "tid, bid, tbalance", "n, (n - 1) / 10 + 1, 0", 10));
-    let values = "n, (n - 1) / 100000 + 1, 0, ''";
-    statements.push(fill("pgbench_accounts", "aid, bid, abalance, filler", values, 100_000));
-    statements
+    vec![
+        Check::count(
+            "an account holds what was deposited there",
+            differs("pgbench_accounts", "aid", "abalance"),
+        ),
+        Check::count(
+            "a teller's balance is what went through his hands",
+            differs("pgbench_tellers", "tid", "tbalance"),
+        ),
+        Check::count(
+            "a branch's balance is what was deposited there",
+            differs("pgbench_branches", "bid", "bbalance"),
+        ),
+    ]
 }
 
 /// Which script.
@@ -40,11 +117,40 @@ pub enum Kind {
     TpcbLike,
 }
 
+impl Kind {
+    /// Both.
+    pub const ALL: [Kind; 2] = [Kind::SelectOnly, Kind::TpcbLike];
+
+    /// As pgbench calls it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::SelectOnly => "select-only",
+            Kind::TpcbLike => "tpcb-like",
+        }
+    }
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Kind::ALL.into_iter().find(|kind| kind.as_str() == name);
+        found.ok_or_else(|| format!("there is no script {name:?}: choose select-only or tpcb-like"))
+    }
+}
+
 /// One client of pgbench.
 #[derive(Clone, Debug)]
 pub struct Bencher {
     kind: Kind,
-    scale: i64,
+    scale: Scale,
     random: Random,
     stage: Stage,
     deposit: Deposit,
@@ -69,7 +175,7 @@ enum Stage {
 
 impl Bencher {
     /// A client on tables of this scale.
-    pub fn new(kind: Kind, scale: i64, random: Random) -> Self {
+    pub fn new(kind: Kind, scale: Scale, random: Random) -> Self {
         let deposit = Deposit { account: 1, teller: 1, branch: 1, delta: 0 };
         Bencher { kind, scale, random, stage: Stage::Idle, deposit }
     }
@@ -89,11 +195,11 @@ impl Bencher {
     }
 
     fn draw(&mut self) {
-        let random = &mut self.random;
+        let (random, Scale { branches, accounts }) = (&mut self.random, self.scale);
         self.deposit = Deposit {
-            account: uniform(random, 1, 100_000 * self.scale),
-            teller: uniform(random, 1, 10 * self.scale),
-            branch: uniform(random, 1, self.scale),
+            account: uniform(random, 1, accounts * branches),
+            teller: uniform(random, 1, TELLERS * branches),
+            branch: uniform(random, 1, branches),
             delta: uniform(random, -5_000, 5_000),
         };
     }
@@ -153,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_deposit_runs_its_five_statements_between_begin_and_commit() {
-        let mut bencher = Bencher::new(Kind::TpcbLike, 2, stream(1, 0));
+        let mut bencher = Bencher::new(Kind::TpcbLike, Scale::new(2, ACCOUNTS).unwrap(), stream(1, 0));
         let now = Timestamp::default();
         assert!(matches!(bencher.next(now, Reply::Done), Action::Think { next: InteractionId(1), .. }));
         assert_eq!(bencher.next(now, Reply::Done), Action::Begin(TransactionId(1)));

@@ -1,5 +1,5 @@
 //! Loads a web site, lets emulated users visit it, and checks its rules afterwards: what [`Website`] says of the bookstore, the
-//! auction site and the bulletin board is enough for that.
+//! auction site, the bulletin board and pgbench's tables is enough for that.
 
 mod check;
 mod crowd;
@@ -19,6 +19,7 @@ use onecopy_workload::{Catalogue, InteractionId, Timestamp};
 use crate::auction::Auction;
 use crate::bulletin_board::BulletinBoard;
 pub use crate::connection::Protocol;
+use crate::pgbench::Pgbench;
 use crate::tpcw::Bookstore;
 use crate::{Error, Result};
 pub use check::{CheckReport, Checked, check};
@@ -110,11 +111,11 @@ pub trait Website: Clone + Send + Sync + 'static {
 }
 
 /// The marks and tables of all sites, some of which have the same names.
-fn all() -> [(&'static str, &'static Catalogue); 3] {
+fn all() -> [(&'static str, &'static Catalogue); 4] {
     fn of<S: Website>() -> (&'static str, &'static Catalogue) {
         (S::MARK_TABLE, S::catalogue())
     }
-    [of::<Bookstore>(), of::<Auction>(), of::<BulletinBoard>()]
+    [of::<Bookstore>(), of::<Auction>(), of::<BulletinBoard>(), of::<Pgbench>()]
 }
 
 /// What to load and what to run.

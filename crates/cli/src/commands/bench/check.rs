@@ -5,6 +5,7 @@ use crate::output::print;
 use onecopy_bench::Error;
 use onecopy_bench::auction::Auction;
 use onecopy_bench::bulletin_board::BulletinBoard;
+use onecopy_bench::pgbench::Pgbench;
 use onecopy_bench::site::{self, Options, Website};
 use onecopy_bench::tpcw::Bookstore;
 
@@ -25,13 +26,14 @@ impl Args {
             self.check::<Bookstore>().await?,
             self.check::<Auction>().await?,
             self.check::<BulletinBoard>().await?,
+            self.check::<Pgbench>().await?,
         ];
         let broken: Vec<&str> =
             found.iter().flatten().filter(|site| !site.holds).map(|site| site.name).collect();
         if found.iter().all(Option::is_none) {
             return Err(
-                "the target holds no bookstore, no auction site and no bulletin board: load one first \
-                        (`onecopy bench load`)"
+                "the target holds no bookstore, no auction site, no bulletin board and no bank of pgbench: load one \
+                 first (`onecopy bench load`)"
                     .into(),
             );
         }

@@ -5,10 +5,11 @@ use crate::CommandError;
 use crate::output::print;
 use onecopy_bench::auction::Auction;
 use onecopy_bench::bulletin_board::BulletinBoard;
+use onecopy_bench::pgbench::Pgbench;
 use onecopy_bench::site::{self, Options, Website};
 use onecopy_bench::tpcw::Bookstore;
 
-/// Fill a database with a site: the TPC-W bookstore, the auction site or the bulletin board.
+/// Fill a database with a site: the TPC-W bookstore, the auction site, the bulletin board or pgbench's bank.
 ///
 /// One of the same size and seed that is there is left alone.
 #[derive(Debug, clap::Args)]
@@ -28,8 +29,14 @@ pub(super) struct Args {
     /// Of how many days the bulletin board has stories [default: 45]
     #[arg(long)]
     days: Option<i64>,
+    /// How many branches pgbench's bank has, what pgbench calls its scale [default: 10]
+    #[arg(long)]
+    branches: Option<i64>,
+    /// How many accounts each branch has [default: 100000]
+    #[arg(long)]
+    accounts: Option<i64>,
     /// As large as in the papers: see the commands that run the sites; 100,000 books and 1,000 emulated browsers.
-    #[arg(long, conflicts_with_all = ["items", "browsers", "users", "days"])]
+    #[arg(long, conflicts_with_all = ["items", "browsers", "users", "days", "branches", "accounts"])]
     paper_size: bool,
     /// Replace the site that is there, and whatever tables have its tables' names, with all of the site that they are of.
     #[arg(long)]
@@ -43,6 +50,7 @@ enum Kind {
     Bookstore,
     Auction,
     BulletinBoard,
+    Pgbench,
 }
 
 impl Args {
@@ -51,6 +59,10 @@ impl Args {
             Kind::Bookstore => self.load::<Bookstore>().await,
             Kind::Auction => self.load::<Auction>().await,
             Kind::BulletinBoard => self.load::<BulletinBoard>().await,
+            Kind::Pgbench if self.paper_size => {
+                Err("no paper has pgbench's bank: say by --branches and --accounts how large it is".into())
+            }
+            Kind::Pgbench => self.load::<Pgbench>().await,
         }
     }
 
@@ -63,8 +75,14 @@ impl Args {
     /// The site with the size that was given, as far as it was.
     fn sized<S: Website>(&self, site: S) -> Result<S, CommandError> {
         let [first, second] = S::SCALE;
-        let given =
-            [("items", self.items), ("browsers", self.browsers), ("users", self.users), ("days", self.days)];
+        let given = [
+            ("items", self.items),
+            ("browsers", self.browsers),
+            ("users", self.users),
+            ("days", self.days),
+            ("branches", self.branches),
+            ("accounts", self.accounts),
+        ];
         let mut scale = site.scale();
         for (name, value) in given {
             let Some(value) = value else { continue };

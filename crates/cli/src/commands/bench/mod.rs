@@ -7,6 +7,7 @@ mod cluster;
 mod compare;
 mod durability;
 mod load;
+mod pgbench;
 mod progress;
 mod site;
 mod tpcw;
@@ -26,6 +27,7 @@ enum Command {
     Tpcw(tpcw::Args),
     Auction(auction::Args),
     BulletinBoard(bulletin_board::Args),
+    Pgbench(pgbench::Args),
     Load(load::Args),
     Check(check::Args),
     Compare(compare::Args),
@@ -46,6 +48,7 @@ impl Args {
                 Command::Tpcw(args) => args.run().await,
                 Command::Auction(args) => args.run().await,
                 Command::BulletinBoard(args) => args.run().await,
+                Command::Pgbench(args) => args.run().await,
                 Command::Load(args) => args.run().await,
                 Command::Check(args) => args.run().await,
                 Command::Compare(args) => args.run().await,
