@@ -133,6 +133,18 @@ mod tests {
         }
         let report = site::check(&options).await.unwrap();
         assert!(report.holds(), "{report}");
+
+        let client = Target::parse(&options.target).unwrap().connect().await.unwrap();
+        options.duration = Duration::from_secs(2);
+        let held = async {
+            client.batch_execute("BEGIN; LOCK TABLE pgbench_accounts").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            client.batch_execute("COMMIT").await.unwrap();
+        };
+        let (report, ()) = tokio::join!(site::run(&options), held);
+        let stall_ms = report.unwrap().longest_stall_ms;
+        assert!(stall_ms > 300.0, "requests waited for the table, the longest {stall_ms} ms");
+
         let client = Target::parse(&options.target).unwrap().connect().await.unwrap();
         let lose = "DELETE FROM pgbench_history WHERE ctid = (SELECT min(ctid) FROM pgbench_history WHERE delta <> 0)";
         assert_eq!(client.execute(lose, &[]).await.unwrap(), 1);

@@ -281,6 +281,8 @@ struct Outcome {
     transactions: u32,
     retries: Vec<String>,
     failed: Option<String>,
+    /// The longest that one request waited for its reply, whatever that was.
+    longest_request: Duration,
 }
 
 impl<C: Client> User<C> {
@@ -339,7 +341,10 @@ impl<C: Client> User<C> {
     async fn carry_out(&mut self, pool: &Pool, page: &mut Page<'_>, action: &Action) -> Reply {
         let is_commit = matches!(action, Action::Commit);
         let was_in_transaction = page.in_transaction;
-        match self.send(pool, page, action).await {
+        let sent = Instant::now();
+        let reply = self.send(pool, page, action).await;
+        page.outcome.longest_request = page.outcome.longest_request.max(sent.elapsed());
+        match reply {
             Ok(reply) => {
                 if is_commit || !page.in_transaction && !matches!(action, Action::Begin(_)) {
                     page.attempts = 0;
@@ -434,6 +439,7 @@ impl<C: Client> User<C> {
         let outcome = &page.outcome;
         collected.statements += u64::from(outcome.statements);
         collected.transactions += u64::from(outcome.transactions);
+        collected.longest_request = collected.longest_request.max(outcome.longest_request);
         for code in &outcome.retries {
             count(&mut collected.retries, code);
         }
