@@ -62,8 +62,10 @@ pub(super) struct OpenTxn {
     answers: BTreeMap<(OpId, ReplicaId), Result<Answer, Fault>>,
     /// Whose answer to its only statement the client shall have.
     released: Option<ReplicaId>,
-    /// Statements of the read phase with what the client was told.
-    pub(super) reads: Vec<(Plan, Answer)>,
+    /// Statements of the read phase, and those executed at a home, with what the client was told.
+    pub(super) done: Vec<(Plan, Answer)>,
+    /// How many of them were done at a home: what came before was found to be the same there, and its items are held.
+    pub(super) done_at_home: usize,
     writes: BTreeMap<OpId, Kept>,
 }
 
@@ -209,7 +211,8 @@ impl Simulation<'_> {
             plans: BTreeMap::new(),
             answers: BTreeMap::new(),
             released: None,
-            reads: Vec::new(),
+            done: Vec::new(),
+            done_at_home: 0,
             writes: BTreeMap::new(),
         };
         self.node.txns.insert(txn, open);
@@ -332,8 +335,12 @@ impl Simulation<'_> {
         let Some(open) = self.node.txns.get_mut(&txn) else { return };
         let Some(plan) = open.plans.get(&op).cloned() else { return };
         if let Ok(answer) = &answer {
+            if !replayed_only {
+                open.done.push((plan.clone(), answer.clone()));
+                open.done_at_home += usize::from(!in_snapshot);
+            }
             match plan.kind() {
-                _ if in_snapshot => open.reads.push((plan, answer.clone())),
+                _ if in_snapshot => {}
                 StatementKind::Read | StatementKind::LockingRead => {}
                 kind => match open.writes.get(&op) {
                     Some(first) if first.answer.changes != answer.changes => {

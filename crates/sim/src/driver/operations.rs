@@ -81,7 +81,7 @@ impl Simulation<'_> {
             Job::Execute(execution) => Some(execution.plan.clone()),
             Job::Rerun { txn, index, .. } => {
                 let open = self.node.txns.get(txn)?;
-                open.reads.get(*index).map(|(plan, _)| plan.clone())
+                open.done.get(*index).map(|(plan, _)| plan.clone())
             }
             Job::Unit { csn, index, .. } => self.kept(*csn, *index).map(Kept::to_apply),
         }
@@ -123,8 +123,13 @@ impl Simulation<'_> {
                 self.report(replica, session, Report::Executed { execution, came });
             }
             (Job::Rerun { txn, index, same }, Ok(answer)) => {
-                let told = self.node.txns.get(&txn).and_then(|open| open.reads.get(index));
-                let same = same && told.is_some_and(|(_, told)| told.rows == answer.rows);
+                let open = self.node.txns.get(&txn);
+                let is_same = open.and_then(|open| open.done.get(index)).is_some_and(|(_, told)| *told == answer);
+                if !is_same && open.is_some_and(|open| open.done_at_home > 0) {
+                    // It holds the items of all that it has done.
+                    self.fail(Failure::Disagreement { replica, csn: None, txn: Some(txn) });
+                }
+                let same = same && is_same;
                 let job = Job::Rerun { txn, index: index + 1, same };
                 let step = self.rerun_step(replica, txn, index + 1);
                 self.work_later(replica, session, lane, step, job);

@@ -305,7 +305,7 @@ impl Simulation<'_> {
     }
 
     pub(super) fn rerun_step(&self, replica: ReplicaId, txn: TxnId, index: usize) -> Step {
-        let plan = self.node.txns.get(&txn).and_then(|open| open.reads.get(index));
+        let plan = self.node.txns.get(&txn).and_then(|open| open.done.get(index));
         let class = plan.map(|(plan, _)| plan.classify().class).unwrap_or_default();
         Step::Statement(replica, class)
     }

@@ -36,17 +36,24 @@ impl Onecopy {
 
     /// Those at the same home who owe an item that this transaction's statement there takes.
     fn hidden_blockers(&self, id: TxnId) -> impl Iterator<Item = TxnId> {
-        let runs = |state| matches!(state, State::Executing | State::AwaitingHome);
-        let txn = self.txns.get(&id).filter(|txn| runs(txn.state) && txn.home.is_some());
-        let statement = txn.and_then(|txn| Some((txn.home, &txn.pending.as_ref()?.statement)));
-        statement.into_iter().flat_map(move |(home, statement)| {
+        let txn = self.txns.get(&id).filter(|txn| txn.home.is_some());
+        let runs = txn.and_then(|txn| {
+            let accesses = match txn.state {
+                State::Executing | State::AwaitingHome => txn.pending.as_ref()?.statement.access.as_slice(),
+                // It does again at another home what it has done.
+                State::AwaitingRevalidation => self.locks.held(id),
+                _ => return None,
+            };
+            Some((txn.home, accesses))
+        });
+        runs.into_iter().flat_map(move |(home, accesses)| {
             let in_the_way = move |owing: &&TxnId| {
                 self.txns.get(*owing).is_some_and(|other| {
                     let overlaps = || {
                         other
                             .owed
                             .iter()
-                            .any(|owed| statement.access.iter().any(|access| access.conflicts(owed)))
+                            .any(|owed| accesses.iter().any(|access| access.conflicts(owed)))
                     };
                     **owing != id && other.home == home && overlaps()
                 })

@@ -206,9 +206,6 @@ impl Onecopy {
 
     fn on_statement(&mut self, id: TxnId, op: OpId, statement: Statement, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        if txn.state == State::Doomed {
-            return self.refuse(id, op, Refusal::HomeLost, effects);
-        }
         let before = txn.mark();
         txn.prefix = txn.prefix.then(statement.class);
         let reads_only = statement.kind == StatementKind::Read;
@@ -223,7 +220,7 @@ impl Onecopy {
             txn.note_write(&statement.access, &mut self.predictor);
             txn.note_references(&statement.access);
         }
-        let in_read_phase = txn.home.is_none() && ((reads_only && predicted.is_empty()) || txn.read_only);
+        let in_read_phase = !txn.had_home && ((reads_only && predicted.is_empty()) || txn.read_only);
         txn.pending = Some(Pending::new(op, statement, predicted, before));
         match (in_read_phase, txn.autocommit) {
             (true, true) => self.place_single_read(id, effects),
@@ -234,9 +231,6 @@ impl Onecopy {
 
     fn on_commit(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        if txn.state == State::Doomed {
-            return self.refuse(id, op, Refusal::HomeLost, effects);
-        }
         if !txn.wrote {
             let replica = txn.home.or(txn.snapshot.map(|snapshot| snapshot.replica));
             effects.push(Effect::Finish { txn: id, op, replica });
@@ -292,7 +286,7 @@ impl Onecopy {
             Giving::Given(values) => effects.push(Effect::Values { txn, op, values }),
             Giving::Waits { reserve } => {
                 for (sequence, last) in reserve {
-                    let csn = self.decisions.decide(None, OpId(0), Some((sequence, last)));
+                    let csn = self.decisions.decide(None, None, OpId(0), Some((sequence, last)));
                     effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
                 }
             }
@@ -555,15 +549,19 @@ impl Onecopy {
         };
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.home = Some(home);
+        txn.had_home = true;
         self.leave_snapshot(id, effects);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         let unchanged = txn.left_snapshot.take().is_none_or(|position| {
             position >= self.versions.forgotten() && self.versions.floor(&txn.reads) <= position
         });
-        if unchanged {
+        if unchanged && !txn.repeats {
             return self.execute_at_home(id, home, How::Home { open: true }, effects);
         }
+        txn.repeats = true;
         self.revalidate(id, home, How::Home { open: true }, effects);
+        // What it wrote elsewhere may wait in the database for who owes an item that it holds.
+        self.break_cycles(id, effects);
     }
 
     fn revalidate(&mut self, id: TxnId, replica: ReplicaId, how: How, effects: &mut Vec<Effect>) {
@@ -574,11 +572,17 @@ impl Onecopy {
     }
 
     fn on_revalidated(&mut self, id: TxnId, replica: ReplicaId, same: bool, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get(&id) else { return };
+        let Some(txn) = self.txns.get_mut(&id) else { return };
         if txn.state != State::AwaitingRevalidation || !txn.uses(replica) {
             return;
         }
+        txn.repeats &= !same;
+        let moved = txn.ran_at_home;
         match (same, txn.home) {
+            (false, _) if moved => {
+                let op = txn.pending.as_ref().map_or(txn.commit_op, |pending| pending.op);
+                self.refuse(id, op, Refusal::HomeLost, effects);
+            }
             (true, Some(home)) => self.execute_at_home(id, home, How::Home { open: false }, effects),
             (true, None) => self.execute(id, replica, How::Snapshot { open: false }, effects),
             (false, _) => self.refuse_reads(id, Refusal::ReadsChanged, effects),
@@ -647,6 +651,7 @@ impl Onecopy {
             cost_ns = load.share_of_one_more(elapsed_ns);
         }
         txn.state = State::AwaitingClient;
+        txn.ran_at_home |= txn.home.is_some() && matches!(outcome, Outcome::Done { .. });
         let reads_only = pending.statement.kind == StatementKind::Read;
         match outcome {
             Outcome::Done { returned } if pending.is_shown() && !txn.autocommit => {
@@ -687,24 +692,36 @@ impl Onecopy {
                 txn.pending = Some(Pending { sent: None, ..pending });
                 self.place_single_read(id, effects);
             }
-            Outcome::Lost { answer_begun: false } if txn.restartable(replica) => {
+            Outcome::Lost { answer_begun: false } => {
                 txn.pending = Some(Pending { sent: None, ..pending });
-                self.restart(id, effects);
+                self.replicas.avoid_as_home(replica);
+                self.forget_lane(id, effects);
+                self.place_again(id, effects);
             }
-            Outcome::Lost { answer_begun: false } => self.refuse(id, op, Refusal::HomeLost, effects),
         }
     }
 
-    /// Nothing but the pending statement was lost with the replica: it may run on another.
-    fn restart(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        self.unpin(id);
+    /// What the transaction had open on a replica is gone. It goes on with what it holds: in another snapshot or at another
+    /// home, where what it has done is done again (design 3.9).
+    fn forget_lane(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        self.unpin_unless_owing(id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        txn.home = None;
-        if let Some(snapshot) = txn.snapshot.take() {
-            self.close_snapshot(snapshot.position, effects);
-            return self.place_read_phase(id, effects);
+        if txn.home.take().is_some() {
+            txn.repeats |= txn.ran_at_home;
         }
-        self.choose_home(id, effects);
+        if let Some(snapshot) = txn.snapshot.take() {
+            txn.left_snapshot = Some(snapshot.position);
+            self.close_snapshot(snapshot.position, effects);
+        }
+    }
+
+    /// Its statement has no replica any more.
+    fn place_again(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        match self.txns.get(&id).map(|txn| txn.wants_home) {
+            Some(true) => self.choose_home(id, effects),
+            Some(false) => self.place_read_phase(id, effects),
+            None => {}
+        }
     }
 }
 
@@ -715,8 +732,7 @@ impl Onecopy {
         self.owing.retain(|owing| *owing != id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.state = State::AwaitingDurable;
-        let home = txn.home.map(|home| (id, home));
-        let csn = self.decisions.decide(home, txn.commit_op, None);
+        let csn = self.decisions.decide(Some(id), txn.home, txn.commit_op, None);
         effects.push(Effect::Append { csn, decision: Decision::Commit(id) });
     }
 
@@ -726,7 +742,7 @@ impl Onecopy {
         let mut changed = Vec::new();
         while self.decisions.told() < csn.min(self.decisions.decided()) {
             let decision = self.decisions.tell_next();
-            if let Some((txn, _)) = decision.home_at_decision {
+            if let Some(txn) = decision.txn {
                 let held = self.locks.held(txn);
                 self.versions.write(decision.csn, held);
                 let referenced = self.txns.get(&txn).map_or(&[][..], |txn| &txn.referenced);
@@ -756,7 +772,7 @@ impl Onecopy {
                 effects.push(Effect::Values { txn, op, values });
             }
             for (sequence, last) in more {
-                let csn = self.decisions.decide(None, OpId(0), Some((sequence, last)));
+                let csn = self.decisions.decide(None, None, OpId(0), Some((sequence, last)));
                 effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
             }
         }
@@ -800,7 +816,7 @@ impl Onecopy {
     /// Some replica contains the commits after `before` up to `csn`: the first time, their clients hear of it.
     fn acknowledge(&mut self, before: Csn, csn: Csn, effects: &mut Vec<Effect>) {
         for decision in self.decisions.acknowledge(before, csn) {
-            if let Some((txn, _)) = decision.home_at_decision {
+            if let Some(txn) = decision.txn {
                 effects.push(Effect::Acknowledge { txn, op: decision.op, csn: decision.csn });
                 self.txns.remove(&txn);
             }
@@ -919,32 +935,19 @@ impl Onecopy {
         self.lose_lane(txn, replica, effects);
     }
 
-    /// What the transaction had open on a replica is gone. A statement that is under way there is reported by the
-    /// driver as lost; one that waits in the core is placed anew or refused; else the client hears at its next step.
+    /// What the transaction had open on a replica is gone. A statement that is under way there is reported by the driver as
+    /// lost; one that was about to run there is placed anew; else the next one is.
     fn lose_lane(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get_mut(&id) else { return };
-        match txn.state {
-            State::Executing | State::AwaitingDurable | State::AwaitingCommit => {}
-            State::AwaitingHome | State::AwaitingRevalidation if txn.restartable(replica) => {
-                self.restart(id, effects);
-            }
-            State::AwaitingClient => {
-                self.leave_lanes(id, effects);
-                self.doom(id, effects);
-            }
-            _ => {
-                let op = txn.pending.as_ref().map_or(txn.commit_op, |pending| pending.op);
-                self.refuse(id, op, Refusal::HomeLost, effects);
-            }
+        let Some(txn) = self.txns.get(&id).filter(|txn| txn.uses(replica)) else { return };
+        let state = txn.state;
+        if matches!(state, State::Executing | State::AwaitingDurable | State::AwaitingCommit) {
+            return;
         }
-    }
-
-    /// Holds nothing any more, but waits to be told so.
-    fn doom(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get(&id) else { return };
-        let tombstone = txn.tombstone();
-        self.forget(id, effects);
-        self.txns.insert(id, tombstone);
+        effects.push(Effect::Leave { txn: id, replica });
+        self.forget_lane(id, effects);
+        if matches!(state, State::AwaitingHome | State::AwaitingRevalidation) {
+            self.place_again(id, effects);
+        }
     }
 }
 

@@ -267,6 +267,13 @@ impl Replicas {
         }
     }
 
+    /// A lane there was lost, and it will be taken out of service, or has something of its own to do first.
+    pub(super) fn avoid_as_home(&mut self, id: ReplicaId) {
+        if self.home == Some(id) {
+            self.home = self.ids().find(|other| *other != id && self.get(*other).up).or(self.home);
+        }
+    }
+
     /// Where the next read runs: among the replicas that contain `floor`, the one whose turn it is or, if that has much
     /// more to do, the least loaded.
     pub(super) fn for_read(&mut self, floor: Csn, forgotten: Csn, now: Instant) -> Option<ReplicaId> {
@@ -363,10 +370,10 @@ impl Replicas {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decided {
     pub(super) csn: Csn,
-    /// The transaction and the replica on which it is still open; `None` once it can only be applied.
-    pub(super) home: Option<(TxnId, ReplicaId)>,
-    /// As it was when decided: whom to tell.
-    pub(super) home_at_decision: Option<(TxnId, ReplicaId)>,
+    /// Whom to tell; `None` of a reservation.
+    pub(super) txn: Option<TxnId>,
+    /// The replica on which that is still open; `None` once it can only be applied.
+    pub(super) home: Option<ReplicaId>,
     pub(super) op: OpId,
     pub(super) reserved: Option<(TableId, i64)>,
     acknowledged: bool,
@@ -396,12 +403,13 @@ impl Decisions {
 
     pub(super) fn decide(
         &mut self,
-        home: Option<(TxnId, ReplicaId)>,
+        txn: Option<TxnId>,
+        home: Option<ReplicaId>,
         op: OpId,
         reserved: Option<(TableId, i64)>,
     ) -> Csn {
         let csn = self.decided().next();
-        let decided = Decided { csn, home, home_at_decision: home, op, reserved, acknowledged: false };
+        let decided = Decided { csn, txn, home, op, reserved, acknowledged: false };
         self.recent.push_back(decided);
         csn
     }
@@ -417,14 +425,15 @@ impl Decisions {
         if csn <= self.before {
             return None;
         }
-        self.recent.get(self.index(csn))?.home.filter(|(_, home)| *home == replica).map(|(txn, _)| txn)
+        let decided = self.recent.get(self.index(csn))?;
+        decided.txn.filter(|_| decided.home == Some(replica))
     }
 
     /// Whether a client waits for one of these, and its home will not commit it.
     fn depends_on_others(&self, from: Csn, to: Csn) -> bool {
         (from.0.max(self.before.0 + 1)..=to.0).any(|csn| {
             let decided = &self.recent[self.index(Csn(csn))];
-            !decided.acknowledged && decided.home.is_none() && decided.home_at_decision.is_some()
+            !decided.acknowledged && decided.home.is_none() && decided.txn.is_some()
         })
     }
 
@@ -449,7 +458,8 @@ impl Decisions {
 
     /// A transaction can no longer be committed at its home. Its place in the order, if it was decided.
     pub(super) fn home_lost(&mut self, txn: TxnId, replica: ReplicaId) -> Option<Csn> {
-        let decided = self.recent.iter_mut().find(|decided| decided.home == Some((txn, replica)))?;
+        let is_open_there = |decided: &&mut Decided| decided.txn == Some(txn) && decided.home == Some(replica);
+        let decided = self.recent.iter_mut().find(is_open_there)?;
         decided.home = None;
         Some(decided.csn)
     }
@@ -458,8 +468,8 @@ impl Decisions {
     pub(super) fn home_is_gone(&mut self, replica: ReplicaId) -> Vec<(TxnId, Csn)> {
         let mut gone = Vec::new();
         for decided in self.recent.iter_mut() {
-            if let Some((txn, _)) = decided.home.take_if(|(_, home)| *home == replica) {
-                gone.push((txn, decided.csn));
+            if decided.home.take_if(|home| *home == replica).is_some() {
+                gone.extend(decided.txn.map(|txn| (txn, decided.csn)));
             }
         }
         gone

@@ -41,8 +41,6 @@ pub(super) enum State {
     AwaitingDurable,
     /// Some replica to have committed it.
     AwaitingCommit,
-    /// The client's next step, which will be refused: its replica died.
-    Doomed,
 }
 
 impl State {
@@ -174,6 +172,12 @@ pub(super) struct Txn {
     /// Whether it has asked for items, and so must let them go.
     pub(super) wants_home: bool,
     pub(super) home: Option<ReplicaId>,
+    /// It has left its read phase. Where it has no home, that was lost, and its next statement finds another.
+    pub(super) had_home: bool,
+    /// A statement was executed at a home: if that is lost, it is done again at the next one.
+    pub(super) ran_at_home: bool,
+    /// What it has done must be done again, and give the same answers, at the home that is chosen next.
+    pub(super) repeats: bool,
     pub(super) wrote: bool,
     /// What the home contained when the last statement was sent there.
     pub(super) position: Csn,
@@ -203,6 +207,9 @@ impl Txn {
             referenced: AccessSet::new(),
             wants_home: false,
             home: None,
+            had_home: false,
+            ran_at_home: false,
+            repeats: false,
             wrote: false,
             position: Csn(0),
             pinned: None,
@@ -214,27 +221,17 @@ impl Txn {
         }
     }
 
-    /// What is left of a transaction whose replica died between two statements.
-    pub(super) fn tombstone(&self) -> Txn {
-        Txn { state: State::Doomed, ..Txn::unlearned(self.read_only, self.autocommit) }
-    }
-
-    /// A read that is its own transaction.
+    /// A read that is its own transaction. Nothing will be learned from it, so that how it began does not matter.
     pub(super) fn of_lone_read() -> Txn {
-        Txn::unlearned(true, true)
-    }
-
-    /// Nothing will be learned from it, so that how it began does not matter.
-    fn unlearned(read_only: bool, autocommit: bool) -> Txn {
         let begin = Begin {
             txn: crate::ids::TxnId(0),
             session: crate::ids::SessionId(0),
-            read_only,
+            read_only: true,
             form: 0,
             declared: None,
             stale_ok_ns: None,
         };
-        Txn::new(&begin, autocommit)
+        Txn::new(&begin, true)
     }
 
     pub(super) fn mark(&self) -> Mark {
@@ -252,7 +249,7 @@ impl Txn {
         self.reads.truncate(mark.reads);
         self.referenced.truncate(mark.referenced);
         self.notes.truncate(mark.notes);
-        if self.home.is_none() {
+        if !self.had_home {
             self.wants_home = false;
         }
         if !self.is_open() {
@@ -271,7 +268,7 @@ impl Txn {
         if self.autocommit || access.is_empty() {
             return;
         }
-        if self.home.is_none() {
+        if !self.had_home {
             // What is shown by the answer is remembered with it.
             self.remember_reads(&statement.access_beside_shown());
         }
@@ -329,22 +326,12 @@ impl Txn {
     pub(super) fn next_request(&self) -> AccessSet {
         let Some(pending) = &self.pending else { return AccessSet::new() };
         let own = in_update_mode(&pending.access(), &pending.predicted);
-        if self.home.is_some() {
+        if self.had_home {
             return own;
         }
         let read = self.reads.iter().filter(|read| !own.iter().any(|own| own.covers(read)));
         let read: AccessSet = read.cloned().collect();
         own.into_iter().chain(read).collect()
-    }
-
-    /// Whether the loss of this replica takes only the pending statement with it.
-    pub(super) fn restartable(&self, replica: ReplicaId) -> bool {
-        let nothing_answered = self.pending.as_ref().is_some_and(|pending| pending.op == OpId(0));
-        let reads_only = self.pending.as_ref().is_some_and(|pending| {
-            matches!(pending.statement.kind, StatementKind::Read | StatementKind::LockingRead)
-        });
-        // A write whose answer was lost at home was not committed there: nothing commits before its decision.
-        nothing_answered && !self.wrote && self.uses(replica) && (reads_only || self.home.is_some())
     }
 
     pub(super) fn uses(&self, replica: ReplicaId) -> bool {
