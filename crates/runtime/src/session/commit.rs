@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use onecopy_core::{Csn, Event, Refusal, ReplicaId, TxnId};
+use onecopy_core::{AccessSet, ClassId, Csn, Event, Refusal, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::ErrorFields;
 use onecopy_wire::backend::build::Severity;
 
 use super::client::ClientError;
 use super::home::Home;
+use super::job::{Aside, Job, Quiet};
 use super::listening::Listening;
 use super::run::{Ran, break_off, roll_back};
 use super::txn::{Lane, Txn};
+use super::unit::Request;
 use super::{Done, Session};
 use crate::errors::{Cancelled, Failure};
 use crate::lane::{LaneError, is_going_away};
@@ -25,6 +27,8 @@ pub(super) enum Unsettled {
     /// A constraint that was deferred is violated, or its check was cancelled: the server's own message, which names it.
     Violated(Box<ErrorFields>),
     HomeLost,
+    /// The client has been told why.
+    Told,
 }
 
 impl Unsettled {
@@ -35,6 +39,7 @@ impl Unsettled {
             Unsettled::HomeLost => {
                 Failure::of_refusal(Refusal::HomeLost, Cancelled::Timeout).put(out, Severity::Error);
             }
+            Unsettled::Told => {}
         }
     }
 }
@@ -142,31 +147,59 @@ impl Session {
 
     /// Deferred constraints are made immediate before the decision: what fails must fail here (design 3.4).
     async fn settle_constraints(&mut self) -> Result<(), Unsettled> {
-        let Some(txn) = self.txn.as_mut().filter(|txn| !txn.writes.is_empty()) else { return Ok(()) };
+        let Some(txn) = self.txn.as_ref().filter(|txn| !txn.writes.is_empty()) else { return Ok(()) };
         // One that it has made itself is in nobody's catalogue yet.
         if !txn.schema_changed && !self.shared.classifier.has_deferrable() {
             return Ok(());
         }
-        let Some(mut lane) = txn.home.take() else { return Ok(()) };
-        let backend = lane.lent.lane.backend.clone();
-        self.cancel.set(Whereabouts::OnLane { replica: lane.replica, backend });
-        let result = lane.lent.lane.command("SET CONSTRAINTS ALL IMMEDIATE").await;
-        self.cancel.set(Whereabouts::Idle);
-        match result {
-            Ok(()) => {
-                if let Some(txn) = self.txn.as_mut() {
-                    txn.home = Some(lane);
+        let autocommit = txn.autocommit;
+        loop {
+            let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else {
+                // Its home was lost since its last statement: they are checked at another one.
+                self.find_home().await?;
+                continue;
+            };
+            let backend = lane.lent.lane.backend.clone();
+            self.cancel.set(Whereabouts::OnLane { replica: lane.replica, backend });
+            let result = lane.lent.lane.command("SET CONSTRAINTS ALL IMMEDIATE").await;
+            self.cancel.set(Whereabouts::Idle);
+            match result {
+                Ok(()) => {
+                    if let Some(txn) = self.txn.as_mut() {
+                        txn.home = Some(lane);
+                    }
+                    return Ok(());
                 }
-                Ok(())
+                Err(LaneError::Database(fields)) if !is_going_away(fields.code) => {
+                    self.roll_back_lane(lane).await;
+                    return Err(Unsettled::Violated(fields));
+                }
+                Err(error) if autocommit => {
+                    self.lose_lane(lane, &error);
+                    return Err(Unsettled::HomeLost);
+                }
+                Err(error) => self.on_lane_lost(lane, &error),
             }
-            Err(LaneError::Database(fields)) if !is_going_away(fields.code) => {
-                self.roll_back_lane(lane).await;
-                Err(Unsettled::Violated(fields))
-            }
-            Err(error) => {
-                self.lose_lane(lane, &error);
-                Err(Unsettled::HomeLost)
-            }
+        }
+    }
+
+    /// Has an open transaction whose home was lost go on at another one.
+    async fn find_home(&mut self) -> Result<(), Unsettled> {
+        let job = Job {
+            request: Request::Simple("SELECT".to_owned()),
+            kind: StatementKind::LockingRead,
+            access: AccessSet::new(),
+            class: ClassId::default(),
+            write: None,
+            capture: None,
+            generation: 0,
+            repeat: None,
+            schema_changed: false,
+            aside: Aside { quiet: Quiet::Dropped, ..Aside::default() },
+        };
+        match Box::pin(self.run_job(job)).await {
+            Ok(Ran::Answered(answer)) if answer.error.is_none() => Ok(()),
+            _ => Err(Unsettled::Told),
         }
     }
 

@@ -4,7 +4,7 @@ use onecopy_classify::{Kind, Modes};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
-use super::read_phase::Past;
+use super::course::Past;
 use super::{Done, Session};
 use crate::classifier::Statement;
 use crate::errors::Failure;
@@ -144,7 +144,7 @@ impl Session {
             ));
             return Ok(Done::Failed);
         };
-        if txn.is_given_up() {
+        if txn.over {
             // What was written before the savepoint is nowhere any more.
             self.fail(
                 &Failure::new(
@@ -171,8 +171,8 @@ impl Session {
             told.lasting = then.and_then(|(then, _)| then.lasting.clone());
             heard.push((told.name.clone(), then.map_or(&told.before, |(_, value)| value).clone()));
         }
-        if !txn.at_home {
-            txn.read_phase.note(Past::ReturnedTo(name.to_owned()));
+        if !txn.is_everywhere {
+            txn.course.note(Past::ReturnedTo(name.to_owned()));
         }
         self.drop_portals_after(portals);
         for (name, value) in heard {
@@ -181,17 +181,17 @@ impl Session {
         if self.txn.as_ref().is_some_and(|txn| txn.is_everywhere) {
             return self.roll_back_everywhere(statement, extended).await;
         }
-        // The lane is told directly: the transaction goes on where it was, with the items that it holds.
-        let Some(mut lane) = self.open_lane() else {
-            if let Some(txn) = self.txn.as_mut() {
-                txn.failed = false;
+        // The lane is told directly: the transaction goes on where it was, with the items that it holds. Without one it is told
+        // when it is opened.
+        let result = match self.open_lane() {
+            Some(mut lane) => {
+                let result = lane.lent.lane.command(&statement.sql).await;
+                Some((lane, result))
             }
-            self.answer_command(extended, "ROLLBACK");
-            return Ok(Done::Answered);
+            None => None,
         };
-        let result = lane.lent.lane.command(&statement.sql).await;
         match result {
-            Ok(()) => {
+            Some((lane, Ok(()))) => {
                 self.keep_lane(lane);
                 if let Some(txn) = self.txn.as_mut() {
                     txn.failed = false;
@@ -203,14 +203,20 @@ impl Session {
                 self.answer_command(extended, "ROLLBACK");
                 Ok(Done::Answered)
             }
-            Err(error) if error.is_database() => {
+            Some((lane, Err(error))) if error.is_database() => {
                 self.keep_lane(lane);
                 self.fail(&Failure::of_lane(&error));
                 Ok(Done::Failed)
             }
-            Err(error) => {
-                self.on_lane_lost(lane, &error);
-                Ok(Done::Failed)
+            lost => {
+                if let Some((lane, Err(error))) = lost {
+                    self.on_lane_lost(lane, &error);
+                }
+                if let Some(txn) = self.txn.as_mut() {
+                    txn.failed = false;
+                }
+                self.answer_command(extended, "ROLLBACK");
+                Ok(Done::Answered)
             }
         }
     }

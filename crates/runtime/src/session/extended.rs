@@ -10,11 +10,11 @@ use onecopy_wire::frontend::{Bind, Named, Parse, Target};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
+use super::course::{Past, Read};
 use super::environment::is_kept_here;
 use super::fetched::{Fetch, Rest, runs_whole};
 use super::portals::Portal;
 use super::prepared;
-use super::read_phase::{Past, Read};
 use super::settings::is_mode_of_transaction;
 use super::simple::is_transaction_control;
 use super::unit::{Preparation, Request, Sink, Step, Watch};
@@ -342,7 +342,7 @@ impl Session {
     }
 
     fn is_between_lanes(&self) -> bool {
-        self.txn.as_ref().is_some_and(|txn| txn.is_between_lanes)
+        self.txn.as_ref().is_some_and(|txn| txn.is_between_lanes())
     }
 
     pub(super) fn on_close(&mut self, named: Named<'_>) {
@@ -523,6 +523,7 @@ impl Session {
             _ => false,
         };
         if !is_beside && let Some(mut lane) = self.open_lane() {
+            let (begun_at, sent) = (self.client.output.len(), self.client.sent);
             let result = super::unit::run(
                 &mut lane.lent.lane,
                 0,
@@ -532,6 +533,12 @@ impl Session {
                 None,
             )
             .await;
+            if let (Err(super::unit::UnitError::Lane(error)), true) = (&result, self.client.sent == sent) {
+                // It is asked for again where the transaction goes on.
+                self.client.output.truncate(begun_at);
+                self.on_lane_lost(lane, error);
+                return self.run_between_lanes(request).await;
+            }
             if let (Ok(answer), Request::Extended(steps)) = (&result, request)
                 && answer.error.is_none()
             {
@@ -588,15 +595,19 @@ impl Session {
     /// in its place among the reads.
     fn note_portals(&mut self, steps: Vec<Step>) {
         let read_under = self.reads_under();
-        let Some(txn) = self.txn.as_mut().filter(|txn| !txn.at_home) else { return };
+        let Some(txn) = self.txn.as_mut() else { return };
         let concerns = |step: &Step| matches!(step, Step::Bind { .. } | Step::ClosePortal(_));
         let again: Vec<Step> = steps.into_iter().filter(concerns).collect();
         if again.is_empty() {
             return;
         }
+        if txn.at_home {
+            txn.cursors = true;
+            return;
+        }
         let (request, hash) = Request::of_completions(again);
         txn.cursors = true;
-        txn.read_phase.note(Past::Read(Read { request, hash, read_under }));
+        txn.course.note(Past::Read(Read { request, hash, read_under }));
     }
 
     /// The portal of a query that is bound first in its transaction and executed after the next Sync or Flush: it must

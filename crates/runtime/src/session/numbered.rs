@@ -113,6 +113,22 @@ impl Session {
         copy: &Rewrite,
         drop: &str,
     ) -> Result<Done, ClientError> {
+        let done = self.number_copy_at_home(statement, portal, plan, create, copy, drop).await;
+        if let Some(txn) = self.txn.as_mut() {
+            txn.bound_to_home = false;
+        }
+        done
+    }
+
+    async fn number_copy_at_home(
+        &mut self,
+        statement: &Statement,
+        portal: Option<&Portal>,
+        plan: &NumberPlan,
+        create: &str,
+        copy: &Rewrite,
+        drop: &str,
+    ) -> Result<Done, ClientError> {
         let steps = std::mem::take(&mut self.steps);
         let access = access(statement, portal);
         let request = Request::Simple(create.to_owned());
@@ -120,6 +136,9 @@ impl Session {
         let created = self.run_job(own_job(statement, request, access.clone(), aside)).await?;
         if self.answer_or_fail(&created) == Done::Failed {
             return Ok(Done::Failed);
+        }
+        if let Some(txn) = self.txn.as_mut() {
+            txn.bound_to_home = true;
         }
         // The rows, whose number the client hears only when they are where they belong.
         self.steps = steps;

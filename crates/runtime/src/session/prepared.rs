@@ -216,9 +216,7 @@ impl Session {
                     });
                 }
                 Err(UnitError::Client(error)) => return Err(error),
-                Err(UnitError::Lane(error)) if in_txn => {
-                    return Ok(Err(self.lane_of_txn_lost(lane, &error)));
-                }
+                Err(UnitError::Lane(error)) if in_txn => self.on_lane_lost(lane, &error),
                 Err(UnitError::Lane(error)) => self.lose_lane(lane, &error),
             }
         }

@@ -14,12 +14,13 @@ use super::captured::captured_writes;
 use super::client::ClientError;
 use super::commands::{command_tag, takes_snapshot};
 use super::commit::Unsettled;
+use super::course::{Past, Read};
 use super::environment::{Environment, hash_of, is_meaningful};
 use super::home::{Home, Turn};
 use super::job::{Job, Quiet};
+use super::moved::Reads;
 use super::portals::Portal;
 use super::prepared_read::PlacedRead;
-use super::read_phase::{Past, Read, ReadPhase};
 use super::shown::Shown;
 use super::txn::{Lane, Told, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Request, Sink, UnitError, Watch};
@@ -27,7 +28,7 @@ use super::{Done, Session, shipping};
 use crate::classifier::{Statement, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
-use crate::lane::{self, LaneError};
+use crate::lane::LaneError;
 use crate::postgres::connect::Credentials;
 use crate::record::{Settings, What};
 use crate::scheduler::Directive;
@@ -323,9 +324,6 @@ impl Session {
                 Directive::Withdraw { op } => {
                     let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
                     self.drop_held();
-                    if let Some(txn) = self.txn.as_mut() {
-                        txn.on_withdrawn();
-                    }
                     self.fail(&cancelled.failure());
                     self.end_if_failed(id).await;
                     return Ok(Ran::Failed);
@@ -488,14 +486,14 @@ impl Session {
         if opens && self.txn.as_ref().is_some_and(Txn::repeats_reads) {
             // Nothing that it has read has changed: its cursors are opened and moved as they were.
             let commands = std::mem::take(&mut commands);
-            if let Err(error) = self.repeat_read_phase(&mut lane, &commands, false).await {
+            if let Err(error) = self.repeat_course(&mut lane, &commands, Reads::Repeated).await {
                 self.lose_lane(lane, &error);
                 let outcome = Outcome::Lost { answer_begun: false };
                 self.report(id, op, replica, outcome, started.elapsed_ns());
                 return Ok(Executed::Lost);
             }
         } else if opens && let Some(txn) = &self.txn {
-            commands.extend(txn.read_phase.commands());
+            commands.extend(txn.course.commands());
         }
         let class = job.aside.classified.as_ref().map(|(_, class)| class);
         if matches!(how, How::Alone) && class.is_some_and(|class| class.effects.takes_snapshots) {
@@ -602,7 +600,7 @@ impl Session {
         if !hold || answer.error.is_some() {
             self.confirm_parsed(&answer.unparsed);
         }
-        let outcome = self.keep(job, &mut answer, &mut watch, in_read_phase);
+        let outcome = self.keep(job, &mut answer, &mut watch, how);
         let outcome = match outcome {
             Ok(returned) => Outcome::Done { returned: shown.map_or(returned, Shown::into_items) },
             Err(Some(failure)) => {
@@ -663,7 +661,7 @@ impl Session {
                     self.report(id, op, replica, outcome, elapsed_ns);
                     return Ok(Executed::Lost);
                 }
-                Err(unsettled @ Unsettled::Violated(_)) => {
+                Err(unsettled @ (Unsettled::Violated(_) | Unsettled::Told)) => {
                     match job.request {
                         // There it is the Sync that commits: what comes before it is answered.
                         Request::Extended(_) => self.release_held(),
@@ -737,8 +735,9 @@ impl Session {
         job: &Job,
         answer: &mut Answer,
         watch: &mut Watch,
-        in_read_phase: bool,
+        how: How,
     ) -> Result<Vec<Access>, Option<Failure>> {
+        let in_read_phase = matches!(how, How::Snapshot { .. });
         if answer.error.is_some() {
             return Err(None);
         }
@@ -757,13 +756,12 @@ impl Session {
         let keeps_writes = job.capture.is_some() || job.write.is_some();
         let settings = if keeps_writes { self.settings_of_writes() } else { Settings::default() };
         let Some(txn) = self.txn.as_mut() else { return Ok(Vec::new()) };
-        if in_read_phase {
-            if let Some(step) = &job.repeat {
-                txn.read_phase.note(step.clone());
-            } else if let Some(hash) = watch.hash.take() {
-                let read = Read { request: job.request.clone(), hash: hash.value(), read_under };
-                txn.read_phase.note(Past::Read(read));
-            }
+        txn.ran_at_home |= matches!(how, How::Home { .. });
+        if let Some(step) = job.repeat.as_ref().filter(|_| how != How::Alone) {
+            txn.course.note(step.clone());
+        } else if let Some(hash) = watch.hash.take() {
+            let read = Read { request: job.request.clone(), hash: hash.value(), read_under };
+            txn.course.note(Past::Read(read));
         }
         txn.schema_changed |= job.schema_changed && !(txn.autocommit && job.aside.keeps_catalogue);
         txn.restarted.extend(job.aside.restarts.iter().cloned());
@@ -809,7 +807,7 @@ impl Session {
 
     /// A lane in the state that the core asked for; commands that must go ahead are appended. What a read phase has left
     /// behind must follow them where it is opened.
-    async fn lane_for(
+    pub(super) async fn lane_for(
         &mut self,
         replica: ReplicaId,
         how: How,
@@ -835,8 +833,7 @@ impl Session {
         commands.extend(open.map(str::to_owned));
         if let (true, Some(txn)) = (open.is_some(), self.txn.as_mut()) {
             txn.at_home = matches!(how, How::Home { .. });
-            txn.is_between_lanes = false;
-            if txn.read_phase.has_settings() {
+            if txn.course.has_settings() {
                 // They are set again, and last longer than the transaction: the lane is dressed anew for whoever borrows it next.
                 lane.lent.lane.settings = u64::MAX;
             }
@@ -892,56 +889,6 @@ impl Session {
         if let Some(lane) = home.leave(&mut txn.turn, lane) {
             self.roll_back_lane(lane).await;
         }
-    }
-
-    /// Does again on a lane, after `commands`, what the transaction has done in its read phase. If it is to `compare`, returns
-    /// whether the answers were the same, and ends with the first that was not.
-    async fn repeat_read_phase(
-        &mut self,
-        lane: &mut Lane,
-        commands: &[String],
-        compare: bool,
-    ) -> Result<bool, LaneError> {
-        let phase = self.txn.as_mut().map(|txn| std::mem::take(&mut txn.read_phase)).unwrap_or_default();
-        let result = repeat(&mut lane.lent.lane, commands, &phase, compare).await;
-        lane.lent.lane.read_under = self.reads_under();
-        if let Some(txn) = self.txn.as_mut() {
-            // It may have to be repeated once more, in another snapshot or because this lane is lost.
-            txn.read_phase = phase;
-        }
-        result
-    }
-
-    /// Opens the transaction at its home or in a new snapshot, runs the reads of its read phase again and compares. Returns
-    /// why there is no lane for it, if that is not the replica's fault.
-    async fn revalidate(
-        &mut self,
-        id: TxnId,
-        replica: ReplicaId,
-        how: How,
-    ) -> Result<Option<Failure>, ClientError> {
-        let mut commands = Vec::new();
-        let mut lane = match self.lane_for(replica, how, &mut commands).await {
-            Ok(lane) => lane,
-            Err(error) if error.is_refusal() => return Ok(Some(Failure::of_lane(&error))),
-            Err(error) => {
-                self.shared.pools[usize::from(replica.0)].suspect_now(&error);
-                self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
-                return Ok(None);
-            }
-        };
-        let lost = self.txn.as_ref().is_some_and(|txn| txn.read_phase.has_lost_reads());
-        match self.repeat_read_phase(&mut lane, &commands, true).await {
-            Ok(same) => {
-                self.keep_lane(lane);
-                self.shared.scheduler.handle(Event::Revalidated { txn: id, replica, same: same && !lost });
-            }
-            Err(error) => {
-                self.lose_lane(lane, &error);
-                self.shared.scheduler.handle(Event::HomeLost { txn: id, replica });
-            }
-        }
-        Ok(None)
     }
 
     /// Tells the client of settings that a statement of its own has changed.
@@ -1003,42 +950,6 @@ pub(super) async fn break_off(shared: &Shared, mut lane: Lane) {
     let backend = lane.lent.lane.backend.clone();
     Target::new(lane.replica, &backend).cancel(shared).await;
     lane.lent.lane.close().await;
-}
-
-/// Runs commands, then the steps of a read phase.
-async fn repeat(
-    lane: &mut lane::Lane,
-    commands: &[String],
-    phase: &ReadPhase,
-    compare: bool,
-) -> Result<bool, LaneError> {
-    for command in commands {
-        lane.command(command).await?;
-    }
-    for step in phase.steps() {
-        let Past::Read(Read { request, hash, read_under }) = step else {
-            if let Some(command) = step.command() {
-                lane.command(&command).await?;
-            }
-            continue;
-        };
-        lane.read_under = *read_under;
-        let mut watch = Watch { hash: compare.then(AnswerHash::default), ..Watch::default() };
-        match unit::run(lane, 0, request, Sink::Drop, &mut watch, None).await {
-            Ok(Answer { error: Some(error), .. }) if !compare => return Err(LaneError::Database(error)),
-            Ok(answer) if compare => {
-                let again = watch.hash.map(|hash| hash.value());
-                if answer.error.is_some() || again != Some(*hash) {
-                    return Ok(false);
-                }
-            }
-            Ok(_) => {}
-            Err(UnitError::Lane(error)) => return Err(error),
-            // Nobody is asked for anything.
-            Err(UnitError::Client(_)) => return Err(LaneError::Closed),
-        }
-    }
-    Ok(true)
 }
 
 enum Executed {

@@ -14,7 +14,6 @@ use super::client::ClientError;
 use super::job::{Aside, Job, Quiet};
 use super::portals::Portal;
 use super::run::Ran;
-use super::txn::Txn;
 use super::unit::{Answer, Request};
 use super::{Done, Session};
 use crate::agent::{quote, quote_identifier};
@@ -162,7 +161,7 @@ impl Session {
 
     /// Why a sequence has no next value, in PostgreSQL's words.
     pub(super) fn no_value(&self, schema: &str, name: &str) -> Failure {
-        if self.txn.as_ref().is_some_and(Txn::is_given_up) {
+        if self.txn.as_ref().is_some_and(|txn| txn.over || txn.is_between_lanes()) {
             // It was to be drawn at a home that is lost.
             return Failure::of_refusal(Refusal::HomeLost, Cancelled::Timeout);
         }

@@ -14,12 +14,12 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::calls::{Arguments, boolean, describe, known_arguments, param_types, wrong_count};
 use super::client::ClientError;
+use super::course::Past;
 use super::environment::{is_custom, is_kept_here, is_meaningful};
 use super::job::{Aside, Job, Quiet};
 use super::patience::shown_limit;
 use super::portals::Portal;
 use super::prepared::computes_only;
-use super::read_phase::Past;
 use super::run::Ran;
 use super::unit::Request;
 use super::{Done, Session};

@@ -2,18 +2,18 @@
 
 use bytes::BytesMut;
 use onecopy_classify::{Discard, Isolation, Kind, Modes};
-use onecopy_core::{AccessSet, Event, ReplicaId, StatementKind};
+use onecopy_core::{AccessSet, ReplicaId, StatementKind};
 use onecopy_wire::backend::{ErrorFields, Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::beside::{most_advanced, no_replica};
 use super::calls::boolean;
 use super::client::ClientError;
+use super::course::Past;
 use super::environment::{DEFAULT_READ_ONLY, is_kept_here};
 use super::job::{Aside, Job};
 use super::patience::shown_limit;
 use super::portals::Portal;
-use super::read_phase::Past;
 use super::settings::{isolation, list_value, mode_of_transaction};
 use super::txn::{Lane, Listen, Savepoint, Told};
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
@@ -597,25 +597,16 @@ impl Session {
             }
             Err(UnitError::Client(error)) => Err(error),
             Err(UnitError::Lane(error)) => {
-                self.on_lane_lost(lane, &error);
+                let failure = self.lane_of_txn_lost(lane, &error);
+                self.fail(&failure);
                 Ok(())
             }
         }
     }
 
-    /// The open transaction was executing on a replica that is lost: it cannot go on.
-    pub(super) fn on_lane_lost(&mut self, lane: Lane, error: &LaneError) {
-        let failure = self.lane_of_txn_lost(lane, error);
-        self.fail(&failure);
-    }
-
-    /// The same; returns what the client must hear.
+    /// The lane of the transaction is lost; returns what a client must hear that asked for something which is not asked for again elsewhere.
     pub(super) fn lane_of_txn_lost(&mut self, lane: Lane, error: &LaneError) -> Failure {
-        let (replica, id) = (lane.replica, self.txn.as_ref().map(|txn| txn.id));
-        self.lose_lane(lane, error);
-        if let Some(txn) = id {
-            self.shared.scheduler.handle(Event::HomeLost { txn, replica });
-        }
+        self.on_lane_lost(lane, error);
         Failure::of_refusal(onecopy_core::Refusal::HomeLost, Cancelled::Timeout)
     }
 

@@ -10,9 +10,9 @@ use crate::errors::Failure;
 use crate::notifications::Notification;
 use crate::pool::Lent;
 use crate::record::{Settings, What, Write};
+use crate::session::course::{BYTES_MAX, Course, Past};
 use crate::session::environment::Environment;
 use crate::session::home::Turn;
-use crate::session::read_phase::{BYTES_MAX, ReadPhase};
 
 /// An open transaction.
 pub struct Txn {
@@ -45,11 +45,12 @@ pub struct Txn {
     pub turn: Turn,
     /// It has left its read phase.
     pub at_home: bool,
-    /// It has nothing open anywhere though it has begun: it left its snapshot for a statement that was withdrawn, so its next
-    /// one opens another, or its home.
-    pub is_between_lanes: bool,
-    /// What it did before it left its read phase, to be done again at its home, or in another snapshot.
-    pub read_phase: ReadPhase,
+    /// A statement of it was executed at a home, so that what it has read is held there, and elsewhere.
+    pub ran_at_home: bool,
+    /// It has something at its home that cannot be had at another: a temporary table of ours.
+    pub bound_to_home: bool,
+    /// What it has done, to be done again where it goes on.
+    pub course: Course,
     /// Every replica executes it, on lanes that are not the session's.
     pub is_everywhere: bool,
     /// Cursors or portals may be open in the middle of their rows: the home must have them, too.
@@ -137,16 +138,17 @@ pub enum Listen {
 }
 
 impl Txn {
-    /// The core has ended it, or the replica on which it executed is lost: no savepoint of it is left anywhere.
-    pub fn is_given_up(&self) -> bool {
-        self.over || (self.begun && !self.is_everywhere && !self.is_between_lanes && !self.has_lane())
+    /// It has nothing open anywhere though it has begun and goes on: it left its snapshot for a statement that was withdrawn, or
+    /// its replica was lost. Its next statement opens another snapshot, or finds another home.
+    pub fn is_between_lanes(&self) -> bool {
+        self.begun && !self.over && !self.is_everywhere && !self.has_lane()
     }
 
     /// Nothing that would have to be done or compared again was executed on a replica.
     pub fn is_untouched(&self) -> bool {
         !self.has_lane()
             && self.writes.is_empty()
-            && self.read_phase.is_empty()
+            && self.course.is_empty()
             && self.savepoints.is_empty()
             && self.local_settings.is_empty()
     }
@@ -197,12 +199,6 @@ impl Txn {
         Ok(())
     }
 
-    /// A statement that waited in the core ran nowhere, and the transaction can go on.
-    pub fn on_withdrawn(&mut self) {
-        // A home that is missing was lost.
-        self.is_between_lanes = !self.at_home && !self.has_lane();
-    }
-
     pub fn new(id: TxnId, explicit: bool, form: u64, environment: &Environment) -> Txn {
         Txn {
             id,
@@ -223,8 +219,9 @@ impl Txn {
             broken: None,
             turn: Turn::Told,
             at_home: false,
-            is_between_lanes: false,
-            read_phase: ReadPhase::default(),
+            ran_at_home: false,
+            bound_to_home: false,
+            course: Course::default(),
             is_everywhere: false,
             cursors: false,
             ended_portals: false,
@@ -275,12 +272,16 @@ impl Txn {
         if writes.is_empty() {
             return;
         }
+        let first = self.writes.len();
         for (sql, settings) in std::mem::take(&mut self.constraints_set) {
             let set = Write { lasts: true, ..Write::new(What::Text(sql)) };
             self.append_writes(vec![set], settings);
         }
         self.writes_bytes += writes.iter().map(Write::len).sum::<usize>();
         self.append_writes(writes, settings);
+        if !self.autocommit {
+            self.course.note(Past::Wrote(first..self.writes.len()));
+        }
     }
 
     fn append_writes(&mut self, writes: Vec<Write>, settings: Settings) {
@@ -326,12 +327,12 @@ impl Txn {
 
     /// Whether its reads are done again at its home although nothing of what they read has changed.
     pub fn repeats_reads(&self) -> bool {
-        (self.cursors || self.ended_portals) && self.read_phase.has_reads()
+        (self.cursors || self.ended_portals) && self.course.has_reads()
     }
 
     /// Why a transaction that leaves its read phase cannot bring its cursors along.
     pub fn lost_cursors(&self) -> Option<Failure> {
-        (self.cursors && self.read_phase.has_lost_reads()).then(|| {
+        (self.cursors && self.course.has_lost_reads()).then(|| {
             let message = format!(
                 "a transaction with cursors cannot begin to write after reads of more than {BYTES_MAX} bytes of statements"
             );
@@ -360,7 +361,7 @@ fn changes(from: &Settings, to: &Settings) -> Vec<Write> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::read_phase::{Past, Read};
+    use crate::session::course::{Past, Read};
     use crate::session::unit::Request;
     use onecopy_core::TxnId;
 
@@ -398,10 +399,10 @@ mod tests {
         let read = |text: &str| {
             Past::Read(Read { request: Request::Simple(text.to_owned()), hash: 1, read_under: 0 })
         };
-        txn.read_phase.note(read("SELECT 1"));
+        txn.course.note(read("SELECT 1"));
         assert!(!txn.is_untouched());
-        txn.read_phase.note(read(&" ".repeat(BYTES_MAX)));
-        assert!(!txn.read_phase.has_reads() && txn.read_phase.has_lost_reads() && !txn.is_untouched());
+        txn.course.note(read(&" ".repeat(BYTES_MAX)));
+        assert!(!txn.course.has_reads() && txn.course.has_lost_reads() && !txn.is_untouched());
     }
 
     #[test]
@@ -412,9 +413,9 @@ mod tests {
         let read = |text: &str| {
             Past::Read(Read { request: Request::Simple(text.to_owned()), hash: 1, read_under: 0 })
         };
-        txn.read_phase.note(read("SELECT 1"));
+        txn.course.note(read("SELECT 1"));
         assert!(txn.repeats_reads());
-        txn.read_phase.note(read(&" ".repeat(BYTES_MAX)));
+        txn.course.note(read(&" ".repeat(BYTES_MAX)));
         assert!(!txn.repeats_reads() && txn.lost_cursors().is_none(), "it goes on without them");
         txn.cursors = true;
         assert!(txn.lost_cursors().is_some());

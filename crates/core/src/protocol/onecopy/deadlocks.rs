@@ -49,12 +49,8 @@ impl Onecopy {
         runs.into_iter().flat_map(move |(home, accesses)| {
             let in_the_way = move |owing: &&TxnId| {
                 self.txns.get(*owing).is_some_and(|other| {
-                    let overlaps = || {
-                        other
-                            .owed
-                            .iter()
-                            .any(|owed| accesses.iter().any(|access| access.conflicts(owed)))
-                    };
+                    let overlaps =
+                        || other.owed.iter().any(|owed| accesses.iter().any(|access| access.conflicts(owed)));
                     **owing != id && other.home == home && overlaps()
                 })
             };

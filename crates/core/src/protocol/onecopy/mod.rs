@@ -552,13 +552,12 @@ impl Onecopy {
         txn.had_home = true;
         self.leave_snapshot(id, effects);
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        let unchanged = txn.left_snapshot.take().is_none_or(|position| {
+        let unchanged = txn.left_snapshot.is_none_or(|position| {
             position >= self.versions.forgotten() && self.versions.floor(&txn.reads) <= position
         });
-        if unchanged && !txn.repeats {
+        if unchanged && !txn.ran_at_home {
             return self.execute_at_home(id, home, How::Home { open: true }, effects);
         }
-        txn.repeats = true;
         self.revalidate(id, home, How::Home { open: true }, effects);
         // What it wrote elsewhere may wait in the database for who owes an item that it holds.
         self.break_cycles(id, effects);
@@ -576,7 +575,6 @@ impl Onecopy {
         if txn.state != State::AwaitingRevalidation || !txn.uses(replica) {
             return;
         }
-        txn.repeats &= !same;
         let moved = txn.ran_at_home;
         match (same, txn.home) {
             (false, _) if moved => {
@@ -651,7 +649,10 @@ impl Onecopy {
             cost_ns = load.share_of_one_more(elapsed_ns);
         }
         txn.state = State::AwaitingClient;
-        txn.ran_at_home |= txn.home.is_some() && matches!(outcome, Outcome::Done { .. });
+        if txn.home.is_some() && matches!(outcome, Outcome::Done { .. }) {
+            txn.ran_at_home = true;
+            txn.left_snapshot = None;
+        }
         let reads_only = pending.statement.kind == StatementKind::Read;
         match outcome {
             Outcome::Done { returned } if pending.is_shown() && !txn.autocommit => {
@@ -706,9 +707,7 @@ impl Onecopy {
     fn forget_lane(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         self.unpin_unless_owing(id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        if txn.home.take().is_some() {
-            txn.repeats |= txn.ran_at_home;
-        }
+        txn.home = None;
         if let Some(snapshot) = txn.snapshot.take() {
             txn.left_snapshot = Some(snapshot.position);
             self.close_snapshot(snapshot.position, effects);

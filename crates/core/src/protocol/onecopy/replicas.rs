@@ -458,7 +458,8 @@ impl Decisions {
 
     /// A transaction can no longer be committed at its home. Its place in the order, if it was decided.
     pub(super) fn home_lost(&mut self, txn: TxnId, replica: ReplicaId) -> Option<Csn> {
-        let is_open_there = |decided: &&mut Decided| decided.txn == Some(txn) && decided.home == Some(replica);
+        let is_open_there =
+            |decided: &&mut Decided| decided.txn == Some(txn) && decided.home == Some(replica);
         let decided = self.recent.iter_mut().find(is_open_there)?;
         decided.home = None;
         Some(decided.csn)

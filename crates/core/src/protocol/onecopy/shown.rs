@@ -68,7 +68,8 @@ impl Onecopy {
         self.unpin_unless_owing(id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         self.counts.executed_again += 1;
-        txn.pending = Some(Pending { sent: None, is_strict: true, ..pending });
+        let before = if txn.had_home { pending.before.at_home() } else { pending.before };
+        txn.pending = Some(Pending { sent: None, is_strict: true, before, ..pending });
         self.request_items(id, effects);
     }
 

@@ -85,9 +85,15 @@ pub(super) struct Mark {
     reads: usize,
     referenced: usize,
     notes: usize,
+    had_home: bool,
 }
 
 impl Mark {
+    /// The same of a statement that is asked for again at a home, and holds what it was granted the first time.
+    pub(super) fn at_home(self) -> Mark {
+        Mark { had_home: true, ..self }
+    }
+
     /// Whether anything was read in the read phase so far.
     pub(super) fn has_read(&self) -> bool {
         self.reads > 0
@@ -163,7 +169,7 @@ pub(super) struct Txn {
     pub(super) snapshot: Option<Snapshot>,
     /// What was told when the first statement of the read phase arrived.
     pub(super) snapshot_floor: Option<Csn>,
-    /// The position of a snapshot that was left before the home was chosen, or the next snapshot.
+    /// The position of a snapshot that was left, or lost, until the next one is chosen or a statement has run at a home.
     pub(super) left_snapshot: Option<Csn>,
     /// What the read phase has read: locked and validated at the first write.
     pub(super) reads: AccessSet,
@@ -176,8 +182,6 @@ pub(super) struct Txn {
     pub(super) had_home: bool,
     /// A statement was executed at a home: if that is lost, it is done again at the next one.
     pub(super) ran_at_home: bool,
-    /// What it has done must be done again, and give the same answers, at the home that is chosen next.
-    pub(super) repeats: bool,
     pub(super) wrote: bool,
     /// What the home contained when the last statement was sent there.
     pub(super) position: Csn,
@@ -209,7 +213,6 @@ impl Txn {
             home: None,
             had_home: false,
             ran_at_home: false,
-            repeats: false,
             wrote: false,
             position: Csn(0),
             pinned: None,
@@ -240,6 +243,7 @@ impl Txn {
             reads: self.reads.len(),
             referenced: self.referenced.len(),
             notes: self.notes.len(),
+            had_home: self.had_home,
         }
     }
 
@@ -249,8 +253,9 @@ impl Txn {
         self.reads.truncate(mark.reads);
         self.referenced.truncate(mark.referenced);
         self.notes.truncate(mark.notes);
-        if !self.had_home {
-            self.wants_home = false;
+        if !mark.had_home {
+            // It is in its read phase, and what that has read is not held any more.
+            (self.had_home, self.wants_home) = (false, false);
         }
         if !self.is_open() {
             // What it reads next need not be older than that.

@@ -1,15 +1,18 @@
-//! What a transaction has done in its read phase, in the order in which it did it.
+//! What a transaction has done so far, in the order in which it did it.
 //!
-//! A server forgets all of it when the transaction goes on elsewhere: at its home after its first write, or in another
-//! snapshot. So it is done again there, with settings, savepoints and reads in their places among each other: a cursor that
-//! was declared before a savepoint outlives a return to it, and a read is made under the settings under which it was made.
+//! A server forgets all of it when the transaction goes on elsewhere: at its home after its first write, in another
+//! snapshot, or at another home if its own was lost. So it is done again there, with settings, savepoints, reads and writes in
+//! their places among each other: a cursor that was declared before a savepoint outlives a return to it, a read is made under
+//! the settings under which it was made, and a later return to a savepoint undoes what was written since. What is read at a
+//! home is not kept: its items are held, so it would be the same.
 
 use std::mem::size_of;
+use std::ops::Range;
 
 use super::unit::Request;
 use crate::agent::quote_identifier;
 
-/// Bytes of the read phase that are kept for doing it again. Of a longer one settings and savepoints are kept, and no reads: if
+/// Bytes of steps that are kept for doing them again. Of more than that settings, savepoints and writes are kept, and no reads: if
 /// what it has read may have changed, the transaction is refused.
 pub const BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -25,6 +28,8 @@ pub enum Past {
     /// ROLLBACK TO.
     ReturnedTo(String),
     Read(Read),
+    /// These of the writes that its transaction keeps for its record.
+    Wrote(Range<usize>),
 }
 
 /// Something that a replica has answered.
@@ -38,14 +43,14 @@ pub struct Read {
 }
 
 impl Past {
-    /// The command that does it again; of a read there is none.
+    /// The command that does it again; of reads and writes there is none.
     pub fn command(&self) -> Option<String> {
         match self {
             Past::Setting(command) => Some(command.clone()),
             Past::Savepoint(name) => Some(format!("SAVEPOINT {}", quote_identifier(name))),
             Past::Released(name) => Some(format!("RELEASE SAVEPOINT {}", quote_identifier(name))),
             Past::ReturnedTo(name) => Some(format!("ROLLBACK TO SAVEPOINT {}", quote_identifier(name))),
-            Past::Read(_) => None,
+            Past::Read(_) | Past::Wrote(_) => None,
         }
     }
 
@@ -55,14 +60,15 @@ impl Past {
                 text.len()
             }
             Past::Read(read) => read.request.len(),
+            Past::Wrote(_) => 0,
         };
         bytes + size_of::<Past>()
     }
 }
 
-/// The steps of a transaction's read phase.
+/// The steps of a transaction.
 #[derive(Default)]
-pub struct ReadPhase {
+pub struct Course {
     steps: Vec<Past>,
     /// Where savepoints to which the transaction may return were made among the steps.
     savepoints: Vec<usize>,
@@ -71,7 +77,7 @@ pub struct ReadPhase {
     lost: bool,
 }
 
-impl ReadPhase {
+impl Course {
     /// Keeps a step.
     pub fn note(&mut self, step: Past) {
         match &step {
@@ -81,9 +87,10 @@ impl ReadPhase {
                 let made = self.savepoints[at];
                 self.savepoints.truncate(at);
                 if !self.has_read_since(made) {
-                    // All that remains of it are settings.
+                    // All that remains of it are settings and writes.
                     let since = self.steps.split_off(made);
-                    let kept = since.into_iter().filter(|step| matches!(step, Past::Setting(_)));
+                    let kept =
+                        since.into_iter().filter(|step| matches!(step, Past::Setting(_) | Past::Wrote(_)));
                     self.steps.extend(kept);
                     return self.count();
                 }
@@ -96,10 +103,16 @@ impl ReadPhase {
                     self.steps.truncate(made + 1);
                     return self.count();
                 }
+                // Its transaction has forgotten them.
+                let mut at = 0;
+                self.steps.retain(|step| {
+                    at += 1;
+                    at <= made || !matches!(step, Past::Wrote(_))
+                });
             }
             Past::Read(_) if self.lost => return,
             Past::Read(_) => self.reads += 1,
-            Past::Setting(_) => {}
+            Past::Setting(_) | Past::Wrote(_) => {}
         }
         self.bytes += step.len();
         self.steps.push(step);
@@ -113,9 +126,9 @@ impl ReadPhase {
         &self.steps
     }
 
-    /// What has to be done where the reads need not be done again.
+    /// The commands that have to be done where nothing was written yet and the reads need not be done again.
     pub fn commands(&self) -> Vec<String> {
-        let commands = |phase: &ReadPhase| phase.steps.iter().filter_map(Past::command).collect();
+        let commands = |course: &Course| course.steps.iter().filter_map(Past::command).collect();
         if self.reads == 0 { commands(self) } else { commands(&self.without_reads()) }
     }
 
@@ -147,16 +160,16 @@ impl ReadPhase {
     }
 
     /// The same as if nothing had been read: steps that undo each other are left out.
-    fn without_reads(&self) -> ReadPhase {
-        let mut phase = ReadPhase::default();
+    pub fn without_reads(&self) -> Course {
+        let mut course = Course::default();
         for step in self.steps.iter().filter(|step| !matches!(step, Past::Read(_))) {
-            phase.note(step.clone());
+            course.note(step.clone());
         }
-        phase
+        course
     }
 
     fn lose_reads(&mut self) {
-        *self = ReadPhase { lost: true, ..self.without_reads() };
+        *self = Course { lost: true, ..self.without_reads() };
     }
 
     fn count(&mut self) {
@@ -188,23 +201,23 @@ mod tests {
         Past::ReturnedTo(name.to_owned())
     }
 
-    fn phase(steps: impl IntoIterator<Item = Past>) -> ReadPhase {
-        let mut phase = ReadPhase::default();
-        steps.into_iter().for_each(|step| phase.note(step));
-        phase
+    fn course(steps: impl IntoIterator<Item = Past>) -> Course {
+        let mut course = Course::default();
+        steps.into_iter().for_each(|step| course.note(step));
+        course
     }
 
-    fn all(phase: &ReadPhase) -> String {
+    fn all(course: &Course) -> String {
         let text = |step: &Past| match step {
             Past::Read(Read { request: Request::Simple(text), .. }) => text.clone(),
             step => step.command().unwrap(),
         };
-        phase.steps().iter().map(text).collect::<Vec<_>>().join("; ")
+        course.steps().iter().map(text).collect::<Vec<_>>().join("; ")
     }
 
     #[test]
     fn steps_keep_their_order_where_something_was_read_between_them() {
-        let phase = phase([
+        let kept = course([
             read("declare"),
             savepoint("s"),
             read("fetch"),
@@ -215,16 +228,16 @@ mod tests {
             released("T"),
         ]);
         assert_eq!(
-            all(&phase),
+            all(&kept),
             "declare; SAVEPOINT \"s\"; fetch; ROLLBACK TO SAVEPOINT \"s\"; SET a; SAVEPOINT \"T\"; again; \
              RELEASE SAVEPOINT \"T\""
         );
-        assert_eq!(phase.commands(), ["SAVEPOINT \"s\"", "SET a"], "what is left of it without reads");
+        assert_eq!(kept.commands(), ["SAVEPOINT \"s\"", "SET a"], "what is left of it without reads");
     }
 
     #[test]
     fn steps_that_undo_each_other_are_forgotten_where_nothing_was_read_between_them() {
-        let forgotten = phase([
+        let forgotten = course([
             savepoint("s"),
             setting("SET a"),
             savepoint("t"),
@@ -240,7 +253,7 @@ mod tests {
         returned.note(released("s"));
         assert_eq!(all(&returned), "SET d");
         // A savepoint hides an earlier one of its name until it is released.
-        let hidden = phase([
+        let hidden = course([
             savepoint("s"),
             setting("SET a"),
             savepoint("s"),
@@ -251,7 +264,7 @@ mod tests {
             returned_to("s"),
         ]);
         assert_eq!(all(&hidden), "SAVEPOINT \"s\"");
-        let mut many = ReadPhase::default();
+        let mut many = Course::default();
         for _ in 0..1000 {
             many.note(savepoint("s"));
             many.note(released("s"));
@@ -260,14 +273,37 @@ mod tests {
     }
 
     #[test]
+    fn writes_are_done_again_in_their_places_unless_a_return_to_a_savepoint_has_undone_them() {
+        let kept = course([
+            Past::Wrote(0..1),
+            savepoint("s"),
+            Past::Wrote(1..2),
+            setting("SET a"),
+            released("s"),
+            savepoint("t"),
+            read("fetch"),
+            Past::Wrote(2..3),
+            returned_to("t"),
+            Past::Wrote(2..4),
+        ]);
+        let writes = kept.steps().iter().filter_map(|step| match step {
+            Past::Wrote(range) => Some(range.clone()),
+            _ => None,
+        });
+        assert_eq!(writes.collect::<Vec<_>>(), [0..1, 1..2, 2..4]);
+        assert_eq!(kept.steps().len(), 7, "{:?}", kept.steps());
+        assert!(matches!(kept.without_reads().steps()[1], Past::Wrote(_)));
+    }
+
+    #[test]
     fn too_many_reads_are_not_kept_and_savepoints_are() {
-        let mut phase = phase([savepoint("s"), read("one"), returned_to("s"), setting("SET a")]);
-        phase.note(read(&" ".repeat(BYTES_MAX)));
-        assert!(phase.has_lost_reads() && !phase.has_reads() && !phase.is_empty());
-        assert_eq!(phase.commands(), ["SAVEPOINT \"s\"", "SET a"]);
-        phase.note(read("two"));
-        phase.note(savepoint("t"));
-        phase.note(returned_to("s"));
-        assert_eq!(all(&phase), "SAVEPOINT \"s\"");
+        let mut kept = course([savepoint("s"), read("one"), returned_to("s"), setting("SET a")]);
+        kept.note(read(&" ".repeat(BYTES_MAX)));
+        assert!(kept.has_lost_reads() && !kept.has_reads() && !kept.is_empty());
+        assert_eq!(kept.commands(), ["SAVEPOINT \"s\"", "SET a"]);
+        kept.note(read("two"));
+        kept.note(savepoint("t"));
+        kept.note(returned_to("s"));
+        assert_eq!(all(&kept), "SAVEPOINT \"s\"");
     }
 }
