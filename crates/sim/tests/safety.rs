@@ -86,9 +86,10 @@ fn onecopy_in_storms() {
     let seen = expect_kept("onecopy_in_storms", 3_000, Scenario::stormy, onecopy);
     if let Some(seen) = seen {
         assert!(seen.breakages > 3_000 && seen.unknown > 0, "{seen:?}");
-        for reason in ["HomeLost", "AnswerCut"] {
-            assert!(seen.refused.contains_key(reason), "{reason}: {seen:?}");
-        }
+        assert!(seen.refused.contains_key("AnswerCut"), "{seen:?}");
+        // Transactions whose home is lost go on at another one, but for those that lose one after the other.
+        let ended = seen.refused.get("HomeLost").copied().unwrap_or_default();
+        assert!(seen.moved > 100 && seen.moved > 100 * ended, "{seen:?}");
     }
 }
 

@@ -322,7 +322,8 @@ fn sessions_past_onecopy_that_lock_tables_are_not_ended_so_that_definitions_can_
         };
         let (changed, ()) = tokio::join!(changing, releasing);
         assert_eq!(changed, "done");
-        assert_eq!(code(&holder, "INSERT INTO held VALUES (1)").await, "40001");
+        // The one of onecopy's goes on elsewhere, where it needs no lock of a server: it holds the table here.
+        assert_eq!(code(&holder, "INSERT INTO held VALUES (1)").await, "done");
     });
 }
 

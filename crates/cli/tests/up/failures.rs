@@ -118,7 +118,7 @@ fn stopped_server_keeps_no_client_waiting_and_serves_again_when_it_goes_on() {
 }
 
 /// The sessions by which onecopy knows what a server contains: they end whenever the replica leaves service.
-async fn agents(file: &ClusterFile) -> Vec<String> {
+pub(super) async fn agents(file: &ClusterFile) -> Vec<String> {
     let sql = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1868771952 AND objid = 0";
     let mut pids = Vec::new();
     for replica in &file.replicas {

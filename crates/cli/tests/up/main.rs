@@ -18,6 +18,7 @@ mod foreign_keys;
 mod functions_of_rows;
 mod joins;
 mod messages;
+mod moved;
 mod names;
 mod notifications;
 mod object_ids;

@@ -45,6 +45,8 @@ pub struct Statistics {
     pub freshness_waits: u64,
     /// Read phases whose reads were run again.
     pub revalidations: u64,
+    /// Transactions that were done again at another home, since theirs was lost.
+    pub moved: u64,
     /// Reads that took their items in update mode.
     pub predicted: u64,
 }
@@ -76,6 +78,7 @@ impl Statistics {
         self.grants_waited += other.grants_waited;
         self.freshness_waits += other.freshness_waits;
         self.revalidations += other.revalidations;
+        self.moved += other.moved;
         self.predicted += other.predicted;
     }
 }

@@ -202,6 +202,8 @@ impl Simulation<'_> {
             self.core_soon(Event::HomeLost { txn, replica });
             return;
         }
+        let moves = self.node.txns.get(&txn).is_some_and(|open| open.done_at_home > 0);
+        self.statistics.moved += u64::from(moves);
         let lane = self.open_lane(txn, replica);
         let step = self.rerun_step(replica, txn, 0);
         let in_snapshot = matches!(how, How::Snapshot { .. });

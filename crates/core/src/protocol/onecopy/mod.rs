@@ -689,6 +689,11 @@ impl Onecopy {
             }
             Outcome::Failed => self.unpin_unless_owing(id),
             Outcome::Lost { answer_begun: true } => self.refuse(id, op, Refusal::AnswerCut, effects),
+            Outcome::Lost { answer_begun: false }
+                if !txn.may_lose(replica, self.replicas.get(replica).ups) =>
+            {
+                self.refuse(id, op, Refusal::HomeLost, effects);
+            }
             Outcome::Lost { answer_begun: false } if txn.autocommit && reads_only => {
                 txn.pending = Some(Pending { sent: None, ..pending });
                 self.place_single_read(id, effects);
@@ -937,10 +942,15 @@ impl Onecopy {
     /// What the transaction had open on a replica is gone. A statement that is under way there is reported by the driver as
     /// lost; one that was about to run there is placed anew; else the next one is.
     fn lose_lane(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get(&id).filter(|txn| txn.uses(replica)) else { return };
+        let ups = self.replicas.get(replica).ups;
+        let Some(txn) = self.txns.get_mut(&id).filter(|txn| txn.uses(replica)) else { return };
         let state = txn.state;
         if matches!(state, State::Executing | State::AwaitingDurable | State::AwaitingCommit) {
             return;
+        }
+        if state == State::AwaitingRevalidation && !txn.may_lose(replica, ups) {
+            let op = txn.pending.as_ref().map_or(txn.commit_op, |pending| pending.op);
+            return self.refuse(id, op, Refusal::HomeLost, effects);
         }
         effects.push(Effect::Leave { txn: id, replica });
         self.forget_lane(id, effects);

@@ -112,6 +112,8 @@ impl Pace {
 #[derive(Default, Debug)]
 pub(super) struct Replica {
     pub(super) up: bool,
+    /// How often it has come up.
+    pub(super) ups: u32,
     pub(super) applied: Csn,
     pub(super) load: Load,
     run: Option<Run>,
@@ -131,6 +133,7 @@ pub(super) struct Replica {
 impl Replica {
     pub(super) fn on_up(&mut self, applied: Csn) {
         self.up = true;
+        self.ups += 1;
         self.applied = applied;
         self.run = None;
         self.load = Load::default();

@@ -1092,6 +1092,29 @@ fn a_statement_lost_with_its_home_runs_again_after_what_came_before_it() {
 }
 
 #[test]
+fn a_statement_that_has_cost_three_servers_is_refused() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, write(1));
+    let lost = |replica| {
+        let outcome = Outcome::Lost { answer_begun: false };
+        Event::Executed { txn: T1, op: OP0, replica, outcome, elapsed_ns: 1 }
+    };
+    // However often one that is not known to be down yet is found to be so, it counts once.
+    rig.on(Event::ReplicaDown { replica: R1 });
+    rig.on(lost(R1));
+    rig.on(lost(R0));
+    rig.on(lost(R0));
+    rig.on(lost(R0));
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.on(lost(R0));
+    rig.on(Event::ReplicaUp { replica: R0, applied: Csn(0) });
+    rig.effects.clear();
+    rig.on(lost(R0));
+    rig.expect(&[leave(T1, R0), Effect::Refuse { txn: T1, op: OP0, reason: Refusal::HomeLost }]);
+}
+
+#[test]
 fn a_statement_that_waits_for_items_while_its_home_is_lost_moves_when_they_are_granted() {
     let mut rig = rig();
     rig.begin(T1);

@@ -10,6 +10,9 @@ use std::borrow::Cow;
 
 /// Reads noted for prediction, one by one and table by table; what a longer transaction reads is not predicted.
 const NOTES_MAX: usize = 128;
+/// Replicas that a transaction may lose while they execute for it, the same one counted anew each time it has come up. Beyond it
+/// is refused what may well be the reason: a statement that crashes servers would crash one after the other.
+const LOSSES_MAX: usize = 3;
 /// Items of a read phase, and rows referred to, kept one by one; beyond it whole tables are kept, which is safe and costs
 /// concurrency.
 const ITEMS_MAX: usize = 1_000;
@@ -183,6 +186,8 @@ pub(super) struct Txn {
     /// A statement was executed at a home: if that is lost, it is done again at the next one.
     pub(super) ran_at_home: bool,
     pub(super) wrote: bool,
+    /// Replicas that were lost while they executed for it, and the how-manieth time they were up.
+    losses: SmallVec<[(ReplicaId, u32); LOSSES_MAX]>,
     /// What the home contained when the last statement was sent there.
     pub(super) position: Csn,
     /// The position that it keeps from being forgotten: of its last write, or of the first that owes.
@@ -214,6 +219,7 @@ impl Txn {
             had_home: false,
             ran_at_home: false,
             wrote: false,
+            losses: SmallVec::new(),
             position: Csn(0),
             pinned: None,
             owed: AccessSet::new(),
@@ -337,6 +343,14 @@ impl Txn {
         let read = self.reads.iter().filter(|read| !own.iter().any(|own| own.covers(read)));
         let read: AccessSet = read.cloned().collect();
         own.into_iter().chain(read).collect()
+    }
+
+    /// A replica was lost, up for the `ups`-th time, while it executed for the transaction. Returns whether it may go on.
+    pub(super) fn may_lose(&mut self, replica: ReplicaId, ups: u32) -> bool {
+        if !self.losses.contains(&(replica, ups)) {
+            self.losses.push((replica, ups));
+        }
+        self.losses.len() < LOSSES_MAX
     }
 
     pub(super) fn uses(&self, replica: ReplicaId) -> bool {
