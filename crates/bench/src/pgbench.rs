@@ -16,7 +16,7 @@ use onecopy_workload::pgbench::{self, ACCOUNTS, Bencher, Kind, Scale};
 use onecopy_workload::site::Check;
 use onecopy_workload::{Catalogue, Timestamp, random};
 
-use crate::site::{self, Website};
+use crate::site::{self, Website, Witness};
 use crate::table::thousands;
 use crate::{Error, Result};
 
@@ -39,6 +39,15 @@ impl Default for Pgbench {
     fn default() -> Self {
         Pgbench { branches: 10, accounts: ACCOUNTS, script: Kind::TpcbLike }
     }
+}
+
+impl Pgbench {
+    /// The history, in which no two rows have the same account and microsecond: the clients' clock is read for each.
+    pub(crate) const WITNESS: Witness = Witness {
+        statement: "tpcb.deposit.history",
+        params: [2, 4],
+        rows: "SELECT aid::bigint, (extract(epoch FROM mtime) * 1000000)::bigint FROM pgbench_history",
+    };
 }
 
 impl Website for Pgbench {
@@ -133,6 +142,18 @@ mod tests {
         }
         let report = site::check(&options).await.unwrap();
         assert!(report.holds(), "{report}");
+
+        let client = Target::parse(&options.target).unwrap().connect().await.unwrap();
+        options.duration = Duration::from_secs(2);
+        let held = async {
+            client.batch_execute("BEGIN; LOCK TABLE pgbench_accounts").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            client.batch_execute("COMMIT").await.unwrap();
+        };
+        let (report, ()) = tokio::join!(site::run(&options), held);
+        let stall_ms = report.unwrap().longest_stall_ms;
+        assert!(stall_ms > 300.0, "requests waited for the table, the longest {stall_ms} ms");
+
         let client = Target::parse(&options.target).unwrap().connect().await.unwrap();
         let lose = "DELETE FROM pgbench_history WHERE ctid = (SELECT min(ctid) FROM pgbench_history WHERE delta <> 0)";
         assert_eq!(client.execute(lose, &[]).await.unwrap(), 1);

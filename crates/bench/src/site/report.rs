@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use onecopy_workload::InteractionId;
@@ -22,6 +23,8 @@ pub(crate) struct Collected {
     pub(crate) uncounted: u64,
     pub(crate) statements: u64,
     pub(crate) transactions: u64,
+    /// From a request to its reply; waiting for a connection of the pool does not count, connecting does.
+    pub(crate) longest_request: Duration,
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) retries: BTreeMap<String, u64>,
 }
@@ -85,6 +88,9 @@ pub struct Report {
     pub transactions: u64,
     /// Response times of all completed interactions.
     pub latency: Latency,
+    /// The longest that any user waited for the reply to one request, an error included, in milliseconds: what a failure costs whom it
+    /// costs most. Connecting counts, the pauses before a transaction runs again do not.
+    pub longest_stall_ms: f64,
     /// Interaction by interaction.
     pub pages: Vec<PageReport>,
     /// Interactions that failed, by SQLSTATE (or `timeout`, `connection lost`, `rolled back`).
@@ -215,6 +221,7 @@ impl Report {
             statements: collected.statements,
             transactions: collected.transactions,
             latency: Latency::of(completed_latencies(&samples, |_| true)),
+            longest_stall_ms: collected.longest_request.as_secs_f64() * 1_000.0,
             pages,
             errors: counted(collected.errors),
             retries: counted(collected.retries),
@@ -388,7 +395,13 @@ impl fmt::Display for Report {
             thousands(self.transactions as f64 / self.seconds),
             thousands(self.statements as f64 / self.seconds)
         )?;
-        writeln!(f, "errors: {}   retries: {}", list(&self.errors), list(&self.retries))
+        writeln!(
+            f,
+            "errors: {}   retries: {}   longest stall: {} ms",
+            list(&self.errors),
+            list(&self.retries),
+            millis(self.longest_stall_ms)
+        )
     }
 }
 
@@ -432,9 +445,10 @@ mod tests {
             ],
             errors: BTreeMap::from([("57P01".to_owned(), 1)]),
             retries: BTreeMap::from([("40001".to_owned(), 3), ("40P01".to_owned(), 5)]),
+            longest_request: Duration::from_millis(8_500),
             ..Collected::default()
         };
-        let options = Options { duration: std::time::Duration::from_secs(2), ..Options::default() };
+        let options = Options { duration: Duration::from_secs(2), ..Options::default() };
         Report::new(&options, &Bookstore::default(), "h:1/d".into(), "15".into(), collected)
     }
 
@@ -442,7 +456,7 @@ mod tests {
     fn failed_interactions_count_as_errors_and_not_as_completed() {
         let report = report();
         assert_eq!((report.completed, report.failed(), report.retried()), (3, 1, 8));
-        assert_eq!(report.wips, 1.5);
+        assert_eq!((report.wips, report.longest_stall_ms), (1.5, 8_500.0));
         let buy = &report.pages[Interaction::BuyConfirm as usize];
         assert_eq!((buy.completed, buy.failed), (1, 1));
         assert!((buy.latency.p99_ms - 9.0).abs() < 0.02);
