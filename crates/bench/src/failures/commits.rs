@@ -94,7 +94,61 @@ pub(super) async fn rows(dsn: &str, witness: &Witness) -> Result<HashMap<Witness
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use onecopy_cluster::Server;
+
     use super::*;
+    use crate::pgbench::Pgbench;
+    use crate::site::{self, Crowd, Options};
+
+    #[tokio::test]
+    async fn deposit_that_is_lost_or_doubled_after_it_was_acknowledged_is_found() {
+        let server = Server::temporary(&onecopy_cluster::Options::replica()).unwrap();
+        let options = Options {
+            target: server.dsn(),
+            site: Pgbench { branches: 2, accounts: 100, ..Pgbench::default() },
+            clients: 4,
+            think_factor: 0.0,
+            progress: false,
+            ..Options::default()
+        };
+        site::load(&options).await.unwrap();
+        let mut crowd = Crowd::open(&options).await.unwrap();
+        let journal = crowd.keep_journal(Instant::now(), Duration::MAX, Pgbench::WITNESS);
+        crowd.come(4, Duration::ZERO);
+        let client = Target::parse(&options.target).unwrap().connect().await.unwrap();
+        let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                      WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            client.batch_execute(others).await.unwrap();
+        }
+        let (collected, cut_off) = crowd.finish(Duration::from_secs(30)).await;
+        let noted = journal.take();
+        let errors: u64 = collected.errors.values().sum();
+        assert!(errors > 0 && cut_off == 0, "{:?}", collected.errors);
+        assert_eq!(noted.incidents.iter().filter(|incident| incident.code.is_some()).count() as u64, errors);
+
+        let none = HashMap::new();
+        let found = async || rows(&options.target, &Pgbench::WITNESS).await.unwrap();
+        let commits = Commits::of(&noted.transactions, &none, &found().await);
+        assert!(commits.acknowledged > 0, "{commits:?}");
+        assert_eq!(commits.acknowledged, collected.transactions);
+        assert_eq!(commits.wrong(), [""; 0]);
+
+        let told = |key: &WitnessKey| noted.transactions.get(key) == Some(&Told::Committed);
+        let acknowledged = *found().await.keys().find(|key| told(key)).unwrap();
+        let [account, micros] = acknowledged;
+        let one = format!("WHERE aid = {account} AND (extract(epoch FROM mtime) * 1000000)::bigint = {micros}");
+        let double = format!("INSERT INTO pgbench_history SELECT * FROM pgbench_history {one}");
+        client.batch_execute(&double).await.unwrap();
+        let doubled = Commits::of(&noted.transactions, &none, &found().await);
+        assert_eq!(doubled, Commits { twice: 1, ..commits });
+        client.batch_execute(&format!("DELETE FROM pgbench_history {one}")).await.unwrap();
+        let lost = Commits::of(&noted.transactions, &none, &found().await);
+        assert_eq!(lost, Commits { lost: 1, ..commits });
+    }
 
     #[test]
     fn whatever_differs_from_what_was_told_is_counted_as_what_it_is() {

@@ -57,12 +57,12 @@ impl Fault {
     /// What is done, in words.
     pub fn about(self) -> &'static str {
         match self {
-            Fault::Kill => "kill -9 of the server with all its processes, started again after 3 s",
-            Fault::Stop => "SIGSTOP of all its processes for 30 s",
+            Fault::Kill => "kill -9 of the server with all its processes; later it is started",
+            Fault::Stop => "SIGSTOP of all the server's processes; later SIGCONT",
             Fault::Sessions => "pg_terminate_backend of every session",
-            Fault::Backend => "kill -9 of one backend",
-            Fault::Restart => "restart, immediate",
-            Fault::Full => "no room on its disk for 10 s",
+            Fault::Backend => "kill -9 of one backend, after which the server recovers",
+            Fault::Restart => "pg_ctl restart -m immediate",
+            Fault::Full => "no room on the server's disk; later there is, and it is started if it has ended",
         }
     }
 

@@ -382,6 +382,11 @@ impl fmt::Display for FailuresReport {
             self.processors
         )?;
         write!(f, "{}", self.table().terminal())?;
+        for fault in
+            Fault::ALL.into_iter().filter(|fault| self.rounds.iter().any(|round| round.fault == *fault))
+        {
+            writeln!(f, "{fault}: {}", fault.about())?;
+        }
         writeln!(
             f,
             "out: from the injection until the replica was out of service; ready: from the beginning of the healing (of the injection, if \
