@@ -192,6 +192,7 @@ mod tests {
             statements: 9000,
             transactions: 3000,
             latency,
+            longest_stall_ms: 103.0,
             pages: Vec::new(),
             errors: Vec::new(),
             retries: vec![Counted { code: "40001".into(), count: 2 }],
