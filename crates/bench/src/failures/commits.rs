@@ -140,7 +140,8 @@ mod tests {
         let told = |key: &WitnessKey| noted.transactions.get(key) == Some(&Told::Committed);
         let acknowledged = *found().await.keys().find(|key| told(key)).unwrap();
         let [account, micros] = acknowledged;
-        let one = format!("WHERE aid = {account} AND (extract(epoch FROM mtime) * 1000000)::bigint = {micros}");
+        let one =
+            format!("WHERE aid = {account} AND (extract(epoch FROM mtime) * 1000000)::bigint = {micros}");
         let double = format!("INSERT INTO pgbench_history SELECT * FROM pgbench_history {one}");
         client.batch_execute(&double).await.unwrap();
         let doubled = Commits::of(&noted.transactions, &none, &found().await);

@@ -129,7 +129,7 @@ async fn ask(
         // Whoever waits for a replica bounds that time; why nobody answers, the program itself says.
         if let Ok(client) = console.connect().await {
             while let Ok(now) = replicas(&client, begin).await {
-                up.send_replace(now.iter().map(|change| (change.replica.clone(), change.up)).collect());
+                let are_up = now.iter().map(|change| (change.replica.clone(), change.up)).collect();
                 for change in now {
                     let same = |last: &Change| (last.up, &last.because) == (change.up, &change.because);
                     if !last.get(&change.replica).is_some_and(same) {
@@ -137,6 +137,8 @@ async fn ask(
                         changes.lock().expect("nobody panics with the changes").push(change);
                     }
                 }
+                // Who waits for a state finds the change to it then.
+                up.send_replace(are_up);
                 tokio::time::sleep(EVERY).await;
             }
         }
