@@ -94,7 +94,7 @@ pub struct Round {
     pub end_ms: u64,
     /// Until injecting began.
     pub before: Phase,
-    /// Until the replica was back in service (or, without that, was healed).
+    /// Until the server was healed and the replica back in service.
     pub during: Phase,
     /// Until the end.
     pub after: Phase,
@@ -166,7 +166,8 @@ impl Round {
     }
 
     fn take(&mut self, completed_ms: &[u32], incidents: &[Incident]) {
-        let until = self.back_ms.unwrap_or(self.healed_ms).max(self.injected_ms);
+        // One that comes and goes may have been in service when it was healed.
+        let until = self.back_ms.unwrap_or(0).max(self.healed_ms).max(self.injected_ms);
         let phase = |from, until| Phase::of(from, until, completed_ms, incidents);
         self.before = phase(self.begin_ms, self.injected_ms);
         self.during = phase(self.injected_ms, until);
