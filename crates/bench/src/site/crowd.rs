@@ -446,6 +446,10 @@ impl<C: Client> User<C> {
         action: &Action,
     ) -> std::result::Result<Reply, Refused> {
         let deadline = page.deadline;
+        if page.in_transaction && page.held.connection.as_ref().is_none_or(Connection::is_closed) {
+            // What follows must not run on another connection, outside of the transaction: its COMMIT would succeed there.
+            return Err(refused(None, "the connection was lost between two statements".to_owned()));
+        }
         let connecting = in_time(deadline, async {
             let connecting = pool.connection(&mut page.held).await;
             connecting.map_err(|error| refused(error.sqlstate(), error.to_string()))
