@@ -366,6 +366,8 @@ impl Pool {
         self.agent_pid.store(agent_pid, Ordering::Release);
         let incarnation = self.incarnation.fetch_add(1, Ordering::AcqRel) + 1;
         self.up.store(true, Ordering::Release);
+        // Asked only when a description needs them, they would be waited for; the longer if another server hangs meanwhile.
+        self.object_ids.ask();
         incarnation
     }
 
@@ -523,6 +525,15 @@ mod tests {
             assert_eq!(pool.take_idle(&both).unwrap().customs, naming(&["app.user"]).customs);
             assert!(pool.take_idle(&both).is_none());
         });
+    }
+
+    #[test]
+    fn object_ids_are_asked_for_when_a_replica_enters_service() {
+        let (pool, _) = pool();
+        pool.close();
+        let question = pool.object_ids.newest_question();
+        pool.open(2);
+        assert_eq!(pool.object_ids.newest_question(), question + 1);
     }
 
     #[test]
