@@ -11,8 +11,10 @@ ONECOPY = $(CARGO) run --quiet --release --locked --bin onecopy --
 # How long the fuzzer works on each target, and the soak test on all of it.
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 600
+# How often each fault is injected under each load.
+ROUNDS ?= 2
 
-.PHONY: help setup build demo test check fix bench cluster-bench clients soak reproduce fuzz
+.PHONY: help setup build demo test check fix bench cluster-bench failures clients soak reproduce fuzz
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +54,14 @@ cluster-bench: ## clusters of capped servers, measured and simulated side by sid
 	@scripts/setup bench
 	$(CARGO) build --release --locked --bin onecopy
 	$(ONECOPY) bench cluster --out results
+
+failures: ## every fault of a replica under two loads, ROUNDS (2) times each; results in results/
+	@scripts/setup demo
+	$(CARGO) build --release --locked --bin onecopy
+	for load in tpcw pgbench; do \
+	    $(ONECOPY) bench failures --load $$load --fault kill,stop,sessions,backend,restart,full \
+	        --rounds $$(( 6 * $(ROUNDS) )) --out results || exit 1; \
+	done
 
 clients: ## drivers of several languages against a real cluster
 	@scripts/setup clients

@@ -61,6 +61,12 @@ impl Target {
         Ok(Target { config })
     }
 
+    /// The same place, another database.
+    pub(crate) fn on_database(mut self, name: &str) -> Self {
+        self.config.dbname(name);
+        self
+    }
+
     /// Host, port and database, without any secret.
     pub(crate) fn name(&self) -> String {
         let host = match self.config.get_hosts().first() {

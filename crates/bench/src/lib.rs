@@ -5,6 +5,7 @@
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
 //! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side;
 //!   and what it costs there that decisions are durable.
+//! * [`failures`]: what clients notice when replicas fail under load.
 //! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
 //! * [`torture`]: many small transactions on few rows, checked for strict serializability; bad clients; and a direct
 //!   comparison of replicas.
@@ -20,6 +21,7 @@ mod connection;
 mod cpu;
 mod cpu_groups;
 mod error;
+pub mod failures;
 pub mod pgbench;
 mod programs;
 pub mod progress;

@@ -16,7 +16,7 @@ use onecopy_workload::pgbench::{self, ACCOUNTS, Bencher, Kind, Scale};
 use onecopy_workload::site::Check;
 use onecopy_workload::{Catalogue, Timestamp, random};
 
-use crate::site::{self, Website};
+use crate::site::{self, Website, Witness};
 use crate::table::thousands;
 use crate::{Error, Result};
 
@@ -39,6 +39,15 @@ impl Default for Pgbench {
     fn default() -> Self {
         Pgbench { branches: 10, accounts: ACCOUNTS, script: Kind::TpcbLike }
     }
+}
+
+impl Pgbench {
+    /// The history, in which no two rows have the same account and microsecond: the clients' clock is read for each.
+    pub(crate) const WITNESS: Witness = Witness {
+        statement: "tpcb.deposit.history",
+        params: [2, 4],
+        rows: "SELECT aid::bigint, (extract(epoch FROM mtime) * 1000000)::bigint FROM pgbench_history",
+    };
 }
 
 impl Website for Pgbench {

@@ -1,6 +1,7 @@
 //! Programs that benchmarks start beside themselves: proxies, and onecopy with its servers.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,6 +13,8 @@ use tempfile::TempDir;
 
 use crate::{Error, Result, connection};
 
+/// The database of every new server.
+const DATABASE: &str = "postgres";
 /// How long a proxy may take to answer.
 pub(crate) const PROXY_START: Duration = Duration::from_secs(20);
 /// How long onecopy may take, which makes its servers first.
@@ -71,6 +74,40 @@ pub(crate) async fn onecopy_up(
     Ok((program, file))
 }
 
+/// `onecopy serve` before servers that run, with further settings in TOML (tables that are not among those written here), and where its
+/// clients connect. Its files and its log of commits lie in `dir`; what it prints goes to `log`.
+pub(crate) async fn onecopy_serve(
+    program: &Path,
+    dir: &Path,
+    cluster: &Cluster,
+    settings: &str,
+    log: &Path,
+) -> Result<(Program, String)> {
+    let program = find_program("onecopy", Some(program))?;
+    let (port, user) = (free_port()?, cluster.server(0).superuser());
+    let mut text = format!(
+        "secrets = \"secrets.toml\"\n[listen]\nport = {port}\n[auth]\nmethod = \"trust\"\n[log]\ndir = \"log\"\n{settings}\
+         [[databases]]\nname = \"{DATABASE}\"\n"
+    );
+    for (index, server) in cluster.servers().iter().enumerate() {
+        // The Unix socket costs less than TCP.
+        let host = server.socket_dir().map_or_else(|| "127.0.0.1".into(), Path::to_string_lossy);
+        let (name, port) = (Cluster::name(index), server.port());
+        text += &format!("[[databases.replicas]]\nname = \"{name}\"\nhost = {host:?}\nport = {port}\n");
+    }
+    let configuration = dir.join("onecopy.toml");
+    write(&configuration, &text)?;
+    let secrets = dir.join("secrets.toml");
+    write(&secrets, &format!("[replica_login]\nuser = {user:?}\n"))?;
+    // It is refused otherwise.
+    let private = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(&secrets, private).map_err(Error::file("protect", &secrets))?;
+    let mut command = Command::new(&program);
+    command.args(["serve", "-c"]).arg(&configuration);
+    let program = Program::start("onecopy", command, log)?.await_ready(ONECOPY_START).await?;
+    Ok((program, dsn(port, user)))
+}
+
 /// A program in the foreground, with what it says in a file. Dropping it stops it by SIGINT.
 pub(crate) struct Program {
     name: &'static str,
@@ -127,7 +164,8 @@ impl Program {
         self.child.id()
     }
 
-    fn expect_alive(&mut self) -> Result<()> {
+    /// Whether it still runs; if not, its last words.
+    pub(crate) fn expect_alive(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.failure(&format!("ended ({status})"))),
@@ -167,7 +205,7 @@ impl Drop for Program {
 }
 
 pub(crate) fn dsn(port: u16, user: &str) -> String {
-    format!("host=127.0.0.1 port={port} user={user} dbname=postgres")
+    format!("host=127.0.0.1 port={port} user={user} dbname={DATABASE}")
 }
 
 pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
@@ -195,10 +233,9 @@ pub(crate) fn find_program(name: &str, given: Option<&Path>) -> Result<PathBuf> 
 /// A new folder with this prefix, in the one that is given, which is made if need be, or among the temporary ones. It goes
 /// afterwards, so that no run meets what another one has left.
 pub(crate) fn work_folder(prefix: &str, given: Option<&Path>) -> Result<TempDir> {
-    use std::os::unix::fs::PermissionsExt;
     let parent = match given {
         Some(dir) => {
-            std::fs::create_dir_all(dir).map_err(Error::file("create", dir))?;
+            fs::create_dir_all(dir).map_err(Error::file("create", dir))?;
             dir.canonicalize().map_err(Error::file("resolve", dir))?
         }
         None => std::env::temp_dir(),
@@ -206,7 +243,7 @@ pub(crate) fn work_folder(prefix: &str, given: Option<&Path>) -> Result<TempDir>
     // The servers' user must be able to pass through.
     tempfile::Builder::new()
         .prefix(prefix)
-        .permissions(std::fs::Permissions::from_mode(0o711))
+        .permissions(fs::Permissions::from_mode(0o711))
         .tempdir_in(&parent)
         .map_err(Error::file("create a folder in", &parent))
 }

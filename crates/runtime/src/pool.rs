@@ -35,6 +35,8 @@ pub struct Pool {
     pub standing: Standing,
     incarnation: AtomicU64,
     up: AtomicBool,
+    /// Told when the replica leaves service.
+    closed: Notify,
     /// The agent's session on the replica: what is known of the replica holds for as long as that lives.
     agent_pid: AtomicU32,
     agent: Arc<AgentQueue>,
@@ -97,6 +99,7 @@ impl Pool {
             standing: Standing::default(),
             incarnation: AtomicU64::new(0),
             up: AtomicBool::new(false),
+            closed: Notify::new(),
             agent_pid: AtomicU32::new(0),
             agent,
             object_ids,
@@ -189,7 +192,8 @@ impl Pool {
             return Err(LaneError::Closed);
         }
         let roles = self.roles();
-        let mut opened = self.open_checked(who, incarnation).await;
+        let opening = self.while_up(self.open_checked(who, incarnation)).await;
+        let mut opened = opening.unwrap_or(Err(LaneError::Closed));
         // Whatever the server says, it says it after a crash, or while it is being fenced. Only what is registered is ended
         // from now on.
         if let Ok(lane) = &mut opened {
@@ -214,6 +218,21 @@ impl Pool {
         match self.connector.in_time(self.connector.has_agent(&mut lane, agent_pid)).await? {
             true => Ok(lane),
             false => Err(LaneError::Closed),
+        }
+    }
+
+    /// Waits for the server's part of some work; `None` when the replica is out of service, or leaves it meanwhile. A server that hangs
+    /// would have whoever opens a connection to it wait for longer than it takes to find out that it does.
+    pub async fn while_up<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut closed = pin!(self.closed.notified());
+        closed.as_mut().enable();
+        if !self.is_up() {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            () = closed => None,
+            done = work => Some(done),
         }
     }
 
@@ -347,6 +366,8 @@ impl Pool {
         self.agent_pid.store(agent_pid, Ordering::Release);
         let incarnation = self.incarnation.fetch_add(1, Ordering::AcqRel) + 1;
         self.up.store(true, Ordering::Release);
+        // Asked only when a description needs them, they would be waited for; the longer if another server hangs meanwhile.
+        self.object_ids.ask();
         incarnation
     }
 
@@ -354,6 +375,7 @@ impl Pool {
     pub fn close(&self) {
         self.up.store(false, Ordering::Release);
         self.incarnation.fetch_add(1, Ordering::AcqRel);
+        self.closed.notify_waiters();
         self.close_idle();
         self.sockets.shut_down();
     }
@@ -446,16 +468,20 @@ mod tests {
     }
 
     fn pool() -> (Arc<Pool>, Arc<AgentQueue>) {
+        pool_at(1)
+    }
+
+    fn pool_at(port: u16) -> (Arc<Pool>, Arc<AgentQueue>) {
         let address = ReplicaSettings {
             name: "r1".to_owned(),
             host: "127.0.0.1".to_owned(),
-            port: 1,
+            port,
             tls: ReplicaTls::Disable,
         };
         let connector = Connector {
             address: Arc::new(address),
             database: "d".into(),
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(24 * 3_600),
             silence: Duration::ZERO,
             version: Arc::default(),
         };
@@ -498,6 +524,34 @@ mod tests {
             assert!(pool.has_room(&both));
             assert_eq!(pool.take_idle(&both).unwrap().customs, naming(&["app.user"]).customs);
             assert!(pool.take_idle(&both).is_none());
+        });
+    }
+
+    #[test]
+    fn object_ids_are_asked_for_when_a_replica_enters_service() {
+        let (pool, _) = pool();
+        pool.close();
+        let question = pool.object_ids.newest_question();
+        pool.open(2);
+        assert_eq!(pool.object_ids.newest_question(), question + 1);
+    }
+
+    #[test]
+    fn lane_that_a_silent_server_does_not_open_is_given_up_when_the_replica_leaves_service() {
+        on_loop(async {
+            let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let (pool, _) = pool_at(server.local_addr().unwrap().port());
+            let opening = tokio::spawn({
+                let pool = pool.clone();
+                async move { pool.lend(&ada()).await.map(drop) }
+            });
+            // Longer than any test runs, the server accepts and says nothing.
+            let (_connection, _) =
+                tokio::task::spawn_blocking(move || server.accept()).await.unwrap().unwrap();
+            assert!(!opening.is_finished());
+            pool.close();
+            assert!(matches!(opening.await.unwrap(), Err(LaneError::Closed)));
+            assert_eq!((pool.lent(), pool.connections.available_permits()), (0, 4));
         });
     }
 

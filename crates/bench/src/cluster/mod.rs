@@ -38,6 +38,7 @@ use crate::tpcw::{self, Calibrate, Calibration};
 use crate::{Error, Result};
 use durability::Durability;
 pub use measure::{Cell, Stage};
+pub(crate) use report::new_folder;
 pub use report::{ClusterReport, Ratio, WITHIN};
 use servers::{Running, Template, connections};
 pub use simulate::Simulated;

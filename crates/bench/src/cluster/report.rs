@@ -336,7 +336,7 @@ pub(super) fn overloaded<'a>(stages: impl Iterator<Item = &'a Stage>) -> usize {
 }
 
 /// A new folder for the results of a run, named after what was run and when.
-pub(super) fn new_folder(results: &Path, what: &str) -> Result<PathBuf> {
+pub(crate) fn new_folder(results: &Path, what: &str) -> Result<PathBuf> {
     let folder = results.join(format!("{what}-{}", site::time_stamp()));
     fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
     Ok(folder)

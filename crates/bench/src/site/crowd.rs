@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 
+use super::journal::{Journal, Refused, Told, Witness, WitnessKey};
 use super::mark::{self, Found};
 use super::report::{Collected, Report, Sample};
 use super::texts::Texts;
@@ -42,7 +43,8 @@ pub async fn run<S: Website>(options: &Options<S>) -> Result<Report> {
     let mut crowd = Crowd::open(options).await?;
     let start = Instant::now();
     let counted_from = start + options.ramp;
-    let clock = Clock { start, counted_from, end: counted_from + options.duration };
+    let end = counted_from + options.duration;
+    let clock = Clock { start, counted_from, end, counted_until: end };
     crowd.clock.send_replace(clock);
     crowd.come(options.clients, options.ramp);
     let Crowd { collected, users, target, version, site, .. } = crowd;
@@ -69,6 +71,7 @@ pub(crate) struct Crowd<'a, S: Website> {
     pool: Arc<Pool>,
     collected: Arc<Mutex<Collected>>,
     clock: watch::Sender<Clock>,
+    journal: Option<Arc<Journal>>,
     users: JoinSet<()>,
     /// Those who have come.
     count: u32,
@@ -93,8 +96,7 @@ impl<'a, S: Website> Crowd<'a, S> {
         let highest = mark::highest::<S>(&client).await?;
         let version = mark::server_version(&client).await;
         let pool = Arc::new(Pool::open(target.clone(), options, texts.clone()).await?);
-        let (now, collected) = (Instant::now(), Arc::default());
-        let clock = watch::Sender::new(Clock { start: now, counted_from: now + FAR, end: now + FAR });
+        let (clock, collected) = (watch::Sender::new(Clock::uncounted()), Arc::default());
         Ok(Crowd {
             options,
             target,
@@ -106,6 +108,7 @@ impl<'a, S: Website> Crowd<'a, S> {
             pool,
             collected,
             clock,
+            journal: None,
             users: JoinSet::new(),
             count: 0,
             think_factor: options.think_factor,
@@ -125,6 +128,7 @@ impl<'a, S: Website> Crowd<'a, S> {
                 pool: self.pool.clone(),
                 collected: self.collected.clone(),
                 clock: self.clock.subscribe(),
+                journal: self.journal.clone(),
                 texts: self.texts.clone(),
                 think_factor,
                 retries_max,
@@ -148,6 +152,21 @@ impl<'a, S: Website> Crowd<'a, S> {
         self.take()
     }
 
+    /// Whoever comes from now on counts, from `begin` on, and notes requests that fail or are as slow as this, and what it was told of
+    /// transactions that leave a witness. Times count from `begin`.
+    pub(crate) fn keep_journal(&mut self, begin: Instant, slow: Duration, witness: Witness) -> Arc<Journal> {
+        self.clock.send_modify(|clock| clock.counted_from = begin);
+        let journal = Arc::new(Journal::new(begin, slow, S::catalogue(), witness));
+        self.journal.insert(journal).clone()
+    }
+
+    /// All go after the page that they are at, which still counts. Returns what they have met, and how many were cut off since they did
+    /// not get it in this time.
+    pub(crate) async fn finish(mut self, limit: Duration) -> (Collected, usize) {
+        let cut_off = self.send_away(limit).await;
+        (self.take(), cut_off)
+    }
+
     fn take(&self) -> Collected {
         std::mem::take(&mut *self.collected.lock().expect("no user panics with the lock"))
     }
@@ -164,8 +183,7 @@ impl<'a, S: Website> Crowd<'a, S> {
         self.send_away(limit).await;
         self.think_factor = self.options.think_factor;
         self.count = 0;
-        let now = Instant::now();
-        self.clock.send_replace(Clock { start: now, counted_from: now + FAR, end: now + FAR });
+        self.clock.send_replace(Clock::uncounted());
         // Whoever comes with a number that was there before must not take the ids of new rows that were taken then.
         self.highest = mark::highest::<S>(&self.target.connect().await?).await?;
         Ok(())
@@ -176,21 +194,33 @@ impl<'a, S: Website> Crowd<'a, S> {
         self.send_away(limit).await;
     }
 
-    async fn send_away(&mut self, limit: Duration) {
+    /// Returns how many did not go by themselves.
+    async fn send_away(&mut self, limit: Duration) -> usize {
         self.clock.send_modify(|clock| clock.end = Instant::now());
         let gone = async { while self.users.join_next().await.is_some() {} };
-        if tokio::time::timeout(limit, gone).await.is_err() {
-            self.users.shutdown().await;
+        if tokio::time::timeout(limit, gone).await.is_ok() {
+            return 0;
         }
+        let left = self.users.len();
+        self.users.shutdown().await;
+        left
     }
 }
 
-/// When the run started, from when it counts and when it ends.
+/// When the run started, which pages count by when they came, and when users ask for no more.
 #[derive(Clone, Copy)]
 struct Clock {
     start: Instant,
     counted_from: Instant,
     end: Instant,
+    counted_until: Instant,
+}
+
+impl Clock {
+    fn uncounted() -> Clock {
+        let (start, far) = (Instant::now(), Instant::now() + FAR);
+        Clock { start, counted_from: far, end: far, counted_until: far }
+    }
 }
 
 /// Connections that users share, as behind an application server.
@@ -255,6 +285,7 @@ struct User<C> {
     pool: Arc<Pool>,
     collected: Arc<Mutex<Collected>>,
     clock: watch::Receiver<Clock>,
+    journal: Option<Arc<Journal>>,
     texts: Arc<Texts>,
     think_factor: f64,
     retries_max: u32,
@@ -269,6 +300,8 @@ struct Page<'a> {
     deadline: tokio::time::Instant,
     interaction: InteractionId,
     in_transaction: bool,
+    /// What the transaction that runs leaves behind.
+    witness: Option<WitnessKey>,
     /// Attempts that failed of the transaction that runs.
     attempts: u32,
     outcome: Outcome,
@@ -312,6 +345,7 @@ impl<C: Client> User<C> {
                 deadline: tokio::time::Instant::from_std(asked + self.page_timeout),
                 interaction: next,
                 in_transaction: false,
+                witness: None,
                 attempts: 0,
                 outcome: Outcome::default(),
             };
@@ -344,6 +378,11 @@ impl<C: Client> User<C> {
         let sent = Instant::now();
         let reply = self.send(pool, page, action).await;
         page.outcome.longest_request = page.outcome.longest_request.max(sent.elapsed());
+        let again = |refused: &Refused| {
+            matches!(refused.code.as_str(), "40001" | "40P01") && page.attempts < self.retries_max
+        };
+        let again = reply.as_ref().is_err_and(again);
+        self.note(page, action, sent, reply.as_ref().err(), again);
         match reply {
             Ok(reply) => {
                 if is_commit || !page.in_transaction && !matches!(action, Action::Begin(_)) {
@@ -355,9 +394,8 @@ impl<C: Client> User<C> {
                 }
                 reply
             }
-            Err(code) => {
+            Err(Refused { code, .. }) => {
                 self.clean_up(page, was_in_transaction).await;
-                let again = matches!(code.as_str(), "40001" | "40P01") && page.attempts < self.retries_max;
                 if again {
                     page.attempts += 1;
                     page.outcome.retries.push(code);
@@ -370,6 +408,29 @@ impl<C: Client> User<C> {
         }
     }
 
+    /// An action was replied to, if there is somebody who keeps a journal.
+    fn note(
+        &self,
+        page: &mut Page<'_>,
+        action: &Action,
+        sent: Instant,
+        refused: Option<&Refused>,
+        again: bool,
+    ) {
+        let Some(journal) = &self.journal else { return };
+        journal.on_reply(sent, action, refused, again);
+        match (action, refused) {
+            (Action::Execute(statement, params), None) => {
+                page.witness = page.witness.or(journal.key(*statement, params));
+            }
+            (Action::Commit, None) => journal.on_end(page.witness.take(), Told::Committed),
+            (Action::Commit, Some(refused)) => journal.on_end(page.witness.take(), refused.told()),
+            // Whatever ended it before COMMIT, it did not happen.
+            (_, Some(_)) | (Action::Rollback, None) => journal.on_end(page.witness.take(), Told::RolledBack),
+            (Action::Begin(_) | Action::Think { .. }, None) => {}
+        }
+    }
+
     /// A random part of a pause that doubles with each attempt, so that two users in each other's way part. The first
     /// attempt comes at once.
     fn retry_pause(&mut self, attempts: u32) -> Duration {
@@ -377,19 +438,24 @@ impl<C: Client> User<C> {
         Duration::from_micros(uniform(&mut self.jitter, 0, longest.as_micros() as i64) as u64)
     }
 
-    /// Sends one action; an error is its SQLSTATE, or what stands in its place.
+    /// Sends one action.
     async fn send(
         &self,
         pool: &Pool,
         page: &mut Page<'_>,
         action: &Action,
-    ) -> std::result::Result<Reply, String> {
+    ) -> std::result::Result<Reply, Refused> {
         let deadline = page.deadline;
+        if page.in_transaction && page.held.connection.as_ref().is_none_or(Connection::is_closed) {
+            // What follows must not run on another connection, outside of the transaction: its COMMIT would succeed there.
+            return Err(refused(None, "the connection was lost between two statements".to_owned()));
+        }
         let connecting = in_time(deadline, async {
-            pool.connection(&mut page.held).await.map_err(|error| code_of(error.sqlstate()))
+            let connecting = pool.connection(&mut page.held).await;
+            connecting.map_err(|error| refused(error.sqlstate(), error.to_string()))
         });
         let connection = connecting.await?;
-        let failed = |error: tokio_postgres::Error| code_of(error.code());
+        let failed = |error: tokio_postgres::Error| refused(error.code(), crate::error::describe(&error));
         match action {
             Action::Begin(transaction) => {
                 let begin = self.texts.begin(*transaction, self.client.is_usual());
@@ -420,7 +486,15 @@ impl<C: Client> User<C> {
         let is_clean = match was_in_transaction {
             // A statement may still run on it, so nothing more can be said on it in time.
             _ if timed_out => false,
-            true => connection.command("ROLLBACK").await.is_ok(),
+            true => {
+                let sent = Instant::now();
+                let is_clean = connection.command("ROLLBACK").await.is_ok();
+                // What failed was counted; that nothing can be said after it any more is not another failure.
+                self.journal
+                    .iter()
+                    .for_each(|journal| journal.on_reply(sent, &Action::Rollback, None, false));
+                is_clean
+            }
             false => !connection.is_closed(),
         };
         if !is_clean {
@@ -430,9 +504,9 @@ impl<C: Client> User<C> {
 
     fn collect(&self, page: &Page<'_>) {
         let now = Instant::now();
-        let Clock { counted_from, end, .. } = self.clock();
+        let Clock { counted_from, counted_until, .. } = self.clock();
         let mut collected = self.collected.lock().expect("no user panics with the lock");
-        if now < counted_from || now >= end {
+        if now < counted_from || now >= counted_until {
             collected.uncounted += 1;
             return;
         }
@@ -460,15 +534,16 @@ fn count(counts: &mut BTreeMap<String, u64>, code: &str) {
     *counts.entry(code.to_owned()).or_default() += 1;
 }
 
-fn code_of(code: Option<&SqlState>) -> String {
-    code.map_or(CONNECTION_LOST, SqlState::code).to_owned()
+fn refused(code: Option<&SqlState>, message: String) -> Refused {
+    Refused { code: code.map_or(CONNECTION_LOST, SqlState::code).to_owned(), message }
 }
 
 async fn in_time<T>(
     deadline: tokio::time::Instant,
-    work: impl Future<Output = std::result::Result<T, String>>,
-) -> std::result::Result<T, String> {
-    tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| Err(TIMED_OUT.to_owned()))
+    work: impl Future<Output = std::result::Result<T, Refused>>,
+) -> std::result::Result<T, Refused> {
+    let timed_out = || Refused { code: TIMED_OUT.to_owned(), message: String::new() };
+    tokio::time::timeout_at(deadline, work).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
 /// Shows the last second every half second until all users have left. On something that is no terminal, a line every

@@ -3,6 +3,7 @@
 
 mod check;
 mod crowd;
+mod journal;
 mod load;
 mod mark;
 mod report;
@@ -25,6 +26,8 @@ use crate::{Error, Result};
 pub use check::{CheckReport, Checked, check};
 pub(crate) use crowd::Crowd;
 pub use crowd::run;
+pub use journal::Incident;
+pub(crate) use journal::{Told, Witness, WitnessKey};
 pub(crate) use load::now;
 pub use load::{LoadReport, load};
 pub(crate) use mark::{find, highest, server_version};

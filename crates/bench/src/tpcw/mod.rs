@@ -19,7 +19,7 @@ use onecopy_workload::site::Check;
 use onecopy_workload::tpcw::{self, Browser, Highest, Mix, MixName, Population, Scale, Shop, rules};
 use onecopy_workload::{Catalogue, InteractionId, Timestamp};
 
-use crate::site::{self, Website};
+use crate::site::{self, Website, Witness};
 pub use crate::site::{Protocol, check, load, run};
 use crate::table::thousands;
 use crate::{Error, Result};
@@ -45,6 +45,15 @@ impl Default for Bookstore {
     fn default() -> Self {
         Bookstore { items: 1_000, browsers: 1, mix: MixName::Shopping }
     }
+}
+
+impl Bookstore {
+    /// The orders, each with the number that its customer gave it.
+    pub(crate) const WITNESS: Witness = Witness {
+        statement: "buyc.order.insert",
+        params: [0, 1],
+        rows: "SELECT o_id::bigint, o_c_id::bigint FROM orders",
+    };
 }
 
 impl Website for Bookstore {

@@ -4,6 +4,7 @@ mod advisory_locks;
 mod annulled;
 mod applications;
 mod bad_input;
+mod bench_failures;
 mod bookkeeping;
 mod bulk;
 mod clients;

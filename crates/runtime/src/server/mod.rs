@@ -197,7 +197,7 @@ impl Shared {
             let mut lane = pool.connector.connect_unmarked(&self.agent).await?;
             pool.connector.in_time(lane.query(object_ids::LIST)).await
         };
-        match read.await {
+        match pool.while_up(read).await? {
             Ok(rows) => Some(rows.into_iter().filter_map(Listed::of_row).collect()),
             Err(error) => {
                 tracing::warn!(replica = pool.replica.0, %error, "read object ids");

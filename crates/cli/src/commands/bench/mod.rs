@@ -6,6 +6,7 @@ mod check;
 mod cluster;
 mod compare;
 mod durability;
+mod failures;
 mod load;
 mod pgbench;
 mod progress;
@@ -33,6 +34,7 @@ enum Command {
     Compare(compare::Args),
     Cluster(cluster::Args),
     Durability(durability::Args),
+    Failures(failures::Args),
     Progress(progress::Args),
 }
 
@@ -54,6 +56,7 @@ impl Args {
                 Command::Compare(args) => args.run().await,
                 Command::Cluster(args) => args.run().await,
                 Command::Durability(args) => args.run().await,
+                Command::Failures(args) => args.run().await,
                 Command::Progress(args) => args.run().await,
             }
         })

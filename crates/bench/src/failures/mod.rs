@@ -1,0 +1,427 @@
+//! What clients notice when replicas fail under load.
+//!
+//! A cluster of our own is served by onecopy and works under a load that never pauses. In each round one fault is injected at a random
+//! moment into a random replica, lasts for its time and is healed; the round ends when the replica has been back in service for a while.
+//! Every error and every slow reply is noted with its time. In the end the users leave, and it is looked at whether all replicas are
+//! identical, whether the site keeps its rules, and whether each transaction happened as its client was told.
+//!
+//! ```no_run
+//! # async fn demo() -> onecopy_bench::Result<()> {
+//! use onecopy_bench::failures::{self, Options, Outcome};
+//! match failures::run(&Options { onecopy: "onecopy".into(), ..Options::default() }).await? {
+//!     Outcome::Skipped(why) => println!("skipped: {why}"),
+//!     Outcome::Measured(report) => println!("{report}"),
+//! }
+//! # Ok(()) }
+//! ```
+
+mod commits;
+mod disk;
+mod fault;
+mod report;
+mod served;
+mod watch;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use onecopy_workload::random::{self, Random, uniform};
+use serde::Serialize;
+
+use crate::bar::Bar;
+use crate::pgbench::Pgbench;
+use crate::programs::work_folder;
+use crate::site::{self, Crowd, Website, Witness};
+use crate::tpcw::Bookstore;
+use crate::{Error, Result};
+pub use commits::Commits;
+use disk::Disk;
+pub use fault::Fault;
+use fault::Victim;
+pub use report::{FailuresReport, Phase, Round};
+use served::Served;
+use watch::Watch;
+pub use watch::{Change, Verified};
+
+/// A reply that takes as long as this is noted, and can be the longest of a round.
+pub const SLOW: Duration = Duration::from_millis(20);
+/// How long a page may take before its user leaves; longer than anything that is to be found out.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the users may take to leave.
+const LEAVE_MAX: Duration = Duration::from_secs(70);
+/// How long a healed replica may take until it serves.
+const BACK_MAX: Duration = Duration::from_secs(180);
+/// A replica that was not seen out of service in this time after a fault has not left it.
+const NEVER_OUT: Duration = Duration::from_secs(2);
+/// Users come one after the other over this time; nothing is injected before they have been there for as long.
+const RAMP: Duration = Duration::from_secs(2);
+/// A stream of random numbers that is no user's.
+const FAULT_STREAM: u64 = 1 << 41;
+
+/// What clients do meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Load {
+    /// The bookstore under the shopping mix, customers with a tenth of its pauses.
+    Tpcw,
+    /// pgbench's TPC-B-like deposits, clients without pauses.
+    Pgbench,
+}
+
+impl Load {
+    /// All of them.
+    pub const ALL: [Load; 2] = [Load::Tpcw, Load::Pgbench];
+
+    /// Its name.
+    pub fn id(self) -> &'static str {
+        match self {
+            Load::Tpcw => "tpcw",
+            Load::Pgbench => "pgbench",
+        }
+    }
+
+    /// Clients, unless told otherwise.
+    fn clients(self) -> u32 {
+        match self {
+            Load::Tpcw => 50,
+            Load::Pgbench => 16,
+        }
+    }
+
+    fn think_factor(self) -> f64 {
+        match self {
+            Load::Tpcw => 0.1,
+            Load::Pgbench => 0.0,
+        }
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.id())
+    }
+}
+
+impl FromStr for Load {
+    type Err = String;
+
+    fn from_str(id: &str) -> std::result::Result<Self, String> {
+        let found = Load::ALL.into_iter().find(|load| load.id() == id);
+        found.ok_or_else(|| format!("there is no load {id:?}: choose tpcw or pgbench"))
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What clients do.
+    pub load: Load,
+    /// Faults, in this order, again and again; at least one.
+    pub faults: Vec<Fault>,
+    /// Rounds, at least 1.
+    pub rounds: u32,
+    /// Servers, at least 1.
+    pub replicas: u32,
+    /// Clients at work, each with a connection, at most 64; `None` takes what suits the load.
+    pub clients: Option<u32>,
+    /// Factor on the pauses between pages; `None` takes what suits the load.
+    pub think_factor: Option<f64>,
+    /// Each round begins with this time, and a random part of as much again, without any fault; and ends with it.
+    pub calm: Duration,
+    /// How long each fault lasts that is not over at once; `None` takes [`Fault::lasts`].
+    pub lasts: Option<Duration>,
+    /// `pool.silence_timeout_ms` of the configuration.
+    pub silence_timeout_ms: u64,
+    /// Books in the store, under [`Load::Tpcw`].
+    pub items: i64,
+    /// Branches of the bank, under [`Load::Pgbench`].
+    pub branches: i64,
+    /// Accounts of each branch, under [`Load::Pgbench`].
+    pub accounts: i64,
+    /// The same seed gives the same faults at the same replicas after the same times, and the same users.
+    pub seed: u64,
+    /// The onecopy program.
+    pub onecopy: PathBuf,
+    /// Where the folder for the servers and the log is made, which goes afterwards; `None` is among the temporary ones.
+    pub dir: Option<PathBuf>,
+    /// A folder for results; a new folder is made in it. `None` keeps none.
+    pub results: Option<PathBuf>,
+    /// Show progress on standard error.
+    pub progress: bool,
+}
+
+impl Default for Options {
+    /// Servers of three killed twenty times under deposits.
+    fn default() -> Self {
+        let bank = Pgbench::default();
+        Options {
+            load: Load::Pgbench,
+            faults: vec![Fault::Kill],
+            rounds: 20,
+            replicas: 3,
+            clients: None,
+            think_factor: None,
+            calm: Duration::from_secs(2),
+            lasts: None,
+            silence_timeout_ms: 10_000,
+            items: Bookstore::default().items,
+            branches: bank.branches,
+            accounts: bank.accounts,
+            seed: 1,
+            onecopy: PathBuf::from("onecopy"),
+            dir: None,
+            results: None,
+            progress: true,
+        }
+    }
+}
+
+impl Options {
+    fn clients(&self) -> u32 {
+        self.clients.unwrap_or_else(|| self.load.clients())
+    }
+
+    fn of_site<S: Website>(&self, site: S, target: &str) -> site::Options<S> {
+        site::Options {
+            target: target.to_owned(),
+            site,
+            reload: false,
+            clients: self.clients(),
+            connections: None,
+            think_factor: self.think_factor.unwrap_or_else(|| self.load.think_factor()),
+            ramp: RAMP,
+            duration: Duration::ZERO,
+            page_timeout: PAGE_TIMEOUT,
+            seed: self.seed,
+            protocol: site::Protocol::Prepared,
+            isolation: None,
+            declare: false,
+            retries_max: 20,
+            results: None,
+            progress: false,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Nothing was run, since no fault that was asked for can be injected here: why.
+    Skipped(String),
+    /// What was seen.
+    Measured(Box<FailuresReport>),
+}
+
+/// Makes the cluster, loads it, runs every round and checks what is left.
+///
+/// # Errors
+/// When an option makes no sense, PostgreSQL is missing, the load cannot be started, or a folder cannot be written. What goes
+/// wrong in a round ends the rounds and is written down in the report; everything is checked all the same.
+pub async fn run(options: &Options) -> Result<Outcome> {
+    check(options)?;
+    let folder = work_folder("onecopy-failures-", options.dir.as_deref())?;
+    let mut options = options.clone();
+    let mut skipped = Vec::new();
+    if options.faults.contains(&Fault::Full)
+        && let Err(why) = Disk::mount(&folder.path().join("trial"))
+    {
+        options.faults.retain(|fault| *fault != Fault::Full);
+        let needs = "needs a small disk for each server, which root may mount (tmpfs, on Linux)";
+        skipped.push(format!("{} {needs}: {why}", Fault::Full));
+    }
+    if options.faults.is_empty() {
+        return Ok(Outcome::Skipped(skipped.join("; ")));
+    }
+    let options = &options;
+    let mut report = match options.load {
+        Load::Tpcw => {
+            let site = Bookstore { items: options.items, ..Bookstore::default() };
+            under(options, site, Bookstore::WITNESS, folder.path()).await?
+        }
+        Load::Pgbench => {
+            let (branches, accounts) = (options.branches, options.accounts);
+            let site = Pgbench { branches, accounts, ..Pgbench::default() };
+            under(options, site, Pgbench::WITNESS, folder.path()).await?
+        }
+    };
+    report.skipped = skipped;
+    if let Some(results) = &report.results {
+        report.save(results)?;
+    }
+    Ok(Outcome::Measured(Box::new(report)))
+}
+
+fn check(options: &Options) -> Result<()> {
+    let refuse = |why: &str| Err(Error::Option(why.to_owned()));
+    if options.faults.is_empty() || options.rounds == 0 {
+        return refuse("there must be a fault and a round");
+    }
+    if !(1..=64).contains(&options.replicas) {
+        return refuse("replicas must be from 1 to 64");
+    }
+    if options.clients == Some(0) {
+        return refuse("there must be a client");
+    }
+    if options.calm.is_zero() {
+        return refuse("there must be a time without faults");
+    }
+    Ok(())
+}
+
+async fn under<S: Website>(
+    options: &Options,
+    site: S,
+    witness: Witness,
+    folder: &Path,
+) -> Result<FailuresReport> {
+    let bar = Bar::new(options.rounds as usize, options.progress);
+    bar.say(format!("starting {} servers", options.replicas));
+    let mut served = Served::start(options, folder).await?;
+    bar.say(format!("loading: {}", site.size()));
+    let visits = options.of_site(site, &served.dsn);
+    site::load(&visits).await?;
+    let before = commits::rows(&served.dsn, &witness).await?;
+
+    let mut crowd = Crowd::open(&visits).await?;
+    let begin = Instant::now();
+    let journal = crowd.keep_journal(begin, SLOW, witness);
+    let watch = Watch::start(&served.dsn, begin)?;
+    crowd.come(visits.clients, RAMP);
+    tokio::time::sleep(2 * RAMP).await;
+    let mut report = FailuresReport::new(options, visits.think_factor);
+    let mut scene = Scene { options, served: &mut served, watch: &watch, begin, bar: &bar };
+    tokio::select! {
+        () = scene.play(&mut report) => {}
+        _ = tokio::signal::ctrl_c() => report.failures.push("interrupted".to_owned()),
+    }
+    bar.say("the users leave".to_owned());
+    let (collected, cut_off) = crowd.finish(LEAVE_MAX).await;
+    report.end_ms = begin.elapsed().as_millis() as u64;
+    report.cut_off = cut_off as u64;
+    let noted = journal.take();
+    report.take(&collected, noted.incidents, watch.changes());
+
+    bar.say("comparing and checking".to_owned());
+    match watch::verify(&served.dsn).await {
+        Ok(verified) => report.verified = verified,
+        Err(error) => report.failures.push(error.to_string()),
+    }
+    match site::check(&visits).await {
+        Ok(checked) => report.checked = Some(checked),
+        Err(error) => report.failures.push(error.to_string()),
+    }
+    match commits::rows(&served.dsn, &witness).await {
+        Ok(found) => report.commits = Some(Commits::of(&noted.transactions, &before, &found)),
+        Err(error) => report.failures.push(error.to_string()),
+    }
+    if let Some(results) = &options.results {
+        let folder = crate::cluster::new_folder(results, "failures")?;
+        served.keep_logs(&folder)?;
+        report.results = Some(folder);
+    }
+    bar.finish();
+    Ok(report)
+}
+
+/// Where the rounds take place.
+struct Scene<'a> {
+    options: &'a Options,
+    served: &'a mut Served,
+    watch: &'a Watch,
+    /// Of the load; all times count from it.
+    begin: Instant,
+    bar: &'a Bar,
+}
+
+impl Scene<'_> {
+    fn now_ms(&self) -> u64 {
+        self.begin.elapsed().as_millis() as u64
+    }
+
+    /// Plays round by round, until one fails.
+    async fn play(&mut self, report: &mut FailuresReport) {
+        let mut random = random::stream(self.options.seed, FAULT_STREAM);
+        for number in 1..=self.options.rounds {
+            let faults = &self.options.faults;
+            let fault = faults[(number as usize - 1) % faults.len()];
+            let victim = uniform(&mut random, 0, i64::from(self.options.replicas) - 1) as usize;
+            let victim = self.served.victim(victim);
+            let mut round = Round::new(number, fault, victim.name(), self.now_ms());
+            self.bar.say(format!("round {number}: {fault} {}", round.replica));
+            let played = self.round(&mut round, &victim, &mut random).await;
+            round.end_ms = self.now_ms();
+            report.rounds.push(round);
+            if let Err(error) = played {
+                report.failures.push(format!("round {number}, {fault} of {}: {error}", victim.name()));
+                return;
+            }
+            self.bar.step();
+        }
+    }
+
+    async fn round(&mut self, round: &mut Round, victim: &Victim, random: &mut Random) -> Result<()> {
+        let (fault, calm) = (round.fault, self.options.calm);
+        let more = uniform(random, 0, calm.as_micros() as i64) as u64;
+        tokio::time::sleep(calm + Duration::from_micros(more)).await;
+
+        round.injected_ms = self.now_ms();
+        round.healing_ms = round.injected_ms;
+        fault.inject(victim, random).await?;
+        if let Some(lasts) = fault.lasts() {
+            tokio::time::sleep(self.options.lasts.unwrap_or(lasts)).await;
+            round.healing_ms = self.now_ms();
+            fault.heal(victim).await?;
+        }
+        round.healed_ms = self.now_ms();
+        self.served.expect_alive()?;
+
+        let back = self.until_back(round).await;
+        round.out_ms = self.watch.out_since(&round.replica, round.injected_ms);
+        self.served.expect_alive()?;
+        if !back {
+            return Err(Error::Option(format!("not back in service after {} s", BACK_MAX.as_secs())));
+        }
+        round.back_ms = round.out_ms.and_then(|out_ms| self.watch.last_up_since(&round.replica, out_ms));
+        tokio::time::sleep(calm).await;
+        self.served.expect_alive()
+    }
+
+    /// Waits until the replica is in service after it was out of it; false if it takes too long.
+    async fn until_back(&self, round: &Round) -> bool {
+        if self.watch.out_since(&round.replica, round.injected_ms).is_none() {
+            // It may leave service only now, or never.
+            let _ = tokio::time::timeout(NEVER_OUT, self.watch.until(&round.replica, false)).await;
+        }
+        tokio::time::timeout(BACK_MAX, self.watch.until(&round.replica, true)).await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_make_no_sense_are_refused_before_anything_is_made() {
+        let said = |options: Options| check(&options).unwrap_err().to_string();
+        assert!(said(Options { faults: Vec::new(), ..Options::default() }).contains("fault"));
+        assert!(said(Options { rounds: 0, ..Options::default() }).contains("round"));
+        assert!(said(Options { replicas: 0, ..Options::default() }).contains("replicas"));
+        assert!(said(Options { clients: Some(0), ..Options::default() }).contains("client"));
+        assert!(said(Options { calm: Duration::ZERO, ..Options::default() }).contains("time"));
+        assert!(check(&Options::default()).is_ok());
+    }
+
+    #[test]
+    fn faults_and_loads_are_known_by_their_names() {
+        for fault in Fault::ALL {
+            assert_eq!(fault.id().parse(), Ok(fault));
+        }
+        for load in Load::ALL {
+            assert_eq!(load.id().parse(), Ok(load));
+        }
+        assert!("flood".parse::<Fault>().unwrap_err().contains("kill, stop"));
+        assert!("flood".parse::<Load>().unwrap_err().contains("tpcw"));
+    }
+}
