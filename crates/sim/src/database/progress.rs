@@ -33,6 +33,11 @@ impl Progress {
         Progress { order, commits: Vec::new(), complete: vec![Csn(0)], beyond: BTreeSet::new() }
     }
 
+    /// Of a copy that contains everything up to a decision.
+    pub(super) fn copied(&self, complete: Csn) -> Progress {
+        Progress { complete: vec![complete], ..Progress::new(self.order) }
+    }
+
     pub(super) fn newest(&self) -> Commit {
         Commit(self.commits.len() as u64)
     }
