@@ -75,7 +75,7 @@ impl Progress {
     /// Takes back the newest commits, all after `last`.
     pub(super) fn lose_after(&mut self, last: Commit) {
         let kept: Vec<(Csn, Csn)> = self.commits[..last.0 as usize].to_vec();
-        *self = Progress::new(self.order);
+        *self = self.copied(self.complete_at(Commit(0)));
         kept.into_iter().for_each(|(from, to)| self.add(from, to));
     }
 }

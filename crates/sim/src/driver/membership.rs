@@ -57,7 +57,8 @@ impl Simulation<'_> {
 
     /// From here on it is a replica that comes back.
     pub(super) fn on_copied(&mut self, id: ReplicaId, copy: Database) {
-        if self.replica(id).membership != Membership::AwaitingCopy(self.node.epoch) {
+        let epoch = self.node.epoch;
+        if self.replica(id).membership != Membership::AwaitingCopy(epoch) {
             return;
         }
         self.replica(id).database = copy;
