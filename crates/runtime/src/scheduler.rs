@@ -311,7 +311,8 @@ impl Recent {
 pub struct Scheduler {
     state: Mutex<State>,
     decisions: Box<dyn Decisions>,
-    pub agents: Vec<Arc<AgentQueue>>,
+    /// By replica; those of replicas that were added come after the others.
+    pub agents: boxcar::Vec<Arc<AgentQueue>>,
     pub clock: Clock,
     /// How statements must come, where the protocol executes writes on every replica.
     pub everywhere: Option<Statements>,
@@ -480,6 +481,18 @@ impl Scheduler {
         let (outbox, _) = self.handle_locked(&mut state, event);
         drop(state);
         outbox.deliver(&*self.decisions);
+    }
+
+    /// Whether replicas may be added and removed.
+    pub fn changes_replicas(&self) -> bool {
+        self.state.lock().protocol.changes_replicas()
+    }
+
+    /// There is one more replica, which is down. Not to be called by two at once.
+    pub fn add_replica(&self) -> ReplicaId {
+        let replica = ReplicaId(self.agents.push(Arc::default()) as u16);
+        self.handle(Event::ReplicaAdded { replica });
+        replica
     }
 
     /// Whoever waits until a replica contains a commit says so, once: it would linger otherwise.
