@@ -102,7 +102,7 @@ impl Args {
 impl ListArgs {
     fn run(self) -> Result<(), CommandError> {
         let listed = self.target.ask(async |console| list(console).await)?;
-        Ok(if self.target.json { print(format!("{:#}", listed.json()))? } else { print(listed)? })
+        show(&listed, &self.target)
     }
 }
 
@@ -113,7 +113,7 @@ impl AddArgs {
         let command = format!("ADD REPLICA {} HOST {} PORT {port}{tls}", name(&self.name), text(&host));
         self.target.ask(async |console| {
             console.query(&command).await?;
-            if self.detach { Ok(()) } else { until_it_serves(console, &self.name).await }
+            follow(console, &self.name, self.detach, &self.target).await
         })
     }
 }
@@ -122,7 +122,7 @@ impl ReplaceArgs {
     fn run(self) -> Result<(), CommandError> {
         self.target.ask(async |console| {
             console.query(&format!("REPLACE REPLICA {}", name(&self.name))).await?;
-            if self.detach { Ok(()) } else { until_it_serves(console, &self.name).await }
+            follow(console, &self.name, self.detach, &self.target).await
         })
     }
 }
@@ -135,9 +135,21 @@ impl RemoveArgs {
             while !self.detach && row_of(&list(console).await?, &self.name).is_some() {
                 tokio::time::sleep(ASK_EVERY).await;
             }
-            Ok(())
+            show(&list(console).await?, &self.target)
         })
     }
+}
+
+fn show(listed: &Table, target: &Target) -> Result<(), CommandError> {
+    Ok(if target.json { print(format!("{:#}", listed.json()))? } else { print(listed)? })
+}
+
+/// Shows the replicas when the one that joins serves, or at once.
+async fn follow(console: &Console, name: &str, detach: bool, target: &Target) -> Result<(), CommandError> {
+    if !detach {
+        until_it_serves(console, name).await?;
+    }
+    show(&list(console).await?, target)
 }
 
 /// The replicas, with how many commits each is behind.

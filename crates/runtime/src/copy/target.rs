@@ -1,6 +1,7 @@
 //! The server that becomes a replica: made ready for the rows, completed behind them, and last of all given onecopy's schema.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::agent::{quote, quote_identifier};
 use crate::copy::CopyError;
@@ -13,10 +14,12 @@ use crate::postgres::connect::Connector;
 use crate::postgres::progress;
 use crate::server::Shared;
 
+/// How often it is looked whether sessions that were told to end have ended.
+const FENCE_PAUSE: Duration = Duration::from_millis(20);
 /// Rows of progress, or sequences, in one statement.
 const ROWS_AT_ONCE: usize = 500;
 
-/// A connection to the server beside the database that is copied, to make and drop that.
+/// A connection to the server beside the database that is copied, to make and drop that, which begins as the server has it.
 ///
 /// # Errors
 /// If there is none.
@@ -25,7 +28,7 @@ pub async fn beside(shared: &Shared, connector: &Connector) -> Result<Lane, Lane
     for database in ["postgres", "template1"] {
         if *connector.database != *database {
             let connector = Connector { database: database.into(), ..connector.clone() };
-            result = connector.connect_unmarked(&shared.agent).await;
+            result = connector.connect_plain(&shared.agent).await;
             if !matches!(&result, Err(error) if error.is_database()) {
                 break;
             }
@@ -38,6 +41,7 @@ pub async fn beside(shared: &Shared, connector: &Connector) -> Result<Lane, Lane
 pub async fn make(shared: &Shared, target: &Arc<Pool>, exported: &Exported) -> Result<(), CopyError> {
     let on_target = CopyError::on(target);
     let mut lane = beside(shared, &target.connector).await.map_err(&on_target)?;
+    fence(shared, &mut lane).await.map_err(&on_target)?;
     let known = roles::names(&mut lane).await.map_err(&on_target)?;
     let beyond = exported.roles.beyond(&known);
     if !beyond.is_empty() {
@@ -63,6 +67,29 @@ pub async fn make(shared: &Shared, target: &Arc<Pool>, exported: &Exported) -> R
     let facts = made.await.map_err(&on_target)?;
     checks::compare(&[(exported.name.as_str(), &exported.facts), (target.name(), &facts)])
         .map_err(CopyError::Unequal)
+}
+
+/// Ends what earlier attempts have left running beside the database: a session that waits for a lock does not notice that
+/// nobody listens any more, and would change roles when it gets it. Sessions in the database are ended with it.
+async fn fence(shared: &Shared, lane: &mut Lane) -> Result<(), LaneError> {
+    let name = quote(&name_beside(shared));
+    lane.command(&format!("SET application_name = {name}")).await?;
+    let terminate = format!(
+        "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a \
+         WHERE a.application_name = {name} AND a.pid <> pg_catalog.pg_backend_pid()"
+    );
+    while !lane.query(&terminate).await?.is_empty() {
+        tokio::time::sleep(FENCE_PAUSE).await;
+    }
+    Ok(())
+}
+
+/// What the sessions of a copy are called beside its database; a server may hold copies of several. PostgreSQL keeps 63 bytes
+/// of ASCII.
+fn name_beside(shared: &Shared) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let database: String = shared.settings.database.chars().take(30).map(plain).collect();
+    format!("onecopy copy of {database}")
 }
 
 /// What has to come after the rows.

@@ -305,10 +305,11 @@ async fn check_server(shared: &Shared, connector: &Connector) -> Result<(), Fail
         return Err(not_now("no replica is in service that could be copied"));
     };
     let expected = async {
-        let mut plain = source.connector.connect_plain(&shared.agent).await?;
-        checks::facts(&mut plain).await
+        let mut lane = copy::beside(shared, &source.connector).await?;
+        let are_set = lane.query("SELECT 1 FROM pg_catalog.pg_db_role_setting WHERE setdatabase = 0").await?;
+        Ok((checks::facts(&mut lane).await?, are_set.is_empty()))
     };
-    let expected = expected.await.map_err(|error| unreachable(source.name(), &error))?;
+    let (expected, is_plain) = expected.await.map_err(|error| unreachable(source.name(), &error))?;
     let place = connector.address.place();
     let looked = async {
         let mut lane = copy::beside(shared, connector).await?;
@@ -346,6 +347,12 @@ async fn check_server(shared: &Shared, connector: &Connector) -> Result<(), Fail
         return Err(not_now(format!("onecopy's role is no superuser at {place}"))
             .hint("onecopy needs one to apply writes of all roles."));
     }
+    // What roles set on the one and not yet on the other is compared when they have been copied.
+    if let Some(difference) = differing_setting(&expected, &found).filter(|_| is_plain) {
+        let message = format!("{difference} on {} and at {place}", source.name());
+        return Err(not_now(format!("{message}: the same statement could have different results"))
+            .hint("Make the configuration of that server like the others'."));
+    }
     let drop_it = format!(
         "Nothing is wiped that may be wanted. If it is not, drop it there: DROP DATABASE {}.",
         crate::agent::quote_identifier(&connector.database)
@@ -363,4 +370,14 @@ async fn check_server(shared: &Shared, connector: &Connector) -> Result<(), Fail
         .hint(drop_it)),
         _ => Ok(()),
     }
+}
+
+/// A setting of two servers that differs, with its values. Collations and extensions are those of databases.
+fn differing_setting(expected: &Facts, found: &Facts) -> Option<String> {
+    let of_database = |name: &str| name == "collation" || name.starts_with("extension ");
+    let mut settings = expected.settings.iter().filter(|(name, _)| !of_database(name));
+    settings.find_map(|(name, value)| {
+        let (_, other) = found.settings.iter().find(|(found, _)| found == name)?;
+        (other != value).then(|| format!("{name} is \"{value}\" and \"{other}\""))
+    })
 }
