@@ -52,10 +52,6 @@ impl Running {
         connect(&self.file().client.dsn).await
     }
 
-    fn add(&self, name: &str, server: &Server) {
-        printed(self.dir(), &["replica", "add", name, "--server", &place(server)]);
-    }
-
     fn begin_to_add(&self, name: &str, server: &Server) {
         printed(self.dir(), &["replica", "add", name, "--server", &place(server), "--detach"]);
     }
@@ -174,7 +170,7 @@ fn replica_that_is_added_under_load_is_a_copy_and_serves_and_no_client_notices()
         for statement in SCHEMA.split(";\n") {
             client.batch_execute(statement).await.unwrap_or_else(|error| panic!("{statement}: {error:?}"));
         }
-        let more = "INSERT INTO shop.customer (name, mood) SELECT 'Ada', 'calm' FROM generate_series(1, 2000);
+        let more = "INSERT INTO shop.customer (id, name, mood) SELECT n, 'Ada', 'calm' FROM generate_series(1001, 3000) n;
                     CREATE MATERIALIZED VIEW names AS SELECT name, count(*) AS n FROM shop.customer GROUP BY name;
                     CREATE TABLE nothing (); INSERT INTO nothing DEFAULT VALUES;
                     CREATE TABLE odd (\"a \"\"b\" text, list shop.mood[], bytes bytea, f float8);
