@@ -217,7 +217,10 @@ fn show_replicas(shared: &Shared) -> Table {
                 pool.idle().to_string(),
                 of_absence(&|absence| absence.reason.word().to_owned()),
                 of_absence(&|absence| absence.lasts_s().to_string()),
-                of_absence(&|absence| absence.detail.clone()),
+                match pool.is_leaving() {
+                    true => format!("it leaves; {} transactions are open there", replica.open),
+                    false => of_absence(&|absence| absence.detail.clone()),
+                },
             ]
         })
         .collect();

@@ -141,7 +141,12 @@ impl RemoveArgs {
 }
 
 fn show(listed: &Table, target: &Target) -> Result<(), CommandError> {
-    Ok(if target.json { print(format!("{:#}", listed.json()))? } else { print(listed)? })
+    if target.json {
+        print(format!("{:#}", listed.json()))?;
+    } else {
+        print(listed)?;
+    }
+    Ok(())
 }
 
 /// Shows the replicas when the one that joins serves, or at once.

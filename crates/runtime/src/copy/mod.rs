@@ -14,12 +14,14 @@ mod rows;
 
 pub use target::beside;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use onecopy_core::Csn;
 
 use crate::copy::source::Rest;
+use crate::health::Ill;
 use crate::lane::LaneError;
 use crate::pool::Pool;
 use crate::retention::Gap;
@@ -39,6 +41,10 @@ pub enum CopyError {
     DefinitionsChanged,
     #[error("on {source_name} process {pid} waits for a lock of the copy, to execute: {statement}")]
     InTheWay { source_name: String, pid: String, statement: String },
+    #[error("{name}: {ill}")]
+    Ill { name: String, ill: Ill },
+    #[error("sessions of an earlier copy do not end on the server; restart it")]
+    SessionsRemain,
     #[error(transparent)]
     Overtaken(#[from] Gap),
     #[error("{0}")]
@@ -117,10 +123,13 @@ impl Progress<'_> {
 pub async fn copy(shared: &Arc<Shared>, target: &Arc<Pool>) -> Result<Csn, CopyError> {
     target.standing.leave(Reason::Copying, "waiting for a replica in service to be copied from".to_owned());
     let source = source::choose(shared, target).await?;
+    let ill = watch::until_ill(shared, target).await?;
+    let mut ill = pin!(ill);
     let filled = tokio::select! {
         biased;
         filled = fill(shared, &source, target) => filled,
         error = watch::until_in_the_way(shared, &source, target) => Err(error),
+        error = &mut ill => Err(error),
     };
     let (rest, progress) = match filled {
         Ok(filled) => filled,
@@ -140,6 +149,7 @@ pub async fn copy(shared: &Arc<Shared>, target: &Arc<Pool>) -> Result<Csn, CopyE
         biased;
         completed = completing => completed?,
         gap = watch::until_overtaken(shared, progress.csn) => return Err(gap.into()),
+        error = &mut ill => return Err(error),
     }
     tracing::info!(replica = target.name(), from = source.name(), at = progress.csn.0, "replica was copied");
     Ok(progress.csn)

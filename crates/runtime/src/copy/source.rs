@@ -229,7 +229,8 @@ async fn dump(
     let failed = |message: String| CopyError::Dump { name: source.name().to_owned(), message };
     let output = checks::libpq_program("pg_dump", &shared.settings, &source.connector.address)
         .env("PGAPPNAME", label(target))
-        .args(["--no-sync", "--exclude-schema=onecopy", &format!("--snapshot={snapshot}")])
+        .args(["--no-sync", "--encoding=UTF8", "--exclude-schema=onecopy"])
+        .arg(format!("--snapshot={snapshot}"))
         .args(arguments)
         .stdin(Stdio::null())
         .kill_on_drop(true)

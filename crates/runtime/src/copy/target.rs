@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::{quote, quote_identifier};
+use crate::clock::Deadline;
 use crate::copy::CopyError;
 use crate::copy::roles;
 use crate::copy::source::{Exported, Rest};
@@ -16,6 +17,8 @@ use crate::server::Shared;
 
 /// How often it is looked whether sessions that were told to end have ended.
 const FENCE_PAUSE: Duration = Duration::from_millis(20);
+/// How long they may take.
+const FENCE_WAIT: Duration = Duration::from_secs(10);
 /// Rows of progress, or sequences, in one statement.
 const ROWS_AT_ONCE: usize = 500;
 
@@ -41,7 +44,7 @@ pub async fn beside(shared: &Shared, connector: &Connector) -> Result<Lane, Lane
 pub async fn make(shared: &Shared, target: &Arc<Pool>, exported: &Exported) -> Result<(), CopyError> {
     let on_target = CopyError::on(target);
     let mut lane = beside(shared, &target.connector).await.map_err(&on_target)?;
-    fence(shared, &mut lane).await.map_err(&on_target)?;
+    fence(shared, target, &mut lane).await?;
     let known = roles::names(&mut lane).await.map_err(&on_target)?;
     let beyond = exported.roles.beyond(&known);
     if !beyond.is_empty() {
@@ -71,14 +74,19 @@ pub async fn make(shared: &Shared, target: &Arc<Pool>, exported: &Exported) -> R
 
 /// Ends what earlier attempts have left running beside the database: a session that waits for a lock does not notice that
 /// nobody listens any more, and would change roles when it gets it. Sessions in the database are ended with it.
-async fn fence(shared: &Shared, lane: &mut Lane) -> Result<(), LaneError> {
+async fn fence(shared: &Shared, target: &Pool, lane: &mut Lane) -> Result<(), CopyError> {
+    let on_target = CopyError::on(target);
     let name = quote(&name_beside(shared));
-    lane.command(&format!("SET application_name = {name}")).await?;
+    lane.command(&format!("SET application_name = {name}")).await.map_err(&on_target)?;
     let terminate = format!(
         "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a \
          WHERE a.application_name = {name} AND a.pid <> pg_catalog.pg_backend_pid()"
     );
-    while !lane.query(&terminate).await?.is_empty() {
+    let deadline = Deadline::after(FENCE_WAIT);
+    while !lane.query(&terminate).await.map_err(&on_target)?.is_empty() {
+        if deadline.has_passed() {
+            return Err(CopyError::SessionsRemain);
+        }
         tokio::time::sleep(FENCE_PAUSE).await;
     }
     Ok(())

@@ -6,7 +6,8 @@ use std::time::Duration;
 use onecopy_core::Csn;
 
 use crate::agent::quote;
-use crate::copy::CopyError;
+use crate::copy::{CopyError, target};
+use crate::health;
 use crate::lane::{Lane, LaneError};
 use crate::pool::Pool;
 use crate::retention::{self, Gap};
@@ -31,15 +32,29 @@ fn processes(target: &Pool) -> String {
     )
 }
 
-/// Ends when somebody waits for the copy's locks.
+/// Ends when the target is silent: it would keep the copy, and with that the snapshot on the source, for ever.
+pub async fn until_ill(
+    shared: &Shared,
+    target: &Pool,
+) -> Result<impl Future<Output = CopyError> + use<>, CopyError> {
+    let probe = target::beside(shared, &target.connector).await.map_err(CopyError::on(target))?;
+    let (silence, name) = (target.connector.silence, target.name().to_owned());
+    Ok(async move { CopyError::Ill { name, ill: health::watch(probe, silence).await } })
+}
+
+/// Ends when somebody waits for the copy's locks. A source that is silent leaves service, which ends the copy, too.
 pub async fn until_in_the_way(shared: &Shared, source: &Pool, target: &Pool) -> CopyError {
     let on_source = CopyError::on(source);
+    let incarnation = source.incarnation();
     let mut lane = match source.connector.connect_unmarked(&shared.agent).await {
         Ok(lane) => lane,
         Err(error) => return on_source(error),
     };
     loop {
         tokio::time::sleep(LOOK_PAUSE).await;
+        if source.incarnation() != incarnation {
+            return CopyError::NoSource;
+        }
         match who_waits(&mut lane, target).await {
             Ok(None) => {}
             Ok(Some((pid, statement))) => {
