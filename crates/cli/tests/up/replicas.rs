@@ -147,7 +147,7 @@ async fn work(mut client: Client, number: u64, ends: Arc<AtomicBool>, moves: Arc
         let transaction = client.transaction().await.unwrap();
         transaction.query_one("SELECT balance FROM account WHERE id = $1", &[&account]).await.unwrap();
         transaction.execute(update, &[&account, &1]).await.unwrap();
-        if turn % 5 == 0 {
+        if turn.is_multiple_of(5) {
             tokio::time::sleep(std::time::Duration::from_millis(30)).await;
         }
         transaction.execute(insert, &[&account, &1]).await.unwrap();
