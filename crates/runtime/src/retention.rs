@@ -165,7 +165,9 @@ mod tests {
     #[test]
     fn while_a_replica_is_copied_the_log_is_kept_from_its_snapshot_on_as_far_as_there_is_room() {
         let retention = both_serve();
-        [R0, R1].map(|replica| retention.secure(replica, Csn(50)));
+        for replica in [R0, R1] {
+            retention.secure(replica, Csn(50));
+        }
         retention.add();
         assert_eq!(retention.advance(|| Csn(20)), Some(Csn(20)), "nobody knows what it will contain");
         retention.begin_anew(R2, Csn(40)).unwrap();

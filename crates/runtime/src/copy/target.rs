@@ -201,7 +201,8 @@ impl Script {
 
 /// Whether objects are made already: no other database is connected to after that.
 fn is_body(parts: &[String]) -> bool {
-    parts.last().is_some_and(|part| part.contains("\nCREATE ") && !part.contains("\nCREATE DATABASE "))
+    let makes = |line: &str| line.starts_with("CREATE ") && !line.starts_with("CREATE DATABASE ");
+    parts.last().is_some_and(|part| part.lines().any(makes))
 }
 
 #[cfg(test)]

@@ -239,7 +239,8 @@ mod tests {
         let elsewhere = ReplicaSettings { port: 9, ..replica("r2") };
         let added = Added { name: "r2".into(), host: "other".into(), port: 1, tls: "require".into() };
         let contents = Contents { added: vec![added], ..Contents::default() };
-        assert_eq!(members(&[elsewhere.clone()], &contents, None).unwrap(), [elsewhere.clone()]);
+        let configured = std::slice::from_ref(&elsewhere);
+        assert_eq!(members(configured, &contents, None).unwrap(), configured);
         let dir = tempfile::tempdir().unwrap();
         let (file, _) = load(dir.path());
         file.remove("r2").unwrap();
