@@ -822,6 +822,20 @@ mod tests {
     }
 
     #[test]
+    fn replica_that_is_added_gets_the_next_number_and_orders_of_its_own() {
+        let (scheduler, _) = scheduler();
+        assert!(scheduler.changes_replicas());
+        let added = scheduler.add_replica();
+        assert_eq!((added, scheduler.agents.count()), (ReplicaId(1), 2));
+        assert!(!scheduler.status().replicas[1].up);
+        scheduler.handle_with_writes(T1, Writes::default(), Event::Commit { txn: T1, op: OpId(1) });
+        scheduler.handle(Event::Durable { csn: Csn(1) });
+        scheduler.handle(Event::ReplicaUp { replica: added, applied: Csn(0) });
+        scheduler.want(added, Csn(1));
+        assert_eq!(scheduler.agents[1].inbox.lock().runs, [(Csn(1), Csn(1))]);
+    }
+
+    #[test]
     fn replica_that_is_waited_for_applies_without_a_timer() {
         const R1: ReplicaId = ReplicaId(1);
         let (scheduler, _) = scheduler_of(2);

@@ -47,7 +47,7 @@ pub enum CopyError {
     SessionsRemain,
     #[error(transparent)]
     Overtaken(#[from] Gap),
-    #[error("{0}")]
+    #[error("{0}; the copy is then made by itself")]
     Unequal(String),
     #[error(
         "roles of the server that the other replicas do not have: {}; drop them there (DROP ROLE), or make them through onecopy",
