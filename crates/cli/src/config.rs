@@ -271,7 +271,8 @@ section! {
     pub struct Database {
         /// The name by which clients connect.
         name: String, such as "\"app\"";
-        /// A server that holds a full copy. Repeat this part for each.
+        /// A server that holds a full copy. Repeat this part for each. What `onecopy replica add` and `remove` have changed since is
+    /// in replicas.toml, in the folder of the log.
         replicas: Vec<Replica>;
     }
 }

@@ -22,6 +22,8 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
         auth,
         database: database.map(|database| database.name.clone()).unwrap_or_default(),
         replicas: replicas(config),
+        replica_tls: replica_tls(config, config.replica_tls.mode),
+        replica_tls_root: config.replica_tls.authority.clone(),
         agent_user: secrets.replica_login.user.clone(),
         agent_password: secrets.replica_login.password.as_ref().map(|password| password.0.clone()),
         protocol: config.protocol.word().to_owned(),

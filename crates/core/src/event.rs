@@ -121,6 +121,23 @@ pub enum Event {
         /// The replica.
         replica: ReplicaId,
     },
+    /// There is one more replica, with the next number; it is down until it is reported up. Only to a protocol that
+    /// [changes replicas](crate::protocol::Protocol::changes_replicas), as the two that follow.
+    ReplicaAdded {
+        /// Its number.
+        replica: ReplicaId,
+    },
+    /// A replica is to leave for good: nothing is begun on it any more as long as another one serves, and what is open
+    /// there goes on. Its [status](crate::protocol::ReplicaStatus::open) says when that has ended.
+    ReplicaLeaving {
+        /// The replica.
+        replica: ReplicaId,
+    },
+    /// A replica has left for good; whatever was open there is lost. Its number is not given again.
+    ReplicaRemoved {
+        /// The replica.
+        replica: ReplicaId,
+    },
     /// Somebody outside the core waits until a replica contains a commit (a query of its catalogue, a comparison of
     /// contents): whatever there is to apply up to it is not put off any more.
     Wanted {

@@ -1,4 +1,5 @@
-//! The admin console: a database of its own name that answers SHOW, VERIFY, EXCLUDE and EXPLAIN.
+//! The admin console: a database of its own name that answers SHOW, VERIFY, EXCLUDE and EXPLAIN, and changes the set of
+//! replicas.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +19,16 @@ use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::exclusions::Outcome;
 use crate::lane::LaneError;
+use crate::membership;
+use crate::pool::Pool;
 use crate::postgres::checks::{self, TableSum};
 use crate::postgres::connect::Credentials;
 use crate::postgres::fingerprints::{self, Fingerprint};
 use crate::scheduler::{Directive, Mail};
 use crate::server::Shared;
 use crate::session::client::{Client, ClientError};
-use crate::settings::ClientAuth;
-use crate::standing::Absence;
+use crate::settings::{ClientAuth, ReplicaSettings, ReplicaTls};
+use crate::standing::{Absence, Reason};
 
 /// How long VERIFY waits for writers to finish, for every replica to reach the last commit then, and before that for a replica
 /// that gets no further.
@@ -116,6 +119,13 @@ async fn execute(command: &str, shared: &Arc<Shared>) -> Result<Table, Failure> 
             command: "SHOW",
         }),
         "VERIFY" => verify(shared).await,
+        _ if upper.starts_with("ADD REPLICA ") => add(&command["ADD REPLICA ".len()..], shared).await,
+        _ if upper.starts_with("REPLACE REPLICA ") => {
+            replace(&command["REPLACE REPLICA ".len()..], shared).await
+        }
+        _ if upper.starts_with("REMOVE REPLICA ") => {
+            remove(&command["REMOVE REPLICA ".len()..], shared).await
+        }
         _ if upper.starts_with("EXCLUDE ") => exclude(command["EXCLUDE ".len()..].trim(), shared).await,
         _ if upper.starts_with("EXPLAIN ") => Ok(explain(&command["EXPLAIN ".len()..], shared)),
         "SHOW HELP" | "HELP" | "" => Ok(Table {
@@ -138,6 +148,12 @@ const HELP: &[(&str, &str)] = &[
     ("SHOW VERSION", "the version of onecopy"),
     ("VERIFY", "compares contents, definitions and sequences of all replicas at one commit"),
     ("EXCLUDE replica", "takes a replica that is wrong out of service, until it is copied anew"),
+    (
+        "ADD REPLICA name HOST 'host' PORT n [TLS 'mode']",
+        "has a server that holds nothing join: it is copied from a replica in service, and serves",
+    ),
+    ("REPLACE REPLICA name", "wipes a replica that is out of service, and copies it anew"),
+    ("REMOVE REPLICA name [NOW]", "has a replica leave for good, when nothing is open there any more"),
     ("EXPLAIN statement", "class, items, determinism and rewrite of a statement"),
 ];
 
@@ -180,19 +196,18 @@ fn show_status(shared: &Shared) -> Table {
 
 fn show_replicas(shared: &Shared) -> Table {
     let status = shared.scheduler.status();
-    let rows = status
-        .replicas
-        .iter()
-        .zip(&shared.settings.replicas)
-        .zip(&shared.pools)
-        .map(|((replica, settings), pool)| {
+    let rows = shared
+        .pools
+        .members()
+        .filter_map(|pool| Some((pool, status.replicas.get(usize::from(pool.replica.0))?)))
+        .map(|(pool, replica)| {
             let absence = pool.standing.absence().filter(|_| !replica.up);
             let of_absence =
                 |what: &dyn Fn(&Absence) -> String| absence.as_ref().map(what).unwrap_or_default();
             vec![
-                settings.name.clone(),
-                format!("{}:{}", settings.host, settings.port),
-                if replica.up { "up" } else { "down" }.to_owned(),
+                pool.name().to_owned(),
+                pool.connector.address.place(),
+                state(pool, replica.up, absence.as_ref()).to_owned(),
                 replica.applied.to_string(),
                 replica.reads.to_string(),
                 replica.home_statements.to_string(),
@@ -202,7 +217,10 @@ fn show_replicas(shared: &Shared) -> Table {
                 pool.idle().to_string(),
                 of_absence(&|absence| absence.reason.word().to_owned()),
                 of_absence(&|absence| absence.lasts_s().to_string()),
-                of_absence(&|absence| absence.detail.clone()),
+                match pool.is_leaving() {
+                    true => format!("it leaves; {} transactions are open there", replica.open),
+                    false => of_absence(&|absence| absence.detail.clone()),
+                },
             ]
         })
         .collect();
@@ -227,6 +245,15 @@ fn show_replicas(shared: &Shared) -> Table {
     }
 }
 
+fn state(pool: &Pool, up: bool, absence: Option<&Absence>) -> &'static str {
+    match absence {
+        _ if pool.is_leaving() => "leaving",
+        _ if up => "up",
+        Some(absence) if absence.reason == Reason::Copying => "copying",
+        _ => "down",
+    }
+}
+
 fn show_waits(shared: &Shared) -> Table {
     let status = shared.scheduler.status();
     let rows = status
@@ -248,13 +275,10 @@ fn explain(sql: &str, shared: &Shared) -> Table {
     let mut rows: Vec<Vec<String>> =
         statement.explain(&catalogue, &path).into_iter().map(|(what, value)| vec![what, value]).collect();
     let status = shared.scheduler.status();
-    let up: Vec<&str> = status
-        .replicas
-        .iter()
-        .zip(&shared.settings.replicas)
-        .filter(|(replica, _)| replica.up)
-        .map(|(_, settings)| settings.name.as_str())
-        .collect();
+    let is_up = |pool: &&Arc<Pool>| {
+        status.replicas.get(usize::from(pool.replica.0)).is_some_and(|replica| replica.up)
+    };
+    let up: Vec<&str> = shared.pools.members().filter(is_up).map(|pool| pool.name()).collect();
     rows.push(vec!["served by".to_owned(), served_by(&statement.class, &up)]);
     Table { columns: vec!["what", "value"], rows, command: "EXPLAIN" }
 }
@@ -309,7 +333,7 @@ async fn verify(shared: &Arc<Shared>) -> Result<Table, Failure> {
 /// after a load, and nobody shall be held off for that.
 async fn catch_up(shared: &Arc<Shared>) -> Result<(), Failure> {
     let csn = shared.scheduler.status().decided;
-    for (pool, settings) in shared.pools.iter().zip(&shared.settings.replicas) {
+    for pool in shared.pools.members() {
         shared.scheduler.want(pool.replica, Csn(csn));
         let mut reached = 0;
         let mut deadline = Deadline::after(VERIFY_WAIT);
@@ -322,7 +346,7 @@ async fn catch_up(shared: &Arc<Shared>) -> Result<(), Failure> {
                 (reached, deadline) = (applied, Deadline::after(VERIFY_WAIT));
             } else if deadline.has_passed() {
                 let message =
-                    format!("replica {} gets no further than commit {applied} of {csn}", settings.name);
+                    format!("replica {} gets no further than commit {applied} of {csn}", pool.name());
                 return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
                     .hint("SHOW REPLICAS, and pg_stat_activity of its server, say what it waits for."));
             }
@@ -450,14 +474,14 @@ async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<Snapshot>), NotVeri
     let csn = shared.scheduler.status().decided;
     let deadline = Deadline::after(VERIFY_WAIT);
     let mut snapshots = Vec::new();
-    for (pool, settings) in shared.pools.iter().zip(&shared.settings.replicas) {
+    for pool in shared.pools.members() {
         if !pool.is_up() {
             continue;
         }
         shared.scheduler.want(pool.replica, Csn(csn));
         while shared.scheduler.status().replicas[usize::from(pool.replica.0)].applied < csn {
             if deadline.has_passed() || !pool.is_up() {
-                let message = format!("replica {} did not reach commit {csn} in time", settings.name);
+                let message = format!("replica {} did not reach commit {csn} in time", pool.name());
                 return Err(Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message).into());
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -465,7 +489,7 @@ async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<Snapshot>), NotVeri
         let mut lent = pool.lend(&shared.agent).await?;
         lent.lane.settings = u64::MAX;
         let sequences = open_snapshot(&mut lent).await?;
-        snapshots.push(Snapshot { name: settings.name.clone(), lent, sequences });
+        snapshots.push(Snapshot { name: pool.name().to_owned(), lent, sequences });
     }
     Ok((csn, snapshots))
 }
@@ -513,15 +537,115 @@ fn differences(a: &Contents, b: &Contents) -> Vec<String> {
     found
 }
 
+/// A word of the console's commands: as it stands, or a text in quotes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Word {
+    Plain(String),
+    Quoted(String),
+}
+
+impl Word {
+    fn is(&self, keyword: &str) -> bool {
+        matches!(self, Word::Plain(word) if word.eq_ignore_ascii_case(keyword))
+    }
+
+    fn text(&self) -> &str {
+        let (Word::Plain(text) | Word::Quoted(text)) = self;
+        text
+    }
+}
+
+/// Divides a command at blanks; names and texts may stand in quotes, doubled inside.
+fn words(command: &str) -> Result<Vec<Word>, Failure> {
+    let mut words = Vec::new();
+    let mut rest = command.trim_start();
+    while let Some(first) = rest.chars().next() {
+        if !matches!(first, '"' | '\'') {
+            let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+            words.push(Word::Plain(rest[..end].to_owned()));
+            rest = rest[end..].trim_start();
+            continue;
+        }
+        let mut text = String::new();
+        let mut chars = rest.char_indices().skip(1).peekable();
+        let end = loop {
+            match chars.next() {
+                None => {
+                    let message = format!("a quote is not closed: {rest}");
+                    return Err(Failure::new(SqlState::SYNTAX_ERROR, message));
+                }
+                Some((at, c)) if c == first && chars.next_if(|(_, next)| *next == first).is_none() => {
+                    break at + 1;
+                }
+                Some((_, c)) => text.push(c),
+            }
+        };
+        words.push(Word::Quoted(text));
+        rest = rest[end..].trim_start();
+    }
+    Ok(words)
+}
+
+async fn add(command: &str, shared: &Arc<Shared>) -> Result<Table, Failure> {
+    let form = || {
+        Failure::new(SqlState::SYNTAX_ERROR, format!("not understood: ADD REPLICA {command}"))
+            .hint("The form is: ADD REPLICA r4 HOST 'db4.example.org' PORT 5432 [TLS 'require'].")
+    };
+    let words = words(command)?;
+    let (name, host, port, tls) = match words.as_slice() {
+        [name, h, host, p, port] if h.is("HOST") && p.is("PORT") => (name, host, port, None),
+        [name, h, host, p, port, t, tls] if h.is("HOST") && p.is("PORT") && t.is("TLS") => {
+            (name, host, port, Some(tls.text()))
+        }
+        _ => return Err(form()),
+    };
+    let port = port.text().parse().ok().filter(|port| *port > 0).ok_or_else(form)?;
+    let settings = &shared.settings;
+    let tls = match tls {
+        None => settings.replica_tls.clone(),
+        Some(word) => ReplicaTls::of_word(word, settings.replica_tls_root.as_ref())
+            .map_err(|message| Failure::new(SqlState::INVALID_PARAMETER_VALUE, message))?,
+    };
+    let replica = ReplicaSettings { name: name.text().to_owned(), host: host.text().to_owned(), port, tls };
+    membership::add(shared, replica).await?;
+    Ok(changed(name.text(), "added; it serves when it has been copied", "ADD REPLICA"))
+}
+
+async fn replace(command: &str, shared: &Arc<Shared>) -> Result<Table, Failure> {
+    let words = words(command)?;
+    let [name] = words.as_slice() else {
+        let message = format!("not understood: REPLACE REPLICA {command}");
+        return Err(Failure::new(SqlState::SYNTAX_ERROR, message).hint("The form is: REPLACE REPLICA r2."));
+    };
+    membership::replace(shared, name.text()).await?;
+    Ok(changed(name.text(), "wiped; it serves when it has been copied", "REPLACE REPLICA"))
+}
+
+async fn remove(command: &str, shared: &Arc<Shared>) -> Result<Table, Failure> {
+    let words = words(command)?;
+    let (name, at_once) = match words.as_slice() {
+        [name] => (name, false),
+        [name, now] if now.is("NOW") => (name, true),
+        _ => {
+            let message = format!("not understood: REMOVE REPLICA {command}");
+            return Err(
+                Failure::new(SqlState::SYNTAX_ERROR, message).hint("The form is: REMOVE REPLICA r3 [NOW].")
+            );
+        }
+    };
+    membership::remove(shared, name.text(), at_once).await?;
+    Ok(changed(name.text(), "leaves", "REMOVE REPLICA"))
+}
+
+fn changed(name: &str, state: &str, command: &'static str) -> Table {
+    Table { columns: vec!["replica", "state"], rows: vec![vec![name.to_owned(), state.to_owned()]], command }
+}
+
 /// Takes a replica out of service whose contents are wrong; it comes back when it was copied anew.
 async fn exclude(name: &str, shared: &Arc<Shared>) -> Result<Table, Failure> {
     let name = name.trim_matches('"');
-    let names = || shared.settings.replicas.iter().map(|replica| replica.name.as_str()).collect::<Vec<_>>();
-    let Some(place) = shared.settings.replicas.iter().position(|replica| replica.name == name) else {
-        let message = format!("there is no replica \"{name}\"");
-        return Err(Failure::new(SqlState::UNDEFINED_OBJECT, message)
-            .hint(format!("There are: {}.", names().join(", "))));
-    };
+    let pool = membership::named(shared, name)?;
+    let place = usize::from(pool.replica.0);
     let is_up = |place: usize| shared.scheduler.status().replicas[place].up;
     let is_last = || {
         let message = format!("no replica would serve without \"{name}\"");
@@ -531,7 +655,7 @@ async fn exclude(name: &str, shared: &Arc<Shared>) -> Result<Table, Failure> {
     if !(0..shared.pools.len()).any(|other| other != place && is_up(other)) {
         return Err(is_last());
     }
-    let replica = shared.pools[place].replica;
+    let replica = pool.replica;
     tracing::warn!(replica = name, "the operator takes the replica out of service");
     shared
         .exclusions
@@ -601,6 +725,26 @@ mod tests {
         ] {
             assert_eq!(may_say_otherwise(&verified, definitions_changed), again);
         }
+    }
+
+    #[test]
+    fn words_are_divided_at_blanks_and_may_stand_in_quotes() {
+        let plain = |text: &str| Word::Plain(text.to_owned());
+        let quoted = |text: &str| Word::Quoted(text.to_owned());
+        assert_eq!(
+            words(" r4 HOST '/tmp/a b' PORT 5432 \"a \"\" b\" 'it''s' ").unwrap(),
+            [
+                plain("r4"),
+                plain("HOST"),
+                quoted("/tmp/a b"),
+                plain("PORT"),
+                plain("5432"),
+                quoted("a \" b"),
+                quoted("it's")
+            ]
+        );
+        assert_eq!(words("").unwrap(), []);
+        assert!(words("r4 HOST 'x").unwrap_err().message.contains("not closed"));
     }
 
     #[tokio::test]

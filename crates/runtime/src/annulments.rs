@@ -103,6 +103,13 @@ impl Annulments {
         self.set(replica, Word::Apart);
     }
 
+    /// There is one more replica, of this name. It is to be copied first.
+    pub fn add(&self, name: &str) {
+        let mut state = self.0.lock();
+        state.names.push(name.to_owned());
+        state.words.push(Word::Apart);
+    }
+
     fn set(&self, replica: ReplicaId, word: Word) {
         if let Some(known) = self.0.lock().words.get_mut(usize::from(replica.0)) {
             *known = word;
@@ -168,6 +175,10 @@ impl Annulments {
     /// # Errors
     /// A commit that is annulled and that it contains, or the other way round.
     pub fn check(&self, passed_over: &BTreeSet<Csn>, first: Csn, last: Csn) -> Result<(), Mistaken> {
+        // Of one that was just copied, nothing.
+        if first > last {
+            return Ok(());
+        }
         let state = self.0.lock();
         let annulled: BTreeSet<Csn> = state.annulled.range(first..=last).copied().collect();
         let told: BTreeSet<Csn> = passed_over.range(first..=last).copied().collect();
@@ -268,6 +279,14 @@ mod tests {
     }
 
     #[test]
+    fn replica_that_was_added_is_waited_for_once_it_serves() {
+        let annulments = annulments(1);
+        annulments.add("r9");
+        annulments.enter(R1);
+        assert_eq!(refuse(&annulments, R0, 5), silent(&["r9"]));
+    }
+
+    #[test]
     fn commit_that_some_replica_has_contained_is_kept() {
         let annulments = annulments(1);
         assert_eq!(refuse(&annulments, R0, 4), Verdict::Keep);
@@ -290,6 +309,7 @@ mod tests {
             annulments.check(&passed.iter().map(|csn| Csn(*csn)).collect(), Csn(first), Csn(last))
         };
         assert_eq!([check(&[3], 0, 7), check(&[3, 8], 0, 9), check(&[], 4, 7)], [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(check(&[9], 8, 7), Ok(()), "it can tell of nothing");
         assert_eq!(check(&[], 0, 7), Err(Mistaken::Contains(Csn(3))));
         assert_eq!(check(&[3, 5], 0, 7), Err(Mistaken::Lacks(Csn(5))));
     }

@@ -108,6 +108,18 @@ impl Exclusions {
         }
     }
 
+    /// There is one more replica.
+    pub fn add(&self) {
+        self.0.lock().push(Finding::Sound);
+    }
+
+    /// The replica was copied anew: whatever was found before is not there any more.
+    pub fn begin_anew(&self, replica: ReplicaId) {
+        if let Some(known) = self.0.lock().get_mut(usize::from(replica.0)) {
+            *known = Finding::Sound;
+        }
+    }
+
     /// The replica serves: nothing speaks against it any more, but what was found since it was let in.
     pub fn enter(&self, replica: ReplicaId) {
         if let Some(known) = self.0.lock().get_mut(usize::from(replica.0))
@@ -188,6 +200,17 @@ mod tests {
         exclusions.enter(R0);
         exclusions.note_difference(R0, || "rows of 0".to_owned());
         assert_eq!(exclusions.decide(R0, |_| true), exclude(0));
+    }
+
+    #[test]
+    fn replica_that_is_added_or_copied_anew_is_sound() {
+        let exclusions = differing(2, &[R0]);
+        exclusions.decide(R0, |_| true);
+        exclusions.begin_anew(R0);
+        assert_eq!((exclusions.reason(R0), exclusions.decide(R0, |_| true)), (None, None));
+        exclusions.add();
+        exclusions.note_difference(R2, || "rows of 2".to_owned());
+        assert_eq!(exclusions.decide(R2, |_| true), exclude(2));
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod advisory;
 mod notifications;
 
 mod pool;
+mod pools;
 
 mod lane;
 mod object_ids;
@@ -32,8 +33,10 @@ mod ancestry;
 mod annulments;
 mod bulk;
 mod changed;
+mod copy;
 mod exclusions;
 mod health;
+mod membership;
 mod retention;
 mod standing;
 

@@ -168,6 +168,14 @@ impl ObjectIds {
         state.generation = generation;
     }
 
+    /// The replica has left for good: its ids mean nothing any more.
+    pub fn forget(&self, replica: ReplicaId) {
+        self.state.lock().replicas.remove(&replica);
+        self.answered.send_modify(|answered| {
+            answered.remove(&replica);
+        });
+    }
+
     /// How SQL writes a type that a client knows by a number, under these definitions. The outer `None` if they have not
     /// been read yet.
     pub fn type_of(&self, number: u32, generation: u64) -> Option<Option<Arc<str>>> {

@@ -47,6 +47,11 @@ pub struct Pool {
     roles_changed: AtomicU64,
     /// When it was last doubted that the server can write.
     doubted: Mutex<Option<Stopwatch>>,
+    /// The replica is about to leave the set, or has left it.
+    leaving: AtomicBool,
+    gone: AtomicBool,
+    /// Open transactions that have shown its catalogue, outside of any lane.
+    shown: Arc<AtomicUsize>,
 }
 
 /// A server that cannot write is taken out of service once in so many seconds.
@@ -60,6 +65,12 @@ type IdleLanes = HashMap<String, Vec<Box<Lane>>>;
 pub struct Lent {
     pub lane: Box<Lane>,
     _loan: Counting,
+}
+
+/// Whose catalogue a transaction has shown.
+pub struct ShownCatalogue {
+    pub replica: ReplicaId,
+    _count: Counting,
 }
 
 /// Counts something for as long as it lives.
@@ -106,7 +117,43 @@ impl Pool {
             definitions_changed: AtomicU64::new(0),
             roles_changed: AtomicU64::new(0),
             doubted: Mutex::new(None),
+            leaving: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            shown: Arc::default(),
         }
+    }
+
+    /// What the replica is called.
+    pub fn name(&self) -> &str {
+        &self.connector.address.name
+    }
+
+    /// From now on others are asked, as long as there are any.
+    pub fn note_leaving(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// The replica is no more of the set.
+    pub fn note_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// A transaction shows its client this replica's catalogue, and will go on to.
+    pub fn show_catalogue(&self) -> ShownCatalogue {
+        ShownCatalogue { replica: self.replica, _count: Counting::new(&self.shown) }
+    }
+
+    /// Whether somebody uses it, as far as the core does not know.
+    pub fn is_used(&self) -> bool {
+        self.lent() > 0 || self.shown.load(Ordering::Acquire) > 0
     }
 
     /// A commit may have changed the names of roles: only lanes that are opened from now on are used. To be noted before the

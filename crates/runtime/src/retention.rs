@@ -11,6 +11,8 @@ struct Holding {
     serves: bool,
     /// It contains everything up to here, and has flushed it: no crash takes that away. `None` until it was asked.
     secured: Option<Csn>,
+    /// It has left for good: nothing is kept for it.
+    is_gone: bool,
 }
 
 struct State {
@@ -64,6 +66,32 @@ impl Retention {
         Ok(())
     }
 
+    /// There is one more replica. Until it is known what it contains, everything is kept for which there is room.
+    pub fn add(&self) {
+        self.0.lock().replicas.push(Holding::default());
+    }
+
+    /// The replica has left for good.
+    pub fn remove(&self, replica: ReplicaId) {
+        if let Some(holding) = self.0.lock().replicas.get_mut(usize::from(replica.0)) {
+            *holding = Holding { is_gone: true, ..Holding::default() };
+        }
+    }
+
+    /// The replica will contain what a snapshot of another one does, and nothing of what it had: as long as there is room, the
+    /// log keeps what comes after that.
+    ///
+    /// # Errors
+    /// [`Gap`], if that is not kept any more.
+    pub fn begin_anew(&self, replica: ReplicaId, position: Csn) -> Result<(), Gap> {
+        let mut state = self.0.lock();
+        check(position, state.first)?;
+        if let Some(holding) = state.replicas.get_mut(usize::from(replica.0)) {
+            *holding = Holding { secured: Some(position), ..Holding::default() };
+        }
+        Ok(())
+    }
+
     /// The replica does not serve: what it needs is kept as long as there is room.
     pub fn leave(&self, replica: ReplicaId) {
         if let Some(holding) = self.0.lock().replicas.get_mut(usize::from(replica.0)) {
@@ -97,7 +125,7 @@ impl Retention {
         // Nobody serves: what there is on disk elsewhere is unknown, and nothing new comes.
         let serving = state.replicas.iter().filter(|holding| holding.serves);
         let mut keep = serving.map(|holding| holding.secured).min()??.next();
-        let away = state.replicas.iter().filter(|holding| !holding.serves);
+        let away = state.replicas.iter().filter(|holding| !holding.serves && !holding.is_gone);
         let needed = away.map(|holding| holding.secured.map_or(Csn(0), Csn::next)).min();
         if let Some(needed) = needed.filter(|needed| *needed < keep) {
             keep = keep.min(needed.max(within()));
@@ -121,6 +149,7 @@ mod tests {
 
     const R0: ReplicaId = ReplicaId(0);
     const R1: ReplicaId = ReplicaId(1);
+    const R2: ReplicaId = ReplicaId(2);
 
     fn both_serve() -> Retention {
         let retention = Retention::new(2, Csn(1));
@@ -131,6 +160,31 @@ mod tests {
 
     fn nobody_asks() -> Csn {
         panic!("all replicas serve")
+    }
+
+    #[test]
+    fn while_a_replica_is_copied_the_log_is_kept_from_its_snapshot_on_as_far_as_there_is_room() {
+        let retention = both_serve();
+        for replica in [R0, R1] {
+            retention.secure(replica, Csn(50));
+        }
+        retention.add();
+        assert_eq!(retention.advance(|| Csn(20)), Some(Csn(20)), "nobody knows what it will contain");
+        retention.begin_anew(R2, Csn(40)).unwrap();
+        assert_eq!(retention.advance(|| Csn(30)), Some(Csn(41)));
+        assert_eq!(retention.advance(|| Csn(41)), None);
+        assert!(!retention.may_lack(R2));
+        assert_eq!(retention.advance(|| Csn(45)), Some(Csn(45)));
+        assert!(retention.may_lack(R2), "there was no room for it");
+        assert_eq!(retention.begin_anew(R2, Csn(40)), Err(Gap { position: Csn(40), first: Csn(45) }));
+    }
+
+    #[test]
+    fn nothing_is_kept_for_a_replica_that_has_left() {
+        let retention = both_serve();
+        retention.secure(R0, Csn(50));
+        retention.remove(R1);
+        assert_eq!(retention.advance(nobody_asks), Some(Csn(51)));
     }
 
     #[test]

@@ -311,7 +311,8 @@ impl Recent {
 pub struct Scheduler {
     state: Mutex<State>,
     decisions: Box<dyn Decisions>,
-    pub agents: Vec<Arc<AgentQueue>>,
+    /// By replica; those of replicas that were added come after the others.
+    pub agents: boxcar::Vec<Arc<AgentQueue>>,
     pub clock: Clock,
     /// How statements must come, where the protocol executes writes on every replica.
     pub everywhere: Option<Statements>,
@@ -480,6 +481,18 @@ impl Scheduler {
         let (outbox, _) = self.handle_locked(&mut state, event);
         drop(state);
         outbox.deliver(&*self.decisions);
+    }
+
+    /// Whether replicas may be added and removed.
+    pub fn changes_replicas(&self) -> bool {
+        self.state.lock().protocol.changes_replicas()
+    }
+
+    /// There is one more replica, which is down. Not to be called by two at once.
+    pub fn add_replica(&self) -> ReplicaId {
+        let replica = ReplicaId(self.agents.push(Arc::default()) as u16);
+        self.handle(Event::ReplicaAdded { replica });
+        replica
     }
 
     /// Whoever waits until a replica contains a commit says so, once: it would linger otherwise.
@@ -806,6 +819,20 @@ mod tests {
         assert!(scheduler.status().replicas[0].up);
         scheduler.handle_if(|| true, Event::ReplicaDown { replica: R0 });
         assert!(!scheduler.status().replicas[0].up);
+    }
+
+    #[test]
+    fn replica_that_is_added_gets_the_next_number_and_orders_of_its_own() {
+        let (scheduler, _) = scheduler();
+        assert!(scheduler.changes_replicas());
+        let added = scheduler.add_replica();
+        assert_eq!((added, scheduler.agents.count()), (ReplicaId(1), 2));
+        assert!(!scheduler.status().replicas[1].up);
+        scheduler.handle_with_writes(T1, Writes::default(), Event::Commit { txn: T1, op: OpId(1) });
+        scheduler.handle(Event::Durable { csn: Csn(1) });
+        scheduler.handle(Event::ReplicaUp { replica: added, applied: Csn(0) });
+        scheduler.want(added, Csn(1));
+        assert_eq!(scheduler.agents[1].inbox.lock().runs, [(Csn(1), Csn(1))]);
     }
 
     #[test]

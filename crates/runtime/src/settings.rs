@@ -13,8 +13,12 @@ pub struct Settings {
     pub auth: ClientAuth,
     /// The database that is served, as the replicas call it.
     pub database: String,
-    /// The servers behind.
+    /// The servers behind, as they are configured; what was added and removed while onecopy ran is in the log's folder.
     pub replicas: Vec<ReplicaSettings>,
+    /// TLS towards replicas that are added, unless something else is said.
+    pub replica_tls: ReplicaTls,
+    /// PEM file of certificates that are trusted where theirs is to be checked.
+    pub replica_tls_root: Option<PathBuf>,
     /// The role that fences, applies and reads definitions on the replicas; a superuser.
     pub agent_user: String,
     /// Its password.
@@ -75,6 +79,13 @@ pub struct ReplicaSettings {
     pub tls: ReplicaTls,
 }
 
+impl ReplicaSettings {
+    /// Host and port, for people.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
 /// TLS towards a replica, as libpq's `sslmode` of the same names.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum ReplicaTls {
@@ -88,6 +99,33 @@ pub enum ReplicaTls {
         /// PEM file of trusted certificates.
         root: PathBuf,
     },
+}
+
+impl ReplicaTls {
+    /// libpq's word for it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            ReplicaTls::Disable => "disable",
+            ReplicaTls::Require => "require",
+            ReplicaTls::VerifyFull { .. } => "verify-full",
+        }
+    }
+
+    /// What a word of libpq's means, if it is one; certificates are checked by those of the file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_word(word: &str, root: Option<&PathBuf>) -> Result<ReplicaTls, String> {
+        match (word, root) {
+            ("disable", _) => Ok(ReplicaTls::Disable),
+            ("require", _) => Ok(ReplicaTls::Require),
+            ("verify-full", Some(root)) => Ok(ReplicaTls::VerifyFull { root: root.clone() }),
+            ("verify-full", None) => {
+                Err("checking a replica's certificate needs `authority` in [replica_tls]".to_owned())
+            }
+            _ => Err(format!("\"{word}\" is none of disable, require and verify-full")),
+        }
+    }
 }
 
 /// The commit log.

@@ -31,6 +31,8 @@ pub enum Reason {
     RecordsGone,
     /// onecopy's schema is missing on it.
     NoSchema,
+    /// It is being copied from another one.
+    Copying,
 }
 
 impl Reason {
@@ -49,6 +51,7 @@ impl Reason {
             Reason::OtherHistory => "other_history",
             Reason::RecordsGone => "records_gone",
             Reason::NoSchema => "no_schema",
+            Reason::Copying => "copying",
         }
     }
 }

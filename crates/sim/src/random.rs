@@ -18,6 +18,8 @@ pub enum Purpose {
     Driver,
     /// Who waits for a replica without a transaction.
     Outsiders,
+    /// Who joins and leaves, and when.
+    Membership,
 }
 
 /// One stream of random numbers.

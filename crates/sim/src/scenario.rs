@@ -6,7 +6,7 @@ use crate::check::Options;
 use crate::clients::script::Mix;
 use crate::random::{Purpose, Random};
 
-/// Something that breaks.
+/// Something that breaks, or that an operator does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Breakage {
     /// The node loses its connections to a replica; commands already sent still run.
@@ -17,6 +17,15 @@ pub enum Breakage {
     Lane(ReplicaId),
     /// The node dies and another one takes over its log.
     Node,
+    /// One more replica is copied from another one, and serves.
+    Join,
+    /// A replica leaves for good, if another one serves: at once, or when nothing is open there any more.
+    Depart {
+        /// Which.
+        replica: ReplicaId,
+        /// Whatever is open there is lost.
+        at_once: bool,
+    },
 }
 
 /// The instant at which something breaks: shortly after the run has done something for the n-th time.
@@ -115,6 +124,34 @@ impl Scenario {
             .collect();
         let lost_commits_max = random.pick(&[0, 1, 5]);
         Scenario { breakages, lost_commits_max, ..calm }
+    }
+
+    /// The run of a seed in which replicas join and leave, too.
+    #[must_use]
+    pub fn changing(seed: u64) -> Scenario {
+        let mut stormy = Scenario::stormy(seed);
+        let random = &mut Random::new(seed, Purpose::Membership);
+        let joins = random.between(1, 3);
+        let members = stormy.replicas as u64 + joins;
+        for _ in 0..joins {
+            stormy.breakages.push((stormy.moment(random), Breakage::Join));
+        }
+        for _ in 0..random.below(members) {
+            let replica = ReplicaId(random.below(members) as u16);
+            let departure = Breakage::Depart { replica, at_once: random.chance(300) };
+            stormy.breakages.push((stormy.moment(random), departure));
+        }
+        // What has joined breaks like the others.
+        for _ in 0..random.below(3) {
+            let replica = ReplicaId(random.below(members) as u16);
+            let breakage = random.pick(&[
+                Breakage::Connections(replica),
+                Breakage::Server(replica),
+                Breakage::Lane(replica),
+            ]);
+            stormy.breakages.push((stormy.moment(random), breakage));
+        }
+        stormy
     }
 
     fn moment(&self, random: &mut Random) -> Moment {

@@ -157,6 +157,47 @@ fn commit_order_skipped_on_one_replica_is_refused_by_its_progress_table() {
     expect_caught::<CommitOrderSkipped>(calm, &["commit out of order"]);
 }
 
+/// One more replica joins soon.
+fn one_joins(seed: u64) -> Scenario {
+    Scenario { breakages: vec![(Moment::Append(2 + seed % 20), Breakage::Join)], ..calm(seed) }
+}
+
+/// The same behind progress tables that refuse nothing.
+fn one_joins_unguarded(seed: u64) -> Scenario {
+    Scenario { progress_guarded: false, ..one_joins(seed) }
+}
+
+/// A copy is believed to contain one commit more than its snapshot did.
+#[derive(Default)]
+struct CopyBelievedFurther {
+    told: Csn,
+    joining: BTreeSet<ReplicaId>,
+}
+
+impl Bug for CopyBelievedFurther {
+    fn handle(&mut self, inner: &mut Inner<'_>, mut event: Event, effects: &mut Vec<Effect>) {
+        match &mut event {
+            Event::Durable { csn } => self.told = *csn,
+            Event::ReplicaAdded { replica } => _ = self.joining.insert(*replica),
+            Event::ReplicaUp { replica, applied } if self.joining.remove(replica) && *applied < self.told => {
+                *applied = applied.next();
+            }
+            _ => {}
+        }
+        effects.extend(inner.handle(event));
+    }
+}
+
+#[test]
+fn a_copy_that_is_believed_further_than_it_is_shows_in_what_replicas_hold() {
+    expect_caught::<CopyBelievedFurther>(one_joins_unguarded, &["replica differs", "order broken"]);
+}
+
+#[test]
+fn a_copy_that_is_believed_further_than_it_is_is_refused_by_its_progress_table() {
+    expect_caught::<CopyBelievedFurther>(one_joins, &["commit out of order"]);
+}
+
 /// A read placed one CSN too early: single reads go where exactly the newest commit is missing, if there is such a
 /// replica.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use onecopy_core::protocol::onecopy::Onecopy;
 use onecopy_core::protocol::{Protocol, apart_by_name, by_name};
 use onecopy_core::protocol::{conflict_aware, eager};
 use onecopy_sim::check::Level;
-use onecopy_sim::{Scenario, Statistics, run};
+use onecopy_sim::{Breakage, Scenario, Statistics, run};
 use sweep::Sweep;
 
 fn onecopy(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
@@ -90,6 +90,34 @@ fn onecopy_in_storms() {
         // Transactions whose home is lost go on at another one, but for those that lose one after the other.
         let ended = seen.refused.get("HomeLost").copied().unwrap_or_default();
         assert!(seen.moved > 100 && seen.moved > 100 * ended, "{seen:?}");
+    }
+}
+
+/// Nothing breaks, and whoever leaves takes its time.
+fn calm_change(seed: u64) -> Scenario {
+    let mut changing = Scenario::changing(seed);
+    changing
+        .breakages
+        .retain(|(_, breakage)| matches!(breakage, Breakage::Join | Breakage::Depart { at_once: false, .. }));
+    changing
+}
+
+#[test]
+fn onecopy_while_replicas_join_and_leave_in_calm() {
+    let test = "onecopy_while_replicas_join_and_leave_in_calm";
+    if let Some(seen) = expect_kept(test, 1_000, calm_change, onecopy) {
+        assert!(seen.joined > 500 && seen.departed > 500, "{seen:?}");
+        for reason in ["HomeLost", "AnswerCut"] {
+            assert!(!seen.refused.contains_key(reason), "who leaves is waited for: {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn onecopy_while_replicas_join_and_leave_in_storms() {
+    let test = "onecopy_while_replicas_join_and_leave_in_storms";
+    if let Some(seen) = expect_kept(test, 2_000, Scenario::changing, onecopy) {
+        assert!(seen.joined > 1_000 && seen.departed > 1_000 && seen.breakages > 1_000, "{seen:?}");
     }
 }
 

@@ -149,6 +149,8 @@ states! {
     DUPLICATE_PREPARED_STATEMENT = b"42P05";
     /// No such object.
     UNDEFINED_OBJECT = b"42704";
+    /// The object exists already.
+    DUPLICATE_OBJECT = b"42710";
     /// The type of a parameter cannot be told.
     INDETERMINATE_DATATYPE = b"42P18";
     /// Some resource is used up.

@@ -81,8 +81,8 @@ fn complaint(compared: &[Compared], missing: &[String], excluded: &[String]) -> 
     ))
 }
 
-/// Where it stands how that is done.
-const COPYING: &str = "docs/operation.md, \"Copying a replica anew\"";
+/// How that is done.
+const COPYING: &str = "`onecopy replica replace`; docs/operation.md, \"Replicas that come and go\"";
 
 /// Takes a replica out of service if that was found to differ from another one.
 async fn exclude(console: &Console, name: &str, compared: &[Compared]) -> Result<(), CommandError> {

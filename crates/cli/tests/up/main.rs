@@ -27,6 +27,7 @@ mod order_of_rows;
 mod prepared_reads;
 mod prepared_sql;
 mod repeated;
+mod replicas;
 mod retyped;
 mod savepoints;
 mod scheduled;

@@ -6,7 +6,7 @@ use super::wait_until;
 use serde_json::Value;
 
 /// Of each kind that has a definition one.
-const SCHEMA: &str = "
+pub(super) const SCHEMA: &str = "
     CREATE ROLE auditor;
     CREATE EXTENSION pg_stat_statements;
     CREATE SCHEMA shop;

@@ -105,6 +105,11 @@ pub trait Protocol: Send {
     /// What the databases can do; told once, before anything else. Nobody has to make use of it.
     fn engine_is(&mut self, _engine: Engine) {}
 
+    /// Whether replicas can be added to it, and taken from it, while it runs.
+    fn changes_replicas(&self) -> bool {
+        false
+    }
+
     /// At which place an event happens that does not say so itself, where every place has one home. (A message happens
     /// where it is addressed to.)
     fn place_of(&self, _event: &Event) -> Place {
@@ -161,6 +166,12 @@ pub struct Status {
 pub struct ReplicaStatus {
     /// Whether it serves.
     pub up: bool,
+    /// Whether it is about to leave for good.
+    pub leaving: bool,
+    /// Whether it has left for good.
+    pub gone: bool,
+    /// Of one that is about to leave: transactions that have something open there.
+    pub open: u64,
     /// What it contains.
     pub applied: u64,
     /// Sum of the expected times of what is outstanding, in nanoseconds.

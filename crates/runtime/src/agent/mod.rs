@@ -16,6 +16,7 @@ use crate::ancestry::Stranger;
 use crate::annulments::{self, Annulments, How, Mistaken, Verdict};
 use crate::bulk::Forms;
 use crate::clock::{Deadline, Stopwatch};
+use crate::copy;
 use crate::exclusions::{self, Exclusions};
 use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError};
@@ -25,11 +26,15 @@ use crate::postgres::progress::{self, FenceError, Position};
 use crate::record::BadRecord;
 use crate::retention::{Gap, Retention};
 use crate::scheduler::Scheduler;
+use crate::server::Shared;
 use crate::standing::Reason;
 
 /// Without anything to apply for so long, an agent looks whether there is something to prune. And so often it asks what the
 /// server has flushed.
 const PRUNE_PAUSE: Duration = Duration::from_secs(1);
+/// How long to wait after a copy has failed, at first and at last.
+const COPY_PAUSE_MIN: Duration = Duration::from_millis(500);
+const COPY_PAUSE_MAX: Duration = Duration::from_secs(60);
 const RECONNECT_MIN: Duration = Duration::from_millis(50);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
 /// So often it is looked whether a commit that is being applied keeps more waiting than memory has room for.
@@ -72,6 +77,8 @@ pub struct Agent {
     pub annulments: Arc<Annulments>,
     /// Bytes of writes that may wait for one commit of others.
     pub unapplied_bytes_max: u64,
+    /// For what concerns others, too: a copy.
+    pub shared: Arc<Shared>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -228,8 +235,9 @@ impl Securing {
 }
 
 impl Agent {
-    /// Runs until the process ends.
+    /// Runs until the process ends, or the replica leaves for good.
     pub async fn run(self) {
+        self.become_a_copy().await;
         let mut setbacks = Setbacks::default();
         loop {
             let began = Stopwatch::start();
@@ -273,6 +281,27 @@ impl Agent {
                 Some(csn) => self.stay_by_word(csn, began.elapsed_ns()).await,
                 None => tokio::time::sleep(pause).await,
             }
+        }
+    }
+
+    /// If the replica is to be copied from another one, that is done first, as often as it takes.
+    async fn become_a_copy(&self) {
+        let members = &self.shared.membership.file;
+        if !members.is_copying(&self.name) {
+            return;
+        }
+        self.annulments.stand_apart(self.replica);
+        self.exclusions.begin_anew(self.replica);
+        let mut pause = COPY_PAUSE_MIN;
+        while let Err(error) = copy::copy(&self.shared, &self.pool).await {
+            tracing::warn!(replica = %self.name, %error, "copy a replica; beginning anew");
+            self.pool.standing.leave(Reason::Copying, format!("the copy is begun anew: {error}"));
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(COPY_PAUSE_MAX);
+        }
+        if let Err(error) = members.end_copy(&self.name) {
+            // It serves all the same, and is copied once more after the next start.
+            tracing::error!(replica = %self.name, %error, "note that the replica was copied");
         }
     }
 

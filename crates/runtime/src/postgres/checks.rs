@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::Stdio;
 
 use onecopy_classify::catalogue_queries::partitioned_by_oids_query;
+use tokio::process::Command;
 
 use crate::agent::quote_identifier;
 use crate::lane::{Lane, LaneError};
@@ -164,13 +165,19 @@ const PLAIN_TEXT: &str = "SET LOCAL TimeZone = 'UTC'; SET LOCAL DateStyle = 'ISO
 
 /// Sums up every table and materialized view of users, in the lane's open transaction.
 pub async fn contents(lane: &mut Lane) -> Result<Vec<TableSum>, LaneError> {
+    sums(lane, "'r', 'm'").await
+}
+
+/// The same for relations of some kinds (literals of `pg_class.relkind`). A materialized view that was never filled has no
+/// contents, and cannot be read.
+pub async fn sums(lane: &mut Lane, kinds: &str) -> Result<Vec<TableSum>, LaneError> {
     lane.command(PLAIN_TEXT).await?;
     let tables = lane
-        .query(
+        .query(&format!(
             "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-             WHERE c.relkind IN ('r', 'm') AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'onecopy') \
-             ORDER BY 1, 2",
-        )
+             WHERE c.relkind IN ({kinds}) AND c.relispopulated AND n.nspname NOT LIKE 'pg\\_%' \
+             AND n.nspname NOT IN ('information_schema', 'onecopy') ORDER BY 1, 2"
+        ))
         .await?;
     let mut sums = Vec::with_capacity(tables.len());
     for row in tables {
@@ -225,31 +232,34 @@ fn libpq(settings: &Settings, replica: &ReplicaSettings) -> Vec<(&'static str, O
     given.into_iter().chain(root).chain(password).collect()
 }
 
+/// One of libpq's programs, which connects to a replica as onecopy does.
+pub fn libpq_program(program: &str, settings: &Settings, replica: &ReplicaSettings) -> Command {
+    let mut command = Command::new(program);
+    command.env_remove("PGSERVICE").env_remove("PGHOSTADDR").envs(libpq(settings, replica));
+    command
+}
+
+/// What to say if such a program cannot be started.
+pub fn missing_program(program: &str, error: &std::io::Error) -> String {
+    format!(
+        "start {program}: {error}; install the PostgreSQL client programs (Debian: apt-get install postgresql-client)"
+    )
+}
+
 /// Copies a whole database from one replica to another, empty one, with pg_dump and psql.
 pub async fn copy(settings: &Settings, from: usize, to: usize) -> Result<(), String> {
-    let mut dump = tokio::process::Command::new("pg_dump");
+    let mut dump = libpq_program("pg_dump", settings, &settings.replicas[from]);
     dump.arg("--no-sync").stdout(Stdio::piped()).stdin(Stdio::null());
-    let mut restore = tokio::process::Command::new("psql");
+    let mut restore = libpq_program("psql", settings, &settings.replicas[to]);
     // All of it or nothing: half a copy would count as a database at the next start.
     restore.args(["-X", "-q", "--single-transaction", "-v", "ON_ERROR_STOP=1"]).stdout(Stdio::null());
-    for (command, at) in [(&mut dump, from), (&mut restore, to)] {
-        command
-            .env_remove("PGSERVICE")
-            .env_remove("PGHOSTADDR")
-            .envs(libpq(settings, &settings.replicas[at]));
-    }
-    let missing = |what: &str, error: std::io::Error| {
-        format!(
-            "start {what}: {error}; install the PostgreSQL client programs (Debian: apt-get install postgresql-client)"
-        )
-    };
-    let mut dump = dump.spawn().map_err(|error| missing("pg_dump", error))?;
+    let mut dump = dump.spawn().map_err(|error| missing_program("pg_dump", &error))?;
     let output: Stdio = match dump.stdout.take().map(TryInto::try_into) {
         Some(Ok(output)) => output,
         _ => return Err("pg_dump has no output".to_owned()),
     };
-    let status = restore.stdin(output).status().await.map_err(|error| missing("psql", error))?;
-    let dumped = dump.wait().await.map_err(|error| missing("pg_dump", error))?;
+    let status = restore.stdin(output).status().await.map_err(|error| missing_program("psql", &error))?;
+    let dumped = dump.wait().await.map_err(|error| missing_program("pg_dump", &error))?;
     if dumped.success() && status.success() {
         Ok(())
     } else {

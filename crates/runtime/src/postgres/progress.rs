@@ -103,14 +103,22 @@ pub async fn create(lane: &mut Lane, log_id: &str, secret: &str, csn: Csn) -> Re
 /// The commands that create the schema: what `create` sends.
 pub fn create_sql(log_id: &str, secret: &str, csn: Csn) -> String {
     format!(
-        "BEGIN;
-         CREATE SCHEMA onecopy;
+        "BEGIN; {}; INSERT INTO onecopy.progress VALUES ({csn}, {csn}, 0); COMMIT",
+        schema_sql(log_id, secret),
+        csn = csn.0
+    )
+}
+
+/// The commands that make the schema without saying what the server contains: in the transaction that makes it, at least one
+/// row of progress must follow.
+pub fn schema_sql(log_id: &str, secret: &str) -> String {
+    format!(
+        "CREATE SCHEMA onecopy;
          CREATE TABLE onecopy.meta (log_id text NOT NULL, secret text NOT NULL);
          INSERT INTO onecopy.meta VALUES ('{log_id}', '{secret}');
          CREATE TABLE onecopy.progress (
              csn bigint PRIMARY KEY, prev bigint NOT NULL, epoch bigint NOT NULL
          ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000);
-         INSERT INTO onecopy.progress VALUES ({csn}, {csn}, 0);
          CREATE FUNCTION onecopy.advance(commit_number bigint, in_epoch bigint, proof text) RETURNS void
          LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $body$
          BEGIN
@@ -126,9 +134,7 @@ pub fn create_sql(log_id: &str, secret: &str, csn: Csn) -> String {
          REVOKE ALL ON SCHEMA onecopy FROM PUBLIC;
          GRANT USAGE ON SCHEMA onecopy TO PUBLIC;
          REVOKE ALL ON ALL TABLES IN SCHEMA onecopy FROM PUBLIC;
-         GRANT EXECUTE ON FUNCTION onecopy.advance TO PUBLIC;
-         COMMIT",
-        csn = csn.0,
+         GRANT EXECUTE ON FUNCTION onecopy.advance TO PUBLIC"
     )
 }
 

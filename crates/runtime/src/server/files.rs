@@ -40,6 +40,21 @@ pub fn make_room(settings: &mut Settings) -> Result<(), ServeError> {
     Ok(())
 }
 
+/// The same for one more replica, while limits are in force already.
+///
+/// # Errors
+/// If the system does not let it.
+pub fn make_room_for(settings: &Settings, replicas: usize) -> Result<(), String> {
+    let wanted = Need::of_replicas(settings, replicas as u64).with(&settings.limits);
+    let files_max = raise(wanted);
+    if files_max >= wanted {
+        return Ok(());
+    }
+    Err(format!(
+        "onecopy may open {files_max} files and needs {wanted} with one more replica; let it open more (ulimit -Hn, LimitNOFILE= of systemd), or lower limits.connections_max or pool.lanes_per_replica_max, and start it again"
+    ))
+}
+
 /// Raises the limit of the process to what is wanted, as far as it may; returns what it is now.
 fn raise(wanted: u64) -> u64 {
     let now = getrlimit(Resource::Nofile);
@@ -64,7 +79,11 @@ struct Need {
 
 impl Need {
     fn of(settings: &Settings) -> Need {
-        let (replicas, workers) = (settings.replicas.len() as u64, settings.workers as u64);
+        Need::of_replicas(settings, settings.replicas.len() as u64)
+    }
+
+    fn of_replicas(settings: &Settings, replicas: u64) -> Need {
+        let workers = settings.workers as u64;
         let listeners = settings.listen.len() as u64;
         let fixed = OTHERS
             + listeners

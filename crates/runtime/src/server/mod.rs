@@ -1,7 +1,7 @@
 //! Serving: replicas checked and brought into service, the log opened, clients accepted.
 
 pub mod cancel;
-mod files;
+pub mod files;
 mod preparation;
 pub mod startup;
 pub mod tls;
@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::advisory::AdvisoryLocks;
-use crate::agent::{Agent, History};
+use crate::agent::History;
 use crate::ancestry::{self, Stranger};
 use crate::annulments::Annulments;
 use crate::classifier::Classifier;
@@ -27,15 +27,17 @@ use crate::clock::Stopwatch;
 use crate::errors::ServeError;
 use crate::exclusions::Exclusions;
 use crate::lane::Lane;
+use crate::membership::{MembersFile, Membership};
 use crate::notifications::Channels;
 use crate::object_ids::{self, Listed, ObjectIds, Reading};
 use crate::pool::Pool;
+use crate::pools::Pools;
 use crate::postgres::connect::{Connector, Credentials, CustomNames};
 use crate::postgres::definitions;
 use crate::postgres::progress::Position;
 use crate::retention::Retention;
 use crate::scheduler::{Decisions, Scheduler};
-use crate::settings::{Limits, Settings};
+use crate::settings::{Limits, ReplicaSettings, Settings};
 use crate::stream::Stream;
 use crate::workers::{Admission, Workers};
 use cancel::Cancels;
@@ -50,7 +52,7 @@ const OBJECT_IDS_PAUSE_MAX: Duration = Duration::from_millis(100);
 pub struct Shared {
     pub scheduler: Arc<Scheduler>,
     pub classifier: Classifier,
-    pub pools: Vec<Arc<Pool>>,
+    pub pools: Pools,
     pub limits: Limits,
     pub settings: Settings,
     pub cancels: Cancels,
@@ -64,7 +66,7 @@ pub struct Shared {
     pub connections: AtomicUsize,
     pub sessions: AtomicU64,
     pub log: Arc<Log>,
-    retention: Arc<Retention>,
+    pub retention: Arc<Retention>,
     pub exclusions: Arc<Exclusions>,
     pub tls: Option<tls::Acceptor>,
     pub users: startup::Users,
@@ -72,6 +74,8 @@ pub struct Shared {
     pub sequence_names: definitions::SequenceNames,
     reading_definitions: tokio::sync::Mutex<()>,
     pub object_ids: Arc<ObjectIds>,
+    /// Who is of the set of replicas, and their agents.
+    pub membership: Membership,
 }
 
 impl Shared {
@@ -151,7 +155,7 @@ impl Shared {
     }
 
     /// Whether a replica in service surely contains the definitions in force.
-    fn contains_definitions(&self, pool: &Pool) -> bool {
+    pub fn contains_definitions(&self, pool: &Pool) -> bool {
         let applied = self.scheduler.status().replicas[usize::from(pool.replica.0)].applied;
         pool.is_up()
             && self.classifier.generation_contained(Csn(applied)) == Some(self.classifier.generation())
@@ -167,7 +171,7 @@ impl Shared {
         // Those that do not contain the definitions in force yet are not asked.
         self.want_everywhere();
         let mut readings = Vec::new();
-        for pool in self.pools.iter().filter(|pool| pool.is_up()) {
+        for pool in self.pools.in_service() {
             let incarnation = pool.incarnation();
             let objects = match self.contains_definitions(pool) {
                 true => self.object_ids_on(pool).await,
@@ -213,7 +217,7 @@ impl Shared {
         loop {
             let told = self.scheduler.status().told;
             let mut is_blocked = false;
-            for pool in self.pools.iter().filter(|pool| pool.is_up()) {
+            for pool in self.pools.in_service() {
                 let applied = self.scheduler.status().replicas[usize::from(pool.replica.0)].applied;
                 if applied < told {
                     continue;
@@ -411,11 +415,12 @@ pub async fn serve(
     ready: impl FnOnce(&Handle),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let members = MembersFile::load(&mut settings)?;
     files::make_room(&mut settings)?;
-    let prepared = preparation::prepare(&settings).await?;
+    let prepared = preparation::prepare(&copied(&settings, &members)?).await?;
     let listeners = listen(&settings).await?;
     let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
-    let (shared, log_failed) = start(settings, prepared, tls).await?;
+    let (shared, log_failed) = start(settings, prepared, members, tls).await?;
     let mut tasks = tokio::task::JoinSet::new();
     let workers = Workers::start(shared.settings.workers).map_err(ServeError::Threads)?;
     let workers = Arc::new(workers);
@@ -445,9 +450,26 @@ pub async fn serve(
     failed.map_or(closed, Err).map_err(|fault| ServeError::LogFailed(fault.to_string()))
 }
 
+/// The same without the replicas that are still to be copied: nothing is asked of them before that.
+fn copied(settings: &Settings, members: &MembersFile) -> Result<Settings, ServeError> {
+    let (copying, replicas): (Vec<_>, Vec<_>) =
+        settings.replicas.iter().cloned().partition(|replica| members.is_copying(&replica.name));
+    for replica in &copying {
+        tracing::info!(replica = replica.name, "the replica is to be copied from another one");
+    }
+    if replicas.is_empty() && !copying.is_empty() {
+        return Err(ServeError::Replicas(
+            "every replica is to be copied from another one; see replicas.toml in the folder of the log"
+                .into(),
+        ));
+    }
+    Ok(Settings { replicas, ..settings.clone() })
+}
+
 async fn start(
     settings: Settings,
     prepared: preparation::Prepared,
+    members: MembersFile,
     tls: Option<tls::Acceptor>,
 ) -> Result<(Arc<Shared>, oneshot::Receiver<Fault>), ServeError> {
     let decisions = LogDecisions { log: prepared.log.clone(), epoch: Epoch(prepared.epoch) };
@@ -469,26 +491,14 @@ async fn start(
     };
     let (log, epoch) = (prepared.log.clone(), Epoch(prepared.epoch));
     let history = Arc::new(LogHistory { log, epoch, reader: Mutex::new(None) });
-    let timeout = Duration::from_millis(settings.limits.connect_timeout_ms);
     let object_ids = Arc::<ObjectIds>::default();
-    let pools: Vec<Arc<Pool>> = settings
-        .replicas
-        .iter()
-        .enumerate()
-        .map(|(i, replica)| {
-            let connector = Connector {
-                address: Arc::new(replica.clone()),
-                database: settings.database.as_str().into(),
-                timeout,
-                silence: Duration::from_millis(settings.limits.silence_timeout_ms),
-                version: Arc::default(),
-            };
-            let id = ReplicaId(i as u16);
-            let lanes_max = settings.limits.lanes_per_replica_max;
-            let (workers, agent) = (settings.workers, scheduler.agents[i].clone());
-            Arc::new(Pool::new(id, connector, lanes_max, workers, agent, object_ids.clone()))
-        })
-        .collect();
+    let pools = (0..).map(ReplicaId).zip(&settings.replicas);
+    let pools = Pools::new(pools.map(|(id, replica)| {
+        let connector = connector(&settings, replica);
+        let lanes_max = settings.limits.lanes_per_replica_max;
+        let (workers, agent) = (settings.workers, scheduler.agents[usize::from(id.0)].clone());
+        Arc::new(Pool::new(id, connector, lanes_max, workers, agent, object_ids.clone()))
+    }));
     let retention = Arc::new(Retention::new(count, prepared.first));
     let exclusions = Arc::new(Exclusions::new(count));
     let names = settings.replicas.iter().map(|replica| replica.name.clone()).collect();
@@ -496,23 +506,7 @@ async fn start(
     let annulments = Arc::new(Annulments::new(names, prepared.annulled, allowed));
     let sequences = prepared.catalogue.sequences.iter();
     let sequences: Vec<_> = sequences.map(|s| (s.schema.clone(), s.name.clone())).collect();
-    for pool in &pools {
-        let agent = Agent {
-            replica: pool.replica,
-            name: settings.replicas[usize::from(pool.replica.0)].name.clone(),
-            pool: pool.clone(),
-            scheduler: scheduler.clone(),
-            history: history.clone(),
-            who: agent.clone(),
-            log_id: prepared.log_id.clone(),
-            epoch: prepared.epoch,
-            retention: retention.clone(),
-            exclusions: exclusions.clone(),
-            annulments: annulments.clone(),
-            unapplied_bytes_max: unapplied_bytes_max as u64,
-        };
-        tokio::spawn(agent.run());
-    }
+    let membership = Membership::new(members, history, annulments, prepared.log_id);
     let users = startup::Users::new(&settings.auth);
     let shared = Arc::new(Shared {
         scheduler,
@@ -538,7 +532,11 @@ async fn start(
         sequence_names: prepared.sequence_names,
         reading_definitions: tokio::sync::Mutex::new(()),
         object_ids,
+        membership,
     });
+    for pool in shared.pools.iter() {
+        shared.membership.employ(&shared, pool);
+    }
     preparation::await_service(&shared, prepared.usable).await?;
     // Replicas contain the end of the log only now, in which definitions may have changed and numbers been reserved.
     shared.classifier.begin_change();
@@ -546,6 +544,17 @@ async fn start(
     // What clients are told begins with what the first replica's catalogue shows.
     shared.object_ids.ask();
     Ok((shared, prepared.log_failed))
+}
+
+/// How connections to a replica are opened.
+pub fn connector(settings: &Settings, replica: &ReplicaSettings) -> Connector {
+    Connector {
+        address: Arc::new(replica.clone()),
+        database: settings.database.as_str().into(),
+        timeout: Duration::from_millis(settings.limits.connect_timeout_ms),
+        silence: Duration::from_millis(settings.limits.silence_timeout_ms),
+        version: Arc::default(),
+    }
 }
 
 /// Drops what every replica contains from memory, and what no replica can need again from the log.

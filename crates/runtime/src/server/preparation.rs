@@ -22,8 +22,8 @@ use crate::postgres::definitions::{self, SequenceNames};
 use crate::postgres::progress::{self, FenceError, Position};
 use crate::retention;
 use crate::scheduler::Scheduler;
-use crate::server::Shared;
-use crate::settings::{ReplicaSettings, Settings};
+use crate::server::{Shared, connector};
+use crate::settings::Settings;
 
 /// How long the first replica may take to come into service.
 const SERVICE_WAIT: Duration = Duration::from_secs(30);
@@ -92,13 +92,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     let mut found = Vec::new();
     let mut missing = Vec::new();
     for replica in &settings.replicas {
-        let connector = Connector {
-            address: Arc::new(replica.clone()),
-            database: settings.database.as_str().into(),
-            timeout: Duration::from_millis(settings.limits.connect_timeout_ms),
-            silence: Duration::from_millis(settings.limits.silence_timeout_ms),
-            version: Arc::default(),
-        };
+        let connector = connector(settings, replica);
         match look_at(&connector, &agent).await {
             Ok((_, _, _, Some(Position { differs: Some(reason), .. }))) => {
                 missing.push(format!(
@@ -340,12 +334,12 @@ pub async fn await_service(shared: &Shared, usable: usize) -> Result<(), ServeEr
             return Ok(());
         }
         if ready == 0 && deadline.has_passed() {
-            let why = |(pool, replica): (&Arc<Pool>, &ReplicaSettings)| {
+            let why = |pool: &Arc<Pool>| {
                 let detail =
                     pool.standing.absence().map_or_else(|| "it lags".to_owned(), |absence| absence.detail);
-                format!("{}: {detail}", replica.name)
+                format!("{}: {detail}", pool.name())
             };
-            let why: Vec<String> = shared.pools.iter().zip(&shared.settings.replicas).map(why).collect();
+            let why: Vec<String> = shared.pools.iter().map(why).collect();
             return Err(ServeError::Replicas(format!("no replica came into service: {}", why.join("; "))));
         }
         if ready > 0 && others.get_or_insert_with(|| Deadline::after(OTHERS_WAIT)).has_passed() {

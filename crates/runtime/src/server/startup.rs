@@ -397,8 +397,10 @@ async fn reported_settings(
     let mut pause = Duration::from_millis(1);
     loop {
         let replicas = shared.scheduler.status().replicas;
-        let is_fresh = |pool: &&Arc<Pool>| replicas[usize::from(pool.replica.0)].applied >= told;
-        for pool in shared.pools.iter().filter(|pool| pool.is_up()).filter(is_fresh) {
+        let is_fresh = |pool: &&Arc<Pool>| {
+            replicas.get(usize::from(pool.replica.0)).is_some_and(|replica| replica.applied >= told)
+        };
+        for pool in shared.pools.in_service().filter(is_fresh) {
             match pool.lend(who).await {
                 Ok(mut lent) => match dress(&mut lent, environment).await {
                     Ok(()) => {

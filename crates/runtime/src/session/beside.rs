@@ -26,9 +26,13 @@ use crate::server::cancel::Whereabouts;
 pub(super) const LOSSES_MAX: u32 = 5;
 
 impl Session {
-    /// The replica whose object ids clients see: the first that is up.
+    /// The replica whose object ids clients see: the first that is up and stays.
     fn reference_replica(&self) -> Option<ReplicaId> {
-        self.shared.pools.iter().find(|pool| pool.is_up()).map(|pool| pool.replica)
+        let pools = &self.shared.pools;
+        // A transaction goes on with the one whose numbers it has shown, for as long as that serves.
+        let shown = self.txn.as_ref().and_then(|txn| txn.shown_catalogue_of.as_ref());
+        let shown = shown.map(|shown| pools.of(shown.replica)).filter(|pool| pool.is_up());
+        shown.or_else(|| pools.in_service().next()).map(|pool| pool.replica)
     }
 
     /// The same, after waiting for one as long as a statement may wait.
@@ -120,7 +124,11 @@ impl Session {
                 return Ok(Done::Failed);
             };
             if let Some(txn) = self.txn.as_mut().filter(|_| shows_catalogue)
-                && *txn.shown_catalogue_of.get_or_insert(replica) != replica
+                && txn
+                    .shown_catalogue_of
+                    .get_or_insert_with(|| self.shared.pools.of(replica).show_catalogue())
+                    .replica
+                    != replica
             {
                 let failure = Failure::new(
                     SqlState::SERIALIZATION_FAILURE,
@@ -271,10 +279,11 @@ pub(super) fn no_replica() -> Failure {
         .hint("Statements run again as soon as one replica is back; `onecopy status` shows them.")
 }
 
-/// The first of the replicas in service that have applied most.
+/// The first of the replicas in service that have applied most; one that is about to leave only if there is no other.
 pub(super) fn most_advanced(replicas: &[ReplicaStatus]) -> Option<ReplicaId> {
     let up = replicas.iter().enumerate().filter(|(_, replica)| replica.up);
-    let (index, _) = up.max_by_key(|(index, replica)| (replica.applied, Reverse(*index)))?;
+    let (index, _) =
+        up.max_by_key(|(index, replica)| (!replica.leaving, replica.applied, Reverse(*index)))?;
     u16::try_from(index).ok().map(ReplicaId)
 }
 
@@ -289,5 +298,8 @@ mod tests {
         assert_eq!(found(&[replica(true, 3), replica(false, 9), replica(true, 5)]), Some(ReplicaId(2)));
         assert_eq!(found(&[replica(true, 5), replica(true, 5)]), Some(ReplicaId(0)));
         assert_eq!(found(&[replica(false, 5)]), None);
+        let leaving = ReplicaStatus { leaving: true, ..replica(true, 9) };
+        assert_eq!(found(&[leaving.clone(), replica(true, 5)]), Some(ReplicaId(1)));
+        assert_eq!(found(&[leaving]), Some(ReplicaId(0)));
     }
 }

@@ -8,7 +8,7 @@ use crate::agent::{quote, quote_identifier};
 use crate::changed::Changed;
 use crate::errors::Failure;
 use crate::notifications::Notification;
-use crate::pool::Lent;
+use crate::pool::{Lent, ShownCatalogue};
 use crate::record::{Settings, What, Write};
 use crate::session::course::{BYTES_MAX, Course, Past};
 use crate::session::environment::Environment;
@@ -89,7 +89,7 @@ pub struct Txn {
     /// What the client has heard of settings in it.
     pub told: Vec<Told>,
     /// The replica whose object ids it has been shown.
-    pub shown_catalogue_of: Option<ReplicaId>,
+    pub shown_catalogue_of: Option<ShownCatalogue>,
 }
 
 /// A lane of a transaction.

@@ -128,6 +128,12 @@ impl Database {
         }
     }
 
+    /// A copy of what is committed now, with nothing open.
+    #[must_use]
+    pub fn copied(&self) -> Database {
+        Database { store: self.store.copied(), ..Database::new(&Contents::new(), Order::WithoutGaps) }
+    }
+
     /// The last decision up to which it contains everything.
     #[must_use]
     pub fn progress(&self) -> Csn {

@@ -33,6 +33,11 @@ impl Progress {
         Progress { order, commits: Vec::new(), complete: vec![Csn(0)], beyond: BTreeSet::new() }
     }
 
+    /// Of a copy that contains everything up to a decision.
+    pub(super) fn copied(&self, complete: Csn) -> Progress {
+        Progress { complete: vec![complete], ..Progress::new(self.order) }
+    }
+
     pub(super) fn newest(&self) -> Commit {
         Commit(self.commits.len() as u64)
     }
@@ -70,7 +75,7 @@ impl Progress {
     /// Takes back the newest commits, all after `last`.
     pub(super) fn lose_after(&mut self, last: Commit) {
         let kept: Vec<(Csn, Csn)> = self.commits[..last.0 as usize].to_vec();
-        *self = Progress::new(self.order);
+        *self = self.copied(self.complete_at(Commit(0)));
         kept.into_iter().for_each(|(from, to)| self.add(from, to));
     }
 }

@@ -44,6 +44,12 @@ impl Store {
         store
     }
 
+    /// What a snapshot taken now shows, as the state before the first commit of another database.
+    pub(super) fn copied(&self) -> Store {
+        let progress = self.progress.copied(self.progress.complete_at(self.newest()));
+        Store { progress, ..Store::new(&self.contents(), Order::WithoutGaps) }
+    }
+
     pub(super) fn newest(&self) -> Commit {
         self.progress.newest()
     }

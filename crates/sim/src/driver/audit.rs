@@ -39,6 +39,10 @@ pub struct Statistics {
     pub blocked_statements: u64,
     /// Things that broke.
     pub breakages: u64,
+    /// Replicas that were copied and have served.
+    pub joined: u64,
+    /// Replicas that have left for good.
+    pub departed: u64,
     /// Requests for items that waited.
     pub grants_waited: u64,
     /// Statements that waited for a replica to contain what they must see.
@@ -75,6 +79,8 @@ impl Statistics {
         self.failed_statements += other.failed_statements;
         self.blocked_statements += other.blocked_statements;
         self.breakages += other.breakages;
+        self.joined += other.joined;
+        self.departed += other.departed;
         self.grants_waited += other.grants_waited;
         self.freshness_waits += other.freshness_waits;
         self.revalidations += other.revalidations;
@@ -103,7 +109,7 @@ impl Simulation<'_> {
     }
 
     fn expect_nothing_held(&mut self) {
-        for id in self.replica_ids() {
+        for id in self.members() {
             let lanes = self.replica(id).database.lanes().count();
             if lanes > 0 {
                 self.fail(Failure::LaneLeaked { replica: id, lanes });
@@ -114,7 +120,10 @@ impl Simulation<'_> {
         let at_rest = status.transactions == 0
             && status.waits_for.is_empty()
             && (status.told, status.decided) == (end, end)
-            && status.replicas.iter().all(|r| r.up && r.applied == end && r.outstanding_ns == 0.0);
+            && self.members().iter().all(|id| {
+                let of = &status.replicas[usize::from(id.0)];
+                of.up && of.applied == end && of.outstanding_ns == 0.0
+            });
         if !at_rest {
             self.fail(Failure::CoreLeaked { status: format!("log ends at {end}: {status:?}") });
         }
@@ -122,7 +131,7 @@ impl Simulation<'_> {
 
     fn expect_replicas_equal_to_the_log(&mut self) {
         let expected = self.replay_log();
-        for id in self.replica_ids() {
+        for id in self.members() {
             let contents = self.replica(id).database.contents();
             if let Some(difference) = first_difference(&expected, &contents) {
                 self.fail(Failure::ReplicaDiffers { replica: id, difference });

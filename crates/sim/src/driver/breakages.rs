@@ -2,6 +2,7 @@
 
 use onecopy_core::{Event, ReplicaId, StatementKind, TxnId};
 
+use super::replicas::Membership;
 use super::{Simulation, Wake};
 use crate::failure::Failure;
 use crate::scenario::{Breakage, Moment};
@@ -36,12 +37,14 @@ impl Simulation<'_> {
                 self.crash_node();
                 true
             }
+            Breakage::Join => return self.join(),
+            Breakage::Depart { replica, at_once } => return self.depart(replica, at_once),
         };
         self.statistics.breakages += u64::from(broken);
     }
 
-    fn break_replica(&mut self, id: ReplicaId, server: bool) -> bool {
-        if !self.replica(id).up {
+    pub(super) fn break_replica(&mut self, id: ReplicaId, server: bool) -> bool {
+        if !self.is_up(id) {
             return false;
         }
         self.note(format_args!("{id:?} lost, {}", if server { "server" } else { "connections" }));
@@ -75,6 +78,9 @@ impl Simulation<'_> {
 
     /// The replica's old sessions are ended: it may serve again, from what it contains.
     pub(super) fn on_fence(&mut self, id: ReplicaId) {
+        if self.replica(id).membership == Membership::Gone {
+            return;
+        }
         let replica = self.replica(id);
         replica.fence();
         let progress = replica.database.progress();
@@ -84,11 +90,16 @@ impl Simulation<'_> {
         }
         self.node.found = self.node.found.max(progress);
         self.feed(Event::ReplicaUp { replica: id, applied: progress });
+        self.copy_from_somebody();
+    }
+
+    fn is_up(&self, id: ReplicaId) -> bool {
+        self.replicas.get(usize::from(id.0)).is_some_and(|replica| replica.up)
     }
 
     /// A replica ends one transaction, preferably one that is about to commit.
     fn break_lane(&mut self, id: ReplicaId) -> bool {
-        if !self.replica(id).up {
+        if !self.is_up(id) {
             return false;
         }
         let committing = self.replica(id).committing.first().copied();

@@ -3,7 +3,7 @@
 //! Single-threaded and seeded: a run is a loop that takes what happens next from a queue, so the same scenario always
 //! gives the same trace. What a file here does is what a part of the real driver does: `node` keeps sessions and
 //! carries out what concerns clients and the log; `replicas` sends commands to databases, `operations` is what they do
-//! there, `reports` what comes back; `breakages` is the weather.
+//! there, `reports` what comes back; `breakages` is the weather, `membership` who joins and leaves.
 //!
 //! While a run goes on, orders that make no sense and promises that are visibly broken are noted at once; the rest is
 //! judged at the end by `audit`.
@@ -11,6 +11,7 @@
 mod audit;
 mod breakages;
 mod clients;
+mod membership;
 mod node;
 mod operations;
 mod replicas;
@@ -28,7 +29,7 @@ use crate::clients::schema::initial_contents;
 use crate::clients::script::Scripts;
 use crate::clients::{Client, ClientWake, Connection, Request};
 use crate::clock::EventQueue;
-use crate::database::Order;
+use crate::database::{Database, Order};
 use crate::failure::Failure;
 use crate::log::Log;
 use crate::random::{Purpose, Random};
@@ -117,6 +118,17 @@ enum Wake {
         session: u64,
     },
     NodeUp,
+    /// A copy is complete that the node of this epoch was making.
+    Copied {
+        epoch: u64,
+        replica: ReplicaId,
+        copy: Box<Database>,
+    },
+    /// It is looked again whether a replica that leaves has anything open.
+    Drained {
+        epoch: u64,
+        replica: ReplicaId,
+    },
 }
 
 /// A run.
@@ -247,6 +259,11 @@ impl<'a> Simulation<'a> {
                 self.on_fence(replica);
             }
             Wake::NodeUp => self.start_node(),
+            Wake::Copied { epoch, replica, copy } if epoch == self.node.epoch => {
+                self.on_copied(replica, *copy);
+            }
+            Wake::Drained { epoch, replica } if epoch == self.node.epoch => self.on_drained(replica),
+            Wake::Copied { .. } | Wake::Drained { .. } => {}
             Wake::Core { .. } | Wake::Report { .. } | Wake::Flushed { .. } | Wake::Fence { .. } => {}
         }
     }

@@ -9,7 +9,7 @@ use onecopy_core::{
 };
 use smallvec::smallvec;
 
-use super::replicas::Operation;
+use super::replicas::{Membership, Operation};
 use super::{Simulation, Wake};
 use crate::clients::schema::SEQUENCE;
 use crate::clients::script::Draft;
@@ -90,7 +90,7 @@ impl Simulation<'_> {
     /// The node starts, for the first time or after a crash, on what is durable in the log.
     pub(super) fn start_node(&mut self) {
         let decided = self.log.durable();
-        self.protocol = (self.make)(self.scenario.replicas, decided);
+        self.protocol = (self.make)(self.replicas.len(), decided);
         self.node.up = true;
         self.node.found = Csn(0);
         self.node.committed.clear();
@@ -101,7 +101,11 @@ impl Simulation<'_> {
         let next = reserved.last().map_or(1, |last| last + 1);
         let definition = SequenceDefinition { next, increment: 1, min: 1, max: i64::MAX, cycle: false };
         self.feed(Event::Sequence { sequence: SEQUENCE, definition });
+        self.begin_anew_what_was_copied();
         for replica in self.replica_ids() {
+            if self.replica(replica).membership != Membership::Stays {
+                continue;
+            }
             let at = self.in_a(Step::Repair);
             let session = self.replica(replica).session;
             self.queue.schedule(at, Wake::Fence { replica, session });

@@ -12,9 +12,22 @@ use crate::failure::Failure;
 use crate::plan::Plan;
 use crate::timing::Step;
 
+/// Whether a database is one of the set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Membership {
+    /// It is to be copied as soon as there is a source.
+    AwaitingSource,
+    /// It is being copied, by the node of this epoch.
+    AwaitingCopy(u64),
+    Stays,
+    Leaves,
+    Gone,
+}
+
 /// A database with what the node believes and has open there.
 #[derive(Debug)]
 pub(super) struct Replica {
+    pub(super) membership: Membership,
     pub(super) database: Database,
     /// Whether the node has connections to it.
     pub(super) up: bool,
@@ -117,6 +130,7 @@ pub(super) struct Execution {
 impl Replica {
     pub(super) fn new(contents: &Contents, order: Order) -> Replica {
         Replica {
+            membership: Membership::Stays,
             database: Database::new(contents, order),
             up: false,
             session: 0,

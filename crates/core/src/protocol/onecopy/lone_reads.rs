@@ -67,6 +67,11 @@ impl Onecopy {
         true
     }
 
+    /// How many are under way on a replica.
+    pub(super) fn lone_reads_on(&self, replica: ReplicaId) -> usize {
+        self.lone_reads.values().filter(|read| read.replica == replica).count()
+    }
+
     /// Its replica has nothing to do for it any more.
     pub(super) fn forget_lone_read(&mut self, txn: TxnId) -> Option<LoneRead> {
         let read = self.lone_reads.remove(&txn)?;

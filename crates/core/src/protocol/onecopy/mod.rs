@@ -28,6 +28,7 @@
 
 mod deadlocks;
 mod lone_reads;
+mod membership;
 mod replicas;
 mod shown;
 mod turns;
@@ -145,6 +146,10 @@ impl Protocol for Onecopy {
         Guarantee::StrictSerializability
     }
 
+    fn changes_replicas(&self) -> bool {
+        true
+    }
+
     fn handle(&mut self, _place: Place, now: Instant, event: Event, effects: &mut Vec<Effect>) {
         self.now = now;
         match event {
@@ -163,6 +168,9 @@ impl Protocol for Onecopy {
             Event::HomeLost { txn, replica } => self.on_home_lost(txn, replica, effects),
             Event::ReplicaUp { replica, applied } => self.on_replica_up(replica, applied, effects),
             Event::ReplicaDown { replica } => self.on_replica_down(replica, effects),
+            Event::ReplicaAdded { replica } => self.on_replica_added(replica),
+            Event::ReplicaLeaving { replica } => self.on_replica_leaving(replica, effects),
+            Event::ReplicaRemoved { replica } => self.on_replica_removed(replica, effects),
             Event::Wanted { replica, csn } => self.on_wanted(replica, csn, effects),
             Event::NextValues { txn, op, wants } => self.on_next_values(Want { txn, op, wants }, effects),
             Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
@@ -177,7 +185,7 @@ impl Protocol for Onecopy {
         Status {
             told: self.decisions.told().0,
             decided: self.decisions.decided().0,
-            replicas: self.replicas.status(),
+            replicas: self.replica_status(),
             transactions: (self.txns.len() + self.lone_reads.len()) as u64,
             grants_at_once,
             grants_waited,
@@ -904,6 +912,9 @@ impl Onecopy {
 /// Replicas come and go (the parts of design 3.9 and 4 that one node needs).
 impl Onecopy {
     fn on_replica_up(&mut self, id: ReplicaId, applied: Csn, effects: &mut Vec<Effect>) {
+        if self.replicas.get(id).is_gone() {
+            return;
+        }
         self.replicas.get_mut(id).on_up(applied);
         // A commit may have reached this replica before its connection was lost: it is visible now.
         let from = self.decisions.first_unacknowledged();
@@ -969,6 +980,8 @@ fn uncount(counts: &mut BTreeMap<Csn, u32>, position: Csn) {
     }
 }
 
+#[cfg(test)]
+mod membership_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -108,9 +108,20 @@ impl Pace {
     }
 }
 
+/// Whether a replica is one of the set.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) enum Membership {
+    #[default]
+    Stays,
+    /// Nothing is begun there any more, unless nobody else serves.
+    Leaves,
+    Gone,
+}
+
 /// One replica.
 #[derive(Default, Debug)]
 pub(super) struct Replica {
+    pub(super) membership: Membership,
     pub(super) up: bool,
     /// How often it has come up.
     pub(super) ups: u32,
@@ -143,6 +154,20 @@ impl Replica {
         self.up = false;
         self.run = None;
         self.load = Load::default();
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.membership == Membership::Gone
+    }
+
+    /// It has left for good.
+    pub(super) fn become_gone(&mut self) {
+        self.membership = Membership::Gone;
+    }
+
+    /// Whether it serves, and goes on to.
+    pub(super) fn stays_up(&self) -> bool {
+        self.up && self.membership == Membership::Stays
     }
 
     /// The open transaction that was to be committed as `csn` cannot be; a run of others may well be under way.
@@ -261,12 +286,28 @@ impl Replicas {
         (0..self.replicas.len() as u16).map(ReplicaId)
     }
 
+    /// There is one more, if this is the next number.
+    pub(super) fn add(&mut self, id: ReplicaId) {
+        if usize::from(id.0) == self.replicas.len() {
+            self.replicas.push(Replica::default());
+        }
+    }
+
+    /// New transactions find their home elsewhere.
+    pub(super) fn on_leaving(&mut self, id: ReplicaId) {
+        self.get_mut(id).membership = Membership::Leaves;
+        if self.home == Some(id) {
+            self.home = self.ids().find(|other| self.get(*other).stays_up());
+        }
+    }
+
     /// The replica must not be used. New transactions find their home elsewhere, also when it is back in a moment: what made it
     /// leave may come again.
     pub(super) fn on_down(&mut self, id: ReplicaId) {
         self.get_mut(id).on_down();
         if self.home == Some(id) {
-            self.home = self.ids().find(|other| self.get(*other).up);
+            let up = || self.ids().filter(|other| self.get(*other).up);
+            self.home = up().find(|other| self.get(*other).stays_up()).or_else(|| up().next());
         }
     }
 
@@ -281,10 +322,10 @@ impl Replicas {
     /// more to do, the least loaded.
     pub(super) fn for_read(&mut self, floor: Csn, forgotten: Csn, now: Instant) -> Option<ReplicaId> {
         let floor = floor.max(forgotten);
-        let least = self.least(floor, outstanding_ns)?;
+        let least = self.least(floor, forgotten, outstanding_ns)?;
         let Some(slack_ns) = self.tuning.turn_slack_ns else { return Some(least) };
         let whose = self.turns.take(now, &self.replicas, &self.tuning);
-        Some(self.unless_overloaded(whose, least, slack_ns, floor, outstanding_ns))
+        Some(self.unless_overloaded(whose, least, slack_ns, (floor, forgotten), outstanding_ns))
     }
 
     /// Where a transaction executes from its first write on: among the replicas that contain `floor`, where the last one
@@ -298,12 +339,14 @@ impl Replicas {
         now: Instant,
     ) -> Option<ReplicaId> {
         let floor = floor.max(forgotten);
-        let Some(slack_ns) = self.tuning.home_slack_ns else { return self.least(floor, outstanding_ns) };
+        let Some(slack_ns) = self.tuning.home_slack_ns else {
+            return self.least(floor, forgotten, outstanding_ns);
+        };
         let work_ns = |replica: &Replica| replica.work_ns(told, now);
-        let least = self.least(floor, work_ns)?;
+        let least = self.least(floor, forgotten, work_ns)?;
         let last = *self.home.get_or_insert(least);
-        let chosen = self.unless_overloaded(last, least, slack_ns, floor, work_ns);
-        if !self.get(last).up {
+        let chosen = self.unless_overloaded(last, least, slack_ns, (floor, forgotten), work_ns);
+        if !self.get(last).stays_up() {
             self.home = Some(chosen);
         }
         Some(chosen)
@@ -314,19 +357,22 @@ impl Replicas {
         preferred: ReplicaId,
         least: ReplicaId,
         slack_ns: f64,
-        floor: Csn,
+        (floor, forgotten): (Csn, Csn),
         work_ns: impl Fn(&Replica) -> f64,
     ) -> ReplicaId {
         let candidate = self.get(preferred);
         let near = work_ns(candidate) <= work_ns(self.get(least)) + slack_ns;
-        if candidate.up && candidate.applied >= floor && near { preferred } else { least }
+        let fits = self.takes_new(candidate, forgotten) && candidate.applied >= floor && near;
+        if fits { preferred } else { least }
     }
 
     /// The replica with the least work among those that contain `floor`; of equals the one that was not chosen for longest.
-    fn least(&mut self, floor: Csn, work_ns: impl Fn(&Replica) -> f64) -> Option<ReplicaId> {
-        let (at, _) = self.replicas.iter().enumerate().filter(|(_, r)| r.up && r.applied >= floor).min_by(
-            |(_, a), (_, b)| work_ns(a).total_cmp(&work_ns(b)).then(a.last_chosen.cmp(&b.last_chosen)),
-        )?;
+    fn least(&mut self, floor: Csn, forgotten: Csn, work_ns: impl Fn(&Replica) -> f64) -> Option<ReplicaId> {
+        let fits = |replica: &Replica| self.takes_new(replica, forgotten) && replica.applied >= floor;
+        let (at, _) =
+            self.replicas.iter().enumerate().filter(|(_, r)| fits(r)).min_by(|(_, a), (_, b)| {
+                work_ns(a).total_cmp(&work_ns(b)).then(a.last_chosen.cmp(&b.last_chosen))
+            })?;
         self.choices += 1;
         self.replicas[at].last_chosen = self.choices;
         Some(ReplicaId(at as u16))
@@ -340,13 +386,24 @@ impl Replicas {
 
     /// The greatest position of a replica that may serve.
     pub(super) fn most_advanced(&self, forgotten: Csn) -> Option<Csn> {
-        self.serving(forgotten).map(|r| r.applied).max()
+        self.serving(forgotten).filter(|r| self.takes_new(r, forgotten)).map(|r| r.applied).max()
     }
 
     /// The smallest position of a replica that may serve, or soon will.
     pub(super) fn least_advanced(&self, forgotten: Csn, told: Csn) -> Option<Csn> {
         let near = Csn(told.0.saturating_sub(NEAR)).min(forgotten);
         self.serving(near).map(|r| r.applied).min()
+    }
+
+    /// Whether anything may be begun there: on one that leaves, only while no other serves.
+    fn takes_new(&self, replica: &Replica, forgotten: Csn) -> bool {
+        match replica.membership {
+            Membership::Stays => replica.up,
+            Membership::Leaves => {
+                replica.up && !self.serving(forgotten).any(|other| other.membership == Membership::Stays)
+            }
+            Membership::Gone => false,
+        }
     }
 
     /// A replica that is behind what has been forgotten cannot be judged, so it only catches up.
@@ -359,6 +416,9 @@ impl Replicas {
             .iter()
             .map(|r| ReplicaStatus {
                 up: r.up,
+                leaving: r.membership == Membership::Leaves,
+                gone: r.is_gone(),
+                open: 0,
                 applied: r.applied.0,
                 outstanding_ns: r.load.outstanding_ns(),
                 reads: r.reads,
@@ -421,6 +481,12 @@ impl Decisions {
     pub(super) fn tell_next(&mut self) -> Decided {
         self.told = self.told.next();
         self.recent[self.index(self.told)]
+    }
+
+    /// Decided transactions that have still to be committed where they are open, at this replica.
+    pub(super) fn open_on(&self, replica: ReplicaId, applied: Csn) -> impl Iterator<Item = TxnId> {
+        let open = self.recent.iter().filter(move |decided| decided.csn > applied);
+        open.filter_map(|decided| decided.home).filter(move |(_, home)| *home == replica).map(|(txn, _)| txn)
     }
 
     /// The transaction that is open at this replica and shall commit there as `csn`.

@@ -21,17 +21,18 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Whose turn it is for a read that comes now, of the replicas that are up.
+    /// Whose turn it is for a read that comes now, of the replicas that are up and stay.
     pub(super) fn take(&mut self, now: Instant, replicas: &[Replica], tuning: &Tuning) -> ReplicaId {
         if now.since_ns(self.last_read) >= tuning.turn_ns {
             self.busy_since = now;
         }
         self.last_read = now;
-        let length_ns = (now.since_ns(self.busy_since) / (TURNS_A_REPLICA * replicas.len() as u64))
+        let members = replicas.iter().filter(|replica| !replica.is_gone()).count().max(1) as u64;
+        let length_ns = (now.since_ns(self.busy_since) / (TURNS_A_REPLICA * members))
             .clamp(tuning.turn_ns, tuning.turn_max_ns.max(tuning.turn_ns));
-        if now.since_ns(self.since) >= length_ns || !replicas[self.whose].up {
+        if now.since_ns(self.since) >= length_ns || !replicas[self.whose].stays_up() {
             let mut others = (self.whose + 1..replicas.len()).chain(0..self.whose);
-            self.whose = others.find(|at| replicas[*at].up).unwrap_or(self.whose);
+            self.whose = others.find(|at| replicas[*at].stays_up()).unwrap_or(self.whose);
             self.since = now;
         }
         ReplicaId(self.whose as u16)

@@ -1,0 +1,259 @@
+//! `replicas.toml` beside the log: how the set of replicas differs from the configured one, and who is being copied.
+//!
+//! The configuration itself is never written: it is the operator's, and may be read-only, generated or under version control.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::errors::ServeError;
+use crate::settings::{ReplicaSettings, ReplicaTls, Settings};
+
+const NAME: &str = "replicas.toml";
+const HEAD: &str =
+    "# Written by onecopy (`onecopy replica`): how the set of replicas differs from the configuration.\n";
+
+/// A replica that the configuration need not know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Added {
+    name: String,
+    host: String,
+    port: u16,
+    tls: String,
+}
+
+/// What the file says. A name that it does not hold is as configured.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Contents {
+    removed: Vec<String>,
+    /// Those that do not serve before they have been copied.
+    copying: Vec<String>,
+    added: Vec<Added>,
+}
+
+/// The file, and what it says.
+pub struct MembersFile {
+    path: PathBuf,
+    configured: Vec<ReplicaSettings>,
+    contents: Mutex<Contents>,
+}
+
+impl MembersFile {
+    /// Reads the file, and makes the replicas of the settings those that there are.
+    ///
+    /// # Errors
+    /// If it cannot be read, or leaves no replica.
+    pub fn load(settings: &mut Settings) -> Result<MembersFile, ServeError> {
+        let path = settings.log.dir.join(NAME);
+        let failed = |what: String| ServeError::Settings(format!("read {}: {what}", path.display()));
+        let contents = match fs::read_to_string(&path) {
+            Ok(text) => toml::from_str(&text).map_err(|error| failed(error.to_string()))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        let configured = settings.replicas.clone();
+        settings.replicas =
+            members(&configured, &contents, settings.replica_tls_root.as_ref()).map_err(failed)?;
+        if settings.replicas.is_empty() && !configured.is_empty() {
+            return Err(failed("all replicas were removed".to_owned()));
+        }
+        Ok(MembersFile { path, configured, contents: Mutex::new(contents) })
+    }
+
+    /// Whether a replica is to be copied before it serves.
+    pub fn is_copying(&self, name: &str) -> bool {
+        self.contents.lock().copying.iter().any(|copying| copying == name)
+    }
+
+    /// There is one more replica, which is to be copied. The inner error says what stands against it.
+    pub fn add(&self, replica: &ReplicaSettings) -> io::Result<Result<(), String>> {
+        let configured = self.configured.iter().find(|configured| configured.name == replica.name);
+        if let Some(configured) = configured.filter(|configured| *configured != replica) {
+            let message = format!(
+                "the configuration has \"{}\" at {} (tls: {}), as it was before it was removed",
+                replica.name,
+                configured.place(),
+                configured.tls.word()
+            );
+            return Ok(Err(message));
+        }
+        self.change(|contents| {
+            contents.forget(&replica.name);
+            contents.copying.push(replica.name.clone());
+            if configured.is_none() {
+                contents.added.push(Added {
+                    name: replica.name.clone(),
+                    host: replica.host.clone(),
+                    port: replica.port,
+                    tls: replica.tls.word().to_owned(),
+                });
+            }
+        })
+        .map(Ok)
+    }
+
+    /// A replica is no more of the set.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        let is_configured = self.configured.iter().any(|configured| configured.name == name);
+        self.change(|contents| {
+            contents.forget(name);
+            if is_configured {
+                contents.removed.push(name.to_owned());
+            }
+        })
+    }
+
+    /// A replica is to be copied anew.
+    pub fn begin_copy(&self, name: &str) -> io::Result<()> {
+        self.change(|contents| {
+            contents.copying.retain(|copying| copying != name);
+            contents.copying.push(name.to_owned());
+        })
+    }
+
+    /// A replica was copied.
+    pub fn end_copy(&self, name: &str) -> io::Result<()> {
+        self.change(|contents| contents.copying.retain(|copying| copying != name))
+    }
+
+    /// Nothing is changed that is not in the file.
+    fn change(&self, change: impl FnOnce(&mut Contents)) -> io::Result<()> {
+        let mut contents = self.contents.lock();
+        let mut changed = contents.clone();
+        change(&mut changed);
+        if changed != *contents {
+            write(&self.path, &changed)?;
+            *contents = changed;
+        }
+        Ok(())
+    }
+}
+
+impl Contents {
+    fn forget(&mut self, name: &str) {
+        self.removed.retain(|removed| removed != name);
+        self.copying.retain(|copying| copying != name);
+        self.added.retain(|added| added.name != name);
+    }
+}
+
+/// The configured replicas without those removed, and those added.
+fn members(
+    configured: &[ReplicaSettings],
+    contents: &Contents,
+    root: Option<&PathBuf>,
+) -> Result<Vec<ReplicaSettings>, String> {
+    let mut members = Vec::new();
+    for replica in configured {
+        if contents.removed.contains(&replica.name) {
+            tracing::warn!(
+                "replica {} was removed by `onecopy replica remove`; take it out of the configuration, too",
+                replica.name
+            );
+        } else {
+            members.push(replica.clone());
+        }
+    }
+    for added in &contents.added {
+        let tls =
+            ReplicaTls::of_word(&added.tls, root).map_err(|error| format!("{}: {error}", added.name))?;
+        let replica =
+            ReplicaSettings { name: added.name.clone(), host: added.host.clone(), port: added.port, tls };
+        match members.iter().find(|member| member.name == replica.name) {
+            None => members.push(replica),
+            Some(member) if *member == replica => {}
+            Some(member) => tracing::warn!(
+                "replica {} was added at {}, and the configuration has it at {}, where it is looked for",
+                replica.name,
+                replica.place(),
+                member.place()
+            ),
+        }
+    }
+    Ok(members)
+}
+
+/// The whole file or the one before, whatever happens meanwhile.
+fn write(path: &Path, contents: &Contents) -> io::Result<()> {
+    let text = toml::to_string(contents).map_err(io::Error::other)?;
+    let temporary = path.with_extension("toml.new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(format!("{HEAD}{text}").as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(name: &str) -> ReplicaSettings {
+        let (host, tls) = (format!("{name}.example"), ReplicaTls::Disable);
+        ReplicaSettings { name: name.to_owned(), host, port: 5432, tls }
+    }
+
+    /// With r1 and r2 configured.
+    fn load(dir: &Path) -> (MembersFile, Vec<String>) {
+        let configured = vec![replica("r1"), replica("r2")];
+        let path = dir.join(NAME);
+        let contents: Contents = fs::read_to_string(&path)
+            .map_or_else(|_| Contents::default(), |text| toml::from_str(&text).unwrap());
+        let names = members(&configured, &contents, None).unwrap().into_iter().map(|r| r.name).collect();
+        (MembersFile { path, configured, contents: Mutex::new(contents) }, names)
+    }
+
+    #[test]
+    fn what_was_changed_while_onecopy_ran_stands_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, names) = load(dir.path());
+        assert_eq!(names, ["r1", "r2"]);
+        file.add(&replica("r3")).unwrap().unwrap();
+        file.remove("r1").unwrap();
+        file.begin_copy("r2").unwrap();
+        let (file, names) = load(dir.path());
+        assert_eq!(names, ["r2", "r3"]);
+        assert_eq!(["r1", "r2", "r3"].map(|name| file.is_copying(name)), [false, true, true]);
+        file.end_copy("r3").unwrap();
+        file.remove("r3").unwrap();
+        file.add(&replica("r1")).unwrap().unwrap();
+        let (file, names) = load(dir.path());
+        assert_eq!(
+            names,
+            ["r1", "r2"],
+            "one that was removed is taken back, one that was added is forgotten"
+        );
+        assert_eq!(["r1", "r2", "r3"].map(|name| file.is_copying(name)), [true, true, false]);
+    }
+
+    #[test]
+    fn configured_address_counts_where_both_name_a_replica() {
+        let elsewhere = ReplicaSettings { port: 9, ..replica("r2") };
+        let added = Added { name: "r2".into(), host: "other".into(), port: 1, tls: "require".into() };
+        let contents = Contents { added: vec![added], ..Contents::default() };
+        let configured = std::slice::from_ref(&elsewhere);
+        assert_eq!(members(configured, &contents, None).unwrap(), configured);
+        let dir = tempfile::tempdir().unwrap();
+        let (file, _) = load(dir.path());
+        file.remove("r2").unwrap();
+        assert!(file.add(&elsewhere).unwrap().unwrap_err().contains("r2.example:5432"));
+        assert_eq!(load(dir.path()).1, ["r1"], "refused, nothing has changed");
+    }
+
+    #[test]
+    fn certificate_that_cannot_be_checked_and_words_that_are_unknown_are_refused() {
+        let added = |tls: &str| Added { name: "r3".into(), host: "h".into(), port: 1, tls: tls.into() };
+        let of = |tls| members(&[], &Contents { added: vec![added(tls)], ..Contents::default() }, None);
+        assert!(of("verify-full").unwrap_err().contains("authority"));
+        assert!(of("prefer").unwrap_err().contains("prefer"));
+        assert!(toml::from_str::<Contents>("replicas = []").is_err());
+    }
+}
