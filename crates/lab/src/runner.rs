@@ -51,6 +51,13 @@ pub trait Progress: Sync {
     fn done(&self, experiment: &Experiment, seed: u64, figures: &Figures);
 }
 
+/// Of so many seeds of these experiments, those that are not there yet.
+#[must_use]
+pub fn missing(experiments: &BTreeSet<Experiment>, seeds: u64, results: &Results) -> usize {
+    let all = experiments.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
+    all.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count()
+}
+
 /// Runs what is not there yet, with every seed of the effort, on `threads` threads; the largest clusters first, so that no
 /// thread is left with one in the end. Ends early when `stop` is set.
 ///
@@ -64,12 +71,11 @@ pub fn run_all(
     stop: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<(), LabError> {
-    let missing =
+    let is_missing =
         |experiment: &&Experiment| (0..effort.seeds).any(|seed| results.get(experiment, seed).is_none());
-    let mut jobs: Vec<&Experiment> = experiments.iter().filter(missing).collect();
+    let mut jobs: Vec<&Experiment> = experiments.iter().filter(is_missing).collect();
     jobs.sort_by_key(|experiment| std::cmp::Reverse(u32::from(experiment.replicas) * experiment.speed));
-    let seeds = jobs.iter().flat_map(|experiment| (0..effort.seeds).map(move |seed| (*experiment, seed)));
-    progress.starts(seeds.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count());
+    progress.starts(missing(experiments, effort.seeds, results));
 
     let mixes: BTreeSet<Mix> = jobs.iter().map(|experiment| experiment.mix).collect();
     let lab = Lab { effort, sites: sites(&mixes, effort)? };

@@ -1,6 +1,7 @@
 //! `onecopy reproduce`.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_lab::claims::{Claim, Paper, papers};
 use onecopy_lab::{
     Effort, Experiment, Figures, Progress, Report, Results, SOURCES, Tally, Variation, asked_elsewhere,
-    question, run_all, write_report,
+    missing, question, run_all, write_report,
 };
 
 use crate::CommandError;
@@ -44,7 +45,7 @@ pub struct Args {
     explain: bool,
     /// Threads [default: one for each core]
     #[arg(long)]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
     /// Run nothing: report what is there.
     #[arg(long)]
     report: bool,
@@ -56,45 +57,76 @@ pub struct Args {
 impl Args {
     pub(crate) fn run(self) -> Result<(), CommandError> {
         let wanted = wanted(&self.what)?;
+        if let Some([one, other]) = Variation::contradiction(&self.vary) {
+            let (one, other) = (one.name(), other.name());
+            return Err(format!("clusters cannot have both {one} and {other}: choose one of them").into());
+        }
         let mut effort = if self.quick { Effort::quick() } else { Effort::full() };
         effort.seeds = self.seeds.unwrap_or(effort.seeds);
-        let mut results = Results::open(&self.out, &effort, SOURCES)?;
-        if results.foreign > 0 {
-            eprintln!(
-                "{} rows of {} are of other sources or another effort, and are not used",
-                results.foreign,
-                self.out.join("runs.csv").display()
-            );
-        }
-        let mut experiments = BTreeSet::new();
-        for claim in wanted.iter().flat_map(|(_, claims)| claims) {
-            question(claim, &effort).varied(&self.vary).experiments(&mut experiments);
-        }
-        if !self.report {
-            let stop = &*Box::leak(Box::new(AtomicBool::new(false)));
-            stop_when_asked(stop)?;
-            let threads =
-                self.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok)?;
-            run_all(&experiments, &effort, &mut results, threads, stop, &Bar::new(self.quiet))?;
-            if self.explain {
-                let once = Effort { seeds: 1, ..effort.clone() };
-                let mut experiments = BTreeSet::new();
-                for claim in Report::new(&wanted, &self.vary, &effort, &results)?.failed() {
-                    for (_, question) in asked_elsewhere(claim, &self.vary, &effort) {
-                        question.experiments(&mut experiments);
-                    }
-                }
-                run_all(&experiments, &once, &mut results, threads, stop, &Bar::new(self.quiet))?;
-            }
-        }
+        let open = if self.report { Results::read } else { Results::open };
+        let mut results = open(&self.out, &effort, SOURCES)?;
+        self.tell_what_is_not_used(&results);
+        let unfinished =
+            if self.report { 0 } else { self.run_what_is_missing(&wanted, &effort, &mut results)? };
         let report = Report::new(&wanted, &self.vary, &effort, &results)?;
         let page = write_report(&report, &self.out)?;
         let Tally { hold, fail, open, undecidable } = report.tally();
         let text = report.text();
-        Ok(print(format_args!(
+        print(format_args!(
             "{text}\n{hold} hold, {fail} do not, {open} are open, {undecidable} cannot be decided here\n{}",
             page.display()
-        ))?)
+        ))?;
+        match unfinished {
+            0 => Ok(()),
+            runs => {
+                Err(format!("interrupted, {runs} runs are missing: the same command goes on from here")
+                    .into())
+            }
+        }
+    }
+
+    fn tell_what_is_not_used(&self, results: &Results) {
+        let file = self.out.join("runs.csv");
+        if results.foreign > 0 {
+            eprintln!(
+                "{} rows of {} are of other sources or another effort, and are not used",
+                results.foreign,
+                file.display()
+            );
+        }
+        if results.was_cut {
+            eprintln!("the last row of {} is not whole, and is not used", file.display());
+        }
+    }
+
+    /// Returns how many runs are missing still, because somebody asked to stop.
+    fn run_what_is_missing(
+        &self,
+        wanted: &Wanted,
+        effort: &Effort,
+        results: &mut Results,
+    ) -> Result<usize, CommandError> {
+        let mut experiments = BTreeSet::new();
+        for claim in wanted.iter().flat_map(|(_, claims)| claims) {
+            question(claim, effort).varied(&self.vary).experiments(&mut experiments);
+        }
+        let stop = &*Box::leak(Box::new(AtomicBool::new(false)));
+        stop_when_asked(stop)?;
+        let threads = self.threads.map_or_else(thread::available_parallelism, Ok)?.get();
+        run_all(&experiments, effort, results, threads, stop, &Bar::new(self.quiet))?;
+        let unfinished = missing(&experiments, effort.seeds, results);
+        if unfinished > 0 || !self.explain {
+            return Ok(unfinished);
+        }
+        let once = Effort { seeds: 1, ..effort.clone() };
+        let mut experiments = BTreeSet::new();
+        for claim in Report::new(wanted, &self.vary, effort, results)?.failed() {
+            for (_, question) in asked_elsewhere(claim, &self.vary, effort) {
+                question.experiments(&mut experiments);
+            }
+        }
+        run_all(&experiments, &once, results, threads, stop, &Bar::new(self.quiet))?;
+        Ok(missing(&experiments, once.seeds, results))
     }
 }
 
