@@ -56,6 +56,12 @@ pub struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> Result<(), CommandError> {
+        let stop = &*Box::leak(Box::new(AtomicBool::new(false)));
+        stop_when_asked(stop)?;
+        self.run_until(stop)
+    }
+
+    fn run_until(&self, stop: &AtomicBool) -> Result<(), CommandError> {
         let wanted = wanted(&self.what)?;
         if let Some([one, other]) = Variation::contradiction(&self.vary) {
             let (one, other) = (one.name(), other.name());
@@ -67,7 +73,7 @@ impl Args {
         let mut results = open(&self.out, &effort, SOURCES)?;
         self.tell_what_is_not_used(&results);
         let unfinished =
-            if self.report { 0 } else { self.run_what_is_missing(&wanted, &effort, &mut results)? };
+            if self.report { 0 } else { self.run_missing(&wanted, &effort, &mut results, stop)? };
         let report = Report::new(&wanted, &self.vary, &effort, &results)?;
         let page = write_report(&report, &self.out)?;
         let Tally { hold, fail, open, undecidable } = report.tally();
@@ -100,18 +106,17 @@ impl Args {
     }
 
     /// Returns how many runs are missing still, because somebody asked to stop.
-    fn run_what_is_missing(
+    fn run_missing(
         &self,
         wanted: &Wanted,
         effort: &Effort,
         results: &mut Results,
+        stop: &AtomicBool,
     ) -> Result<usize, CommandError> {
         let mut experiments = BTreeSet::new();
         for claim in wanted.iter().flat_map(|(_, claims)| claims) {
             question(claim, effort).varied(&self.vary).experiments(&mut experiments);
         }
-        let stop = &*Box::leak(Box::new(AtomicBool::new(false)));
-        stop_when_asked(stop)?;
         let threads = self.threads.map_or_else(thread::available_parallelism, Ok)?.get();
         run_all(&experiments, effort, results, threads, stop, &Bar::new(self.quiet))?;
         let unfinished = missing(&experiments, effort.seeds, results);
@@ -204,12 +209,47 @@ impl Progress for Bar {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use clap::Parser as _;
+
     use super::*;
 
     fn count(what: &[&str]) -> Result<Vec<(String, usize)>, String> {
         let what: Vec<String> = what.iter().copied().map(str::to_owned).collect();
         let wanted = wanted(&what).map_err(|error| error.to_string())?;
         Ok(wanted.into_iter().map(|(paper, claims)| (paper.name.clone(), claims.len())).collect())
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &[&str], out: &Path) -> Args {
+        let out = out.to_str().expect("temporary folders have names in ASCII");
+        Line::parse_from(["reproduce", "--quick", "--quiet", "--out", out].iter().chain(line)).args
+    }
+
+    #[test]
+    fn a_run_that_was_interrupted_reports_and_says_that_runs_are_missing() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let interrupted = args(&["cas-12"], folder.path()).run_until(&AtomicBool::new(true));
+        let error = interrupted.expect_err("nothing was run").to_string();
+        assert_eq!(error, "interrupted, 2 runs are missing: the same command goes on from here");
+        let report = std::fs::read_to_string(folder.path().join("report.md")).expect("it is there");
+        assert!(report.contains("| cas-12 ") && report.contains("| open |"), "{report}");
+    }
+
+    #[test]
+    fn alternatives_are_refused_before_anything_is_made() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let out = folder.path().join("none");
+        let both = args(&["--vary", "shared", "--vary", "memory", "--vary", "writes-first"], &out);
+        let error = both.run_until(&AtomicBool::new(false)).expect_err("they contradict each other");
+        assert!(error.to_string().contains("shared and writes-first"), "{error}");
+        assert!(!out.exists());
     }
 
     #[test]
