@@ -223,7 +223,7 @@ pub enum Metric {
 }
 
 /// What came of an experiment with one seed, at its peak. The names are those of columns in `runs.csv`.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Users at the peak.
     pub users: u32,

@@ -31,7 +31,7 @@ pub use quantity::{Missing, Quantity};
 pub use questions::{Part, Question, question};
 pub use report::{Report, ReportError, Tally, asked_elsewhere, write_report};
 pub use results::{Results, ResultsError, SOURCES};
-pub use runner::{LabError, Progress, run_all};
+pub use runner::{LabError, Progress, missing, run_all};
 pub use scheduler_cost::SchedulerCost;
 pub use statistics::Estimate;
 pub use variation::Variation;

@@ -125,10 +125,20 @@ impl Report {
         tally
     }
 
+    /// In what the clusters differ from those that claims are decided on, if they do.
+    fn differences(&self) -> Option<String> {
+        let names: Vec<&str> = self.variations.iter().map(|variation| variation.name()).collect();
+        (!names.is_empty())
+            .then(|| format!("The clusters differ from those of the design: {}.", names.join(", ")))
+    }
+
     /// The table of claims, for a terminal.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
+        if let Some(differences) = self.differences() {
+            let _ = writeln!(text, "{differences}\n");
+        }
         for claim in self.papers.iter().flat_map(|paper| &paper.claims) {
             let ClaimReport { claim: Claim { id, says, .. }, verdict, remark, .. } = claim;
             let _ = writeln!(text, "{id:<7} {:<14} {says}", claim.word());
@@ -163,6 +173,12 @@ impl Report {
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = String::new();
+        let Effort { warm_up_s, measured_s, seeds, .. } = self.effort;
+        let _ = writeln!(
+            text,
+            "Runs of {measured_s} s at least after {warm_up_s} s, seeds: {seeds}. {}\n",
+            self.differences().unwrap_or_default()
+        );
         for PaperReport { paper, figures, claims } in &self.papers {
             let _ = writeln!(text, "## {}\n\n{}\n", paper.title, paper.authors);
             for (Figure { name, title, .. }, _) in figures {
@@ -211,12 +227,7 @@ impl Report {
                             "intervals, and what differs by 2 % counts as different."
                         }
                     }
-                    @if !self.variations.is_empty() {
-                        p {
-                            b { "The clusters differ from those of the design: " }
-                            (self.variations.iter().map(|variation| variation.name()).collect::<Vec<_>>().join(", ")) "."
-                        }
-                    }
+                    @if let Some(differences) = self.differences() { p { b { (differences) } } }
                     (systems())
                     @for paper in &self.papers { (paper.html()) }
                 }
@@ -410,9 +421,11 @@ impl ClaimReport {
 /// # Errors
 /// If a file cannot be written.
 pub fn write_report(report: &Report, folder: &Path) -> Result<PathBuf, ReportError> {
+    let on_write = |path: &Path, error| ReportError::Write { path: path.to_owned(), error };
+    std::fs::create_dir_all(folder).map_err(|error| on_write(folder, error))?;
     let write = |name: String, content: &str| {
         let path = folder.join(name);
-        std::fs::write(&path, content).map_err(|error| ReportError::Write { path: path.clone(), error })?;
+        std::fs::write(&path, content).map_err(|error| on_write(&path, error))?;
         Ok::<_, ReportError>(path)
     };
     for (figure, svg) in report.papers.iter().flat_map(|paper| &paper.figures) {
@@ -506,6 +519,18 @@ mod tests {
             assert!(text.contains(row), "{row}\nin\n{text}");
         }
         assert_eq!(text.lines().filter(|line| line.starts_with("| cas-")).count(), 5);
+    }
+
+    #[test]
+    fn of_clusters_that_differ_every_form_of_the_report_says_so() {
+        let cas = &papers()[0];
+        let vary = [Variation::Shared, Variation::Memory];
+        let report = Report::new(&[(cas, Vec::new())], &vary, &Effort::quick(), &results(&[]));
+        let report = report.expect("it is drawn");
+        for text in [report.text(), report.markdown(), report.html()] {
+            assert!(text.contains("differ from those of the design: shared, memory."), "{text}");
+        }
+        assert!(!self::report().markdown().contains("differ from"));
     }
 
     #[test]

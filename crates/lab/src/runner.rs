@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use onecopy_core::Csn;
 use onecopy_core::protocol::apart_by_name;
 use onecopy_sim::perf::{
-    AuctionSite, Board, Bookstore, Peak, Profile, RunError, SECOND_NS, Setup, Users, Workload, find_peak,
-    find_peak_near, run, saturating_users,
+    AuctionSite, Board, Bookstore, Fault, Measured, Outcome, Peak, Profile, RunError, SECOND_NS, Setup,
+    Users, Workload, find_peak, find_peak_near, run, saturating_users,
 };
 use onecopy_workload::{auction, bulletin_board, tpcw};
 use thiserror::Error;
@@ -35,6 +35,14 @@ pub enum LabError {
         /// Why.
         error: RunError,
     },
+    /// A run ended, and something went wrong in it that only a bug can bring about: its figures say nothing.
+    #[error("run {experiment}: {fault}; please report this, it is a bug")]
+    Fault {
+        /// Which.
+        experiment: Box<Experiment>,
+        /// What, first of all.
+        fault: Fault,
+    },
     /// Results cannot be kept.
     #[error(transparent)]
     Results(#[from] ResultsError),
@@ -51,6 +59,13 @@ pub trait Progress: Sync {
     fn done(&self, experiment: &Experiment, seed: u64, figures: &Figures);
 }
 
+/// Of so many seeds of these experiments, those that are not there yet.
+#[must_use]
+pub fn missing(experiments: &BTreeSet<Experiment>, seeds: u64, results: &Results) -> usize {
+    let all = experiments.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
+    all.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count()
+}
+
 /// Runs what is not there yet, with every seed of the effort, on `threads` threads; the largest clusters first, so that no
 /// thread is left with one in the end. Ends early when `stop` is set.
 ///
@@ -64,12 +79,11 @@ pub fn run_all(
     stop: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<(), LabError> {
-    let missing =
+    let is_missing =
         |experiment: &&Experiment| (0..effort.seeds).any(|seed| results.get(experiment, seed).is_none());
-    let mut jobs: Vec<&Experiment> = experiments.iter().filter(missing).collect();
+    let mut jobs: Vec<&Experiment> = experiments.iter().filter(is_missing).collect();
     jobs.sort_by_key(|experiment| std::cmp::Reverse(u32::from(experiment.replicas) * experiment.speed));
-    let seeds = jobs.iter().flat_map(|experiment| (0..effort.seeds).map(move |seed| (*experiment, seed)));
-    progress.starts(seeds.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count());
+    progress.starts(missing(experiments, effort.seeds, results));
 
     let mixes: BTreeSet<Mix> = jobs.iter().map(|experiment| experiment.mix).collect();
     let lab = Lab { effort, sites: sites(&mixes, effort)? };
@@ -167,8 +181,7 @@ fn idle_s(
     let experiment = Experiment::new(mix, "conflict_aware", 1).expect("it is there");
     let effort = Effort { measured_s: IDLE_S, ..effort.clone() };
     let alone = setup(&experiment, &effort, profile, 0, 1);
-    let measured = measure(&experiment, &alone, loaded.copy(variations).as_mut())
-        .map_err(|error| LabError::Run { experiment: Box::new(experiment), error })?;
+    let measured = measure(&experiment, &alone, loaded.copy(variations).as_mut())?;
     Ok(measured.response.mean_ms() / 1e3)
 }
 
@@ -198,9 +211,18 @@ fn measure(
     experiment: &Experiment,
     setup: &Setup<'_>,
     workload: &mut dyn Workload,
-) -> Result<onecopy_sim::perf::Measured, RunError> {
+) -> Result<Measured, LabError> {
     let protocol = apart_by_name(experiment.system, usize::from(experiment.replicas), Csn(0));
-    Ok(run(setup, workload, protocol.expect("an experiment has a selectable system"))?.measured)
+    let outcome = run(setup, workload, protocol.expect("an experiment has a selectable system"))
+        .map_err(|error| LabError::Run { experiment: Box::new(experiment.clone()), error })?;
+    without_faults(experiment, outcome)
+}
+
+fn without_faults(experiment: &Experiment, outcome: Outcome) -> Result<Measured, LabError> {
+    match outcome.faults.into_iter().next() {
+        None => Ok(outcome.measured),
+        Some(fault) => Err(LabError::Fault { experiment: Box::new(experiment.clone()), fault }),
+    }
 }
 
 impl Lab<'_> {
@@ -213,7 +235,6 @@ impl Lab<'_> {
         stop: &AtomicBool,
         progress: &dyn Progress,
     ) -> Result<(), LabError> {
-        let on_run = |error| LabError::Run { experiment: Box::new(experiment.clone()), error };
         let site = &self.sites[&experiment.mix];
         let profile = profile(
             &site.profile,
@@ -241,13 +262,11 @@ impl Lab<'_> {
                 measure(experiment, &setup, site.loaded.copy(&experiment.variations).as_mut())
             };
             // Where the peak is hardly depends on the seed; how high it is does.
-            let climb = |effort: &Effort| {
-                find_peak(start, self.effort.search, |users| probe(effort, users)).map_err(on_run)
-            };
-            let near = |users: u32| find_peak_near(users, |users| probe(self.effort, users)).map_err(on_run);
+            let climb = |effort: &Effort| find_peak(start, self.effort.search, |users| probe(effort, users));
+            let near = |users: u32| find_peak_near(users, |users| probe(self.effort, users));
             let peak = match (seed, self.effort.coarse()) {
                 _ if experiment.has(Variation::SameUsers) => {
-                    let measured = probe(self.effort, start).map_err(on_run)?;
+                    let measured = probe(self.effort, start)?;
                     Peak { users: start, probes: BTreeMap::from([(start, measured.throughput())]), measured }
                 }
                 (0, None) => climb(self.effort)?,
@@ -265,6 +284,8 @@ impl Lab<'_> {
 
 #[cfg(test)]
 mod tests {
+    use onecopy_core::ReplicaId;
+
     use super::*;
     use crate::quantity::tests::of;
 
@@ -285,6 +306,24 @@ mod tests {
         let (count, stop) = (Count(AtomicUsize::new(0), AtomicUsize::new(0)), AtomicBool::new(false));
         run_all(experiments, &effort, results, threads, &stop, &count).expect("it runs");
         (count.0.into_inner(), count.1.into_inner())
+    }
+
+    #[test]
+    fn a_run_in_which_a_fault_showed_itself_has_no_figures() {
+        let experiment = of("eager", 1);
+        let site = Loaded::new(experiment.mix);
+        let profile = Profile::named("2003", "tpcw").expect("it is there");
+        let effort = Effort { warm_up_s: 1, measured_s: 1, ..Effort::quick() };
+        let alone = setup(&experiment, &effort, &profile, 0, 1);
+        let outcome = |faults| {
+            let protocol = apart_by_name("eager", 1, Csn(0)).expect("it is there");
+            let outcome = run(&alone, site.copy(&BTreeSet::new()).as_mut(), protocol).expect("it runs");
+            without_faults(&experiment, Outcome { faults, ..outcome })
+        };
+        assert!(outcome(Vec::new()).is_ok());
+        let fault = Fault::OutOfOrder { replica: ReplicaId(0), csn: Csn(2) };
+        let error = outcome(vec![fault]).expect_err("it is a bug").to_string();
+        assert!(error.contains("eager, 1 database") && error.contains("out of order"), "{error}");
     }
 
     #[test]

@@ -110,6 +110,19 @@ impl Variation {
         Variation::ALL.into_iter().find(|variation| variation.name() == name)
     }
 
+    /// Two of these that cannot be had together: of two ways to serve, or two shares of conflicts, an experiment has one.
+    #[must_use]
+    pub fn contradiction(variations: &[Variation]) -> Option<[Variation; 2]> {
+        let alternatives: [&[Variation]; 2] = [
+            &[Variation::Shared, Variation::WritesFirst],
+            &[Variation::HalfConflicts, Variation::QuarterConflicts, Variation::FewConflicts],
+        ];
+        alternatives.into_iter().find_map(|alternatives| {
+            let mut asked = alternatives.iter().copied().filter(|one| variations.contains(one));
+            Some([asked.next()?, asked.next()?])
+        })
+    }
+
     /// What is special about an experiment that has it.
     #[must_use]
     pub fn description(self) -> &'static str {
@@ -255,6 +268,15 @@ mod tests {
         ] {
             assert_eq!(varied(few.clone(), variation), few, "{}", variation.name());
         }
+    }
+
+    #[test]
+    fn only_alternatives_contradict_each_other() {
+        use Variation::{FewConflicts, HalfConflicts, Memory, QuarterConflicts, Shared, WritesFirst};
+        let of = Variation::contradiction;
+        assert_eq!(of(&[Memory, WritesFirst, Shared]), Some([Shared, WritesFirst]));
+        assert_eq!(of(&[FewConflicts, QuarterConflicts]), Some([QuarterConflicts, FewConflicts]));
+        assert_eq!(of(&[Shared, Shared, HalfConflicts, Memory]), None);
     }
 
     #[test]

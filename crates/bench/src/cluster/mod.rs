@@ -229,6 +229,9 @@ fn check(options: &Options) -> Result<()> {
     if options.sizes.iter().any(|size| !(1..=64).contains(size)) {
         return refuse("sizes must be from 1 to 64");
     }
+    if has_twice(&options.systems) || has_twice(&options.sizes) || has_twice(&options.mixes) {
+        return refuse("name each system, size and mix once");
+    }
     if !(0.01..=1.0).contains(&options.cap) {
         return refuse("the cap must be from 0.01 to 1 processor");
     }
@@ -242,6 +245,10 @@ fn check(options: &Options) -> Result<()> {
         return refuse("the factor on pauses must be a number of at least 0");
     }
     Ok(())
+}
+
+fn has_twice<T: PartialEq>(values: &[T]) -> bool {
+    values.iter().enumerate().any(|(place, value)| values[..place].contains(value))
 }
 
 /// What all cells have in common.
@@ -350,6 +357,7 @@ mod tests {
     fn options_that_make_no_sense_are_refused_before_anything_is_made() {
         let said = |options: Options| check(&options).unwrap_err().to_string();
         assert!(said(Options { sizes: vec![1, 0], ..Options::default() }).contains("sizes"));
+        assert!(said(Options { sizes: vec![1, 2, 1], ..Options::default() }).contains("once"));
         assert!(said(Options { cap: 1.5, ..Options::default() }).contains("cap"));
         assert!(said(Options { stages: 0, ..Options::default() }).contains("stages"));
         assert!(said(Options { calibration: Duration::ZERO, ..Options::default() }).contains("set users"));

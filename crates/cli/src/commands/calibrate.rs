@@ -3,6 +3,8 @@
 use crate::CommandError;
 use crate::output::print;
 use onecopy_bench::tpcw::{self, Calibrate, Options};
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -57,6 +59,10 @@ impl Args {
         if factor_or_time.into_iter().flatten().any(|value| !value.is_finite() || value < 0.0) {
             return Err("--apply-factor and --log-write must be numbers of at least 0".into());
         }
+        let on_write = |out: &Path, error| format!("write the profile {}: {error}", out.display());
+        if let Some(out) = &self.out {
+            try_to_write(out).map_err(|error| on_write(out, error))?;
+        }
         let folder = self.out.as_deref().and_then(Path::parent).filter(|path| !path.as_os_str().is_empty());
         let log_write_ms = match self.log_write {
             Some(given) => given,
@@ -79,10 +85,52 @@ impl Args {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let calibration = runtime.block_on(tpcw::calibrate(&options, &how))?;
-        if let Some(out) = &self.out {
-            std::fs::write(out, calibration.to_toml())
-                .map_err(|error| format!("write the profile {}: {error}", out.display()))?;
-        }
-        Ok(print(calibration)?)
+        let kept = self.out.map_or(Ok(()), |out| {
+            std::fs::write(&out, calibration.to_toml()).map_err(|error| on_write(&out, error))
+        });
+        // What took a minute to measure is shown, even if it cannot be kept.
+        print(calibration)?;
+        Ok(kept?)
+    }
+}
+
+/// Whether a file can be written later; nothing is changed.
+fn try_to_write(path: &Path) -> io::Result<()> {
+    let is_new = !path.exists();
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// What is said if nobody answers at the target.
+    fn said(out: &Path) -> String {
+        let out = out.to_str().expect("temporary folders have names in ASCII");
+        let target = "host=127.0.0.1 port=1 user=nobody";
+        let line = ["calibrate", "--target", target, "--log-write", "1", "--out", out];
+        Line::parse_from(line).args.run().expect_err("nobody answers").to_string()
+    }
+
+    #[test]
+    fn a_profile_that_could_not_be_written_is_refused_before_anything_is_measured() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let error = said(folder.path());
+        assert!(error.starts_with("write the profile"), "{error}");
+        let path = folder.path().join("profile.toml");
+        assert!(said(&path).starts_with("connect to"), "{}", said(&path));
+        assert!(!path.exists());
+        std::fs::write(&path, "before").expect("it is written");
+        assert!(said(&path).starts_with("connect to"));
+        assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "before");
     }
 }

@@ -1,6 +1,7 @@
 //! `onecopy reproduce`.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_lab::claims::{Claim, Paper, papers};
 use onecopy_lab::{
     Effort, Experiment, Figures, Progress, Report, Results, SOURCES, Tally, Variation, asked_elsewhere,
-    question, run_all, write_report,
+    missing, question, run_all, write_report,
 };
 
 use crate::CommandError;
@@ -44,7 +45,7 @@ pub struct Args {
     explain: bool,
     /// Threads [default: one for each core]
     #[arg(long)]
-    threads: Option<usize>,
+    threads: Option<NonZeroUsize>,
     /// Run nothing: report what is there.
     #[arg(long)]
     report: bool,
@@ -55,46 +56,82 @@ pub struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> Result<(), CommandError> {
+        let stop = &*Box::leak(Box::new(AtomicBool::new(false)));
+        stop_when_asked(stop)?;
+        self.run_until(stop)
+    }
+
+    fn run_until(&self, stop: &AtomicBool) -> Result<(), CommandError> {
         let wanted = wanted(&self.what)?;
+        if let Some([one, other]) = Variation::contradiction(&self.vary) {
+            let (one, other) = (one.name(), other.name());
+            return Err(format!("clusters cannot have both {one} and {other}: choose one of them").into());
+        }
         let mut effort = if self.quick { Effort::quick() } else { Effort::full() };
         effort.seeds = self.seeds.unwrap_or(effort.seeds);
-        let mut results = Results::open(&self.out, &effort, SOURCES)?;
-        if results.foreign > 0 {
-            eprintln!(
-                "{} rows of {} are of other sources or another effort, and are not used",
-                results.foreign,
-                self.out.join("runs.csv").display()
-            );
-        }
-        let mut experiments = BTreeSet::new();
-        for claim in wanted.iter().flat_map(|(_, claims)| claims) {
-            question(claim, &effort).varied(&self.vary).experiments(&mut experiments);
-        }
-        if !self.report {
-            let stop = &*Box::leak(Box::new(AtomicBool::new(false)));
-            stop_when_asked(stop)?;
-            let threads =
-                self.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok)?;
-            run_all(&experiments, &effort, &mut results, threads, stop, &Bar::new(self.quiet))?;
-            if self.explain {
-                let once = Effort { seeds: 1, ..effort.clone() };
-                let mut experiments = BTreeSet::new();
-                for claim in Report::new(&wanted, &self.vary, &effort, &results)?.failed() {
-                    for (_, question) in asked_elsewhere(claim, &self.vary, &effort) {
-                        question.experiments(&mut experiments);
-                    }
-                }
-                run_all(&experiments, &once, &mut results, threads, stop, &Bar::new(self.quiet))?;
-            }
-        }
+        let open = if self.report { Results::read } else { Results::open };
+        let mut results = open(&self.out, &effort, SOURCES)?;
+        self.tell_what_is_not_used(&results);
+        let unfinished =
+            if self.report { 0 } else { self.run_missing(&wanted, &effort, &mut results, stop)? };
         let report = Report::new(&wanted, &self.vary, &effort, &results)?;
         let page = write_report(&report, &self.out)?;
         let Tally { hold, fail, open, undecidable } = report.tally();
         let text = report.text();
-        Ok(print(format_args!(
+        print(format_args!(
             "{text}\n{hold} hold, {fail} do not, {open} are open, {undecidable} cannot be decided here\n{}",
             page.display()
-        ))?)
+        ))?;
+        match unfinished {
+            0 => Ok(()),
+            runs => {
+                Err(format!("interrupted, {runs} runs are missing: the same command goes on from here")
+                    .into())
+            }
+        }
+    }
+
+    fn tell_what_is_not_used(&self, results: &Results) {
+        let file = self.out.join("runs.csv");
+        if results.foreign > 0 {
+            eprintln!(
+                "{} rows of {} are of other sources or another effort, and are not used",
+                results.foreign,
+                file.display()
+            );
+        }
+        if results.was_cut {
+            eprintln!("the last row of {} is not whole, and is not used", file.display());
+        }
+    }
+
+    /// Returns how many runs are missing still, because somebody asked to stop.
+    fn run_missing(
+        &self,
+        wanted: &Wanted,
+        effort: &Effort,
+        results: &mut Results,
+        stop: &AtomicBool,
+    ) -> Result<usize, CommandError> {
+        let mut experiments = BTreeSet::new();
+        for claim in wanted.iter().flat_map(|(_, claims)| claims) {
+            question(claim, effort).varied(&self.vary).experiments(&mut experiments);
+        }
+        let threads = self.threads.map_or_else(thread::available_parallelism, Ok)?.get();
+        run_all(&experiments, effort, results, threads, stop, &Bar::new(self.quiet))?;
+        let unfinished = missing(&experiments, effort.seeds, results);
+        if unfinished > 0 || !self.explain {
+            return Ok(unfinished);
+        }
+        let once = Effort { seeds: 1, ..effort.clone() };
+        let mut experiments = BTreeSet::new();
+        for claim in Report::new(wanted, &self.vary, effort, results)?.failed() {
+            for (_, question) in asked_elsewhere(claim, &self.vary, effort) {
+                question.experiments(&mut experiments);
+            }
+        }
+        run_all(&experiments, &once, results, threads, stop, &Bar::new(self.quiet))?;
+        Ok(missing(&experiments, once.seeds, results))
     }
 }
 
@@ -172,12 +209,47 @@ impl Progress for Bar {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use clap::Parser as _;
+
     use super::*;
 
     fn count(what: &[&str]) -> Result<Vec<(String, usize)>, String> {
         let what: Vec<String> = what.iter().copied().map(str::to_owned).collect();
         let wanted = wanted(&what).map_err(|error| error.to_string())?;
         Ok(wanted.into_iter().map(|(paper, claims)| (paper.name.clone(), claims.len())).collect())
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &[&str], out: &Path) -> Args {
+        let out = out.to_str().expect("temporary folders have names in ASCII");
+        Line::parse_from(["reproduce", "--quick", "--quiet", "--out", out].iter().chain(line)).args
+    }
+
+    #[test]
+    fn a_run_that_was_interrupted_reports_and_says_that_runs_are_missing() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let interrupted = args(&["cas-12"], folder.path()).run_until(&AtomicBool::new(true));
+        let error = interrupted.expect_err("nothing was run").to_string();
+        assert_eq!(error, "interrupted, 2 runs are missing: the same command goes on from here");
+        let report = std::fs::read_to_string(folder.path().join("report.md")).expect("it is there");
+        assert!(report.contains("| cas-12 ") && report.contains("| open |"), "{report}");
+    }
+
+    #[test]
+    fn alternatives_are_refused_before_anything_is_made() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let out = folder.path().join("none");
+        let both = args(&["--vary", "shared", "--vary", "memory", "--vary", "writes-first"], &out);
+        let error = both.run_until(&AtomicBool::new(false)).expect_err("they contradict each other");
+        assert!(error.to_string().contains("shared and writes-first"), "{error}");
+        assert!(!out.exists());
     }
 
     #[test]
