@@ -220,7 +220,7 @@ pub fn recover<M: Medium>(medium: &mut M) -> Result<Option<Recovery>, RecoverErr
     Ok(Some(Recovery { catalog, synced: scan.synced, highest, void, tail, undecided, annulled }))
 }
 
-fn read_headers<M: Medium>(
+pub(crate) fn read_headers<M: Medium>(
     medium: &mut M,
     numbers: &[SegmentNo],
 ) -> Result<Vec<SegmentHeader>, RecoverError> {
@@ -246,7 +246,7 @@ fn read_headers<M: Medium>(
 }
 
 /// The segments that count: a later one speaks for all records from its first on.
-fn live_segments(headers: &[SegmentHeader]) -> Vec<SegmentHeader> {
+pub(crate) fn live_segments(headers: &[SegmentHeader]) -> Vec<SegmentHeader> {
     let mut live: Vec<SegmentHeader> = Vec::with_capacity(headers.len());
     for header in headers.iter().rev() {
         if live.last().is_none_or(|later| header.first_seq < later.first_seq) {

@@ -6,6 +6,7 @@ mod completions;
 mod config;
 mod demo;
 mod explain;
+mod log;
 mod man;
 mod reproduce;
 mod serve;
@@ -26,6 +27,7 @@ pub enum Command {
     Explain(explain::Args),
     Status(status::Args),
     Verify(verify::Args),
+    Log(log::Args),
     Bench(bench::Args),
     Calibrate(calibrate::Args),
     Reproduce(reproduce::Args),
@@ -47,6 +49,7 @@ impl Command {
             Command::Explain(args) => args.run(),
             Command::Status(args) => args.run(),
             Command::Verify(args) => args.run(),
+            Command::Log(args) => args.run(),
             Command::Bench(args) => args.run(),
             Command::Calibrate(args) => args.run(),
             Command::Reproduce(args) => args.run(),
