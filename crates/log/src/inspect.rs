@@ -300,7 +300,8 @@ impl<M: Medium> Frames<M> {
         let defect = match read {
             Ok(Some(frame)) => {
                 let header = frame.header;
-                self.offset += header.frame_len();
+                // What a later segment has cut off may still stand behind a seal.
+                self.offset = if header.kind == Kind::SEAL { self.end } else { offset + header.frame_len() };
                 return Ok(Some(Found::Frame(FrameReport {
                     offset,
                     len: header.frame_len(),
