@@ -83,6 +83,21 @@ pub(crate) struct Catalog {
     /// Payloads of `epoch` whose transaction may still decide. Those of earlier epochs cannot.
     open: BTreeMap<PayloadId, PayloadPlace>,
     decided: BTreeMap<Csn, PayloadPlace>,
+    /// Where the records of each epoch begin; the first entry is of the record before the oldest one that is kept.
+    epochs: VecDeque<(Seq, Epoch)>,
+    /// Where several nodes share the log: records from here on may be cut off again, and nobody reads them.
+    settled: Option<Seq>,
+    /// What was there before each of those.
+    undo: VecDeque<Before>,
+}
+
+/// What a record found that may be cut off again.
+struct Before {
+    at: Position,
+    epoch: Epoch,
+    first: Csn,
+    /// If it changes them.
+    open: Option<BTreeMap<PayloadId, PayloadPlace>>,
 }
 
 impl Catalog {
@@ -102,6 +117,9 @@ impl Catalog {
             epoch: header.epoch,
             open: BTreeMap::new(),
             decided: BTreeMap::new(),
+            epochs: [(Seq(header.first_seq.0 - 1), header.epoch)].into(),
+            settled: None,
+            undo: VecDeque::new(),
         };
         catalog.add_segment(header);
         catalog
@@ -126,7 +144,11 @@ impl Catalog {
     /// The next record is durable in the last segment.
     pub(crate) fn add_record(&mut self, header: &FrameHeader) {
         debug_assert_eq!(header.seq, self.end.seq);
+        self.note_before(header);
         self.raise_epoch(header.epoch);
+        if self.epochs.back().is_none_or(|(_, epoch)| *epoch != header.epoch) {
+            self.epochs.push_back((header.seq, header.epoch));
+        }
         let place =
             PayloadPlace { segment: self.end.segment, offset: self.end.offset, seq: header.seq, chunks: 1 };
         match (header.kind, header.payload) {
@@ -161,6 +183,85 @@ impl Catalog {
         self.end.seq = header.seq.next();
         self.end.offset += header.frame_len();
         (segment.end_seq, segment.end_offset) = (self.end.seq, self.end.offset);
+    }
+
+    fn note_before(&mut self, header: &FrameHeader) {
+        if self.settled.is_some_and(|settled| header.seq >= settled) {
+            let changes_open = header.payload.is_some() || header.epoch > self.epoch;
+            let open = changes_open.then(|| self.open.clone());
+            self.undo.push_back(Before { at: self.end, epoch: self.epoch, first: self.first, open });
+        }
+    }
+
+    /// Several nodes share the log: records before `seq` will stay, later ones may be cut off.
+    pub(crate) fn settle(&mut self, seq: Seq) {
+        self.settled = self.settled.max(Some(seq));
+        while self.undo.front().is_some_and(|before| before.at.seq < seq) {
+            self.undo.pop_front();
+        }
+    }
+
+    /// Behind the last record that will stay.
+    pub(crate) fn settled_end(&self) -> Position {
+        self.undo.front().map_or(self.end, |before| before.at)
+    }
+
+    /// The last commit before record `seq`, which is not settled, or the next one.
+    pub(crate) fn csn_before(&self, seq: Seq) -> Option<Csn> {
+        if seq == self.end.seq {
+            return Some(self.end.csn);
+        }
+        let nth = seq.0.checked_sub(self.settled_end().seq.0)?;
+        self.undo.get(nth as usize).map(|before| before.at.csn)
+    }
+
+    /// Takes record `seq`, which is not settled, and all behind it out. Returns the segments that are void now.
+    pub(crate) fn cut_from(&mut self, seq: Seq) -> Vec<SegmentNo> {
+        let nth = seq.0.saturating_sub(self.settled_end().seq.0) as usize;
+        let mut cut = self.undo.split_off(nth.min(self.undo.len()));
+        let Some(before) = cut.front() else { return Vec::new() };
+        (self.end, self.epoch, self.first) = (before.at, before.epoch, before.first);
+        let open = cut.iter_mut().find_map(|before| before.open.take());
+        self.open = open.unwrap_or_else(|| std::mem::take(&mut self.open));
+        drop(self.decided.split_off(&self.end.csn.next()));
+        while self.epochs.back().is_some_and(|(from, _)| *from >= seq) {
+            self.epochs.pop_back();
+        }
+        let behind = self.segments.partition_point(|segment| segment.number <= self.end.segment);
+        let void = self.segments.drain(behind..).map(|segment| segment.number).collect();
+        let last = self.segments.back_mut().expect("a catalogue always has a segment");
+        (last.end_seq, last.end_offset) = (self.end.seq, self.end.offset);
+        last.index.retain(|entry| entry.seq < seq);
+        void
+    }
+
+    /// Takes the last segment out if it holds no record: the next one takes its place.
+    pub(crate) fn take_empty_last(&mut self) -> Option<SegmentNo> {
+        if !self.last_is_empty() || self.segments.len() < 2 {
+            return None;
+        }
+        let taken = self.segments.pop_back()?;
+        let last = self.segments.back().expect("a catalogue always has a segment");
+        (self.end.segment, self.end.offset) = (last.number, last.end_offset);
+        Some(taken.number)
+    }
+
+    /// All segments.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = SegmentNo> {
+        self.segments.iter().map(|segment| segment.number)
+    }
+
+    /// The record before the oldest one that is kept, the last commit up to it, and its epoch.
+    pub(crate) fn before(&self) -> (Seq, Csn, Epoch) {
+        let oldest = &self.segments[0];
+        let epoch = self.epochs.front().map_or(Epoch(0), |(_, epoch)| *epoch);
+        (Seq(oldest.first_seq.0 - 1), oldest.first_csn.previous(), epoch)
+    }
+
+    /// Where the records of each epoch begin, up to the last durable one; the first entry is of the record before the
+    /// oldest one that is kept.
+    pub(crate) fn epochs(&self) -> impl Iterator<Item = (Seq, Epoch)> {
+        self.epochs.iter().copied()
     }
 
     pub(crate) fn log_id(&self) -> LogId {
@@ -243,6 +344,17 @@ impl Catalog {
         })
     }
 
+    /// Where reading has to start to see record `seq` and all behind it; `None` if it is not here.
+    pub(crate) fn place_of(&self, seq: Seq) -> Option<(SegmentNo, Seq, u64)> {
+        let behind = self.segments.partition_point(|segment| segment.end_seq <= seq);
+        let segment = self.segments.get(behind).filter(|segment| segment.first_seq <= seq)?;
+        let entries = segment.index.partition_point(|entry| entry.seq <= seq);
+        let entry = entries.checked_sub(1).and_then(|last| segment.index.get(last));
+        Some(entry.map_or((segment.number, segment.first_seq, SEGMENT_HEADER_LEN), |entry| {
+            (segment.number, entry.seq, entry.offset)
+        }))
+    }
+
     /// The segment that holds `seq`, or the first one behind it if it was dropped; `None` at the end of the log.
     pub(crate) fn span_from(&self, seq: Seq) -> Option<Span> {
         let behind = self.segments.partition_point(|segment| segment.end_seq <= seq);
@@ -253,6 +365,16 @@ impl Catalog {
             end_seq: segment.end_seq,
             end_offset: segment.end_offset,
         })
+    }
+
+    /// Like [`Catalog::span_from`], but for records that will stay.
+    pub(crate) fn settled_span_from(&self, seq: Seq) -> Option<Span> {
+        let (span, end) = (self.span_from(seq)?, self.settled_end());
+        match span {
+            _ if span.first_seq.max(seq) >= end.seq => None,
+            _ if span.end_seq <= end.seq => Some(span),
+            _ => Some(Span { end_seq: end.seq, end_offset: end.offset, ..span }),
+        }
     }
 
     /// Places, as near before `seq` as the index knows, from which each segment holds records at or behind `seq`;
@@ -295,6 +417,13 @@ impl Catalog {
         let readable = halved.map_or(kept.first_csn, |(csn, _)| csn.next().max(kept.first_csn));
         self.first = self.first.max(readable);
         self.decided = self.decided.split_off(&self.first);
+        let before = Seq(self.segments[0].first_seq.0 - 1);
+        while self.epochs.get(1).is_some_and(|(from, _)| *from <= before) {
+            self.epochs.pop_front();
+        }
+        if let Some(oldest) = self.epochs.front_mut() {
+            oldest.0 = oldest.0.max(before);
+        }
         dropped
     }
 

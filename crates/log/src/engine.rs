@@ -18,11 +18,13 @@ use onecopy_core::{Csn, Epoch};
 use thiserror::Error;
 
 use crate::catalog::{Catalog, PayloadPlace, Position, Span};
+use crate::consensus::Membership;
 use crate::gate::{AppendError, Gate};
 use crate::planted::{Bug, planted};
 use crate::reader::ReadError;
 use crate::record::{
-    FRAME_HEADER_LEN, FrameHeader, Kind, LogId, Record, SegmentHeader, SegmentNo, Seq, encode_frame,
+    BODY_LEN_MAX, FRAME_HEADER_LEN, FrameHeader, Kind, LogId, Record, SegmentHeader, SegmentNo, Seq, Shared,
+    Start, encode_frame,
 };
 use crate::recover::Recovery;
 
@@ -272,11 +274,55 @@ pub struct Engine {
     closing: bool,
     buffer: BytesMut,
     spare_frames: Vec<FrameHeader>,
+    sharing: Option<Sharing>,
+}
+
+/// What the log of a node among several needs besides.
+struct Sharing {
+    /// What the header of the next segment says; its start and membership are filled in then.
+    shared: Shared,
+    /// Who shares the log from each of these records on.
+    memberships: Vec<(Seq, Membership)>,
+    /// How often the promises have changed, and which of them are on stable storage.
+    wanted: u64,
+    creating: u64,
+    durable: u64,
+    /// Record this one, and what follows, is to be cut off.
+    cut: Option<Seq>,
+    /// The log is to begin anew behind this record.
+    anew: Option<Anew>,
+    /// The last segment's start, for one that takes its place.
+    last_start: Start,
+    /// What can be deleted once the segment that is being created exists.
+    void: Vec<SegmentNo>,
+}
+
+/// Where a log begins whose node was too far behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Anew {
+    /// The first record that it will hold.
+    pub(crate) seq: Seq,
+    /// The last commit before it.
+    pub(crate) csn: Csn,
+    /// The epoch of the record before it.
+    pub(crate) epoch: Epoch,
+    /// Who shares the log there.
+    pub(crate) membership: Membership,
 }
 
 impl Engine {
     /// A new log in an empty folder.
     pub fn begin(genesis: Genesis, settings: Settings, effects: &mut Vec<Effect>) -> Engine {
+        Engine::begin_as(genesis, None, settings, effects)
+    }
+
+    /// Like [`Engine::begin`], for a node among several.
+    pub(crate) fn begin_as(
+        genesis: Genesis,
+        shared: Option<Shared>,
+        settings: Settings,
+        effects: &mut Vec<Effect>,
+    ) -> Engine {
         let header = SegmentHeader {
             log_id: genesis.log_id,
             number: SegmentNo(1),
@@ -284,8 +330,15 @@ impl Engine {
             first_csn: genesis.after.next(),
             epoch: genesis.epoch,
             synced: Seq(1),
+            shared,
         };
-        let mut engine = Engine::new(Catalog::new(&header), settings, Seq(1), SegmentNo(1));
+        let mut catalog = Catalog::new(&header);
+        let sharing = shared.map(|shared| {
+            catalog.settle(Seq(1));
+            Sharing::new(shared, vec![(Seq(0), shared.membership)])
+        });
+        let mut engine = Engine::new(catalog, settings, Seq(1), SegmentNo(1));
+        engine.sharing = sharing;
         engine.create(header, None, effects);
         engine
     }
@@ -293,8 +346,9 @@ impl Engine {
     /// A log that was there before. It goes on in a new segment: nothing is ever added to one of an earlier run, so
     /// that what an earlier run left behind can never be taken for a record of this one.
     pub fn resume(recovery: Recovery, settings: Settings, effects: &mut Vec<Effect>) -> Engine {
-        let Recovery { catalog, synced, highest, void, .. } = recovery;
+        let Recovery { catalog, synced, highest, void, shared, memberships, .. } = recovery;
         let mut engine = Engine::new(catalog, settings, synced, highest);
+        engine.sharing = shared.map(|shared| Sharing::new(shared, memberships));
         engine.deletable.extend(void);
         let unproven = engine.catalog.stretches_from(synced);
         if settings.durability == Durability::Memory || unproven.is_empty() {
@@ -328,6 +382,7 @@ impl Engine {
             closing: false,
             buffer: BytesMut::new(),
             spare_frames: Vec::new(),
+            sharing: None,
             catalog,
         }
     }
@@ -345,7 +400,7 @@ impl Engine {
 
     /// Begins the next thing that is due, if nothing is under way. Without effects there is nothing to do.
     pub fn flush(&mut self, effects: &mut Vec<Effect>) {
-        if !matches!(self.phase, Phase::Idle) {
+        if !matches!(self.phase, Phase::Idle) || self.flush_shared(effects) {
             return;
         }
         let may_delete = !self.deleted_last || self.pending.is_empty();
@@ -496,7 +551,7 @@ impl Engine {
 
     /// Where reading has to start to see everything behind the commit before `csn`.
     pub(crate) fn locate(&self, csn: Csn) -> Result<(SegmentNo, Seq, u64), ReadError> {
-        let (first, last) = (self.catalog.first(), self.catalog.end().csn);
+        let (first, last) = (self.catalog.first(), self.catalog.settled_end().csn);
         if csn < first {
             return Err(ReadError::Truncated { wanted: csn, first });
         }
@@ -506,12 +561,188 @@ impl Engine {
         Ok(self.catalog.place_before(csn.previous()))
     }
 
+    /// Records that may be read by anybody.
     pub(crate) fn span_from(&self, seq: Seq) -> Option<Span> {
+        self.catalog.settled_span_from(seq)
+    }
+
+    /// Records that are durable here, whether or not they will stay.
+    pub(crate) fn durable_span_from(&self, seq: Seq) -> Option<Span> {
         self.catalog.span_from(seq)
+    }
+
+    pub(crate) fn place_of(&self, seq: Seq) -> Option<(SegmentNo, Seq, u64)> {
+        self.catalog.place_of(seq)
     }
 
     pub(crate) fn payload_of(&self, csn: Csn) -> Option<PayloadPlace> {
         self.catalog.payload_of(csn)
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// Record `seq` and what follows are void: the leader has others. Not yet carried out when this returns; what is
+    /// appended next goes to place `seq`.
+    ///
+    /// # Panics
+    /// If the record is settled, or the node is alone: a bug of the caller.
+    pub(crate) fn cut_from(&mut self, seq: Seq) {
+        let sharing = self.sharing.as_mut().expect("only a log that is shared is cut");
+        assert!(seq >= self.catalog.settled_end().seq, "record {seq} is durable on a majority");
+        sharing.memberships.retain(|(from, _)| *from < seq);
+        let (base, _) = self.base();
+        let kept = seq.0.saturating_sub(base.0) as usize;
+        for record in self.pending.drain(kept.min(self.pending.len())..) {
+            self.pending_len -= record.frame_len();
+        }
+        if let (true, Some(sharing)) = (seq < base, &mut self.sharing) {
+            sharing.cut = Some(seq);
+        }
+    }
+
+    /// All records are void, since the leader no longer has those that follow them: the log begins anew.
+    pub(crate) fn begin_anew(&mut self, anew: Anew) {
+        let sharing = self.sharing.as_mut().expect("only a log that is shared begins anew");
+        sharing.memberships = vec![(Seq(anew.seq.0 - 1), anew.membership)];
+        (sharing.cut, sharing.anew) = (None, Some(anew));
+        sharing.shared.committed = Seq(anew.seq.0 - 1);
+        sharing.wanted += 1;
+        self.pending_len -= self.pending.drain(..).map(|record| record.frame_len()).sum::<u64>();
+    }
+
+    /// What the node promises from now on. Returns the number of this promise, to be compared with
+    /// [`Engine::promises_kept`].
+    pub(crate) fn promise(&mut self, term: Epoch, vote: Option<crate::consensus::NodeId>) -> u64 {
+        let sharing = self.sharing.as_mut().expect("only a log that is shared holds promises");
+        (sharing.shared.term, sharing.shared.vote) = (term, vote);
+        sharing.wanted += 1;
+        if planted(Bug::ForgetVote) {
+            sharing.durable = sharing.wanted;
+        }
+        sharing.wanted
+    }
+
+    /// The number of the last promise, and of the last that is on stable storage.
+    pub(crate) fn promises(&self) -> (u64, u64) {
+        self.sharing.as_ref().map_or((0, 0), |sharing| (sharing.wanted, sharing.durable))
+    }
+
+    /// All records up to this one are durable on a majority, and here.
+    pub(crate) fn settle(&mut self, last: Seq) {
+        self.catalog.settle(last.next());
+        if let Some(sharing) = &mut self.sharing {
+            sharing.shared.committed = last;
+        }
+    }
+
+    /// Who shares the log after record `seq`.
+    pub(crate) fn membership_at(&self, seq: Seq) -> Membership {
+        self.sharing.as_ref().map_or_else(Membership::default, |sharing| sharing.membership_at(seq))
+    }
+
+    /// Whether record `seq` changes who shares the log.
+    pub(crate) fn is_membership(&self, seq: Seq) -> bool {
+        seq > Seq(0) && self.membership_at(seq) != self.membership_at(Seq(seq.0 - 1))
+    }
+
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.sharing.as_ref().map(|sharing| &sharing.shared)
+    }
+
+    /// Behind the last record that is durable and not to be cut off.
+    pub(crate) fn durable_seq(&self) -> Seq {
+        let end = self.catalog.end().seq;
+        match &self.sharing {
+            Some(Sharing { anew: Some(_), .. }) => Seq(0),
+            Some(Sharing { cut: Some(cut), .. }) => end.min(*cut),
+            _ => end,
+        }
+    }
+
+    /// The place of the next record, and the last commit before it.
+    pub(crate) fn tail(&self) -> (Seq, Csn) {
+        let (base, csn) = self.base();
+        let csn = self.pending.back().map_or(csn, |record| record.csn);
+        (Seq(base.0 + self.pending.len() as u64), csn)
+    }
+
+    /// The same, but for what was not begun to be written.
+    fn base(&self) -> (Seq, Csn) {
+        if let Some(Sharing { anew: Some(anew), .. }) = &self.sharing {
+            return (anew.seq, anew.csn);
+        }
+        let frames: &[FrameHeader] = match &self.phase {
+            Phase::AwaitingGroup { frames, .. } => frames,
+            _ => &[],
+        };
+        let end = self.catalog.end();
+        let written = frames.last().map_or((end.seq, end.csn), |last| (last.seq.next(), last.csn));
+        let Some(Sharing { cut: Some(cut), .. }) = self.sharing else { return written };
+        let in_group = frames.iter().rev().find(|frame| frame.seq < cut).map(|frame| frame.csn);
+        let csn = in_group.or_else(|| self.catalog.csn_before(cut)).unwrap_or(end.csn);
+        (cut, csn)
+    }
+
+    /// Takes a record that a leader has ordered. Unlike [`Engine::append`] it knows nothing of payloads, which the leader
+    /// has seen to.
+    ///
+    /// # Errors
+    /// The record cannot stand behind those before it: this log, or the leader's, is not what it should be.
+    pub(crate) fn append_ordered(&mut self, record: Record) -> Result<Seq, AppendError> {
+        match &self.phase {
+            Phase::Failed(_) => return Err(AppendError::Failed),
+            _ if !record.kind.is_appendable() => return Err(AppendError::Form(record.kind)),
+            _ if record.body.len() > BODY_LEN_MAX => {
+                return Err(AppendError::TooLarge { len: record.body.len() });
+            }
+            _ => {}
+        }
+        let (seq, last) = self.tail();
+        let expected = if record.kind == Kind::COMMIT { last.next() } else { last };
+        if record.csn != expected {
+            return Err(AppendError::Order { last, found: record.csn });
+        }
+        if record.kind == Kind::MEMBERSHIP {
+            let membership = Membership::decode(&record.body).ok_or(AppendError::Form(record.kind))?;
+            let sharing = self.sharing.as_mut().expect("only a log that is shared has members");
+            sharing.memberships.push((seq, membership));
+        }
+        self.pending_len += record.frame_len();
+        self.pending.push_back(record);
+        Ok(seq)
+    }
+
+    /// Begins what only a log that is shared has to do. Returns whether there is anything.
+    fn flush_shared(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let Some(sharing) = &mut self.sharing else { return false };
+        if let Some(anew) = sharing.anew.take() {
+            sharing.void.extend(self.catalog.numbers());
+            self.highest = SegmentNo(self.highest.0 + 1);
+            let header = SegmentHeader {
+                log_id: self.catalog.log_id(),
+                number: self.highest,
+                first_seq: anew.seq,
+                first_csn: anew.csn.next(),
+                epoch: anew.epoch,
+                synced: anew.seq,
+                shared: Some(sharing.next_header(anew.seq, Start::Begins, false)),
+            };
+            self.catalog = Catalog::new(&header);
+            self.catalog.settle(anew.seq);
+            self.synced = anew.seq;
+            self.create(header, None, effects);
+        } else if let Some(cut) = sharing.cut.take() {
+            sharing.void.extend(self.catalog.cut_from(cut));
+            self.synced = self.synced.min(cut);
+            self.rotate_as(Start::Cuts, effects);
+        } else if sharing.durable < sharing.wanted {
+            self.rotate_as(Start::Continues, effects);
+        } else {
+            return false;
+        }
+        true
     }
 
     fn create(&mut self, header: SegmentHeader, before: Option<(SegmentNo, u64)>, effects: &mut Vec<Effect>) {
@@ -520,8 +751,13 @@ impl Engine {
     }
 
     fn rotate(&mut self, effects: &mut Vec<Effect>) {
+        self.rotate_as(Start::Continues, effects);
+    }
+
+    fn rotate_as(&mut self, start: Start, effects: &mut Vec<Effect>) {
         let end = self.catalog.end();
         self.highest = SegmentNo(self.highest.0 + 1);
+        let replaces = self.catalog.last_is_empty();
         let header = SegmentHeader {
             log_id: self.catalog.log_id(),
             number: self.highest,
@@ -529,6 +765,7 @@ impl Engine {
             first_csn: end.csn.next(),
             epoch: self.catalog.epoch(),
             synced: self.synced,
+            shared: self.sharing.as_mut().map(|sharing| sharing.next_header(end.seq, start, replaces)),
         };
         self.create(header, Some((end.segment, end.offset)), effects);
     }
@@ -541,7 +778,14 @@ impl Engine {
     ) {
         self.claimed = header.synced;
         self.filled_to = 0;
+        if let Some(sharing) = &mut self.sharing {
+            sharing.durable = sharing.creating;
+            self.deletable.extend(sharing.void.drain(..));
+        }
         let Some((segment, offset)) = before else { return };
+        if self.sharing.is_some() {
+            self.deletable.extend(self.catalog.take_empty_last());
+        }
         self.catalog.add_segment(header);
         // Not synced: it guards against a lost file, not against a crash, and the system writes it soon enough.
         self.phase = Phase::AwaitingSeal;
@@ -621,6 +865,45 @@ impl Engine {
         self.pending.clear();
         self.pending_len = 0;
         self.phase = Phase::Failed(fault);
+    }
+}
+
+impl Sharing {
+    fn new(shared: Shared, memberships: Vec<(Seq, Membership)>) -> Sharing {
+        Sharing {
+            last_start: shared.start,
+            shared,
+            memberships,
+            wanted: 0,
+            creating: 0,
+            durable: 0,
+            cut: None,
+            anew: None,
+            void: Vec::new(),
+        }
+    }
+
+    fn membership_at(&self, seq: Seq) -> Membership {
+        let after = self.memberships.partition_point(|(from, _)| *from <= seq);
+        self.memberships.get(after.saturating_sub(1)).map_or_else(Membership::default, |(_, of)| *of)
+    }
+
+    /// For the header of a segment that begins with record `first_seq`. One that takes the place of a segment without
+    /// records starts as that did.
+    fn next_header(&mut self, first_seq: Seq, start: Start, replaces: bool) -> Shared {
+        let start = match start {
+            Start::Continues if replaces => self.last_start,
+            start => start,
+        };
+        (self.last_start, self.creating) = (start, self.wanted);
+        let before = Seq(first_seq.0 - 1);
+        let start = if planted(Bug::ForgetCut) { Start::Continues } else { start };
+        Shared {
+            start,
+            committed: self.shared.committed.min(before),
+            membership: self.membership_at(before),
+            ..self.shared
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Works on any [`Medium`]; for a folder, [`crate::Files`]. No lock is needed. While another process writes the log, its
 //! end may look unfinished.
 
+use std::collections::VecDeque;
 use std::io;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use crate::medium::{Medium, read_header};
 use crate::record::{
     Defect, HeaderDefect, Kind, LogId, PayloadRef, SEGMENT_HEADER_LEN, SegmentHeader, SegmentNo, Seq, Stamp,
 };
-use crate::recover::{RecoverError, Tail, recover};
+use crate::recover::{RecoverError, Tail, live_segments, read_headers, recover};
 use crate::scan::{Window, next_header};
 
 /// One segment, as [`segments`] finds it.
@@ -127,6 +128,31 @@ pub fn verify<M: Medium>(medium: &mut M) -> io::Result<Verdict> {
     Ok(Verdict { segments, outcome })
 }
 
+/// Like [`verify`], for a log that may be written to meanwhile: a verdict that finds damage counts only when another look
+/// finds the same, since what was half written or being dropped at the first is whole or gone at the second.
+///
+/// # Errors
+/// What the device says, more than once where that is a segment that was dropped.
+pub fn verify_while_written<M: Medium>(medium: &mut M) -> io::Result<Verdict> {
+    let mut before: Option<String> = None;
+    for _ in 0..LOOKS_MAX {
+        let verdict = match verify(medium) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        let Err(error) = &verdict.outcome else { return Ok(verdict) };
+        let error = error.to_string();
+        if before.as_ref() == Some(&error) {
+            return Ok(verdict);
+        }
+        before = Some(error);
+    }
+    verify(medium)
+}
+
+/// Looks at a log that changes so fast that no two of them agree.
+const LOOKS_MAX: usize = 10;
+
 /// Every segment, oldest first, with the sums of what [`frames`] finds in it.
 ///
 /// # Errors
@@ -177,14 +203,67 @@ pub fn frames<M: Medium>(medium: M, segment: SegmentNo) -> io::Result<Result<Fra
     let mut medium = medium;
     let end = medium.len(segment)?;
     let header = SegmentHeader::decode(&read_header(&mut medium, segment)?, segment);
-    Ok(header.map(|header| Frames {
-        medium,
-        window: Window::new(),
-        stamp: Stamp::new(header.log_id, segment),
-        segment,
-        offset: SEGMENT_HEADER_LEN,
-        end,
+    Ok(header.map(|header| {
+        let mut frames = Frames::nowhere(medium);
+        frames.at_start_of(&header, end);
+        frames
     }))
+}
+
+/// All that counts, from the oldest record that is kept to the last: frames of segments that another one has made void are
+/// left out. Stops at nothing that is damaged but a header.
+///
+/// # Errors
+/// What the device says, and which segment's header cannot be used.
+pub fn history<M: Medium>(medium: M) -> Result<History<M>, RecoverError> {
+    let mut medium = medium;
+    let mut numbers = medium.segments().map_err(RecoverError::List)?;
+    numbers.sort_unstable();
+    let live = live_segments(&read_headers(&mut medium, &numbers)?).into();
+    let frames = Frames::nowhere(medium);
+    Ok(History { frames, is_inside: false, live })
+}
+
+/// See [`history`].
+pub struct History<M> {
+    frames: Frames<M>,
+    is_inside: bool,
+    /// Those that were not begun.
+    live: VecDeque<SegmentHeader>,
+}
+
+impl<M: Medium> History<M> {
+    /// Whether what was found last is in the last segment.
+    #[must_use]
+    pub fn is_in_last_segment(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    fn try_next(&mut self) -> io::Result<Option<(SegmentNo, Found)>> {
+        loop {
+            if !self.is_inside {
+                let Some(header) = self.live.pop_front() else { return Ok(None) };
+                self.frames.enter(&header)?;
+                self.is_inside = true;
+            }
+            let next_seq = self.live.front().map(|next| next.first_seq);
+            match self.frames.try_next()? {
+                // From its first place on, the next segment speaks.
+                Some(Found::Frame(frame)) if next_seq.is_some_and(|next| next <= frame.seq) => {}
+                Some(found) => return Ok(Some((self.frames.segment, found))),
+                None => {}
+            }
+            self.is_inside = false;
+        }
+    }
+}
+
+impl<M: Medium> Iterator for History<M> {
+    type Item = io::Result<(SegmentNo, Found)>;
+
+    fn next(&mut self) -> Option<io::Result<(SegmentNo, Found)>> {
+        self.try_next().transpose()
+    }
 }
 
 /// The frames of one segment, in order; see [`frames`].
@@ -198,13 +277,31 @@ pub struct Frames<M> {
 }
 
 impl<M: Medium> Frames<M> {
+    fn nowhere(medium: M) -> Frames<M> {
+        let (segment, window) = (SegmentNo(0), Window::new());
+        Frames { medium, window, stamp: Stamp::new(LogId(0), segment), segment, offset: 0, end: 0 }
+    }
+
+    fn enter(&mut self, header: &SegmentHeader) -> io::Result<()> {
+        let end = self.medium.len(header.number)?;
+        self.at_start_of(header, end);
+        Ok(())
+    }
+
+    fn at_start_of(&mut self, header: &SegmentHeader, end: u64) {
+        self.segment = header.number;
+        self.stamp = Stamp::new(header.log_id, header.number);
+        (self.offset, self.end) = (SEGMENT_HEADER_LEN, end);
+    }
+
     fn try_next(&mut self) -> io::Result<Option<Found>> {
         let offset = self.offset;
         let read = self.window.frame(&mut self.medium, self.segment, self.stamp, offset, self.end)?;
         let defect = match read {
             Ok(Some(frame)) => {
                 let header = frame.header;
-                self.offset += header.frame_len();
+                // What a later segment has cut off may still stand behind a seal.
+                self.offset = if header.kind == Kind::SEAL { self.end } else { offset + header.frame_len() };
                 return Ok(Some(Found::Frame(FrameReport {
                     offset,
                     len: header.frame_len(),

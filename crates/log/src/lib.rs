@@ -4,11 +4,13 @@
 //! - [`Engine`]: groups records, rotates and drops segments; no I/O. [`recover()`] reads and judges what a crash left.
 //! - [`Log`]: the engine on a real disk, with one thread that writes.
 //! - `simulated` (with the feature of that name): a disk that loses, tears and garbles what was not synced, for simulators.
+//! - [`consensus`]: the same log shared by several nodes.
 //! - [`inspect`]: lists and verifies the log of a folder without touching it.
 
 #![forbid(unsafe_code)]
 
 mod catalog;
+pub mod consensus;
 mod disk;
 mod engine;
 mod gate;

@@ -21,6 +21,18 @@ pub(crate) enum Bug {
     NoFolderSync,
     /// A payload's first segment is dropped although its commit is kept.
     ForgetPayload,
+    /// A node answers before its vote and its term are on stable storage.
+    ForgetVote,
+    /// The segment behind a cut does not say that it cuts.
+    ForgetCut,
+    /// A follower keeps what it has where the leader has something else.
+    KeepConflict,
+    /// A read is answered by a leader's own word.
+    ReadWithoutMajority,
+    /// A record is proposed twice.
+    ProposeTwice,
+    /// A node that lost what it acknowledged goes on.
+    IgnoreOldLog,
 }
 
 /// Whether `bug` is planted in this thread.

@@ -8,10 +8,12 @@ use std::fmt;
 use bytes::{BufMut, Bytes, BytesMut};
 use onecopy_core::{Csn, Epoch};
 
+use crate::consensus::{Membership, NODES_MAX, NodeId};
 use crate::planted::{Bug, planted};
 
-/// The version that this build writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The newest version that this build reads. It writes this one where several nodes share a log, else version 1.
+pub const FORMAT_VERSION: u32 = 2;
+const FORMAT_VERSION_ALONE: u32 = 1;
 /// Bytes of a segment before its first frame: one device block, so that no write of records ever touches it.
 pub const SEGMENT_HEADER_LEN: u64 = 4096;
 /// Bytes of a frame before its body.
@@ -26,7 +28,7 @@ const MAGIC: [u8; 8] = *b"1COPYLOG";
 const HEADER_CRC_AT: usize = SEGMENT_HEADER_LEN as usize - 4;
 const FLAG_PAYLOAD: u8 = 1;
 /// Larger places than any log reaches, far from where adding to them could overflow.
-const PLACE_MAX: u64 = u64::MAX / 4;
+pub(crate) const PLACE_MAX: u64 = u64::MAX / 4;
 
 /// Which log a record belongs to: random, drawn by whoever begins a log, never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,6 +132,8 @@ impl Kind {
     pub const EPOCH: Kind = Kind(6);
     /// A commit that was decided and that no replica can apply: it never happens.
     pub const ANNULMENT: Kind = Kind(7);
+    /// Which nodes share the log, from here on.
+    pub const MEMBERSHIP: Kind = Kind(8);
 
     /// The log's own: everything before this frame is on stable storage, and nothing follows yet.
     pub(crate) const MARK: Kind = Kind(0xF0);
@@ -153,6 +157,7 @@ impl fmt::Display for Kind {
             Kind::MAINTENANCE => f.write_str("maintenance"),
             Kind::EPOCH => f.write_str("epoch"),
             Kind::ANNULMENT => f.write_str("annulment"),
+            Kind::MEMBERSHIP => f.write_str("membership"),
             Kind::MARK => f.write_str("mark"),
             Kind::SEAL => f.write_str("seal"),
             Kind(other) => write!(f, "kind {other}"),
@@ -412,6 +417,73 @@ pub struct SegmentHeader {
     pub epoch: Epoch,
     /// Every record before this one was on stable storage when the segment was created; `synced <= first_seq`.
     pub synced: Seq,
+    /// What a node of several has to remember; `None` in the log of one that is alone.
+    pub shared: Option<Shared>,
+}
+
+/// What a node of several has promised the others. It stands in the header of the newest segment: a node that votes, or
+/// learns of a later epoch, begins a new one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shared {
+    /// Whose copy of the log this is.
+    pub node: NodeId,
+    /// The latest epoch that the node has heard of.
+    pub term: Epoch,
+    /// For whom it voted in that epoch.
+    pub vote: Option<NodeId>,
+    /// The last record that was known to be durable on a majority when the segment was created; it may be far behind.
+    /// `committed < first_seq`.
+    pub committed: Seq,
+    /// How the segment follows those before it.
+    pub start: Start,
+    /// Which nodes share the log, by all records before the segment.
+    pub membership: Membership,
+}
+
+/// How a segment follows those before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Start {
+    /// It goes on behind their last record that is safe.
+    #[default]
+    Continues,
+    /// What they hold from its first place on is void although it may be safe: another leader never had it.
+    Cuts,
+    /// All that they hold is void, and records between may be missing: the node was too far behind.
+    Begins,
+}
+
+impl Shared {
+    fn encode(&self, out: &mut [u8]) {
+        out[72] = match self.start {
+            Start::Continues => 0,
+            Start::Cuts => 1,
+            Start::Begins => 2,
+        };
+        out[80..88].copy_from_slice(&self.node.0.to_le_bytes());
+        out[88..96].copy_from_slice(&self.term.0.to_le_bytes());
+        out[96..104].copy_from_slice(&self.vote.map_or(0, |vote| vote.0).to_le_bytes());
+        out[104..112].copy_from_slice(&self.committed.0.to_le_bytes());
+        let members = self.membership.encode();
+        out[112..112 + members.len()].copy_from_slice(&members);
+    }
+
+    fn decode(head: &[u8]) -> Option<Shared> {
+        let start = match head[72] {
+            0 => Start::Continues,
+            1 => Start::Cuts,
+            2 => Start::Begins,
+            _ => return None,
+        };
+        let node = |at| Some(NodeId(u64_at(head, at))).filter(|node| node.0 != 0);
+        Some(Shared {
+            node: node(80)?,
+            term: Epoch(u64_at(head, 88)),
+            vote: node(96),
+            committed: Seq(u64_at(head, 104)),
+            start,
+            membership: Membership::decode(&head[112..112 + 16 * NODES_MAX])?,
+        })
+    }
 }
 
 /// Why a segment's header cannot be used.
@@ -435,18 +507,27 @@ pub enum HeaderDefect {
 }
 
 impl SegmentHeader {
+    /// The version of the format that the segment has.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        if self.shared.is_some() { FORMAT_VERSION } else { FORMAT_VERSION_ALONE }
+    }
+
     /// The bytes of the header.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::zeroed(SEGMENT_HEADER_LEN as usize);
         out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out[8..12].copy_from_slice(&self.version().to_le_bytes());
         out[16..32].copy_from_slice(&self.log_id.0.to_le_bytes());
         out[32..40].copy_from_slice(&self.number.0.to_le_bytes());
         out[40..48].copy_from_slice(&self.first_seq.0.to_le_bytes());
         out[48..56].copy_from_slice(&self.first_csn.0.to_le_bytes());
         out[56..64].copy_from_slice(&self.epoch.0.to_le_bytes());
         out[64..72].copy_from_slice(&self.synced.0.to_le_bytes());
+        if let Some(shared) = &self.shared {
+            shared.encode(&mut out);
+        }
         let crc = crc32fast::hash(&out[..HEADER_CRC_AT]);
         out[HEADER_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         out.freeze()
@@ -468,9 +549,11 @@ impl SegmentHeader {
             return Err(HeaderDefect::Checksum);
         }
         let version = u32_at(head, 8);
-        if version != FORMAT_VERSION {
-            return Err(HeaderDefect::Version(version));
-        }
+        let shared = match version {
+            FORMAT_VERSION_ALONE => None,
+            FORMAT_VERSION => Some(Shared::decode(head).ok_or(HeaderDefect::Contradiction)?),
+            _ => return Err(HeaderDefect::Version(version)),
+        };
         let mut log_id = [0; 16];
         log_id.copy_from_slice(&head[16..32]);
         let header = SegmentHeader {
@@ -480,9 +563,11 @@ impl SegmentHeader {
             first_csn: Csn(u64_at(head, 48)),
             epoch: Epoch(u64_at(head, 56)),
             synced: Seq(u64_at(head, 64)),
+            shared,
         };
-        let possible =
-            (1..=PLACE_MAX).contains(&header.first_seq.0) && (1..=PLACE_MAX).contains(&header.first_csn.0);
+        let possible = (1..=PLACE_MAX).contains(&header.first_seq.0)
+            && (1..=PLACE_MAX).contains(&header.first_csn.0)
+            && shared.is_none_or(|shared| shared.committed < header.first_seq);
         if header.number != number || header.synced > header.first_seq || !possible {
             return Err(HeaderDefect::Contradiction);
         }

@@ -12,11 +12,12 @@ use onecopy_core::{Csn, Epoch};
 use thiserror::Error;
 
 use crate::catalog::{Catalog, Position, Undecided, behind_own_frame};
+use crate::consensus::Membership;
 use crate::medium::{Medium, read_header};
 use crate::planted::{Bug, planted};
 use crate::record::{
-    Defect, FrameHeader, HeaderDefect, Kind, LogId, SEGMENT_HEADER_LEN, SegmentHeader, SegmentNo, Seq,
-    annulled_by,
+    Defect, FrameHeader, HeaderDefect, Kind, LogId, SEGMENT_HEADER_LEN, SegmentHeader, SegmentNo, Seq, Shared,
+    Start, annulled_by,
 };
 use crate::scan::{Remains, Window, search};
 
@@ -139,6 +140,10 @@ pub struct Recovery {
     pub(crate) highest: SegmentNo,
     /// Segments that hold nothing that counts.
     pub(crate) void: Vec<SegmentNo>,
+    /// What the node has promised the others, if it has any.
+    pub(crate) shared: Option<Shared>,
+    /// Who shares the log from each of these records on.
+    pub(crate) memberships: Vec<(Seq, Membership)>,
     /// The unfinished end, if there was one.
     pub tail: Option<Tail>,
     /// Payloads whose transaction was not decided. None of them ever will be.
@@ -187,17 +192,25 @@ pub fn recover<M: Medium>(medium: &mut M) -> Result<Option<Recovery>, RecoverErr
     let mut numbers = medium.segments().map_err(RecoverError::List)?;
     numbers.sort_unstable();
     let headers = read_headers(medium, &numbers)?;
-    let (Some(&first), Some(&highest)) = (headers.first(), numbers.last()) else {
+    let Some(&highest) = numbers.last() else {
         return Ok(None);
     };
     let live = live_segments(&headers);
-    check_void(medium, &headers, &live)?;
+    let counting = behind_last_beginning(&headers);
+    check_void(medium, counting, &live)?;
 
+    let shared = headers.last().and_then(|newest| newest.shared);
+    let mut catalog = Catalog::new(&live[0]);
+    if let Some(shared) = &shared {
+        catalog.settle(shared.committed.next());
+    }
     let mut scan = Scan {
-        catalog: Catalog::new(&live[0]),
-        synced: first.synced,
+        catalog,
+        synced: Seq(0),
+        cuts: cuts(counting),
         window: Window::new(),
         annulled: Vec::new(),
+        memberships: Vec::new(),
     };
     let mut tail = None;
     let mut live_len = live.len();
@@ -216,11 +229,11 @@ pub fn recover<M: Medium>(medium: &mut M) -> Result<Option<Recovery>, RecoverErr
     catalog.forget_undecided();
     let is_void = |number: &SegmentNo| live[..live_len].iter().all(|header| header.number != *number);
     let void = numbers.iter().copied().filter(is_void).collect();
-    let annulled = scan.annulled;
-    Ok(Some(Recovery { catalog, synced: scan.synced, highest, void, tail, undecided, annulled }))
+    let (annulled, memberships, synced) = (scan.annulled, scan.memberships, scan.synced);
+    Ok(Some(Recovery { catalog, synced, highest, void, shared, memberships, tail, undecided, annulled }))
 }
 
-fn read_headers<M: Medium>(
+pub(crate) fn read_headers<M: Medium>(
     medium: &mut M,
     numbers: &[SegmentNo],
 ) -> Result<Vec<SegmentHeader>, RecoverError> {
@@ -246,9 +259,9 @@ fn read_headers<M: Medium>(
 }
 
 /// The segments that count: a later one speaks for all records from its first on.
-fn live_segments(headers: &[SegmentHeader]) -> Vec<SegmentHeader> {
+pub(crate) fn live_segments(headers: &[SegmentHeader]) -> Vec<SegmentHeader> {
     let mut live: Vec<SegmentHeader> = Vec::with_capacity(headers.len());
-    for header in headers.iter().rev() {
+    for header in behind_last_beginning(headers).iter().rev() {
         if live.last().is_none_or(|later| header.first_seq < later.first_seq) {
             live.push(*header);
         }
@@ -257,15 +270,37 @@ fn live_segments(headers: &[SegmentHeader]) -> Vec<SegmentHeader> {
     live
 }
 
+/// The segments from that on with which the log was begun anew, if it was.
+fn behind_last_beginning(headers: &[SegmentHeader]) -> &[SegmentHeader] {
+    let begins = |header: &SegmentHeader| header.shared.is_some_and(|shared| shared.start == Start::Begins);
+    &headers[headers.iter().rposition(begins).unwrap_or(0)..]
+}
+
+/// The segments that cut off what those before them hold, and from which record on.
+fn cuts(headers: &[SegmentHeader]) -> Vec<(SegmentNo, Seq)> {
+    let cutting = headers.iter().filter(|header| header.shared.is_some_and(|shared| shared.start == Start::Cuts));
+    cutting.map(|header| (header.number, header.first_seq)).collect()
+}
+
+/// As far as what a segment says can count: what a later one cuts off may have been safe, and is void.
+fn counting_to(cuts: &[(SegmentNo, Seq)], segment: SegmentNo) -> Seq {
+    let later = cuts.iter().filter(|(cutting, _)| *cutting > segment);
+    later.map(|(_, from)| *from).min().unwrap_or(Seq(u64::MAX))
+}
+
 /// A segment may be superseded only by what recovery began after giving it up: nothing in it was ever safe.
 fn check_void<M: Medium>(
     medium: &mut M,
     headers: &[SegmentHeader],
     live: &[SegmentHeader],
 ) -> Result<(), RecoverError> {
+    let cuts = cuts(headers);
     for void in headers.iter().filter(|header| !live.contains(header)) {
         let successor = live.iter().find(|header| header.number > void.number);
         let Some(successor) = successor else { continue };
+        if counting_to(&cuts, void.number) <= successor.first_seq {
+            continue;
+        }
         let remains = search_in(medium, void, SEGMENT_HEADER_LEN, successor.first_seq)?;
         let claimed = (void.synced > successor.first_seq).then_some((0, void.first_seq));
         if let Some((offset, proof)) = claimed.or(remains.proof) {
@@ -301,14 +336,19 @@ struct End {
 struct Scan {
     catalog: Catalog,
     synced: Seq,
+    cuts: Vec<(SegmentNo, Seq)>,
     window: Window,
     annulled: Vec<Csn>,
+    memberships: Vec<(Seq, Membership)>,
 }
 
 impl Scan {
     /// Goes on in the next segment, which has to begin where the one before ended.
     fn enter(&mut self, header: &SegmentHeader, is_first: bool) -> Result<(), Corruption> {
-        self.synced = self.synced.max(header.synced);
+        self.note_synced(header.number, header.synced);
+        if let Some(shared) = &header.shared {
+            self.memberships.push((Seq(header.first_seq.0 - 1), shared.membership));
+        }
         if is_first {
             return Ok(());
         }
@@ -347,29 +387,36 @@ impl Scan {
                 return Ok(None);
             }
             let read = self.window.frame(medium, segment, stamp, at.offset, file_len);
-            let (header, annulled) = match read.map_err(read_error)? {
-                Ok(Some(frame)) if frame.header.kind == Kind::ANNULMENT => {
-                    (frame.header, annulled_by(frame.body))
+            let (header, annulled, membership) = match read.map_err(read_error)? {
+                Ok(Some(frame)) => {
+                    let of_kind = |kind| frame.header.kind == kind;
+                    let annulled = of_kind(Kind::ANNULMENT).then(|| annulled_by(frame.body)).flatten();
+                    let members = of_kind(Kind::MEMBERSHIP).then(|| Membership::decode(frame.body)).flatten();
+                    (frame.header, annulled, members)
                 }
-                Ok(Some(frame)) => (frame.header, None),
                 Ok(None) => break (Defect::Missing, None),
                 Err(defect) => break (defect, None),
             };
             if header.seq != at.seq {
                 break (Defect::Place { expected: at.seq, found: header.seq }, None);
             }
-            self.synced = self.synced.max(header.synced);
+            self.note_synced(segment, header.synced);
             if !header.kind.is_appendable() {
                 break (Defect::Missing, Some(header.kind));
             }
             self.check_order(&header)?;
             self.catalog.add_record(&header);
             self.annulled.extend(annulled);
+            self.memberships.extend(membership.map(|membership| (header.seq, membership)));
         };
         let at = self.catalog.end();
         let offset = if own.is_some() { behind_own_frame(at.offset) } else { at.offset };
         let remains = search_in(medium, header, offset, at.seq)?;
         Ok(Some(End { defect, offset, sealed: own == Some(Kind::SEAL), remains }))
+    }
+
+    fn note_synced(&mut self, segment: SegmentNo, synced: Seq) {
+        self.synced = self.synced.max(synced.min(counting_to(&self.cuts, segment)));
     }
 
     /// A record with the right place and checksums is what was written: if it does not fit, the writer was wrong.
@@ -412,8 +459,9 @@ impl Scan {
             });
             return Err(corrupt(damage).into());
         }
-        let mut proof = end.remains.proof.map(|(_, proof)| proof);
-        for segment in later {
+        let counts = |segment: SegmentNo| counting_to(&self.cuts, segment) > at.seq;
+        let mut proof = end.remains.proof.map(|(_, proof)| proof).filter(|_| counts(header.number));
+        for segment in later.iter().filter(|segment| counts(segment.number)) {
             proof = proof.or((segment.synced > at.seq).then_some(segment.first_seq));
             if proof.is_none() {
                 let remains = search_in(medium, segment, SEGMENT_HEADER_LEN, at.seq)?;

@@ -437,7 +437,7 @@ mod any_bytes {
             first_seq: Seq(first),
             first_csn: Csn(first),
             epoch: E,
-            synced: Seq(first),
+            synced: Seq(first), shared: None,
         }
     }
 

@@ -17,6 +17,8 @@ mod scheduler;
 
 mod record;
 
+pub mod log_body;
+
 mod advisory;
 
 mod notifications;

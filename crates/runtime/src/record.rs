@@ -85,7 +85,7 @@ impl What {
 /// A body that is not one of this format: the log was written by another version, or is damaged.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a record of the commit log cannot be read: {0}; it was written by another version, or is damaged")]
-pub struct BadRecord(&'static str);
+pub struct BadRecord(pub(crate) &'static str);
 
 impl Record {
     pub fn encode(&self) -> Bytes {

@@ -6,6 +6,7 @@ mod completions;
 mod config;
 mod demo;
 mod explain;
+mod log;
 mod man;
 mod replica;
 mod reproduce;
@@ -28,6 +29,7 @@ pub enum Command {
     Status(status::Args),
     Verify(verify::Args),
     Replica(replica::Args),
+    Log(log::Args),
     Bench(bench::Args),
     Calibrate(calibrate::Args),
     Reproduce(reproduce::Args),
@@ -50,6 +52,7 @@ impl Command {
             Command::Status(args) => args.run(),
             Command::Verify(args) => args.run(),
             Command::Replica(args) => args.run(),
+            Command::Log(args) => args.run(),
             Command::Bench(args) => args.run(),
             Command::Calibrate(args) => args.run(),
             Command::Reproduce(args) => args.run(),

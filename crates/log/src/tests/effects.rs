@@ -56,7 +56,7 @@ fn header(number: u64, first_seq: u64, first_csn: u64, synced: u64) -> Effect {
         first_seq: Seq(first_seq),
         first_csn: Csn(first_csn),
         epoch: E,
-        synced: Seq(synced),
+        synced: Seq(synced), shared: None,
     };
     Effect::Create { segment: SegmentNo(number), header: header.encode() }
 }
@@ -565,7 +565,7 @@ fn a_segment_that_cannot_be_ours_is_refused() {
         first_seq: Seq(2),
         first_csn: Csn(2),
         epoch: E,
-        synced: Seq(2),
+        synced: Seq(2), shared: None,
     };
     foreign.start(Effect::Create { segment: SegmentNo(2), header: header.encode() });
     while foreign.is_busy() {
@@ -573,10 +573,10 @@ fn a_segment_that_cannot_be_ours_is_refused() {
     }
     assert_eq!(corruption(&mut foreign).damage, Damage::ForeignLog { expected: ID, found: LogId(9) });
     let mut later = BytesMut::from(&header.encode()[..]);
-    later[8] = 2;
+    later[8] = 3;
     let crc = crc32fast::hash(&later[..HEADER as usize - 4]);
     later[HEADER as usize - 4..].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(SegmentHeader::decode(&later, SegmentNo(2)), Err(HeaderDefect::Version(2)));
+    assert_eq!(SegmentHeader::decode(&later, SegmentNo(2)), Err(HeaderDefect::Version(3)));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The crate's own tests that need more than the public API: planted bugs, failing disks.
 
+mod cluster;
 mod effects;
 mod real_disk;
 mod simulation;

@@ -485,8 +485,8 @@ impl Decisions {
 
     /// Decided transactions that have still to be committed where they are open, at this replica.
     pub(super) fn open_on(&self, replica: ReplicaId, applied: Csn) -> impl Iterator<Item = TxnId> {
-        let open = self.recent.iter().filter(move |decided| decided.csn > applied);
-        open.filter_map(|decided| decided.home).filter(move |(_, home)| *home == replica).map(|(txn, _)| txn)
+        let is_open = move |decided: &&Decided| decided.csn > applied && decided.home == Some(replica);
+        self.recent.iter().filter(is_open).filter_map(|decided| decided.txn)
     }
 
     /// The transaction that is open at this replica and shall commit there as `csn`.
