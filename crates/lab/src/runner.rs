@@ -215,14 +215,11 @@ fn measure(
     let protocol = apart_by_name(experiment.system, usize::from(experiment.replicas), Csn(0));
     let outcome = run(setup, workload, protocol.expect("an experiment has a selectable system"))
         .map_err(|error| LabError::Run { experiment: Box::new(experiment.clone()), error })?;
-    without_faults(experiment, outcome)
+    figures(experiment, outcome)
 }
 
-fn without_faults(experiment: &Experiment, outcome: Outcome) -> Result<Measured, LabError> {
-    match outcome.faults.into_iter().next() {
-        None => Ok(outcome.measured),
-        Some(fault) => Err(LabError::Fault { experiment: Box::new(experiment.clone()), fault }),
-    }
+fn figures(experiment: &Experiment, outcome: Outcome) -> Result<Measured, LabError> {
+    outcome.figures().map_err(|fault| LabError::Fault { experiment: Box::new(experiment.clone()), fault })
 }
 
 impl Lab<'_> {
@@ -318,7 +315,7 @@ mod tests {
         let outcome = |faults| {
             let protocol = apart_by_name("eager", 1, Csn(0)).expect("it is there");
             let outcome = run(&alone, site.copy(&BTreeSet::new()).as_mut(), protocol).expect("it runs");
-            without_faults(&experiment, Outcome { faults, ..outcome })
+            figures(&experiment, Outcome { faults, ..outcome })
         };
         assert!(outcome(Vec::new()).is_ok());
         let fault = Fault::OutOfOrder { replica: ReplicaId(0), csn: Csn(2) };

@@ -1,11 +1,12 @@
 //! The same cells in virtual time.
 
+use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use onecopy_sim::perf::{
-    Bookstore, Demand, Discipline, Items, Latency, Profile, RunError, SECOND_NS, Search, Setup, Users,
-    find_peak, run_by_name, saturating_users,
+    Bookstore, Demand, Discipline, Items, Latency, Profile, SECOND_NS, Search, Setup, Users, find_peak,
+    run_by_name, saturating_users,
 };
 use onecopy_workload::tpcw::{MixName, Scale};
 use serde::Serialize;
@@ -127,10 +128,11 @@ fn simulate(options: &Options, job: &Job) -> Result<Simulated> {
     let measured_s = (MEASURED_S / u64::from(job.size)).max(MEASURED_MIN_S);
     let probe = |users: u32| {
         let setup = setup(options, job, users, measured_s);
-        run_by_name(&setup, &mut bookstore.clone(), job.system.id()).map(|outcome| outcome.measured)
+        let failed = |error: &dyn Display| Error::Option(format!("simulate {}: {error}", job.system));
+        let outcome = run_by_name(&setup, &mut bookstore.clone(), job.system.id());
+        outcome.map_err(|error| failed(&error))?.figures().map_err(|fault| failed(&fault))
     };
-    let peak = find_peak(start, Search::QUICK, probe)
-        .map_err(|error: RunError| Error::Option(format!("simulate {}: {error}", job.system)))?;
+    let peak = find_peak(start, Search::QUICK, probe)?;
     Ok(Simulated {
         users: peak.users,
         throughput: peak.measured.throughput(),

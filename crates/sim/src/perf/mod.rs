@@ -84,6 +84,16 @@ pub struct Outcome {
     pub events: u64,
 }
 
+impl Outcome {
+    /// The figures, which say something only if nothing went wrong.
+    ///
+    /// # Errors
+    /// What went wrong first.
+    pub fn figures(self) -> Result<Measured, Fault> {
+        self.faults.into_iter().next().map_or(Ok(self.measured), Err)
+    }
+}
+
 /// Why a run cannot start, or its history cannot be told.
 #[derive(Debug, Error)]
 pub enum RunError {
