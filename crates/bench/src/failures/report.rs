@@ -418,7 +418,7 @@ impl FailuresReport {
             "after",
         ]);
         let or_dash = |ms: Option<u64>| ms.map_or("-".to_owned(), |ms| thousands(ms as f64));
-        let stall = |ms: Option<f64>| ms.map_or(format!("< {}", SLOW.as_millis()), |ms| millis(ms));
+        let stall = |ms: Option<f64>| ms.map_or(format!("< {}", SLOW.as_millis()), millis);
         for round in &self.rounds {
             table.row([
                 round.number.to_string(),
