@@ -18,6 +18,7 @@
 mod commits;
 mod disk;
 mod fault;
+mod probe;
 mod report;
 mod served;
 mod watch;
@@ -40,6 +41,7 @@ pub use commits::Commits;
 use disk::Disk;
 pub use fault::Fault;
 use fault::Victim;
+use probe::Probe;
 pub use report::{FailuresReport, Phase, Round};
 use served::Served;
 use watch::Watch;
@@ -288,6 +290,7 @@ async fn under<S: Website>(
     let begin = Instant::now();
     let journal = crowd.keep_journal(begin, SLOW, witness);
     let watch = Watch::start(&served.dsn, begin)?;
+    let probe = Probe::start(folder, begin)?;
     crowd.come(visits.clients, RAMP);
     tokio::time::sleep(2 * RAMP).await;
     let mut report = FailuresReport::new(options, visits.think_factor);
@@ -301,7 +304,7 @@ async fn under<S: Website>(
     report.end_ms = begin.elapsed().as_millis() as u64;
     report.cut_off = cut_off as u64;
     let noted = journal.take();
-    report.take(&collected, noted.incidents, watch.changes());
+    report.take(&collected, noted.incidents, &probe.end()?, watch.changes());
 
     bar.say("comparing and checking".to_owned());
     match watch::verify(&served.dsn).await {

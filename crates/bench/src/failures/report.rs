@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::probe::DiskWrite;
 use super::{Change, Commits, Fault, Load, Options, SLOW, Verified};
 use crate::programs::write;
 use crate::site::{CheckReport, Collected, Incident};
@@ -113,6 +114,8 @@ pub struct Phase {
     pub retries: BTreeMap<String, u64>,
     /// The longest that one client waited for one reply; `None` is less than [`SLOW`](super::SLOW).
     pub longest_stall_ms: Option<f64>,
+    /// The longest that a page written to the disk of the commit log took beside all that. A stall that is hardly longer is the disk's.
+    pub longest_disk_write_ms: f64,
 }
 
 impl Round {
@@ -165,10 +168,16 @@ impl Round {
         sum(&self.during.retries, &self.after.retries)
     }
 
-    fn take(&mut self, completed_ms: &[u32], incidents: &[Incident]) {
+    /// The longest write to the disk from the injection on, in milliseconds.
+    #[must_use]
+    pub fn longest_disk_write_ms(&self) -> f64 {
+        self.during.longest_disk_write_ms.max(self.after.longest_disk_write_ms)
+    }
+
+    fn take(&mut self, completed_ms: &[u32], incidents: &[Incident], writes: &[DiskWrite]) {
         // One that comes and goes may have been in service when it was healed.
         let until = self.back_ms.unwrap_or(0).max(self.healed_ms).max(self.injected_ms);
-        let phase = |from, until| Phase::of(from, until, completed_ms, incidents);
+        let phase = |from, until| Phase::of(from, until, completed_ms, incidents, writes);
         self.before = phase(self.begin_ms, self.injected_ms);
         self.during = phase(self.injected_ms, until);
         self.after = phase(until, self.end_ms.max(until));
@@ -177,12 +186,20 @@ impl Round {
 
 impl Phase {
     /// `from <= until`.
-    fn of(from: u64, until: u64, completed_ms: &[u32], incidents: &[Incident]) -> Phase {
+    fn of(
+        from: u64,
+        until: u64,
+        completed_ms: &[u32],
+        incidents: &[Incident],
+        writes: &[DiskWrite],
+    ) -> Phase {
         let is_within = |at: u64| (from..until).contains(&at);
         let completed = completed_ms.iter().filter(|at| is_within(u64::from(**at))).count();
         let seconds = (until - from) as f64 / 1_000.0;
         let throughput = if from < until { completed as f64 / seconds } else { 0.0 };
-        let mut phase = Phase { seconds, throughput, ..Phase::default() };
+        let writes = writes.iter().filter(|write| is_within(write.at_ms)).map(|write| write.took_ms);
+        let longest_disk_write_ms = writes.fold(0.0, f64::max);
+        let mut phase = Phase { seconds, throughput, longest_disk_write_ms, ..Phase::default() };
         for incident in incidents.iter().filter(|incident| is_within(incident.at_ms)) {
             if let Some(code) = &incident.code {
                 let counts = if incident.again { &mut phase.retries } else { &mut phase.errors };
@@ -227,7 +244,13 @@ impl FailuresReport {
     }
 
     /// What the users have met; the rounds are known.
-    pub(super) fn take(&mut self, collected: &Collected, incidents: Vec<Incident>, changes: Vec<Change>) {
+    pub(super) fn take(
+        &mut self,
+        collected: &Collected,
+        incidents: Vec<Incident>,
+        writes: &[DiskWrite],
+        changes: Vec<Change>,
+    ) {
         let completed = collected.samples.iter().filter(|sample| !sample.failed);
         let completed_ms: Vec<u32> = completed.map(|sample| sample.at_ms).collect();
         self.seconds = vec![[0, 0]; (self.end_ms / 1_000) as usize + 1];
@@ -243,7 +266,7 @@ impl FailuresReport {
         self.changes = changes;
         self.incidents = incidents;
         self.incidents.sort_by_key(|incident| incident.at_ms);
-        self.rounds.iter_mut().for_each(|round| round.take(&completed_ms, &self.incidents));
+        self.rounds.iter_mut().for_each(|round| round.take(&completed_ms, &self.incidents, writes));
     }
 
     /// Why the cluster did not keep what it promises, or the run did not get through; empty if all is well. Errors and stalls
@@ -302,14 +325,14 @@ impl FailuresReport {
     fn rounds_csv(&self) -> String {
         let mut csv = String::from(
             "round,fault,replica,begin_ms,injected_ms,out_ms,healing_ms,healed_ms,back_ms,end_ms,errors,retries,longest_stall_ms,\
-             longest_before_ms,throughput_before,throughput_during,throughput_after\n",
+             longest_disk_write_ms,longest_before_ms,throughput_before,throughput_during,throughput_after\n",
         );
         let or_empty = |ms: Option<u64>| ms.map(|ms| ms.to_string()).unwrap_or_default();
         let longest = |ms: Option<f64>| ms.map(|ms| format!("{ms:.1}")).unwrap_or_default();
         for round in &self.rounds {
             let _ = writeln!(
                 csv,
-                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{:.1},{:.1},{:.1}",
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{:.1},{},{:.1},{:.1},{:.1}",
                 round.number,
                 round.fault,
                 round.replica,
@@ -323,6 +346,7 @@ impl FailuresReport {
                 round.errors().values().sum::<u64>(),
                 round.retries().values().sum::<u64>(),
                 longest(round.longest_stall_ms()),
+                round.longest_disk_write_ms(),
                 longest(round.before.longest_stall_ms),
                 round.before.throughput,
                 round.during.throughput,
@@ -392,7 +416,9 @@ impl fmt::Display for FailuresReport {
             f,
             "out: from the injection until the replica was out of service; ready: from the beginning of the healing (of the injection, if \
              nothing is to be healed) until its server accepted connections; back: until it was in service. Errors, again and stall \
-             count from the injection on; a stall is the longest that one client waited for one reply."
+             count from the injection on; a stall is the longest that one client waited for one reply. disk: the longest that a small \
+             write to the disk of the commit log took meanwhile; a stall that is hardly longer is the disk's. before: the longest stall \
+             before the injection."
         )?;
         self.write_clients(f)?;
         self.write_checks(f)
@@ -412,13 +438,14 @@ impl FailuresReport {
             "errors",
             "again",
             "stall ms",
+            "disk ms",
             "before",
             "pages/s before",
             "during",
             "after",
         ]);
         let or_dash = |ms: Option<u64>| ms.map_or("-".to_owned(), |ms| thousands(ms as f64));
-        let stall = |ms: Option<f64>| ms.map_or(format!("< {}", SLOW.as_millis()), |ms| millis(ms));
+        let stall = |ms: Option<f64>| ms.map_or(format!("< {}", SLOW.as_millis()), millis);
         for round in &self.rounds {
             table.row([
                 round.number.to_string(),
@@ -431,6 +458,7 @@ impl FailuresReport {
                 list(&round.errors()),
                 list(&round.retries()),
                 stall(round.longest_stall_ms()),
+                millis(round.longest_disk_write_ms()),
                 stall(round.before.longest_stall_ms),
                 format!("{:.1}", round.before.throughput),
                 format!("{:.1}", round.during.throughput),
@@ -545,7 +573,9 @@ mod tests {
             incident(1_950, 2.0, Some("57P01"), false),
             incident(3_100, 3.0, Some("57P01"), false),
         ];
-        report.take(&Collected { samples, ..Collected::default() }, incidents, Vec::new());
+        let writes = [(500, 9.0), (1_100, 1.5), (4_000, 2.5)];
+        let writes = writes.map(|(at_ms, took_ms)| DiskWrite { at_ms, took_ms });
+        report.take(&Collected { samples, ..Collected::default() }, incidents, &writes, Vec::new());
         report.verified = ["r1", "r2", "r3"]
             .map(|replica| Verified { replica: replica.to_owned(), csn: 7, verdict: "identical".to_owned() })
             .to_vec();
@@ -594,7 +624,7 @@ mod tests {
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
         assert_eq!(
             read("rounds.csv").lines().nth(1).unwrap(),
-            "1,kill,r2,0,1000,1010,2000,2500,3000,5000,2,1,800.0,400.0,3.0,0.5,0.5"
+            "1,kill,r2,0,1000,1010,2000,2500,3000,5000,2,1,800.0,2.5,400.0,3.0,0.5,0.5"
         );
         assert_eq!(read("incidents.csv").lines().nth(1).unwrap(), "500,400.0,COMMIT,40001,1,\"\"");
         assert_eq!(read("seconds.csv").lines().count(), 1 + 6);
