@@ -16,8 +16,8 @@ use crate::consensus::Membership;
 use crate::medium::{Medium, read_header};
 use crate::planted::{Bug, planted};
 use crate::record::{
-    Defect, FrameHeader, HeaderDefect, Kind, LogId, SEGMENT_HEADER_LEN, SegmentHeader, SegmentNo, Seq, Shared,
-    Start, annulled_by,
+    Defect, FrameHeader, HeaderDefect, Kind, LogId, SEGMENT_HEADER_LEN, SegmentHeader, SegmentNo, Seq,
+    Shared, Start, annulled_by,
 };
 use crate::scan::{Remains, Window, search};
 
@@ -278,7 +278,8 @@ fn behind_last_beginning(headers: &[SegmentHeader]) -> &[SegmentHeader] {
 
 /// The segments that cut off what those before them hold, and from which record on.
 fn cuts(headers: &[SegmentHeader]) -> Vec<(SegmentNo, Seq)> {
-    let cutting = headers.iter().filter(|header| header.shared.is_some_and(|shared| shared.start == Start::Cuts));
+    let cutting =
+        headers.iter().filter(|header| header.shared.is_some_and(|shared| shared.start == Start::Cuts));
     cutting.map(|header| (header.number, header.first_seq)).collect()
 }
 

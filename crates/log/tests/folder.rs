@@ -437,7 +437,8 @@ mod any_bytes {
             first_seq: Seq(first),
             first_csn: Csn(first),
             epoch: E,
-            synced: Seq(first), shared: None,
+            synced: Seq(first),
+            shared: None,
         }
     }
 

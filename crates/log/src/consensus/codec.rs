@@ -75,7 +75,10 @@ pub(super) struct Envelope {
 pub(super) enum Content {
     Raft(Box<Message>),
     /// To a node that restarted: in its former life it had acknowledged this record, which it does not hold any more.
-    OldLog { incarnation: u64, acknowledged: Seq },
+    OldLog {
+        incarnation: u64,
+        acknowledged: Seq,
+    },
 }
 
 /// Why bytes are no message.
@@ -113,7 +116,8 @@ pub(super) fn encode(envelope: &Envelope, content: &Content) -> Option<Bytes> {
             out.put_u64_le(0);
         }
         Content::Raft(message) => {
-            let kind = KINDS.iter().find(|(_, kind)| *kind == message.get_msg_type()).map(|(kind, _)| *kind)?;
+            let kind =
+                KINDS.iter().find(|(_, kind)| *kind == message.get_msg_type()).map(|(kind, _)| *kind)?;
             let has_beginning = message.has_snapshot() && !message.get_snapshot().is_empty();
             let flags = u8::from(message.reject) * FLAG_REFUSED + u8::from(has_beginning) * FLAG_BEGINNING;
             out.put_slice(&[kind, flags, 0]);
@@ -211,7 +215,11 @@ pub(super) fn decode(mut bytes: Bytes) -> Result<(Envelope, Content), Malformed>
         message.set_snapshot(take_beginning(&mut bytes)?);
     }
     message.set_entries(take_entries(&mut bytes, index)?.into());
-    if bytes.has_remaining() { Err(Malformed::Length) } else { Ok((envelope, Content::Raft(Box::new(message)))) }
+    if bytes.has_remaining() {
+        Err(Malformed::Length)
+    } else {
+        Ok((envelope, Content::Raft(Box::new(message))))
+    }
 }
 
 fn take_beginning(bytes: &mut Bytes) -> Result<Snapshot, Malformed> {
@@ -220,7 +228,10 @@ fn take_beginning(bytes: &mut Bytes) -> Result<Snapshot, Malformed> {
     }
     let (index, term, csn) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
     let membership = Membership::decode(&bytes.split_to(16 * NODES_MAX)).ok_or(Malformed::Value)?;
-    if [index, term, csn].iter().any(|word| *word > PLACE_MAX) || index == 0 || membership.voters().count() == 0 {
+    if [index, term, csn].iter().any(|word| *word > PLACE_MAX)
+        || index == 0
+        || membership.voters().count() == 0
+    {
         return Err(Malformed::Value);
     }
     Ok(beginning(Seq(index), Epoch(term), Csn(csn), &membership))

