@@ -35,8 +35,9 @@ pub enum Effect {
         /// Whose answer.
         replica: ReplicaId,
     },
-    /// Open the transaction on a replica, run the reads of its read phase again there, compare with what the client
-    /// was told, and report [`Event::Revalidated`](crate::event::Event::Revalidated).
+    /// Open the transaction on a replica, do again there what it has done, compare with what the client was told, and report
+    /// [`Event::Revalidated`](crate::event::Event::Revalidated): the reads of its read phase, before its first write and in a new
+    /// snapshot; what it has written, at another home than the one that was lost.
     Revalidate {
         /// The transaction.
         txn: TxnId,

@@ -79,7 +79,7 @@ pub enum Event {
         /// Time from sending to the last byte of the answer.
         elapsed_ns: u64,
     },
-    /// The reads of a read phase were run again at the home.
+    /// What a transaction had done before was done again where it goes on.
     Revalidated {
         /// The transaction.
         txn: TxnId,
