@@ -385,7 +385,8 @@ impl Node {
         let changes = (before.seq.0 + 1..=last.0).map(Seq).filter(|seq| engine.is_membership(*seq)).collect();
         let epoch = engine.catalog().epochs().take_while(|(from, _)| *from <= committed).last();
         let epoch = epoch.map_or(before.epoch, |(_, epoch)| epoch);
-        let beginning = Before { seq: committed, csn, epoch, membership };
+        let is_open = engine.catalog().is_settled_open();
+        let beginning = if is_open { before } else { Before { seq: committed, csn, epoch, membership } };
         let shelf = Shelf::new(
             initial,
             before,
@@ -914,8 +915,11 @@ impl Node {
         }
         let csn = self.engine.catalog().csn_before(place.next()).expect("what is committed is durable here");
         self.engine.settle(place);
-        let members = self.engine.membership_at(place);
-        self.raft.mut_store().settle(place, csn, members);
+        // Whose log began in the midst of a transaction could not read it.
+        if !self.engine.catalog().is_settled_open() {
+            let members = self.engine.membership_at(place);
+            self.raft.mut_store().settle(place, csn, members);
+        }
         self.committed = (place, csn);
         while let Some(&(seq, len)) = self.proposed.front()
             && seq <= place

@@ -23,8 +23,8 @@ pub(super) struct Shelf {
     /// What there was before the first record that is kept.
     before: Before,
     last: Seq,
-    /// Behind which record a node that needs what was dropped begins: the last that is durable on a majority. Only there
-    /// are those members known that were added since the log was cut.
+    /// Behind which record a node that needs what was dropped begins: the last that is durable on a majority and behind
+    /// which no transaction goes on. Only there are those members known that were added since the log was cut.
     beginning: Before,
     /// Where the records of each epoch begin; the first one is `before`.
     epochs: VecDeque<(Seq, Epoch)>,
@@ -254,7 +254,7 @@ impl Storage for Shelf {
 
     fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
         let Before { seq, csn, epoch, membership } = self.beginning;
-        if seq == Seq(0) {
+        if seq == Seq(0) || seq < self.before.seq {
             return Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable));
         }
         Ok(beginning(seq, epoch, csn, &membership))
