@@ -206,6 +206,12 @@ impl Catalog {
         self.undo.front().map_or(self.end, |before| before.at)
     }
 
+    /// Whether a transaction has chunks among the records that will stay, and neither its commit nor its end.
+    pub(crate) fn is_settled_open(&self) -> bool {
+        let open = self.undo.iter().find_map(|before| before.open.as_ref());
+        !open.unwrap_or(&self.open).is_empty()
+    }
+
     /// The last commit before record `seq`, which is not settled, or the next one.
     pub(crate) fn csn_before(&self, seq: Seq) -> Option<Csn> {
         if seq == self.end.seq {

@@ -31,6 +31,8 @@ pub(crate) enum Bug {
     ReadWithoutMajority,
     /// A record is proposed twice.
     ProposeTwice,
+    /// A node that starts again counts members that have long left.
+    ForgetMembers,
     /// A node that lost what it acknowledged goes on.
     IgnoreOldLog,
 }

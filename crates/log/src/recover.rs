@@ -146,7 +146,7 @@ pub struct Recovery {
     pub(crate) memberships: Vec<(Seq, Membership)>,
     /// The unfinished end, if there was one.
     pub tail: Option<Tail>,
-    /// Payloads whose transaction was not decided. None of them ever will be.
+    /// Payloads whose transaction was not decided. None of them ever will be. Empty where several nodes share the log.
     pub undecided: Vec<Undecided>,
     /// Commits that never happen, in the order in which that was decided.
     pub annulled: Vec<Csn>,
@@ -225,8 +225,11 @@ pub fn recover<M: Medium>(medium: &mut M) -> Result<Option<Recovery>, RecoverErr
         break;
     }
     let mut catalog = scan.catalog;
-    let undecided = catalog.undecided();
-    catalog.forget_undecided();
+    // Where several nodes share the log, another process may lead, and decide them yet.
+    let undecided = if shared.is_none() { catalog.undecided() } else { Vec::new() };
+    if shared.is_none() {
+        catalog.forget_undecided();
+    }
     let is_void = |number: &SegmentNo| live[..live_len].iter().all(|header| header.number != *number);
     let void = numbers.iter().copied().filter(is_void).collect();
     let (annulled, memberships, synced) = (scan.annulled, scan.memberships, scan.synced);

@@ -230,6 +230,7 @@ fn take_beginning(bytes: &mut Bytes) -> Result<Snapshot, Malformed> {
     let membership = Membership::decode(&bytes.split_to(16 * NODES_MAX)).ok_or(Malformed::Value)?;
     if [index, term, csn].iter().any(|word| *word > PLACE_MAX)
         || index == 0
+        || term == 0
         || membership.voters().count() == 0
     {
         return Err(Malformed::Value);

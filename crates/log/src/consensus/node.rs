@@ -374,7 +374,12 @@ impl Node {
         let epoch_of_last = engine.catalog().epochs().last().map_or(Epoch(0), |(_, epoch)| epoch);
         let (term, vote) =
             if shared.term >= epoch_of_last { (shared.term, shared.vote) } else { (epoch_of_last, None) };
-        let committed = shared.committed.clamp(before.seq, last);
+        let changes: Vec<Seq> =
+            (before.seq.0 + 1..=last.0).map(Seq).filter(|seq| engine.is_membership(*seq)).collect();
+        // No leader changes the members before the change before is durable on a majority (step 11). A node that forgot
+        // that could be elected by nodes that do not count any more.
+        let settled_change = changes.iter().rev().nth(1).copied().filter(|_| !planted(Bug::ForgetMembers));
+        let committed = shared.committed.max(settled_change.unwrap_or_default()).clamp(before.seq, last);
         engine.settle(committed);
         let csn = engine.catalog().csn_before(committed.next()).unwrap_or(before.csn);
         let mut hard_state = HardState::default();
@@ -382,10 +387,10 @@ impl Node {
         hard_state.vote = vote.map_or(0, |vote| vote.0);
         let membership = engine.membership_at(committed);
         let initial = RaftState::new(hard_state, conf_state(&membership));
-        let changes = (before.seq.0 + 1..=last.0).map(Seq).filter(|seq| engine.is_membership(*seq)).collect();
         let epoch = engine.catalog().epochs().take_while(|(from, _)| *from <= committed).last();
         let epoch = epoch.map_or(before.epoch, |(_, epoch)| epoch);
-        let beginning = Before { seq: committed, csn, epoch, membership };
+        let is_open = engine.catalog().is_settled_open();
+        let beginning = (!is_open).then_some(Before { seq: committed, csn, epoch, membership });
         let shelf = Shelf::new(
             initial,
             before,
@@ -688,6 +693,9 @@ impl Node {
         }
         match message.get_msg_type() {
             MessageType::MsgHeartbeat if message.term >= self.epoch().0 && message.commit > last.0 => {
+                if planted(Bug::IgnoreOldLog) {
+                    return Err(Dropped::Useless);
+                }
                 // The leader names no more than what this node has acknowledged.
                 let acknowledged = Seq(message.commit);
                 self.stop(StopReason::OldLog { held: last, acknowledged }, effects);
@@ -720,7 +728,11 @@ impl Node {
             MessageType::MsgReadIndex | MessageType::MsgReadIndexResp if message.entries.len() != 1 => {
                 return Err(Dropped::Impossible);
             }
-            MessageType::MsgSnapshot if !message.has_snapshot() => return Err(Dropped::Impossible),
+            MessageType::MsgSnapshot
+                if !message.has_snapshot() || message.get_snapshot().get_metadata().term > message.term =>
+            {
+                return Err(Dropped::Impossible);
+            }
             MessageType::MsgSnapshot
                 if message.term >= self.epoch().0
                     && message.get_snapshot().get_metadata().index > committed.0 =>
@@ -914,8 +926,11 @@ impl Node {
         }
         let csn = self.engine.catalog().csn_before(place.next()).expect("what is committed is durable here");
         self.engine.settle(place);
-        let members = self.engine.membership_at(place);
-        self.raft.mut_store().settle(place, csn, members);
+        // Whose log began in the midst of a transaction could not read it.
+        if !self.engine.catalog().is_settled_open() {
+            let members = self.engine.membership_at(place);
+            self.raft.mut_store().settle(place, csn, members);
+        }
         self.committed = (place, csn);
         while let Some(&(seq, len)) = self.proposed.front()
             && seq <= place
@@ -1166,7 +1181,10 @@ fn data_of_record(record: &Record) -> Bytes {
 
 /// Whether records follow each other and the one before them, in places and epochs.
 fn is_well_formed(message: &Message) -> bool {
-    let mut epoch = message.log_term;
+    if (message.log_term == 0) != (message.index == 0) {
+        return false;
+    }
+    let mut epoch = message.log_term.max(1);
     message.get_entries().iter().zip(message.index + 1..).all(|(entry, place)| {
         let fits = entry.index == place && entry.term >= epoch && entry.term <= message.term;
         epoch = entry.term;

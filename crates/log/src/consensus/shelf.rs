@@ -23,9 +23,9 @@ pub(super) struct Shelf {
     /// What there was before the first record that is kept.
     before: Before,
     last: Seq,
-    /// Behind which record a node that needs what was dropped begins: the last that is durable on a majority. Only there
-    /// are those members known that were added since the log was cut.
-    beginning: Before,
+    /// Behind which record a node that needs what was dropped begins: the last that is durable on a majority and behind
+    /// which no transaction goes on. Only there are those members known that were added since the log was cut.
+    beginning: Option<Before>,
     /// Where the records of each epoch begin; the first one is `before`.
     epochs: VecDeque<(Seq, Epoch)>,
     /// Records that change who shares the log.
@@ -62,7 +62,7 @@ impl Shelf {
     pub(super) fn new(
         initial: RaftState,
         before: Before,
-        beginning: Before,
+        beginning: Option<Before>,
         last: Seq,
         epochs: impl Iterator<Item = (Seq, Epoch)>,
         changes: Vec<Seq>,
@@ -119,7 +119,7 @@ impl Shelf {
 
     /// Records up to this one are durable on a majority.
     pub(super) fn settle(&mut self, seq: Seq, csn: Csn, membership: Membership) {
-        self.beginning = Before { seq, csn, epoch: self.epoch_at(seq.0), membership };
+        self.beginning = Some(Before { seq, csn, epoch: self.epoch_at(seq.0), membership });
     }
 
     /// Records up to `before` are gone.
@@ -140,7 +140,7 @@ impl Shelf {
         self.recent_bytes = 0;
         self.changes.clear();
         self.epochs = [(before.seq, before.epoch)].into();
-        (self.before, self.beginning, self.last) = (before, before, before.seq);
+        (self.before, self.beginning, self.last) = (before, Some(before), before.seq);
     }
 
     /// What the driver has to be asked for.
@@ -253,11 +253,9 @@ impl Storage for Shelf {
     }
 
     fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        let Before { seq, csn, epoch, membership } = self.beginning;
-        if seq == Seq(0) {
-            return Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable));
-        }
-        Ok(beginning(seq, epoch, csn, &membership))
+        let kept = self.beginning.filter(|at| at.seq > Seq(0) && at.seq >= self.before.seq);
+        let at = kept.ok_or(Error::Store(StorageError::SnapshotTemporarilyUnavailable))?;
+        Ok(beginning(at.seq, at.epoch, at.csn, &at.membership))
     }
 }
 
