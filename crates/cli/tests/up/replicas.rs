@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
@@ -224,12 +225,11 @@ fn replica_that_differs_is_wiped_and_copied_anew() {
         let running = Running::start(3);
         let load = Load::start(&running).await;
         let behind = connect(&running.file().replicas[1].dsn).await;
-        behind
-            .batch_execute(
-                "SET session_replication_role = replica; UPDATE account SET owner = 'Eve' WHERE id = 7",
-            )
-            .await
-            .unwrap();
+        behind.batch_execute("SET session_replication_role = replica").await.unwrap();
+        // The row may not have come there yet.
+        while behind.execute("UPDATE account SET owner = 'Eve' WHERE id = 7", &[]).await.unwrap() == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         drop(behind);
         assert!(running.refused(&["replace", "r2"]).contains("replica \"r2\" serves"));
         let excluded = onecopy(running.dir(), &["verify", "--exclude", "r2"]);

@@ -29,8 +29,8 @@ use crate::medium::Medium;
 use crate::planted::{Bug, plant};
 use crate::simulated::SimulatedDisk;
 use crate::{
-    Cause, Durability, Engine, Entry, Event, Genesis, Kind, LogId, Payload, PayloadId, Record, Records, RecoverError,
-    Seq, Settings, recover,
+    Cause, Durability, Engine, Entry, Event, Genesis, Kind, LogId, Payload, PayloadId, Record, Records,
+    RecoverError, Seq, Settings, recover,
 };
 
 const STEPS: u64 = 1_500;
@@ -94,7 +94,9 @@ fn put_back(seed: u64) -> Result<(), String> {
         world.start(at, coverage)?;
     }
     let run_until = |world: &mut World, committed: usize| {
-        let idle = |machine: &Machine| machine.node.as_ref().is_some_and(|n| n.committed().0.0 as usize >= committed);
+        let idle = |machine: &Machine| {
+            machine.node.as_ref().is_some_and(|n| n.committed().0.0 as usize >= committed)
+        };
         while !world.machines.iter().all(idle) {
             world.step(&mut Coverage::default())?;
         }
@@ -1009,7 +1011,10 @@ impl World {
             let Some(node) = &machine.node else { continue };
             let first = node.engine().first();
             expect(first <= machine.keep, || {
-                format!("node {} shows commits from {first} on, and not those from {}", machine.id, machine.keep)
+                format!(
+                    "node {} shows commits from {first} on, and not those from {}",
+                    machine.id, machine.keep
+                )
             })?;
             let mut disk = machine.disk.clone();
             let mut records = Records::from(first, node.engine(), &mut machine.disk)
