@@ -76,8 +76,9 @@ impl Dependencies {
         edges.into_iter().flatten().map(|id| self.names[id].as_str()).collect()
     }
 
-    /// What a package of this repository depends on, directly or not, each with the way to it: `a -> b -> c`.
-    pub(crate) fn all(&self, package: &str) -> BTreeMap<&str, String> {
+    /// What a package of this repository depends on, directly or not, each with the way to it: `a -> b -> c`; without what
+    /// only those of `passed_over` depend on.
+    pub(crate) fn all(&self, package: &str, passed_over: &[&str]) -> BTreeMap<&str, String> {
         let mut found = BTreeMap::new();
         let mut open: Vec<(&str, String)> =
             self.id(package).map(|id| (id, package.to_owned())).into_iter().collect();
@@ -87,7 +88,9 @@ impl Dependencies {
                 let way = format!("{way} -> {name}");
                 if !found.contains_key(name) {
                     found.insert(name, way.clone());
-                    open.push((next, way));
+                    if !passed_over.contains(&name) {
+                        open.push((next, way));
+                    }
                 }
             }
         }
@@ -137,12 +140,13 @@ mod tests {
 
     #[test]
     fn indirect_dependencies_are_found_with_the_way_to_them() {
-        assert_eq!(graph().all("core")["os"], "core -> map -> os");
+        assert_eq!(graph().all("core", &[])["os"], "core -> map -> os");
+        assert!(!graph().all("core", &["map"]).contains_key("os"));
     }
 
     #[test]
     fn tests_and_procedural_macros_do_not_count() {
         assert_eq!(graph().direct("core"), BTreeSet::from(["map"]));
-        assert!(!graph().all("core").contains_key("tests"));
+        assert!(!graph().all("core", &[]).contains_key("tests"));
     }
 }

@@ -423,6 +423,8 @@ impl Catalog {
         let readable = halved.map_or(kept.first_csn, |(csn, _)| csn.next().max(kept.first_csn));
         self.first = self.first.max(readable);
         self.decided = self.decided.split_off(&self.first);
+        // What is dropped does not come back with what is cut off.
+        self.undo.iter_mut().for_each(|before| before.first = before.first.max(readable));
         let before = Seq(self.segments[0].first_seq.0 - 1);
         while self.epochs.get(1).is_some_and(|(from, _)| *from <= before) {
             self.epochs.pop_front();

@@ -8,7 +8,6 @@ use crate::output::print;
 use bytes::{Bytes, BytesMut};
 use clap::Subcommand;
 use onecopy_log::inspect::{self, Found, FrameReport, SegmentReport, Verdict};
-use onecopy_log::record::FORMAT_VERSION;
 use onecopy_log::{Files, Kind, Medium, PayloadId, RecoverError, SegmentNo};
 use onecopy_runtime::log_body::{self, Parameter, Statement, Writes};
 use serde_json::{Value, json};
@@ -159,7 +158,7 @@ fn segment_table(segments: &[SegmentReport]) -> Table {
         };
         vec![
             segment.number.to_string(),
-            segment.header.map_or("-".to_owned(), |_| FORMAT_VERSION.to_string()),
+            segment.header.map_or("-".to_owned(), |header| header.version().to_string()),
             header(|header| header.first_seq.0),
             header(|header| header.first_csn.0),
             header(|header| header.epoch.0),
@@ -181,7 +180,7 @@ fn segment_json(segment: &SegmentReport) -> Value {
     });
     match &segment.header {
         Ok(header) => {
-            object["format"] = json!(FORMAT_VERSION);
+            object["format"] = json!(header.version());
             object["log_id"] = json!(header.log_id.to_string());
             object["first_place"] = json!(header.first_seq.0);
             object["first_csn"] = json!(header.first_csn.0);

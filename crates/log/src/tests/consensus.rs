@@ -279,7 +279,8 @@ fn some_message() -> impl Strategy<Value = Bytes> {
         9 => [small(), small(), small(), small(), small(), small()],
         1 => [word(), word(), word(), word(), word(), word()],
     ];
-    let data = prop_oneof![Just(Vec::new()), (0..5_u64).prop_map(entry), prop::collection::vec(any::<u8>(), 0..40)];
+    let data =
+        prop_oneof![Just(Vec::new()), (0..5_u64).prop_map(entry), prop::collection::vec(any::<u8>(), 0..40)];
     let entries = prop::collection::vec((0..9_u64, data), 0..4);
     let context = prop::collection::vec(any::<u8>(), 0..30);
     (prop_oneof![1..=11_u8, Just(100), any::<u8>()], 0..4_u8, words, context, entries)
