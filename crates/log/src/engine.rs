@@ -222,7 +222,7 @@ enum Phase {
     },
     /// A segment is being created; its predecessor, if it has one, is to be sealed at this offset.
     AwaitingCreate {
-        header: SegmentHeader,
+        header: Box<SegmentHeader>,
         before: Option<(SegmentNo, u64)>,
     },
     AwaitingSeal,
@@ -747,7 +747,7 @@ impl Engine {
 
     fn create(&mut self, header: SegmentHeader, before: Option<(SegmentNo, u64)>, effects: &mut Vec<Effect>) {
         effects.push(Effect::Create { segment: header.number, header: header.encode() });
-        self.phase = Phase::AwaitingCreate { header, before };
+        self.phase = Phase::AwaitingCreate { header: Box::new(header), before };
     }
 
     fn rotate(&mut self, effects: &mut Vec<Effect>) {

@@ -389,7 +389,7 @@ impl Node {
         let initial = RaftState::new(hard_state, conf_state(&membership));
         let epoch = engine.catalog().epochs().take_while(|(from, _)| *from <= committed).last();
         let epoch = epoch.map_or(before.epoch, |(_, epoch)| epoch);
-        let is_open = engine.catalog().is_settled_open();
+        let is_open = is_in_transaction(&engine, csn);
         let beginning = (!is_open).then_some(Before { seq: committed, csn, epoch, membership });
         let shelf = Shelf::new(
             initial,
@@ -927,7 +927,7 @@ impl Node {
         let csn = self.engine.catalog().csn_before(place.next()).expect("what is committed is durable here");
         self.engine.settle(place);
         // Whose log began in the midst of a transaction could not read it.
-        if !self.engine.catalog().is_settled_open() {
+        if !is_in_transaction(&self.engine, csn) {
             let members = self.engine.membership_at(place);
             self.raft.mut_store().settle(place, csn, members);
         }
@@ -1172,6 +1172,12 @@ fn share(mut recovery: Recovery, origin: Option<&Origin>, node: NodeId) -> Resul
 fn before_of(engine: &Engine) -> Before {
     let (seq, csn, epoch) = engine.catalog().before();
     Before { seq, csn, epoch, membership: engine.membership_at(seq) }
+}
+
+/// Whether a transaction goes on behind commit `csn`, the last that will stay: some of its chunks are before that place, here or
+/// in a segment that was dropped.
+fn is_in_transaction(engine: &Engine, csn: Csn) -> bool {
+    engine.catalog().is_settled_open() || engine.first() > csn.next()
 }
 
 fn data_of_record(record: &Record) -> Bytes {
