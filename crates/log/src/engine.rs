@@ -479,7 +479,12 @@ impl Engine {
     /// Nobody needs commits before `keep` any more, nor other records that stand before it. Whole segments go, when
     /// [`Engine::flush`] has time for it; the last one stays.
     pub fn truncate_before(&mut self, keep: Csn) {
-        self.deletable.extend(self.catalog.truncate_before(keep));
+        let dropped = self.catalog.truncate_before(keep);
+        if let (false, Some(sharing)) = (dropped.is_empty(), &mut self.sharing) {
+            // Before they are deleted, a new header says that what they were dropped behind is durable on a majority.
+            sharing.wanted += 1;
+        }
+        self.deletable.extend(dropped);
     }
 
     /// The argument to [`Engine::truncate_before`] that leaves at most `bytes_max` bytes, but never less than the last

@@ -387,10 +387,7 @@ impl Node {
         hard_state.vote = vote.map_or(0, |vote| vote.0);
         let membership = engine.membership_at(committed);
         let initial = RaftState::new(hard_state, conf_state(&membership));
-        let epoch = engine.catalog().epochs().take_while(|(from, _)| *from <= committed).last();
-        let epoch = epoch.map_or(before.epoch, |(_, epoch)| epoch);
-        let is_open = is_in_transaction(&engine, csn);
-        let beginning = (!is_open).then_some(Before { seq: committed, csn, epoch, membership });
+        let beginning = beginning_of(&engine);
         let shelf = Shelf::new(
             initial,
             before,
@@ -587,7 +584,9 @@ impl Node {
     /// No replica needs commits before `keep` any more. Whole segments go, never one with records that may yet be void.
     pub fn truncate_before(&mut self, keep: Csn, effects: &mut Vec<Effect>) {
         if self.is_working() {
-            self.engine.truncate_before(keep.min(self.committed.1));
+            // What follows the place where others would begin has to stay for them.
+            let Some((_, clean)) = self.engine.catalog().clean() else { return };
+            self.engine.truncate_before(keep.min(clean));
             let before = before_of(&self.engine);
             self.raft.mut_store().drop_to(before);
             self.work(effects);
@@ -926,11 +925,8 @@ impl Node {
         }
         let csn = self.engine.catalog().csn_before(place.next()).expect("what is committed is durable here");
         self.engine.settle(place);
-        // Whose log began in the midst of a transaction could not read it.
-        if !is_in_transaction(&self.engine, csn) {
-            let members = self.engine.membership_at(place);
-            self.raft.mut_store().settle(place, csn, members);
-        }
+        let beginning = beginning_of(&self.engine);
+        self.raft.mut_store().set_beginning(beginning);
         self.committed = (place, csn);
         while let Some(&(seq, len)) = self.proposed.front()
             && seq <= place
@@ -1174,10 +1170,10 @@ fn before_of(engine: &Engine) -> Before {
     Before { seq, csn, epoch, membership: engine.membership_at(seq) }
 }
 
-/// Whether a transaction goes on behind commit `csn`, the last that will stay: some of its chunks are before that place, here or
-/// in a segment that was dropped.
-fn is_in_transaction(engine: &Engine, csn: Csn) -> bool {
-    engine.catalog().is_settled_open() || engine.first() > csn.next()
+/// Behind which record a node that is too far behind can begin: whose log began in the midst of a transaction could not read it.
+fn beginning_of(engine: &Engine) -> Option<Before> {
+    let (seq, csn) = engine.catalog().clean()?;
+    Some(Before { seq, csn, epoch: engine.catalog().epoch_of(seq), membership: engine.membership_at(seq) })
 }
 
 fn data_of_record(record: &Record) -> Bytes {
