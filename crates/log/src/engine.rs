@@ -480,9 +480,9 @@ impl Engine {
     /// [`Engine::flush`] has time for it; the last one stays.
     pub fn truncate_before(&mut self, keep: Csn) {
         let dropped = self.catalog.truncate_before(keep);
-        if let (false, Some(sharing)) = (dropped.is_empty(), &mut self.sharing) {
+        if !dropped.is_empty() {
             // Before they are deleted, a new header says that what they were dropped behind is durable on a majority.
-            sharing.wanted += 1;
+            self.note_settled();
         }
         self.deletable.extend(dropped);
     }
@@ -627,6 +627,13 @@ impl Engine {
             sharing.durable = sharing.wanted;
         }
         sharing.wanted
+    }
+
+    /// Has a new header say which records are settled, and who shares the log by them.
+    pub(crate) fn note_settled(&mut self) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.wanted += 1;
+        }
     }
 
     /// The number of the last promise, and of the last that is on stable storage.

@@ -970,7 +970,8 @@ impl World {
             .machines
             .iter()
             .map(|m| {
-                let of = m.node.as_ref().map(|n| (n.epoch(), n.committed(), n.tail(), n.leads()));
+                let of =
+                    m.node.as_ref().map(|n| (n.epoch(), n.committed(), n.tail(), n.leads(), n.members()));
                 format!("{}: gone {} {of:?}", m.id, m.is_gone)
             })
             .collect();
