@@ -115,8 +115,8 @@ fn list(path: &Path, json: bool) -> Result<(), CommandError> {
         let segments: Vec<Value> = segments.iter().map(segment_json).collect();
         print(format!("{:#}", json!({ "dir": path.display().to_string(), "segments": segments })))?;
     } else {
-        let log_ids = segments.iter().filter_map(|segment| segment.header.ok());
-        let log_id = log_ids.last().map_or("unknown".to_owned(), |header| header.log_id.to_string());
+        let mut log_ids = segments.iter().filter_map(|segment| segment.header.ok());
+        let log_id = log_ids.next_back().map_or("unknown".to_owned(), |header| header.log_id.to_string());
         print(format!("log {log_id} in {}\n\n{}", path.display(), segment_table(&segments)))?;
     }
     match segments.iter().find_map(|segment| Some((segment.number, segment.header.err()?))) {

@@ -123,7 +123,6 @@ fn every_bug_planted_in_the_cluster_is_found() {
     let bugs = [
         (Bug::ForgetVote, "was elected in epoch"),
         (Bug::AcknowledgeBeforeSync, "committed at"),
-        // The first seed that shows it is the 719th.
         (Bug::ForgetMembers, "which they never should"),
         (Bug::KeepConflict, "agree on"),
         (Bug::ProposeTwice, "was committed at"),
