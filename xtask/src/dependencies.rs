@@ -76,9 +76,9 @@ impl Dependencies {
         edges.into_iter().flatten().map(|id| self.names[id].as_str()).collect()
     }
 
-    /// What a package of this repository depends on, directly or not, each with the way to it: `a -> b -> c`. What those in
-    /// `except` depend on is left out.
-    pub(crate) fn all(&self, package: &str, except: &[&str]) -> BTreeMap<&str, String> {
+    /// What a package of this repository depends on, directly or not, each with the way to it: `a -> b -> c`; without what
+    /// only those of `passed_over` depend on.
+    pub(crate) fn all(&self, package: &str, passed_over: &[&str]) -> BTreeMap<&str, String> {
         let mut found = BTreeMap::new();
         let mut open: Vec<(&str, String)> =
             self.id(package).map(|id| (id, package.to_owned())).into_iter().collect();
@@ -88,7 +88,7 @@ impl Dependencies {
                 let way = format!("{way} -> {name}");
                 if !found.contains_key(name) {
                     found.insert(name, way.clone());
-                    if !except.contains(&name) {
+                    if !passed_over.contains(&name) {
                         open.push((next, way));
                     }
                 }

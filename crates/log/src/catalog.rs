@@ -7,7 +7,7 @@ use onecopy_core::{Csn, Epoch};
 use crate::planted::{Bug, planted};
 use crate::record::{
     FRAME_HEADER_LEN, FrameHeader, Kind, LogId, PayloadId, SEGMENT_HEADER_LEN, SegmentHeader, SegmentNo, Seq,
-    Stamp,
+    Stamp, Start,
 };
 
 /// At most one entry of the index in this many bytes of a segment.
@@ -89,6 +89,8 @@ pub(crate) struct Catalog {
     settled: Option<Seq>,
     /// What was there before each of those.
     undo: VecDeque<Before>,
+    /// The last record that will stay and behind which no transaction goes on, with the last commit up to it.
+    clean: Option<(Seq, Csn)>,
 }
 
 /// What a record found that may be cut off again.
@@ -120,6 +122,10 @@ impl Catalog {
             epochs: [(Seq(header.first_seq.0 - 1), header.epoch)].into(),
             settled: None,
             undo: VecDeque::new(),
+            clean: header
+                .shared
+                .filter(|shared| shared.start == Start::Begins)
+                .map(|_| (Seq(header.first_seq.0 - 1), header.first_csn.previous())),
         };
         catalog.add_segment(header);
         catalog
@@ -183,6 +189,9 @@ impl Catalog {
         self.end.seq = header.seq.next();
         self.end.offset += header.frame_len();
         (segment.end_seq, segment.end_offset) = (self.end.seq, self.end.offset);
+        if self.open.is_empty() && self.settled.is_none_or(|settled| header.seq < settled) {
+            self.clean = Some((header.seq, self.end.csn));
+        }
     }
 
     fn note_before(&mut self, header: &FrameHeader) {
@@ -199,6 +208,16 @@ impl Catalog {
         while self.undo.front().is_some_and(|before| before.at.seq < seq) {
             self.undo.pop_front();
         }
+        let end = self.settled_end();
+        if end.seq == seq && seq > Seq(1) && !self.is_settled_open() {
+            self.clean = Some((Seq(seq.0 - 1), end.csn));
+        }
+    }
+
+    /// The last record that will stay and behind which no transaction goes on, whether its chunks are here or were dropped;
+    /// with the last commit up to it.
+    pub(crate) fn clean(&self) -> Option<(Seq, Csn)> {
+        self.clean.filter(|(_, csn)| csn.next() >= self.first)
     }
 
     /// Behind the last record that will stay.
@@ -207,7 +226,7 @@ impl Catalog {
     }
 
     /// Whether a transaction has chunks among the records that will stay, and neither its commit nor its end.
-    pub(crate) fn is_settled_open(&self) -> bool {
+    fn is_settled_open(&self) -> bool {
         let open = self.undo.iter().find_map(|before| before.open.as_ref());
         !open.unwrap_or(&self.open).is_empty()
     }
@@ -262,6 +281,12 @@ impl Catalog {
         let oldest = &self.segments[0];
         let epoch = self.epochs.front().map_or(Epoch(0), |(_, epoch)| *epoch);
         (Seq(oldest.first_seq.0 - 1), oldest.first_csn.previous(), epoch)
+    }
+
+    /// The epoch of record `seq`.
+    pub(crate) fn epoch_of(&self, seq: Seq) -> Epoch {
+        let after = self.epochs.partition_point(|(from, _)| *from <= seq);
+        self.epochs.get(after.saturating_sub(1)).map_or(Epoch(0), |(_, epoch)| *epoch)
     }
 
     /// Where the records of each epoch begin, up to the last durable one; the first entry is of the record before the
@@ -423,6 +448,8 @@ impl Catalog {
         let readable = halved.map_or(kept.first_csn, |(csn, _)| csn.next().max(kept.first_csn));
         self.first = self.first.max(readable);
         self.decided = self.decided.split_off(&self.first);
+        // What is dropped does not come back with what is cut off.
+        self.undo.iter_mut().for_each(|before| before.first = before.first.max(readable));
         let before = Seq(self.segments[0].first_seq.0 - 1);
         while self.epochs.get(1).is_some_and(|(from, _)| *from <= before) {
             self.epochs.pop_front();

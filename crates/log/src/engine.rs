@@ -479,7 +479,12 @@ impl Engine {
     /// Nobody needs commits before `keep` any more, nor other records that stand before it. Whole segments go, when
     /// [`Engine::flush`] has time for it; the last one stays.
     pub fn truncate_before(&mut self, keep: Csn) {
-        self.deletable.extend(self.catalog.truncate_before(keep));
+        let dropped = self.catalog.truncate_before(keep);
+        if !dropped.is_empty() {
+            // Before they are deleted, a new header says that what they were dropped behind is durable on a majority.
+            self.note_settled();
+        }
+        self.deletable.extend(dropped);
     }
 
     /// The argument to [`Engine::truncate_before`] that leaves at most `bytes_max` bytes, but never less than the last
@@ -622,6 +627,13 @@ impl Engine {
             sharing.durable = sharing.wanted;
         }
         sharing.wanted
+    }
+
+    /// Has a new header say which records are settled, and who shares the log by them.
+    pub(crate) fn note_settled(&mut self) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.wanted += 1;
+        }
     }
 
     /// The number of the last promise, and of the last that is on stable storage.

@@ -115,8 +115,8 @@ fn list(path: &Path, json: bool) -> Result<(), CommandError> {
         let segments: Vec<Value> = segments.iter().map(segment_json).collect();
         print(format!("{:#}", json!({ "dir": path.display().to_string(), "segments": segments })))?;
     } else {
-        let mut newest_first = segments.iter().rev().filter_map(|segment| segment.header.ok());
-        let log_id = newest_first.next().map_or("unknown".to_owned(), |header| header.log_id.to_string());
+        let mut log_ids = segments.iter().filter_map(|segment| segment.header.ok());
+        let log_id = log_ids.next_back().map_or("unknown".to_owned(), |header| header.log_id.to_string());
         print(format!("log {log_id} in {}\n\n{}", path.display(), segment_table(&segments)))?;
     }
     match segments.iter().find_map(|segment| Some((segment.number, segment.header.err()?))) {
@@ -158,7 +158,7 @@ fn segment_table(segments: &[SegmentReport]) -> Table {
         };
         vec![
             segment.number.to_string(),
-            segment.header.as_ref().map_or("-".to_owned(), |header| header.version().to_string()),
+            segment.header.map_or("-".to_owned(), |header| header.version().to_string()),
             header(|header| header.first_seq.0),
             header(|header| header.first_csn.0),
             header(|header| header.epoch.0),

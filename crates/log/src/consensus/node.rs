@@ -387,10 +387,7 @@ impl Node {
         hard_state.vote = vote.map_or(0, |vote| vote.0);
         let membership = engine.membership_at(committed);
         let initial = RaftState::new(hard_state, conf_state(&membership));
-        let epoch = engine.catalog().epochs().take_while(|(from, _)| *from <= committed).last();
-        let epoch = epoch.map_or(before.epoch, |(_, epoch)| epoch);
-        let is_open = engine.catalog().is_settled_open();
-        let beginning = (!is_open).then_some(Before { seq: committed, csn, epoch, membership });
+        let beginning = beginning_of(&engine);
         let shelf = Shelf::new(
             initial,
             before,
@@ -587,7 +584,9 @@ impl Node {
     /// No replica needs commits before `keep` any more. Whole segments go, never one with records that may yet be void.
     pub fn truncate_before(&mut self, keep: Csn, effects: &mut Vec<Effect>) {
         if self.is_working() {
-            self.engine.truncate_before(keep.min(self.committed.1));
+            // What follows the place where others would begin has to stay for them.
+            let Some((_, clean)) = self.engine.catalog().clean() else { return };
+            self.engine.truncate_before(keep.min(clean));
             let before = before_of(&self.engine);
             self.raft.mut_store().drop_to(before);
             self.work(effects);
@@ -925,12 +924,14 @@ impl Node {
             }
         }
         let csn = self.engine.catalog().csn_before(place.next()).expect("what is committed is durable here");
+        let members_before = self.engine.membership_at(self.committed.0);
         self.engine.settle(place);
-        // Whose log began in the midst of a transaction could not read it.
-        if !self.engine.catalog().is_settled_open() {
-            let members = self.engine.membership_at(place);
-            self.raft.mut_store().settle(place, csn, members);
+        if self.engine.membership_at(place) != members_before && !planted(Bug::ForgetMembers) {
+            // So that a start counts by it, and needs nobody who has left.
+            self.engine.note_settled();
         }
+        let beginning = beginning_of(&self.engine);
+        self.raft.mut_store().set_beginning(beginning);
         self.committed = (place, csn);
         while let Some(&(seq, len)) = self.proposed.front()
             && seq <= place
@@ -1172,6 +1173,12 @@ fn share(mut recovery: Recovery, origin: Option<&Origin>, node: NodeId) -> Resul
 fn before_of(engine: &Engine) -> Before {
     let (seq, csn, epoch) = engine.catalog().before();
     Before { seq, csn, epoch, membership: engine.membership_at(seq) }
+}
+
+/// Behind which record a node that is too far behind can begin: whose log began in the midst of a transaction could not read it.
+fn beginning_of(engine: &Engine) -> Option<Before> {
+    let (seq, csn) = engine.catalog().clean()?;
+    Some(Before { seq, csn, epoch: engine.catalog().epoch_of(seq), membership: engine.membership_at(seq) })
 }
 
 fn data_of_record(record: &Record) -> Bytes {

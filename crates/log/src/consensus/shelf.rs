@@ -117,9 +117,9 @@ impl Shelf {
         self.last = Seq(seq.0 - 1);
     }
 
-    /// Records up to this one are durable on a majority.
-    pub(super) fn settle(&mut self, seq: Seq, csn: Csn, membership: Membership) {
-        self.beginning = Some(Before { seq, csn, epoch: self.epoch_at(seq.0), membership });
+    /// Behind which record a node would begin now.
+    pub(super) fn set_beginning(&mut self, beginning: Option<Before>) {
+        self.beginning = beginning;
     }
 
     /// Records up to `before` are gone.

@@ -969,7 +969,8 @@ impl World {
             .machines
             .iter()
             .map(|m| {
-                let of = m.node.as_ref().map(|n| (n.epoch(), n.committed(), n.tail(), n.leads()));
+                let of =
+                    m.node.as_ref().map(|n| (n.epoch(), n.committed(), n.tail(), n.leads(), n.members()));
                 format!("{}: gone {} {of:?}", m.id, m.is_gone)
             })
             .collect();
@@ -1016,6 +1017,10 @@ impl World {
                     machine.id, machine.keep
                 )
             })?;
+            if first > node.committed().1.next() {
+                // It started again, and has not yet heard that what its first commits follow is committed.
+                continue;
+            }
             let mut disk = machine.disk.clone();
             let mut records = Records::from(first, node.engine(), &mut machine.disk)
                 .map_err(|error| format!("node {}: {error}", machine.id))?;
