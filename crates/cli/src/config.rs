@@ -194,7 +194,7 @@ section_with_defaults! {
         /// Milliseconds for which a connected replica may leave a question unanswered, which is asked ten times in
         /// this time; then it leaves service until it answers again. It finds servers that hang, are stopped, or are
         /// cut off by the network. TCP's keepalive is set by it, too. 0 waits for ever.
-        silence_timeout_ms: u64 = 10_000, in 0..=86_400_000;
+        silence_timeout_ms: u64 = 2_000, in 0..=86_400_000;
     }
 }
 

@@ -167,7 +167,7 @@ impl Default for Options {
             think_factor: None,
             calm: Duration::from_secs(2),
             lasts: None,
-            silence_timeout_ms: 10_000,
+            silence_timeout_ms: 2_000,
             items: Bookstore::default().items,
             branches: bank.branches,
             accounts: bank.accounts,
