@@ -6,12 +6,15 @@
 //! Why it is safe: `docs/protocols/commit-log.md`.
 
 mod codec;
+mod error;
 mod membership;
 mod node;
 mod shelf;
 
+mod effect;
+
 pub use codec::{MESSAGE_LEN_MAX, Malformed};
+pub use effect::{Effect, ReadId, StopReason};
+pub use error::{Dropped, MemberError, OpenError, ProposeError};
 pub use membership::{Change, ChangeError, Membership, NODES_MAX, NodeId, Role};
-pub use node::{
-    Config, Dropped, Effect, MemberError, Node, OpenError, Origin, ProposeError, ReadId, StopReason,
-};
+pub use node::{Config, Node, Origin};

@@ -5,6 +5,8 @@
 //! argument why no record that is durable on a majority is lost, with a table of messages and the steps, is in
 //! `docs/protocols/commit-log.md`, whose numbers the comments here name.
 
+mod reads;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
@@ -14,20 +16,20 @@ use raft::eraftpb::{
 };
 use raft::{ProgressState, RaftState, RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
 use slog::{Discard, Logger, o};
-use thiserror::Error;
 
-use super::codec::{
-    self, Content, Envelope, Malformed, conf_state, data_of, encode_record, entry_with, record_of,
-};
+use super::codec::{self, Content, Envelope, conf_state, data_of, encode_record, entry_with, record_of};
+use super::effect::{Effect, StopReason};
+use super::error::{Dropped, MemberError, OpenError, ProposeError};
 use super::membership::{Change, ChangeError, Membership, NodeId, Role};
 use super::shelf::{Before, Shelf};
-use crate::engine::{self, Anew, Durability, Engine, Fault, Genesis, Settings, State};
+use crate::engine::{self, Anew, Durability, Engine, Genesis, Settings, State};
 use crate::gate::{AppendError, Gate};
 use crate::medium::Medium;
 use crate::planted::{Bug, planted};
 use crate::reader::{ReadError, read_ordered};
-use crate::record::{Entry, Kind, LogId, Record, Seq, Shared, Start};
+use crate::record::{Entry, Kind, Record, Seq, Shared, Start};
 use crate::recover::Recovery;
+use reads::Reads;
 
 /// Bytes of records in one message, unless one record is larger.
 const MESSAGE_BYTES: u64 = 1 << 20;
@@ -63,214 +65,6 @@ pub struct Origin {
     /// Who shares the log from its beginning on: all nodes if they begin together, this one alone if it has the log and the
     /// others come later, nobody if this node joins others.
     pub membership: Membership,
-}
-
-/// What is to be done, in this order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Effect {
-    /// Send a message. It may be lost, repeated, delayed and overtaken.
-    Send {
-        /// To which node.
-        to: NodeId,
-        /// What.
-        message: Bytes,
-    },
-    /// Have the disk do something, each effect answered by [`Node::on_disk`] before the next is begun.
-    Disk(engine::Effect),
-    /// Read records of this node for another one that is behind: [`Node::ordered`], then [`Node::on_fetched`].
-    Fetch {
-        /// The first.
-        from: Seq,
-        /// Behind the last.
-        to: Seq,
-        /// At most so many bytes, but at least one record.
-        bytes_max: u64,
-    },
-    /// Every record up to this place is durable on a majority, and here: it stays for ever.
-    Committed {
-        /// The last such record.
-        place: Seq,
-        /// The last commit among them.
-        csn: Csn,
-    },
-    /// This node was elected. It may propose; what its log holds may not be durable yet.
-    BecameLeader {
-        /// Its epoch.
-        epoch: Epoch,
-    },
-    /// A record of this leader's own epoch is durable on a majority, and so is all that its log held: it may drive the
-    /// replicas once it has fenced them.
-    LeaderReady {
-        /// Its epoch.
-        epoch: Epoch,
-        /// Every commit up to this one counts as told.
-        csn: Csn,
-    },
-    /// Another node leads, or none that is known. If this node led, it does not any more.
-    BecameFollower {
-        /// The epoch.
-        epoch: Epoch,
-        /// The leader, if it is known.
-        leader: Option<NodeId>,
-    },
-    /// A read may go to any replica that has applied this commit: whoever heard of a commit before [`Node::read`] was
-    /// called heard of none behind it.
-    ReadConfirmed {
-        /// Which read.
-        read: ReadId,
-        /// Its floor.
-        floor: Csn,
-    },
-    /// The leader no longer has the records that this node needs next. Its log has to begin anew behind `csn`; before
-    /// [`Node::accept_beginning`] is called, every replica that takes its commits from this log must contain that one.
-    BeginningOffered {
-        /// The last record that is left out.
-        place: Seq,
-        /// The last commit among those.
-        csn: Csn,
-    },
-    /// Who shares the log has changed, and the change is durable on a majority.
-    Members(Membership),
-    /// The node takes and does nothing more. Whatever was not carried out is not to be.
-    Stop(StopReason),
-}
-
-/// Names a read that waits for its floor. The caller's.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ReadId(pub u64);
-
-/// Why a node has stopped.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum StopReason {
-    /// Its disk has failed. What it holds is unknown until it starts again.
-    #[error(transparent)]
-    Disk(Fault),
-    /// It had acknowledged a record that its log does not hold.
-    #[error(
-        "the commit log of this node ends with record {held}, but the node had acknowledged record {acknowledged}: an older \
-         state of its folder was put back, or its end was lost. Do not start it with this folder again: remove the node from \
-         the cluster, and add it with another id and an empty folder"
-    )]
-    OldLog {
-        /// The last record that it holds.
-        held: Seq,
-        /// The last that it had acknowledged.
-        acknowledged: Seq,
-    },
-    /// The leader sent a record that cannot stand behind those before it.
-    #[error(
-        "record {place} of the leader's commit log cannot follow what this node has: {error}. The logs differ, which they \
-         never should: keep both folders unchanged and report it"
-    )]
-    Diverged {
-        /// Its place.
-        place: Seq,
-        /// What is wrong with it.
-        error: AppendError,
-    },
-    /// The leader overwrites what is durable on a majority.
-    #[error(
-        "the leader's commit log holds another record {place} than this node's, where it is known to be durable on a \
-         majority. The logs differ, which they never should: keep both folders unchanged and report it"
-    )]
-    Overwritten {
-        /// The record's place.
-        place: Seq,
-    },
-}
-
-/// Why a node cannot be started.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum OpenError {
-    /// The folder holds no log, and none was to be begun.
-    #[error("there is no commit log, and none is to be begun")]
-    Missing,
-    /// It is the folder of another node.
-    #[error(
-        "the commit log is that of node {found}, not of node {expected}; each node needs a folder of its own"
-    )]
-    WrongNode {
-        /// Which node this is.
-        expected: NodeId,
-        /// Whose log it is.
-        found: NodeId,
-    },
-    /// The log was written by a node that was alone, and this one is not to be.
-    #[error(
-        "the commit log was written by a node that was alone: only that node can share it, and the others join it"
-    )]
-    Alone,
-    /// The configuration cannot work.
-    #[error("{0}")]
-    Config(&'static str),
-}
-
-/// Why a record was not taken. Nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum ProposeError {
-    /// Only the leader takes records.
-    #[error("this node does not lead")]
-    NotLeader {
-        /// Who does, if it is known.
-        leader: Option<NodeId>,
-    },
-    /// Too much waits for a majority.
-    #[error("{bytes} bytes wait to be durable on a majority of the nodes; try again when they are")]
-    Busy {
-        /// How much.
-        bytes: u64,
-    },
-    /// It cannot stand where it would.
-    #[error(transparent)]
-    Record(#[from] AppendError),
-}
-
-/// Why the nodes were not changed. Nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum MemberError {
-    /// The leader's own record is not durable yet, or the change before this one.
-    #[error("another change of the nodes is under way, or the leader has only just been elected; try again")]
-    Busy,
-    /// It cannot be made.
-    #[error(transparent)]
-    Change(#[from] ChangeError),
-    /// As for any record.
-    #[error(transparent)]
-    Propose(#[from] ProposeError),
-}
-
-/// Why a message was not looked at further.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum Dropped {
-    /// The node has stopped, or has not yet made safe what its log held when it started.
-    #[error("the node does not work")]
-    NotOpen,
-    /// It is none.
-    #[error("no message: {0}")]
-    Malformed(#[from] Malformed),
-    /// It is about another log.
-    #[error("it is about log {0}")]
-    OtherLog(LogId),
-    /// It is for another node, or says that this node sent it.
-    #[error("it is for node {to}, from node {from}")]
-    OtherNode {
-        /// From.
-        from: NodeId,
-        /// To.
-        to: NodeId,
-    },
-    /// The sender has started again since.
-    #[error("its sender has started again since")]
-    FormerLife,
-    /// The sender lost what it had acknowledged, and was told so.
-    #[error("its sender has lost what it had acknowledged")]
-    OldLog,
-    /// No node that keeps the rules sends this.
-    #[error("it contradicts itself, or this node's log")]
-    Impossible,
-    /// Raft has no use for it.
-    #[error("it is of no use")]
-    Useless,
 }
 
 /// See the module.
@@ -320,23 +114,6 @@ struct Peer {
     matched: Seq,
     /// What it had acknowledged for certain: records that are durable on a majority.
     acknowledged: Seq,
-}
-
-#[derive(Default)]
-struct Reads {
-    /// For the next round.
-    gathering: Vec<ReadId>,
-    round: Option<Round>,
-    /// Rounds that a majority has confirmed, and the record that has to be committed here first.
-    confirmed: Vec<(Seq, Vec<ReadId>)>,
-    rounds: u64,
-}
-
-/// Reads about which a majority is asked together.
-struct Round {
-    context: Vec<u8>,
-    reads: Vec<ReadId>,
-    ticks: u32,
 }
 
 impl Node {
@@ -506,30 +283,6 @@ impl Node {
         self.after_proposal(seq, 0, proposed.is_ok())?;
         self.work(effects);
         Ok(seq)
-    }
-
-    /// Asks for the floor of a read; [`Effect::ReadConfirmed`] answers, perhaps only under another leader.
-    pub fn read(&mut self, read: ReadId, effects: &mut Vec<Effect>) {
-        if self.is_stopped {
-            return;
-        }
-        if planted(Bug::ReadWithoutMajority) && self.is_ready {
-            effects.push(Effect::ReadConfirmed { read, floor: self.committed.1 });
-            return;
-        }
-        self.reads.gathering.push(read);
-        if self.is_open {
-            self.work(effects);
-        }
-    }
-
-    /// Nobody waits for this read any more.
-    pub fn forget_read(&mut self, read: ReadId) {
-        self.reads.gathering.retain(|other| *other != read);
-        if let Some(round) = &mut self.reads.round {
-            round.reads.retain(|other| *other != read);
-        }
-        self.reads.confirmed.iter_mut().for_each(|(_, reads)| reads.retain(|other| *other != read));
     }
 
     /// The disk has carried out the oldest effect that was not answered, or failed to.
@@ -1045,52 +798,6 @@ impl Node {
             durable: self.held(),
         };
         effects.extend(codec::encode(&envelope, content).map(|message| Effect::Send { to, message }));
-    }
-
-    /// Asks a majority about all reads that have gathered, unless a round is under way (step 8).
-    fn begin_round(&mut self) -> bool {
-        let can_ask = if self.leads() { self.is_ready } else { self.raft.raft.leader_id != 0 };
-        if self.reads.round.is_some() || self.reads.gathering.is_empty() || !can_ask {
-            return false;
-        }
-        self.reads.rounds += 1;
-        let words = [self.config.node.0, self.config.incarnation, self.reads.rounds];
-        let context: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let reads = std::mem::take(&mut self.reads.gathering);
-        self.raft.read_index(context.clone());
-        self.reads.round = Some(Round { context, reads, ticks: 0 });
-        true
-    }
-
-    /// A round that was not answered, since a message was lost or the leader had no right to, is asked again.
-    fn tick_round(&mut self) {
-        let Some(round) = &mut self.reads.round else { return };
-        round.ticks += 1;
-        if round.ticks > u32::from(self.config.election_ticks) {
-            self.gather_again();
-        }
-    }
-
-    fn gather_again(&mut self) {
-        if let Some(round) = self.reads.round.take() {
-            self.reads.gathering.extend(round.reads);
-        }
-    }
-
-    fn on_read_state(&mut self, place: Seq, context: &[u8]) {
-        if let Some(round) = self.reads.round.take_if(|round| round.context == context) {
-            self.reads.confirmed.push((place, round.reads));
-        }
-    }
-
-    fn confirm_reads(&mut self, effects: &mut Vec<Effect>) {
-        let (committed, floor) = self.committed;
-        self.reads.confirmed.retain_mut(|(place, reads)| {
-            if *place <= committed {
-                effects.extend(reads.drain(..).map(|read| Effect::ReadConfirmed { read, floor }));
-            }
-            !reads.is_empty()
-        });
     }
 
     /// A node that does not answer an offer of a beginning is sent it again.

@@ -22,6 +22,7 @@ use onecopy_core::{Csn, Epoch};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::expect_everything_happened;
 use crate::consensus::{
     Change, Config, Dropped, Effect, Membership, Node, NodeId, Origin, ReadId, Role, StopReason,
 };
@@ -54,7 +55,7 @@ fn nodes_disks_and_networks_fail_and_no_promise_of_the_cluster_is_broken() {
     }
     println!("{} seeds: {coverage:?}", seeds.end - seeds.start);
     if only.is_none() && count >= 100 {
-        coverage.expect_everything_happened();
+        expect_everything_happened(&coverage);
     }
 }
 
@@ -184,14 +185,6 @@ struct Coverage {
     clusters_of_1: u64,
     clusters_of_3: u64,
     clusters_of_5: u64,
-}
-
-impl Coverage {
-    fn expect_everything_happened(&self) {
-        let figures = format!("{self:?}");
-        let never = figures.split([' ', ',', '}']).filter(|word| *word == "0").count();
-        assert_eq!(never, 0, "something that was meant to happen never did: {figures}");
-    }
 }
 
 /// One machine, and the node that runs on it, if it runs.

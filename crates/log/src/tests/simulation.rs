@@ -18,6 +18,7 @@ use onecopy_core::{Csn, Epoch};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::expect_everything_happened;
 use crate::medium::Medium;
 use crate::planted::{Bug, plant};
 use crate::simulated::SimulatedDisk;
@@ -45,7 +46,7 @@ fn machine_process_and_device_fail_at_every_step_and_no_promise_is_broken() {
     }
     println!("{} seeds: {coverage:?}", seeds.end - seeds.start);
     if only.is_none() {
-        coverage.expect_everything_happened();
+        expect_everything_happened(&coverage);
     }
 }
 
@@ -86,14 +87,6 @@ struct Coverage {
     segments_dropped: u64,
     payloads_read: u64,
     undecided: u64,
-}
-
-impl Coverage {
-    fn expect_everything_happened(&self) {
-        let figures = format!("{self:?}");
-        let never = figures.split([' ', ',', '}']).filter(|word| *word == "0").count();
-        assert_eq!(never, 0, "something that was meant to happen never did: {figures}");
-    }
 }
 
 struct World {
