@@ -983,6 +983,10 @@ fn uncount(counts: &mut BTreeMap<Csn, u32>, position: Csn) {
 #[cfg(test)]
 mod membership_tests;
 #[cfg(test)]
+mod moved_tests;
+#[cfg(test)]
+mod rig;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tuning_tests;
