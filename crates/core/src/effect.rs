@@ -226,7 +226,7 @@ pub enum Refusal {
     ReadsChanged,
     /// A definition changed after the transaction had read and before it wrote, whether or not it concerns what was read (40001).
     DefinitionsChanged,
-    /// The replica on which the transaction was executing died (40001).
+    /// The replica on which the transaction was executing died, and it cannot be done again elsewhere (40001).
     HomeLost,
     /// The replica died after a part of the answer had been sent (40001).
     AnswerCut,

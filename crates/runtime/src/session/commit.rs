@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use onecopy_core::{AccessSet, ClassId, Csn, Event, Refusal, ReplicaId, StatementKind, TxnId};
+use onecopy_core::{ClassId, Csn, Event, Refusal, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::ErrorFields;
 use onecopy_wire::backend::build::Severity;
 
+use super::beside::LOSSES_MAX;
 use super::client::ClientError;
 use super::home::Home;
 use super::job::{Aside, Job, Quiet};
@@ -153,7 +154,7 @@ impl Session {
             return Ok(());
         }
         let autocommit = txn.autocommit;
-        loop {
+        for _ in 0..=LOSSES_MAX {
             let Some(mut lane) = self.txn.as_mut().and_then(|txn| txn.home.take()) else {
                 // Its home was lost since its last statement: they are checked at another one.
                 self.find_home().await?;
@@ -181,22 +182,15 @@ impl Session {
                 Err(error) => self.on_lane_lost(lane, &error),
             }
         }
+        // What is checked may well be the reason.
+        Err(Unsettled::HomeLost)
     }
 
     /// Has an open transaction whose home was lost go on at another one.
     async fn find_home(&mut self) -> Result<(), Unsettled> {
-        let job = Job {
-            request: Request::Simple("SELECT".to_owned()),
-            kind: StatementKind::LockingRead,
-            access: AccessSet::new(),
-            class: ClassId::default(),
-            write: None,
-            capture: None,
-            generation: 0,
-            repeat: None,
-            schema_changed: false,
-            aside: Aside { quiet: Quiet::Dropped, ..Aside::default() },
-        };
+        let request = Request::Simple("SELECT".to_owned());
+        let aside = Aside { quiet: Quiet::Dropped, ..Aside::default() };
+        let job = Job::in_place(ClassId::default(), StatementKind::LockingRead, request, aside);
         match Box::pin(self.run_job(job)).await {
             Ok(Ran::Answered(answer)) if answer.error.is_none() => Ok(()),
             _ => Err(Unsettled::Told),

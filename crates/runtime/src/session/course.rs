@@ -109,10 +109,20 @@ impl Course {
                     at += 1;
                     at <= made || !matches!(step, Past::Wrote(_))
                 });
+                self.count();
             }
             Past::Read(_) if self.lost => return,
             Past::Read(_) => self.reads += 1,
-            Past::Setting(_) | Past::Wrote(_) => {}
+            Past::Wrote(which) => {
+                // Writes in a row are one step, however many.
+                if let Some(Past::Wrote(before)) = self.steps.last_mut()
+                    && before.end == which.start
+                {
+                    before.end = which.end;
+                    return;
+                }
+            }
+            Past::Setting(_) => {}
         }
         self.bytes += step.len();
         self.steps.push(step);
@@ -278,21 +288,29 @@ mod tests {
             Past::Wrote(0..1),
             savepoint("s"),
             Past::Wrote(1..2),
+            Past::Wrote(2..3),
             setting("SET a"),
             released("s"),
             savepoint("t"),
             read("fetch"),
-            Past::Wrote(2..3),
+            Past::Wrote(3..4),
             returned_to("t"),
-            Past::Wrote(2..4),
+            Past::Wrote(3..5),
         ]);
         let writes = kept.steps().iter().filter_map(|step| match step {
             Past::Wrote(range) => Some(range.clone()),
             _ => None,
         });
-        assert_eq!(writes.collect::<Vec<_>>(), [0..1, 1..2, 2..4]);
+        assert_eq!(writes.collect::<Vec<_>>(), [0..1, 1..3, 3..5]);
         assert_eq!(kept.steps().len(), 7, "{:?}", kept.steps());
-        assert!(matches!(kept.without_reads().steps()[1], Past::Wrote(_)));
+        let without = kept.without_reads();
+        assert!(
+            matches!(without.steps(), [
+            Past::Wrote(first), Past::Setting(_), Past::Savepoint(_), Past::Wrote(second)
+        ] if (first, second) == (&(0..3), &(3..5))),
+            "{:?}",
+            without.steps()
+        );
     }
 
     #[test]

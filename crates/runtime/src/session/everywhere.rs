@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use onecopy_classify::Kind;
 use onecopy_core::protocol::Statements;
-use onecopy_core::{AccessSet, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
+use onecopy_core::{Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::SqlState;
 use onecopy_wire::backend::{Status, build};
 
@@ -196,18 +196,9 @@ impl Session {
         statement: &Statement,
         extended: bool,
     ) -> Result<Done, ClientError> {
-        let job = Job {
-            request: Request::Simple(statement.sql.to_string()),
-            kind: StatementKind::LockingRead,
-            access: AccessSet::new(),
-            class: statement.class.id,
-            write: None,
-            capture: None,
-            generation: 0,
-            repeat: None,
-            schema_changed: false,
-            aside: Aside { quiet: Quiet::Dropped, ..Aside::default() },
-        };
+        let (class, request) = (statement.class.id, Request::Simple(statement.sql.to_string()));
+        let aside = Aside { quiet: Quiet::Dropped, ..Aside::default() };
+        let job = Job::in_place(class, StatementKind::LockingRead, request, aside);
         let ran = self.run_job(job).await?;
         if self.answer_or_fail(&ran) == Done::Failed {
             return Ok(Done::Failed);

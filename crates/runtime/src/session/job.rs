@@ -86,6 +86,27 @@ pub(super) struct Block {
 }
 
 impl Job {
+    /// A step that touches no item, executed wherever the transaction is.
+    pub fn in_place(
+        class: onecopy_core::ClassId,
+        kind: StatementKind,
+        request: Request,
+        aside: Aside,
+    ) -> Job {
+        Job {
+            request,
+            kind,
+            access: AccessSet::new(),
+            class,
+            write: None,
+            capture: None,
+            generation: 0,
+            repeat: None,
+            schema_changed: false,
+            aside,
+        }
+    }
+
     /// What it did, as it is logged.
     pub fn logged(&self, what: What, rows: Option<u64>) -> Write {
         let reach = (self.aside.bulk != Bulk::No).then(|| self.access.as_slice().into());

@@ -43,7 +43,11 @@ impl Session {
                 self.number_query(statement, portal, plan, count, *unsteady).await
             }
             Numbered::Copy { create, copy, drop } => {
-                self.number_copy(statement, portal, plan, create, copy, drop).await
+                let done = self.number_copy(statement, portal, plan, create, copy, drop).await;
+                if let Some(txn) = self.txn.as_mut() {
+                    txn.bound_to_home = false;
+                }
+                done
             }
         }
     }
@@ -105,22 +109,6 @@ impl Session {
     }
 
     async fn number_copy(
-        &mut self,
-        statement: &Statement,
-        portal: Option<&Portal>,
-        plan: &NumberPlan,
-        create: &str,
-        copy: &Rewrite,
-        drop: &str,
-    ) -> Result<Done, ClientError> {
-        let done = self.number_copy_at_home(statement, portal, plan, create, copy, drop).await;
-        if let Some(txn) = self.txn.as_mut() {
-            txn.bound_to_home = false;
-        }
-        done
-    }
-
-    async fn number_copy_at_home(
         &mut self,
         statement: &Statement,
         portal: Option<&Portal>,

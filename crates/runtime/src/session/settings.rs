@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use onecopy_classify::{CallRows, Isolation, Modes, SessionCall, SessionFunction};
-use onecopy_core::{AccessSet, StatementKind};
+use onecopy_core::StatementKind;
 use onecopy_wire::Format;
 use onecopy_wire::backend::build;
 use onecopy_wire::sqlstate::SqlState;
@@ -445,17 +445,11 @@ impl Session {
         repeat: String,
         columns: usize,
     ) -> Result<Option<Vec<Option<String>>>, ClientError> {
+        let (class, request) = (statement.class.id, Request::Simple(sql));
+        let aside = Aside { quiet: Quiet::Dropped, probe: Some(columns), ..Aside::default() };
         let job = Job {
-            request: Request::Simple(sql),
-            kind: StatementKind::Read,
-            access: AccessSet::new(),
-            class: statement.class.id,
-            write: None,
-            capture: None,
-            generation: 0,
             repeat: Some(Past::Setting(repeat)),
-            schema_changed: false,
-            aside: Aside { quiet: Quiet::Dropped, probe: Some(columns), ..Aside::default() },
+            ..Job::in_place(class, StatementKind::Read, request, aside)
         };
         let Ran::Answered(answer) = self.run_job(job).await? else { return Ok(None) };
         if answer.error.is_some() {

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use onecopy_classify::{Discard, Isolation, Kind, Modes};
-use onecopy_core::{AccessSet, ReplicaId, StatementKind};
+use onecopy_core::{ReplicaId, StatementKind};
 use onecopy_wire::backend::{ErrorFields, Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
@@ -352,18 +352,8 @@ impl Session {
         } else {
             Request::Simple(statement.sql.to_string())
         };
-        let job = Job {
-            request,
-            kind: StatementKind::Read,
-            access: AccessSet::new(),
-            class: statement.class.id,
-            write: None,
-            capture: None,
-            generation: 0,
-            repeat,
-            schema_changed: false,
-            aside: Aside::default(),
-        };
+        let class = statement.class.id;
+        let job = Job { repeat, ..Job::in_place(class, StatementKind::Read, request, Aside::default()) };
         let ran = self.run_job(job).await?;
         Ok(self.answer_or_fail(&ran))
     }
@@ -597,9 +587,9 @@ impl Session {
             }
             Err(UnitError::Client(error)) => Err(error),
             Err(UnitError::Lane(error)) => {
+                // A part of the answer has been sent.
                 let failure = self.lane_of_txn_lost(lane, &error);
-                self.fail(&failure);
-                Ok(())
+                self.fail_statement(&failure).await.map(drop)
             }
         }
     }

@@ -58,6 +58,8 @@ impl Onecopy {
             // It is placed again, and may have to wait this time.
             Outcome::Lost { answer_begun: false } => {
                 let mut open = Txn::of_lone_read();
+                // It is the first.
+                let _ = open.may_lose(read.replica, self.replicas.get(read.replica).ups);
                 let before = open.mark();
                 open.pending = Some(Pending::new(OP, read.statement, Tables::new(), before));
                 self.txns.insert(txn, open);

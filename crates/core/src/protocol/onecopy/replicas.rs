@@ -314,7 +314,7 @@ impl Replicas {
     /// A lane there was lost, and it will be taken out of service, or has something of its own to do first.
     pub(super) fn avoid_as_home(&mut self, id: ReplicaId) {
         if self.home == Some(id) {
-            self.home = self.ids().find(|other| *other != id && self.get(*other).up).or(self.home);
+            self.home = self.ids().find(|other| *other != id && self.get(*other).stays_up()).or(self.home);
         }
     }
 
