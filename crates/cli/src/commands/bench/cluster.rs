@@ -5,7 +5,6 @@ use crate::CommandError;
 use crate::output::print;
 use onecopy_bench::cluster::{self, Options, Outcome, System};
 use onecopy_workload::tpcw::MixName;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Run the TPC-W bookstore on clusters of capped servers, and the same clusters in virtual time.
@@ -52,15 +51,8 @@ pub(super) struct Args {
     /// The same seed gives the same bookstore, customers and simulations.
     #[arg(long, default_value_t = Options::default().seed)]
     seed: u64,
-    /// Where a folder for the servers is made, which goes afterwards [default: among the temporary ones]
-    #[arg(long)]
-    dir: Option<PathBuf>,
-    /// A folder for the results; each run makes a folder of its own in it.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Show no progress.
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    made: super::Made,
 }
 
 impl Args {
@@ -83,9 +75,9 @@ impl Args {
             // This very program.
             onecopy: std::env::current_exe()?,
             pgpool: None,
-            dir: self.dir,
-            results: self.out,
-            progress: !self.quiet,
+            dir: self.made.dir,
+            results: self.made.out,
+            progress: !self.made.quiet,
         };
         match cluster::run(&options).await? {
             Outcome::Measured(report) => Ok(print(report)?),

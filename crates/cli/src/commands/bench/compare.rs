@@ -4,7 +4,6 @@ use super::or_all;
 use crate::CommandError;
 use crate::output::print;
 use onecopy_bench::compare::{self, Load, Options, Target};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Compare PostgreSQL, PgBouncer, Pgpool-II, synchronous standbys and onecopy, side by side in one run.
@@ -32,15 +31,8 @@ pub(super) struct Args {
     /// Scale of pgbench's tables: 100,000 accounts each.
     #[arg(long, default_value_t = Options::default().scale, value_parser = clap::value_parser!(u32).range(1..))]
     scale: u32,
-    /// Where a folder for the servers is made, which goes afterwards [default: among the temporary ones]
-    #[arg(long)]
-    dir: Option<PathBuf>,
-    /// A folder for the results; each run makes a folder of its own in it.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Show no progress.
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    made: super::Made,
 }
 
 impl Args {
@@ -57,9 +49,9 @@ impl Args {
             onecopy: Some(std::env::current_exe()?),
             pgbouncer: None,
             pgpool: None,
-            dir: self.dir,
-            results: self.out,
-            progress: !self.quiet,
+            dir: self.made.dir,
+            results: self.made.out,
+            progress: !self.made.quiet,
         };
         Ok(print(compare::run(&options).await?)?)
     }

@@ -7,7 +7,6 @@ use crate::output::print;
 use onecopy_bench::cluster::durability::{self, Options};
 use onecopy_bench::cluster::{Outcome, System};
 use onecopy_workload::tpcw::MixName;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Measure what it costs that decisions are durable: a cluster with its log in memory and on disk in turn.
@@ -48,15 +47,8 @@ pub(super) struct Args {
     /// The same seed gives the same bookstore and customers.
     #[arg(long, default_value_t = Options::default().seed)]
     seed: u64,
-    /// Where a folder for the servers and the log is made, which goes afterwards; its disk is measured [default: among the temporary ones]
-    #[arg(long)]
-    dir: Option<PathBuf>,
-    /// A folder for the results; each run makes a folder of its own in it.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Show no progress.
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    made: super::Made,
 }
 
 impl Args {
@@ -75,9 +67,9 @@ impl Args {
             seed: self.seed,
             // This very program.
             onecopy: std::env::current_exe()?,
-            dir: self.dir,
-            results: self.out,
-            progress: !self.quiet,
+            dir: self.made.dir,
+            results: self.made.out,
+            progress: !self.made.quiet,
         };
         match durability::run(&options).await? {
             Outcome::Measured(report) => Ok(print(report)?),

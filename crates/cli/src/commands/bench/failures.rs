@@ -3,7 +3,6 @@
 use crate::CommandError;
 use crate::output::print;
 use onecopy_bench::failures::{self, Fault, Load, Options, Outcome};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Let replicas fail under load, and report what clients notice: errors, stalls, and whether anything was lost.
@@ -57,15 +56,8 @@ pub(super) struct Args {
     /// How many accounts each branch has.
     #[arg(long, default_value_t = Options::default().accounts)]
     accounts: i64,
-    /// Where a folder for the servers and the log is made, which goes afterwards [default: among the temporary ones]
-    #[arg(long)]
-    dir: Option<PathBuf>,
-    /// A folder for the results, with what onecopy and the servers said; each run makes a folder of its own in it.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Show no progress.
-    #[arg(long)]
-    quiet: bool,
+    #[command(flatten)]
+    made: super::Made,
 }
 
 impl Args {
@@ -86,9 +78,9 @@ impl Args {
             seed: self.seed,
             // This very program.
             onecopy: std::env::current_exe()?,
-            dir: self.dir,
-            results: self.out,
-            progress: !self.quiet,
+            dir: self.made.dir,
+            results: self.made.out,
+            progress: !self.made.quiet,
         };
         let report = match failures::run(&options).await? {
             Outcome::Measured(report) => report,

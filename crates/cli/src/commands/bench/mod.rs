@@ -13,6 +13,8 @@ mod progress;
 mod site;
 mod tpcw;
 
+use std::path::PathBuf;
+
 use crate::CommandError;
 use clap::Subcommand;
 
@@ -21,6 +23,20 @@ use clap::Subcommand;
 pub struct Args {
     #[command(subcommand)]
     command: Command,
+}
+
+/// What a benchmark that has servers of its own makes, and leaves.
+#[derive(Debug, clap::Args)]
+struct Made {
+    /// Where a folder for the servers and the log is made, which goes afterwards, and so on which disk [default: among the temporary ones]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// A folder for the results; each run makes a folder of its own in it.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
 }
 
 #[derive(Debug, Subcommand)]
