@@ -19,9 +19,11 @@ pub enum Effect {
         /// What.
         message: Bytes,
     },
-    /// Have the disk do something, each effect answered by [`Node::on_disk`] before the next is begun.
+    /// Have the disk do something, each effect answered by [`Node::on_disk`](super::Node::on_disk) before the next is
+    /// begun.
     Disk(engine::Effect),
-    /// Read records of this node for another one that is behind: [`Node::ordered`], then [`Node::on_fetched`].
+    /// Read records of this node for another one that is behind: [`Node::ordered`](super::Node::ordered), then
+    /// [`Node::on_fetched`](super::Node::on_fetched).
     Fetch {
         /// The first.
         from: Seq,
@@ -57,8 +59,8 @@ pub enum Effect {
         /// The leader, if it is known.
         leader: Option<NodeId>,
     },
-    /// A read may go to any replica that has applied this commit: whoever heard of a commit before [`Node::read`] was
-    /// called heard of none behind it.
+    /// A read may go to any replica that has applied this commit: whoever heard of a commit before
+    /// [`Node::read`](super::Node::read) was called heard of none behind it.
     ReadConfirmed {
         /// Which read.
         read: ReadId,
@@ -66,7 +68,8 @@ pub enum Effect {
         floor: Csn,
     },
     /// The leader no longer has the records that this node needs next. Its log has to begin anew behind `csn`; before
-    /// [`Node::accept_beginning`] is called, every replica that takes its commits from this log must contain that one.
+    /// [`Node::accept_beginning`](super::Node::accept_beginning) is called, every replica that takes its commits from
+    /// this log must contain that one.
     BeginningOffered {
         /// The last record that is left out.
         place: Seq,
