@@ -6,6 +6,7 @@
 use crate::settings::{
     Reader, Secret, Section, SettingsError, Step, choice, read, section, section_with_defaults,
 };
+use onecopy_log::consensus::NODES_MAX;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
@@ -33,6 +34,8 @@ section! {
         replica_tls: ReplicaTls = ReplicaTls::default();
         /// The log of commits: what is in it is committed, on whichever replica it is missing still.
         log: Log = Log::default();
+        /// The onecopy processes that serve together, so that any of them may be lost. See docs/nodes.md.
+        cluster: Cluster = Cluster::default();
         /// Connections to the replicas.
         pool: Pool = Pool::default();
         /// How much onecopy takes on before it makes clients wait or refuses.
@@ -183,6 +186,31 @@ section_with_defaults! {
 }
 
 section_with_defaults! {
+    /// The onecopy processes that serve together.
+    pub struct Cluster {
+        /// The number of this process among the nodes; 0 if it is alone.
+        node: u32 = 0;
+        /// Milliseconds without a word from the leading node after which another one asks to lead; each draws from this to
+        /// twice as much.
+        election_timeout_ms: u64 = 500, in 100..=60_000;
+        /// All nodes, this one included: three, to survive the loss of one. The same in the configuration of each.
+        nodes: Vec<Node> = Vec::new();
+    }
+}
+
+section! {
+    /// One of the onecopy processes that serve together.
+    pub struct Node {
+        /// Its number, from 1. It is never given to another process, nor to one whose log was lost.
+        id: u32, such as "1";
+        /// The host name or address at which the other nodes reach it.
+        host: String, such as "\"10.0.0.11\"";
+        /// The port on which it listens for the other nodes.
+        port: u16 = 6433, in 1..=65_535;
+    }
+}
+
+section_with_defaults! {
     /// Connections to the replicas.
     pub struct Pool {
         /// Connections to one replica that open transactions and reads may hold at once. The replica's own
@@ -300,6 +328,8 @@ section! {
         /// Somebody who may connect. Repeat this part for each. The role must exist on the replicas. With
         /// `auth.method = "scram-sha-256"` at least one is needed.
         users: Vec<User> = Vec::new();
+        /// What the nodes of a cluster prove to each other that they know: random characters, the same on all of them.
+        cluster_secret: Option<Secret> = None, such as "\"32 random characters or more\"";
     }
 }
 
@@ -348,6 +378,9 @@ pub fn load(path: &Path) -> Result<Loaded, SettingsError> {
     let warnings = check_permissions(&config.secrets)?;
     let text = read_file(&config.secrets, EXAMPLE_SECRETS)?;
     let secrets = read(&config.secrets, &text, Secrets::check)?;
+    if config.cluster.node != 0 && secrets.cluster_secret.is_none() {
+        return Err(SettingsError::NoClusterSecret { path: config.secrets });
+    }
     if config.auth.method == AuthMethod::Scram && secrets.users.is_empty() {
         return Err(SettingsError::NoUsers { path: config.secrets });
     }
@@ -375,6 +408,7 @@ impl Config {
             client_tls: ClientTls::default(),
             replica_tls: ReplicaTls::default(),
             log: Log::default(),
+            cluster: Cluster::default(),
             pool: Pool::default(),
             limits: Limits::default(),
             messages: Messages::default(),
@@ -400,6 +434,7 @@ impl Config {
     fn check(&self, reader: &mut Reader) {
         self.check_listening(reader);
         self.check_tls(reader);
+        self.check_cluster(reader);
         if self.databases.is_empty() {
             reader.report_at(
                 &["databases".into()],
@@ -438,6 +473,47 @@ impl Config {
                 format!("\"trust\" lets everybody in who reaches {open}"),
                 Some("take \"scram-sha-256\", or listen on 127.0.0.1 only".into()),
             );
+        }
+    }
+
+    fn check_cluster(&self, reader: &mut Reader) {
+        let cluster = &self.cluster;
+        let at = |key: &str| ["cluster".into(), key.into()];
+        let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
+        for (index, node) in cluster.nodes.iter().enumerate() {
+            let path = |key: &str| ["cluster".into(), "nodes".into(), Step::Item(index), key.into()];
+            if node.id == 0 {
+                reader.report_at(&path("id"), "the numbers of nodes begin with 1", None);
+            }
+            if !ids.insert(node.id) {
+                reader.report_at(&path("id"), format!("node {} is given twice", node.id), None);
+            }
+            if !places.insert((&node.host, node.port)) {
+                let message = format!("two nodes cannot both be at {}:{}", node.host, node.port);
+                reader.report_at(&path("host"), message, None);
+            }
+        }
+        if cluster.nodes.len() > NODES_MAX {
+            let message = format!("no more than {NODES_MAX} nodes can serve together");
+            reader.report_at(&at("nodes"), message, None);
+        }
+        match cluster.node {
+            0 if !cluster.nodes.is_empty() => {
+                let help = "say by `node` in [cluster] which of them this process is";
+                reader.report_at(&at("nodes"), "nodes are given, and this process is none of them", Some(help.into()));
+            }
+            0 => {}
+            this if !ids.contains(&this) => {
+                let help = "add a part [[cluster.nodes]] for it, as for all others";
+                let message = format!("node {this} is not among the nodes");
+                reader.report_at(&at("node"), message, Some(help.into()));
+            }
+            _ if self.log.durability == Durability::Memory => {
+                let path = ["log".into(), "durability".into()];
+                let help = "take \"disk\": what a node has acknowledged to the others it must not forget";
+                reader.report_at(&path, "nodes that share a log keep it on disk", Some(help.into()));
+            }
+            _ => {}
         }
     }
 

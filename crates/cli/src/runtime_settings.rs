@@ -1,8 +1,8 @@
 //! From the configuration files to what the runtime is started with.
 
-use crate::config::{AuthMethod, ClientTlsMode, Config, Durability, Loaded, ReplicaTlsMode, User};
+use crate::config::{AuthMethod, ClientTlsMode, Config, Durability, Loaded, Node, ReplicaTlsMode, User};
 use onecopy_runtime::settings::{
-    ClientAuth, Limits, LogSettings, ReplicaSettings, ReplicaTls, Settings, TlsSettings, UserSettings,
+    ClientAuth, Limits, LogSettings, NodeSettings, NodesSettings, ReplicaSettings, ReplicaTls, Settings, TlsSettings, UserSettings,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::thread::available_parallelism;
@@ -36,7 +36,20 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
         limits: limits(config),
         workers: workers(config),
         annul: Vec::new(),
+        nodes: nodes(loaded),
     }
+}
+
+fn nodes(Loaded { config, secrets, .. }: &Loaded) -> Option<NodesSettings> {
+    let cluster = &config.cluster;
+    let secret = secrets.cluster_secret.as_ref().filter(|_| cluster.node != 0)?.0.clone();
+    let node = |node: &Node| NodeSettings { id: node.id.into(), host: node.host.clone(), port: node.port };
+    Some(NodesSettings {
+        this: cluster.node.into(),
+        secret,
+        nodes: cluster.nodes.iter().map(node).collect(),
+        election_timeout_ms: cluster.election_timeout_ms,
+    })
 }
 
 /// Threads that serve connections. Servers on the same machine need more of it than onecopy does: it leaves them half of

@@ -6,6 +6,7 @@
 
 pub mod settings;
 
+mod nodes;
 mod server;
 
 mod session;

@@ -33,6 +33,49 @@ pub struct Settings {
     pub workers: usize,
     /// Commits of earlier runs that are rolled back if every replica refuses them.
     pub annul: Vec<u64>,
+    /// The processes that serve the database together; `None` if this one is alone.
+    pub nodes: Option<NodesSettings>,
+}
+
+/// The nodes that share the log, this one included.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NodesSettings {
+    /// Which of them this process is.
+    pub this: u64,
+    /// What they prove to each other that they know.
+    pub secret: String,
+    /// All of them.
+    pub nodes: Vec<NodeSettings>,
+    /// Milliseconds without a word of the leader after which a node asks to be elected; it draws up to twice as many.
+    pub election_timeout_ms: u64,
+}
+
+impl std::fmt::Debug for NodesSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let NodesSettings { this, secret: _, nodes, election_timeout_ms } = self;
+        let mut shown = f.debug_struct("NodesSettings");
+        shown.field("this", this).field("nodes", nodes).field("election_timeout_ms", election_timeout_ms);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl NodesSettings {
+    /// Where a node is, if it is one of them.
+    #[must_use]
+    pub fn node(&self, id: u64) -> Option<&NodeSettings> {
+        self.nodes.iter().find(|node| node.id == id)
+    }
+}
+
+/// One of the nodes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeSettings {
+    /// Its number: not 0, and never given to another one, also not to one that lost its log.
+    pub id: u64,
+    /// Host name or address at which the others reach it.
+    pub host: String,
+    /// Its port for them.
+    pub port: u16,
 }
 
 /// A certificate and its key.

@@ -33,6 +33,8 @@ pub enum Reason {
     NoSchema,
     /// It is being copied from another one.
     Copying,
+    /// Another node leads, and uses it.
+    OtherLeader,
 }
 
 impl Reason {
@@ -52,6 +54,7 @@ impl Reason {
             Reason::RecordsGone => "records_gone",
             Reason::NoSchema => "no_schema",
             Reason::Copying => "copying",
+            Reason::OtherLeader => "other_leader",
         }
     }
 }

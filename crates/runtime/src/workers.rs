@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -11,7 +12,6 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::server::{Shared, startup};
 use crate::stream::Stream;
 
 /// The grammar descends once a level of nesting of a statement; this is enough for thousands.
@@ -67,8 +67,11 @@ impl Handed {
     }
 }
 
+/// Serves a connection from its first byte to its last.
+type Serve = Box<dyn FnOnce(Stream) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
 struct Worker {
-    hand: mpsc::UnboundedSender<(Handed, Admission, Counted, Arc<Shared>)>,
+    hand: mpsc::UnboundedSender<(Handed, Counted, Serve)>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -92,16 +95,20 @@ impl Workers {
     }
 
     /// Serves a new connection on the worker that has fewest; another one may take its place when it has ended.
-    pub fn serve(&self, stream: Stream, shared: &Arc<Shared>, admission: Admission) {
+    pub fn serve<F>(&self, stream: Stream, admission: Admission, serve: impl FnOnce(Stream) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Acquire));
         let number = counts.enumerate().min_by_key(|(_, count)| *count).map_or(0, |(number, _)| number);
-        let counted = Counted::new(&self.counts, number);
+        let counted = Counted::new(&self.counts, number, admission);
+        let serve: Serve = Box::new(move |stream| Box::pin(serve(stream)));
         match number.checked_sub(1).and_then(|other| self.others.get(other)) {
-            None => counted.serve(stream, admission, shared.clone()),
+            None => counted.serve(stream, serve),
             Some(worker) => {
                 match Handed::of(stream) {
                     // It is taken as long as this exists.
-                    Ok(handed) => drop(worker.hand.send((handed, admission, counted, shared.clone()))),
+                    Ok(handed) => drop(worker.hand.send((handed, counted, serve))),
                     Err(error) => tracing::warn!(%error, "hand a client to another thread"),
                 }
             }
@@ -122,14 +129,14 @@ impl Drop for Workers {
 
 impl Worker {
     fn start(number: usize) -> io::Result<Worker> {
-        let (hand, mut handed) = mpsc::unbounded_channel::<(Handed, Admission, Counted, Arc<Shared>)>();
+        let (hand, mut handed) = mpsc::unbounded_channel::<(Handed, Counted, Serve)>();
         let event_loop = event_loop()?;
         let serve = move || {
             NUMBER.set(number);
             event_loop.block_on(async {
-                while let Some((stream, admission, counted, shared)) = handed.recv().await {
+                while let Some((stream, counted, serve)) = handed.recv().await {
                     match stream.into_stream() {
-                        Ok(stream) => counted.serve(stream, admission, shared),
+                        Ok(stream) => counted.serve(stream, serve),
                         Err(error) => tracing::warn!(%error, "take a client from another thread"),
                     }
                 }
@@ -147,20 +154,20 @@ impl Worker {
 struct Counted {
     counts: Arc<[AtomicUsize]>,
     number: usize,
+    _admission: Admission,
 }
 
 impl Counted {
-    fn new(counts: &Arc<[AtomicUsize]>, number: usize) -> Counted {
+    fn new(counts: &Arc<[AtomicUsize]>, number: usize, admission: Admission) -> Counted {
         counts[number].fetch_add(1, Ordering::AcqRel);
-        Counted { counts: counts.clone(), number }
+        Counted { counts: counts.clone(), number, _admission: admission }
     }
 
     /// Serves the connection on the event loop that runs.
-    fn serve(self, stream: Stream, admission: Admission, shared: Arc<Shared>) {
+    fn serve(self, stream: Stream, serve: Serve) {
         tokio::spawn(async move {
-            let Admission { permit, crowded } = admission;
-            startup::handle(stream, shared, crowded).await;
-            drop((self, permit));
+            serve(stream).await;
+            drop(self);
         });
     }
 }

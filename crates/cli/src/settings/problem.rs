@@ -48,6 +48,15 @@ pub enum SettingsError {
         /// The file.
         path: PathBuf,
     },
+    /// Nodes are to serve together, and no secret is given by which they know each other.
+    #[error(
+        "{path} holds no cluster_secret, and cluster.node says that this is one of several nodes\nadd cluster_secret = \"...\" with 32 random characters or more, the same on all nodes",
+        path = path.display()
+    )]
+    NoClusterSecret {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file holds something else than what is known.
     #[error("{}", Report { path, text, problems })]
     Refused {

@@ -157,6 +157,7 @@ impl ApplyError {
             ApplyError::Gone(_) => Reason::RecordsGone,
             ApplyError::Stranger(_) | ApplyError::Mistaken(_) => Reason::OtherHistory,
             ApplyError::NoSchema => Reason::NoSchema,
+            ApplyError::NotFenced(FenceError::Deposed { .. }) => Reason::OtherLeader,
             ApplyError::NotFenced(_) => Reason::SessionsRemain,
             ApplyError::Ill(Ill::Silent(_)) => Reason::Silent,
             ApplyError::Suspected(_) => Reason::ConnectionLost,
@@ -397,9 +398,10 @@ impl Agent {
             "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0",
         )
         .await?;
-        progress::fence(lane).await.map_err(|error| match error {
+        let fenced = progress::fence_for(lane, self.pool.connector.leader).await;
+        fenced.map_err(|error| match error {
             FenceError::Lane(error) => ApplyError::Lane(error),
-            remain @ FenceError::SessionsRemain(_) => ApplyError::NotFenced(remain),
+            other => ApplyError::NotFenced(other),
         })?;
         let mut position = progress::read(lane).await?.ok_or(ApplyError::NoSchema)?;
         if position.log_id != self.log_id {

@@ -110,7 +110,7 @@ pub async fn add(shared: &Arc<Shared>, replica: ReplicaSettings) -> Result<(), F
     let membership = &shared.membership;
     let _turn = membership.turn.lock().await;
     check_name(shared, &replica)?;
-    let connector = server::connector(&shared.settings, &replica);
+    let connector = server::connector(&shared.settings, &replica, shared.leader());
     check_server(shared, &connector).await?;
     files::make_room_for(&shared.settings, shared.pools.members().count() + 1).map_err(not_now)?;
     membership.file.add(&replica).map_err(|error| not_written(&error))?.map_err(not_now)?;

@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::lane::{Lane, LaneError, is_going_away};
+use crate::postgres::progress::LEADER;
 use crate::server::cancel::Backend as BackendProcess;
 use crate::session::environment::{DEFAULT_READ_ONLY, LOCK_TIMEOUT, STATEMENT_TIMEOUT};
 use crate::settings::{ReplicaSettings, ReplicaTls};
@@ -88,6 +89,8 @@ pub struct Connector {
     pub silence: Duration,
     /// The server's major version, once a connection has told it; 0 before.
     pub version: Arc<AtomicU32>,
+    /// The epoch in which this node leads, if there are others: a replica that another one has claimed since is not used.
+    pub leader: Option<u64>,
 }
 
 impl Connector {
@@ -101,9 +104,22 @@ impl Connector {
                 lane.query(&format!("SELECT {mark}, pg_catalog.current_setting('{APPLY_MODE}')")).await?;
             // Only superusers may say in the startup packet that it is not so.
             match marked.first().and_then(|row| row.last()).and_then(Option::as_deref) {
-                Some("origin") => Ok(lane),
-                mode => Err(LaneError::Mode(mode.unwrap_or_default().to_owned())),
+                Some("origin") => {}
+                mode => return Err(LaneError::Mode(mode.unwrap_or_default().to_owned())),
             }
+            // An agent claims the replica itself.
+            if let Some(epoch) = self.leader.filter(|_| incarnation != AGENT_MARK) {
+                // After the mark is taken: whoever leads now claims first and ends those that are marked then.
+                let leader = lane.query(&format!("SELECT {LEADER}")).await?;
+                let leader = leader.first().and_then(|row| row.first()).and_then(Option::as_deref);
+                if leader.and_then(|leader| leader.parse().ok()) != Some(epoch) {
+                    return Err(LaneError::Lost(std::io::Error::other(format!(
+                        "another node leads: the replica is used in epoch {}, and this node leads in {epoch}",
+                        leader.unwrap_or("unknown")
+                    ))));
+                }
+            }
+            Ok(lane)
         })
         .await
     }

@@ -116,6 +116,7 @@ pub fn schema_sql(log_id: &str, secret: &str) -> String {
         "CREATE SCHEMA onecopy;
          CREATE TABLE onecopy.meta (log_id text NOT NULL, secret text NOT NULL);
          INSERT INTO onecopy.meta VALUES ('{log_id}', '{secret}');
+         {LEADER_SQL};
          CREATE TABLE onecopy.progress (
              csn bigint PRIMARY KEY, prev bigint NOT NULL, epoch bigint NOT NULL
          ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000);
@@ -138,10 +139,56 @@ pub fn schema_sql(log_id: &str, secret: &str) -> String {
     )
 }
 
+/// What says which of several nodes may use the replica: the newest epoch that has.
+const LEADER_SQL: &str = "ALTER TABLE onecopy.meta ADD COLUMN leader bigint NOT NULL DEFAULT 0;
+         CREATE FUNCTION onecopy.leader() RETURNS bigint LANGUAGE sql STABLE SECURITY DEFINER
+             SET search_path = pg_catalog AS 'SELECT m.leader FROM onecopy.meta m'";
+/// Asks for that, whoever asks.
+pub const LEADER: &str = "onecopy.leader()";
+
+/// Claims the replica for a node that leads in this epoch: to be done before the sessions of others are ended, since whoever
+/// connects afterwards sees it, and whoever was connected before is ended.
+async fn claim(lane: &mut Lane, epoch: u64) -> Result<(), FenceError> {
+    let exists = "SELECT pg_catalog.to_regclass('onecopy.meta') IS NOT NULL, \
+         pg_catalog.to_regprocedure('onecopy.leader()') IS NOT NULL";
+    let rows = lane.query(exists).await?;
+    let is_there = |nth: usize| {
+        rows.first().and_then(|row| row.get(nth)).and_then(Option::as_deref) == Some("t")
+    };
+    if !is_there(0) {
+        // onecopy has never used it.
+        return Ok(());
+    }
+    if !is_there(1) {
+        // It was made by a version that knew of one node only.
+        lane.command(&format!("BEGIN; {LEADER_SQL}; COMMIT")).await?;
+    }
+    // A crash of the server must not forget it.
+    lane.command(&format!(
+        "BEGIN; SET LOCAL synchronous_commit = on; \
+         UPDATE onecopy.meta SET leader = {epoch} WHERE leader < {epoch}; COMMIT"
+    ))
+    .await?;
+    let found = lane.query(&format!("SELECT {LEADER}")).await?;
+    let found = found.first().and_then(|row| row.first()).and_then(|value| value.as_deref()?.parse().ok());
+    match found {
+        Some(found) if found == epoch => Ok(()),
+        found => Err(FenceError::Deposed { found: found.unwrap_or(0), epoch }),
+    }
+}
+
+/// Claims the replica, where there are several nodes and this one leads in an epoch, and ends every earlier session on it.
+pub async fn fence_for(lane: &mut Lane, leader: Option<u64>) -> Result<(), FenceError> {
+    if let Some(epoch) = leader {
+        claim(lane, epoch).await?;
+    }
+    fence(lane).await
+}
+
 /// Ends every earlier session of onecopy on the replica, and waits until none is left: commands that were sent before
 /// a connection broke may still be running (design 3.4). One that does not end for seconds is reported, and the replica
 /// must not be used.
-pub async fn fence(lane: &mut Lane) -> Result<(), FenceError> {
+async fn fence(lane: &mut Lane) -> Result<(), FenceError> {
     let terminate = format!(
         "SELECT l.pid, pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l \
          WHERE l.locktype = 'advisory' AND l.classid::bigint = {SESSION_MARK} AND l.pid <> pg_catalog.pg_backend_pid() \
@@ -170,6 +217,8 @@ pub enum FenceError {
         "earlier sessions of onecopy on it do not end, and what they execute may still be committed (process ids on its server: {0}); let them go on if they are stopped, or restart the server"
     )]
     SessionsRemain(String),
+    #[error("another node leads: it uses the replica in epoch {found}, and this one leads in {epoch}")]
+    Deposed { found: u64, epoch: u64 },
 }
 
 /// Appends what marks, by an agent's lane, the commits after `before` up to `to`.

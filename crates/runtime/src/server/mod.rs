@@ -28,6 +28,7 @@ use crate::errors::ServeError;
 use crate::exclusions::Exclusions;
 use crate::lane::Lane;
 use crate::membership::{MembersFile, Membership};
+use crate::nodes;
 use crate::notifications::Channels;
 use crate::object_ids::{self, Listed, ObjectIds, Reading};
 use crate::pool::Pool;
@@ -41,6 +42,7 @@ use crate::settings::{Limits, ReplicaSettings, Settings};
 use crate::stream::Stream;
 use crate::workers::{Admission, Workers};
 use cancel::Cancels;
+use preparation::Source;
 
 /// How often each replica is asked for definitions in vain, since tables are locked, before the locks are taken away: for
 /// some seconds.
@@ -79,6 +81,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The epoch by which replicas are claimed, if there are several nodes.
+    pub fn leader(&self) -> Option<u64> {
+        self.settings.nodes.is_some().then_some(self.epoch)
+    }
+
     /// The generation of definitions in force, if the replica surely contains it.
     pub fn generation_at(&self, replica: ReplicaId) -> Option<u64> {
         let status = self.scheduler.status();
@@ -300,8 +307,7 @@ impl Shared {
 
 /// A running server.
 pub struct Handle {
-    shared: Arc<Shared>,
-    addresses: Vec<String>,
+    pub(crate) addresses: Vec<String>,
 }
 
 impl Handle {
@@ -309,12 +315,6 @@ impl Handle {
     #[must_use]
     pub fn addresses(&self) -> &[String] {
         &self.addresses
-    }
-
-    /// Counters and positions.
-    #[must_use]
-    pub fn status(&self) -> onecopy_core::Status {
-        self.shared.scheduler.status()
     }
 }
 
@@ -406,7 +406,8 @@ impl History for LogHistory {
     }
 }
 
-/// Serves until `shutdown` is ready: brings the replicas to the log's end, calls `ready`, accepts clients.
+/// Serves until `shutdown` is ready: brings the replicas to the log's end, calls `ready`, accepts clients. Where several nodes
+/// serve together, `ready` is called as soon as clients can connect, who wait then until one of the nodes leads.
 ///
 /// # Errors
 /// [`ServeError`] if serving cannot start.
@@ -415,39 +416,78 @@ pub async fn serve(
     ready: impl FnOnce(&Handle),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    if let Some(nodes) = settings.nodes.clone() {
+        return nodes::serve(settings, nodes, ready, shutdown).await;
+    }
     let members = MembersFile::load(&mut settings)?;
     files::make_room(&mut settings)?;
-    let prepared = preparation::prepare(&copied(&settings, &members)?).await?;
+    let folder = preparation::lock_log(&settings)?;
     let listeners = listen(&settings).await?;
-    let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
-    let (shared, log_failed) = start(settings, prepared, members, tls).await?;
+    let mut term = Term::begin(settings, members, Source::Alone(folder)).await?;
     let mut tasks = tokio::task::JoinSet::new();
-    let workers = Workers::start(shared.settings.workers).map_err(ServeError::Threads)?;
-    let workers = Arc::new(workers);
     let addresses = listeners.iter().map(|(address, _)| address.clone()).collect();
-    let admissions = Arc::new(Semaphore::new(shared.limits.connections_max + files::ADMITTED_BEYOND));
+    let admissions = Arc::new(Semaphore::new(term.shared.limits.connections_max + files::ADMITTED_BEYOND));
     for (_, listener) in listeners {
-        tasks.spawn(accept(listener, shared.clone(), workers.clone(), admissions.clone()));
+        let (shared, workers) = (term.shared.clone(), term.workers.clone());
+        let serve = move |stream, admission: Admission| {
+            let (shared, crowded) = (shared.clone(), admission.crowded);
+            workers.serve(stream, admission, move |stream| startup::handle(stream, shared, crowded));
+        };
+        tasks.spawn(accept(listener, admissions.clone(), serve));
     }
-    let housekeeping = tokio::spawn(keep_house(shared.clone()));
-    let numbering = {
-        let shared = shared.clone();
-        tokio::spawn(async move { shared.keep_object_ids().await })
-    };
-    ready(&Handle { shared: shared.clone(), addresses });
+    ready(&Handle { addresses });
     // What the log has failed to write may be in it or not: as PostgreSQL does without its own log, onecopy ends, so that
     // those who wait for a commit learn that its outcome is unknown, and reads it again when it is started.
+    let log_failed = async {
+        match &mut term.log_failed {
+            Some(failed) => failed.await,
+            None => std::future::pending().await,
+        }
+    };
     let failed = tokio::select! {
         () = shutdown => None,
         Ok(fault) = log_failed => Some(fault),
     };
     tasks.shutdown().await;
-    // Whoever still serves must have ended before the log is closed.
-    drop(workers);
-    housekeeping.abort();
-    numbering.abort();
-    let closed = shared.log.close();
+    let log = term.shared.log.clone();
+    term.end();
+    let closed = log.close();
     failed.map_or(closed, Err).map_err(|fault| ServeError::LogFailed(fault.to_string()))
+}
+
+/// One process's time of ordering: from when the replicas were claimed until it ends, or another node leads.
+pub struct Term {
+    pub shared: Arc<Shared>,
+    pub workers: Arc<Workers>,
+    housekeeping: [tokio::task::JoinHandle<()>; 2],
+    /// Tells when the log has failed, and why, if it is this process's alone.
+    log_failed: Option<oneshot::Receiver<Fault>>,
+}
+
+impl Term {
+    /// Brings the replicas to the log's end; clients can be served then.
+    pub async fn begin(
+        settings: Settings,
+        members: MembersFile,
+        source: Source,
+    ) -> Result<Term, ServeError> {
+        let prepared = preparation::prepare(&copied(&settings, &members)?, source).await?;
+        let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
+        let (shared, log_failed) = start(settings, prepared, members, tls).await?;
+        let workers = Workers::start(shared.settings.workers).map_err(ServeError::Threads)?;
+        let keeping = tokio::spawn(keep_house(shared.clone()));
+        let numbering = {
+            let shared = shared.clone();
+            tokio::spawn(async move { shared.keep_object_ids().await })
+        };
+        Ok(Term { shared, workers: Arc::new(workers), housekeeping: [keeping, numbering], log_failed })
+    }
+
+    /// Ends what was begun, before the log may be closed.
+    pub fn end(self) {
+        drop(self.workers);
+        self.housekeeping.iter().for_each(tokio::task::JoinHandle::abort);
+    }
 }
 
 /// The same without the replicas that are still to be copied: nothing is asked of them before that.
@@ -471,7 +511,7 @@ async fn start(
     prepared: preparation::Prepared,
     members: MembersFile,
     tls: Option<tls::Acceptor>,
-) -> Result<(Arc<Shared>, oneshot::Receiver<Fault>), ServeError> {
+) -> Result<(Arc<Shared>, Option<oneshot::Receiver<Fault>>), ServeError> {
     let decisions = LogDecisions { log: prepared.log.clone(), epoch: Epoch(prepared.epoch) };
     let count = settings.replicas.len();
     let protocol = onecopy_core::protocol::by_name(&settings.protocol, count, prepared.end)
@@ -492,9 +532,10 @@ async fn start(
     let (log, epoch) = (prepared.log.clone(), Epoch(prepared.epoch));
     let history = Arc::new(LogHistory { log, epoch, reader: Mutex::new(None) });
     let object_ids = Arc::<ObjectIds>::default();
+    let leader = settings.nodes.is_some().then_some(prepared.epoch);
     let pools = (0..).map(ReplicaId).zip(&settings.replicas);
     let pools = Pools::new(pools.map(|(id, replica)| {
-        let connector = connector(&settings, replica);
+        let connector = connector(&settings, replica, leader);
         let lanes_max = settings.limits.lanes_per_replica_max;
         let (workers, agent) = (settings.workers, scheduler.agents[usize::from(id.0)].clone());
         Arc::new(Pool::new(id, connector, lanes_max, workers, agent, object_ids.clone()))
@@ -547,13 +588,14 @@ async fn start(
 }
 
 /// How connections to a replica are opened.
-pub fn connector(settings: &Settings, replica: &ReplicaSettings) -> Connector {
+pub fn connector(settings: &Settings, replica: &ReplicaSettings, leader: Option<u64>) -> Connector {
     Connector {
         address: Arc::new(replica.clone()),
         database: settings.database.as_str().into(),
         timeout: Duration::from_millis(settings.limits.connect_timeout_ms),
         silence: Duration::from_millis(settings.limits.silence_timeout_ms),
         version: Arc::default(),
+        leader,
     }
 }
 
@@ -601,7 +643,8 @@ async fn listen(settings: &Settings) -> Result<Vec<(String, Listener)>, ServeErr
     Ok(listeners)
 }
 
-async fn accept(listener: Listener, shared: Arc<Shared>, workers: Arc<Workers>, admissions: Arc<Semaphore>) {
+/// Accepts clients, and has each of them served.
+async fn accept(listener: Listener, admissions: Arc<Semaphore>, serve: impl Fn(Stream, Admission)) {
     loop {
         // More than can be refused wait in the system's queue: connections of whoever says nothing would take the files that
         // the log and the replicas need.
@@ -621,7 +664,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>, workers: Arc<Workers>, 
                 // Those that are still in their startup count as well: whoever opens connections and says nothing
                 // takes no more of what is left than a refusal needs.
                 let crowded = admissions.available_permits() < files::ADMITTED_BEYOND;
-                workers.serve(stream, &shared, Admission { permit, crowded });
+                serve(stream, Admission { permit, crowded });
             }
             Err(error) => {
                 tracing::warn!(%error, "accept a client");

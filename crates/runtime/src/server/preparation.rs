@@ -47,8 +47,26 @@ pub struct Prepared {
     pub catalogue: Catalogue,
     pub sequence_names: SequenceNames,
     pub durable: DurableTo,
-    /// Tells when the log has failed, and why.
-    pub log_failed: oneshot::Receiver<Fault>,
+    /// Tells when the log has failed, and why, if it is this process's alone.
+    pub log_failed: Option<oneshot::Receiver<Fault>>,
+}
+
+/// Where the log is from.
+pub enum Source {
+    /// This process has it alone, in this folder, whose lock it holds.
+    Alone(Folder),
+    /// It is shared with other nodes, and this one leads in this epoch.
+    Shared { log: Arc<Log>, epoch: Epoch, durable: DurableTo },
+}
+
+impl Source {
+    /// The epoch by which replicas are claimed.
+    fn leader(&self) -> Option<u64> {
+        match self {
+            Source::Alone(_) => None,
+            Source::Shared { epoch, .. } => Some(epoch.0),
+        }
+    }
 }
 
 /// Carries the log's reports to the scheduler, which exists only later.
@@ -60,7 +78,7 @@ impl DurableTo {
         *self.0.lock() = Some(Arc::downgrade(scheduler));
     }
 
-    fn report(&self, csn: Csn) {
+    pub fn report(&self, csn: Csn) {
         let scheduler = self.0.lock().as_ref().and_then(std::sync::Weak::upgrade);
         if let Some(scheduler) = scheduler {
             scheduler.handle(Event::Durable { csn });
@@ -78,12 +96,11 @@ struct Found {
 }
 
 /// Compares the replicas that can be reached, adopts an existing database, opens the log.
-pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
+pub async fn prepare(settings: &Settings, source: Source) -> Result<Prepared, ServeError> {
     if settings.replicas.is_empty() {
         return Err(ServeError::Settings("no replicas are configured; add at least one [[replica]]".into()));
     }
-    // Before anything is asked of a replica, which would end the sessions of a process that serves already.
-    let folder = lock_log(settings)?;
+    let leader = source.leader();
     let agent = Credentials {
         user: settings.agent_user.clone(),
         password: settings.agent_password.clone(),
@@ -92,7 +109,7 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     let mut found = Vec::new();
     let mut missing = Vec::new();
     for replica in &settings.replicas {
-        let connector = connector(settings, replica);
+        let connector = connector(settings, replica, leader);
         match look_at(&connector, &agent).await {
             Ok((_, _, _, Some(Position { differs: Some(reason), .. }))) => {
                 missing.push(format!(
@@ -112,27 +129,37 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     for problem in &missing {
         tracing::warn!("{problem}; starting without it");
     }
-    let durable = DurableTo::default();
-    let (tell_failure, log_failed) = oneshot::channel();
-    let (log, recovered) = open_log(settings, folder, &durable, tell_failure, &found)?;
-    let log_id = recovered.log_id.to_string();
-    leave_behind(&mut found, &mut missing, &log, &log_id, recovered.first)?;
+    let (log, held, durable, log_failed) = match source {
+        Source::Alone(folder) => {
+            let durable = DurableTo::default();
+            let (tell_failure, log_failed) = oneshot::channel();
+            let log = Arc::new(open_log(settings, folder, &durable, tell_failure, &found)?);
+            let held = log.held();
+            (log, held, durable, Some(log_failed))
+        }
+        Source::Shared { log, durable, .. } => {
+            let held = log.held();
+            (log, held, durable, None)
+        }
+    };
+    let log_id = held.log_id.to_string();
+    leave_behind(&mut found, &mut missing, &log, &log_id, held.first)?;
     let facts: Vec<(&str, &Facts)> = found.iter().map(|f| (f.name.as_str(), &f.facts)).collect();
     checks::compare(&facts).map_err(ServeError::Replicas)?;
-    let secret = bring_together(settings, &mut found, &log_id, recovered.last, &missing).await?;
+    let secret = bring_together(settings, &mut found, &log_id, held.last, &missing).await?;
     let newest = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.csn).max().unwrap_or(Csn(0));
-    if newest > recovered.last {
+    if newest > held.last {
         return Err(ServeError::Log(format!(
             "the log in {} ends at commit {}, but a replica contains commit {newest}: the log is older than the replicas, and what it lacks cannot be brought to the others. Restore the log's folder; or, if it is lost, move what is left of it away, and start with the most advanced replica alone (drop the schema \"onecopy\" on it) and the others empty",
             settings.log.dir.display(),
-            recovered.last
+            held.last
         )));
     }
     let epoch = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.epoch).max().unwrap_or(0);
     // By the time of day: a process that goes on from a log that was put back has another one than those whose commits
     // are lost, which nobody here can know.
     let now_ms = u64::try_from(clock::unix_micros() / 1_000).unwrap_or(0);
-    let epoch = (epoch.max(recovered.epoch.0) + 1).max(now_ms);
+    let epoch = leader.unwrap_or_else(|| (epoch.max(held.epoch.0) + 1).max(now_ms));
     let most = found.iter_mut().max_by_key(|f| f.position.as_ref().map(|p| p.csn));
     let Some(most) = most else { return Err(ServeError::Replicas("no replica can be used".into())) };
     let read_failed = |error: LaneError| ServeError::Replicas(format!("read definitions: {error}"));
@@ -140,13 +167,13 @@ pub async fn prepare(settings: &Settings) -> Result<Prepared, ServeError> {
     let sequence_names = Arc::new(Mutex::new(definitions::names(&catalogue)));
     Ok(Prepared {
         usable: found.len(),
-        log: Arc::new(log),
+        log,
         log_id,
         epoch,
         secret,
-        end: recovered.last,
-        first: recovered.first,
-        annulled: recovered.annulled,
+        end: held.last,
+        first: held.first,
+        annulled: held.annulled,
         catalogue,
         sequence_names,
         durable,
@@ -199,15 +226,16 @@ async fn look_at(
 ) -> Result<(Lane, Lane, Facts, Option<Position>), FenceError> {
     let mut lane = connector.connect_marked(agent, AGENT_MARK).await?;
     // Earlier sessions of ours may still be committing: the position is only final when they are gone.
-    progress::fence(&mut lane).await?;
+    progress::fence_for(&mut lane, connector.leader).await?;
     let mut plain = connector.connect_plain(agent).await?;
     let facts = checks::facts(&mut plain).await?;
     let position = progress::read(&mut lane).await?;
     Ok((lane, plain, facts, position))
 }
 
-/// Makes sure that no other process serves by this log.
-fn lock_log(settings: &Settings) -> Result<Folder, ServeError> {
+/// Makes sure that no other process serves by this log: before anything is asked of a replica, which would end the sessions
+/// of a process that serves already.
+pub fn lock_log(settings: &Settings) -> Result<Folder, ServeError> {
     std::fs::create_dir_all(&settings.log.dir)
         .map_err(|error| ServeError::Log(format!("create {}: {error}", settings.log.dir.display())))?;
     Folder::open(&settings.log.dir).map_err(|error| ServeError::Log(error.to_string()))
@@ -219,7 +247,7 @@ fn open_log(
     durable: &DurableTo,
     tell_failure: oneshot::Sender<Fault>,
     found: &[Found],
-) -> Result<(Log, onecopy_log::Recovered), ServeError> {
+) -> Result<Log, ServeError> {
     let has_position = found.iter().any(|f| f.position.is_some());
     let genesis = Genesis { log_id: LogId(rand::rng().random()), epoch: Epoch(1), after: Csn(0) };
     let mut options = Options { genesis: (!has_position).then_some(genesis), ..Options::default() };
@@ -236,8 +264,8 @@ fn open_log(
             }
         },
     );
-    Log::open_on(folder, &settings.log.dir, options, hooks)
-        .map_err(|error| ServeError::Log(error.to_string()))
+    let opened = Log::open_on(folder, &settings.log.dir, options, hooks);
+    opened.map(|(log, _)| log).map_err(|error| ServeError::Log(error.to_string()))
 }
 
 /// Makes every replica follow this log: new ones get onecopy's schema, empty ones the contents of the one that has any.

@@ -1,0 +1,104 @@
+//! What runs on the node that leads, while it does: on event loops of its own, so that all of it, every session and every
+//! connection to a replica included, has ended when they have.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use onecopy_core::{Csn, Epoch};
+use tokio::sync::oneshot;
+
+use crate::errors::ServeError;
+use crate::membership::MembersFile;
+use crate::nodes::Node;
+use crate::server::preparation::Source;
+use crate::server::{Shared, Term};
+use crate::settings::Settings;
+use crate::workers::{STACK_BYTES, Workers, event_loop};
+
+/// Between attempts to bring the replicas into service.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// What serves clients on this node, while it leads.
+pub struct Running {
+    pub epoch: Epoch,
+    pub shared: Arc<Shared>,
+    pub workers: Arc<Workers>,
+}
+
+/// The thread of a term.
+pub struct TermThread {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl TermThread {
+    /// Begins to serve in an epoch, before which everything up to `csn` was decided.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(node: &Arc<Node>, settings: &Arc<Settings>, epoch: Epoch, csn: Csn) -> io::Result<TermThread> {
+        let (stop, stopped) = oneshot::channel();
+        let (node, settings) = (node.clone(), settings.clone());
+        let event_loop = event_loop()?;
+        let run = move || {
+            // What the sessions of earlier terms have committed must be known before the first of them asks.
+            node.origins.await_read(csn);
+            event_loop.block_on(async {
+                tokio::select! {
+                    // Whoever is dropped means the same.
+                    _ = stopped => {}
+                    never = lead(&node, &settings, epoch) => match never {},
+                }
+                // Nobody is sent here any more.
+                node.term.send_replace(None);
+            });
+            // All that is under way is dropped here.
+            drop(event_loop);
+            tracing::info!(epoch = epoch.0, "this node has ended what it did as the leader");
+        };
+        let thread = std::thread::Builder::new().name("onecopy-term".into()).stack_size(STACK_BYTES);
+        Ok(TermThread { stop, thread: thread.spawn(run)? })
+    }
+
+    /// Ends it, and waits until nothing of it is left.
+    pub fn end(self) {
+        // It may have failed by itself.
+        let _ = self.stop.send(());
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that leads has failed");
+        }
+    }
+}
+
+async fn lead(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> std::convert::Infallible {
+    loop {
+        match begin(node, settings, epoch).await {
+            Ok(term) => {
+                tracing::info!(epoch = epoch.0, "this node leads");
+                let running = Running { epoch, shared: term.shared.clone(), workers: term.workers.clone() };
+                node.term.send_replace(Some(Arc::new(running)));
+                // The term lives as long as this waits.
+                std::future::pending::<()>().await;
+                drop(term);
+            }
+            Err(error) => {
+                tracing::error!(%error, "this node leads, and cannot serve; trying again");
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn begin(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> Result<Term, ServeError> {
+    let mut settings = settings.clone();
+    let members = MembersFile::load(&mut settings)?;
+    let source = Source::Shared {
+        log: node.log.clone(),
+        epoch,
+        durable: node.durable.clone(),
+        member: node.member.clone(),
+    };
+    Term::begin(settings, members, source).await
+}
