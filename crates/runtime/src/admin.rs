@@ -167,7 +167,7 @@ fn show_status(shared: &Shared) -> Table {
         ("decided", status.decided.to_string()),
         ("told", status.told.to_string()),
         ("durable", log.durable.csn.0.to_string()),
-        ("connections", shared.connections.load(std::sync::atomic::Ordering::Relaxed).to_string()),
+        ("connections", shared.door.connections().to_string()),
         ("transactions", status.transactions.to_string()),
         ("grants_at_once", status.grants_at_once.to_string()),
         ("grants_waited", status.grants_waited.to_string()),

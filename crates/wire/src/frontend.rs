@@ -7,6 +7,7 @@ pub use bind::{Bind, rewrite_bind};
 
 use std::fmt;
 
+use crate::carried::tag as carried;
 use crate::errors::{FrameError, Malformed, Side, WireError};
 use crate::frame::{self, HEAD_LEN, Head};
 use crate::read::Reader;
@@ -73,6 +74,18 @@ pub fn peek(buf: &[u8], large_max: usize) -> Result<Option<Head>, FrameError> {
         _ => return Err(FrameError::UnexpectedTag { tag }),
     };
     frame::peek(buf, max)
+}
+
+/// Like [`peek`], and accepts what a front says to a session that it carries: [`crate::carried`].
+///
+/// # Errors
+/// As [`peek`].
+#[inline]
+pub fn peek_carried(buf: &[u8], large_max: usize) -> Result<Option<Head>, FrameError> {
+    match buf.first() {
+        Some(&(carried::VALUES | carried::FAIL)) => frame::peek(buf, large_max),
+        _ => peek(buf, large_max),
+    }
 }
 
 /// Reads the head of the next frame from a client that is still to authenticate: only an answer to an

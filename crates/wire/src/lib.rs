@@ -22,6 +22,8 @@ pub mod frontend;
 
 pub mod backend;
 
+pub mod carried;
+
 pub mod relay;
 pub mod values;
 

@@ -61,6 +61,16 @@ impl<'a> Reader<'a> {
         self.array(field).map(i32::from_be_bytes)
     }
 
+    #[inline]
+    pub(crate) fn u64(&mut self, field: &'static str) -> Result<u64, WireError> {
+        self.array(field).map(u64::from_be_bytes)
+    }
+
+    #[inline]
+    pub(crate) fn i64(&mut self, field: &'static str) -> Result<i64, WireError> {
+        self.array(field).map(i64::from_be_bytes)
+    }
+
     /// A string up to its zero byte, which is consumed and not returned.
     #[inline]
     pub(crate) fn cstr(&mut self, field: &'static str) -> Result<&'a [u8], WireError> {

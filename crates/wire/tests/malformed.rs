@@ -68,6 +68,20 @@ fn a_message_that_need_not_be_long_may_not_be_long() {
 }
 
 #[test]
+fn what_fronts_say_is_accepted_of_them_only() {
+    for tag in *b"@!" {
+        let head = Some(Head { tag, len: 10_002 });
+        assert_eq!(frontend::peek_carried(&framed(tag, 10_001, b""), MAX), Ok(head));
+        let too_long = Err(FrameError::TooLong { tag, len: MAX + 1, max: MAX });
+        assert_eq!(frontend::peek_carried(&framed(tag, MAX as i32, b""), MAX), too_long);
+        assert_eq!(frontend::peek(&[tag], MAX), Err(FrameError::UnexpectedTag { tag }));
+    }
+    assert_eq!(frontend::peek_carried(b"", MAX), Ok(None));
+    assert_eq!(frontend::peek_carried(b"S\0\0\0\x04", MAX), Ok(Some(Head { tag: b'S', len: 5 })));
+    assert_eq!(frontend::peek_carried(b"#", MAX), Err(FrameError::UnexpectedTag { tag: b'#' }));
+}
+
+#[test]
 fn before_authentication_only_an_answer_to_it_is_accepted() {
     assert_eq!(frontend::peek_auth(b""), Ok(None));
     assert_eq!(frontend::peek_auth(b"p\0\0\0\x05"), Ok(Some(Head { tag: b'p', len: 6 })));

@@ -1,6 +1,7 @@
 //! Serving: replicas checked and brought into service, the log opened, clients accepted.
 
 pub mod cancel;
+pub mod door;
 pub mod files;
 mod preparation;
 pub mod startup;
@@ -8,7 +9,7 @@ pub mod tls;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -42,6 +43,7 @@ use crate::settings::{Limits, ReplicaSettings, Settings};
 use crate::stream::Stream;
 use crate::workers::{Admission, Workers};
 use cancel::Cancels;
+use door::Door;
 use preparation::Source;
 
 /// How often each replica is asked for definitions in vain, since tables are locked, before the locks are taken away: for
@@ -65,13 +67,11 @@ pub struct Shared {
     pub secret: String,
     pub agent_user: String,
     pub agent: Credentials,
-    pub connections: AtomicUsize,
     pub sessions: AtomicU64,
     pub log: Arc<Log>,
     pub retention: Arc<Retention>,
     pub exclusions: Arc<Exclusions>,
-    pub tls: Option<tls::Acceptor>,
-    pub users: startup::Users,
+    pub door: Arc<Door>,
     pub started: Stopwatch,
     pub sequence_names: definitions::SequenceNames,
     reading_definitions: tokio::sync::Mutex<()>,
@@ -548,7 +548,7 @@ async fn start(
     let sequences = prepared.catalogue.sequences.iter();
     let sequences: Vec<_> = sequences.map(|s| (s.schema.clone(), s.name.clone())).collect();
     let membership = Membership::new(members, history, annulments, prepared.log_id);
-    let users = startup::Users::new(&settings.auth);
+    let door = Arc::new(Door::new(&settings, tls));
     let shared = Arc::new(Shared {
         scheduler,
         classifier: Classifier::new(prepared.catalogue, prepared.end),
@@ -561,13 +561,11 @@ async fn start(
         secret: prepared.secret,
         agent_user: settings.agent_user.clone(),
         agent,
-        connections: AtomicUsize::new(0),
         sessions: AtomicU64::new(1),
         log: prepared.log,
         retention,
         exclusions,
-        tls,
-        users,
+        door,
         settings,
         started: Stopwatch::start(),
         sequence_names: prepared.sequence_names,
@@ -671,22 +669,5 @@ async fn accept(listener: Listener, admissions: Arc<Semaphore>, serve: impl Fn(S
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
-    }
-}
-
-/// Counts a connection for as long as it lives.
-pub struct Counted(Arc<Shared>);
-
-impl Counted {
-    fn new(shared: &Arc<Shared>) -> Option<Counted> {
-        let before = shared.connections.fetch_add(1, Ordering::AcqRel);
-        let counted = Counted(shared.clone());
-        (before < shared.limits.connections_max).then_some(counted)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::AcqRel);
     }
 }

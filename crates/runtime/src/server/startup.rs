@@ -1,298 +1,80 @@
-//! From an accepted connection to a session: encryption, startup packet, authentication.
+//! From an accepted connection to a session.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
 use hashbrown::HashMap;
 use onecopy_classify::Catalogue;
+use onecopy_classify::catalogue::DefaultSetting;
 use onecopy_core::SessionId;
-use onecopy_wire::backend::Status;
-use onecopy_wire::backend::build::{self, Report, Severity};
-use onecopy_wire::frontend::{self, SaslInitial};
-use onecopy_wire::scram;
+use onecopy_wire::backend::{Status, build};
+use onecopy_wire::carried::Idle;
 use onecopy_wire::sqlstate::SqlState;
-use onecopy_wire::startup::{self, Start, StartupPacket};
+use onecopy_wire::startup::{self, Start};
 use rand::Rng;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
 use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::lane::LaneError;
 use crate::pool::{Lent, Pool};
-use crate::postgres::connect::{Credentials, CustomNames};
-use crate::server::{Counted, Shared, cancel};
+use crate::postgres::connect::Credentials;
+use crate::server::door::{Opened, refuse};
+use crate::server::{Shared, cancel};
 use crate::session::Session;
-use crate::session::client::{Client, ClientError};
+use crate::session::carried::Carried;
+use crate::session::client::Client;
 use crate::session::environment::{Environment, is_kept_here};
 use crate::session::patience::shown_limit;
 use crate::session::settings::forbidden_setting;
-use crate::settings::{ClientAuth, UserSettings};
 use crate::stream::Stream;
-use onecopy_classify::catalogue::DefaultSetting;
 
 /// The database name under which the admin console answers.
 pub const ADMIN_DATABASE: &str = "onecopy";
 
-/// Who may connect.
-pub enum Users {
-    Everybody,
-    Those(Verifiers),
-}
-
-impl Users {
-    pub fn new(auth: &ClientAuth) -> Users {
-        match auth {
-            ClientAuth::Trust => Users::Everybody,
-            ClientAuth::Scram(users) => Users::Those(Verifiers::new(users)),
-        }
-    }
-}
-
-/// What users must prove, by their names.
-pub struct Verifiers {
-    verifiers: HashMap<String, (scram::Verifier, Option<String>)>,
-    /// Makes an unknown user look like a known one.
-    mock_secret: [u8; 32],
-    /// The iterations of every user, so that those of an unknown one tell nothing.
-    mock_iterations: Vec<u32>,
-}
-
-impl Verifiers {
-    fn new(users: &[UserSettings]) -> Verifiers {
-        let mut random = rand::rng();
-        let verifiers: HashMap<String, (scram::Verifier, Option<String>)> = users
-            .iter()
-            .map(|user| {
-                let verifier = scram::Verifier::parse(&user.password).unwrap_or_else(|_| {
-                    let salt: [u8; scram::SALT_LEN] = random.random();
-                    scram::Verifier::from_password(&user.password, &salt, scram::ITERATIONS_DEFAULT)
-                });
-                let is_secret = scram::Verifier::parse(&user.password).is_ok();
-                let plain = (!is_secret).then(|| user.password.clone());
-                (user.name.clone(), (verifier, user.replica_password.clone().or(plain)))
-            })
-            .collect();
-        let mut mock_iterations: Vec<u32> =
-            verifiers.values().map(|(verifier, _)| verifier.iterations()).collect();
-        mock_iterations.sort_unstable();
-        Verifiers { verifiers, mock_secret: random.random(), mock_iterations }
-    }
-}
-
-/// How long a connection may take to say who it is, when so many are open that it will probably be refused.
-const CROWDED_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Serves one connection from its first byte to its last. `crowded` says that it is one of those that are only accepted to
-/// be told that there are too many: it must not keep others from hearing so.
+/// Serves one connection from its first byte to its last; `crowded` is as in [`Door::admit`](crate::server::door::Door::admit).
 pub async fn handle(stream: Stream, shared: Arc<Shared>, crowded: bool) {
-    let limit = Duration::from_millis(shared.limits.startup_timeout_ms);
-    // One limit for all of it: one after the other they would add up.
-    let admitted = tokio::time::timeout(limit, admit(stream, &shared, crowded)).await;
-    let Ok(Some((client, start, who, counted))) = admitted else { return };
-    begin(client, start, who, shared).await;
-    drop(counted);
-}
-
-/// From the first byte to a proven login; `None` if the connection was answered otherwise, or is gone.
-async fn admit(
-    stream: Stream,
-    shared: &Arc<Shared>,
-    crowded: bool,
-) -> Option<(Client, Start, Credentials, Counted)> {
-    let opening = open(stream, shared);
-    let opened = match crowded {
-        true => tokio::time::timeout(CROWDED_TIMEOUT, opening).await.ok()?,
-        false => opening.await,
-    };
-    let (mut client, start) = match opened.ok()?? {
-        Opened::Session(client, start) => (client, start),
-        Opened::Cancel { mut stream, pid, key } => {
-            // It has said what it wants; the server that is to be told may take its time.
-            cancel::cancel(shared, pid, &key).await;
-            let _ = stream.shutdown().await;
-            return None;
+    match shared.door.admit(stream, crowded).await {
+        Some(Opened::Session(client, start, who, counted)) => {
+            begin(client, start, who, shared).await;
+            drop(counted);
         }
-    };
-    let Some(counted) = Counted::new(shared) else {
-        let failure = Failure::new(SqlState::TOO_MANY_CONNECTIONS, "sorry, too many clients already")
-            .hint("limits.connections_max is the limit.");
-        refuse(client, &failure).await;
-        return None;
-    };
-    match authenticate(&mut client, &start, shared).await {
-        Ok(Ok(who)) => return Some((client, start, who, counted)),
-        Ok(Err(failure)) => refuse(client, &failure).await,
-        Err(ClientError::Protocol(what)) => {
-            refuse(client, &Failure::new(SqlState::PROTOCOL_VIOLATION, what)).await;
-        }
-        Err(_) => {}
-    }
-    None
-}
-
-async fn refuse(mut client: Client, failure: &Failure) {
-    failure.put(&mut client.output, Severity::Fatal);
-    client.close().await;
-}
-
-/// What a connection was opened for.
-enum Opened {
-    Session(Client, Start),
-    Cancel { stream: Stream, pid: u32, key: Vec<u8> },
-}
-
-/// Encryption and startup packet; `None` when there is nothing to serve.
-async fn open(mut stream: Stream, shared: &Arc<Shared>) -> Result<Option<Opened>, ClientError> {
-    let mut input = BytesMut::with_capacity(1024);
-    let mut asked_for_tls = false;
-    loop {
-        if startup::is_direct_tls(&input) && !asked_for_tls {
-            // Negotiating by ALPN is not offered, and a plain packet never begins so.
-            return Ok(None);
-        }
-        let Some((packet, len)) = (match startup::decode(&input) {
-            Ok(found) => found,
-            Err(error) => {
-                let mut out = BytesMut::new();
-                let message = error.to_string();
-                build::error(&mut out, &Report::new(Severity::Fatal, SqlState::PROTOCOL_VIOLATION, &message));
-                let _ = stream.write_all(&out).await;
+        Some(Opened::Cancel { mut stream, pid, key }) => {
+            let carried_out = cancel::cancel(&shared, pid, &key);
+            // The server that is to be told may be slow, but not for ever.
+            if tokio::time::timeout(shared.door.startup_timeout(), carried_out).await.is_ok() {
                 let _ = stream.shutdown().await;
-                return Ok(None);
-            }
-        }) else {
-            if stream.read_buf(&mut input).await? == 0 {
-                return Ok(None);
-            }
-            continue;
-        };
-        match packet {
-            StartupPacket::GssEncRequest => {
-                input.advance(len);
-                stream.write_all(b"N").await?;
-            }
-            StartupPacket::SslRequest => {
-                input.advance(len);
-                match (&shared.tls, stream) {
-                    (Some(acceptor), Stream::Tcp(tcp)) if !asked_for_tls => {
-                        // Bytes that came before the handshake could be anybody's.
-                        if !input.is_empty() {
-                            return Ok(None);
-                        }
-                        let mut tcp = tcp;
-                        tcp.write_all(b"S").await?;
-                        stream = acceptor.accept(tcp).await?;
-                        asked_for_tls = true;
-                    }
-                    (_, other) => {
-                        stream = other;
-                        stream.write_all(b"N").await?;
-                    }
-                }
-            }
-            StartupPacket::Cancel { pid, key } => {
-                return Ok(Some(Opened::Cancel { stream, pid, key: key.to_vec() }));
-            }
-            StartupPacket::Start(start) => {
-                input.advance(len);
-                let in_the_clear = matches!(stream, Stream::Tcp(_));
-                let client = Client::new(stream, input, shared.limits.message_bytes_max);
-                if in_the_clear && shared.tls.as_ref().is_some_and(|tls| tls.required) {
-                    let failure = Failure::new(
-                        SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
-                        "this server requires TLS",
-                    )
-                    .hint("Connect with sslmode=require.");
-                    refuse(client, &failure).await;
-                    return Ok(None);
-                }
-                return Ok(Some(Opened::Session(client, start)));
             }
         }
-    }
-}
-
-/// Finds out whether the client is who it says; the inner error is to be told to it.
-async fn authenticate(
-    client: &mut Client,
-    start: &Start,
-    shared: &Arc<Shared>,
-) -> Result<Result<Credentials, Failure>, ClientError> {
-    let negotiation = start.negotiate();
-    if negotiation.must_tell {
-        build::negotiate_protocol_version(&mut client.output, negotiation.version, &start.extensions);
-    }
-    let user = start.user().to_owned();
-    let users = match &shared.users {
-        Users::Those(users) => users,
-        Users::Everybody => {
-            build::authentication_ok(&mut client.output);
-            let is_agent = user == shared.agent_user;
-            let password = if is_agent { shared.agent.password.clone() } else { None };
-            return Ok(Ok(Credentials { user, password, customs: CustomNames::default() }));
-        }
-    };
-    let known = users.verifiers.get(&user).cloned();
-    let verifier = known.as_ref().map_or_else(
-        || scram::Verifier::mock(&users.mock_secret, &user, &users.mock_iterations),
-        |(verifier, _)| verifier.clone(),
-    );
-    let nonce: [u8; scram::NONCE_LEN] = rand::rng().random();
-    let end_point =
-        client.is_tls().then(|| shared.tls.as_ref().and_then(|tls| tls.end_point.clone())).flatten();
-    let server = scram::Server::new(verifier, nonce, end_point);
-    build::authentication_sasl(&mut client.output, server.mechanisms());
-    let wrong = || {
-        Failure::new(
-            SqlState::INVALID_PASSWORD,
-            format!("password authentication failed for user \"{user}\""),
-        )
-    };
-    let message = client.next_auth().await?;
-    let initial = SaslInitial::decode(&message)?;
-    let Some(first) = initial.data else {
-        return Err(ClientError::Protocol(
-            "the SASL exchange must begin with the client's first message".into(),
-        ));
-    };
-    let (waiting, answer) = match server.on_client_first(initial.mechanism, first) {
-        Ok(next) => next,
-        Err(error) => {
-            log_refused(&user, &error);
-            return Ok(Err(Failure::new(SqlState::PROTOCOL_VIOLATION, error.to_string())));
-        }
-    };
-    build::authentication_sasl_continue(&mut client.output, answer.as_bytes())?;
-    let message = client.next_auth().await?;
-    let (authenticated, last) = match waiting.on_client_final(&message) {
-        Ok(done) => done,
-        Err(error) => {
-            log_refused(&user, &error);
-            return Ok(Err(wrong()));
-        }
-    };
-    let Some((_, replica_password)) = known else { return Ok(Err(wrong())) };
-    build::authentication_sasl_final(&mut client.output, last.as_bytes())?;
-    build::authentication_ok(&mut client.output);
-    let _ = authenticated;
-    Ok(Ok(Credentials { user, password: replica_password, customs: CustomNames::default() }))
-}
-
-/// A login that looks like an attack on the connection must not drown among mistyped passwords. The client hears the same
-/// in either case.
-fn log_refused(user: &str, error: &scram::ScramError) {
-    use scram::ScramError::{BindingDowngraded, BindingMismatch};
-    match error {
-        BindingMismatch | BindingDowngraded => {
-            tracing::warn!(user, %error, "refusing a login over a connection that may be intercepted");
-        }
-        _ => tracing::info!(user, %error, "refusing a login"),
+        None => {}
     }
 }
 
 /// Tells the client the server's settings and serves it.
-async fn begin(mut client: Client, start: Start, mut who: Credentials, shared: Arc<Shared>) {
+async fn begin(client: Client, start: Start, who: Credentials, shared: Arc<Shared>) {
+    serve(client, start, who, None, shared).await;
+}
+
+/// The same for a client that a front carries: it has found out who that is, and says which session this is.
+#[cfg_attr(not(test), expect(dead_code, reason = "there is no front yet"))]
+pub async fn begin_carried(
+    mut client: Client,
+    start: Start,
+    who: Credentials,
+    carried: Carried,
+    shared: Arc<Shared>,
+) {
+    client.is_carried = true;
+    serve(client, start, who, Some(carried), shared).await;
+}
+
+async fn serve(
+    mut client: Client,
+    start: Start,
+    mut who: Credentials,
+    carried: Option<Carried>,
+    shared: Arc<Shared>,
+) {
     let database = start.database().to_owned();
     if database == ADMIN_DATABASE {
         return crate::admin::serve(client, who, shared).await;
@@ -330,12 +112,19 @@ async fn begin(mut client: Client, start: Start, mut who: Credentials, shared: A
     if build::backend_key_data(&mut client.output, pid, &key).is_err() {
         return;
     }
+    if let Some(carried) = &carried {
+        let csn = shared.scheduler.status().told;
+        Idle { commits: carried.commits, csn, movable: true }.encode(&mut client.output);
+    }
     build::ready_for_query(&mut client.output, Status::Idle);
     if client.flush().await.is_err() {
         return;
     }
     let cancellable = shared.cancels.register(pid, &key);
-    Session::new(shared.clone(), id, client, who, cancellable, environment, reported).run().await;
+    Session::new(shared.clone(), id, client, who, cancellable, environment, reported)
+        .carried(carried)
+        .run()
+        .await;
     shared.cancels.forget(pid, &key);
 }
 
@@ -433,24 +222,4 @@ async fn dress(lent: &mut Lent, environment: &Environment) -> Result<(), LaneErr
     lent.lane.settings = environment.hash();
     lent.lane.read_under = environment.meaningful_hash();
     Ok(())
-}
-
-impl Client {
-    /// An answer to an authentication request.
-    async fn next_auth(&mut self) -> Result<BytesMut, ClientError> {
-        self.flush().await?;
-        loop {
-            if let Some(head) = frontend::peek_auth(&self.input)?
-                && self.input.len() >= head.len
-            {
-                if head.tag == frontend::tag::TERMINATE {
-                    return Err(ClientError::Gone);
-                }
-                let mut frame = self.input.split_to(head.len);
-                frame.advance(onecopy_wire::frame::HEAD_LEN);
-                return Ok(frame);
-            }
-            self.fill().await?;
-        }
-    }
 }

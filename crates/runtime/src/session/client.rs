@@ -50,13 +50,15 @@ pub struct Client {
     pub sent: u64,
     /// The output, sent or not, ends in the middle of a message, so nothing but its rest may follow.
     pub mid_message: bool,
+    /// A front is the client, which may say more than clients may.
+    pub is_carried: bool,
     message_len_max: usize,
 }
 
 impl Client {
     pub fn new(stream: Stream, input: BytesMut, message_len_max: usize) -> Client {
         let output = BytesMut::with_capacity(READ_LEN);
-        Client { stream, input, output, sent: 0, mid_message: false, message_len_max }
+        Client { stream, input, output, sent: 0, mid_message: false, is_carried: false, message_len_max }
     }
 
     /// Whether the connection is encrypted.
@@ -95,7 +97,11 @@ impl Client {
 
     /// The head of the next message if all of it is there.
     pub fn peek(&self) -> Result<Option<Head>, ClientError> {
-        Ok(frontend::peek(&self.input, self.message_len_max)?.filter(|head| self.input.len() >= head.len))
+        let head = match self.is_carried {
+            true => frontend::peek_carried(&self.input, self.message_len_max)?,
+            false => frontend::peek(&self.input, self.message_len_max)?,
+        };
+        Ok(head.filter(|head| self.input.len() >= head.len))
     }
 
     /// Waits until the next message is there whole, and returns its head.

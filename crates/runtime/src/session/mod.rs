@@ -12,6 +12,7 @@ mod answers;
 mod beside;
 mod calls;
 mod captured;
+pub mod carried;
 mod commands;
 mod commit;
 mod control;
@@ -58,6 +59,7 @@ use crate::postgres::connect::Credentials;
 use crate::scheduler::Mail;
 use crate::server::Shared;
 use crate::server::cancel::Cancellable;
+use carried::Carried;
 use client::{Client, ClientError};
 use environment::{Environment, IDLE_IN_TRANSACTION, IDLE_SESSION};
 use everywhere::Everywhere;
@@ -122,6 +124,8 @@ pub struct Session {
     notified: Vec<Notification>,
     /// More was notified than may wait: the connection ends.
     deaf: bool,
+    /// A front carries it.
+    carried: Option<Carried>,
 }
 
 /// What came of a statement for the session.
@@ -152,6 +156,7 @@ impl Session {
             listener: None,
             notified: Vec::new(),
             deaf: false,
+            carried: None,
             shared,
             id,
             client,
@@ -178,6 +183,11 @@ impl Session {
             path: (0, Arc::default()),
             form: None,
         }
+    }
+
+    /// The same, perhaps carried by a front.
+    pub fn carried(self, carried: Option<Carried>) -> Session {
+        Session { carried, ..self }
     }
 
     /// Serves until the client leaves or breaks the protocol.
@@ -377,6 +387,9 @@ impl Session {
     fn ready(&mut self) {
         self.deliver_notifications();
         let status = self.status();
+        if status == Status::Idle {
+            self.tell_front();
+        }
         build::ready_for_query(&mut self.client.output, status);
     }
 }
