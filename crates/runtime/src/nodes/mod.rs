@@ -106,7 +106,7 @@ pub async fn serve(
         term: watch::Sender::new(None),
         durable,
     });
-    peers.serve(&node, for_nodes);
+    peers.serve(&node, for_nodes, settings.limits.connections_max).map_err(ServeError::Threads)?;
 
     let front = Front::new(node.clone(), &settings)?;
     let workers = Arc::new(Workers::start(settings.workers).map_err(ServeError::Threads)?);

@@ -4,21 +4,28 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::nodes::front::carried;
 use crate::nodes::handshake::Purpose;
 use crate::nodes::links::{self, Links, Said};
 use crate::nodes::Node;
 use crate::settings::NodesSettings;
-use crate::workers::event_loop;
+use crate::workers::{Admission, event_loop};
+
+/// After the system has refused a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Connections of fronts that may be open beyond those of clients: requests to cancel.
+const BEYOND: usize = 64;
 
 /// The way to the other nodes, and theirs to this one.
 pub struct Peers {
     pub links: Links,
-    node: mpsc::UnboundedSender<(Arc<Node>, TcpListener)>,
+    node: mpsc::UnboundedSender<(Arc<Node>, std::net::TcpListener, usize)>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
@@ -39,8 +46,10 @@ impl Peers {
         let run = move || {
             event_loop.block_on(async {
                 let serve = async {
-                    while let Some((node, listener)) = nodes.recv().await {
-                        accept(&node, listener).await;
+                    while let Some((node, listener, clients_max)) = nodes.recv().await {
+                        if let Err(error) = accept(&node, listener, clients_max).await {
+                            tracing::error!(%error, "listen for the other nodes");
+                        }
                     }
                     std::future::pending::<()>().await;
                 };
@@ -54,9 +63,14 @@ impl Peers {
         Ok(Peers { links, node, stop, thread })
     }
 
-    /// Answers the other nodes from now on.
-    pub fn serve(&self, node: &Arc<Node>, listener: std::net::TcpListener) {
-        todo!()
+    /// Answers the other nodes from now on, and takes as many clients of theirs as a node may have in all.
+    ///
+    /// # Errors
+    /// When the socket cannot be handed over.
+    pub fn serve(&self, node: &Arc<Node>, listener: TcpListener, clients_max: usize) -> io::Result<()> {
+        // It is taken as long as this exists.
+        let _ = self.node.send((node.clone(), listener.into_std()?, clients_max));
+        Ok(())
     }
 
     /// Speaks to nobody any more.
@@ -65,5 +79,52 @@ impl Peers {
         if self.thread.join().is_err() {
             tracing::error!("the thread for the other nodes has failed");
         }
+    }
+}
+
+async fn accept(node: &Arc<Node>, listener: std::net::TcpListener, clients_max: usize) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let admissions = Arc::new(Semaphore::new(clients_max + BEYOND));
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (node, admissions) = (node.clone(), admissions.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = answer(&node, stream, admissions).await {
+                        tracing::debug!(%error, "a connection from another node ended");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accept another node");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn answer(node: &Arc<Node>, stream: TcpStream, admissions: Arc<Semaphore>) -> io::Result<()> {
+    let (stream, from, purpose) = links::answer(&node.settings, stream).await.inspect_err(|error| {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            tracing::warn!(%error, "refused a connection to the port for other nodes");
+        }
+    })?;
+    match purpose {
+        Purpose::Log => {
+            tracing::info!(node = from.0, "another node has connected");
+            links::hear(stream, |said| match said {
+                Said::Log(message) => node.member.receive(message),
+                Said::Keep(csn) => node.log.truncate_before(csn),
+            })
+            .await
+        }
+        Purpose::Session => {
+            let Ok(permit) = admissions.try_acquire_owned() else {
+                // The front tries again, as long as its client waits.
+                return Err(io::Error::other("too many clients of other nodes"));
+            };
+            carried::take(node, stream, Admission { permit, crowded: false }).await
+        }
+        Purpose::Cancel => carried::cancel(node, stream).await,
     }
 }

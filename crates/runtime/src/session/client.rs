@@ -61,6 +61,11 @@ impl Client {
         Client { stream, input, output, sent: 0, mid_message: false, is_carried: false, message_len_max }
     }
 
+    /// The connection, what was received and not taken, and what is to be sent.
+    pub fn into_parts(self) -> (Stream, BytesMut, BytesMut) {
+        (self.stream, self.input, self.output)
+    }
+
     /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
         matches!(self.stream, Stream::Tls(_))

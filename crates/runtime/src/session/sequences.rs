@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use onecopy_classify::catalogue::Sequence;
 use onecopy_classify::{Catalogue, Determinism, FrozenKind, Kind, table_id};
-use onecopy_core::{AccessSet, Event, Refusal, SequenceDefinition, StatementKind};
+use onecopy_core::{Access, AccessSet, Event, Item, Mode, Refusal, SequenceDefinition, StatementKind};
 use onecopy_wire::sqlstate::SqlState;
 
 use super::client::ClientError;
@@ -65,7 +65,7 @@ impl Session {
             called.as_deref().unwrap_or("true"),
             from.as_deref().unwrap_or_default(),
         );
-        let access = match portal {
+        let mut access = match portal {
             None => {
                 let layout = statement.layout.layout();
                 statement.class.bind(&statement.sql, layout, &onecopy_classify::NoParams, &[])
@@ -74,6 +74,8 @@ impl Session {
                 statement.class.bind(&statement.sql, statement.layout.layout(), params, &[])
             }),
         };
+        // It asks for the sequence by its name: a replica that does not contain it yet would not find it.
+        access.push(Access::new(Item::names(), Mode::Shared));
         let request = match portal {
             None => Request::Simple(text),
             Some(portal) => {
