@@ -449,6 +449,11 @@ impl SessionLocks {
         true
     }
 
+    /// Whether anything is taken until it is unlocked.
+    pub fn has_any_until_unlocked(&self) -> bool {
+        !self.of_session.is_empty()
+    }
+
     /// Gives back everything that was taken until it is unlocked.
     pub fn unlock_all(&mut self) {
         if self.of_session.is_empty() {

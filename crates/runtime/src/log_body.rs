@@ -4,11 +4,13 @@ use bytes::{Buf, Bytes};
 
 use crate::record::{Record, What};
 
-pub use crate::record::BadRecord;
+pub use crate::record::{BadRecord, Origin};
 
 /// What one transaction wrote.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Writes {
+    /// Which commit of which session it is; unknown of sessions that no front carries.
+    pub origin: Option<Origin>,
     /// The role that wrote; empty for onecopy itself.
     pub user: String,
     /// Names and values of the settings under which it wrote.
@@ -60,6 +62,7 @@ pub fn read(body: Bytes) -> Result<Writes, BadRecord> {
         Ok(Statement { text, parameters, copied_bytes, rows: write.rows, captured: write.captured })
     };
     Ok(Writes {
+        origin: record.origin,
         user: record.user,
         settings: record.settings.to_vec(),
         statements: record.writes.into_iter().map(statement).collect::<Result<_, _>>()?,
@@ -108,7 +111,8 @@ mod tests {
         };
         let copy = What::Copy { sql: "COPY t FROM STDIN".into(), data: vec![Bytes::from_static(b"1\n2\n")] };
         let settings = [("TimeZone".to_owned(), "UTC".to_owned())].into();
-        Record { user: "shop".into(), settings, writes: vec![write, Write::new(copy)] }.encode()
+        let origin = Some(Origin { session: [7; 16], number: 3 });
+        Record { origin, user: "shop".into(), settings, writes: vec![write, Write::new(copy)] }.encode()
     }
 
     #[test]
@@ -133,6 +137,7 @@ mod tests {
             rows: None,
             captured: false,
         };
+        assert_eq!(writes.origin, Some(Origin { session: [7; 16], number: 3 }));
         assert_eq!(writes.user, "shop");
         assert_eq!(writes.settings, [("TimeZone".to_owned(), "UTC".to_owned())]);
         assert_eq!(writes.statements, [delete, copy]);
@@ -150,6 +155,7 @@ mod tests {
     #[test]
     fn an_empty_body_is_a_commit_without_writes() {
         let writes = read(Bytes::new()).unwrap();
-        assert_eq!(writes, Writes { user: String::new(), settings: Vec::new(), statements: Vec::new() });
+        assert_eq!((writes.origin, writes.user.as_str()), (None, ""));
+        assert!(writes.settings.is_empty() && writes.statements.is_empty());
     }
 }

@@ -133,6 +133,13 @@ impl Listener {
         new
     }
 
+    /// What it listens to, in the order of names.
+    pub fn channels(&self) -> Vec<&str> {
+        let mut channels: Vec<&str> = self.channels.iter().map(String::as_str).collect();
+        channels.sort_unstable();
+        channels
+    }
+
     pub fn unlisten(&mut self, channel: &str) {
         if self.channels.remove(channel) {
             self.all.unlisten(channel, self.session);

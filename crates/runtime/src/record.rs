@@ -1,7 +1,8 @@
 //! The body of a decision in the log: what the other replicas execute, in which surroundings.
 //!
-//! Format (all integers little-endian, strings and byte strings with a 32-bit length): version byte; user; number of
-//! settings and each one's name and value; number of writes and each write. A write is a kind byte, flags, the
+//! Format (all integers little-endian, strings and byte strings with a 32-bit length): version byte; in version 2 the
+//! origin, which is 16 bytes for the session and 8 for the number; user; number of settings and each one's name and value;
+//! number of writes and each write. A write is a kind byte, flags, the
 //! expected number of rows (`u64::MAX` if unknown), and by kind: the text; or the text, the parameter types and the
 //! end of a Bind message (formats, parameters, result formats); or the text of a COPY and its data.
 
@@ -12,7 +13,10 @@ use onecopy_core::{Access, Item, Mode};
 
 use crate::lane::StatementKey;
 
+/// What no front has carried to here.
 const VERSION: u8 = 1;
+/// With an origin.
+const VERSION_WITH_ORIGIN: u8 = 2;
 const KIND_TEXT: u8 = 1;
 const KIND_PREPARED: u8 = 2;
 const KIND_COPY: u8 = 3;
@@ -24,9 +28,21 @@ const ROWS_UNKNOWN: u64 = u64::MAX;
 /// Names and values of settings. Most writes of a session are made under the same ones.
 pub type Settings = Arc<[(String, String)]>;
 
+/// Which commit of which session a decision is, for whoever goes on with the session on another node and must know
+/// whether it was committed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Origin {
+    /// Random bytes that the session's front has chosen.
+    pub session: [u8; 16],
+    /// The how many-th of the session's commits it is, from 1.
+    pub number: u64,
+}
+
 /// What one transaction wrote.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Record {
+    /// Unknown of sessions that nobody goes on with elsewhere.
+    pub origin: Option<Origin>,
     /// The role that wrote; empty for onecopy itself.
     pub user: String,
     /// Session settings that may change what a statement means.
@@ -90,7 +106,14 @@ pub struct BadRecord(pub(crate) &'static str);
 impl Record {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(256);
-        out.put_u8(VERSION);
+        match &self.origin {
+            None => out.put_u8(VERSION),
+            Some(Origin { session, number }) => {
+                out.put_u8(VERSION_WITH_ORIGIN);
+                out.put_slice(session);
+                out.put_u64_le(*number);
+            }
+        }
         put_str(&mut out, &self.user);
         out.put_u32_le(self.settings.len() as u32);
         for (name, value) in self.settings.iter() {
@@ -102,6 +125,12 @@ impl Record {
             write.encode(&mut out);
         }
         out.freeze()
+    }
+
+    /// The origin of a body, of which no more than the first bytes are read: the first chunk of one that comes in several
+    /// will do. `None` also for what is no body.
+    pub fn origin_of(body: &Bytes) -> Option<Origin> {
+        take_origin(&mut &body[..]).ok().flatten()
     }
 
     /// Whether it can share a database transaction with others.
@@ -118,16 +147,14 @@ impl Record {
         if body.is_empty() {
             return Ok(Record::default());
         }
-        if take_u8(&mut body)? != VERSION {
-            return Err(BadRecord("unknown version"));
-        }
+        let origin = take_origin(&mut body)?;
         let user = take_str(&mut body)?;
         let settings = take_many(&mut body, |body| Ok((take_str(body)?, take_str(body)?)))?.into();
         let writes = take_many(&mut body, Write::decode)?;
         if body.has_remaining() {
             Err(BadRecord("bytes after the end"))
         } else {
-            Ok(Record { user, settings, writes })
+            Ok(Record { origin, user, settings, writes })
         }
     }
 }
@@ -218,6 +245,20 @@ impl Write {
 
 const SHORT: BadRecord = BadRecord("it ends too early");
 
+/// Version and origin, with which a body begins.
+fn take_origin(body: &mut impl Buf) -> Result<Option<Origin>, BadRecord> {
+    match body.try_get_u8().map_err(|_| SHORT)? {
+        VERSION => Ok(None),
+        VERSION_WITH_ORIGIN => {
+            let mut session = [0; 16];
+            body.try_copy_to_slice(&mut session).map_err(|_| SHORT)?;
+            let number = body.try_get_u64_le().map_err(|_| SHORT)?;
+            Ok(Some(Origin { session, number }))
+        }
+        _ => Err(BadRecord("unknown version")),
+    }
+}
+
 fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
     out.put_u32_le(bytes.len() as u32);
     out.put_slice(bytes);
@@ -258,6 +299,7 @@ mod tests {
     fn record() -> Record {
         let write = |what| Write { captured: true, rows: Some(3), ..Write::new(what) };
         Record {
+            origin: None,
             user: "shop".into(),
             settings: [("TimeZone".into(), "UTC".into())].into(),
             writes: vec![
@@ -269,9 +311,35 @@ mod tests {
         }
     }
 
+    fn carried() -> Record {
+        Record { origin: Some(Origin { session: *b"0123456789abcdef", number: 258 }), ..record() }
+    }
+
     #[test]
     fn what_was_encoded_is_decoded() {
         assert_eq!(Record::decode(record().encode()), Ok(record()));
+        assert_eq!(Record::decode(carried().encode()), Ok(carried()));
+    }
+
+    #[test]
+    fn a_record_without_origin_is_what_it_was_before_there_were_any() {
+        let whole = record().encode();
+        assert_eq!(whole[0], 1);
+        assert_eq!(Record::origin_of(&whole), None);
+        let with_origin = carried().encode();
+        assert_eq!(with_origin[0], 2);
+        assert_eq!(with_origin[25..], whole[1..]);
+    }
+
+    #[test]
+    fn origin_is_read_from_the_first_bytes_alone() {
+        let whole = carried().encode();
+        let origin = carried().origin;
+        assert_eq!((Record::origin_of(&whole), Record::origin_of(&whole.slice(..25))), (origin, origin));
+        for len in 0..25 {
+            assert_eq!(Record::origin_of(&whole.slice(..len)), None, "cut at {len}");
+        }
+        assert_eq!(Record::origin_of(&Bytes::from_static(&[3; 30])), None);
     }
 
     #[test]
@@ -302,9 +370,10 @@ mod tests {
 
     #[test]
     fn a_record_cut_anywhere_is_an_error() {
-        let whole = record().encode();
-        for len in 1..whole.len() {
-            assert!(Record::decode(whole.slice(..len)).is_err(), "cut at {len}");
+        for whole in [record().encode(), carried().encode()] {
+            for len in 1..whole.len() {
+                assert!(Record::decode(whole.slice(..len)).is_err(), "cut at {len}");
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -233,6 +234,28 @@ pub struct Writes {
     pub body: Bytes,
     /// The same, not encoded, with what is known of it beside; unless it is large.
     pub record: Option<Arc<Record>>,
+    /// Whose commit it is, if that is counted.
+    pub commits: Option<Commits>,
+}
+
+/// How many commits a session has made. The decision itself counts them: an attempt that fails, however late, uses no number
+/// up, and what is decided has used one whether or not its session ever hears of it.
+#[derive(Clone, Debug, Default)]
+pub struct Commits(Arc<AtomicU64>);
+
+impl Commits {
+    /// So many are made already.
+    pub fn new(made: u64) -> Commits {
+        Commits(Arc::new(AtomicU64::new(made)))
+    }
+
+    pub fn made(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn count(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 impl Writes {
@@ -252,7 +275,7 @@ impl Writes {
     pub fn of(record: Record) -> Writes {
         let body = record.encode();
         let record = (body.len() <= RECORD_LEN_KEPT).then(|| Arc::new(record));
-        Writes { body, record }
+        Writes { body, record, commits: None }
     }
 }
 
@@ -323,6 +346,8 @@ pub struct Scheduler {
     /// Timers that the protocol has set, on their way to [`Scheduler::run_timers`].
     timers: mpsc::UnboundedSender<(Instant, u64)>,
     timers_set: Mutex<Option<mpsc::UnboundedReceiver<(Instant, u64)>>>,
+    /// The last commit of which a client may have been told.
+    told: AtomicU64,
 }
 
 /// How often it is looked whether a replica has got so far.
@@ -342,6 +367,7 @@ impl Scheduler {
         let is_everywhere = protocol.writes() == WritesAt::Everywhere;
         let everywhere = is_everywhere.then(|| Box::new(Everywhere::new(replicas)));
         let statements = is_everywhere.then(|| protocol.statements());
+        let told = AtomicU64::new(protocol.status().told);
         // There every replica compares what it has executed with what was logged.
         let len_max = if is_everywhere { usize::MAX } else { unapplied_bytes_max };
         let state = State {
@@ -368,6 +394,7 @@ impl Scheduler {
             clock: Clock::start(),
             channels,
             reserve,
+            told,
         }
     }
 
@@ -608,6 +635,7 @@ impl Scheduler {
             },
             Effect::Acknowledge { txn, op, csn } => match state.annulled.remove(&csn) {
                 None => {
+                    self.told.fetch_max(csn.0, Ordering::AcqRel);
                     self.publish(state, txn);
                     outbox.post(state, txn, Directive::Acknowledge { op, csn });
                 }
@@ -618,7 +646,12 @@ impl Scheduler {
             Effect::Append { csn, decision } => {
                 let writes = match decision {
                     Decision::Commit(txn) => match state.writes.remove(&txn) {
-                        Some(writes) => writes,
+                        Some(mut writes) => {
+                            if let Some(commits) = writes.commits.take() {
+                                commits.count();
+                            }
+                            writes
+                        }
                         // A bug of ours. An empty record would make the replicas differ; without one nothing that was
                         // decided from here on becomes durable, and so nobody hears of it or sees it.
                         None => {
@@ -627,7 +660,7 @@ impl Scheduler {
                         }
                     },
                     Decision::Reserve { sequence, last } => {
-                        Writes { body: (self.reserve)(sequence, last), record: None }
+                        Writes { body: (self.reserve)(sequence, last), ..Writes::default() }
                     }
                 };
                 let body = writes.body.clone();
@@ -707,6 +740,11 @@ impl Scheduler {
         self.state.lock().annulled.insert(csn, reason);
     }
 
+    /// The last commit of which a client may have been told; without the lock under which everything is decided.
+    pub fn told(&self) -> u64 {
+        self.told.load(Ordering::Acquire)
+    }
+
     pub fn status(&self) -> Status {
         self.state.lock().protocol.status()
     }
@@ -783,7 +821,7 @@ mod tests {
 
     #[test]
     fn newest_writes_are_kept_in_memory_as_far_as_they_fit() {
-        let writes = |len| Writes { body: Bytes::from(vec![0; len]), record: None };
+        let writes = |len| Writes { body: Bytes::from(vec![0; len]), ..Writes::default() };
         let mut recent = Recent { writes: BTreeMap::new(), len: 0, len_max: 1_000, decided: 0 };
         let kept = |recent: &Recent| recent.writes.keys().map(|csn| csn.0).collect::<Vec<_>>();
         (1..=3).for_each(|csn| recent.insert(Csn(csn), writes(100)));

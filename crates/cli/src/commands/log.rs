@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use clap::Subcommand;
 use onecopy_log::inspect::{self, Found, FrameReport, SegmentReport, Verdict};
 use onecopy_log::{Files, Kind, Medium, PayloadId, RecoverError, SegmentNo};
-use onecopy_runtime::log_body::{self, Parameter, Statement, Writes};
+use onecopy_runtime::log_body::{self, Origin, Parameter, Statement, Writes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -358,6 +358,9 @@ impl Show {
                     rows_text(&writes)
                 )?;
                 if self.writes {
+                    if let Some(Origin { session, number }) = &writes.origin {
+                        writeln!(out, "    commit {number} of session {}", hex(session))?;
+                    }
                     for (name, value) in &writes.settings {
                         writeln!(out, "    set {name} = {value:?}")?;
                     }
@@ -389,6 +392,10 @@ impl Show {
             Err(reason) => object["unreadable"] = json!(reason),
             Ok(writes) => {
                 object["user"] = json!(writes.user);
+                if let Some(Origin { session, number }) = &writes.origin {
+                    object["session"] = json!(hex(session));
+                    object["session_commit"] = json!(number);
+                }
                 object["rows"] = json!(rows(&writes));
                 object["writes"] = json!(writes.statements.len());
                 if self.writes {

@@ -169,7 +169,7 @@ impl Agent {
             None => {
                 let read = self.history.read(csn).map_err(|source| ApplyError::Log { csn, source })?;
                 let (epoch, body) = read.ok_or(ApplyError::Missing(csn))?;
-                (epoch, Writes { body, record: None })
+                (epoch, Writes { body, ..Writes::default() })
             }
         };
         let len = writes.body.len();

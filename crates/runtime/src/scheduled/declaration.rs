@@ -154,6 +154,11 @@ impl Declarations {
         self.stale_ok_ns.take().or(self.session_stale_ok_ns)
     }
 
+    /// Whether something is declared for every transaction.
+    pub fn has_any_of_session(&self) -> bool {
+        !self.session.is_empty() || self.session_stale_ok_ns.is_some()
+    }
+
     /// RESET ALL.
     pub fn reset(&mut self) {
         self.session = Declared::default();

@@ -27,7 +27,7 @@ use crate::errors::{Cancelled, Failure};
 use crate::pool::{Lent, Pool};
 use crate::postgres::connect::{Credentials, CustomNames};
 use crate::record::{Record, Write};
-use crate::scheduler::Writes;
+use crate::scheduler::{Commits, Writes};
 use crate::server::Shared;
 use crate::server::cancel::{Backend, Target};
 use crate::session::environment::Environment;
@@ -56,6 +56,8 @@ pub struct Operation {
     pub writes: bool,
     /// What is logged if it is all of its transaction, but for the number of rows.
     pub record: Option<Record>,
+    /// By what its commit is counted if it is all of its transaction.
+    pub commits: Option<Commits>,
     /// It may change settings of its lane.
     pub sets: bool,
     /// So many columns at the end of its rows are for the session.
@@ -332,7 +334,7 @@ impl Spread {
     }
 
     fn agrees(&self, replica: ReplicaId, csn: Csn) -> bool {
-        let Some(Writes { body, record }) = self.shared.scheduler.recent(csn) else { return true };
+        let Some(Writes { body, record, .. }) = self.shared.scheduler.recent(csn) else { return true };
         let Some(record) = record.or_else(|| Record::decode(body).ok().map(Arc::new)) else { return true };
         let is_logged = |op: OpId| self.logged.lock().iter().any(|(logged, _)| *logged == op);
         let at = self.branch(replica).at.lock();
@@ -382,7 +384,8 @@ impl Spread {
         match writes {
             // This may be what the decision waits for.
             Some(record) => {
-                let writes = logged(record, self.rows_of(replica));
+                let logged = logged(record, self.rows_of(replica));
+                let writes = Writes { commits: operation.commits.clone(), ..logged };
                 scheduler.handle_with_writes(self.txn, writes, event);
             }
             None => scheduler.handle_if(|| pool.incarnation() == given_in, event),

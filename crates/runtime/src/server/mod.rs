@@ -323,7 +323,8 @@ struct LogDecisions {
     epoch: Epoch,
 }
 
-/// Bytes of one record of the log; a longer body goes ahead of its decision in chunks.
+/// Bytes of one record of the log; a longer body goes ahead of its decision in chunks. The first one holds the head of the
+/// body, so that its origin can be read from there.
 const CHUNK_LEN: usize = 8 * 1024 * 1024;
 
 impl LogDecisions {

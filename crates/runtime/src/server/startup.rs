@@ -113,8 +113,8 @@ async fn serve(
         return;
     }
     if let Some(carried) = &carried {
-        let csn = shared.scheduler.status().told;
-        Idle { commits: carried.commits, csn, movable: true }.encode(&mut client.output);
+        let csn = shared.scheduler.told();
+        Idle { commits: carried.commits.made(), csn, movable: true }.encode(&mut client.output);
     }
     build::ready_for_query(&mut client.output, Status::Idle);
     if client.flush().await.is_err() {

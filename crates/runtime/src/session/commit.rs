@@ -348,7 +348,7 @@ impl Session {
             return Writes::default();
         }
         let (settings, writes) = txn.take_writes();
-        Writes::of(Record { user: self.who.user.clone(), settings, writes })
+        self.counted(Record { origin: self.next_origin(), user: self.who.user.clone(), settings, writes })
     }
 
     /// Prepares the commit of a transaction that was decided, to be sent by whoever learns that its turn has come.

@@ -117,6 +117,23 @@ impl Environment {
         command
     }
 
+    /// The commands that make these settings of those with which the session began.
+    pub fn changes(&self) -> impl Iterator<Item = String> {
+        let is_changed = |setting: &&Setting| {
+            !self.initial.iter().any(|initial| {
+                initial.name.eq_ignore_ascii_case(&setting.name)
+                    && (&initial.command, &initial.value) == (&setting.command, &setting.value)
+            })
+        };
+        self.settings.iter().filter(is_changed).filter_map(|setting| {
+            if !setting.command.is_empty() {
+                return Some(setting.command.clone());
+            }
+            let (name, value) = (quote(&setting.name), quote(setting.value.as_deref()?));
+            Some(format!("SELECT pg_catalog.set_config({name}, {value}, false)"))
+        })
+    }
+
     /// The command that sets on a lane, after RESET ALL, that to which RESET returns, if there is anything.
     pub fn initial_command(&self) -> Option<String> {
         let sent = self.initial.iter().filter(|setting| !setting.command.is_empty());
@@ -240,8 +257,11 @@ mod tests {
         environment.set("search_path", "SET search_path = four".to_owned(), Some("four".to_owned()));
         environment.set("DateStyle", "SET DateStyle = German".to_owned(), Some("German".to_owned()));
         assert_ne!(environment.hash(), begun);
+        let changes: Vec<String> = environment.changes().collect();
+        assert_eq!(changes, ["SET search_path = four", "SET DateStyle = German"]);
         environment.reset("Search_Path");
         assert_eq!(environment.value("search_path"), Some("two"));
+        assert_eq!(environment.changes().collect::<Vec<_>>(), ["SET DateStyle = German"]);
         assert_eq!(environment.value("datestyle"), Some("German"));
         environment.reset_all();
         assert_eq!((environment.value("datestyle"), environment.hash()), (None, begun));
@@ -278,6 +298,8 @@ mod tests {
         assert_eq!(environment.value(IDLE_IN_TRANSACTION), Some("5s"));
         environment.set(IDLE_SESSION, "SET idle_session_timeout = 7".to_owned(), Some("7".to_owned()));
         assert_eq!(environment.command(), "RESET ALL");
+        let kept = "SELECT pg_catalog.set_config('idle_session_timeout', '7', false)";
+        assert_eq!(environment.changes().collect::<Vec<_>>(), [kept]);
         environment.reset(IDLE_SESSION);
         assert_eq!(environment.value(IDLE_SESSION), Some("1h"));
     }

@@ -185,6 +185,18 @@ impl Session {
         }
     }
 
+    /// As if a statement had failed in the client's block, which is none; says whether each statement is a transaction by itself.
+    pub(super) fn fail_block_alone(&mut self) -> bool {
+        let Some(Everywhere { alone: Some(alone), .. }) = &mut self.everywhere else { return false };
+        *alone = Alone::Failed;
+        true
+    }
+
+    /// Whether the application has declared something for all of the session's transactions.
+    pub(super) fn has_declared(&self) -> bool {
+        self.everywhere.as_ref().is_some_and(|everywhere| everywhere.declarations.has_any_of_session())
+    }
+
     /// Whether several statements that come at once are one transaction.
     pub(super) fn has_transactions(&self) -> bool {
         self.everywhere.as_ref().is_none_or(|everywhere| everywhere.alone.is_none())
@@ -270,7 +282,8 @@ impl Session {
             self.txn = Some(txn);
         }
         let settings = self.settings_of_writes();
-        let (session, attire) = (self.id, self.attire());
+        let (session, attire, origin) = (self.id, self.attire(), self.next_origin());
+        let commits = self.carried.as_ref().map(|carried| carried.commits.clone());
         let (Some(txn), Some(everywhere)) = (self.txn.as_mut(), self.everywhere.as_mut()) else {
             return Ok(Ran::Failed);
         };
@@ -299,6 +312,7 @@ impl Session {
         };
         everywhere.open = Some(spread.clone());
         let record = write.clone().filter(|_| autocommit).map(|write| Record {
+            origin,
             user: self.who.user.clone(),
             settings: settings.clone(),
             writes: vec![write],
@@ -318,6 +332,7 @@ impl Session {
             generation: if kind == StatementKind::Read { 0 } else { job.generation },
             writes: write.is_some(),
             record,
+            commits,
             sets: job.repeat.is_some(),
             probe: job.aside.probe,
             answers: parking_lot::Mutex::new(Answers::default()),

@@ -14,7 +14,7 @@ use super::course::{Past, Read};
 use super::environment::is_kept_here;
 use super::fetched::{Fetch, Rest, runs_whole};
 use super::portals::Portal;
-use super::prepared;
+use super::prepared::{self, params_of};
 use super::settings::is_mode_of_transaction;
 use super::simple::is_transaction_control;
 use super::unit::{Preparation, Request, Sink, Step, Watch};
@@ -86,6 +86,14 @@ impl PreparedStatement {
     }
 }
 
+impl PreparedStatement {
+    /// The types that PREPARE has declared, if there are more of them than of parameters in the text.
+    pub fn types_beyond_parameters(&self) -> Option<String> {
+        let params = params_of(&self.sql, &mut onecopy_classify::Scratch::default());
+        (self.declared.len() > params.max(self.types.len())).then(|| self.declared.join(", "))
+    }
+}
+
 /// A Bind that does not give its statement as many parameters as it has.
 pub(super) fn wrong_count(statement: &str, given: usize, wanted: usize) -> Failure {
     let what = format!(
@@ -149,6 +157,7 @@ impl Session {
         let Some(prepared) = self.statements.get(bind.statement).cloned() else {
             return self.fail_after_steps(&not_prepared(bind.statement)).await;
         };
+        self.statements.bound(bind.statement);
         if self.embeds_object_ids(&prepared, bind) {
             let failure = Failure::unsupported(
                 "a parameter in binary form holds object ids of users' types, which differ between replicas",

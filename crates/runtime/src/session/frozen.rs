@@ -53,19 +53,19 @@ impl Session {
                 FrozenKind::NextVal { schema, name } => {
                     let value = drawn.next().flatten().ok_or_else(|| self.no_value(schema, name))?;
                     if note {
-                        self.sequences.insert((schema.clone(), name.clone()), value);
-                        self.last_sequence = Some(value);
+                        self.drawn.draw(schema, name, value);
                     }
                     value.to_string()
                 }
                 FrozenKind::CurrVal { schema, name } => {
-                    let value = self.sequences.get(&(schema.clone(), name.clone())).ok_or_else(|| {
+                    let value = self.drawn.of(schema, name).ok_or_else(|| {
                         not_yet(format!("currval of sequence \"{name}\" is not yet defined in this session"))
                     })?;
                     value.to_string()
                 }
                 FrozenKind::LastVal => self
-                    .last_sequence
+                    .drawn
+                    .last()
                     .ok_or_else(|| not_yet("lastval is not yet defined in this session".to_owned()))?
                     .to_string(),
             };

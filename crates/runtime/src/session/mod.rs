@@ -18,6 +18,7 @@ mod commit;
 mod control;
 mod course;
 mod declared;
+mod drawn;
 pub mod environment;
 mod everywhere;
 mod extended;
@@ -38,6 +39,7 @@ mod shipping;
 mod shown;
 mod simple;
 mod special;
+mod statements;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,12 +63,13 @@ use crate::server::Shared;
 use crate::server::cancel::Cancellable;
 use carried::Carried;
 use client::{Client, ClientError};
+use drawn::Drawn;
 use environment::{Environment, IDLE_IN_TRANSACTION, IDLE_SESSION};
 use everywhere::Everywhere;
-use extended::PreparedStatement;
 use fetched::Fetch;
 use portals::Portal;
 use prepared_read::PlacedRead;
+use statements::Statements;
 use txn::Txn;
 use unit::Step;
 
@@ -79,7 +82,7 @@ pub struct Session {
     mail: Arc<Mail>,
     cancel: Arc<Cancellable>,
     environment: Environment,
-    statements: HashMap<String, Arc<PreparedStatement>>,
+    statements: Statements,
     /// Names among them of which the client has not heard yet that they are prepared.
     unconfirmed: Vec<String>,
     portals: HashMap<String, Arc<Portal>>,
@@ -101,9 +104,7 @@ pub struct Session {
     reported: HashMap<String, String>,
     scratch: Scratch,
     held: BytesMut,
-    /// Values that this session last drew from sequences, by schema and name.
-    sequences: HashMap<(String, String), i64>,
-    last_sequence: Option<i64>,
+    drawn: Drawn,
     default_read_only: bool,
     default_deferrable: bool,
     /// By SET SESSION CHARACTERISTICS.
@@ -120,6 +121,8 @@ pub struct Session {
     placed_read: Option<PlacedRead>,
     /// What it listens to, once it has listened to anything.
     listener: Option<Listener>,
+    /// How often that may have changed.
+    listening_changes: u64,
     /// What a statement of its own transaction has notified so far.
     notified: Vec<Notification>,
     /// More was notified than may wait: the connection ends.
@@ -154,6 +157,7 @@ impl Session {
             stale_ok_ns: None,
             everywhere: shared.scheduler.everywhere.map(|statements| Everywhere::new(statements, &who)),
             listener: None,
+            listening_changes: 0,
             notified: Vec::new(),
             deaf: false,
             carried: None,
@@ -164,7 +168,7 @@ impl Session {
             mail: Arc::default(),
             cancel,
             environment,
-            statements: HashMap::new(),
+            statements: Statements::default(),
             unconfirmed: Vec::new(),
             portals: HashMap::new(),
             portals_bound: 0,
@@ -175,19 +179,13 @@ impl Session {
             reported,
             scratch: Scratch::default(),
             held: BytesMut::new(),
-            sequences: HashMap::new(),
-            last_sequence: None,
+            drawn: Drawn::default(),
             default_read_only: false,
             default_deferrable: false,
             default_isolation: None,
             path: (0, Arc::default()),
             form: None,
         }
-    }
-
-    /// The same, perhaps carried by a front.
-    pub fn carried(self, carried: Option<Carried>) -> Session {
-        Session { carried, ..self }
     }
 
     /// Serves until the client leaves or breaks the protocol.
@@ -224,6 +222,9 @@ impl Session {
             }
             let (tag, body) = self.client.next().await?;
             let body = body.freeze();
+            if self.carried.is_some() && self.is_said_by_front(tag, &body).await? {
+                continue;
+            }
             let message = match frontend::decode(tag, &body) {
                 Err(WireError::Client(Malformed::NotUtf8 { .. })) if !self.skipping => {
                     self.on_bad_text(tag, &body).await?;

@@ -245,8 +245,7 @@ impl Session {
             let first: Option<i64> = frozen.get(block.frozen).and_then(|value| value.0.parse().ok());
             if let Some(first) = first {
                 let last = first.saturating_add(block.increment.saturating_mul(after_first));
-                self.sequences.insert((schema.clone(), name.clone()), last);
-                self.last_sequence = Some(last);
+                self.drawn.draw(schema, name, last);
             }
         }
     }

@@ -241,7 +241,7 @@ pub(super) fn not_prepared(name: &str) -> Failure {
 }
 
 /// How many parameters a statement has: the number of its highest.
-fn params_of(sql: &str, scratch: &mut Scratch) -> usize {
+pub(super) fn params_of(sql: &str, scratch: &mut Scratch) -> usize {
     let mut highest = 0;
     let _ = replace_params(sql, scratch, |number| {
         highest = highest.max(number as usize);

@@ -135,7 +135,7 @@ impl Session {
             self.draw_values([(id, 0)].into_iter().collect()).await;
         }
         if setting.called {
-            self.sequences.insert((schema.clone(), name.clone()), setting.value);
+            self.drawn.set(schema, name, setting.value);
         }
         Ok(Done::Answered)
     }

@@ -379,14 +379,15 @@ impl Session {
                 }
                 self.environment.reset_all();
                 self.statements.clear();
-                self.sequences.clear();
+                self.drawn.clear();
                 self.locks.unlock_all();
                 self.listener = None;
+                self.listening_changes += 1;
                 "DISCARD ALL"
             }
             Discard::Plans => "DISCARD PLANS",
             Discard::Sequences => {
-                self.sequences.clear();
+                self.drawn.clear();
                 "DISCARD SEQUENCES"
             }
             Discard::Temp => "DISCARD TEMP",
