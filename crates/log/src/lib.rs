@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alone;
 mod catalog;
 pub mod consensus;
 mod disk;
@@ -32,7 +33,7 @@ pub use disk::{Files, Folder, FolderError};
 pub use engine::{Action, Cause, Durability, Effect, Engine, Event, Fault, Genesis, Settings, Sizes, State};
 pub use gate::{AppendError, Gate};
 pub use log::{
-    Durable, Hooks, Log, OpenError, Options, PayloadReader, Reader, Recovered, Status, Written, retire,
+    Durable, Held, Hooks, Log, OpenError, Options, PayloadReader, Reader, Recovered, Status, Written, retire,
 };
 pub use medium::Medium;
 pub use reader::{Payload, ReadError, Records};
