@@ -208,7 +208,7 @@ impl Writer {
             }
             match self.shared.engine.lock().state() {
                 State::Running | State::Closing => {}
-                State::Closed | State::Failed(_) => return,
+                State::Closed | State::Failed(_) | State::Stopped(_) => return,
             }
             self.wait();
         }

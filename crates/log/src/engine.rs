@@ -18,7 +18,7 @@ use onecopy_core::{Csn, Epoch};
 use thiserror::Error;
 
 use crate::catalog::{Catalog, PayloadPlace, Position, Span};
-use crate::consensus::Membership;
+use crate::consensus::{Membership, StopReason};
 use crate::gate::{AppendError, Gate};
 use crate::planted::{Bug, planted};
 use crate::reader::ReadError;
@@ -251,6 +251,8 @@ pub enum State {
     Closed,
     /// It takes nothing more.
     Failed(Fault),
+    /// It takes nothing more, because of what the other nodes that share it know or say.
+    Stopped(StopReason),
 }
 
 /// The log's state machine.

@@ -83,6 +83,12 @@ pub enum OpenError {
     /// The folder holds no log, and none was to be begun.
     #[error("there is no commit log in {}; if the folder is right, its contents are lost or not mounted", .0.display())]
     Missing(PathBuf),
+    /// The folder holds a log, and none was to be there.
+    #[error("there is a commit log in {} already", .0.display())]
+    Exists(PathBuf),
+    /// The log cannot be that of this node.
+    #[error(transparent)]
+    Node(#[from] crate::consensus::OpenError),
     /// The log is damaged, or cannot be read.
     #[error(transparent)]
     Recover(#[from] RecoverError),
