@@ -164,7 +164,16 @@ const LICENCES: &[&str] = &[
 ];
 
 /// The parts of the log that drive the pure engine on a real disk.
-const LOG_DRIVER: &[&str] = &["disk.rs", "gate.rs", "inspect.rs", "log.rs"];
+const LOG_DRIVER: &[&str] = &[
+    "alone.rs",
+    "disk.rs",
+    "gate.rs",
+    "inspect.rs",
+    "log.rs",
+    "shared.rs",
+    "shared/state.rs",
+    "shared/threads.rs",
+];
 
 const SOURCE_RULES: &[SourceRule] = &[
     SourceRule {

@@ -31,6 +31,10 @@ impl Files {
         Files { path: path.to_owned(), open: None }
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     fn file(&mut self, segment: SegmentNo) -> io::Result<&File> {
         if self.open.as_ref().is_none_or(|(open, _)| *open != segment) {
             let file = File::open(self.path.join(segment.file_name()))?;

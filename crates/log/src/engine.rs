@@ -18,13 +18,13 @@ use onecopy_core::{Csn, Epoch};
 use thiserror::Error;
 
 use crate::catalog::{Catalog, PayloadPlace, Position, Span};
-use crate::consensus::Membership;
+use crate::consensus::{Membership, StopReason};
 use crate::gate::{AppendError, Gate};
 use crate::planted::{Bug, planted};
 use crate::reader::ReadError;
 use crate::record::{
     BODY_LEN_MAX, FRAME_HEADER_LEN, FrameHeader, Kind, LogId, Record, SegmentHeader, SegmentNo, Seq, Shared,
-    Start, encode_frame,
+    Start, annulled_by, encode_frame,
 };
 use crate::recover::Recovery;
 
@@ -251,6 +251,8 @@ pub enum State {
     Closed,
     /// It takes nothing more.
     Failed(Fault),
+    /// It takes nothing more, because of what the other nodes that share it know or say.
+    Stopped(StopReason),
 }
 
 /// The log's state machine.
@@ -274,6 +276,8 @@ pub struct Engine {
     closing: bool,
     buffer: BytesMut,
     spare_frames: Vec<FrameHeader>,
+    /// Commits that never happen, by the record that says so, which may not be durable yet.
+    annulled: Vec<(Seq, Csn)>,
     sharing: Option<Sharing>,
 }
 
@@ -346,8 +350,9 @@ impl Engine {
     /// A log that was there before. It goes on in a new segment: nothing is ever added to one of an earlier run, so
     /// that what an earlier run left behind can never be taken for a record of this one.
     pub fn resume(recovery: Recovery, settings: Settings, effects: &mut Vec<Effect>) -> Engine {
-        let Recovery { catalog, synced, highest, void, shared, memberships, .. } = recovery;
+        let Recovery { catalog, synced, highest, void, shared, memberships, annulled, .. } = recovery;
         let mut engine = Engine::new(catalog, settings, synced, highest);
+        engine.annulled = annulled;
         engine.sharing = shared.map(|shared| Sharing::new(shared, memberships));
         engine.deletable.extend(void);
         let unproven = engine.catalog.stretches_from(synced);
@@ -382,6 +387,7 @@ impl Engine {
             closing: false,
             buffer: BytesMut::new(),
             spare_frames: Vec::new(),
+            annulled: Vec::new(),
             sharing: None,
             catalog,
         }
@@ -393,8 +399,7 @@ impl Engine {
     /// Why the record was refused; then nothing has changed.
     pub fn append(&mut self, mut record: Record) -> Result<Seq, AppendError> {
         let seq = self.gate.admit(&mut record)?;
-        self.pending_len += record.frame_len();
-        self.pending.push_back(record);
+        self.take(seq, record);
         Ok(seq)
     }
 
@@ -485,6 +490,8 @@ impl Engine {
             self.note_settled();
         }
         self.deletable.extend(dropped);
+        let first = self.catalog.first_seq();
+        self.annulled.retain(|(seq, _)| *seq >= first);
     }
 
     /// The argument to [`Engine::truncate_before`] that leaves at most `bytes_max` bytes, but never less than the last
@@ -554,6 +561,11 @@ impl Engine {
         }
     }
 
+    /// Commits that never happen, by records up to `last`, in the order in which that was decided.
+    pub(crate) fn annulled_up_to(&self, last: Seq) -> Vec<Csn> {
+        self.annulled.iter().filter(|(seq, _)| *seq <= last).map(|(_, csn)| *csn).collect()
+    }
+
     /// Where reading has to start to see everything behind the commit before `csn`.
     pub(crate) fn locate(&self, csn: Csn) -> Result<(SegmentNo, Seq, u64), ReadError> {
         let (first, last) = (self.catalog.first(), self.catalog.settled_end().csn);
@@ -597,6 +609,7 @@ impl Engine {
         let sharing = self.sharing.as_mut().expect("only a log that is shared is cut");
         assert!(seq >= self.catalog.settled_end().seq, "record {seq} is durable on a majority");
         sharing.memberships.retain(|(from, _)| *from < seq);
+        self.annulled.retain(|(annulment, _)| *annulment < seq);
         let (base, _) = self.base();
         let kept = seq.0.saturating_sub(base.0) as usize;
         for record in self.pending.drain(kept.min(self.pending.len())..) {
@@ -614,6 +627,7 @@ impl Engine {
         (sharing.cut, sharing.anew) = (None, Some(anew));
         sharing.shared.committed = Seq(anew.seq.0 - 1);
         sharing.wanted += 1;
+        self.annulled.clear();
         self.pending_len -= self.pending.drain(..).map(|record| record.frame_len()).sum::<u64>();
     }
 
@@ -721,9 +735,16 @@ impl Engine {
             let sharing = self.sharing.as_mut().expect("only a log that is shared has members");
             sharing.memberships.push((seq, membership));
         }
+        self.take(seq, record);
+        Ok(seq)
+    }
+
+    fn take(&mut self, seq: Seq, record: Record) {
+        if record.kind == Kind::ANNULMENT {
+            self.annulled.extend(annulled_by(&record.body).map(|csn| (seq, csn)));
+        }
         self.pending_len += record.frame_len();
         self.pending.push_back(record);
-        Ok(seq)
     }
 
     /// Begins what only a log that is shared has to do. Returns whether there is anything.

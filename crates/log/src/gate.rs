@@ -34,6 +34,18 @@ pub enum AppendError {
         /// The record's.
         found: Epoch,
     },
+    /// Several nodes share the log, and this one does not lead, or leads in another epoch.
+    #[error("this node does not lead in epoch {epoch}: what was to be logged in it is void")]
+    NotLeading {
+        /// The record's.
+        epoch: Epoch,
+    },
+    /// Several nodes share the log, and too much waits for a majority of them.
+    #[error("{bytes} bytes wait to be durable on a majority of the nodes; try again when they are")]
+    Busy {
+        /// How much.
+        bytes: u64,
+    },
     /// The body is too large for one record.
     #[error("a record of {len} bytes is larger than {BODY_LEN_MAX}; log it as payload chunks")]
     TooLarge {

@@ -1,22 +1,21 @@
-//! The log as the rest of the program sees it: one thread that writes, any number that append and read.
+//! The log as the rest of the program sees it, whether a node has it alone (`alone.rs`) or shares it (`shared.rs`): any
+//! number of threads append and read, and those of the driver write.
 
-use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use onecopy_core::{Csn, Epoch};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::MappedMutexGuard;
 use thiserror::Error;
 
+use crate::alone::Alone;
 use crate::catalog::{Position, Undecided};
 use crate::disk::{Files, Folder, FolderError};
-use crate::engine::{Action, Cause, Effect, Engine, Event, Fault, Genesis, Settings, Sizes, State};
-use crate::gate::{AppendError, Gate};
+use crate::engine::{Action, Cause, Effect, Engine, Fault, Genesis, Settings, Sizes, State};
+use crate::gate::AppendError;
 use crate::reader::{Payload, ReadError, Records};
 use crate::record::{Entry, LogId, Record, Seq};
 use crate::recover::{RecoverError, Tail, recover};
@@ -48,16 +47,21 @@ pub struct Durable {
 }
 
 impl Durable {
-    fn up_to(position: Position) -> Durable {
+    pub(crate) fn up_to(position: Position) -> Durable {
         Durable { csn: position.csn, seq: Seq(position.seq.0.saturating_sub(1)) }
+    }
+
+    /// What readers may see of a log.
+    pub(crate) fn of(engine: &Engine) -> Durable {
+        Durable::up_to(engine.catalog().settled_end())
     }
 }
 
 /// What the log reports on its own. Called on the log's thread, which writes nothing meanwhile: return quickly. They
 /// may append and read, but must not close the log.
 pub struct Hooks {
-    on_durable: Box<dyn FnMut(Durable) + Send>,
-    on_failed: Box<dyn FnMut(&Fault) + Send>,
+    pub(crate) on_durable: Box<dyn FnMut(Durable) + Send>,
+    pub(crate) on_failed: Box<dyn FnMut(&Fault) + Send>,
 }
 
 impl Hooks {
@@ -79,6 +83,12 @@ pub enum OpenError {
     /// The folder holds no log, and none was to be begun.
     #[error("there is no commit log in {}; if the folder is right, its contents are lost or not mounted", .0.display())]
     Missing(PathBuf),
+    /// The folder holds a log, and none was to be there.
+    #[error("there is a commit log in {} already", .0.display())]
+    Exists(PathBuf),
+    /// The log cannot be that of this node.
+    #[error(transparent)]
+    Node(#[from] crate::consensus::OpenError),
     /// The log is damaged, or cannot be read.
     #[error(transparent)]
     Recover(#[from] RecoverError),
@@ -153,10 +163,77 @@ pub struct Written {
     pub sync_ns_max: u64,
 }
 
+impl Written {
+    /// An effect was carried out.
+    pub(crate) fn count(&mut self, effect: &Effect, took: Duration) {
+        match effect {
+            Effect::Write { bytes, .. } => self.bytes += bytes.len() as u64,
+            Effect::Sync { .. } => {
+                let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+                self.syncs += 1;
+                self.sync_ns_total = self.sync_ns_total.saturating_add(took_ns);
+                self.sync_ns_max = self.sync_ns_max.max(took_ns);
+            }
+            _ => {}
+        }
+    }
+
+    /// A group became durable.
+    pub(crate) fn count_group(&mut self, records: u64) {
+        self.groups += 1;
+        self.records += records;
+    }
+}
+
+/// What a log holds now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Its name.
+    pub log_id: LogId,
+    /// The epoch of its last durable record.
+    pub epoch: Epoch,
+    /// The first commit that can be read; `last.next()` if there is none.
+    pub first: Csn,
+    /// The last durable commit; of a log that several nodes share, the last that is durable on a majority.
+    pub last: Csn,
+    /// Commits up to there that never happen, in the order in which that was decided.
+    pub annulled: Vec<Csn>,
+}
+
+/// What a [`Log`] needs of whoever drives its engine.
+pub(crate) trait Driver: Send + Sync {
+    /// The folder.
+    fn path(&self) -> &Path;
+    /// The engine, to be looked at for a moment.
+    fn engine(&self) -> MappedMutexGuard<'_, Engine>;
+    /// See [`Log::append`].
+    fn append(&self, record: Record) -> Result<Seq, AppendError>;
+    /// See [`Log::append_quietly`].
+    fn append_quietly(&self, record: Record) -> Result<Seq, AppendError>;
+    /// See [`Log::wake`].
+    fn wake(&self);
+    /// See [`Log::truncate_before`].
+    fn truncate_before(&self, csn: Csn);
+    /// See [`Log::backlog_bytes`].
+    fn backlog_bytes(&self) -> u64;
+    /// See [`Log::status`].
+    fn status(&self) -> Status;
+    /// See [`Log::close`].
+    fn close(&self) -> Result<(), Fault>;
+}
+
+/// What to tell of a driver's thread that panicked.
+pub(crate) fn panic_fault(panic: &(dyn Any + Send), engine: &Engine) -> Fault {
+    let what = panic.downcast_ref::<String>().map(String::as_str);
+    let what = what.or(panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic");
+    let segment = engine.durable().segment;
+    let detail = format!("the log's thread panicked: {what}");
+    Fault { action: Action::Write, segment, cause: Cause::Internal, detail }
+}
+
 /// An open commit log. Dropping it closes it in order.
 pub struct Log {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    pub(crate) driver: Arc<dyn Driver>,
 }
 
 impl Log {
@@ -191,7 +268,7 @@ impl Log {
                     records: recovery.records(),
                     tail: recovery.tail,
                     undecided: recovery.undecided.clone(),
-                    annulled: recovery.annulled.clone(),
+                    annulled: recovery.annulled(),
                 };
                 (Engine::resume(recovery, options.settings, &mut effects), recovered)
             }
@@ -211,29 +288,9 @@ impl Log {
             }
             (None, None) => return Err(OpenError::Missing(path.to_owned())),
         };
-        let queue = Queue::new(engine.gate().clone());
-        let shared = Arc::new(Shared {
-            path: path.to_owned(),
-            queue: Mutex::new(queue),
-            wake: Condvar::new(),
-            engine: Mutex::new(engine),
-            backlog_bytes: AtomicU64::new(0),
-            written: Mutex::new(Written::default()),
-        });
         let mark_after = Duration::from_millis(options.mark_after_ms);
-        let mut writer = Writer {
-            shared: Arc::clone(&shared),
-            folder,
-            hooks,
-            effects: effects.into(),
-            incoming: Vec::new(),
-            mark_after,
-        };
-        writer.prepare()?;
-        let thread =
-            thread::Builder::new().name("onecopy-log".to_owned()).spawn(move || writer.run_guarded());
-        let thread = Mutex::new(Some(thread.map_err(OpenError::Thread)?));
-        Ok((Log { shared, thread }, recovered))
+        let driver = Alone::start(engine, effects, folder, path, mark_after, hooks)?;
+        Ok((Log { driver: Arc::new(driver) }, recovered))
     }
 
     /// Hands a record over. It is durable when `on_durable` reports its place, which is returned, or a later one.
@@ -242,9 +299,7 @@ impl Log {
     /// # Errors
     /// Why the record was refused; then nothing has changed.
     pub fn append(&self, record: Record) -> Result<Seq, AppendError> {
-        let seq = self.append_quietly(record)?;
-        self.wake();
-        Ok(seq)
+        self.driver.append(record)
     }
 
     /// Like [`Log::append`], but [`Log::wake`] has to follow: for those who append under a lock of their own, which
@@ -252,21 +307,13 @@ impl Log {
     ///
     /// # Errors
     /// Why the record was refused; then nothing has changed.
-    pub fn append_quietly(&self, mut record: Record) -> Result<Seq, AppendError> {
-        let len = record.frame_len();
-        let mut queue = self.shared.queue.lock();
-        let seq = queue.gate.admit(&mut record)?;
-        queue.records.push(record);
-        self.shared.backlog_bytes.fetch_add(len, Ordering::Relaxed);
-        Ok(seq)
+    pub fn append_quietly(&self, record: Record) -> Result<Seq, AppendError> {
+        self.driver.append_quietly(record)
     }
 
     /// Has what was appended written.
     pub fn wake(&self) {
-        let asleep = std::mem::take(&mut self.shared.queue.lock().asleep);
-        if asleep {
-            self.shared.wake.notify_one();
-        }
+        self.driver.wake();
     }
 
     /// Reads all durable records behind commit `csn - 1`, and those that become durable meanwhile.
@@ -274,59 +321,50 @@ impl Log {
     /// # Errors
     /// [`ReadError::Truncated`] or [`ReadError::Beyond`].
     pub fn read_from(&self, csn: Csn) -> Result<Reader, ReadError> {
-        let files = Files::new(&self.shared.path);
-        let records = Records::from(csn, &self.shared.engine.lock(), files)?;
-        Ok(Reader { shared: Arc::clone(&self.shared), records })
+        let files = Files::new(self.driver.path());
+        let records = Records::from(csn, &self.driver.engine(), files)?;
+        Ok(Reader { driver: Arc::clone(&self.driver), records })
     }
 
     /// Nobody needs commits before `csn` any more: drops the segments that hold only such. Other records that must
     /// outlive them (reservations, maintenance) have to be appended again first.
     pub fn truncate_before(&self, csn: Csn) {
-        let mut queue = self.shared.queue.lock();
-        queue.truncate = queue.truncate.max(Some(csn));
-        drop(queue);
-        self.wake();
+        self.driver.truncate_before(csn);
     }
 
     /// The argument to [`Log::truncate_before`] that leaves at most `bytes_max` bytes, but never less than the last
     /// segment: for a bound on what is kept for replicas that are away.
     #[must_use]
     pub fn oldest_within(&self, bytes_max: u64) -> Csn {
-        self.shared.engine.lock().oldest_within(bytes_max)
+        self.driver.engine().oldest_within(bytes_max)
     }
 
     /// Bytes appended that are not durable yet, and so held in memory.
     #[must_use]
     pub fn backlog_bytes(&self) -> u64 {
-        self.shared.backlog_bytes.load(Ordering::Relaxed)
+        self.driver.backlog_bytes()
     }
 
     /// How far the log is durable.
     #[must_use]
     pub fn durable(&self) -> Durable {
-        Durable::up_to(self.shared.engine.lock().durable())
+        Durable::of(&self.driver.engine())
+    }
+
+    /// What the log holds now.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        let engine = self.driver.engine();
+        let Durable { csn: last, seq } = Durable::of(&engine);
+        let epoch = engine.catalog().epoch_of(seq);
+        let annulled = engine.annulled_up_to(seq);
+        Held { log_id: engine.log_id(), epoch, first: engine.first(), last, annulled }
     }
 
     /// The log's figures.
     #[must_use]
     pub fn status(&self) -> Status {
-        let (appended, epoch) = {
-            let queue = self.shared.queue.lock();
-            (queue.gate.last(), queue.gate.epoch())
-        };
-        let written = *self.shared.written.lock();
-        let engine = self.shared.engine.lock();
-        Status {
-            state: engine.state(),
-            log_id: engine.log_id(),
-            epoch,
-            first: engine.first(),
-            appended,
-            durable: Durable::up_to(engine.durable()),
-            backlog_bytes: self.backlog_bytes(),
-            sizes: engine.sizes(),
-            written,
-        }
+        self.driver.status()
     }
 
     /// Writes what is pending, brings everything to stable storage, whatever the durability, and ends the thread.
@@ -335,21 +373,7 @@ impl Log {
     /// # Errors
     /// The failure that stopped the log, now or before.
     pub fn close(&self) -> Result<(), Fault> {
-        {
-            let mut queue = self.shared.queue.lock();
-            queue.closing = true;
-            queue.gate.shut(AppendError::Closed);
-        }
-        self.shared.wake.notify_one();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != thread::current().id()) {
-            // The thread catches its own panics: they are in the engine's state.
-            let _ended = thread.join();
-        }
-        match self.shared.engine.lock().state() {
-            State::Failed(fault) => Err(fault),
-            _ => Ok(()),
-        }
+        self.driver.close()
     }
 }
 
@@ -362,7 +386,7 @@ impl Drop for Log {
 
 /// Reads durable records in order. As an iterator it ends at what is durable, and goes on when there is more.
 pub struct Reader {
-    shared: Arc<Shared>,
+    driver: Arc<dyn Driver>,
     records: Records<Files>,
 }
 
@@ -372,7 +396,7 @@ impl Reader {
     /// # Errors
     /// [`ReadError`]; the next call tries the same record again.
     pub fn try_next(&mut self) -> Result<Option<Entry>, ReadError> {
-        self.records.next_with(|seq| self.shared.engine.lock().span_from(seq))
+        self.records.next_with(|seq| self.driver.engine().span_from(seq))
     }
 
     /// The chunks that a commit decides, if it names any.
@@ -380,9 +404,9 @@ impl Reader {
     /// # Errors
     /// [`ReadError::NoPayload`].
     pub fn payload_of(&self, commit: &Record) -> Result<PayloadReader, ReadError> {
-        let files = Files::new(&self.shared.path);
-        let payload = Payload::of(commit, &self.shared.engine.lock(), files)?;
-        Ok(PayloadReader { shared: Arc::clone(&self.shared), payload })
+        let files = Files::new(self.driver.path());
+        let payload = Payload::of(commit, &self.driver.engine(), files)?;
+        Ok(PayloadReader { driver: Arc::clone(&self.driver), payload })
     }
 }
 
@@ -396,7 +420,7 @@ impl Iterator for Reader {
 
 /// Reads the chunks of a payload in order.
 pub struct PayloadReader {
-    shared: Arc<Shared>,
+    driver: Arc<dyn Driver>,
     payload: Payload<Files>,
 }
 
@@ -404,7 +428,7 @@ impl Iterator for PayloadReader {
     type Item = Result<Bytes, ReadError>;
 
     fn next(&mut self) -> Option<Result<Bytes, ReadError>> {
-        self.payload.next_with(|seq| self.shared.engine.lock().span_from(seq)).transpose()
+        self.payload.next_with(|seq| self.driver.engine().span_from(seq)).transpose()
     }
 }
 
@@ -415,188 +439,4 @@ impl Iterator for PayloadReader {
 /// The folder cannot be used, or holds no log. Interrupted or failed half-way, it can be called again.
 pub fn retire(path: &Path) -> Result<PathBuf, OpenError> {
     Folder::open(path)?.retire()?.ok_or_else(|| OpenError::Missing(path.to_owned()))
-}
-
-struct Shared {
-    path: PathBuf,
-    queue: Mutex<Queue>,
-    wake: Condvar,
-    /// Locked for moments only, never during I/O. Never together with `queue`.
-    engine: Mutex<Engine>,
-    backlog_bytes: AtomicU64,
-    written: Mutex<Written>,
-}
-
-/// What others leave for the log's thread. Held apart from the engine so that nobody who appends waits for a group to
-/// be encoded.
-struct Queue {
-    /// Sees the same records in the same order as the engine's.
-    gate: Gate,
-    records: Vec<Record>,
-    truncate: Option<Csn>,
-    closing: bool,
-    /// The thread waits to be woken; whoever clears this wakes it.
-    asleep: bool,
-}
-
-impl Queue {
-    fn new(gate: Gate) -> Queue {
-        Queue { gate, records: Vec::new(), truncate: None, closing: false, asleep: false }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.truncate.is_none() && !self.closing
-    }
-}
-
-/// The log's thread.
-struct Writer {
-    shared: Arc<Shared>,
-    folder: Folder,
-    hooks: Hooks,
-    effects: VecDeque<Effect>,
-    /// Swapped with the queue's, so that both keep their memory.
-    incoming: Vec<Record>,
-    mark_after: Duration,
-}
-
-impl Writer {
-    /// Carries out what opening the log needs.
-    fn prepare(&mut self) -> Result<(), Fault> {
-        while self.step() {}
-        match self.shared.engine.lock().state() {
-            State::Failed(fault) => Err(fault),
-            _ => Ok(()),
-        }
-    }
-
-    fn run_guarded(&mut self) {
-        let ended = catch_unwind(AssertUnwindSafe(|| self.run()));
-        if let Err(panic) = ended {
-            let what = panic.downcast_ref::<String>().map(String::as_str);
-            let what = what.or(panic.downcast_ref::<&str>().copied()).unwrap_or("unknown panic");
-            let segment = self.shared.engine.lock().durable().segment;
-            let detail = format!("the log's thread panicked: {what}");
-            let fault = Fault { action: Action::Write, segment, cause: Cause::Internal, detail };
-            // If the hook is what panics, there is nobody left to tell.
-            let _told = catch_unwind(AssertUnwindSafe(|| self.fail(fault)));
-        }
-    }
-
-    fn run(&mut self) {
-        loop {
-            if self.step() {
-                continue;
-            }
-            match self.shared.engine.lock().state() {
-                State::Running | State::Closing => {}
-                State::Closed | State::Failed(_) => return,
-            }
-            self.wait();
-        }
-    }
-
-    /// Takes over what was left in the queue and carries out one effect; `false` if there is none.
-    fn step(&mut self) -> bool {
-        self.take_queue();
-        let Some(effect) = self.effects.pop_front() else {
-            return false;
-        };
-        let started = Instant::now();
-        let event = self.folder.perform(&effect);
-        self.count(&effect, started);
-        if let Event::Failed(fault) = event {
-            self.fail(fault);
-            return false;
-        }
-        let mut more = Vec::new();
-        let (before, after) = {
-            let mut engine = self.shared.engine.lock();
-            let before = (engine.durable(), engine.sizes().pending_bytes);
-            engine.handle(event, &mut more);
-            (before, (engine.durable(), engine.sizes().pending_bytes))
-        };
-        self.effects.extend(more);
-        if after.0.seq > before.0.seq {
-            self.shared.backlog_bytes.fetch_sub(before.1 - after.1, Ordering::Relaxed);
-            let mut written = self.shared.written.lock();
-            written.groups += 1;
-            written.records += after.0.seq.0 - before.0.seq.0;
-            drop(written);
-            (self.hooks.on_durable)(Durable::up_to(after.0));
-        }
-        true
-    }
-
-    fn take_queue(&mut self) {
-        let (truncate, closing) = {
-            let mut queue = self.shared.queue.lock();
-            std::mem::swap(&mut queue.records, &mut self.incoming);
-            (queue.truncate.take(), std::mem::take(&mut queue.closing))
-        };
-        let idle = self.effects.is_empty();
-        if self.incoming.is_empty() && truncate.is_none() && !closing && !idle {
-            return;
-        }
-        let mut effects = Vec::new();
-        let mut engine = self.shared.engine.lock();
-        for record in self.incoming.drain(..) {
-            engine.append(record).expect("the queue's gate admitted the record");
-        }
-        if let Some(csn) = truncate {
-            engine.truncate_before(csn);
-        }
-        if closing {
-            engine.close();
-        }
-        if idle {
-            engine.flush(&mut effects);
-        }
-        drop(engine);
-        self.effects.extend(effects);
-    }
-
-    /// Sleeps until somebody leaves something. Notes first that all is safe, once nothing has come for a while.
-    fn wait(&mut self) {
-        let wants_mark = self.shared.engine.lock().wants_mark();
-        let mut queue = self.shared.queue.lock();
-        if !queue.is_empty() {
-            return;
-        }
-        queue.asleep = true;
-        let timed_out = if wants_mark {
-            self.shared.wake.wait_for(&mut queue, self.mark_after).timed_out()
-        } else {
-            self.shared.wake.wait(&mut queue);
-            false
-        };
-        queue.asleep = false;
-        drop(queue);
-        if timed_out {
-            let mut effects = Vec::new();
-            self.shared.engine.lock().mark(&mut effects);
-            self.effects.extend(effects);
-        }
-    }
-
-    fn fail(&mut self, fault: Fault) {
-        self.effects.clear();
-        self.shared.queue.lock().gate.shut(AppendError::Failed);
-        self.shared.engine.lock().handle(Event::Failed(fault.clone()), &mut Vec::new());
-        (self.hooks.on_failed)(&fault);
-    }
-
-    fn count(&self, effect: &Effect, started: Instant) {
-        let mut written = self.shared.written.lock();
-        match effect {
-            Effect::Write { bytes, .. } => written.bytes += bytes.len() as u64,
-            Effect::Sync { .. } => {
-                let took_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                written.syncs += 1;
-                written.sync_ns_total = written.sync_ns_total.saturating_add(took_ns);
-                written.sync_ns_max = written.sync_ns_max.max(took_ns);
-            }
-            _ => {}
-        }
-    }
 }

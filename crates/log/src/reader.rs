@@ -168,31 +168,42 @@ impl<M: Medium> Payload<M> {
     }
 }
 
-/// Records `from` to `to - 1` of whatever kind, also such as may be cut off again: at most `bytes_max` bytes of them, but
-/// at least one.
-pub(crate) fn read_ordered<M: Medium>(
-    engine: &Engine,
-    medium: M,
+/// Reads records of whatever kind, also such as may be cut off again: for other nodes.
+pub(crate) struct Ordered<M> {
+    walk: Walk<M>,
     from: Seq,
-    to: Seq,
-    bytes_max: u64,
-) -> Result<Vec<Entry>, ReadError> {
-    let (segment, seq, offset) = engine.place_of(from).ok_or(ReadError::Dropped { seq: from })?;
-    let mut walk = Walk::new(engine.log_id(), medium, segment, seq, offset);
-    let (mut read, mut bytes) = (Vec::new(), 0);
-    while walk.seq < to
-        && let Some(frame) = walk.next(|seq| engine.durable_span_from(seq))?
-    {
-        if frame.header.seq < from {
-            continue;
-        }
-        bytes += frame.header.frame_len();
-        if bytes > bytes_max && !read.is_empty() {
-            break;
-        }
-        read.push(entry(&frame));
+}
+
+impl<M: Medium> Ordered<M> {
+    /// From record `from` on.
+    pub(crate) fn from(from: Seq, engine: &Engine, medium: M) -> Result<Ordered<M>, ReadError> {
+        let (segment, seq, offset) = engine.place_of(from).ok_or(ReadError::Dropped { seq: from })?;
+        let walk = Walk::new(engine.log_id(), medium, segment, seq, offset);
+        Ok(Ordered { walk, from })
     }
-    Ok(read)
+
+    /// Those before `to`: at most `bytes_max` bytes of them, but at least one.
+    pub(crate) fn read_with(
+        mut self,
+        to: Seq,
+        bytes_max: u64,
+        spans: impl Fn(Seq) -> Option<Span>,
+    ) -> Result<Vec<Entry>, ReadError> {
+        let (mut read, mut bytes) = (Vec::new(), 0);
+        while self.walk.seq < to
+            && let Some(frame) = self.walk.next(&spans)?
+        {
+            if frame.header.seq < self.from {
+                continue;
+            }
+            bytes += frame.header.frame_len();
+            if bytes > bytes_max && !read.is_empty() {
+                break;
+            }
+            read.push(entry(&frame));
+        }
+        Ok(read)
+    }
 }
 
 /// From frame to frame, across segments.

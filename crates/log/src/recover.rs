@@ -148,8 +148,8 @@ pub struct Recovery {
     pub tail: Option<Tail>,
     /// Payloads whose transaction was not decided. None of them ever will be. Empty where several nodes share the log.
     pub undecided: Vec<Undecided>,
-    /// Commits that never happen, in the order in which that was decided.
-    pub annulled: Vec<Csn>,
+    /// Commits that never happen, in the order in which that was decided, each with the record that says so.
+    pub(crate) annulled: Vec<(Seq, Csn)>,
 }
 
 impl Recovery {
@@ -175,6 +175,12 @@ impl Recovery {
     #[must_use]
     pub fn first(&self) -> Csn {
         self.catalog.first()
+    }
+
+    /// Commits that never happen, in the order in which that was decided.
+    #[must_use]
+    pub fn annulled(&self) -> Vec<Csn> {
+        self.annulled.iter().map(|(_, csn)| *csn).collect()
     }
 
     /// How many records are kept, of whatever kind.
@@ -342,7 +348,7 @@ struct Scan {
     synced: Seq,
     cuts: Vec<(SegmentNo, Seq)>,
     window: Window,
-    annulled: Vec<Csn>,
+    annulled: Vec<(Seq, Csn)>,
     memberships: Vec<(Seq, Membership)>,
 }
 
@@ -410,7 +416,7 @@ impl Scan {
             }
             self.check_order(&header)?;
             self.catalog.add_record(&header);
-            self.annulled.extend(annulled);
+            self.annulled.extend(annulled.map(|csn| (header.seq, csn)));
             self.memberships.extend(membership.map(|membership| (header.seq, membership)));
         };
         let at = self.catalog.end();

@@ -14,7 +14,7 @@ use onecopy_core::{Csn, Epoch};
 use raft::eraftpb::{
     ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry as RaftEntry, HardState, Message, MessageType,
 };
-use raft::{ProgressState, RaftState, RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
+use raft::{ProgressState, RaftState, RawNode, ReadOnlyOption, SnapshotStatus, StateRole, Storage as _};
 use slog::{Discard, Logger, o};
 
 use super::codec::{self, Content, Envelope, conf_state, data_of, encode_record, entry_with, record_of};
@@ -26,7 +26,7 @@ use crate::engine::{self, Anew, Durability, Engine, Genesis, Settings, State};
 use crate::gate::{AppendError, Gate};
 use crate::medium::Medium;
 use crate::planted::{Bug, planted};
-use crate::reader::{ReadError, read_ordered};
+use crate::reader::{Ordered, ReadError};
 use crate::record::{Entry, Kind, Record, Seq, Shared, Start};
 use crate::recover::Recovery;
 use reads::Reads;
@@ -263,6 +263,59 @@ impl Node {
         Ok(seq)
     }
 
+    /// Like [`Node::propose`], for records that have gathered: takes as many as it can, oldest first, sends them together,
+    /// and says how many bytes they have.
+    ///
+    /// # Errors
+    /// Why the one that is the oldest now was not taken.
+    pub(crate) fn propose_gathered(
+        &mut self,
+        records: &mut VecDeque<Record>,
+        effects: &mut Vec<Effect>,
+    ) -> (u64, Result<(), ProposeError>) {
+        let (mut bytes, mut outcome) = (0, Ok(()));
+        while outcome.is_ok() && !records.is_empty() {
+            let (taken, refused) = self.propose_together(records);
+            bytes += taken;
+            outcome = refused;
+        }
+        self.work(effects);
+        (bytes, outcome)
+    }
+
+    /// As many as one message carries.
+    fn propose_together(&mut self, records: &mut VecDeque<Record>) -> (u64, Result<(), ProposeError>) {
+        let (mut bytes, mut outcome) = (0, Ok(()));
+        let (mut places, mut entries) = (Vec::new(), Vec::new());
+        while let Some(record) = records.front_mut()
+            && (entries.is_empty() || bytes + record.frame_len() <= MESSAGE_BYTES)
+        {
+            match self.admit(record) {
+                Ok(seq) => places.push((seq, record.frame_len())),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+            self.proposed_bytes += record.frame_len();
+            bytes += record.frame_len();
+            entries.push(RaftEntry { data: encode_record(record), ..RaftEntry::default() });
+            records.pop_front();
+        }
+        if entries.is_empty() {
+            return (0, outcome);
+        }
+        self.proposed_bytes -= bytes;
+        let mut message = Message { from: self.config.node.0, ..Message::default() };
+        message.set_msg_type(MessageType::MsgPropose);
+        message.set_entries(entries.into());
+        let is_taken = self.raft.step(message).is_ok();
+        match self.after_proposals(&places, is_taken) {
+            Ok(()) => (bytes, outcome),
+            Err(error) => (bytes, Err(error)),
+        }
+    }
+
     /// Changes who shares the log. Done when [`Effect::Members`] says so; promote a learner only when it has caught up.
     ///
     /// # Errors
@@ -280,7 +333,7 @@ impl Node {
         let gate = self.gate.as_mut().expect("checked to lead");
         let seq = gate.admit(&mut record).map_err(ProposeError::Record)?;
         let proposed = self.raft.propose_conf_change(encode_record(&record).to_vec(), conf_change(change));
-        self.after_proposal(seq, 0, proposed.is_ok())?;
+        self.after_proposals(&[(seq, 0)], proposed.is_ok())?;
         self.work(effects);
         Ok(seq)
     }
@@ -306,6 +359,12 @@ impl Node {
         if !self.is_working() {
             return;
         }
+        // What was cut off since it was read is not what is asked for now.
+        let counts = |entry: &Entry| {
+            let epoch = entry.record.epoch.0;
+            self.raft.store().last() >= entry.seq && self.raft.store().term(entry.seq.0) == Ok(epoch)
+        };
+        let records = if records.iter().all(counts) { records } else { Vec::new() };
         let is_read = !records.is_empty();
         let entry = |entry: Entry| entry_with(entry.seq, entry.record.epoch, data_of_record(&entry.record));
         let contexts = self.raft.mut_store().lend(from, records.into_iter().map(entry).collect());
@@ -357,7 +416,8 @@ impl Node {
         bytes_max: u64,
         medium: M,
     ) -> Result<Vec<Entry>, ReadError> {
-        read_ordered(&self.engine, medium, from, to, bytes_max)
+        let ordered = Ordered::from(from, &self.engine, medium)?;
+        ordered.read_with(to, bytes_max, |seq| self.engine.durable_span_from(seq))
     }
 
     /// The log, whose readers are shown what is durable on a majority and nothing else.
@@ -400,6 +460,34 @@ impl Node {
     #[must_use]
     pub fn matched(&self, node: NodeId) -> Option<Seq> {
         self.raft.raft.prs().get(node.0).filter(|_| self.leads()).map(|progress| Seq(progress.matched))
+    }
+
+    /// Who leads in the present epoch, if that is known.
+    #[must_use]
+    pub fn leader(&self) -> Option<NodeId> {
+        Some(NodeId(self.raft.raft.leader_id)).filter(|leader| leader.0 != 0)
+    }
+
+    /// Whether this node leads and a record of its epoch is durable on a majority.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_ready && self.leads()
+    }
+
+    /// Bytes of records that were proposed and are not known to be durable on a majority.
+    #[must_use]
+    pub fn proposed_bytes(&self) -> u64 {
+        self.proposed_bytes
+    }
+
+    /// The rules that the next proposal has to keep; `None` unless this node leads.
+    pub(crate) fn gate(&self) -> Option<&Gate> {
+        self.gate.as_ref()
+    }
+
+    /// For whoever shows the engine behind a lock of its own.
+    pub(crate) fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
     }
 
     fn is_working(&self) -> bool {
@@ -517,6 +605,14 @@ impl Node {
     }
 
     fn propose_one(&mut self, mut record: Record) -> Result<Seq, ProposeError> {
+        let seq = self.admit(&mut record)?;
+        let proposed = self.raft.propose(Vec::new(), encode_record(&record).to_vec());
+        self.after_proposals(&[(seq, record.frame_len())], proposed.is_ok())?;
+        Ok(seq)
+    }
+
+    /// Gives a record its place, which Raft has to be told next.
+    fn admit(&mut self, record: &mut Record) -> Result<Seq, ProposeError> {
         self.check_leads()?;
         if self.proposed_bytes >= self.config.proposed_bytes_max {
             return Err(ProposeError::Busy { bytes: self.proposed_bytes });
@@ -527,22 +623,19 @@ impl Node {
             return Err(if found == current { form } else { AppendError::OldEpoch { current, found } }.into());
         }
         let gate = self.gate.as_mut().expect("checked to lead");
-        let seq = gate.admit(&mut record)?;
-        let len = record.frame_len();
-        let proposed = self.raft.propose(Vec::new(), encode_record(&record).to_vec());
-        self.after_proposal(seq, len, proposed.is_ok())?;
-        Ok(seq)
+        Ok(gate.admit(record)?)
     }
 
-    fn after_proposal(&mut self, seq: Seq, len: u64, is_taken: bool) -> Result<(), ProposeError> {
+    fn after_proposals(&mut self, places: &[(Seq, u64)], is_taken: bool) -> Result<(), ProposeError> {
         if !is_taken {
             // Raft takes none from a node that is no member any more: it has nothing to lead.
             self.gate = None;
             return Err(ProposeError::NotLeader { leader: None });
         }
-        assert_eq!(self.raft.raft.raft_log.last_index(), seq.0, "a proposal goes to the next place");
-        self.proposed.push_back((seq, len));
-        self.proposed_bytes += len;
+        let last = places.last().map(|(seq, _)| seq.0);
+        assert_eq!(Some(self.raft.raft.raft_log.last_index()), last, "a proposal goes to the next place");
+        self.proposed.extend(places);
+        self.proposed_bytes += places.iter().map(|(_, len)| len).sum::<u64>();
         Ok(())
     }
 
