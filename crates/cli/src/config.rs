@@ -500,7 +500,11 @@ impl Config {
         match cluster.node {
             0 if !cluster.nodes.is_empty() => {
                 let help = "say by `node` in [cluster] which of them this process is";
-                reader.report_at(&at("nodes"), "nodes are given, and this process is none of them", Some(help.into()));
+                reader.report_at(
+                    &at("nodes"),
+                    "nodes are given, and this process is none of them",
+                    Some(help.into()),
+                );
             }
             0 => {}
             this if !ids.contains(&this) => {

@@ -223,7 +223,11 @@ fn configuration(cluster: &Cluster, options: &LocalOptions) -> Loaded {
     let first = cluster.server(0);
     let password = first.password().map(|password| Secret(password.to_owned()));
     let replica_login = Login { user: first.superuser().to_owned(), password };
-    Loaded { config, secrets: Secrets { replica_login, users: Vec::new(), cluster_secret: None }, warnings: Vec::new() }
+    Loaded {
+        config,
+        secrets: Secrets { replica_login, users: Vec::new(), cluster_secret: None },
+        warnings: Vec::new(),
+    }
 }
 
 fn replica(index: usize, server: &Server) -> Replica {

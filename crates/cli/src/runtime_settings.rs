@@ -2,7 +2,8 @@
 
 use crate::config::{AuthMethod, ClientTlsMode, Config, Durability, Loaded, Node, ReplicaTlsMode, User};
 use onecopy_runtime::settings::{
-    ClientAuth, Limits, LogSettings, NodeSettings, NodesSettings, ReplicaSettings, ReplicaTls, Settings, TlsSettings, UserSettings,
+    ClientAuth, Limits, LogSettings, NodeSettings, NodesSettings, ReplicaSettings, ReplicaTls, Settings,
+    TlsSettings, UserSettings,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::thread::available_parallelism;

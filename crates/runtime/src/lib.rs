@@ -59,6 +59,7 @@ pub mod bookkeeping {
 }
 
 pub use errors::ServeError;
+pub use nodes::init as init_node;
 pub use server::{Handle, serve};
 pub use settings::Settings;
 pub use workers::{STACK_BYTES, event_loop};

@@ -39,7 +39,7 @@ pub fn event_loop() -> io::Result<Runtime> {
 /// That a connection may be open; how many may, is bounded.
 pub struct Admission {
     /// Given back when the connection ends.
-    pub permit: OwnedSemaphorePermit,
+    pub _permit: OwnedSemaphorePermit,
     /// So many are open that it will probably be refused.
     pub crowded: bool,
 }
@@ -95,8 +95,12 @@ impl Workers {
     }
 
     /// Serves a new connection on the worker that has fewest; another one may take its place when it has ended.
-    pub fn serve<F>(&self, stream: Stream, admission: Admission, serve: impl FnOnce(Stream) -> F + Send + 'static)
-    where
+    pub fn serve<F>(
+        &self,
+        stream: Stream,
+        admission: Admission,
+        serve: impl FnOnce(Stream) -> F + Send + 'static,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Acquire));

@@ -8,6 +8,7 @@ mod demo;
 mod explain;
 mod log;
 mod man;
+mod node;
 mod replica;
 mod reproduce;
 mod serve;
@@ -29,6 +30,7 @@ pub enum Command {
     Status(status::Args),
     Verify(verify::Args),
     Replica(replica::Args),
+    Node(node::Args),
     Log(log::Args),
     Bench(bench::Args),
     Calibrate(calibrate::Args),
@@ -52,6 +54,7 @@ impl Command {
             Command::Status(args) => args.run(),
             Command::Verify(args) => args.run(),
             Command::Replica(args) => args.run(),
+            Command::Node(args) => args.run(),
             Command::Log(args) => args.run(),
             Command::Bench(args) => args.run(),
             Command::Calibrate(args) => args.run(),

@@ -94,9 +94,9 @@ fn prove(secret: &str, side: &[u8], said: &[u8]) -> [u8; PROOF_LEN] {
 }
 
 fn check(secret: &str, side: &[u8], said: &[u8], proof: &[u8]) -> io::Result<()> {
-    mac(secret, side, said)
-        .verify_slice(proof)
-        .map_err(|_| refused("the other side does not know the cluster's secret; it must be the same on all nodes"))
+    mac(secret, side, said).verify_slice(proof).map_err(|_| {
+        refused("the other side does not know the cluster's secret; it must be the same on all nodes")
+    })
 }
 
 fn refused(why: &str) -> io::Error {

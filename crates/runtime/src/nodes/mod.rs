@@ -8,6 +8,7 @@
 
 mod front;
 mod handshake;
+mod init;
 mod links;
 mod origins;
 mod peers;
@@ -18,15 +19,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onecopy_log::consensus::{NodeId, StopReason};
-use onecopy_log::shared::{Member, MemberEvent, SharedHooks, SharedOptions};
-use onecopy_log::Log;
+use onecopy_log::{Log, Member, MemberEvent, SharedHooks, SharedOptions};
+use rand::Rng;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
+
+pub use init::init;
 
 use crate::clock;
 use crate::errors::ServeError;
 use crate::nodes::front::Front;
-use crate::nodes::links::{Links, Said};
+use crate::nodes::links::Said;
 use crate::nodes::origins::Origins;
 use crate::nodes::peers::Peers;
 use crate::nodes::term::{Running, TermThread};
@@ -90,7 +93,13 @@ pub async fn serve(
         // Without a receiver the process is ending.
         move |event| drop(tell.send(event)),
     );
-    let opened = Log::open_shared(folder, &settings.log.dir, options(&settings, &nodes), Box::new(links.clone()), hooks);
+    let opened = Log::open_shared(
+        folder,
+        &settings.log.dir,
+        options(&settings, &nodes),
+        Box::new(links.clone()),
+        hooks,
+    );
     let (log, member) = opened.map_err(|error| ServeError::Log(error.to_string()))?;
     let log = Arc::new(log);
     let origins = Origins::start(&log).map_err(ServeError::Threads)?;
@@ -148,6 +157,7 @@ pub async fn serve(
                     node.member.accept_beginning();
                 }
                 MemberEvent::Members(members) => tracing::info!(?members, "the nodes that share the log"),
+                MemberEvent::Dropped { .. } => {}
                 MemberEvent::Stopped(reason) => break Some(reason),
             },
             _ = said.tick() => {
@@ -194,13 +204,15 @@ fn options(settings: &Settings, nodes: &NodesSettings) -> SharedOptions {
         // Greater than at every earlier start, unless somebody turned the clock back meanwhile: then the others refuse what it
         // says until the time of its last start has come.
         incarnation: u64::try_from(clock::unix_micros()).unwrap_or(0),
-        settings: onecopy_log::Settings {
-            segment_len: settings.log.segment_bytes,
-            ..onecopy_log::Settings::default()
-        },
+        settings: log_settings(settings),
         tick_ms: (nodes.election_timeout_ms / u64::from(ELECTION_TICKS)).max(1),
         election_ticks: ELECTION_TICKS,
         heartbeat_ticks: HEARTBEAT_TICKS,
+        random: rand::rng().random(),
         ..SharedOptions::default()
     }
+}
+
+fn log_settings(settings: &Settings) -> onecopy_log::Settings {
+    onecopy_log::Settings { segment_len: settings.log.segment_bytes, ..onecopy_log::Settings::default() }
 }

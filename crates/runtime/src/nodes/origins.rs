@@ -213,10 +213,7 @@ mod tests {
         (1..=all).for_each(|n| known.note(Csn(n), Some(Origin { session: session(n), number: 1 })));
         assert!(known.sessions.len() <= SESSIONS_MAX / 2 + 1);
         assert_eq!(known.outcome(&session(1), 0, Csn(0)), Outcome::Unknown);
-        assert_eq!(
-            known.outcome(&session(all), 0, Csn(0)),
-            Outcome::Committed { number: 1, csn: Csn(all) }
-        );
+        assert_eq!(known.outcome(&session(all), 0, Csn(0)), Outcome::Committed { number: 1, csn: Csn(all) });
         assert_eq!(known.outcome(&session(all), 1, Csn(all)), Outcome::Nothing);
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use crate::nodes::Node;
 use crate::nodes::front::carried;
 use crate::nodes::handshake::Purpose;
 use crate::nodes::links::{self, Links, Said};
-use crate::nodes::Node;
 use crate::settings::NodesSettings;
 use crate::workers::{Admission, event_loop};
 
@@ -123,7 +123,7 @@ async fn answer(node: &Arc<Node>, stream: TcpStream, admissions: Arc<Semaphore>)
                 // The front tries again, as long as its client waits.
                 return Err(io::Error::other("too many clients of other nodes"));
             };
-            carried::take(node, stream, Admission { permit, crowded: false }).await
+            carried::take(node, stream, Admission { _permit: permit, crowded: false }).await
         }
         Purpose::Cancel => carried::cancel(node, stream).await,
     }

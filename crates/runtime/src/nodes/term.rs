@@ -22,7 +22,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// What serves clients on this node, while it leads.
 pub struct Running {
-    pub epoch: Epoch,
     pub shared: Arc<Shared>,
     pub workers: Arc<Workers>,
 }
@@ -38,7 +37,12 @@ impl TermThread {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(node: &Arc<Node>, settings: &Arc<Settings>, epoch: Epoch, csn: Csn) -> io::Result<TermThread> {
+    pub fn start(
+        node: &Arc<Node>,
+        settings: &Arc<Settings>,
+        epoch: Epoch,
+        csn: Csn,
+    ) -> io::Result<TermThread> {
         let (stop, stopped) = oneshot::channel();
         let (node, settings) = (node.clone(), settings.clone());
         let event_loop = event_loop()?;
@@ -77,7 +81,7 @@ async fn lead(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> std::conve
         match begin(node, settings, epoch).await {
             Ok(term) => {
                 tracing::info!(epoch = epoch.0, "this node leads");
-                let running = Running { epoch, shared: term.shared.clone(), workers: term.workers.clone() };
+                let running = Running { shared: term.shared.clone(), workers: term.workers.clone() };
                 node.term.send_replace(Some(Arc::new(running)));
                 // The term lives as long as this waits.
                 std::future::pending::<()>().await;

@@ -152,9 +152,8 @@ async fn claim(lane: &mut Lane, epoch: u64) -> Result<(), FenceError> {
     let exists = "SELECT pg_catalog.to_regclass('onecopy.meta') IS NOT NULL, \
          pg_catalog.to_regprocedure('onecopy.leader()') IS NOT NULL";
     let rows = lane.query(exists).await?;
-    let is_there = |nth: usize| {
-        rows.first().and_then(|row| row.get(nth)).and_then(Option::as_deref) == Some("t")
-    };
+    let is_there =
+        |nth: usize| rows.first().and_then(|row| row.get(nth)).and_then(Option::as_deref) == Some("t");
     if !is_there(0) {
         // onecopy has never used it.
         return Ok(());

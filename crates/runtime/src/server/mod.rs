@@ -3,7 +3,7 @@
 pub mod cancel;
 pub mod door;
 pub mod files;
-mod preparation;
+pub mod preparation;
 pub mod startup;
 pub mod tls;
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_core::{Csn, Epoch, Event, ReplicaId};
-use onecopy_log::{AppendError, Fault, Log, PayloadId, Record as LogRecord, Seq};
+use onecopy_log::{AppendError, Fault, Log, Member, PayloadId, Record as LogRecord, Seq};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
@@ -69,6 +69,8 @@ pub struct Shared {
     pub agent: Credentials,
     pub sessions: AtomicU64,
     pub log: Arc<Log>,
+    /// This node's part in it, if there are several.
+    pub member: Option<Arc<Member>>,
     pub retention: Arc<Retention>,
     pub exclusions: Arc<Exclusions>,
     pub door: Arc<Door>,
@@ -467,11 +469,7 @@ pub struct Term {
 
 impl Term {
     /// Brings the replicas to the log's end; clients can be served then.
-    pub async fn begin(
-        settings: Settings,
-        members: MembersFile,
-        source: Source,
-    ) -> Result<Term, ServeError> {
+    pub async fn begin(settings: Settings, members: MembersFile, source: Source) -> Result<Term, ServeError> {
         let prepared = preparation::prepare(&copied(&settings, &members)?, source).await?;
         let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
         let (shared, log_failed) = start(settings, prepared, members, tls).await?;
@@ -564,6 +562,7 @@ async fn start(
         agent,
         sessions: AtomicU64::new(1),
         log: prepared.log,
+        member: prepared.member,
         retention,
         exclusions,
         door,
@@ -617,12 +616,12 @@ async fn keep_house(shared: Arc<Shared>) {
     }
 }
 
-enum Listener {
+pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
-async fn listen(settings: &Settings) -> Result<Vec<(String, Listener)>, ServeError> {
+pub async fn listen(settings: &Settings) -> Result<Vec<(String, Listener)>, ServeError> {
     let mut listeners = Vec::new();
     for address in &settings.listen {
         let failed = |source| ServeError::Listen { address: address.clone(), source };
@@ -643,7 +642,7 @@ async fn listen(settings: &Settings) -> Result<Vec<(String, Listener)>, ServeErr
 }
 
 /// Accepts clients, and has each of them served.
-async fn accept(listener: Listener, admissions: Arc<Semaphore>, serve: impl Fn(Stream, Admission)) {
+pub async fn accept(listener: Listener, admissions: Arc<Semaphore>, serve: impl Fn(Stream, Admission)) {
     loop {
         // More than can be refused wait in the system's queue: connections of whoever says nothing would take the files that
         // the log and the replicas need.
@@ -663,7 +662,7 @@ async fn accept(listener: Listener, admissions: Arc<Semaphore>, serve: impl Fn(S
                 // Those that are still in their startup count as well: whoever opens connections and says nothing
                 // takes no more of what is left than a refusal needs.
                 let crowded = admissions.available_permits() < files::ADMITTED_BEYOND;
-                serve(stream, Admission { permit, crowded });
+                serve(stream, Admission { _permit: permit, crowded });
             }
             Err(error) => {
                 tracing::warn!(%error, "accept a client");

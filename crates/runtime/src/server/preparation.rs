@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use onecopy_classify::Catalogue;
 use onecopy_core::{Csn, Epoch, Event};
-use onecopy_log::{Durability, Fault, Folder, Genesis, Hooks, Log, LogId, Options};
+use onecopy_log::{Durability, Fault, Folder, Genesis, Hooks, Log, LogId, Member, Options};
 use parking_lot::Mutex;
 use rand::Rng;
 use tokio::sync::oneshot;
@@ -47,6 +47,8 @@ pub struct Prepared {
     pub catalogue: Catalogue,
     pub sequence_names: SequenceNames,
     pub durable: DurableTo,
+    /// This node's part in the log, if there are several nodes.
+    pub member: Option<Arc<Member>>,
     /// Tells when the log has failed, and why, if it is this process's alone.
     pub log_failed: Option<oneshot::Receiver<Fault>>,
 }
@@ -56,7 +58,7 @@ pub enum Source {
     /// This process has it alone, in this folder, whose lock it holds.
     Alone(Folder),
     /// It is shared with other nodes, and this one leads in this epoch.
-    Shared { log: Arc<Log>, epoch: Epoch, durable: DurableTo },
+    Shared { log: Arc<Log>, member: Arc<Member>, epoch: Epoch, durable: DurableTo },
 }
 
 impl Source {
@@ -129,17 +131,17 @@ pub async fn prepare(settings: &Settings, source: Source) -> Result<Prepared, Se
     for problem in &missing {
         tracing::warn!("{problem}; starting without it");
     }
-    let (log, held, durable, log_failed) = match source {
+    let (log, held, durable, member, log_failed) = match source {
         Source::Alone(folder) => {
             let durable = DurableTo::default();
             let (tell_failure, log_failed) = oneshot::channel();
             let log = Arc::new(open_log(settings, folder, &durable, tell_failure, &found)?);
             let held = log.held();
-            (log, held, durable, Some(log_failed))
+            (log, held, durable, None, Some(log_failed))
         }
-        Source::Shared { log, durable, .. } => {
+        Source::Shared { log, member, durable, .. } => {
             let held = log.held();
-            (log, held, durable, None)
+            (log, held, durable, Some(member), None)
         }
     };
     let log_id = held.log_id.to_string();
@@ -177,6 +179,7 @@ pub async fn prepare(settings: &Settings, source: Source) -> Result<Prepared, Se
         catalogue,
         sequence_names,
         durable,
+        member,
         log_failed,
     })
 }

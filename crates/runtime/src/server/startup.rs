@@ -6,7 +6,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use onecopy_classify::Catalogue;
 use onecopy_classify::catalogue::DefaultSetting;
-use onecopy_core::SessionId;
+use onecopy_core::{Epoch, SessionId};
 use onecopy_wire::backend::{Status, build};
 use onecopy_wire::carried::Idle;
 use onecopy_wire::sqlstate::SqlState;
@@ -23,7 +23,7 @@ use crate::server::door::{Opened, refuse};
 use crate::server::{Shared, cancel};
 use crate::session::Session;
 use crate::session::carried::Carried;
-use crate::session::client::Client;
+use crate::session::client::{Client, Gate};
 use crate::session::environment::{Environment, is_kept_here};
 use crate::session::patience::shown_limit;
 use crate::session::settings::forbidden_setting;
@@ -56,7 +56,6 @@ async fn begin(client: Client, start: Start, who: Credentials, shared: Arc<Share
 }
 
 /// The same for a client that a front carries: it has found out who that is, and says which session this is.
-#[cfg_attr(not(test), expect(dead_code, reason = "there is no front yet"))]
 pub async fn begin_carried(
     mut client: Client,
     start: Start,
@@ -75,6 +74,7 @@ async fn serve(
     carried: Option<Carried>,
     shared: Arc<Shared>,
 ) {
+    client.gate = shared.member.as_ref().map(|member| Gate::new(member, Epoch(shared.epoch)));
     let database = start.database().to_owned();
     if database == ADMIN_DATABASE {
         return crate::admin::serve(client, who, shared).await;

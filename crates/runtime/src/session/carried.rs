@@ -74,7 +74,6 @@ struct Part {
 
 impl Carried {
     /// One that has made so many commits on other nodes.
-    #[cfg_attr(not(test), expect(dead_code, reason = "there is no front yet"))]
     pub fn new(session: [u8; 16], commits: u64) -> Carried {
         Carried { session, commits: Commits::new(commits), told: Told::default() }
     }

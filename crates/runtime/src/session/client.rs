@@ -1,10 +1,14 @@
 //! The client's connection: bytes in, bytes out, bounded.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::{Buf, BytesMut};
+use onecopy_core::Epoch;
+use onecopy_log::Member;
 use onecopy_wire::{FrameError, Head, frontend};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
 
 use crate::stream::Stream;
 
@@ -52,13 +56,54 @@ pub struct Client {
     pub mid_message: bool,
     /// A front is the client, which may say more than clients may.
     pub is_carried: bool,
+    /// Where there are several nodes: answers wait until it is sure that this one still led when they were asked for.
+    pub gate: Option<Gate>,
     message_len_max: usize,
+}
+
+/// Asks a majority of the nodes whether this one still leads, for whoever is to be answered (docs/nodes.md, "Fencing").
+pub struct Gate {
+    member: Arc<Member>,
+    epoch: Epoch,
+    /// About what was received last. It was asked when that came, and the answer is waited for only when something is to be sent.
+    asked: Option<oneshot::Receiver<()>>,
+}
+
+impl Gate {
+    /// For answers that are given in this epoch.
+    pub fn new(member: &Arc<Member>, epoch: Epoch) -> Gate {
+        Gate { member: member.clone(), epoch, asked: None }
+    }
+
+    fn ask(&mut self) {
+        let (tell, told) = oneshot::channel();
+        // Whoever has left does not wait.
+        self.member.confirm_leads(self.epoch, Box::new(move |_| tell.send(()).unwrap_or(())));
+        self.asked = Some(told);
+    }
+
+    async fn opens(&mut self) -> Result<(), ClientError> {
+        let Some(asked) = &mut self.asked else { return Ok(()) };
+        // Without an answer another node leads, and this session ends, or the log has stopped, and the process does.
+        asked.await.map_err(|_| ClientError::Gone)?;
+        self.asked = None;
+        Ok(())
+    }
 }
 
 impl Client {
     pub fn new(stream: Stream, input: BytesMut, message_len_max: usize) -> Client {
         let output = BytesMut::with_capacity(READ_LEN);
-        Client { stream, input, output, sent: 0, mid_message: false, is_carried: false, message_len_max }
+        Client {
+            stream,
+            input,
+            output,
+            sent: 0,
+            mid_message: false,
+            is_carried: false,
+            gate: None,
+            message_len_max,
+        }
     }
 
     /// The connection, what was received and not taken, and what is to be sent.
@@ -74,6 +119,9 @@ impl Client {
     /// Sends all answers so far.
     pub async fn flush(&mut self) -> Result<(), ClientError> {
         if !self.output.is_empty() {
+            if let Some(gate) = &mut self.gate {
+                gate.opens().await?;
+            }
             self.sent += self.output.len() as u64;
             self.stream.write_all_buf(&mut self.output).await?;
             if self.output.capacity() > 4 * SEND_LEN {
@@ -91,7 +139,12 @@ impl Client {
         self.input.reserve(READ_LEN / 4);
         match self.stream.read_buf(&mut self.input).await? {
             0 => Err(ClientError::Gone),
-            _ => Ok(()),
+            _ => {
+                if let Some(gate) = &mut self.gate {
+                    gate.ask();
+                }
+                Ok(())
+            }
         }
     }
 

@@ -111,7 +111,8 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
     stream.read_exact(&mut body).await?;
     let (greeting, start) = Greeting::decode(&body).ok_or_else(wrong)?;
     let running = node.term.borrow().clone();
-    let credentials = running.as_ref().and_then(|running| running.shared.door.users.credentials_of(&greeting.user));
+    let credentials =
+        running.as_ref().and_then(|running| running.shared.door.users.credentials_of(&greeting.user));
     let (Some(running), Some(who)) = (running, credentials) else {
         stream.write_all(b"N").await?;
         return stream.flush().await;
@@ -158,8 +159,10 @@ pub async fn cancel(node: &Arc<Node>, mut stream: Stream) -> io::Result<()> {
         match startup::decode(&input).map_err(io::Error::other)? {
             Some((StartupPacket::Cancel { pid, key }, _)) => break (pid, key.to_vec()),
             Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "no cancel request")),
-            None if stream.read_buf(&mut input).await? == 0 => return Ok(()),
             None => {}
+        }
+        if stream.read_buf(&mut input).await? == 0 {
+            return Ok(());
         }
     };
     let running = node.term.borrow().clone();
@@ -176,8 +179,7 @@ mod tests {
     #[test]
     fn a_greeting_says_who_comes_and_what_it_has_heard() {
         let params = vec![("user".to_owned(), "ada".to_owned()), ("database".to_owned(), "shop".to_owned())];
-        let greeting =
-            Greeting { session: [7; 16], commits: 3, heard: Csn(41), user: "ada".into(), params };
+        let greeting = Greeting { session: [7; 16], commits: 3, heard: Csn(41), user: "ada".into(), params };
         let encoded = greeting.encode().unwrap();
         let (decoded, start) = Greeting::decode(&encoded[4..]).unwrap();
         assert_eq!((decoded, start.database()), (greeting, "shop"));
@@ -188,9 +190,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_that_does_not_lead_says_so_and_one_that_does_says_what_was_committed() {
-        for outcome in
-            [None, Some(Outcome::Nothing), Some(Outcome::Committed { number: 4, csn: Csn(9) }), Some(Outcome::Unknown)]
-        {
+        for outcome in [
+            None,
+            Some(Outcome::Nothing),
+            Some(Outcome::Committed { number: 4, csn: Csn(9) }),
+            Some(Outcome::Unknown),
+        ] {
             let (a, mut b) = tokio::net::UnixStream::pair().unwrap();
             let mut answer = BytesMut::from(if outcome.is_some() { &b"Y"[..] } else { &b"N"[..] });
             if let Some(outcome) = outcome {
@@ -198,7 +203,8 @@ mod tests {
             }
             b.write_all(&answer).await.unwrap();
             let params = vec![("user".to_owned(), "ada".to_owned())];
-            let greeting = Greeting { session: [0; 16], commits: 3, heard: Csn(8), user: "ada".into(), params };
+            let greeting =
+                Greeting { session: [0; 16], commits: 3, heard: Csn(8), user: "ada".into(), params };
             assert_eq!(present(&mut Stream::Unix(a), &greeting).await.unwrap(), outcome);
         }
     }

@@ -224,7 +224,12 @@ impl Course {
     ///
     /// # Errors
     /// [`Diverged`]: what was to be heard again is not what was heard. Nothing more of this session is to be taken.
-    pub fn on_session(&mut self, frame: Frame<'_>, key: (u32, &[u8]), down: &mut BytesMut) -> Result<(), Diverged> {
+    pub fn on_session(
+        &mut self,
+        frame: Frame<'_>,
+        key: (u32, &[u8]),
+        down: &mut BytesMut,
+    ) -> Result<(), Diverged> {
         match frame.tag {
             carried::tag::IDLE => {
                 self.idle = Idle::decode(frame.body).ok();
@@ -478,7 +483,14 @@ impl Course {
 
     /// The same where the answer is not known: the client is told `failure`. False if more requests wait, of which nobody
     /// knows what became.
-    pub fn concluded(&mut self, commits: u64, csn: u64, failure: &Failure, up: &mut BytesMut, down: &mut BytesMut) -> bool {
+    pub fn concluded(
+        &mut self,
+        commits: u64,
+        csn: u64,
+        failure: &Failure,
+        up: &mut BytesMut,
+        down: &mut BytesMut,
+    ) -> bool {
         if self.requests.len() != self.told + 1 || self.sent.len() > self.requests[self.told].end {
             return false;
         }

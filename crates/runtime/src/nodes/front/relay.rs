@@ -71,11 +71,6 @@ impl Pipe {
         Pipe { read, write, input, output }
     }
 
-    /// Receives more.
-    async fn fill(&mut self) -> io::Result<()> {
-        fill(&mut self.read, &mut self.input).await
-    }
-
     async fn close(&mut self) -> io::Result<()> {
         self.write.write_all_buf(&mut self.output).await?;
         self.write.shutdown().await
@@ -153,8 +148,7 @@ impl Relay<'_> {
             if let Err(end) = self.take_from_client(session) {
                 return Parted::End(end);
             }
-            let may_read_client =
-                session.output.len() < WAITING_LEN_MAX && self.course.may_take_more();
+            let may_read_client = session.output.len() < WAITING_LEN_MAX && self.course.may_take_more();
             let may_read_session = self.client.output.len() < WAITING_LEN_MAX;
             let Pipe { read: from_client, write: to_client, input: client_in, output: client_out } =
                 &mut self.client;
