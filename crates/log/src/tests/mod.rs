@@ -4,6 +4,7 @@ mod cluster;
 mod consensus;
 mod effects;
 mod real_disk;
+mod shared;
 mod simulation;
 
 /// Fails if one of the figures of what a test has met is 0: what never happened was not tested.
