@@ -1,0 +1,209 @@
+//! A cluster of real nodes before real servers.
+
+use crate::running::folder;
+use onecopy_cluster::{Cluster, Options, free_port};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+/// Nodes, each with a folder of its own, and the servers that they share.
+pub struct Nodes {
+    nodes: Vec<Node>,
+    pub servers: Cluster,
+    // Processes stop before their folder goes.
+    _dir: TempDir,
+}
+
+struct Node {
+    dir: PathBuf,
+    port: u16,
+    process: Option<Child>,
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            if let Some(mut process) = node.process.take() {
+                let _ = process.kill();
+                let _ = process.wait();
+            }
+        }
+    }
+}
+
+impl Nodes {
+    /// Makes them and starts them all.
+    pub fn start(count: usize, replicas: usize) -> Nodes {
+        let dir = folder();
+        let mut servers = Cluster::create(dir.path().join("servers"), replicas, &Options::replica()).unwrap();
+        servers.start().unwrap();
+        let ports: Vec<(u16, u16)> =
+            (0..count).map(|_| (free_port().unwrap(), free_port().unwrap())).collect();
+        let mut all = String::new();
+        for (index, (_, port)) in ports.iter().enumerate() {
+            let _ =
+                writeln!(all, "[[cluster.nodes]]\nid = {}\nhost = \"127.0.0.1\"\nport = {port}", index + 1);
+        }
+        let mut databases = String::from("[[databases]]\nname = \"postgres\"\n");
+        for (index, server) in servers.servers().iter().enumerate() {
+            let (name, port) = (Cluster::name(index), server.port());
+            let _ = writeln!(
+                databases,
+                "[[databases.replicas]]\nname = \"{name}\"\nhost = \"127.0.0.1\"\nport = {port}"
+            );
+        }
+        let mut nodes = Vec::new();
+        for (index, (port, _)) in ports.iter().enumerate() {
+            let (this, folder) = (index + 1, dir.path().join(format!("node{}", index + 1)));
+            fs::create_dir(&folder).unwrap();
+            let config = format!(
+                "workers = 1\n[auth]\nmethod = \"trust\"\n[listen]\nport = {port}\n[log]\ndir = \"log\"\n[cluster]\nnode = {this}\n{all}{databases}"
+            );
+            fs::write(folder.join("onecopy.toml"), config).unwrap();
+            let secrets = folder.join("onecopy.secrets.toml");
+            fs::write(&secrets, "cluster_secret = \"of the tests\"\n[replica_login]\nuser = \"postgres\"\n")
+                .unwrap();
+            fs::set_permissions(&secrets, fs::Permissions::from_mode(0o600)).unwrap();
+            nodes.push(Node { dir: folder, port: *port, process: None });
+        }
+        let mut nodes = Nodes { nodes, servers, _dir: dir };
+        for node in 0..count {
+            let begun = nodes.command(node, &["node", "init"]).output().unwrap();
+            assert!(begun.status.success(), "{}", String::from_utf8_lossy(&begun.stderr));
+        }
+        (0..count).for_each(|node| nodes.spawn(node));
+        nodes
+    }
+
+    /// A command for a node's configuration.
+    pub fn command(&self, node: usize, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.args(words).arg("-c").arg(self.nodes[node].dir.join("onecopy.toml"));
+        command
+    }
+
+    /// Starts a node, and waits until clients can connect.
+    pub fn spawn(&mut self, node: usize) {
+        let mut messages = fs::OpenOptions::new();
+        let messages =
+            messages.create(true).append(true).open(self.nodes[node].dir.join("messages")).unwrap();
+        let mut process =
+            self.command(node, &["serve"]).stdout(Stdio::piped()).stderr(messages).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "{}", self.messages(node));
+        self.nodes[node].process = Some(process);
+    }
+
+    /// What a node has said on standard error.
+    pub fn messages(&self, node: usize) -> String {
+        fs::read_to_string(self.nodes[node].dir.join("messages")).unwrap_or_default()
+    }
+
+    /// Kills a node as a lost machine ends.
+    pub fn kill(&mut self, node: usize) {
+        let mut process = self.nodes[node].process.take().expect("it runs");
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Sends a signal to a node.
+    pub fn signal(&self, node: usize, signal: &str) {
+        let process = self.nodes[node].process.as_ref().expect("it runs");
+        let status = Command::new("kill").args([signal, &process.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    pub fn dsn(&self, node: usize) -> String {
+        format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.nodes[node].port)
+    }
+
+    /// A client of a node.
+    pub async fn client(&self, node: usize) -> Client {
+        connect(&self.dsn(node)).await.unwrap()
+    }
+
+    /// The node that leads, by its own word.
+    pub fn leader(&self) -> usize {
+        let begin = Instant::now();
+        loop {
+            let leading = (0..self.nodes.len()).filter(|node| self.nodes[*node].process.is_some());
+            let last = |node: usize| {
+                let messages = self.messages(node);
+                let words = ["this node leads epoch=", "this node follows", "this node was elected"];
+                let at = |word: &str| messages.rfind(word);
+                words
+                    .into_iter()
+                    .max_by_key(|word| at(word))
+                    .is_some_and(|word| word == words[0] && at(word).is_some())
+            };
+            let epoch = |node: &usize| {
+                let messages = self.messages(*node);
+                let at = messages.rfind("this node leads epoch=")? + "this node leads epoch=".len();
+                messages[at..].split_whitespace().next()?.parse::<u64>().ok()
+            };
+            if let Some(node) = leading.filter(|node| last(*node)).max_by_key(epoch) {
+                return node;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "no node leads");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until all replicas contain the same, and returns that: the rows of a query, asked of each.
+    pub async fn everywhere(&self, sql: &str) -> String {
+        let begin = Instant::now();
+        loop {
+            let mut answers = Vec::new();
+            for server in self.servers.servers() {
+                let client = connect(&server.dsn()).await.unwrap();
+                answers.push(rows(&client, sql).await);
+            }
+            let first = answers[0].clone();
+            if answers.iter().all(|answer| *answer == first) {
+                return first;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "the replicas differ: {answers:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+pub async fn connect(dsn: &str) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(dsn, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// All rows of a query, cells and rows joined.
+pub async fn rows(client: &Client, sql: &str) -> String {
+    let mut lines = Vec::new();
+    for message in client.simple_query(sql).await.unwrap() {
+        if let SimpleQueryMessage::Row(row) = message {
+            let cells: Vec<&str> = (0..row.len()).map(|cell| row.get(cell).unwrap_or("-")).collect();
+            lines.push(cells.join(" "));
+        }
+    }
+    lines.join(", ")
+}
+
+/// The code of the error with which something ended.
+pub fn code<T: std::fmt::Debug>(result: Result<T, tokio_postgres::Error>) -> SqlState {
+    result.unwrap_err().code().expect("an error of the server's").clone()
+}
+
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
