@@ -1,12 +1,15 @@
 //! One connection that runs a catalogue's statements.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use onecopy_workload::catalogue::{Catalogue, StatementId};
 use onecopy_workload::{Rows, Value};
 use serde::{Deserialize, Serialize};
-use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, Statement, config::Host};
+use tokio_postgres::config::Host;
+use tokio_postgres::tls::NoTlsStream;
+use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage, Socket, Statement};
 
 use crate::wire_value::{Cell, Parameter};
 use crate::{Error, Result};
@@ -43,10 +46,12 @@ impl std::fmt::Display for Protocol {
     }
 }
 
-/// Where to connect: a parsed connection string.
+/// Where to connect: a parsed connection string. Of several hosts that it names, in the order of their numbers, one that cannot be
+/// reached is left for the next one.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    config: Config,
+    /// A configuration for each host, alike in all else; one at least.
+    hosts: Vec<Config>,
 }
 
 impl Target {
@@ -56,38 +61,131 @@ impl Target {
             config.application_name("onecopy-bench");
         }
         if config.get_connect_timeout().is_none() {
-            config.connect_timeout(std::time::Duration::from_secs(10));
+            config.connect_timeout(Duration::from_secs(10));
         }
-        Ok(Target { config })
+        let count = config.get_hosts().len();
+        let hosts =
+            if count > 1 { (0..count).map(|host| only(&config, host)).collect() } else { vec![config] };
+        Ok(Target { hosts })
+    }
+
+    /// How many hosts it names.
+    pub(crate) fn host_count(&self) -> usize {
+        self.hosts.len()
     }
 
     /// The same place, another database.
     pub(crate) fn on_database(mut self, name: &str) -> Self {
-        self.config.dbname(name);
+        for config in &mut self.hosts {
+            config.dbname(name);
+        }
         self
     }
 
-    /// Host, port and database, without any secret.
+    /// Host, port and database, without any secret; of several hosts the first.
     pub(crate) fn name(&self) -> String {
-        let host = match self.config.get_hosts().first() {
-            Some(Host::Tcp(name)) => name.clone(),
-            #[cfg(unix)]
-            Some(Host::Unix(path)) => path.display().to_string(),
-            None => "localhost".to_owned(),
-        };
-        let port = self.config.get_ports().first().copied().unwrap_or(5432);
-        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or("");
-        format!("{host}:{port}/{database}")
+        name(&self.hosts[0])
     }
 
     pub(crate) async fn connect(&self) -> Result<Client> {
-        let connecting = self.config.connect(NoTls).await;
-        let (client, connection) =
-            connecting.map_err(|source| Error::Connect { target: self.name(), source })?;
-        // An error of the connection reaches whoever waits for a reply on it.
-        tokio::spawn(async move { drop(connection.await) });
-        Ok(client)
+        Ok(self.connect_from(0, |_| ()).await?.0)
     }
+
+    /// Connects to the host of this number, else to those that follow it, the first after the last; returns which it was. If that
+    /// connection ends though the client is still there, `lost` hears of it.
+    ///
+    /// # Errors
+    /// The last host's, if none can be reached.
+    pub(crate) async fn connect_from(
+        &self,
+        first: usize,
+        lost: impl FnOnce(usize) + Send + 'static,
+    ) -> Result<(Client, usize)> {
+        let count = self.hosts.len();
+        let mut tried = first % count;
+        let (client, connection) = loop {
+            let next = (tried + 1) % count;
+            match self.connect_to(tried).await {
+                Ok(connected) => break connected,
+                Err(error) if next == first % count => return Err(error),
+                Err(_) => tried = next,
+            }
+        };
+        // An error of the connection reaches whoever waits for a reply on it.
+        tokio::spawn(async move {
+            if connection.await.is_err() {
+                lost(tried);
+            }
+        });
+        Ok((client, tried))
+    }
+
+    async fn connect_to(
+        &self,
+        host: usize,
+    ) -> Result<(Client, tokio_postgres::Connection<Socket, NoTlsStream>)> {
+        let config = &self.hosts[host];
+        let connecting = config.connect(NoTls);
+        let connected = match config.get_connect_timeout().filter(|_| self.hosts.len() > 1) {
+            None => connecting.await,
+            // A process that stands still lets its system accept connections.
+            Some(limit) => match tokio::time::timeout(*limit, connecting).await {
+                Ok(connected) => connected,
+                Err(_) => {
+                    return Err(Error::Unanswered { target: name(config), seconds: limit.as_secs_f64() });
+                }
+            },
+        };
+        connected.map_err(|source| Error::Connect { target: name(config), source })
+    }
+}
+
+/// The same for one of its hosts alone.
+fn only(all: &Config, host: usize) -> Config {
+    let mut one = Config::new();
+    match &all.get_hosts()[host] {
+        Host::Tcp(name) => one.host(name),
+        #[cfg(unix)]
+        Host::Unix(path) => one.host_path(path),
+    };
+    // One port stands for all.
+    if let Some(port) = all.get_ports().get(host).or(all.get_ports().first()) {
+        one.port(*port);
+    }
+    if let Some(address) = all.get_hostaddrs().get(host) {
+        one.hostaddr(*address);
+    }
+    if let Some(user) = all.get_user() {
+        one.user(user);
+    }
+    if let Some(password) = all.get_password() {
+        one.password(password);
+    }
+    if let Some(name) = all.get_dbname() {
+        one.dbname(name);
+    }
+    if let Some(options) = all.get_options() {
+        one.options(options);
+    }
+    if let Some(name) = all.get_application_name() {
+        one.application_name(name);
+    }
+    if let Some(limit) = all.get_connect_timeout() {
+        one.connect_timeout(*limit);
+    }
+    one
+}
+
+fn name(config: &Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(name)) => name.clone(),
+        #[cfg(unix)]
+        Some(Host::Unix(path)) => path.display().to_string(),
+        None => "localhost".to_owned(),
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    let database = config.get_dbname().or(config.get_user()).unwrap_or("");
+    format!("{host}:{port}/{database}")
 }
 
 /// A connection for the statements of one catalogue.
@@ -235,6 +333,31 @@ mod tests {
             }
             return end == Step::Commit;
         }
+    }
+
+    #[tokio::test]
+    async fn host_that_cannot_be_reached_is_left_for_the_next_one_and_a_loss_is_told() {
+        let server = Server::temporary(&onecopy_cluster::Options::replica()).unwrap();
+        let (there, gone) = (server.port(), onecopy_cluster::free_port().unwrap());
+        let user = server.superuser();
+        let dsn = format!(
+            "host=127.0.0.1,127.0.0.1 port={gone},{there} user={user} dbname=postgres connect_timeout=5"
+        );
+        let target = Target::parse(&dsn).unwrap();
+        assert_eq!((target.host_count(), target.name()), (2, format!("127.0.0.1:{gone}/postgres")));
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        for first in [0, 1, 2] {
+            let tell = tell.clone();
+            let (client, host) =
+                target.connect_from(first, move |host| tell.send(host).unwrap()).await.unwrap();
+            assert_eq!(host, 1);
+            if first == 2 {
+                // Whoever leaves by itself loses nothing; whoever is sent away does.
+                drop(client.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await);
+            }
+        }
+        assert_eq!(told.recv().await, Some(1));
+        assert!(told.try_recv().is_err());
     }
 
     #[tokio::test]

@@ -21,6 +21,14 @@ pub enum Error {
         /// The cause.
         source: tokio_postgres::Error,
     },
+    /// One of several places to connect to says nothing.
+    #[error("connect to {target}: no answer in {seconds} s")]
+    Unanswered {
+        /// Host and port.
+        target: String,
+        /// How long it was waited for.
+        seconds: f64,
+    },
     /// A statement outside of the emulated users' failed.
     #[error("{doing}: {}", describe(source))]
     Database {

@@ -1,4 +1,4 @@
-//! Programs that benchmarks start beside themselves: proxies, and onecopy with its servers.
+//! Programs that benchmarks start beside themselves: proxies, and onecopy.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -14,11 +14,11 @@ use tempfile::TempDir;
 use crate::{Error, Result, connection};
 
 /// The database of every new server.
-const DATABASE: &str = "postgres";
+pub(crate) const DATABASE: &str = "postgres";
 /// How long a proxy may take to answer.
 pub(crate) const PROXY_START: Duration = Duration::from_secs(20);
 /// How long onecopy may take, which makes its servers first.
-const ONECOPY_START: Duration = Duration::from_secs(180);
+pub(crate) const ONECOPY_START: Duration = Duration::from_secs(180);
 /// How long a program may take to end after it was asked to.
 const STOP: Duration = Duration::from_secs(30);
 
@@ -74,56 +74,26 @@ pub(crate) async fn onecopy_up(
     Ok((program, file))
 }
 
-/// `onecopy serve` before servers that run, with further settings in TOML (tables that are not among those written here), and where its
-/// clients connect. Its files and its log of commits lie in `dir`; what it prints goes to `log`.
-pub(crate) async fn onecopy_serve(
-    program: &Path,
-    dir: &Path,
-    cluster: &Cluster,
-    settings: &str,
-    log: &Path,
-) -> Result<(Program, String)> {
-    let program = find_program("onecopy", Some(program))?;
-    let (port, user) = (free_port()?, cluster.server(0).superuser());
-    let mut text = format!(
-        "secrets = \"secrets.toml\"\n[listen]\nport = {port}\n[auth]\nmethod = \"trust\"\n[log]\ndir = \"log\"\n{settings}\
-         [[databases]]\nname = \"{DATABASE}\"\n"
-    );
-    for (index, server) in cluster.servers().iter().enumerate() {
-        // The Unix socket costs less than TCP.
-        let host = server.socket_dir().map_or_else(|| "127.0.0.1".into(), Path::to_string_lossy);
-        let (name, port) = (Cluster::name(index), server.port());
-        text += &format!("[[databases.replicas]]\nname = \"{name}\"\nhost = {host:?}\nport = {port}\n");
-    }
-    let configuration = dir.join("onecopy.toml");
-    write(&configuration, &text)?;
-    let secrets = dir.join("secrets.toml");
-    write(&secrets, &format!("[replica_login]\nuser = {user:?}\n"))?;
-    // It is refused otherwise.
-    let private = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(&secrets, private).map_err(Error::file("protect", &secrets))?;
-    let mut command = Command::new(&program);
-    command.args(["serve", "-c"]).arg(&configuration);
-    let program = Program::start("onecopy", command, log)?.await_ready(ONECOPY_START).await?;
-    Ok((program, dsn(port, user)))
-}
-
 /// A program in the foreground, with what it says in a file. Dropping it stops it by SIGINT.
 pub(crate) struct Program {
     name: &'static str,
     child: Child,
     log: PathBuf,
+    /// How long the file was when it began.
+    said_before: u64,
 }
 
 impl Program {
+    /// What it says comes behind what the file holds.
     pub(crate) fn start(name: &'static str, mut command: Command, log: &Path) -> Result<Self> {
-        let file = File::create(log).map_err(Error::file("create", log))?;
+        let file = File::options().create(true).append(true).open(log).map_err(Error::file("open", log))?;
+        let said_before = file.metadata().map_err(Error::file("look at", log))?.len();
         let copy = file.try_clone().map_err(Error::file("open", log))?;
         command.stdin(Stdio::null()).stdout(file).stderr(copy);
         // Ctrl-C at the terminal is for us, who then stop all in order.
         command.process_group(0);
         let child = command.spawn().map_err(|error| Error::program(name, error.to_string()))?;
-        Ok(Program { name, child, log: log.to_owned() })
+        Ok(Program { name, child, log: log.to_owned(), said_before })
     }
 
     /// Waits until a client can run a statement through it.
@@ -173,6 +143,20 @@ impl Program {
         }
     }
 
+    /// Sends it a signal. A program that has ended and was not waited for yet takes no harm from it.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Ends it as the loss of its machine does, and waits for that.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        let failed = |error: std::io::Error| Error::program(self.name, error.to_string());
+        self.child.kill().map_err(failed)?;
+        self.child.wait().map(drop).map_err(failed)
+    }
+
     fn failure(&self, what: &str) -> Error {
         let said = self.said();
         let lines: Vec<&str> = said.lines().collect();
@@ -180,19 +164,20 @@ impl Program {
         Error::program(self.name, format!("{what}\n{tail}").trim_end())
     }
 
-    fn said(&self) -> String {
-        fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    /// All that it has said until now.
+    pub(crate) fn said(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        let its_own = bytes.get(self.said_before as usize..).unwrap_or_default();
+        String::from_utf8_lossy(its_own).into_owned()
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         let begin = Instant::now();
-        if let Some(pid) = pid {
-            // A program that has ended and was not waited for yet takes no harm from it.
-            let _ = kill_process(pid, Signal::INT);
-        }
+        self.signal(Signal::INT);
+        // One that stands still hears of it only then.
+        self.signal(Signal::CONT);
         while matches!(self.child.try_wait(), Ok(None)) {
             if begin.elapsed() > STOP {
                 let _ = self.child.kill();

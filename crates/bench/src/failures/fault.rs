@@ -1,4 +1,4 @@
-//! What can be done to a replica: name, meaning, injection and healing of every fault.
+//! What can be done to a replica or a node: name and meaning of every fault, injection and healing of those of a replica.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +12,7 @@ use serde::Serialize;
 use tokio_postgres::SimpleQueryMessage;
 
 use super::disk::Disk;
+use super::served::blocking;
 use crate::connection::Target;
 use crate::{Error, Result};
 
@@ -19,7 +20,7 @@ use crate::{Error, Result};
 const SESSIONS: &str =
     "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
 
-/// One way in which a replica fails.
+/// One way in which a replica or a node fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
@@ -35,12 +36,30 @@ pub enum Fault {
     Restart,
     /// The server's disk is full; then there is room again.
     Full,
+    /// `kill -9` of the node that leads; it is started again.
+    Leader,
+    /// `kill -9` of a node that does not lead; it is started again.
+    Node,
+    /// SIGSTOP of the node that leads: it hangs, its connections stay open; then SIGCONT.
+    Pause,
+    /// `kill -9` of all nodes, and of all servers with all of their processes; all are started again.
+    All,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 6] =
-        [Fault::Kill, Fault::Stop, Fault::Sessions, Fault::Backend, Fault::Restart, Fault::Full];
+    pub const ALL: [Fault; 10] = [
+        Fault::Kill,
+        Fault::Stop,
+        Fault::Sessions,
+        Fault::Backend,
+        Fault::Restart,
+        Fault::Full,
+        Fault::Leader,
+        Fault::Node,
+        Fault::Pause,
+        Fault::All,
+    ];
 
     /// Its name.
     pub fn id(self) -> &'static str {
@@ -51,6 +70,10 @@ impl Fault {
             Fault::Backend => "backend",
             Fault::Restart => "restart",
             Fault::Full => "full",
+            Fault::Leader => "leader",
+            Fault::Node => "node",
+            Fault::Pause => "pause",
+            Fault::All => "all",
         }
     }
 
@@ -63,21 +86,40 @@ impl Fault {
             Fault::Backend => "kill -9 of one backend, after which the server recovers",
             Fault::Restart => "pg_ctl restart -m immediate",
             Fault::Full => "no room on the server's disk; later there is, and it is started if it has ended",
+            Fault::Leader => "kill -9 of the node that leads; later it is started",
+            Fault::Node => "kill -9 of a node that does not lead; later it is started",
+            Fault::Pause => "SIGSTOP of the node that leads; later SIGCONT",
+            Fault::All => {
+                "kill -9 of all nodes and of all servers with all their processes; then all are started"
+            }
         }
+    }
+
+    /// Whether it is done to nodes, and not to a replica alone.
+    #[must_use]
+    pub fn is_of_nodes(self) -> bool {
+        matches!(self, Fault::Leader | Fault::Node | Fault::Pause | Fault::All)
+    }
+
+    /// Whether the other nodes have to go on without the one that it is done to.
+    #[must_use]
+    pub fn needs_a_majority(self) -> bool {
+        self.is_of_nodes() && self != Fault::All
     }
 
     /// How long it lasts unless told otherwise: from the end of the injection to the beginning of the healing. `None` is over at once,
     /// and needs no healing.
     pub fn lasts(self) -> Option<Duration> {
         match self {
-            Fault::Kill => Some(Duration::from_secs(3)),
+            Fault::Kill | Fault::Leader | Fault::Node => Some(Duration::from_secs(3)),
             Fault::Stop => Some(Duration::from_secs(30)),
             Fault::Sessions | Fault::Backend | Fault::Restart => None,
-            Fault::Full => Some(Duration::from_secs(10)),
+            Fault::Full | Fault::Pause => Some(Duration::from_secs(10)),
+            Fault::All => Some(Duration::ZERO),
         }
     }
 
-    /// Returns when it is done.
+    /// Does it to a replica, and returns when it is done.
     ///
     /// # Errors
     /// When the server does not run, or cannot be reached.
@@ -96,6 +138,7 @@ impl Fault {
                     .map_err(|error| Error::Option(format!("kill backend {}: {error}", pid.as_raw_nonzero())))
             }
             Fault::Full => victim.disk()?.fill(),
+            Fault::Leader | Fault::Node | Fault::Pause | Fault::All => Err(self.misplaced()),
         }
     }
 
@@ -113,7 +156,12 @@ impl Fault {
                 // It may have ended for want of room; one that runs is left alone.
                 victim.server(Server::start).await
             }
+            Fault::Leader | Fault::Node | Fault::Pause | Fault::All => Err(self.misplaced()),
         }
+    }
+
+    fn misplaced(self) -> Error {
+        Error::Option(format!("{self} is no fault of a replica"))
     }
 }
 
@@ -148,18 +196,16 @@ impl Victim {
         Cluster::name(self.index)
     }
 
-    /// What blocks is done on a thread of its own.
     async fn server(
         &self,
         act: impl FnOnce(&mut Server) -> onecopy_cluster::Result<()> + Send + 'static,
     ) -> Result<()> {
         let (cluster, index) = (self.cluster.clone(), self.index);
-        let acting = tokio::task::spawn_blocking(move || {
+        let acting = blocking(move || {
             let mut cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
             act(cluster.server_mut(index))
         });
-        acting.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
-        Ok(())
+        acting.await
     }
 
     fn disk(&self) -> Result<&Disk> {

@@ -1,7 +1,8 @@
-//! What clients notice when replicas fail under load.
+//! What clients notice when replicas, or nodes, fail under load.
 //!
 //! A cluster of our own is served by onecopy and works under a load that never pauses. In each round one fault is injected at a random
 //! moment into a random replica, lasts for its time and is healed; the round ends when the replica has been back in service for a while.
+//! A fault of nodes ends when all replicas are in service and a transaction has succeeded through every node.
 //! Every error and every slow reply is noted with its time. In the end the users leave, and it is looked at whether all replicas are
 //! identical, whether the site keeps its rules, and whether each transaction happened as its client was told.
 //!
@@ -18,6 +19,7 @@
 mod commits;
 mod disk;
 mod fault;
+mod nodes;
 mod probe;
 mod report;
 mod served;
@@ -28,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use onecopy_cluster::Cluster;
 use onecopy_workload::random::{self, Random, uniform};
 use serde::Serialize;
 
@@ -42,7 +45,7 @@ use disk::Disk;
 pub use fault::Fault;
 use fault::Victim;
 use probe::Probe;
-pub use report::{FailuresReport, Phase, Round};
+pub use report::{FailuresReport, Met, OfNodes, Phase, Round};
 use served::Served;
 use watch::Watch;
 pub use watch::{Change, Verified};
@@ -61,6 +64,10 @@ const NEVER_OUT: Duration = Duration::from_secs(2);
 const RAMP: Duration = Duration::from_secs(2);
 /// A stream of random numbers that is no user's.
 const FAULT_STREAM: u64 = 1 << 41;
+/// As many as onecopy allows.
+const NODES_MAX: u32 = 9;
+/// With fewer there is no majority without one.
+const NODES_TO_LOSE_ONE: u32 = 3;
 
 /// What clients do meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -126,6 +133,8 @@ pub struct Options {
     pub rounds: u32,
     /// Servers, at least 1.
     pub replicas: u32,
+    /// onecopy processes before them, which share a log if they are several.
+    pub nodes: u32,
     /// Clients at work, each with a connection, at most 64; `None` takes what suits the load.
     pub clients: Option<u32>,
     /// Factor on the pauses between pages; `None` takes what suits the load.
@@ -163,6 +172,7 @@ impl Default for Options {
             faults: vec![Fault::Kill],
             rounds: 20,
             replicas: 3,
+            nodes: 1,
             clients: None,
             think_factor: None,
             calm: Duration::from_secs(2),
@@ -263,6 +273,15 @@ fn check(options: &Options) -> Result<()> {
     if !(1..=64).contains(&options.replicas) {
         return refuse("replicas must be from 1 to 64");
     }
+    if !(1..=NODES_MAX).contains(&options.nodes) {
+        return refuse(&format!("nodes must be from 1 to {NODES_MAX}"));
+    }
+    let lost = options.faults.iter().find(|fault| fault.needs_a_majority());
+    if let Some(fault) = lost.filter(|_| options.nodes < NODES_TO_LOSE_ONE) {
+        return refuse(&format!(
+            "the fault {fault} needs {NODES_TO_LOSE_ONE} nodes (--nodes {NODES_TO_LOSE_ONE}): fewer have no majority without one"
+        ));
+    }
     if options.clients == Some(0) {
         return refuse("there must be a client");
     }
@@ -284,6 +303,9 @@ async fn under<S: Website>(
     bar.say(format!("loading: {}", site.size()));
     let visits = options.of_site(site, &served.dsn);
     site::load(&visits).await?;
+    if options.faults.iter().any(|fault| fault.is_of_nodes()) {
+        served.prepare_rounds().await?;
+    }
     let before = commits::rows(&served.dsn, &witness).await?;
 
     let mut crowd = Crowd::open(&visits).await?;
@@ -294,7 +316,9 @@ async fn under<S: Website>(
     crowd.come(visits.clients, RAMP);
     tokio::time::sleep(2 * RAMP).await;
     let mut report = FailuresReport::new(options, visits.think_factor);
-    let mut scene = Scene { options, served: &mut served, watch: &watch, begin, bar: &bar };
+    let go_home = || crowd.go_home();
+    let mut scene =
+        Scene { options, served: &mut served, watch: &watch, go_home: &go_home, begin, bar: &bar };
     tokio::select! {
         () = scene.play(&mut report) => {}
         _ = tokio::signal::ctrl_c() => report.failures.push("interrupted".to_owned()),
@@ -304,6 +328,7 @@ async fn under<S: Website>(
     report.end_ms = begin.elapsed().as_millis() as u64;
     report.cut_off = cut_off as u64;
     let noted = journal.take();
+    report.take_rounds_of_nodes(&noted);
     report.take(&collected, noted.incidents, &probe.end()?, watch.changes());
 
     bar.say("comparing and checking".to_owned());
@@ -333,6 +358,8 @@ struct Scene<'a> {
     options: &'a Options,
     served: &'a mut Served,
     watch: &'a Watch,
+    /// Sends clients of lost nodes back to those where they belong.
+    go_home: &'a (dyn Fn() + Sync),
     /// Of the load; all times count from it.
     begin: Instant,
     bar: &'a Bar,
@@ -352,12 +379,16 @@ impl Scene<'_> {
             let victim = uniform(&mut random, 0, i64::from(self.options.replicas) - 1) as usize;
             let victim = self.served.victim(victim);
             let mut round = Round::new(number, fault, victim.name(), self.now_ms());
-            self.bar.say(format!("round {number}: {fault} {}", round.replica));
-            let played = self.round(&mut round, &victim, &mut random).await;
+            let played = if fault.is_of_nodes() {
+                self.round_of_nodes(&mut round, &mut random).await
+            } else {
+                self.round(&mut round, &victim, &mut random).await
+            };
             round.end_ms = self.now_ms();
+            let of = format!("round {number}, {fault} of {}", round.victim);
             report.rounds.push(round);
             if let Err(error) = played {
-                report.failures.push(format!("round {number}, {fault} of {}: {error}", victim.name()));
+                report.failures.push(format!("{of}: {error}"));
                 return;
             }
             self.bar.step();
@@ -365,40 +396,102 @@ impl Scene<'_> {
     }
 
     async fn round(&mut self, round: &mut Round, victim: &Victim, random: &mut Random) -> Result<()> {
-        let (fault, calm) = (round.fault, self.options.calm);
-        let more = uniform(random, 0, calm.as_micros() as i64) as u64;
-        tokio::time::sleep(calm + Duration::from_micros(more)).await;
-
-        round.injected_ms = self.now_ms();
-        round.healing_ms = round.injected_ms;
+        let fault = round.fault;
+        self.calm_before(round, random).await;
         fault.inject(victim, random).await?;
-        if let Some(lasts) = fault.lasts() {
-            tokio::time::sleep(self.options.lasts.unwrap_or(lasts)).await;
-            round.healing_ms = self.now_ms();
+        if self.last(round).await {
             fault.heal(victim).await?;
         }
         round.healed_ms = self.now_ms();
         self.served.expect_alive()?;
 
         let back = self.until_back(round).await;
-        round.out_ms = self.watch.out_since(&round.replica, round.injected_ms);
+        round.out_ms = self.watch.out_since(&round.victim, round.injected_ms);
         self.served.expect_alive()?;
         if !back {
-            return Err(Error::Option(format!("not back in service after {} s", BACK_MAX.as_secs())));
+            return Err(not_back());
         }
-        round.back_ms = round.out_ms.and_then(|out_ms| self.watch.last_up_since(&round.replica, out_ms));
-        tokio::time::sleep(calm).await;
+        round.back_ms = round.out_ms.and_then(|out_ms| self.watch.last_up_since(&round.victim, out_ms));
+        tokio::time::sleep(self.options.calm).await;
         self.served.expect_alive()
+    }
+
+    /// The same with a fault of nodes. Which ones it meets is found out when it happens.
+    async fn round_of_nodes(&mut self, round: &mut Round, random: &mut Random) -> Result<()> {
+        let fault = round.fault;
+        round.victim = "nodes".to_owned();
+        self.calm_before(round, random).await;
+        let met = self.meets(fault, random).await?;
+        let names: Vec<String> = met.iter().map(|node| self.served.nodes.name(*node)).collect();
+        round.victim = if fault == Fault::All { fault.to_string() } else { names.join(", ") };
+        self.bar.say(format!("round {}: {fault} {}", round.number, round.victim));
+
+        round.injected_ms = self.now_ms();
+        self.served.inject(fault, &met).await?;
+        round.of_nodes = Some(OfNodes::new(met.clone(), self.now_ms()));
+        self.last(round).await;
+        self.served.heal(fault, &met).await?;
+        round.healed_ms = self.now_ms();
+
+        let replicas: Vec<String> = (0..self.options.replicas as usize).map(Cluster::name).collect();
+        let back = async {
+            self.served.until_all_serve().await?;
+            self.watch.until_all_up(&replicas).await;
+            Ok::<_, Error>(())
+        };
+        match tokio::time::timeout(BACK_MAX, back).await {
+            Ok(back) => back?,
+            Err(_) => return self.served.expect_alive().and(Err(not_back())),
+        }
+        round.back_ms = Some(self.now_ms());
+        (self.go_home)();
+        tokio::time::sleep(self.options.calm).await;
+        self.served.expect_alive()
+    }
+
+    async fn calm_before(&mut self, round: &mut Round, random: &mut Random) {
+        self.bar.say(format!("round {}: {} {}", round.number, round.fault, round.victim));
+        let calm = self.options.calm;
+        let more = uniform(random, 0, calm.as_micros() as i64) as u64;
+        tokio::time::sleep(calm + Duration::from_micros(more)).await;
+        round.injected_ms = self.now_ms();
+        round.healing_ms = round.injected_ms;
+    }
+
+    /// Lets a fault last; false if it was over at once and needs no healing.
+    async fn last(&self, round: &mut Round) -> bool {
+        let Some(lasts) = round.fault.lasts() else { return false };
+        tokio::time::sleep(self.options.lasts.unwrap_or(lasts)).await;
+        round.healing_ms = self.now_ms();
+        true
+    }
+
+    /// The nodes that a fault is for.
+    async fn meets(&self, fault: Fault, random: &mut Random) -> Result<Vec<usize>> {
+        let all = self.served.nodes.all();
+        if fault == Fault::All {
+            return Ok(all);
+        }
+        let leader = self.served.nodes.leader().await?;
+        if fault != Fault::Node {
+            return Ok(vec![leader]);
+        }
+        let others: Vec<usize> = all.into_iter().filter(|node| *node != leader).collect();
+        Ok(vec![others[uniform(random, 0, others.len() as i64 - 1) as usize]])
     }
 
     /// Waits until the replica is in service after it was out of it; false if it takes too long.
     async fn until_back(&self, round: &Round) -> bool {
-        if self.watch.out_since(&round.replica, round.injected_ms).is_none() {
+        if self.watch.out_since(&round.victim, round.injected_ms).is_none() {
             // It may leave service only now, or never.
-            let _ = tokio::time::timeout(NEVER_OUT, self.watch.until(&round.replica, false)).await;
+            let _ = tokio::time::timeout(NEVER_OUT, self.watch.until(&round.victim, false)).await;
         }
-        tokio::time::timeout(BACK_MAX, self.watch.until(&round.replica, true)).await.is_ok()
+        tokio::time::timeout(BACK_MAX, self.watch.until(&round.victim, true)).await.is_ok()
     }
+}
+
+fn not_back() -> Error {
+    Error::Option(format!("not back in service after {} s", BACK_MAX.as_secs()))
 }
 
 #[cfg(test)]
@@ -413,7 +506,20 @@ mod tests {
         assert!(said(Options { replicas: 0, ..Options::default() }).contains("replicas"));
         assert!(said(Options { clients: Some(0), ..Options::default() }).contains("client"));
         assert!(said(Options { calm: Duration::ZERO, ..Options::default() }).contains("time"));
+        assert!(said(Options { nodes: 0, ..Options::default() }).contains("nodes"));
         assert!(check(&Options::default()).is_ok());
+    }
+
+    #[test]
+    fn nodes_that_could_not_go_on_without_one_are_refused_faults_of_one() {
+        let checked = |fault, nodes| check(&Options { faults: vec![fault], nodes, ..Options::default() });
+        for fault in [Fault::Leader, Fault::Node, Fault::Pause] {
+            assert!(checked(fault, 1).unwrap_err().to_string().contains("--nodes 3"));
+            assert!(checked(fault, 2).unwrap_err().to_string().contains("majority"));
+            assert!(checked(fault, 3).is_ok());
+        }
+        assert!([1, 2, 3].into_iter().all(|nodes| checked(Fault::All, nodes).is_ok()));
+        assert!(checked(Fault::Kill, 3).is_ok());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -9,7 +10,7 @@ use serde::Serialize;
 use super::probe::DiskWrite;
 use super::{Change, Commits, Fault, Load, Options, SLOW, Verified};
 use crate::programs::write;
-use crate::site::{CheckReport, Collected, Incident};
+use crate::site::{CheckReport, Collected, Incident, Noted};
 use crate::table::{Table, millis, thousands};
 use crate::{Error, Result};
 
@@ -27,6 +28,8 @@ pub struct FailuresReport {
     pub think_factor: f64,
     /// Servers.
     pub replicas: u32,
+    /// onecopy processes.
+    pub nodes: u32,
     /// After how long in silence onecopy takes a server for lost.
     pub silence_timeout_ms: u64,
     /// Seed.
@@ -77,19 +80,19 @@ pub struct Round {
     pub number: u32,
     /// The fault.
     pub fault: Fault,
-    /// The replica.
-    pub replica: String,
+    /// The replica or the node; `all`.
+    pub victim: String,
     /// When the round began.
     pub begin_ms: u64,
     /// When injecting began.
     pub injected_ms: u64,
-    /// When the replica was first seen out of service after that; `None` is not at all.
+    /// When the replica was first seen out of service after that; `None` is not at all, or that it was no replica.
     pub out_ms: Option<u64>,
     /// When healing began; when injecting began, if there was nothing to heal.
     pub healing_ms: u64,
-    /// When the server accepted connections again.
+    /// When the server, or the node, accepted connections again.
     pub healed_ms: u64,
-    /// When the replica was back in service, if it had left it and came back.
+    /// When the replica was back in service, if it had left it and came back; when all nodes were.
     pub back_ms: Option<u64>,
     /// When the round ended.
     pub end_ms: u64,
@@ -99,7 +102,88 @@ pub struct Round {
     pub during: Phase,
     /// Until the end.
     pub after: Phase,
+    /// More of a fault that nodes met.
+    pub of_nodes: Option<OfNodes>,
 }
+
+/// What a fault of nodes was to their clients. All counts are from the injection to the end of the round.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OfNodes {
+    /// The nodes that it met, counted from 0.
+    pub nodes: Vec<usize>,
+    /// When it was done.
+    pub done_ms: u64,
+    /// When the first COMMIT of an update was acknowledged that had been sent after that; `None` is none.
+    pub served_ms: Option<u64>,
+    /// What clients of these nodes met.
+    pub there: Met,
+    /// What clients of the other nodes met, those among them that had come from these.
+    pub elsewhere: Met,
+}
+
+/// What clients of some nodes met.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Met {
+    /// Connections that ended though their clients were there.
+    pub connections_lost: u64,
+    /// Pages that failed, by SQLSTATE, `timeout` or `connection lost`.
+    pub errors: BTreeMap<String, u64>,
+    /// Transactions that the driver ran again, by SQLSTATE.
+    pub retries: BTreeMap<String, u64>,
+    /// Of both, those of transactions that only read.
+    pub only_reading: BTreeMap<String, u64>,
+}
+
+impl OfNodes {
+    pub(super) fn new(nodes: Vec<usize>, done_ms: u64) -> OfNodes {
+        OfNodes { nodes, done_ms, served_ms: None, there: Met::default(), elsewhere: Met::default() }
+    }
+
+    /// Notes what happened from the injection to the end of its round.
+    fn take(&mut self, round: Range<u64>, noted: &Noted) {
+        let acknowledged = noted.acknowledged.iter().filter(|commit| commit.sent_ms >= self.done_ms);
+        let served_ms = acknowledged.map(|commit| commit.at_ms).min();
+        self.served_ms = served_ms.filter(|at_ms| round.contains(at_ms));
+        for lost in noted.lost.iter().filter(|lost| round.contains(&lost.at_ms)) {
+            self.of_clients(lost.host).connections_lost += 1;
+        }
+        for incident in noted.incidents.iter().filter(|incident| round.contains(&incident.at_ms)) {
+            let Some(code) = &incident.code else { continue };
+            let met = self.of_clients(incident.host);
+            let counts = if incident.again { &mut met.retries } else { &mut met.errors };
+            *counts.entry(code.clone()).or_default() += 1;
+            if incident.only_reads {
+                *met.only_reading.entry(code.clone()).or_default() += 1;
+            }
+        }
+    }
+
+    fn of_clients(&mut self, host: usize) -> &mut Met {
+        if self.nodes.contains(&host) { &mut self.there } else { &mut self.elsewhere }
+    }
+
+    /// What clients of the other nodes met and should not have: anything but that an update conflicted, or may have happened or not.
+    fn broken(&self) -> Vec<String> {
+        let Met { connections_lost, errors, only_reading, .. } = &self.elsewhere;
+        let mut broken = Vec::new();
+        if *connections_lost > 0 {
+            broken.push(format!("{connections_lost} connections to other nodes were lost"));
+        }
+        let forbidden = |(code, _): &(&String, &u64)| !TOLD_TO_UPDATES.contains(&code.as_str());
+        let forbidden: BTreeMap<String, u64> =
+            errors.iter().filter(forbidden).map(|(code, count)| (code.clone(), *count)).collect();
+        if !forbidden.is_empty() {
+            broken.push(format!("clients of other nodes met {}", list(&forbidden)));
+        }
+        if !only_reading.is_empty() {
+            broken.push(format!("clients of other nodes that only read met {}", list(only_reading)));
+        }
+        broken
+    }
+}
+
+/// What clients of nodes that were not lost may be told when one is: that they conflicted, and that nobody knows.
+const TOLD_TO_UPDATES: [&str; 3] = ["40001", "40P01", "08007"];
 
 /// What clients met in a part of a round. Whatever was replied to in it counts, whenever it had been asked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -119,11 +203,11 @@ pub struct Phase {
 }
 
 impl Round {
-    pub(super) fn new(number: u32, fault: Fault, replica: String, begin_ms: u64) -> Round {
+    pub(super) fn new(number: u32, fault: Fault, victim: String, begin_ms: u64) -> Round {
         Round {
             number,
             fault,
-            replica,
+            victim,
             begin_ms,
             injected_ms: begin_ms,
             out_ms: None,
@@ -134,6 +218,7 @@ impl Round {
             before: Phase::default(),
             during: Phase::default(),
             after: Phase::default(),
+            of_nodes: None,
         }
     }
 
@@ -148,6 +233,13 @@ impl Round {
     #[must_use]
     pub fn back_after_ms(&self) -> Option<u64> {
         Some(self.back_ms?.saturating_sub(self.healing_ms))
+    }
+
+    /// From the beginning of the injection until the first COMMIT was acknowledged that had been sent when it was done, in milliseconds;
+    /// of a fault of nodes.
+    #[must_use]
+    pub fn served_after_ms(&self) -> Option<u64> {
+        Some(self.of_nodes.as_ref()?.served_ms?.saturating_sub(self.injected_ms))
     }
 
     /// The longest stall from the injection on, in milliseconds; `None` is less than [`SLOW`](super::SLOW).
@@ -221,6 +313,7 @@ impl FailuresReport {
             clients: options.clients(),
             think_factor,
             replicas: options.replicas,
+            nodes: options.nodes,
             silence_timeout_ms: options.silence_timeout_ms,
             seed: options.seed,
             processors: std::thread::available_parallelism().map_or(1, usize::from),
@@ -240,6 +333,15 @@ impl FailuresReport {
             incidents: Vec::new(),
             seconds: Vec::new(),
             results: None,
+        }
+    }
+
+    /// What clients met of faults of nodes; the rounds are known.
+    pub(super) fn take_rounds_of_nodes(&mut self, noted: &Noted) {
+        for round in &mut self.rounds {
+            if let Some(of_nodes) = &mut round.of_nodes {
+                of_nodes.take(round.injected_ms..round.end_ms, noted);
+            }
         }
     }
 
@@ -270,7 +372,7 @@ impl FailuresReport {
     }
 
     /// Why the cluster did not keep what it promises, or the run did not get through; empty if all is well. Errors and stalls
-    /// that clients met are not among it.
+    /// that clients met are not among it, but for what clients of nodes that were not lost should not have met.
     #[must_use]
     pub fn wrong(&self) -> Vec<String> {
         let mut wrong = self.failures.clone();
@@ -284,6 +386,10 @@ impl FailuresReport {
             wrong.push("the site's rules are broken".to_owned());
         }
         wrong.extend(self.commits.iter().flat_map(Commits::wrong));
+        for round in &self.rounds {
+            let of = |what| format!("round {}, {} of {}: {what}", round.number, round.fault, round.victim);
+            wrong.extend(round.of_nodes.iter().flat_map(OfNodes::broken).map(of));
+        }
         if self.cut_off > 0 {
             wrong.push(format!("{} users never got an answer", self.cut_off));
         }
@@ -310,7 +416,7 @@ impl FailuresReport {
         stalls
     }
 
-    /// Writes `report.txt`, `report.json`, `rounds.csv`, `incidents.csv` and `seconds.csv`.
+    /// Writes `report.txt`, `report.json`, `rounds.csv`, `incidents.csv` and `seconds.csv`, and `nodes.csv` if nodes met faults.
     pub(super) fn save(&self, folder: &Path) -> Result<()> {
         let json = serde_json::to_string_pretty(self)
             .map_err(|error| Error::Option(format!("write the report: {error}")))?;
@@ -318,13 +424,16 @@ impl FailuresReport {
         write(&folder.join("rounds.csv"), &self.rounds_csv())?;
         write(&folder.join("incidents.csv"), &self.incidents_csv())?;
         write(&folder.join("seconds.csv"), &self.seconds_csv())?;
+        if self.rounds.iter().any(|round| round.of_nodes.is_some()) {
+            write(&folder.join("nodes.csv"), &self.nodes_csv())?;
+        }
         write(&folder.join("report.txt"), &self.to_string())
     }
 
     /// One line a round.
     fn rounds_csv(&self) -> String {
         let mut csv = String::from(
-            "round,fault,replica,begin_ms,injected_ms,out_ms,healing_ms,healed_ms,back_ms,end_ms,errors,retries,longest_stall_ms,\
+            "round,fault,victim,begin_ms,injected_ms,out_ms,healing_ms,healed_ms,back_ms,end_ms,errors,retries,longest_stall_ms,\
              longest_disk_write_ms,longest_before_ms,throughput_before,throughput_during,throughput_after\n",
         );
         let or_empty = |ms: Option<u64>| ms.map(|ms| ms.to_string()).unwrap_or_default();
@@ -335,7 +444,7 @@ impl FailuresReport {
                 "{},{},{},{},{},{},{},{},{},{},{},{},{},{:.1},{},{:.1},{:.1},{:.1}",
                 round.number,
                 round.fault,
-                round.replica,
+                round.victim,
                 round.begin_ms,
                 round.injected_ms,
                 or_empty(round.out_ms),
@@ -356,14 +465,48 @@ impl FailuresReport {
         csv
     }
 
+    /// One line a round in which nodes met a fault.
+    fn nodes_csv(&self) -> String {
+        let mut csv = String::from(
+            "round,fault,victim,injected_ms,done_ms,served_ms,lost_there,lost_elsewhere,errors_there,errors_elsewhere,retries_there,\
+             retries_elsewhere,only_reading_elsewhere\n",
+        );
+        let count = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
+        for round in &self.rounds {
+            let Some(OfNodes { done_ms, served_ms, there, elsewhere, .. }) = &round.of_nodes else {
+                continue;
+            };
+            let _ = writeln!(
+                csv,
+                "{},{},\"{}\",{},{done_ms},{},{},{},{},{},{},{},{}",
+                round.number,
+                round.fault,
+                round.victim,
+                round.injected_ms,
+                served_ms.map(|ms| ms.to_string()).unwrap_or_default(),
+                there.connections_lost,
+                elsewhere.connections_lost,
+                count(&there.errors),
+                count(&elsewhere.errors),
+                count(&there.retries),
+                count(&elsewhere.retries),
+                count(&elsewhere.only_reading),
+            );
+        }
+        csv
+    }
+
     /// One line a request that failed or was slow.
     fn incidents_csv(&self) -> String {
-        let mut csv = "at_ms,waited_ms,request,code,again,message\n".to_owned();
+        let mut csv = "at_ms,waited_ms,request,code,again,node,only_reads,message\n".to_owned();
         for incident in &self.incidents {
-            let Incident { at_ms, waited_ms, request, code, message, again } = incident;
+            let Incident { at_ms, waited_ms, request, code, message, again, host, only_reads } = incident;
             let (code, message) = (code.as_deref().unwrap_or_default(), message.replace('"', "\"\""));
-            let _ =
-                writeln!(csv, "{at_ms},{waited_ms:.1},{request},{code},{},\"{message}\"", u8::from(*again));
+            let (again, node, only_reads) = (u8::from(*again), host + 1, u8::from(*only_reads));
+            let _ = writeln!(
+                csv,
+                "{at_ms},{waited_ms:.1},{request},{code},{again},{node},{only_reads},\"{message}\""
+            );
         }
         csv
     }
@@ -393,11 +536,25 @@ fn list(counts: &BTreeMap<String, u64>) -> String {
     each.join(", ")
 }
 
+/// How the columns of both tables count.
+const COUNTED: &str = "Errors, again and stall count from the injection on; a stall is the longest that one client waited for one \
+    reply. disk: the longest that a small write to the disk of the commit log took meanwhile; a stall that is hardly longer is the disk's. \
+    before: the longest stall before the injection.";
+
+fn or_dash(ms: Option<u64>) -> String {
+    ms.map_or("-".to_owned(), |ms| thousands(ms as f64))
+}
+
+fn stall(ms: Option<f64>) -> String {
+    ms.map_or(format!("< {}", SLOW.as_millis()), millis)
+}
+
 impl fmt::Display for FailuresReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = if self.nodes == 1 { String::new() } else { format!(" behind {} nodes", self.nodes) };
         writeln!(
             f,
-            "{} by {} clients on {} replicas, pauses x {}; seed {}, silence timeout {} ms, {} processors",
+            "{} by {} clients on {} replicas{nodes}, pauses x {}; seed {}, silence timeout {} ms, {} processors",
             self.load,
             self.clients,
             self.replicas,
@@ -406,20 +563,36 @@ impl fmt::Display for FailuresReport {
             thousands(self.silence_timeout_ms as f64),
             self.processors
         )?;
-        write!(f, "{}", self.table().terminal())?;
+        let of_nodes = self.rounds.iter().any(|round| round.of_nodes.is_some());
+        let of_replicas = self.rounds.iter().any(|round| round.of_nodes.is_none()) || !of_nodes;
+        if of_replicas {
+            write!(f, "{}", self.table().terminal())?;
+        }
+        if of_nodes {
+            write!(f, "{}", self.table_of_nodes().terminal())?;
+        }
         for fault in
             Fault::ALL.into_iter().filter(|fault| self.rounds.iter().any(|round| round.fault == *fault))
         {
             writeln!(f, "{fault}: {}", fault.about())?;
         }
-        writeln!(
-            f,
-            "out: from the injection until the replica was out of service; ready: from the beginning of the healing (of the injection, if \
-             nothing is to be healed) until its server accepted connections; back: until it was in service. Errors, again and stall \
-             count from the injection on; a stall is the longest that one client waited for one reply. disk: the longest that a small \
-             write to the disk of the commit log took meanwhile; a stall that is hardly longer is the disk's. before: the longest stall \
-             before the injection."
-        )?;
+        if of_replicas {
+            writeln!(
+                f,
+                "out: from the injection until the replica was out of service; ready: from the beginning of the healing (of the injection, if \
+                 nothing is to be healed) until its server accepted connections; back: until it was in service. {COUNTED}"
+            )?;
+        }
+        if of_nodes {
+            writeln!(
+                f,
+                "served: from the injection until the first COMMIT was acknowledged that was sent after it; ready: from the beginning of the \
+                 healing until the nodes accepted connections; back: until a transaction had succeeded through every node, and all replicas \
+                 were in service. lost: connections that ended. Pairs: of clients of the nodes that the fault met, + of all others, those \
+                 among them that had come from these. reading: errors and what ran again of transactions that only read, of the others' \
+                 clients. {COUNTED}"
+            )?;
+        }
         self.write_clients(f)?;
         self.write_checks(f)
     }
@@ -444,19 +617,65 @@ impl FailuresReport {
             "during",
             "after",
         ]);
-        let or_dash = |ms: Option<u64>| ms.map_or("-".to_owned(), |ms| thousands(ms as f64));
-        let stall = |ms: Option<f64>| ms.map_or(format!("< {}", SLOW.as_millis()), millis);
-        for round in &self.rounds {
+        for round in self.rounds.iter().filter(|round| round.of_nodes.is_none()) {
             table.row([
                 round.number.to_string(),
                 round.fault.to_string(),
-                round.replica.clone(),
+                round.victim.clone(),
                 format!("{:.1}", round.injected_ms as f64 / 1_000.0),
                 or_dash(round.out_after_ms()),
                 thousands((round.healed_ms - round.healing_ms) as f64),
                 or_dash(round.back_after_ms()),
                 list(&round.errors()),
                 list(&round.retries()),
+                stall(round.longest_stall_ms()),
+                millis(round.longest_disk_write_ms()),
+                stall(round.before.longest_stall_ms),
+                format!("{:.1}", round.before.throughput),
+                format!("{:.1}", round.during.throughput),
+                format!("{:.1}", round.after.throughput),
+            ]);
+        }
+        table
+    }
+
+    fn table_of_nodes(&self) -> Table {
+        let mut table = Table::new([
+            "round",
+            "fault",
+            "node",
+            "at s",
+            "served ms",
+            "ready ms",
+            "back ms",
+            "lost",
+            "errors",
+            "again",
+            "reading",
+            "stall ms",
+            "disk ms",
+            "before",
+            "pages/s before",
+            "during",
+            "after",
+        ]);
+        for round in &self.rounds {
+            let Some(OfNodes { there, elsewhere, .. }) = &round.of_nodes else { continue };
+            let both = |of: fn(&Met) -> &BTreeMap<String, u64>| {
+                format!("{} + {}", list(of(there)), list(of(elsewhere)))
+            };
+            table.row([
+                round.number.to_string(),
+                round.fault.to_string(),
+                round.victim.clone(),
+                format!("{:.1}", round.injected_ms as f64 / 1_000.0),
+                or_dash(round.served_after_ms()),
+                thousands((round.healed_ms - round.healing_ms) as f64),
+                or_dash(round.back_after_ms()),
+                format!("{} + {}", there.connections_lost, elsewhere.connections_lost),
+                both(|met| &met.errors),
+                both(|met| &met.retries),
+                list(&elsewhere.only_reading),
                 stall(round.longest_stall_ms()),
                 millis(round.longest_disk_write_ms()),
                 stall(round.before.longest_stall_ms),
@@ -543,11 +762,21 @@ impl FailuresReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::site::{Checked, Sample};
+    use crate::site::{Acknowledged, Checked, Lost, Sample};
 
     fn incident(at_ms: u64, waited_ms: f64, code: Option<&str>, again: bool) -> Incident {
         let code = code.map(str::to_owned);
-        Incident { at_ms, waited_ms, request: "COMMIT".to_owned(), code, message: String::new(), again }
+        let request = "COMMIT".to_owned();
+        Incident {
+            at_ms,
+            waited_ms,
+            request,
+            code,
+            message: String::new(),
+            again,
+            host: 0,
+            only_reads: false,
+        }
     }
 
     /// Injected after one second, healed after two, back after three, ended after five.
@@ -618,6 +847,53 @@ mod tests {
     }
 
     #[test]
+    fn clients_of_a_lost_node_count_apart_from_others_which_must_meet_nothing_but_conflicts_of_updates() {
+        let mut report = report();
+        let round = &mut report.rounds[0];
+        (round.fault, round.victim) = (Fault::Leader, "node2".to_owned());
+        round.of_nodes = Some(OfNodes::new(vec![1], 1_005));
+        let at = |host, incident: Incident| Incident { host, ..incident };
+        let mut noted = Noted {
+            incidents: vec![
+                at(1, incident(900, 1.0, Some("XX000"), false)),
+                at(1, incident(1_010, 5.0, Some("connection lost"), false)),
+                at(1, incident(1_020, 60.0, None, false)),
+                at(0, incident(1_900, 890.0, Some("40001"), true)),
+                at(2, incident(1_901, 891.0, Some("08007"), false)),
+            ],
+            acknowledged: [(990, 1_006), (1_010, 1_950), (1_005, 1_902)]
+                .map(|(sent_ms, at_ms)| Acknowledged { sent_ms, at_ms })
+                .into(),
+            lost: [(1_007, 1), (1_008, 1), (5_001, 0)].map(|(at_ms, host)| Lost { at_ms, host }).into(),
+            ..Noted::default()
+        };
+        report.take_rounds_of_nodes(&noted);
+        let counted = |code: &str| BTreeMap::from([(code.to_owned(), 1)]);
+        let there = Met { connections_lost: 2, errors: counted("connection lost"), ..Met::default() };
+        let elsewhere = Met { errors: counted("08007"), retries: counted("40001"), ..Met::default() };
+        let expected = OfNodes { nodes: vec![1], done_ms: 1_005, served_ms: Some(1_902), there, elsewhere };
+        assert_eq!(report.rounds[0].of_nodes.as_ref(), Some(&expected));
+        assert_eq!(report.rounds[0].served_after_ms(), Some(902));
+        assert_eq!(report.wrong(), [""; 0]);
+        assert!(report.to_string().contains("1 x connection lost + 1 x 08007"), "{report}");
+        assert_eq!(
+            report.nodes_csv().lines().nth(1).unwrap(),
+            "1,leader,\"node2\",1000,1005,1902,2,0,1,1,0,1,0"
+        );
+
+        noted.incidents.push(at(0, incident(2_000, 1.0, Some("57P01"), false)));
+        noted.incidents.push(Incident { only_reads: true, ..incident(2_000, 1.0, Some("40001"), true) });
+        noted.lost.push(Lost { at_ms: 2_001, host: 0 });
+        report.rounds[0].of_nodes = Some(OfNodes::new(vec![1], 1_005));
+        report.take_rounds_of_nodes(&noted);
+        assert_eq!(report.wrong().len(), 3, "{:?}", report.wrong());
+        // When all were lost there are no others.
+        report.rounds[0].of_nodes = Some(OfNodes::new(vec![0, 1, 2], 1_005));
+        report.take_rounds_of_nodes(&noted);
+        assert_eq!(report.wrong(), [""; 0]);
+    }
+
+    #[test]
     fn results_are_kept_round_by_round_and_request_by_request() {
         let folder = tempfile::tempdir().unwrap();
         report().save(folder.path()).unwrap();
@@ -626,7 +902,7 @@ mod tests {
             read("rounds.csv").lines().nth(1).unwrap(),
             "1,kill,r2,0,1000,1010,2000,2500,3000,5000,2,1,800.0,2.5,400.0,3.0,0.5,0.5"
         );
-        assert_eq!(read("incidents.csv").lines().nth(1).unwrap(), "500,400.0,COMMIT,40001,1,\"\"");
+        assert_eq!(read("incidents.csv").lines().nth(1).unwrap(), "500,400.0,COMMIT,40001,1,1,0,\"\"");
         assert_eq!(read("seconds.csv").lines().count(), 1 + 6);
         let json: serde_json::Value = serde_json::from_str(&read("report.json")).unwrap();
         assert_eq!(json["rounds"][0]["during"]["errors"]["57P01"], 1);

@@ -16,6 +16,8 @@ use crate::{Error, Result};
 const EVERY: Duration = Duration::from_millis(20);
 /// A console that cannot be reached is tried again after this.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+/// Where there are several consoles, one that takes longer is left for the next one.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// A replica came into another state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -67,6 +69,13 @@ impl Watch {
         let changes = Arc::<Mutex<Vec<Change>>>::default();
         let asking = ask(console, begin, sender, changes.clone());
         Ok(Watch { up, changes, task: tokio::spawn(asking) })
+    }
+
+    /// Returns when these replicas are in service. Does not return while nobody answers.
+    pub(super) async fn until_all_up(&self, replicas: &[String]) {
+        for replica in replicas {
+            self.until(replica, true).await;
+        }
     }
 
     /// Returns when this replica is in service, or is not. Does not return while nobody answers.
@@ -125,10 +134,12 @@ async fn ask(
     changes: Arc<Mutex<Vec<Change>>>,
 ) {
     let mut last: BTreeMap<String, Change> = BTreeMap::new();
+    let mut host = 0;
     loop {
         // Whoever waits for a replica bounds that time; why nobody answers, the program itself says.
-        if let Ok(client) = console.connect().await {
-            while let Ok(now) = replicas(&client, begin).await {
+        if let Ok((client, connected)) = console.connect_from(host, |_| ()).await {
+            host = connected;
+            while let Some(now) = in_time(&console, replicas(&client, begin)).await {
                 let are_up = now.iter().map(|change| (change.replica.clone(), change.up)).collect();
                 for change in now {
                     let same = |last: &Change| (last.up, &last.because) == (change.up, &change.because);
@@ -141,9 +152,22 @@ async fn ask(
                 up.send_replace(are_up);
                 tokio::time::sleep(EVERY).await;
             }
+            host += 1;
         }
+        // What is in service then is not known.
+        up.send_replace(BTreeMap::new());
         tokio::time::sleep(RECONNECT_PAUSE).await;
     }
+}
+
+async fn in_time<T>(
+    console: &Target,
+    asking: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+) -> Option<T> {
+    if console.host_count() == 1 {
+        return asking.await.ok();
+    }
+    tokio::time::timeout(ANSWER_MAX, asking).await.ok()?.ok()
 }
 
 async fn replicas(

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use onecopy_workload::catalogue::Transaction;
 use onecopy_workload::client::{Action, Client, Failure, Reply};
 use onecopy_workload::random::{self, Random, uniform};
 use onecopy_workload::{Catalogue, InteractionId};
@@ -13,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 
-use super::journal::{Journal, Refused, Told, Witness, WitnessKey};
+use super::journal::{Journal, Losses, Refused, Request, Told, Witness, WitnessKey};
 use super::mark::{self, Found};
 use super::report::{Collected, Report, Sample};
 use super::texts::Texts;
@@ -125,6 +127,7 @@ impl<'a, S: Website> Crowd<'a, S> {
             let user = User {
                 client: self.site.user(&self.population, seed, number, clients, &self.highest),
                 jitter: random::stream(seed, JITTER_STREAMS + u64::from(number)),
+                number: number as usize,
                 pool: self.pool.clone(),
                 collected: self.collected.clone(),
                 clock: self.clock.subscribe(),
@@ -156,8 +159,14 @@ impl<'a, S: Website> Crowd<'a, S> {
     /// transactions that leave a witness. Times count from `begin`.
     pub(crate) fn keep_journal(&mut self, begin: Instant, slow: Duration, witness: Witness) -> Arc<Journal> {
         self.clock.send_modify(|clock| clock.counted_from = begin);
-        let journal = Arc::new(Journal::new(begin, slow, S::catalogue(), witness));
+        let losses = self.pool.losses.clone();
+        let journal = Arc::new(Journal::new(begin, slow, S::catalogue(), witness, losses));
         self.journal.insert(journal).clone()
+    }
+
+    /// Whoever was driven from the host where its connections go first goes there again, with its next page.
+    pub(crate) fn go_home(&self) {
+        self.pool.calls_home.fetch_add(1, Ordering::Relaxed);
     }
 
     /// All go after the page that they are at, which still counts. Returns what they have met, and how many were cut off since they did
@@ -223,63 +232,116 @@ impl Clock {
     }
 }
 
-/// Connections that users share, as behind an application server.
+/// Connections that users share, as behind an application server. Those to several hosts are spread evenly over them.
 struct Pool {
     target: Target,
     catalogue: &'static Catalogue,
     texts: Arc<Texts>,
     protocol: Protocol,
     free: Semaphore,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Vec<Place>>,
+    /// How often all were called home.
+    calls_home: AtomicU32,
+    losses: Losses,
 }
 
-/// A place among the pool's connections, and the connection if it is alive.
-struct Held<'a> {
+/// One of the pool's connections.
+struct Place {
+    /// Where it connects first; and where it is or was connected last.
+    home: usize,
+    host: usize,
+    /// The calls home that it has heard.
+    calls_home: u32,
+    /// `None` if it was lost.
     connection: Option<Connection>,
-    _place: SemaphorePermit<'a>,
+}
+
+/// A place among the pool's connections.
+struct Held<'a> {
+    place: Place,
+    _permit: SemaphorePermit<'a>,
 }
 
 impl Pool {
     async fn open<S: Website>(target: Target, options: &Options<S>, texts: Arc<Texts>) -> Result<Self> {
-        let catalogue = S::catalogue();
-        let count = options.connection_count();
-        let mut idle = Vec::new();
-        for _ in 0..count {
-            let client = target.connect().await?;
-            idle.push(texts.on(Connection::new(client, catalogue, options.protocol)));
+        let count = options.connection_count() as usize;
+        let pool = Pool {
+            target,
+            catalogue: S::catalogue(),
+            texts,
+            protocol: options.protocol,
+            free: Semaphore::new(count),
+            idle: Mutex::default(),
+            calls_home: AtomicU32::new(0),
+            losses: Losses::default(),
+        };
+        for number in 0..count {
+            let home = number % pool.target.host_count();
+            let mut place = Place { home, host: home, calls_home: 0, connection: None };
+            pool.connect(&mut place).await?;
+            pool.idle().push(place);
         }
-        let free = Semaphore::new(count as usize);
-        Ok(Pool { target, catalogue, texts, protocol: options.protocol, free, idle: Mutex::new(idle) })
+        Ok(pool)
     }
 
-    async fn take(&self) -> Held<'_> {
-        let place = self.free.acquire().await.expect("the pool is never closed");
-        let connection = self.idle.lock().expect("nobody panics with the pool").pop();
-        Held { connection, _place: place }
+    fn idle(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.idle.lock().expect("nobody panics with the pool")
+    }
+
+    /// A place for the user of this number. Where there are several hosts, it prefers one whose home is the user's, so that users without
+    /// much to do do not all take those of one host.
+    async fn take(&self, user: usize) -> Held<'_> {
+        let permit = self.free.acquire().await.expect("the pool is never closed");
+        let home = user % self.target.host_count();
+        let mut idle = self.idle();
+        let found = idle.iter().rposition(|place| place.home == home);
+        let found = found.or(idle.len().checked_sub(1)).expect("there is a place for each permit");
+        let place = idle.swap_remove(found);
+        drop(idle);
+        Held { place, _permit: permit }
     }
 
     fn give_back(&self, held: Held<'_>) {
-        if let Some(connection) = held.connection.filter(|connection| !connection.is_closed()) {
-            self.idle.lock().expect("nobody panics with the pool").push(connection);
-        }
+        let Held { mut place, _permit } = held;
+        place.connection = place.connection.filter(|connection| !connection.is_closed());
+        self.idle().push(place);
     }
 
-    /// The held connection; a new one if there was none.
+    /// The held connection; a new one if there was none, or none that is where it should be.
     async fn connection<'a>(&self, held: &'a mut Held<'_>) -> Result<&'a mut Connection> {
-        match held.connection.take().filter(|connection| !connection.is_closed()) {
-            Some(connection) => Ok(held.connection.insert(connection)),
-            None => {
-                let client = self.target.connect().await?;
-                let connection = self.texts.on(Connection::new(client, self.catalogue, self.protocol));
-                Ok(held.connection.insert(connection))
-            }
+        let place = &mut held.place;
+        if place.connection.as_ref().is_none_or(Connection::is_closed) {
+            self.connect(place).await?;
         }
+        Ok(place.connection.as_mut().expect("it is connected"))
+    }
+
+    /// Ends a connection to another host than its home if it was called home since it was made.
+    fn heed_calls_home(&self, held: &mut Held<'_>) {
+        let calls = self.calls_home.load(Ordering::Relaxed);
+        if held.place.calls_home != calls && held.place.host != held.place.home {
+            held.place.connection = None;
+        }
+        held.place.calls_home = calls;
+    }
+
+    async fn connect(&self, place: &mut Place) -> Result<()> {
+        place.connection = None;
+        let losses = self.losses.clone();
+        let lost = move |host| {
+            losses.lock().expect("nobody panics with the losses").push((Instant::now(), host));
+        };
+        let (client, host) = self.target.connect_from(place.home, lost).await?;
+        place.host = host;
+        place.connection = Some(self.texts.on(Connection::new(client, self.catalogue, self.protocol)));
+        Ok(())
     }
 }
 
 /// One user at work.
 struct User<C> {
     client: C,
+    number: usize,
     /// For pauses between attempts; not the client's, whose course it must not change.
     jitter: Random,
     pool: Arc<Pool>,
@@ -300,6 +362,8 @@ struct Page<'a> {
     deadline: tokio::time::Instant,
     interaction: InteractionId,
     in_transaction: bool,
+    /// The transaction that runs is none that writes.
+    only_reads: bool,
     /// What the transaction that runs leaves behind.
     witness: Option<WitnessKey>,
     /// Attempts that failed of the transaction that runs.
@@ -316,6 +380,12 @@ struct Outcome {
     failed: Option<String>,
     /// The longest that one request waited for its reply, whatever that was.
     longest_request: Duration,
+}
+
+impl Page<'_> {
+    fn request<'b>(&self, action: &'b Action, sent: Instant) -> Request<'b> {
+        Request { action, sent, host: self.held.place.host, only_reads: self.only_reads }
+    }
 }
 
 impl<C: Client> User<C> {
@@ -340,15 +410,17 @@ impl<C: Client> User<C> {
                 return;
             }
             let mut page = Page {
-                held: pool.take().await,
+                held: pool.take(self.number).await,
                 asked,
                 deadline: tokio::time::Instant::from_std(asked + self.page_timeout),
                 interaction: next,
                 in_transaction: false,
+                only_reads: false,
                 witness: None,
                 attempts: 0,
                 outcome: Outcome::default(),
             };
+            pool.heed_calls_home(&mut page.held);
             action = self.visit(&pool, &mut page).await;
             let was_cut = page.outcome.failed.as_deref() == Some(CONNECTION_LOST);
             self.collect(&page);
@@ -375,6 +447,9 @@ impl<C: Client> User<C> {
     async fn carry_out(&mut self, pool: &Pool, page: &mut Page<'_>, action: &Action) -> Reply {
         let is_commit = matches!(action, Action::Commit);
         let was_in_transaction = page.in_transaction;
+        if let Some(transaction) = self.transaction(action) {
+            page.only_reads = !transaction.kind.is_update();
+        }
         let sent = Instant::now();
         let reply = self.send(pool, page, action).await;
         page.outcome.longest_request = page.outcome.longest_request.max(sent.elapsed());
@@ -408,6 +483,18 @@ impl<C: Client> User<C> {
         }
     }
 
+    /// To what an action belongs, if it says so.
+    fn transaction(&self, action: &Action) -> Option<&'static Transaction> {
+        let catalogue = self.pool.catalogue;
+        match action {
+            Action::Begin(transaction) => Some(catalogue.transaction(*transaction)),
+            Action::Execute(statement, _) => {
+                Some(catalogue.transaction(catalogue.statement(*statement).transaction))
+            }
+            _ => None,
+        }
+    }
+
     /// An action was replied to, if there is somebody who keeps a journal.
     fn note(
         &self,
@@ -418,7 +505,7 @@ impl<C: Client> User<C> {
         again: bool,
     ) {
         let Some(journal) = &self.journal else { return };
-        journal.on_reply(sent, action, refused, again);
+        journal.on_reply(&page.request(action, sent), refused, again);
         match (action, refused) {
             (Action::Execute(statement, params), None) => {
                 page.witness = page.witness.or(journal.key(*statement, params));
@@ -446,7 +533,7 @@ impl<C: Client> User<C> {
         action: &Action,
     ) -> std::result::Result<Reply, Refused> {
         let deadline = page.deadline;
-        if page.in_transaction && page.held.connection.as_ref().is_none_or(Connection::is_closed) {
+        if page.in_transaction && page.held.place.connection.as_ref().is_none_or(Connection::is_closed) {
             // What follows must not run on another connection, outside of the transaction: its COMMIT would succeed there.
             return Err(refused(None, "the connection was lost between two statements".to_owned()));
         }
@@ -482,7 +569,7 @@ impl<C: Client> User<C> {
     async fn clean_up(&self, page: &mut Page<'_>, was_in_transaction: bool) {
         page.in_transaction = false;
         let timed_out = page.deadline <= tokio::time::Instant::now();
-        let Some(connection) = &mut page.held.connection else { return };
+        let Some(connection) = &mut page.held.place.connection else { return };
         let is_clean = match was_in_transaction {
             // A statement may still run on it, so nothing more can be said on it in time.
             _ if timed_out => false,
@@ -490,15 +577,15 @@ impl<C: Client> User<C> {
                 let sent = Instant::now();
                 let is_clean = connection.command("ROLLBACK").await.is_ok();
                 // What failed was counted; that nothing can be said after it any more is not another failure.
-                self.journal
-                    .iter()
-                    .for_each(|journal| journal.on_reply(sent, &Action::Rollback, None, false));
+                self.journal.iter().for_each(|journal| {
+                    journal.on_reply(&page.request(&Action::Rollback, sent), None, false)
+                });
                 is_clean
             }
             false => !connection.is_closed(),
         };
         if !is_clean {
-            page.held.connection = None;
+            page.held.place.connection = None;
         }
     }
 

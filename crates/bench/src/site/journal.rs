@@ -1,7 +1,7 @@
 //! What is noted of single requests and commits while users are at work, for whom counts do not tell enough.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use onecopy_workload::client::Action;
@@ -37,7 +37,30 @@ pub struct Incident {
     pub message: String,
     /// The driver ran the transaction again, as after any conflict.
     pub again: bool,
+    /// The host of the client's connection, by its place in the connection string, or that of its last one.
+    pub host: usize,
+    /// Of a transaction that only reads.
+    pub only_reads: bool,
 }
+
+/// A COMMIT of an update that was acknowledged. Times are in milliseconds from the beginning of the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Acknowledged {
+    pub(crate) sent_ms: u64,
+    pub(crate) at_ms: u64,
+}
+
+/// A connection that ended though its client was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// In milliseconds from the beginning of the load.
+    pub(crate) at_ms: u64,
+    /// Where it was to, by its place in the connection string.
+    pub(crate) host: usize,
+}
+
+/// When connections ended though their clients were there, and where they were to.
+pub(super) type Losses = Arc<Mutex<Vec<(Instant, usize)>>>;
 
 /// What a client was told of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +79,8 @@ pub(crate) struct Noted {
     pub(crate) incidents: Vec<Incident>,
     /// By the witness's key. A transaction that ran again under the same key counts as what was told last.
     pub(crate) transactions: HashMap<WitnessKey, Told>,
+    pub(crate) acknowledged: Vec<Acknowledged>,
+    pub(crate) lost: Vec<Lost>,
 }
 
 /// Takes notes.
@@ -67,6 +92,16 @@ pub(crate) struct Journal {
     catalogue: &'static Catalogue,
     witness: Witness,
     noted: Mutex<Noted>,
+    losses: Losses,
+}
+
+/// A request that was replied to.
+pub(super) struct Request<'a> {
+    pub(super) action: &'a Action,
+    pub(super) sent: Instant,
+    /// As in [`Incident`].
+    pub(super) host: usize,
+    pub(super) only_reads: bool,
 }
 
 impl Journal {
@@ -75,13 +110,19 @@ impl Journal {
         slow: Duration,
         catalogue: &'static Catalogue,
         witness: Witness,
+        losses: Losses,
     ) -> Self {
-        Journal { begin, slow, catalogue, witness, noted: Mutex::default() }
+        Journal { begin, slow, catalogue, witness, noted: Mutex::default(), losses }
     }
 
     /// A request was replied to now.
-    pub(super) fn on_reply(&self, sent: Instant, action: &Action, refused: Option<&Refused>, again: bool) {
+    pub(super) fn on_reply(&self, request: &Request<'_>, refused: Option<&Refused>, again: bool) {
+        let Request { action, sent, host, only_reads } = *request;
         let now = Instant::now();
+        let at_ms = self.ms(now);
+        if matches!(action, Action::Commit) && refused.is_none() && !only_reads {
+            self.noted().acknowledged.push(Acknowledged { sent_ms: self.ms(sent), at_ms });
+        }
         let waited = now - sent;
         if refused.is_none() && waited < self.slow {
             return;
@@ -94,14 +135,24 @@ impl Journal {
             Action::Think { .. } => return,
         };
         let incident = Incident {
-            at_ms: (now - self.begin).as_millis() as u64,
+            at_ms,
             waited_ms: waited.as_secs_f64() * 1_000.0,
             request: request.to_owned(),
             code: refused.map(|refused| refused.code.clone()),
             message: refused.map(|refused| refused.message.clone()).unwrap_or_default(),
             again,
+            host,
+            only_reads,
         };
-        self.noted.lock().expect("no user panics with the lock").incidents.push(incident);
+        self.noted().incidents.push(incident);
+    }
+
+    fn ms(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.begin).as_millis() as u64
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        self.noted.lock().expect("no user panics with the lock")
     }
 
     /// What a statement leaves behind, if it is the witness's.
@@ -120,11 +171,13 @@ impl Journal {
     /// A transaction has ended; `None` left nothing behind.
     pub(super) fn on_end(&self, key: Option<WitnessKey>, told: Told) {
         let Some(key) = key else { return };
-        self.noted.lock().expect("no user panics with the lock").transactions.insert(key, told);
+        self.noted().transactions.insert(key, told);
     }
 
     pub(crate) fn take(&self) -> Noted {
-        std::mem::take(&mut *self.noted.lock().expect("no user panics with the lock"))
+        let losses = std::mem::take(&mut *self.losses.lock().expect("nobody panics with the losses"));
+        let lost = |(at, host): &(Instant, usize)| Lost { at_ms: self.ms(*at), host: *host };
+        Noted { lost: losses.iter().map(lost).collect(), ..std::mem::take(&mut *self.noted()) }
     }
 }
 

@@ -27,7 +27,9 @@ pub use check::{CheckReport, Checked, check};
 pub(crate) use crowd::Crowd;
 pub use crowd::run;
 pub use journal::Incident;
-pub(crate) use journal::{Told, Witness, WitnessKey};
+#[cfg(test)]
+pub(crate) use journal::{Acknowledged, Lost};
+pub(crate) use journal::{Noted, Told, Witness, WitnessKey};
 pub(crate) use load::now;
 pub use load::{LoadReport, load};
 pub(crate) use mark::{find, highest, server_version};

@@ -43,11 +43,11 @@ fn replicas_that_are_killed_come_back_and_nothing_is_lost() {
             ["begin_ms", "injected_ms", "out_ms", "back_ms", "end_ms"].map(|name| round[name].as_u64());
         assert!(times.iter().all(Option::is_some) && times.is_sorted(), "{round}");
     }
-    let killed = rounds[0]["replica"].as_str().unwrap();
+    let killed = rounds[0]["victim"].as_str().unwrap();
     let log = fs::read_to_string(results.join(format!("{killed}.log"))).unwrap();
     assert!(log.contains("database system was not properly shut down"), "{log}");
     let log =
-        fs::read_to_string(results.join(format!("{}.log", rounds[1]["replica"].as_str().unwrap()))).unwrap();
+        fs::read_to_string(results.join(format!("{}.log", rounds[1]["victim"].as_str().unwrap()))).unwrap();
     assert!(log.contains("terminating connection due to administrator command"), "{log}");
     assert!(fs::read_to_string(results.join("onecopy.log")).unwrap().contains("replica left service"));
 
