@@ -11,8 +11,9 @@ ONECOPY = $(CARGO) run --quiet --release --locked --bin onecopy --
 # How long the fuzzer works on each target, and the soak test on all of it.
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 600
-# How often each fault is injected under each load.
+# How often each fault is injected under each load, and before how many nodes; those of nodes only if they are several.
 ROUNDS ?= 2
+NODES ?= 1
 
 .PHONY: help setup build demo test check fix bench cluster-bench failures clients soak reproduce fuzz
 
@@ -55,12 +56,14 @@ cluster-bench: ## clusters of capped servers, measured and simulated side by sid
 	$(CARGO) build --release --locked --bin onecopy
 	$(ONECOPY) bench cluster --out results
 
-failures: ## every fault of a replica under two loads, ROUNDS (2) times each; results in results/
+failures: ## every fault of a replica under two loads, ROUNDS (2) times each, and of NODES (1); results in results/
 	@scripts/setup demo
 	$(CARGO) build --release --locked --bin onecopy
 	for load in tpcw pgbench; do \
 	    $(ONECOPY) bench failures --load $$load --fault kill,stop,sessions,backend,restart,full \
-	        --rounds $$(( 6 * $(ROUNDS) )) --out results || exit 1; \
+	        --nodes $(NODES) --rounds $$(( 6 * $(ROUNDS) )) --out results || exit 1; \
+	    test $(NODES) -lt 3 || $(ONECOPY) bench failures --load $$load --fault leader,node,pause,all \
+	        --nodes $(NODES) --rounds $$(( 4 * $(ROUNDS) )) --out results || exit 1; \
 	done
 
 clients: ## drivers of several languages against a real cluster

@@ -1,4 +1,4 @@
-//! `onecopy bench failures` as a process: that it does to replicas what it says, and reports what came of it.
+//! `onecopy bench failures` as a process: that it does to replicas and nodes what it says, and reports what came of it.
 
 use super::folder;
 use serde_json::Value;
@@ -57,4 +57,40 @@ fn replicas_that_are_killed_come_back_and_nothing_is_lost() {
     let commits = &report["commits"];
     assert!(commits["acknowledged"].as_u64() > Some(0), "{commits}");
     assert_eq!((&commits["lost"], &commits["twice"]), (&0.into(), &0.into()));
+}
+
+/// Takes some twenty seconds: nodes and servers are made, and a node is away for a moment.
+#[test]
+fn node_that_leads_is_killed_and_clients_of_the_others_meet_conflicts_at_most() {
+    let out = folder();
+    let more = ["--nodes", "3", "--fault", "leader", "--rounds", "1", "--replicas", "2", "--lasts", "0.3"];
+    let (report, results) = report(out.path(), &more);
+    let round = &report["rounds"][0];
+    let times = ["begin_ms", "injected_ms", "healing_ms", "healed_ms", "back_ms", "end_ms"];
+    let times = times.map(|name| round[name].as_u64());
+    assert!(times.iter().all(Option::is_some) && times.is_sorted(), "{round}");
+
+    let of_nodes = &round["of_nodes"];
+    let killed = of_nodes["nodes"][0].as_u64().unwrap();
+    assert_eq!(round["victim"], format!("node{}", killed + 1));
+    let log = fs::read_to_string(results.join(format!("node{}.log", killed + 1))).unwrap();
+    assert!(log.contains("this node leads") && log.matches("ready\n").count() == 2, "{log}");
+    let served = of_nodes["served_ms"].as_u64().unwrap();
+    assert!(of_nodes["done_ms"].as_u64().unwrap() <= served && served <= times[5].unwrap(), "{round}");
+    // Four clients on three nodes; each of the lost one's is lost at once.
+    assert!((1..=2).contains(&of_nodes["there"]["connections_lost"].as_u64().unwrap()), "{round}");
+    assert_eq!(of_nodes["elsewhere"]["connections_lost"], 0, "{round}");
+    assert!(fs::read_to_string(results.join("nodes.csv")).unwrap().contains("\n1,leader,"));
+    assert_eq!(report["verified"].as_array().unwrap().len(), 2);
+    let commits = &report["commits"];
+    assert!(commits["acknowledged"].as_u64() > Some(0), "{commits}");
+    assert_eq!((&commits["lost"], &commits["twice"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn fault_of_one_node_is_refused_where_the_others_could_not_go_on() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    let output = command.args(["bench", "failures", "--nodes", "2", "--fault", "leader"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("--nodes 3"), "{said}");
 }
