@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::probe::DiskWrite;
 use super::{Change, Commits, Fault, Load, Options, SLOW, Verified};
 use crate::programs::write;
-use crate::site::{CheckReport, Collected, Incident, Noted};
+use crate::site::{CheckReport, Collected, Incident, Noted, TIMED_OUT};
 use crate::table::{Table, millis, thousands};
 use crate::{Error, Result};
 
@@ -132,6 +132,8 @@ pub struct Met {
     pub retries: BTreeMap<String, u64>,
     /// Of both, those of transactions that only read.
     pub only_reading: BTreeMap<String, u64>,
+    /// Requests of the round that nobody ever answered: their clients gave up, long after it.
+    pub unanswered: u64,
 }
 
 impl OfNodes {
@@ -158,14 +160,29 @@ impl OfNodes {
         }
     }
 
+    /// By when the request was sent, which may have been shortly before the injection.
+    fn take_unanswered(&mut self, round: Range<u64>, noted: &Noted) {
+        let timed_out = noted.incidents.iter().filter(|one| one.code.as_deref() == Some(TIMED_OUT));
+        for incident in timed_out {
+            if round.contains(&incident.at_ms.saturating_sub(incident.waited_ms as u64)) {
+                self.of_clients(incident.host).unanswered += 1;
+            }
+        }
+    }
+
     fn of_clients(&mut self, host: usize) -> &mut Met {
         if self.nodes.contains(&host) { &mut self.there } else { &mut self.elsewhere }
     }
 
-    /// What clients of the other nodes met and should not have: anything but that an update conflicted, or may have happened or not.
+    /// What clients met and should not have: that they were never answered; those of the other nodes anything but that an update
+    /// conflicted, or may have happened or not.
     fn broken(&self) -> Vec<String> {
         let Met { connections_lost, errors, only_reading, .. } = &self.elsewhere;
         let mut broken = Vec::new();
+        let unanswered = self.there.unanswered + self.elsewhere.unanswered;
+        if unanswered > 0 {
+            broken.push(format!("{unanswered} requests were never answered"));
+        }
         if *connections_lost > 0 {
             broken.push(format!("{connections_lost} connections to other nodes were lost"));
         }
@@ -341,6 +358,7 @@ impl FailuresReport {
         for round in &mut self.rounds {
             if let Some(of_nodes) = &mut round.of_nodes {
                 of_nodes.take(round.injected_ms..round.end_ms, noted);
+                of_nodes.take_unanswered(round.begin_ms..round.end_ms, noted);
             }
         }
     }
@@ -468,7 +486,7 @@ impl FailuresReport {
     /// One line a round in which nodes met a fault.
     fn nodes_csv(&self) -> String {
         let mut csv = String::from(
-            "round,fault,victim,injected_ms,done_ms,served_ms,lost_there,lost_elsewhere,errors_there,errors_elsewhere,retries_there,\
+            "round,fault,victim,injected_ms,done_ms,served_ms,lost_there,lost_elsewhere,hung_there,hung_elsewhere,errors_there,errors_elsewhere,retries_there,\
              retries_elsewhere,only_reading_elsewhere\n",
         );
         let count = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
@@ -478,7 +496,7 @@ impl FailuresReport {
             };
             let _ = writeln!(
                 csv,
-                "{},{},\"{}\",{},{done_ms},{},{},{},{},{},{},{},{}",
+                "{},{},\"{}\",{},{done_ms},{},{},{},{},{},{},{},{},{},{}",
                 round.number,
                 round.fault,
                 round.victim,
@@ -486,6 +504,8 @@ impl FailuresReport {
                 served_ms.map(|ms| ms.to_string()).unwrap_or_default(),
                 there.connections_lost,
                 elsewhere.connections_lost,
+                there.unanswered,
+                elsewhere.unanswered,
                 count(&there.errors),
                 count(&elsewhere.errors),
                 count(&there.retries),
@@ -588,7 +608,7 @@ impl fmt::Display for FailuresReport {
                 f,
                 "served: from the injection until the first COMMIT was acknowledged that was sent after it; ready: from the beginning of the \
                  healing until the nodes accepted connections; back: until a transaction had succeeded through every node, and all replicas \
-                 were in service. lost: connections that ended. Pairs: of clients of the nodes that the fault met, + of all others, those \
+                 were in service. lost: connections that ended. hung: requests that were never answered. Pairs: of clients of the nodes that the fault met, + of all others, those \
                  among them that had come from these. reading: errors and what ran again of transactions that only read, of the others' \
                  clients. {COUNTED}"
             )?;
@@ -649,6 +669,7 @@ impl FailuresReport {
             "ready ms",
             "back ms",
             "lost",
+            "hung",
             "errors",
             "again",
             "reading",
@@ -673,6 +694,7 @@ impl FailuresReport {
                 thousands((round.healed_ms - round.healing_ms) as f64),
                 or_dash(round.back_after_ms()),
                 format!("{} + {}", there.connections_lost, elsewhere.connections_lost),
+                format!("{} + {}", there.unanswered, elsewhere.unanswered),
                 both(|met| &met.errors),
                 both(|met| &met.retries),
                 list(&elsewhere.only_reading),
@@ -878,19 +900,21 @@ mod tests {
         assert!(report.to_string().contains("1 x connection lost + 1 x 08007"), "{report}");
         assert_eq!(
             report.nodes_csv().lines().nth(1).unwrap(),
-            "1,leader,\"node2\",1000,1005,1902,2,0,1,1,0,1,0"
+            "1,leader,\"node2\",1000,1005,1902,2,0,0,0,1,1,0,1,0"
         );
 
         noted.incidents.push(at(0, incident(2_000, 1.0, Some("57P01"), false)));
         noted.incidents.push(Incident { only_reads: true, ..incident(2_000, 1.0, Some("40001"), true) });
         noted.lost.push(Lost { at_ms: 2_001, host: 0 });
+        // Its client gave up after a minute.
+        noted.incidents.push(at(1, incident(60_990, 60_000.0, Some("timeout"), false)));
         report.rounds[0].of_nodes = Some(OfNodes::new(vec![1], 1_005));
         report.take_rounds_of_nodes(&noted);
-        assert_eq!(report.wrong().len(), 3, "{:?}", report.wrong());
+        assert_eq!(report.wrong().len(), 4, "{:?}", report.wrong());
         // When all were lost there are no others.
         report.rounds[0].of_nodes = Some(OfNodes::new(vec![0, 1, 2], 1_005));
         report.take_rounds_of_nodes(&noted);
-        assert_eq!(report.wrong(), [""; 0]);
+        assert_eq!(report.wrong(), ["round 1, leader of node2: 1 requests were never answered"]);
     }
 
     #[test]

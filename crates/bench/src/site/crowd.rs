@@ -25,7 +25,7 @@ use crate::table::{millis, thousands};
 use crate::{Error, Result};
 
 /// What stands in the place of a SQLSTATE when none came.
-const TIMED_OUT: &str = "timeout";
+pub(crate) const TIMED_OUT: &str = "timeout";
 const CONNECTION_LOST: &str = "connection lost";
 /// A user whose statement failed for reasons that may pass comes back after this, so that a dead target is not hammered.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);

@@ -24,8 +24,8 @@ use crate::pgbench::Pgbench;
 use crate::tpcw::Bookstore;
 use crate::{Error, Result};
 pub use check::{CheckReport, Checked, check};
-pub(crate) use crowd::Crowd;
 pub use crowd::run;
+pub(crate) use crowd::{Crowd, TIMED_OUT};
 pub use journal::Incident;
 #[cfg(test)]
 pub(crate) use journal::{Acknowledged, Lost};
