@@ -247,6 +247,7 @@ struct Pool {
 
 /// One of the pool's connections.
 struct Place {
+    number: usize,
     /// Where it connects first; and where it is or was connected last.
     home: usize,
     host: usize,
@@ -277,7 +278,7 @@ impl Pool {
         };
         for number in 0..count {
             let home = number % pool.target.host_count();
-            let mut place = Place { home, host: home, calls_home: 0, connection: None };
+            let mut place = Place { number, home, host: home, calls_home: 0, connection: None };
             pool.connect(&mut place).await?;
             pool.idle().push(place);
         }
@@ -288,15 +289,14 @@ impl Pool {
         self.idle.lock().expect("nobody panics with the pool")
     }
 
-    /// A place for the user of this number. Where there are several hosts, it prefers one whose home is the user's, so that users without
-    /// much to do do not all take those of one host.
+    /// A place for the user of this number. Where there are several hosts it is the user's own, if it is free, so that all are in use
+    /// and users stay spread over the hosts.
     async fn take(&self, user: usize) -> Held<'_> {
         let permit = self.free.acquire().await.expect("the pool is never closed");
-        let home = user % self.target.host_count();
         let mut idle = self.idle();
-        let found = idle.iter().rposition(|place| place.home == home);
-        let found = found.or(idle.len().checked_sub(1)).expect("there is a place for each permit");
-        let place = idle.swap_remove(found);
+        let last = idle.len().checked_sub(1).expect("there is a place for each permit");
+        let own = idle.iter().position(|place| place.number == user).filter(|_| self.target.host_count() > 1);
+        let place = idle.swap_remove(own.unwrap_or(last));
         drop(idle);
         Held { place, _permit: permit }
     }
