@@ -530,6 +530,7 @@ mod tests {
             database: "d".into(),
             timeout: Duration::from_secs(24 * 3_600),
             silence: Duration::ZERO,
+            leader: None,
             version: Arc::default(),
         };
         let queue = Arc::<AgentQueue>::default();

@@ -72,13 +72,15 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
             silence_timeout_ms: 0,
         },
         workers: 1,
+        nodes: None,
         annul: Vec::new(),
     }
 }
 
 async fn serve(mut settings: Settings) -> Arc<Shared> {
     let members = MembersFile::load(&mut settings).unwrap();
-    let prepared = preparation::prepare(&settings).await.unwrap();
+    let source = preparation::Source::Alone(preparation::lock_log(&settings).unwrap());
+    let prepared = preparation::prepare(&settings, source).await.unwrap();
     let (shared, _log_failed) = super::start(settings, prepared, members, None).await.unwrap();
     shared
 }
