@@ -531,6 +531,7 @@ mod tests {
             timeout: Duration::from_secs(24 * 3_600),
             silence: Duration::ZERO,
             version: Arc::default(),
+            leader: None,
         };
         let queue = Arc::<AgentQueue>::default();
         let pool = Arc::new(Pool::new(ReplicaId(0), connector, 4, 1, queue.clone(), Arc::default()));

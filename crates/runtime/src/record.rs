@@ -129,7 +129,6 @@ impl Record {
 
     /// The origin of a body, of which no more than the first bytes are read: the first chunk of one that comes in several
     /// will do. `None` also for what is no body.
-    #[cfg_attr(not(test), expect(dead_code, reason = "there is no term yet that asks"))]
     pub fn origin_of(body: &Bytes) -> Option<Origin> {
         take_origin(&mut &body[..]).ok().flatten()
     }
