@@ -532,6 +532,7 @@ mod tests {
             silence: Duration::ZERO,
             leader: None,
             version: Arc::default(),
+            leader: None,
         };
         let queue = Arc::<AgentQueue>::default();
         let pool = Arc::new(Pool::new(ReplicaId(0), connector, 4, 1, queue.clone(), Arc::default()));

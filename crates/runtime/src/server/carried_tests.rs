@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use onecopy_cluster::{Cluster, Options};
@@ -23,7 +24,7 @@ use crate::session::carried::Carried;
 use crate::session::client::Client;
 use crate::settings::{ClientAuth, Limits, LogSettings, ReplicaSettings, ReplicaTls, Settings};
 use crate::stream::Stream;
-use std::sync::Arc;
+use crate::workers::{STACK_BYTES, event_loop};
 
 const SESSION: [u8; 16] = *b"one of a front's";
 /// Parts of the script.
@@ -74,6 +75,7 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
         workers: 1,
         nodes: None,
         annul: Vec::new(),
+        nodes: None,
     }
 }
 
@@ -230,14 +232,21 @@ fn origins(shared: &Shared) -> Vec<Origin> {
     origins
 }
 
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+/// On a stack as workers have it.
+fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send) {
+    std::thread::scope(|scope| {
+        let run = || event_loop().unwrap().block_on(test());
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, run).unwrap();
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
 }
 
 fn commits_are_counted_under(protocol: &str) {
     let cluster = Cluster::temporary(2, &Options::replica()).unwrap();
     let log = tempfile::tempdir().unwrap();
-    run(async {
+    run(async || {
         let shared = serve(settings(&cluster, &log.path().join("log"), protocol)).await;
         let mut front = Front::begin(&shared, 5).await;
         front.rows("CREATE TABLE t (id int PRIMARY KEY, v int)").await;
@@ -289,7 +298,7 @@ fn each_commit_has_the_next_number_where_every_replica_executes_it() {
 fn session_is_made_again_by_its_script() {
     let cluster = Cluster::temporary(1, &Options::replica()).unwrap();
     let log = tempfile::tempdir().unwrap();
-    run(async {
+    run(async || {
         let shared = serve(settings(&cluster, &log.path().join("log"), "onecopy")).await;
         let mut front = Front::begin(&shared, 0).await;
         front.rows("CREATE SCHEMA s; CREATE TABLE s.t (id serial PRIMARY KEY, v text)").await;
@@ -353,7 +362,7 @@ fn session_is_made_again_by_its_script() {
 fn unnamed_statement_is_told_only_while_it_waits_to_be_bound() {
     let cluster = Cluster::temporary(1, &Options::replica()).unwrap();
     let log = tempfile::tempdir().unwrap();
-    run(async {
+    run(async || {
         let shared = serve(settings(&cluster, &log.path().join("log"), "onecopy")).await;
         let mut front = Front::begin(&shared, 0).await;
         let parse = |out: &mut BytesMut, sql: &str| {
@@ -383,7 +392,7 @@ fn unnamed_statement_is_told_only_while_it_waits_to_be_bound() {
 fn front_fails_a_transaction_as_a_statement_would() {
     let cluster = Cluster::temporary(1, &Options::replica()).unwrap();
     let log = tempfile::tempdir().unwrap();
-    run(async {
+    run(async || {
         let shared = serve(settings(&cluster, &log.path().join("log"), "onecopy")).await;
         let mut front = Front::begin(&shared, 0).await;
         for begin in ["SELECT 1", "BEGIN"] {
@@ -403,7 +412,7 @@ fn front_fails_a_transaction_as_a_statement_would() {
 fn what_only_fronts_may_say_ends_the_session_of_a_client() {
     let cluster = Cluster::temporary(1, &Options::replica()).unwrap();
     let log = tempfile::tempdir().unwrap();
-    run(async {
+    run(async || {
         let shared = serve(settings(&cluster, &log.path().join("log"), "onecopy")).await;
         for message in [carried::tag::VALUES, carried::tag::FAIL] {
             let (mut stream, client) = UnixStream::pair().unwrap();
