@@ -27,7 +27,7 @@ use crate::consensus::{
     Change, Config, Dropped, Effect, Membership, Node, NodeId, Origin, ReadId, Role, StopReason,
 };
 use crate::medium::Medium;
-use crate::planted::{Bug, plant};
+use crate::planted::{Bug, plant, planted};
 use crate::simulated::SimulatedDisk;
 use crate::{
     Cause, Durability, Engine, Entry, Event, Genesis, Kind, LogId, Payload, PayloadId, Record, Records,
@@ -581,7 +581,12 @@ impl World {
                 } else {
                     Record::commit(epoch, next, body.into())
                 };
-                taken = node.propose(commit, effects).map_err(drop);
+                taken = if with_payload || id.is_multiple_of(2) || planted(Bug::ProposeTwice) {
+                    node.propose(commit, effects).map_err(drop)
+                } else {
+                    let place = node.tail().0;
+                    node.propose_gathered(&mut [commit].into(), effects).1.map(|()| place).map_err(drop)
+                };
             })?;
             if let Ok(place) = taken {
                 coverage.proposals += 1;
