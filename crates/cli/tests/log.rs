@@ -143,6 +143,25 @@ fn commits_are_shown_with_what_they_wrote() {
 }
 
 #[test]
+fn commit_of_a_session_that_a_front_carries_says_which_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    let plain = body(1);
+    let mut carried = BytesMut::new();
+    carried.put_u8(2);
+    carried.put_slice(&[0xab; 16]);
+    carried.put_u64_le(3);
+    carried.put_slice(&plain[1..]);
+    log.append(Record::commit(E, Csn(1), carried.freeze())).unwrap();
+    drop(log);
+    let session = "ab".repeat(16);
+    let text = printed(dir.path(), &["show", "--writes"]);
+    assert!(text.contains(&format!("\n    commit 3 of session {session}\n")), "{text}");
+    let shown: serde_json::Value = serde_json::from_str(&printed(dir.path(), &["show", "--json"])).unwrap();
+    assert_eq!((&shown["session"], &shown["session_commit"]), (&session.into(), &3.into()));
+}
+
+#[test]
 fn json_has_one_record_a_line() {
     let (_dir, path) = log();
     let text = printed(&path, &["show", "--json", "--writes"]);

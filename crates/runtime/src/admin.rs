@@ -10,6 +10,7 @@ use onecopy_classify::{Class, Determinism, Kind, Scratch};
 use onecopy_core::{
     Access, AccessSet, Begin, ClassId, Csn, Event, Item, Mode, OpId, SessionId, StatementKind,
 };
+use onecopy_log::consensus::Role;
 use onecopy_wire::backend::Status;
 use onecopy_wire::backend::build::{self, Severity};
 use onecopy_wire::frontend::{self, Frontend};
@@ -113,6 +114,7 @@ async fn execute(command: &str, shared: &Arc<Shared>) -> Result<Table, Failure> 
         "SHOW STATUS" => Ok(show_status(shared)),
         "SHOW REPLICAS" => Ok(show_replicas(shared)),
         "SHOW WAITS" => Ok(show_waits(shared)),
+        "SHOW NODES" => Ok(show_nodes(shared)),
         "SHOW VERSION" => Ok(Table {
             columns: vec!["version"],
             rows: vec![vec![format!("onecopy {}", env!("CARGO_PKG_VERSION"))]],
@@ -145,6 +147,7 @@ const HELP: &[(&str, &str)] = &[
     ("SHOW STATUS", "positions and counters"),
     ("SHOW REPLICAS", "each replica's state, position and load"),
     ("SHOW WAITS", "which transactions wait for which"),
+    ("SHOW NODES", "the nodes that share the log, and how far behind each is"),
     ("SHOW VERSION", "the version of onecopy"),
     ("VERIFY", "compares contents, definitions and sequences of all replicas at one commit"),
     ("EXCLUDE replica", "takes a replica that is wrong out of service, until it is copied anew"),
@@ -265,6 +268,35 @@ fn show_waits(shared: &Shared) -> Table {
         })
         .collect();
     Table { columns: vec!["transaction", "waits_for"], rows, command: "SHOW" }
+}
+
+/// None where this process is alone.
+fn show_nodes(shared: &Shared) -> Table {
+    let status = shared.member.as_ref().map(|member| member.status());
+    let settings = shared.settings.nodes.as_ref();
+    let rows = status.iter().flat_map(|status| {
+        status.members.nodes().map(move |(id, role)| {
+            let place = settings.and_then(|settings| settings.node(id.0));
+            let matched = status.matched.iter().find(|(node, _)| *node == id).and_then(|(_, place)| *place);
+            let role = match role {
+                Role::Voter if status.leader == Some(id) => "leader",
+                Role::Voter => "follower",
+                Role::Learner => "learner",
+            };
+            vec![
+                id.to_string(),
+                place.map(|node| format!("{}:{}", node.host, node.port)).unwrap_or_default(),
+                role.to_owned(),
+                matched.map(|place| place.to_string()).unwrap_or_default(),
+                matched.map(|place| status.ordered.0.saturating_sub(place.0).to_string()).unwrap_or_default(),
+            ]
+        })
+    });
+    Table {
+        columns: vec!["node", "address", "role", "acknowledged", "behind"],
+        rows: rows.collect(),
+        command: "SHOW",
+    }
 }
 
 fn explain(sql: &str, shared: &Shared) -> Table {

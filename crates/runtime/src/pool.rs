@@ -530,7 +530,9 @@ mod tests {
             database: "d".into(),
             timeout: Duration::from_secs(24 * 3_600),
             silence: Duration::ZERO,
+            leader: None,
             version: Arc::default(),
+            leader: None,
         };
         let queue = Arc::<AgentQueue>::default();
         let pool = Arc::new(Pool::new(ReplicaId(0), connector, 4, 1, queue.clone(), Arc::default()));

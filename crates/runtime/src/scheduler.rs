@@ -820,6 +820,25 @@ mod tests {
     }
 
     #[test]
+    fn only_the_decision_counts_a_commit_and_once() {
+        let commits = Commits::new(4);
+        let writes = || Writes { commits: Some(commits.clone()), ..Writes::default() };
+        let commit = Event::Commit { txn: T1, op: OpId(1) };
+        let (scheduler, appended) = scheduler();
+        scheduler.handle_with_writes(T1, writes(), Event::Rollback { txn: T1 });
+        scheduler.handle_with_writes(T1, writes(), commit.clone());
+        assert_eq!((appended.0.lock().len(), commits.made()), (0, 4));
+
+        let (scheduler, appended) = self::scheduler();
+        scheduler.handle_with_writes(T1, writes(), commit);
+        assert_eq!((appended.0.lock().len(), commits.made(), scheduler.told()), (1, 5, 0));
+        // Where every replica executes it, others report what they wrote when it is decided already.
+        scheduler.handle_with_writes(T1, writes(), Event::Durable { csn: Csn(1) });
+        scheduler.handle(Event::Applied { replica: R0, csn: Csn(1) });
+        assert_eq!((appended.0.lock().len(), commits.made(), scheduler.told()), (1, 5, 1));
+    }
+
+    #[test]
     fn newest_writes_are_kept_in_memory_as_far_as_they_fit() {
         let writes = |len| Writes { body: Bytes::from(vec![0; len]), ..Writes::default() };
         let mut recent = Recent { writes: BTreeMap::new(), len: 0, len_max: 1_000, decided: 0 };

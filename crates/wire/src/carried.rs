@@ -278,7 +278,8 @@ mod tests {
         values().encode(&mut out).unwrap();
         let values = out.split();
         Fail { code: SqlState::SERIALIZATION_FAILURE, message: "no" }.encode(&mut out);
-        let decoders: [(&[u8], fn(&[u8]) -> bool); 3] = [
+        type IsRead = fn(&[u8]) -> bool;
+        let decoders: [(&[u8], IsRead); 3] = [
             (&idle, |body| Idle::decode(body).is_ok()),
             (&values, |body| Values::decode(body).is_ok()),
             (&out, |body| Fail::decode(body).is_ok()),

@@ -6,6 +6,7 @@ mod rig;
 mod running;
 
 use rig::{Nodes, block_on, code, rows};
+use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 
 #[test]
@@ -71,5 +72,116 @@ fn transaction_whose_reads_have_changed_since_is_told_and_its_session_goes_on() 
         first.batch_execute(update).await.unwrap();
         assert_eq!(rows(&second, "SELECT v FROM t").await, "21");
         assert_eq!(nodes.everywhere("SELECT * FROM t").await, "1 21");
+    });
+}
+
+#[test]
+fn deposed_leader_that_does_not_know_answers_nobody_with_what_is_old() {
+    block_on(async {
+        let nodes = Nodes::start(3, 2);
+        let leader = nodes.leader();
+        let other = (0..3).find(|node| *node != leader).unwrap();
+        let (stale, fresh) = (nodes.client(leader).await, nodes.client(other).await);
+        stale
+            .batch_execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 0)")
+            .await
+            .unwrap();
+        assert_eq!(rows(&stale, "SELECT v FROM t").await, "0");
+        nodes.signal(leader, "-STOP");
+        fresh.batch_execute("UPDATE t SET v = 1").await.unwrap();
+        // It is asked before it can learn anything, and again while it does.
+        let asked = tokio::spawn(async move {
+            let mut seen = Vec::new();
+            for _ in 0..50 {
+                match stale.simple_query("SELECT v FROM t").await {
+                    Ok(messages) => seen.extend(messages.into_iter().filter_map(|message| match message {
+                        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+                        _ => None,
+                    })),
+                    Err(_) => break,
+                }
+            }
+            seen
+        });
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        nodes.signal(leader, "-CONT");
+        let seen = asked.await.unwrap();
+        assert!(seen.iter().all(|v| v == "1"), "{seen:?}");
+        // It follows now, and serves.
+        let again = nodes.client(leader).await;
+        again.batch_execute("UPDATE t SET v = v + 1").await.unwrap();
+        assert_eq!(rows(&fresh, "SELECT v FROM t").await, "2");
+        assert_eq!(nodes.everywhere("SELECT * FROM t").await, "1 2");
+    });
+}
+
+#[test]
+fn everything_is_killed_at_once_and_every_acknowledged_commit_is_there_afterwards() {
+    block_on(async {
+        let mut nodes = Nodes::start(3, 2);
+        let client = nodes.client(1).await;
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY)").await.unwrap();
+        for round in 0..3_i32 {
+            let writer = nodes.client(round as usize).await;
+            let writing = tokio::spawn(async move {
+                let mut id = round * 100_000;
+                while writer.execute("INSERT INTO t VALUES ($1)", &[&id]).await.is_ok() {
+                    id += 1;
+                }
+                id
+            });
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            nodes.kill_all();
+            let next = writing.await.unwrap();
+            assert!(next > round * 100_000, "nothing was written");
+            nodes.start_all();
+            let client = nodes.client(0).await;
+            let sql = format!("SELECT count(*) FROM t WHERE id >= {} AND id < {next}", round * 100_000);
+            assert_eq!(rows(&client, &sql).await, (next - round * 100_000).to_string());
+        }
+        nodes.everywhere("SELECT count(*), sum(id) FROM t").await;
+    });
+}
+
+#[test]
+fn sessions_of_several_nodes_are_of_one_server() {
+    block_on(async {
+        let nodes = Nodes::start(3, 1);
+        let leader = nodes.leader();
+        let others: Vec<usize> = (0..3).filter(|node| *node != leader).collect();
+        let (first, second) = (nodes.client(others[0]).await, nodes.client(others[1]).await);
+        // A statement is cancelled by the node that its client knows.
+        let token = first.cancel_token();
+        let sleeping = tokio::spawn(async move { (first.batch_execute("SELECT pg_sleep(60)").await, first) });
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        token.cancel_query(tokio_postgres::NoTls).await.unwrap();
+        let (cancelled, first) = sleeping.await.unwrap();
+        assert_eq!(code(cancelled), SqlState::QUERY_CANCELED);
+        // Advisory locks are the cluster's.
+        assert_eq!(rows(&first, "SELECT pg_try_advisory_lock(1)").await, "t");
+        assert_eq!(rows(&second, "SELECT pg_try_advisory_lock(1)").await, "f");
+        // The console answers on every node.
+        let console =
+            rig::connect(&nodes.dsn(others[0]).replace("dbname=postgres", "dbname=onecopy")).await.unwrap();
+        let shown = rows(&console, "SHOW NODES").await;
+        assert_eq!(shown.matches("follower").count(), 2, "{shown}");
+        assert_eq!(shown.matches("leader").count(), 1, "{shown}");
+        let refused = console.simple_query("ADD REPLICA r9 HOST '127.0.0.1' PORT 1").await.map(drop);
+        assert_eq!(code(refused), SqlState::FEATURE_NOT_SUPPORTED);
+    });
+}
+
+#[test]
+fn node_whose_log_was_lost_is_not_let_in_again() {
+    block_on(async {
+        let mut nodes = Nodes::start(3, 1);
+        let lost = (0..3).find(|node| *node != nodes.leader()).unwrap();
+        nodes.kill(lost);
+        nodes.lose_log(lost);
+        let said = nodes.refusal(lost);
+        assert!(said.contains("there is no commit log in"), "{said}");
+        // The others go on.
+        let client = nodes.client(nodes.leader()).await;
+        assert_eq!(rows(&client, "SELECT 1").await, "1");
     });
 }

@@ -114,6 +114,43 @@ impl Nodes {
         process.wait().unwrap();
     }
 
+    /// Kills all nodes and all servers, with all their processes.
+    pub fn kill_all(&mut self) {
+        for node in &mut self.nodes {
+            if let Some(process) = &mut node.process {
+                process.kill().unwrap();
+            }
+        }
+        self.servers.servers_mut().iter_mut().for_each(|server| server.kill_all().unwrap());
+        for node in &mut self.nodes {
+            if let Some(mut process) = node.process.take() {
+                process.wait().unwrap();
+            }
+        }
+    }
+
+    /// Starts all servers and all nodes that do not run.
+    pub fn start_all(&mut self) {
+        self.servers.start().unwrap();
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].process.is_none() {
+                self.spawn(node);
+            }
+        }
+    }
+
+    /// Empties the folder of a node's log.
+    pub fn lose_log(&self, node: usize) {
+        fs::remove_dir_all(self.nodes[node].dir.join("log")).unwrap();
+    }
+
+    /// What a node says that does not start.
+    pub fn refusal(&self, node: usize) -> String {
+        let output = self.command(node, &["serve"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
     /// Sends a signal to a node.
     pub fn signal(&self, node: usize, signal: &str) {
         let process = self.nodes[node].process.as_ref().expect("it runs");

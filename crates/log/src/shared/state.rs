@@ -179,14 +179,15 @@ impl Hub {
     pub(super) fn member_status(&self) -> MemberStatus {
         let core = self.core.lock();
         let node = &core.node;
+        let works = core.stopped.is_none() && !core.has_ended;
         let members = node.members();
         let others = members.nodes().map(|(id, _)| id).filter(|id| *id != self.id);
         MemberStatus {
             node: self.id,
             epoch: node.epoch(),
             leader: node.leader(),
-            leads: node.gate().is_some(),
-            ready: node.is_ready(),
+            leads: works && node.gate().is_some(),
+            ready: works && node.is_ready(),
             committed: node.committed(),
             ordered: Seq(node.tail().0.0 - 1),
             members,

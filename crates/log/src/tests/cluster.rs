@@ -27,7 +27,7 @@ use crate::consensus::{
     Change, Config, Dropped, Effect, Membership, Node, NodeId, Origin, ReadId, Role, StopReason,
 };
 use crate::medium::Medium;
-use crate::planted::{Bug, plant};
+use crate::planted::{Bug, plant, planted};
 use crate::simulated::SimulatedDisk;
 use crate::{
     Cause, Durability, Engine, Entry, Event, Genesis, Kind, LogId, Payload, PayloadId, Record, Records,
@@ -205,7 +205,8 @@ struct Machine {
     is_gone: bool,
     /// How far its committed records were compared.
     compared: Seq,
-    fetches: VecDeque<(Seq, Seq, u64)>,
+    /// What was read for other nodes, and not handed over yet.
+    fetched: VecDeque<(Seq, Vec<Entry>)>,
     beginning_offered: Option<Csn>,
     /// It has to show all commits from this one on.
     keep: Csn,
@@ -459,10 +460,8 @@ impl World {
 
     fn fetch(&mut self, at: usize, coverage: &mut Coverage) -> Result<(), String> {
         let machine = &mut self.machines[at];
-        if !machine.fetches.is_empty() && self.rng.random_ratio(1, 3) {
-            let (from, to, bytes_max) = machine.fetches.pop_front().expect("not empty");
-            let node = machine.node.as_ref().expect("runs");
-            let read = node.ordered(from, to, bytes_max, &mut machine.disk).unwrap_or_default();
+        if !machine.fetched.is_empty() && self.rng.random_ratio(1, 3) {
+            let (from, read) = machine.fetched.pop_front().expect("not empty");
             coverage.fetches += u64::from(!read.is_empty());
             self.with_node(at, coverage, |node, effects| node.on_fetched(from, read, effects))?;
         }
@@ -495,7 +494,10 @@ impl World {
                     self.machines[at].orders.push_back(order);
                 }
                 Effect::Fetch { from, to, bytes_max } => {
-                    self.machines[at].fetches.push_back((from, to, bytes_max));
+                    let machine = &mut self.machines[at];
+                    let node = machine.node.as_ref().expect("runs");
+                    let read = node.ordered(from, to, bytes_max, &mut machine.disk).unwrap_or_default();
+                    machine.fetched.push_back((from, read));
                 }
                 Effect::Committed { place, csn } => self.on_committed(at, place, csn, coverage)?,
                 Effect::BecameLeader { epoch } => {
@@ -581,7 +583,12 @@ impl World {
                 } else {
                     Record::commit(epoch, next, body.into())
                 };
-                taken = node.propose(commit, effects).map_err(drop);
+                taken = if with_payload || id.is_multiple_of(2) || planted(Bug::ProposeTwice) {
+                    node.propose(commit, effects).map_err(drop)
+                } else {
+                    let place = node.tail().0;
+                    node.propose_gathered(&mut [commit].into(), effects).1.map(|()| place).map_err(drop)
+                };
             })?;
             if let Ok(place) = taken {
                 coverage.proposals += 1;
@@ -779,7 +786,7 @@ impl World {
         let machine = &mut self.machines[at];
         (machine.node, machine.leads) = (None, None);
         machine.orders.clear();
-        machine.fetches.clear();
+        machine.fetched.clear();
         machine.beginning_offered = None;
         let (id, incarnation) = (machine.id, machine.incarnation);
         self.reads.retain(|_, read| (read.at, read.incarnation) != (id, incarnation));
@@ -1054,7 +1061,7 @@ impl Machine {
             flipped: false,
             is_gone: false,
             compared: Seq(0),
-            fetches: VecDeque::new(),
+            fetched: VecDeque::new(),
             beginning_offered: None,
             keep: Csn(1),
             leads: None,

@@ -1,6 +1,8 @@
 //! One node alone: its exact effects, what it refuses, what it does with messages that no honest node sends, and the node
 //! whose folder was put back.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use onecopy_core::{Csn, Epoch};
 use proptest::prelude::*;
@@ -203,6 +205,25 @@ fn a_leader_takes_no_more_than_may_wait_for_a_majority() {
     assert_eq!(busy, Err(ProposeError::Busy { bytes: 144 }));
     rig.settle(effects);
     rig.node.propose(commit(6, 3), &mut Vec::new()).expect("taken once the others are committed");
+}
+
+#[test]
+fn records_that_have_gathered_are_taken_together_up_to_the_first_that_cannot_be() {
+    let config = Config { proposed_bytes_max: 200, ..config(N1) };
+    let (mut rig, _) = Rig::open(SimulatedDisk::new(), origin(Membership::alone(N1)), config);
+    rig.elect();
+    let mut effects = Vec::new();
+    let mut gathered: VecDeque<Record> = (1..=4).map(|csn| commit(6, csn)).collect();
+    let taken = rig.node.propose_gathered(&mut gathered, &mut effects);
+    assert_eq!(taken, (3 * 72, Err(ProposeError::Busy { bytes: 3 * 72 })));
+    assert_eq!((Vec::from(gathered), rig.node.tail()), (vec![commit(6, 4)], (Seq(5), Csn(3))));
+    assert_eq!(rig.settle(effects), [Effect::Committed { place: Seq(4), csn: Csn(3) }]);
+
+    let order = AppendError::Order { last: Csn(4), found: Csn(6) };
+    let mut gathered = VecDeque::from([commit(6, 4), commit(6, 6), commit(6, 5)]);
+    let taken = rig.node.propose_gathered(&mut gathered, &mut Vec::new());
+    assert_eq!((taken, gathered.len()), ((72, Err(order.into())), 2));
+    assert_eq!(rig.node.proposed_bytes(), 72);
 }
 
 #[test]

@@ -107,6 +107,7 @@ impl Membership {
 /// A server that holds nothing joins: its agent copies it from a replica in service, and then it serves.
 pub async fn add(shared: &Arc<Shared>, replica: ReplicaSettings) -> Result<(), Failure> {
     check_protocol(shared)?;
+    check_alone(shared)?;
     let membership = &shared.membership;
     let _turn = membership.turn.lock().await;
     check_name(shared, &replica)?;
@@ -171,6 +172,7 @@ pub async fn replace(shared: &Arc<Shared>, name: &str) -> Result<(), Failure> {
 /// A replica leaves for good: when nothing is open there any more, or `at_once`.
 pub async fn remove(shared: &Arc<Shared>, name: &str, at_once: bool) -> Result<(), Failure> {
     check_protocol(shared)?;
+    check_alone(shared)?;
     let membership = &shared.membership;
     let turn = membership.turn.lock().await;
     let pool = named(shared, name)?.clone();
@@ -236,6 +238,17 @@ fn not_written(error: &std::io::Error) -> Failure {
 fn unreachable(what: &str, error: &LaneError) -> Failure {
     not_now(format!("{what} cannot be used: {error}"))
         .hint("onecopy logs in there as its [replica_login] says, and must be able to make databases.")
+}
+
+/// The set of replicas is noted beside the log of this node, and the others would not know of a change.
+fn check_alone(shared: &Shared) -> Result<(), Failure> {
+    if shared.member.is_none() {
+        return Ok(());
+    }
+    Err(Failure::unsupported(
+        "replicas are not added or removed while onecopy runs as several nodes",
+        "Change [[databases.replicas]] in the configuration of every node, and start the nodes again, the one that leads last.",
+    ))
 }
 
 fn check_protocol(shared: &Shared) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 //! whether its last commit was decided.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use onecopy_core::Csn;
@@ -12,6 +13,10 @@ use crate::record::{Origin, Record};
 
 /// Sessions that are kept in mind; then the half that committed longest ago is forgotten.
 const SESSIONS_MAX: usize = 200_000;
+/// Between looking whether the thread has read so far.
+const READ_PAUSE: Duration = Duration::from_millis(1);
+/// After the log could not be read.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of the log that are read for it at a start.
 const READ_BYTES_AT_START: u64 = 64 << 20;
 
@@ -121,6 +126,17 @@ impl Origins {
         }
     }
 
+    /// The same without blocking the thread.
+    pub async fn read_up_to(&self, csn: Csn) {
+        let lags = || {
+            let known = self.known.lock();
+            known.read < csn && !known.is_over
+        };
+        while lags() {
+            tokio::time::sleep(READ_PAUSE).await;
+        }
+    }
+
     /// What became of what a session committed after its commit `number`, of which it was the last to hear when commit `heard`
     /// was the last of all.
     pub fn outcome(&self, session: &[u8; 16], number: u64, heard: Csn) -> Outcome {
@@ -148,7 +164,7 @@ impl Origins {
                 (known.since, known.read) = (before, before);
                 drop(known);
                 self.changed.notify_all();
-                std::thread::sleep(std::time::Duration::from_millis(100));
+                std::thread::sleep(RETRY_PAUSE);
             }
         }
     }

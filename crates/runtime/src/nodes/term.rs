@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use hashbrown::HashSet;
 use onecopy_core::{Csn, Epoch};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::errors::ServeError;
@@ -24,6 +26,28 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 pub struct Running {
     pub shared: Arc<Shared>,
     pub workers: Arc<Workers>,
+    /// Sessions that fronts have here.
+    carried: Arc<Mutex<HashSet<[u8; 16]>>>,
+}
+
+impl Running {
+    /// Takes a front's session on; `None` while it still runs here, over a connection that its front has lost: it may commit
+    /// something yet, and only when it has ended can be said what became of it.
+    pub fn enter(&self, session: [u8; 16]) -> Option<Entered> {
+        self.carried.lock().insert(session).then(|| Entered { carried: self.carried.clone(), session })
+    }
+}
+
+/// A front's session, as long as it runs.
+pub struct Entered {
+    carried: Arc<Mutex<HashSet<[u8; 16]>>>,
+    session: [u8; 16],
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.carried.lock().remove(&self.session);
+    }
 }
 
 /// The thread of a term.
@@ -81,7 +105,11 @@ async fn lead(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> std::conve
         match begin(node, settings, epoch).await {
             Ok(term) => {
                 tracing::info!(epoch = epoch.0, "this node leads");
-                let running = Running { shared: term.shared.clone(), workers: term.workers.clone() };
+                let running = Running {
+                    shared: term.shared.clone(),
+                    workers: term.workers.clone(),
+                    carried: Arc::default(),
+                };
                 node.term.send_replace(Some(Arc::new(running)));
                 // The term lives as long as this waits.
                 std::future::pending::<()>().await;

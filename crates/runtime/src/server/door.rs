@@ -35,6 +35,10 @@ pub struct Door {
 }
 
 /// What a connection was opened for.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart where it is returned, and nearly always the large one"
+)]
 pub enum Opened {
     /// A session, by somebody who has proven who it is.
     Session(Client, Start, Credentials, Counted),

@@ -1,6 +1,8 @@
 //! Serving: replicas checked and brought into service, the log opened, clients accepted.
 
 pub mod cancel;
+#[cfg(test)]
+mod carried_tests;
 pub mod door;
 pub mod files;
 pub mod preparation;

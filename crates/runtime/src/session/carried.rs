@@ -24,9 +24,10 @@ use crate::scheduler::{Commits, Writes};
 /// Names in statements are looked up under settings, so those come first.
 const PART_SETTINGS: u32 = 0;
 const PART_LISTEN: u32 = 1;
-const PART_UNNAMED: u32 = 2;
 /// The first of the named statements, each of which is a part.
-const PART_STATEMENTS: u32 = 3;
+const PART_STATEMENTS: u32 = 2;
+/// Behind all that is said by Query, which takes the unnamed statement away.
+const PART_UNNAMED: u32 = u32::MAX - 1;
 /// Behind whatever else might draw a value.
 const PART_VALUES: u32 = u32::MAX;
 
@@ -247,8 +248,9 @@ impl Part {
     /// Each with a Sync: one that cannot be prepared any more takes no others with it.
     fn of_statement(name: &str, statement: &PreparedStatement) -> Part {
         let mut part = Part::default();
-        if let Some(types) = statement.types_beyond_parameters() {
-            // Only by PREPARE it can have parameters that it does not use.
+        if let Some(count) = statement.parameters_unseen() {
+            // Only by PREPARE it can have parameters that it does not use. Those that it uses are cast in its text already.
+            let types = vec!["unknown"; count].join(", ");
             part.query(&format!("PREPARE {} ({types}) AS {}", quote_identifier(name), statement.sql));
             return part;
         }
@@ -262,10 +264,13 @@ impl Part {
         part
     }
 
+    /// With a Sync, before whose answer the new session says that it has them.
     fn of_values(values: Option<&Values<'_>>) -> Part {
         let mut part = Part::default();
         if let Some(values) = values {
             note(values.encode(&mut part.messages));
+            build::sync(&mut part.messages);
+            part.answers += 1;
         }
         part
     }
@@ -298,5 +303,95 @@ impl Defaults {
         let modes: Vec<&str> = modes.into_iter().flatten().collect();
         (!modes.is_empty())
             .then(|| format!("SET SESSION CHARACTERISTICS AS TRANSACTION {}", modes.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_wire::frontend::{Frontend, decode};
+    use onecopy_wire::{Frames, frame};
+
+    fn statement(sql: &str) -> Arc<PreparedStatement> {
+        Arc::new(PreparedStatement::new(sql, &[]))
+    }
+
+    /// The tags of a part's messages, of which as many are answered as it says.
+    fn tags(part: &Part) -> String {
+        let frames = Frames::new(&part.messages, frame::FRAME_LEN_MAX);
+        let tags: String = frames.map(|frame| char::from(frame.unwrap().tag)).collect();
+        assert_eq!(tags.matches(['Q', 'S']).count(), part.answers as usize);
+        tags
+    }
+
+    #[test]
+    fn each_statement_is_a_part_that_is_said_once_replaced_and_taken_away() {
+        let mut told = Told::default();
+        let (one, two) = (statement("SELECT 1"), statement("SELECT 2"));
+        let mut change = |name: &str, now: Option<&Arc<PreparedStatement>>| {
+            told.change_of(name, now).map(|(number, part)| (number, tags(&part)))
+        };
+        let said = |number| Some((PART_STATEMENTS + number, "PDS".to_owned()));
+        assert_eq!(change("a", Some(&one)), said(0));
+        assert_eq!(change("b", Some(&one)), said(1));
+        assert_eq!(change("a", Some(&one)), None);
+        assert_eq!(change("a", Some(&two)), said(0), "in its place");
+        assert_eq!(change("a", None), Some((PART_STATEMENTS, String::new())));
+        assert_eq!(change("a", None), None);
+        assert_eq!(change("a", Some(&one)), said(2), "no number is used again");
+    }
+
+    #[test]
+    fn unnamed_statement_never_stands_for_another_one() {
+        let mut told = Told::default();
+        let (one, two) = (statement("SELECT 1"), statement("SELECT 2"));
+        let mut change = |now: Option<&_>, to_bind: Option<&_>| {
+            told.change_of_unnamed(now, to_bind).map(|part| tags(&part))
+        };
+        assert_eq!(change(Some(&one), None), None, "bound at once");
+        assert_eq!(change(Some(&one), Some(&one)).as_deref(), Some("PDS"));
+        assert_eq!(change(Some(&one), Some(&one)), None);
+        assert_eq!(change(Some(&one), None), None, "bound now, and still there");
+        assert_eq!(change(Some(&two), None).as_deref(), Some(""));
+        assert_eq!(change(Some(&two), Some(&two)).as_deref(), Some("PDS"));
+        assert_eq!(change(None, None).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn prepared_parameters_that_no_text_shows_are_declared_again() {
+        let query = |sql: &str, declared: &[&str]| {
+            let mut prepared = PreparedStatement::new(sql, &[]);
+            prepared.declared = declared.iter().map(|name| (*name).to_owned()).collect();
+            let part = Part::of_statement("it\"s", &prepared);
+            let first = Frames::new(&part.messages, frame::FRAME_LEN_MAX).next()?.ok()?;
+            match decode(first.tag, first.body) {
+                Ok(Frontend::Query(sql)) => Some(sql.to_owned()),
+                _ => None,
+            }
+        };
+        assert_eq!(query("SELECT ($1::int)", &["int"]), None);
+        let declared = query("SELECT ($1::int)", &["int", "text"]);
+        let expected = "PREPARE \"it\"\"s\" (unknown, unknown) AS SELECT ($1::int)";
+        assert_eq!(declared.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn parts_of_what_is_as_it_began_are_empty() {
+        assert_eq!(tags(&Part::of_settings(std::iter::empty(), Defaults::default())), "");
+        assert_eq!(tags(&Part::of_channels(std::iter::empty())), "");
+        assert_eq!(tags(&Part::of_values(None)), "");
+        let defaults = Defaults { is_read_only: true, ..Defaults::default() };
+        assert_eq!(tags(&Part::of_settings(["SET a.b = 1".to_owned()].into_iter(), defaults)), "QQ");
+        assert_eq!(tags(&Part::of_channels(["a", "b"].into_iter())), "Q");
+        assert_eq!(tags(&Part::of_values(Some(&Values { last: Some(1), ..Values::default() }))), "@S");
+    }
+
+    #[test]
+    fn defaults_of_transactions_are_one_command() {
+        let defaults =
+            Defaults { isolation: Some(Isolation::RepeatableRead), is_read_only: true, is_deferrable: true };
+        let expected = "SET SESSION CHARACTERISTICS AS TRANSACTION \
+                        ISOLATION LEVEL REPEATABLE READ, READ ONLY, DEFERRABLE";
+        assert_eq!(defaults.command().as_deref(), Some(expected));
     }
 }

@@ -87,10 +87,11 @@ impl PreparedStatement {
 }
 
 impl PreparedStatement {
-    /// The types that PREPARE has declared, if there are more of them than of parameters in the text.
-    pub fn types_beyond_parameters(&self) -> Option<String> {
+    /// How many parameters PREPARE has declared, if the text does not show that many.
+    pub fn parameters_unseen(&self) -> Option<usize> {
         let params = params_of(&self.sql, &mut onecopy_classify::Scratch::default());
-        (self.declared.len() > params.max(self.types.len())).then(|| self.declared.join(", "))
+        let declared = self.declared.len();
+        (declared > params.max(self.types.len())).then_some(declared)
     }
 }
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use bytes::{Buf, BufMut, BytesMut};
 use onecopy_core::Csn;
-use onecopy_wire::startup::{self, Start, StartupPacket, VERSION_3_0};
+use onecopy_wire::startup::{self as packets, Start, StartupPacket, VERSION_3_0};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::nodes::Node;
 use crate::nodes::origins::Outcome;
-use crate::server::cancel;
+use crate::server::{cancel, startup};
 use crate::session::carried::Carried;
 use crate::session::client::Client;
 use crate::stream::Stream;
@@ -44,7 +44,7 @@ impl Greeting {
         body.put_u16(user_len);
         body.put_slice(self.user.as_bytes());
         let params: Vec<_> = self.params.iter().map(|(name, value)| (&**name, &**value)).collect();
-        startup::startup(&mut body, VERSION_3_0, &params).map_err(io::Error::other)?;
+        packets::startup(&mut body, VERSION_3_0, &params).map_err(io::Error::other)?;
         let mut all = BytesMut::with_capacity(4 + body.len());
         all.put_u32(body.len() as u32);
         all.unsplit(body);
@@ -58,7 +58,7 @@ impl Greeting {
         let user_len = usize::from(body.try_get_u16().ok()?);
         let (user, packet) = body.split_at_checked(user_len)?;
         let user = std::str::from_utf8(user).ok()?.to_owned();
-        let Ok(Some((StartupPacket::Start(start), _))) = startup::decode(packet) else { return None };
+        let Ok(Some((StartupPacket::Start(start), _))) = packets::decode(packet) else { return None };
         let params = start.params.clone();
         Some((Greeting { session, commits, heard, user, params }, start))
     }
@@ -113,10 +113,13 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
     let running = node.term.borrow().clone();
     let credentials =
         running.as_ref().and_then(|running| running.shared.door.users.credentials_of(&greeting.user));
-    let (Some(running), Some(who)) = (running, credentials) else {
+    let entered = running.as_ref().and_then(|running| running.enter(greeting.session));
+    let (Some(running), Some(who), Some(entered)) = (running, credentials, entered) else {
         stream.write_all(b"N").await?;
         return stream.flush().await;
     };
+    // What an earlier session of this front committed here is in the log by now.
+    node.origins.read_up_to(node.log.held().last).await;
     let outcome = node.origins.outcome(&greeting.session, greeting.commits, greeting.heard);
     let mut answer = BytesMut::new();
     answer.put_u8(b'Y');
@@ -131,7 +134,10 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
     let shared = running.shared.clone();
     running.workers.serve(stream, admission, move |stream| {
         let client = Client::new(stream, BytesMut::new(), shared.limits.message_bytes_max);
-        crate::server::startup::begin_carried(client, start, who, carried, shared)
+        async move {
+            startup::begin_carried(client, start, who, carried, shared).await;
+            drop(entered);
+        }
     });
     Ok(())
 }
@@ -142,7 +148,7 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
 /// The connection.
 pub async fn ask_to_cancel(stream: &mut Stream, pid: u32, key: &[u8]) -> io::Result<()> {
     let mut request = BytesMut::new();
-    startup::cancel_request(&mut request, pid, key).map_err(io::Error::other)?;
+    packets::cancel_request(&mut request, pid, key).map_err(io::Error::other)?;
     stream.write_all(&request).await?;
     stream.flush().await?;
     // It is closed when the request was carried out.
@@ -156,7 +162,7 @@ pub async fn ask_to_cancel(stream: &mut Stream, pid: u32, key: &[u8]) -> io::Res
 pub async fn cancel(node: &Arc<Node>, mut stream: Stream) -> io::Result<()> {
     let mut input = BytesMut::new();
     let (pid, key) = loop {
-        match startup::decode(&input).map_err(io::Error::other)? {
+        match packets::decode(&input).map_err(io::Error::other)? {
             Some((StartupPacket::Cancel { pid, key }, _)) => break (pid, key.to_vec()),
             Some(_) => return Err(io::Error::new(io::ErrorKind::InvalidData, "no cancel request")),
             None => {}

@@ -588,3 +588,6 @@ fn is_fatal(body: &[u8]) -> bool {
     let severity = Fields::decode(body).ok().and_then(|fields| fields.get(b'V').or_else(|| fields.get(b'S')));
     severity.is_some_and(|severity| severity == b"FATAL" || severity == b"PANIC")
 }
+
+#[cfg(test)]
+mod tests;
