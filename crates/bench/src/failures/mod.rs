@@ -463,6 +463,8 @@ impl Scene<'_> {
         let Some(lasts) = round.fault.lasts() else { return false };
         tokio::time::sleep(self.options.lasts.unwrap_or(lasts)).await;
         round.healing_ms = self.now_ms();
+        // Unless it fails.
+        round.healed_ms = round.healing_ms;
         true
     }
 
