@@ -103,7 +103,7 @@ impl Nodes {
         format!("host={hosts} port={} user={rest} connect_timeout={CONNECT_TIMEOUT_S}", ports.join(","))
     }
 
-    /// Starts these at once, and returns when each takes clients.
+    /// Starts those of these that do not run at once, and returns when each takes clients.
     pub(super) async fn spawn(&mut self, which: &[usize]) -> Result<()> {
         for node in which {
             self.nodes[*node].spawn()?;
@@ -182,7 +182,9 @@ impl Node {
     }
 
     fn spawn(&mut self) -> Result<()> {
-        self.process = Some(Program::start("onecopy", self.command(&["serve"]), &self.log)?);
+        if self.process.is_none() {
+            self.process = Some(Program::start("onecopy", self.command(&["serve"]), &self.log)?);
+        }
         Ok(())
     }
 }

@@ -89,7 +89,12 @@ impl Served {
                 let cluster = self.cluster.clone();
                 let servers =
                     blocking(move || cluster.lock().unwrap_or_else(PoisonError::into_inner).start());
-                tokio::try_join!(servers, self.nodes.spawn(nodes))?;
+                let (servers, spawned) = tokio::join!(servers, self.nodes.spawn(nodes));
+                servers?;
+                if spawned.is_err() {
+                    // One alone ends if it finds no server, and whoever looks after it starts it again.
+                    self.nodes.spawn(nodes).await?;
+                }
             }
             _ => self.nodes.spawn(nodes).await?,
         }
