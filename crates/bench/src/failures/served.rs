@@ -161,9 +161,9 @@ pub(super) async fn blocking<T: Send + 'static>(
 fn kill_all(servers: &mut [Server]) -> onecopy_cluster::Result<()> {
     std::thread::scope(|scope| {
         let killing: Vec<_> = servers.iter_mut().map(|server| scope.spawn(|| server.kill_all())).collect();
-        killing
+        let mut ended = killing
             .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        ended.try_for_each(|ended| ended)
     })
 }
