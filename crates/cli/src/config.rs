@@ -188,8 +188,8 @@ section_with_defaults! {
 section_with_defaults! {
     /// The onecopy processes that serve together.
     pub struct Cluster {
-        /// The number of this process among the nodes; 0 if it is alone.
-        node: u32 = 0;
+        /// The number of this process among the nodes, unless it is alone.
+        node: Option<u32> = None, such as "1";
         /// Milliseconds without a word from the leading node after which another one asks to lead; each draws from this to
         /// twice as much.
         election_timeout_ms: u64 = 500, in 100..=60_000;
@@ -378,7 +378,7 @@ pub fn load(path: &Path) -> Result<Loaded, SettingsError> {
     let warnings = check_permissions(&config.secrets)?;
     let text = read_file(&config.secrets, EXAMPLE_SECRETS)?;
     let secrets = read(&config.secrets, &text, Secrets::check)?;
-    if config.cluster.node != 0 && secrets.cluster_secret.is_none() {
+    if config.cluster.node.is_some() && secrets.cluster_secret.is_none() {
         return Err(SettingsError::NoClusterSecret { path: config.secrets });
     }
     if config.auth.method == AuthMethod::Scram && secrets.users.is_empty() {
@@ -498,7 +498,7 @@ impl Config {
             reader.report_at(&at("nodes"), message, None);
         }
         match cluster.node {
-            0 if !cluster.nodes.is_empty() => {
+            None if !cluster.nodes.is_empty() => {
                 let help = "say by `node` in [cluster] which of them this process is";
                 reader.report_at(
                     &at("nodes"),
@@ -506,18 +506,18 @@ impl Config {
                     Some(help.into()),
                 );
             }
-            0 => {}
-            this if !ids.contains(&this) => {
+            None => {}
+            Some(this) if !ids.contains(&this) => {
                 let help = "add a part [[cluster.nodes]] for it, as for all others";
                 let message = format!("node {this} is not among the nodes");
                 reader.report_at(&at("node"), message, Some(help.into()));
             }
-            _ if self.log.durability == Durability::Memory => {
+            Some(_) if self.log.durability == Durability::Memory => {
                 let path = ["log".into(), "durability".into()];
                 let help = "take \"disk\": what a node has acknowledged to the others it must not forget";
                 reader.report_at(&path, "nodes that share a log keep it on disk", Some(help.into()));
             }
-            _ => {}
+            Some(_) => {}
         }
     }
 

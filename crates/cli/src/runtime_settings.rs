@@ -43,10 +43,10 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
 
 fn nodes(Loaded { config, secrets, .. }: &Loaded) -> Option<NodesSettings> {
     let cluster = &config.cluster;
-    let secret = secrets.cluster_secret.as_ref().filter(|_| cluster.node != 0)?.0.clone();
+    let (this, secret) = (cluster.node?, secrets.cluster_secret.as_ref()?.0.clone());
     let node = |node: &Node| NodeSettings { id: node.id.into(), host: node.host.clone(), port: node.port };
     Some(NodesSettings {
-        this: cluster.node.into(),
+        this: this.into(),
         secret,
         nodes: cluster.nodes.iter().map(node).collect(),
         election_timeout_ms: cluster.election_timeout_ms,

@@ -302,3 +302,21 @@ fn reference_page_is_what_the_definitions_say() {
         .unwrap();
     assert_data_eq!(String::from_utf8(output.stdout).unwrap(), file!["../../../docs/configuration.md"].raw());
 }
+
+#[test]
+fn nodes_that_cannot_serve_together_are_refused() {
+    let nodes = |cluster: &str| format!("[cluster]\n{cluster}\n{MINIMAL}");
+    let said = |cluster: &str| parse(&nodes(cluster)).unwrap_err();
+    let one = "[[cluster.nodes]]\nid = 1\nhost = \"a\"\n";
+    assert!(parse(&nodes(&format!("node = 1\n{one}"))).is_ok());
+    assert!(said(one).contains("this process is none of them"));
+    assert!(said(&format!("node = 2\n{one}")).contains("node 2 is not among the nodes"));
+    assert!(said(&format!("node = 1\n{one}{one}")).contains("node 1 is given twice"));
+    assert!(
+        said(&format!("node = 1\n{one}[[cluster.nodes]]\nid = 2\nhost = \"a\"\n"))
+            .contains("both be at a:6433")
+    );
+    assert!(said("node = 0\n[[cluster.nodes]]\nid = 0\nhost = \"a\"\n").contains("begin with 1"));
+    let on_memory = format!("{}[log]\ndurability = \"memory\"\n", nodes(&format!("node = 1\n{one}")));
+    assert!(parse(&on_memory).unwrap_err().contains("keep it on disk"));
+}

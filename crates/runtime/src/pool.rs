@@ -530,7 +530,6 @@ mod tests {
             database: "d".into(),
             timeout: Duration::from_secs(24 * 3_600),
             silence: Duration::ZERO,
-            leader: None,
             version: Arc::default(),
             leader: None,
         };

@@ -37,6 +37,13 @@ pub struct Settings {
     pub nodes: Option<NodesSettings>,
 }
 
+impl Settings {
+    /// Event loops on which connections to replicas are: those of the workers, and with several nodes that of the term beside.
+    pub(crate) fn event_loops(&self) -> usize {
+        self.workers.max(1) + usize::from(self.nodes.is_some())
+    }
+}
+
 /// The nodes that share the log, this one included.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodesSettings {

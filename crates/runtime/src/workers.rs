@@ -79,6 +79,8 @@ struct Worker {
 pub struct Workers {
     /// Those beside the one that accepts.
     others: Vec<Worker>,
+    /// Whether the one that accepts serves, too.
+    with_this: bool,
     /// Connections served by each.
     counts: Arc<[AtomicUsize]>,
 }
@@ -89,9 +91,22 @@ impl Workers {
     /// # Errors
     /// When the system gives no thread or event queue.
     pub fn start(count: usize) -> io::Result<Workers> {
-        let counts: Arc<[AtomicUsize]> = (0..count.max(1)).map(|_| AtomicUsize::new(0)).collect();
-        let others = (1..count).map(Worker::start).collect::<Result<_, _>>()?;
-        Ok(Workers { others, counts })
+        Workers::of(count.saturating_sub(1), true)
+    }
+
+    /// Starts so many, numbered from 1, whatever thread calls: for connections that are accepted elsewhere, and that are to end
+    /// with these.
+    ///
+    /// # Errors
+    /// When the system gives no thread or event queue.
+    pub fn start_apart(count: usize) -> io::Result<Workers> {
+        Workers::of(count.max(1), false)
+    }
+
+    fn of(others: usize, with_this: bool) -> io::Result<Workers> {
+        let counts = (0..others + usize::from(with_this)).map(|_| AtomicUsize::new(0)).collect();
+        let others = (1..=others).map(Worker::start).collect::<Result<_, _>>()?;
+        Ok(Workers { others, with_this, counts })
     }
 
     /// Serves a new connection on the worker that has fewest; another one may take its place when it has ended.
@@ -107,7 +122,7 @@ impl Workers {
         let number = counts.enumerate().min_by_key(|(_, count)| *count).map_or(0, |(number, _)| number);
         let counted = Counted::new(&self.counts, number, admission);
         let serve: Serve = Box::new(move |stream| Box::pin(serve(stream)));
-        match number.checked_sub(1).and_then(|other| self.others.get(other)) {
+        match number.checked_sub(usize::from(self.with_this)).and_then(|other| self.others.get(other)) {
             None => counted.serve(stream, serve),
             Some(worker) => {
                 match Handed::of(stream) {

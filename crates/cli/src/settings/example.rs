@@ -9,7 +9,7 @@ pub fn example(schema: &Schema) -> String {
     let mut text = String::new();
     comment(&mut text, schema.docs);
     text.push('\n');
-    keys_of_example(&mut text, "", schema);
+    keys_of_example(&mut text, "", schema, false);
     text
 }
 
@@ -21,7 +21,8 @@ pub fn reference(schema: &Schema) -> String {
     text
 }
 
-fn keys_of_example(text: &mut String, path: &str, schema: &Schema) {
+/// `idle`: of a part that is not there by default, all of which is commented out.
+fn keys_of_example(text: &mut String, path: &str, schema: &Schema, idle: bool) {
     for key in schema.keys.iter().filter(|key| table_of(key).is_none()) {
         comment(text, key.docs);
         choices(key, |word, docs| {
@@ -35,15 +36,18 @@ fn keys_of_example(text: &mut String, path: &str, schema: &Schema) {
                 with_separators(*range.end())
             );
         }
-        let mark = if key.required { "" } else { "#" };
+        let mark = if key.required && !idle { "" } else { "#" };
         let value = key.sample.map(str::to_owned).or_else(key.default).unwrap_or_default();
         let _ = writeln!(text, "{mark}{} = {value}\n", key.name);
     }
     for (key, table) in schema.keys.iter().filter_map(|key| Some((key, table_of(key)?))) {
         let inner = join(path, key.name);
         comment(text, key.docs);
-        let _ = writeln!(text, "{}", table.heading(&inner));
-        keys_of_example(text, &inner, table.schema);
+        // Where nothing has to be given, neither has a list in it.
+        let idle = table.repeated && schema.keys.iter().all(|key| !key.required);
+        let mark = if idle { "#" } else { "" };
+        let _ = writeln!(text, "{mark}{}", table.heading(&inner));
+        keys_of_example(text, &inner, table.schema, idle);
     }
 }
 

@@ -121,7 +121,7 @@ pub async fn add(shared: &Arc<Shared>, replica: ReplicaSettings) -> Result<(), F
     membership.annulments.add(&replica.name);
     let agent = shared.scheduler.agents[usize::from(id.0)].clone();
     let lanes_max = shared.limits.lanes_per_replica_max;
-    let workers = shared.settings.workers;
+    let workers = shared.settings.event_loops();
     let pool = Pool::new(id, connector, lanes_max, workers, agent, shared.object_ids.clone());
     let pool = Arc::new(pool);
     tracing::info!(replica = replica.name, address = replica.place(), "replica was added");

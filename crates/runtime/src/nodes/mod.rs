@@ -157,7 +157,9 @@ pub async fn serve(
                     node.member.accept_beginning();
                 }
                 MemberEvent::Members(members) => tracing::info!(?members, "the nodes that share the log"),
-                MemberEvent::Dropped { .. } => {}
+                MemberEvent::Dropped { epoch, records } => {
+                    tracing::info!(epoch = epoch.0, records, "records of an epoch that is over were not decided");
+                }
                 MemberEvent::Stopped(reason) => break Some(reason),
             },
             _ = said.tick() => {

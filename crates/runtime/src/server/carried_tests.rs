@@ -73,7 +73,6 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
             silence_timeout_ms: 0,
         },
         workers: 1,
-        nodes: None,
         annul: Vec::new(),
         nodes: None,
     }

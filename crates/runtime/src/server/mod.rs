@@ -350,9 +350,12 @@ impl LogDecisions {
 
 impl Decisions for LogDecisions {
     fn append(&self, csn: Csn, body: Bytes) {
-        if let Err(error) = self.append_whole(csn, body) {
+        match self.append_whole(csn, body) {
+            Ok(()) => {}
+            // Another node leads: what waits for this commit is about to end.
+            Err(error @ AppendError::NotLeading { .. }) => tracing::info!(%error, %csn, "not decided"),
             // Nothing is acknowledged that is not durable: the transaction waits, and so does everything after it.
-            tracing::error!(%error, %csn, "append to the commit log");
+            Err(error) => tracing::error!(%error, %csn, "append to the commit log"),
         }
     }
 
@@ -475,7 +478,12 @@ impl Term {
         let prepared = preparation::prepare(&copied(&settings, &members)?, source).await?;
         let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
         let (shared, log_failed) = start(settings, prepared, members, tls).await?;
-        let workers = Workers::start(shared.settings.workers).map_err(ServeError::Threads)?;
+        let workers = match shared.member {
+            None => Workers::start(shared.settings.workers),
+            // Clients are accepted before it begins, and after it has ended.
+            Some(_) => Workers::start_apart(shared.settings.workers),
+        };
+        let workers = workers.map_err(ServeError::Threads)?;
         let keeping = tokio::spawn(keep_house(shared.clone()));
         let numbering = {
             let shared = shared.clone();
@@ -538,7 +546,7 @@ async fn start(
     let pools = Pools::new(pools.map(|(id, replica)| {
         let connector = connector(&settings, replica, leader);
         let lanes_max = settings.limits.lanes_per_replica_max;
-        let (workers, agent) = (settings.workers, scheduler.agents[usize::from(id.0)].clone());
+        let (workers, agent) = (settings.event_loops(), scheduler.agents[usize::from(id.0)].clone());
         Arc::new(Pool::new(id, connector, lanes_max, workers, agent, object_ids.clone()))
     }));
     let retention = Arc::new(Retention::new(count, prepared.first));

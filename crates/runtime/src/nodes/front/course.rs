@@ -402,7 +402,8 @@ impl Course {
     /// Why that cannot be done.
     pub fn resume(&mut self, up: &mut BytesMut) -> Result<(), Lost> {
         self.check_movable()?;
-        if !self.is_kept && !(self.sent.is_empty() && self.requests.is_empty()) {
+        let has_more = !self.sent.is_empty() || !self.requests.is_empty();
+        if !self.is_kept && has_more {
             return Err(Lost::TooMuch);
         }
         self.begin_anew(up);

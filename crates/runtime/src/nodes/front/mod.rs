@@ -37,7 +37,10 @@ pub struct Front {
 
 /// By what clients cancel, and where their sessions are.
 #[derive(Default)]
-struct Cancels(Mutex<HashMap<(u32, Vec<u8>), Arc<Mutex<Option<Whereabouts>>>>>);
+struct Cancels(Mutex<HashMap<(u32, Vec<u8>), At>>);
+
+/// Where a session is; `None` while it is nowhere.
+type At = Arc<Mutex<Option<Whereabouts>>>;
 
 /// Where a session is, and by what it is cancelled there.
 #[derive(Clone)]
@@ -107,7 +110,7 @@ impl Front {
     fn register(self: &Arc<Front>) -> Registered {
         let pid = self.clients.fetch_add(1, Ordering::Relaxed) & 0x7fff_ffff;
         let key: Vec<u8> = (0..CANCEL_KEY_LEN_MIN).map(|_| rand::rng().random()).collect();
-        let at = Arc::<Mutex<Option<Whereabouts>>>::default();
+        let at = At::default();
         self.cancels.0.lock().insert((pid, key.clone()), at.clone());
         Registered { front: self.clone(), pid, key, at }
     }
@@ -118,7 +121,7 @@ struct Registered {
     front: Arc<Front>,
     pid: u32,
     key: Vec<u8>,
-    at: Arc<Mutex<Option<Whereabouts>>>,
+    at: At,
 }
 
 impl Drop for Registered {

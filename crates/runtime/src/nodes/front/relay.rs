@@ -141,6 +141,8 @@ impl Relay<'_> {
 
     /// Carries messages in both directions as long as the session's connection lasts.
     async fn carry(&mut self, session: &mut Pipe) -> Parted {
+        let at = self.registered.at.lock().as_ref().map(|at| at.node);
+        let mut leader = self.front.node.leader.subscribe();
         loop {
             if let Err(parted) = self.take_from_session(session) {
                 return parted;
@@ -157,6 +159,10 @@ impl Relay<'_> {
             // What the client is told does not wait for what it says.
             tokio::select! {
                 biased;
+                // A connection to a node that stands still, or is cut off, is not lost for a long time.
+                _ = leader.wait_for(|leader| leader.is_some_and(|leader| Some(leader.0) != at)) => {
+                    return Parted::Lost;
+                }
                 sent = drain(to_client, client_out), if !client_out.is_empty() => {
                     if sent.is_err() {
                         return Parted::End(End::Gone);
