@@ -10,7 +10,7 @@ use onecopy_classify::{Class, Determinism, Kind, Scratch};
 use onecopy_core::{
     Access, AccessSet, Begin, ClassId, Csn, Event, Item, Mode, OpId, SessionId, StatementKind,
 };
-use onecopy_log::consensus::Role;
+use onecopy_log::consensus::{NodeId, Role};
 use onecopy_wire::backend::Status;
 use onecopy_wire::backend::build::{self, Severity};
 use onecopy_wire::frontend::{self, Frontend};
@@ -21,6 +21,7 @@ use crate::errors::Failure;
 use crate::exclusions::Outcome;
 use crate::lane::LaneError;
 use crate::membership;
+use crate::nodes::members;
 use crate::pool::Pool;
 use crate::postgres::checks::{self, TableSum};
 use crate::postgres::connect::Credentials;
@@ -128,6 +129,10 @@ async fn execute(command: &str, shared: &Arc<Shared>) -> Result<Table, Failure> 
         _ if upper.starts_with("REMOVE REPLICA ") => {
             remove(&command["REMOVE REPLICA ".len()..], shared).await
         }
+        _ if upper.starts_with("ADD NODE ") => change_nodes(&upper["ADD NODE ".len()..], shared, true).await,
+        _ if upper.starts_with("REMOVE NODE ") => {
+            change_nodes(&upper["REMOVE NODE ".len()..], shared, false).await
+        }
         _ if upper.starts_with("EXCLUDE ") => exclude(command["EXCLUDE ".len()..].trim(), shared).await,
         _ if upper.starts_with("EXPLAIN ") => Ok(explain(&command["EXPLAIN ".len()..], shared)),
         "SHOW HELP" | "HELP" | "" => Ok(Table {
@@ -156,6 +161,8 @@ const HELP: &[(&str, &str)] = &[
         "has a server that holds nothing join: it is copied from a replica in service, and serves",
     ),
     ("REPLACE REPLICA name", "wipes a replica that is out of service, and copies it anew"),
+    ("ADD NODE n", "has a node that was begun to join take part in the log, and count when it has caught up"),
+    ("REMOVE NODE n", "has a node leave for good; its number is used up"),
     ("REMOVE REPLICA name [NOW]", "has a replica leave for good, when nothing is open there any more"),
     ("EXPLAIN statement", "class, items, determinism and rewrite of a statement"),
 ];
@@ -273,10 +280,9 @@ fn show_waits(shared: &Shared) -> Table {
 /// None where this process is alone.
 fn show_nodes(shared: &Shared) -> Table {
     let status = shared.member.as_ref().map(|member| member.status());
-    let settings = shared.settings.nodes.as_ref();
     let rows = status.iter().flat_map(|status| {
         status.members.nodes().map(move |(id, role)| {
-            let place = settings.and_then(|settings| settings.node(id.0));
+            let place = shared.places.as_ref().and_then(|places| places.of(id.0));
             let matched = status.matched.iter().find(|(node, _)| *node == id).and_then(|(_, place)| *place);
             let role = match role {
                 Role::Voter if status.leader == Some(id) => "leader",
@@ -297,6 +303,25 @@ fn show_nodes(shared: &Shared) -> Table {
         rows: rows.collect(),
         command: "SHOW",
     }
+}
+
+async fn change_nodes(number: &str, shared: &Arc<Shared>, adds: bool) -> Result<Table, Failure> {
+    let command = if adds { "ADD NODE" } else { "REMOVE NODE" };
+    let id = number
+        .trim()
+        .parse()
+        .map_err(|_| Failure::new(SqlState::SYNTAX_ERROR, format!("{command} wants the number of a node")))?;
+    let (Some(member), Some(places)) = (&shared.member, &shared.places) else {
+        return Err(Failure::unsupported(
+            "onecopy runs as one process, which no node can join",
+            "Begin a cluster of several: docs/nodes.md.",
+        ));
+    };
+    match adds {
+        true => members::add(member, places, NodeId(id)).await?,
+        false => members::remove(member, NodeId(id)).await?,
+    }
+    Ok(Table { columns: Vec::new(), rows: Vec::new(), command })
 }
 
 fn explain(sql: &str, shared: &Shared) -> Table {

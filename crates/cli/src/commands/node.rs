@@ -2,10 +2,15 @@
 
 use crate::CommandError;
 use crate::config::load;
+use crate::console::{Table, Target};
 use crate::output::print;
 use crate::runtime_settings::runtime_settings;
 use clap::Subcommand;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How often a running onecopy is asked how far it has got.
+const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// Begin and look after a cluster of several onecopy processes (docs/nodes.md).
 #[derive(Debug, clap::Args)]
@@ -17,16 +22,53 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Init(InitArgs),
+    List(ListArgs),
+    Add(AddArgs),
+    Remove(RemoveArgs),
 }
 
 /// Begin the log of this node, when a cluster is made: once on each node, before any of them is started.
 ///
-/// Never for a node whose log was lost: the others count on what it had acknowledged.
+/// Never for a node whose log was lost: the others count on what it had acknowledged. Add one with another number in its place.
 #[derive(Debug, clap::Args)]
 struct InitArgs {
     /// The node's configuration, with `[cluster]`.
     #[arg(short, long, value_name = "FILE", default_value = "/etc/onecopy/onecopy.toml")]
     config: PathBuf,
+    /// The cluster is there already: the node gets its log from the others, once `onecopy node add` says that it may.
+    #[arg(long)]
+    join: bool,
+}
+
+/// Show the nodes: who leads, and how many records of the log each is behind.
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Have a node take part that was begun by `onecopy node init --join` and started.
+///
+/// It gets the log first, and counts for majorities when it has caught up. The command ends then; ending it earlier changes
+/// nothing.
+#[derive(Debug, clap::Args)]
+struct AddArgs {
+    /// Its number; one that no node has ever had.
+    node: u64,
+    /// Do not wait for it.
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Have a node leave for good: one that is lost, or one that still runs and does not lead. Its number is used up.
+#[derive(Debug, clap::Args)]
+struct RemoveArgs {
+    /// Its number.
+    node: u64,
+    #[command(flatten)]
+    target: Target,
 }
 
 impl Args {
@@ -37,6 +79,9 @@ impl Args {
     pub fn run(self) -> Result<(), CommandError> {
         match self.command {
             Command::Init(args) => args.run(),
+            Command::List(args) => args.run(),
+            Command::Add(args) => args.run(),
+            Command::Remove(args) => args.run(),
         }
     }
 }
@@ -44,8 +89,65 @@ impl Args {
 impl InitArgs {
     fn run(self) -> Result<(), CommandError> {
         let settings = runtime_settings(&load(&self.config)?);
-        let log_id = onecopy_runtime::init_node(&settings)?;
-        let dir = settings.log.dir.display();
-        Ok(print(format!("began log {log_id} in {dir}"))?)
+        let log_id = onecopy_runtime::init_node(&settings, self.join)?;
+        let (dir, done) = (settings.log.dir.display(), if self.join { "will join" } else { "began" });
+        Ok(print(format!("{done} log {log_id} in {dir}"))?)
     }
+}
+
+impl ListArgs {
+    fn run(self) -> Result<(), CommandError> {
+        let listed = self.target.ask(async |console| console.query("SHOW NODES").await)?;
+        show(&listed, &self.target)
+    }
+}
+
+impl AddArgs {
+    fn run(self) -> Result<(), CommandError> {
+        let number = self.node.to_string();
+        self.target.ask(async |console| {
+            console.query(&format!("ADD NODE {number}")).await?;
+            let mut said = String::new();
+            loop {
+                let listed = console.query("SHOW NODES").await?;
+                let row = (0..listed.rows.len()).find(|row| listed.cell(*row, "node") == number);
+                let role = row.map_or("", |row| listed.cell(row, "role"));
+                if self.detach || matches!(role, "follower" | "leader") {
+                    return show(&listed, &self.target);
+                }
+                let behind = row.map_or("", |row| listed.cell(row, "behind"));
+                let says = format!("node {number}: {behind} records behind");
+                if says != said {
+                    eprintln!("{says}");
+                    said = says;
+                }
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+        })
+    }
+}
+
+impl RemoveArgs {
+    fn run(self) -> Result<(), CommandError> {
+        let number = self.node.to_string();
+        self.target.ask(async |console| {
+            console.query(&format!("REMOVE NODE {number}")).await?;
+            loop {
+                let listed = console.query("SHOW NODES").await?;
+                if !(0..listed.rows.len()).any(|row| listed.cell(row, "node") == number) {
+                    return show(&listed, &self.target);
+                }
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+        })
+    }
+}
+
+fn show(listed: &Table, target: &Target) -> Result<(), CommandError> {
+    if target.json {
+        print(format!("{:#}", listed.json()))?;
+    } else {
+        print(listed)?;
+    }
+    Ok(())
 }

@@ -185,3 +185,36 @@ fn node_whose_log_was_lost_is_not_let_in_again() {
         assert_eq!(rows(&client, "SELECT 1").await, "1");
     });
 }
+
+#[test]
+fn lost_node_is_replaced_by_another_one_while_clients_work() {
+    block_on(async {
+        let mut nodes = Nodes::start(3, 1);
+        let leader = nodes.leader();
+        let others: Vec<usize> = (0..3).filter(|node| *node != leader).collect();
+        let client = nodes.client(others[0]).await;
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY)").await.unwrap();
+        nodes.kill(others[1]);
+        nodes.lose_log(others[1]);
+        let said = |output: std::process::Output| {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let refused = nodes.ask(others[0], &["node", "add", "4"]);
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("has not said where it is"));
+        client.execute("INSERT INTO t SELECT generate_series(1, 1000)", &[]).await.unwrap();
+        let new = nodes.join();
+        let listed = said(nodes.ask(others[0], &["node", "add", "4"]));
+        assert_eq!(listed.matches("follower").count(), 3, "{listed}");
+        let lost = (others[1] + 1).to_string();
+        let listed = said(nodes.ask(others[0], &["node", "remove", &lost]));
+        assert_eq!(listed.matches("follower").count(), 2, "{listed}");
+        let refused = nodes.ask(others[0], &["node", "remove", &(leader + 1).to_string()]);
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("leads"));
+        // The three that are left survive the loss of one, as before.
+        nodes.kill(leader);
+        client.execute("INSERT INTO t VALUES (2000)", &[]).await.unwrap();
+        let of_new = nodes.client(new).await;
+        assert_eq!(rows(&of_new, "SELECT count(*) FROM t").await, "1001");
+    });
+}

@@ -82,6 +82,34 @@ impl Nodes {
         nodes
     }
 
+    /// Makes one more node, which is to join the others, and starts it.
+    pub fn join(&mut self) -> usize {
+        let (this, port) = (self.nodes.len() + 1, free_port().unwrap());
+        let dir = self.nodes[0].dir.with_file_name(format!("node{this}"));
+        fs::create_dir(&dir).unwrap();
+        let known = fs::read_to_string(self.nodes[0].dir.join("onecopy.toml")).unwrap();
+        let at = free_port().unwrap();
+        let own = format!("[[cluster.nodes]]\nid = {this}\nhost = \"127.0.0.1\"\nport = {at}\n[[databases]]");
+        let config = known
+            .replace(&format!("[listen]\nport = {}", self.nodes[0].port), &format!("[listen]\nport = {port}"))
+            .replace("[cluster]\nnode = 1", &format!("[cluster]\nnode = {this}"))
+            .replacen("[[databases]]", &own, 1);
+        fs::write(dir.join("onecopy.toml"), config).unwrap();
+        // With its permissions.
+        fs::copy(self.nodes[0].dir.join("onecopy.secrets.toml"), dir.join("onecopy.secrets.toml")).unwrap();
+        self.nodes.push(Node { dir, port, process: None });
+        let joined = self.command(this - 1, &["node", "init", "--join"]).output().unwrap();
+        assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
+        self.spawn(this - 1);
+        this - 1
+    }
+
+    /// What a command says that asks a node's console.
+    pub fn ask(&self, node: usize, words: &[&str]) -> std::process::Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+        command.args(words).args(["--target", &self.dsn(node)]).output().unwrap()
+    }
+
     /// A command for a node's configuration.
     pub fn command(&self, node: usize, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));

@@ -9,19 +9,22 @@ use crate::errors::ServeError;
 use crate::server::preparation;
 use crate::settings::{NodesSettings, Settings};
 
-/// Begins the log of one of the nodes of a new cluster, to be done once on each. A node that finds no log does not begin one by
-/// itself: it might be one that has lost what it had acknowledged to the others.
+/// Begins the log of one of the nodes of a new cluster, to be done once on each; or, if it `joins`, of one that comes to
+/// others, and gets the log from them. A node that finds no log does not begin one by itself: it might be one that has lost what
+/// it had acknowledged to the others.
 ///
 /// # Errors
 /// [`ServeError`], if the folder holds a log already, or cannot be used.
-pub fn init(settings: &Settings) -> Result<LogId, ServeError> {
+pub fn init(settings: &Settings, joins: bool) -> Result<LogId, ServeError> {
     let nodes = settings.nodes.as_ref().ok_or_else(|| {
         ServeError::Settings(
             "the configuration is of a process that is alone; set cluster.node and cluster.nodes".into(),
         )
     })?;
     let folder = preparation::lock_log(settings)?;
-    let voters: Vec<NodeId> = nodes.nodes.iter().map(|node| NodeId(node.id)).collect();
+    // Who counts where it joins, the log will say.
+    let nodes_at_first = if joins { &[][..] } else { &nodes.nodes };
+    let voters: Vec<NodeId> = nodes_at_first.iter().map(|node| NodeId(node.id)).collect();
     let log_id = log_id(nodes, &settings.database);
     let origin = Origin {
         genesis: Genesis { log_id, epoch: Epoch(1), after: Csn(0) },

@@ -1,6 +1,7 @@
 //! What nodes say to each other about the log: one connection in each direction, made anew whenever it is lost. What
 //! cannot be sent is dropped: whoever sends it repeats it, as over any network.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +10,20 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hashbrown::HashMap;
 use onecopy_core::Csn;
 use onecopy_log::Network;
-use onecopy_log::consensus::{MESSAGE_LEN_MAX, NodeId};
+use onecopy_log::consensus::{MESSAGE_LEN_MAX, NODES_MAX, NodeId};
+use parking_lot::RwLock;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::nodes::handshake::{self, Purpose};
 use crate::settings::{NodeSettings, NodesSettings};
 use crate::stream::Stream;
 
+/// Nodes to which connections are kept: no more can share a log, and some may have left.
+const OTHERS_MAX: usize = 2 * NODES_MAX;
 /// Messages that may wait for one node.
 const WAITING_MAX: usize = 4096;
 /// Bytes that are put together for one write.
@@ -31,7 +36,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 const KIND_LOG: u8 = 1;
 const KIND_KEEP: u8 = 2;
+const KIND_HERE: u8 = 3;
 const HEAD_LEN: usize = 5;
+/// Bytes of the longest name of a host, and of a port.
+const HERE_LEN_MAX: usize = 2 + 255;
 
 /// What one node says to another.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,6 +48,8 @@ pub enum Said {
     Log(Bytes),
     /// The leader's: no replica needs commits before this one any more.
     Keep(Csn),
+    /// Where the node is that says so: first of all on each connection, since it may have come after the others were started.
+    Here { host: String, port: u16 },
 }
 
 impl Said {
@@ -47,12 +57,17 @@ impl Said {
         let (kind, len) = match self {
             Said::Log(message) => (KIND_LOG, message.len()),
             Said::Keep(_) => (KIND_KEEP, 8),
+            Said::Here { host, .. } => (KIND_HERE, 2 + host.len()),
         };
         out.put_u32(len as u32);
         out.put_u8(kind);
         match self {
             Said::Log(message) => out.put_slice(message),
             Said::Keep(csn) => out.put_u64(csn.0),
+            Said::Here { host, port } => {
+                out.put_u16(*port);
+                out.put_slice(host.as_bytes());
+            }
         }
     }
 
@@ -73,32 +88,87 @@ impl Said {
         match (kind, len) {
             (KIND_LOG, _) => Ok(Some(Said::Log(body))),
             (KIND_KEEP, 8) => Ok(Some(Said::Keep(Csn(body.get_u64())))),
+            (KIND_HERE, 3..=HERE_LEN_MAX) => {
+                let port = body.get_u16();
+                match String::from_utf8(body.to_vec()) {
+                    Ok(host) => Ok(Some(Said::Here { host, port })),
+                    Err(_) => wrong("a host whose name is no text"),
+                }
+            }
             _ => wrong("a message of no known kind"),
         }
+    }
+}
+
+/// Where each node is: those of the configuration, and those that have come since.
+#[derive(Clone)]
+pub struct Places(Arc<RwLock<BTreeMap<u64, NodeSettings>>>);
+
+impl Places {
+    fn new(nodes: &[NodeSettings]) -> Places {
+        Places(Arc::new(RwLock::new(nodes.iter().map(|node| (node.id, node.clone())).collect())))
+    }
+
+    /// Where a node is, if that is known.
+    pub fn of(&self, node: u64) -> Option<NodeSettings> {
+        self.0.read().get(&node).cloned()
     }
 }
 
 /// The way to all other nodes.
 #[derive(Clone)]
 pub struct Links {
-    outboxes: Arc<HashMap<NodeId, mpsc::Sender<Said>>>,
+    settings: Arc<NodesSettings>,
+    pub places: Places,
+    outboxes: Arc<RwLock<HashMap<NodeId, mpsc::Sender<Said>>>>,
+    /// That carries the connections.
+    event_loop: Handle,
 }
 
 impl Links {
     /// Begins to keep connections to all others; to be called on the event loop that is to carry them.
     pub fn start(settings: &Arc<NodesSettings>) -> Links {
-        let others = settings.nodes.iter().filter(|node| node.id != settings.this);
-        let outboxes = others.map(|node| {
-            let (outbox, waiting) = mpsc::channel(WAITING_MAX);
-            tokio::spawn(keep_connected(settings.clone(), node.clone(), waiting));
-            (NodeId(node.id), outbox)
-        });
-        Links { outboxes: Arc::new(outboxes.collect()) }
+        let links = Links {
+            settings: settings.clone(),
+            places: Places::new(&settings.nodes),
+            outboxes: Arc::default(),
+            event_loop: Handle::current(),
+        };
+        settings.nodes.iter().filter(|node| node.id != settings.this).for_each(|node| links.keep(node.id));
+        links
+    }
+
+    /// Keeps a connection to another node.
+    fn keep(&self, node: u64) {
+        let (outbox, waiting) = mpsc::channel(WAITING_MAX);
+        self.outboxes.write().insert(NodeId(node), outbox);
+        self.event_loop.spawn(keep_connected(self.settings.clone(), self.places.clone(), node, waiting));
+    }
+
+    /// A node has said where it is.
+    pub fn learn(&self, node: NodeId, host: String, port: u16) {
+        let is_given = self.settings.node(node.0).is_some();
+        if node == NodeId(0) || is_given || self.outboxes.read().len() >= OTHERS_MAX {
+            // What is configured stands.
+            return;
+        }
+        let place = NodeSettings { id: node.0, host, port };
+        let before = self.places.0.write().insert(node.0, place.clone());
+        if before.as_ref() != Some(&place) {
+            tracing::info!(
+                node = node.0,
+                address = format!("{}:{}", place.host, place.port),
+                "another node has come"
+            );
+        }
+        if before.is_none() {
+            self.keep(node.0);
+        }
     }
 
     /// Says something to everybody else.
     pub fn say(&self, said: &Said) {
-        for outbox in self.outboxes.values() {
+        for outbox in self.outboxes.read().values() {
             // A node that is behind hears the next one.
             let _ = outbox.try_send(said.clone());
         }
@@ -107,7 +177,7 @@ impl Links {
 
 impl Network for Links {
     fn send(&self, to: NodeId, message: Bytes) {
-        if let Some(outbox) = self.outboxes.get(&to) {
+        if let Some(outbox) = self.outboxes.read().get(&to) {
             // Raft repeats what matters.
             let _ = outbox.try_send(Said::Log(message));
         }
@@ -148,25 +218,33 @@ fn set_patience(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(PATIENCE))
 }
 
-async fn keep_connected(settings: Arc<NodesSettings>, to: NodeSettings, mut waiting: mpsc::Receiver<Said>) {
+async fn keep_connected(
+    settings: Arc<NodesSettings>,
+    places: Places,
+    to: u64,
+    mut waiting: mpsc::Receiver<Said>,
+) {
+    let here =
+        settings.node(settings.this).map(|this| Said::Here { host: this.host.clone(), port: this.port });
     let mut pause = RECONNECT_MIN;
     let mut is_news = true;
     loop {
-        match connect(&settings, &to, Purpose::Log).await {
+        let Some(place) = places.of(to) else { return };
+        match connect(&settings, &place, Purpose::Log).await {
             Ok(stream) => {
-                tracing::info!(node = to.id, "connected to another node");
+                tracing::info!(node = to, "connected to another node");
                 (pause, is_news) = (RECONNECT_MIN, true);
                 // What waited is old by now.
                 while waiting.try_recv().is_ok() {}
-                match carry(stream, &mut waiting).await {
+                match carry(stream, here.as_ref(), &mut waiting).await {
                     Ok(()) => return,
-                    Err(error) => tracing::warn!(node = to.id, %error, "lost another node"),
+                    Err(error) => tracing::warn!(node = to, %error, "lost another node"),
                 }
             }
             Err(error) if std::mem::take(&mut is_news) => {
-                tracing::warn!(node = to.id, %error, "connect to another node; trying again");
+                tracing::warn!(node = to, %error, "connect to another node; trying again");
             }
-            Err(error) => tracing::debug!(node = to.id, %error, "connect to another node; trying again"),
+            Err(error) => tracing::debug!(node = to, %error, "connect to another node; trying again"),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RECONNECT_MAX);
@@ -174,8 +252,16 @@ async fn keep_connected(settings: Arc<NodesSettings>, to: NodeSettings, mut wait
 }
 
 /// Sends what is said until the connection is lost; `Ok` if there is nobody left who says anything.
-async fn carry(mut stream: Stream, waiting: &mut mpsc::Receiver<Said>) -> io::Result<()> {
+async fn carry(
+    mut stream: Stream,
+    first: Option<&Said>,
+    waiting: &mut mpsc::Receiver<Said>,
+) -> io::Result<()> {
     let mut output = BytesMut::new();
+    if let Some(first) = first {
+        first.put(&mut output);
+        stream.write_all_buf(&mut output).await?;
+    }
     let mut silence = [0; 1];
     loop {
         tokio::select! {
@@ -214,7 +300,8 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_in_whatever_pieces_it_comes() {
-        let said = [Said::Log(Bytes::from_static(b"one")), Said::Keep(Csn(7)), Said::Log(Bytes::new())];
+        let here = Said::Here { host: "db4.example.org".into(), port: 6433 };
+        let said = [Said::Log(Bytes::from_static(b"one")), Said::Keep(Csn(7)), here, Said::Log(Bytes::new())];
         let mut all = BytesMut::new();
         said.iter().for_each(|said| said.put(&mut all));
         let (mut input, mut heard) = (BytesMut::new(), Vec::new());
@@ -227,7 +314,13 @@ mod tests {
 
     #[test]
     fn what_is_no_message_ends_the_connection() {
-        for wrong in [&[0, 0, 0, 1, 9, 0][..], &[255, 0, 0, 0, 1][..], &[0, 0, 0, 1, 2, 0][..]] {
+        for wrong in [
+            &[0, 0, 0, 1, 9, 0][..],
+            &[255, 0, 0, 0, 1][..],
+            &[0, 0, 0, 1, 2, 0][..],
+            &[0, 0, 0, 2, 3, 0, 1][..],
+            &[0, 0, 0, 3, 3, 0, 1, 0xff][..],
+        ] {
             assert!(Said::take(&mut BytesMut::from(wrong)).is_err(), "{wrong:?}");
         }
     }

@@ -9,7 +9,8 @@
 mod front;
 mod handshake;
 mod init;
-mod links;
+pub mod links;
+pub mod members;
 mod origins;
 mod peers;
 mod term;
@@ -29,7 +30,7 @@ pub use init::init;
 use crate::clock;
 use crate::errors::ServeError;
 use crate::nodes::front::Front;
-use crate::nodes::links::Said;
+use crate::nodes::links::{Links, Said};
 use crate::nodes::origins::Origins;
 use crate::nodes::peers::Peers;
 use crate::nodes::term::{Running, TermThread};
@@ -47,6 +48,7 @@ const KEEP_PAUSE: Duration = Duration::from_secs(1);
 /// This node, as everybody in the process sees it.
 pub struct Node {
     pub settings: Arc<NodesSettings>,
+    pub links: Links,
     pub log: Arc<Log>,
     pub member: Arc<Member>,
     pub origins: Arc<Origins>,
@@ -108,6 +110,7 @@ pub async fn serve(
     origins.advance(log.held().last);
     let node = Arc::new(Node {
         settings: nodes.clone(),
+        links: links.clone(),
         log: log.clone(),
         member,
         origins: origins.clone(),

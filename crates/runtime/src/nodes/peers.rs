@@ -115,6 +115,7 @@ async fn answer(node: &Arc<Node>, stream: TcpStream, admissions: Arc<Semaphore>)
             links::hear(stream, |said| match said {
                 Said::Log(message) => node.member.receive(message),
                 Said::Keep(csn) => node.log.truncate_before(csn),
+                Said::Here { host, port } => node.links.learn(from, host, port),
             })
             .await
         }

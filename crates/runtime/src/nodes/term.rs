@@ -131,6 +131,7 @@ async fn begin(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> Result<Te
         epoch,
         durable: node.durable.clone(),
         member: node.member.clone(),
+        places: node.links.places.clone(),
     };
     Term::begin(settings, members, source).await
 }

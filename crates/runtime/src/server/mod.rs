@@ -32,6 +32,7 @@ use crate::exclusions::Exclusions;
 use crate::lane::Lane;
 use crate::membership::{MembersFile, Membership};
 use crate::nodes;
+use crate::nodes::links::Places;
 use crate::notifications::Channels;
 use crate::object_ids::{self, Listed, ObjectIds, Reading};
 use crate::pool::Pool;
@@ -73,6 +74,8 @@ pub struct Shared {
     pub log: Arc<Log>,
     /// This node's part in it, if there are several.
     pub member: Option<Arc<Member>>,
+    /// Where they are.
+    pub places: Option<Places>,
     pub retention: Arc<Retention>,
     pub exclusions: Arc<Exclusions>,
     pub door: Arc<Door>,
@@ -557,6 +560,7 @@ async fn start(
     let sequences = prepared.catalogue.sequences.iter();
     let sequences: Vec<_> = sequences.map(|s| (s.schema.clone(), s.name.clone())).collect();
     let membership = Membership::new(members, history, annulments, prepared.log_id);
+    let (member, places) = prepared.member.unzip();
     let door = Arc::new(Door::new(&settings, tls));
     let shared = Arc::new(Shared {
         scheduler,
@@ -572,7 +576,8 @@ async fn start(
         agent,
         sessions: AtomicU64::new(1),
         log: prepared.log,
-        member: prepared.member,
+        member,
+        places,
         retention,
         exclusions,
         door,

@@ -15,6 +15,7 @@ use crate::clock;
 use crate::clock::Deadline;
 use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
+use crate::nodes::links::Places;
 use crate::pool::Pool;
 use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials, CustomNames};
@@ -47,8 +48,8 @@ pub struct Prepared {
     pub catalogue: Catalogue,
     pub sequence_names: SequenceNames,
     pub durable: DurableTo,
-    /// This node's part in the log, if there are several nodes.
-    pub member: Option<Arc<Member>>,
+    /// This node's part in the log, if there are several nodes, and where they are.
+    pub member: Option<(Arc<Member>, Places)>,
     /// Tells when the log has failed, and why, if it is this process's alone.
     pub log_failed: Option<oneshot::Receiver<Fault>>,
 }
@@ -58,7 +59,7 @@ pub enum Source {
     /// This process has it alone, in this folder, whose lock it holds.
     Alone(Folder),
     /// It is shared with other nodes, and this one leads in this epoch.
-    Shared { log: Arc<Log>, member: Arc<Member>, epoch: Epoch, durable: DurableTo },
+    Shared { log: Arc<Log>, member: Arc<Member>, places: Places, epoch: Epoch, durable: DurableTo },
 }
 
 impl Source {
@@ -139,9 +140,9 @@ pub async fn prepare(settings: &Settings, source: Source) -> Result<Prepared, Se
             let held = log.held();
             (log, held, durable, None, Some(log_failed))
         }
-        Source::Shared { log, member, durable, .. } => {
+        Source::Shared { log, member, places, durable, .. } => {
             let held = log.held();
-            (log, held, durable, Some(member), None)
+            (log, held, durable, Some((member, places)), None)
         }
     };
     let log_id = held.log_id.to_string();

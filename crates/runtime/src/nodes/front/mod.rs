@@ -101,8 +101,8 @@ impl Front {
         let session = self.cancels.0.lock().get(&(pid, key)).cloned();
         let at = session.and_then(|session| session.lock().clone());
         let Some(Whereabouts { node, pid, key }) = at else { return Ok(()) };
-        let Some(node) = self.node.settings.node(node) else { return Ok(()) };
-        let mut stream = links::connect(&self.node.settings, node, Purpose::Cancel).await?;
+        let Some(node) = self.node.links.places.of(node) else { return Ok(()) };
+        let mut stream = links::connect(&self.node.settings, &node, Purpose::Cancel).await?;
         carried::ask_to_cancel(&mut stream, pid, &key).await
     }
 

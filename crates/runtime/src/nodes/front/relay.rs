@@ -283,8 +283,8 @@ impl Relay<'_> {
         let mut pause = SEEK_PAUSE_MIN;
         loop {
             let leads = *leader.borrow_and_update();
-            if let Some(leads) = leads.and_then(|leads| node.settings.node(leads.0)) {
-                match self.present(leads).await {
+            if let Some(leads) = leads.and_then(|leads| node.links.places.of(leads.0)) {
+                match self.present(&leads).await {
                     Ok(Some(found)) => return Ok(found),
                     Ok(None) => {}
                     Err(error) => tracing::debug!(node = leads.id, %error, "reach the node that leads"),
