@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::nodes::Node;
 use crate::nodes::front::carried;
@@ -19,6 +19,8 @@ use crate::workers::{Admission, event_loop};
 /// After the system has refused a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Connections that have not proven yet that they are of the cluster.
+const PROVING_MAX: usize = 128;
 /// Connections of fronts that may be open beyond those of clients: requests to cancel.
 const BEYOND: usize = 64;
 
@@ -85,12 +87,15 @@ impl Peers {
 async fn accept(node: &Arc<Node>, listener: std::net::TcpListener, clients_max: usize) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let admissions = Arc::new(Semaphore::new(clients_max + BEYOND));
+    let proving = Arc::new(Semaphore::new(PROVING_MAX));
     loop {
+        // Strangers who say nothing keep others waiting for a moment, and take no more files than these.
+        let Ok(permit) = proving.clone().acquire_owned().await else { return Ok(()) };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let (node, admissions) = (node.clone(), admissions.clone());
                 tokio::spawn(async move {
-                    if let Err(error) = answer(&node, stream, admissions).await {
+                    if let Err(error) = answer(&node, stream, admissions, permit).await {
                         tracing::debug!(%error, "a connection from another node ended");
                     }
                 });
@@ -103,12 +108,18 @@ async fn accept(node: &Arc<Node>, listener: std::net::TcpListener, clients_max: 
     }
 }
 
-async fn answer(node: &Arc<Node>, stream: TcpStream, admissions: Arc<Semaphore>) -> io::Result<()> {
+async fn answer(
+    node: &Arc<Node>,
+    stream: TcpStream,
+    admissions: Arc<Semaphore>,
+    proving: OwnedSemaphorePermit,
+) -> io::Result<()> {
     let (stream, from, purpose) = links::answer(&node.settings, stream).await.inspect_err(|error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
             tracing::warn!(%error, "refused a connection to the port for other nodes");
         }
     })?;
+    drop(proving);
     match purpose {
         Purpose::Log => {
             tracing::info!(node = from.0, "another node has connected");

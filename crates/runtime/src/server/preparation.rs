@@ -109,11 +109,16 @@ pub async fn prepare(settings: &Settings, source: Source) -> Result<Prepared, Se
         password: settings.agent_password.clone(),
         customs: CustomNames::default(),
     };
+    let mut looked_at = Vec::new();
+    for replica in &settings.replicas {
+        let (connector, agent) = (connector(settings, replica, leader), agent.clone());
+        // All at once: one that hangs keeps the others waiting only as long as it takes to give it up.
+        looked_at.push((replica, tokio::spawn(async move { look_at(&connector, &agent).await })));
+    }
     let mut found = Vec::new();
     let mut missing = Vec::new();
-    for replica in &settings.replicas {
-        let connector = connector(settings, replica, leader);
-        match look_at(&connector, &agent).await {
+    for (replica, looked_at) in looked_at {
+        match looked_at.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())) {
             Ok((_, _, _, Some(Position { differs: Some(reason), .. }))) => {
                 missing.push(format!(
                     "{}: its contents differ from those of the others ({reason}); copy it anew from one of them",
@@ -224,7 +229,21 @@ fn leave_behind(
     Ok(())
 }
 
+/// What is to be known of a replica. Where clients wait for this node to take over, one that does not answer is left to its
+/// agent.
 async fn look_at(
+    connector: &Connector,
+    agent: &Credentials,
+) -> Result<(Lane, Lane, Facts, Option<Position>), FenceError> {
+    let looking = look(connector, agent);
+    if connector.leader.is_none() || connector.silence.is_zero() {
+        return looking.await;
+    }
+    let silent = || LaneError::Lost(std::io::Error::from(std::io::ErrorKind::TimedOut));
+    tokio::time::timeout(connector.silence, looking).await.unwrap_or_else(|_| Err(silent().into()))
+}
+
+async fn look(
     connector: &Connector,
     agent: &Credentials,
 ) -> Result<(Lane, Lane, Facts, Option<Position>), FenceError> {
