@@ -150,7 +150,9 @@ impl Relay<'_> {
             if let Err(end) = self.take_from_client(session) {
                 return Parted::End(end);
             }
-            let may_read_client = session.output.len() < WAITING_LEN_MAX && self.course.may_take_more();
+            let may_read_client = session.output.len() < WAITING_LEN_MAX
+                && self.client.input.len() < self.front.message_len_max.max(WAITING_LEN_MAX)
+                && self.course.may_take_more();
             let may_read_session = self.client.output.len() < WAITING_LEN_MAX;
             let Pipe { read: from_client, write: to_client, input: client_in, output: client_out } =
                 &mut self.client;
@@ -203,13 +205,14 @@ impl Relay<'_> {
             let key = (self.registered.pid, &self.registered.key[..]);
             let told = self.course.on_session(frame, key, &mut self.client.output);
             told.map_err(|Diverged| Parted::Diverged)?;
+            self.course.proceed(&mut session.output);
         }
         Ok(())
     }
 
     fn take_from_client(&mut self, session: &mut Pipe) -> Result<(), End> {
         let len_max = self.front.message_len_max;
-        while session.output.len() < WAITING_LEN_MAX {
+        while session.output.len() < WAITING_LEN_MAX && !self.course.withholds() {
             let head = match frontend::peek(&self.client.input, len_max) {
                 Ok(Some(head)) if self.client.input.len() >= head.len => head,
                 Ok(_) => break,
@@ -240,19 +243,22 @@ impl Relay<'_> {
         }
         let (commits, csn) = self.course.position();
         (self.greeting.commits, self.greeting.heard) = (commits, Csn(csn));
+        let is_in_doubt = self.course.is_in_doubt();
         let (mut session, outcome) = self.seek().await?;
         let (up, down) = (&mut session.output, &mut self.client.output);
         let has_gone_on = match outcome {
-            Outcome::Nothing => match self.course.resume(up) {
-                Ok(()) => true,
-                Err(Lost::Pinned) => return Err(End::Told(pinned())),
-                Err(Lost::TooMuch) => self.course.give_up(too_much(), up, down).is_ok(),
-            },
             Outcome::Committed { number, csn } => {
                 self.course.committed(number, csn.0, up, down)
                     || self.course.concluded(number, csn.0, &unanswered(csn), up, down)
             }
-            Outcome::Unknown => false,
+            Outcome::Unknown if is_in_doubt => false,
+            // It had sent nothing that could have been committed, however long ago it was heard of.
+            Outcome::Nothing | Outcome::Unknown => match self.course.resume(up) {
+                Ok(()) => true,
+                Err(Lost::Pinned) => return Err(End::Told(pinned())),
+                Err(Lost::TooMuch) => self.course.give_up(too_much(), up, down).is_ok(),
+                Err(Lost::Unchecked) => self.course.give_up(unchecked(), up, down).is_ok(),
+            },
         };
         match (has_gone_on, outcome) {
             (true, _) => Ok(session),
@@ -333,6 +339,14 @@ fn too_much() -> Failure {
     Failure::new(
         SqlState::SERIALIZATION_FAILURE,
         "the node that led was lost, and this transaction sent more than is kept to do it again",
+    )
+    .hint("Run the transaction again. Nothing of it was committed.")
+}
+
+fn unchecked() -> Failure {
+    Failure::new(
+        SqlState::SERIALIZATION_FAILURE,
+        "the node that led was lost, and this transaction had heard part of what cannot be done again by itself",
     )
     .hint("Run the transaction again. Nothing of it was committed.")
 }
