@@ -34,19 +34,25 @@ pub const ADMIN_DATABASE: &str = "onecopy";
 
 /// Serves one connection from its first byte to its last; `crowded` is as in [`Door::admit`](crate::server::door::Door::admit).
 pub async fn handle(stream: Stream, shared: Arc<Shared>, crowded: bool) {
-    match shared.door.admit(stream, crowded).await {
-        Some(Opened::Session(client, start, who, counted)) => {
+    if let Some(opened) = shared.door.admit(stream, crowded).await {
+        serve_opened(opened, shared).await;
+    }
+}
+
+/// Serves a connection of which the first is known.
+pub async fn serve_opened(opened: Opened, shared: Arc<Shared>) {
+    match opened {
+        Opened::Session(client, start, who, counted) => {
             begin(client, start, who, shared).await;
             drop(counted);
         }
-        Some(Opened::Cancel { mut stream, pid, key }) => {
+        Opened::Cancel { mut stream, pid, key } => {
             let carried_out = cancel::cancel(&shared, pid, &key);
             // The server that is to be told may be slow, but not for ever.
             if tokio::time::timeout(shared.door.startup_timeout(), carried_out).await.is_ok() {
                 let _ = stream.shutdown().await;
             }
         }
-        None => {}
     }
 }
 

@@ -49,6 +49,8 @@ struct Told {
     statements: HashMap<String, (u32, Arc<PreparedStatement>)>,
     /// How many numbers the named statements have used.
     parts: u32,
+    /// How many commits.
+    commits: u64,
 }
 
 /// Identifies the settings of a session.
@@ -76,7 +78,7 @@ struct Part {
 impl Carried {
     /// One that has made so many commits on other nodes.
     pub fn new(session: [u8; 16], commits: u64) -> Carried {
-        Carried { session, commits: Commits::new(commits), told: Told::default() }
+        Carried { session, commits: Commits::new(commits), told: Told { commits, ..Told::default() } }
     }
 
     /// Which commit of the session comes next.
@@ -112,10 +114,26 @@ impl Session {
     pub(super) fn tell_front(&mut self) {
         let Some(mut carried) = self.carried.take() else { return };
         self.tell_script(&mut carried.told);
-        let movable = !self.locks.has_any_until_unlocked() && !self.has_declared();
-        let idle = Idle { commits: carried.commits.made(), csn: self.shared.scheduler.told(), movable };
-        idle.encode(&mut self.client.output);
+        self.tell_position(&mut carried);
         self.carried = Some(carried);
+    }
+
+    /// Before a ReadyForQuery in a transaction: tells of a commit since the last one outside of any, as by COMMIT AND CHAIN,
+    /// which would be taken for that of the transaction that is open now.
+    pub(super) fn tell_front_of_chained(&mut self) {
+        let Some(mut carried) = self.carried.take() else { return };
+        if carried.commits.made() != carried.told.commits {
+            self.tell_position(&mut carried);
+        }
+        self.carried = Some(carried);
+    }
+
+    fn tell_position(&mut self, carried: &mut Carried) {
+        let commits = carried.commits.made();
+        carried.told.commits = commits;
+        let movable = !self.locks.has_any_until_unlocked() && !self.has_declared();
+        let idle = Idle { commits, csn: self.shared.scheduler.told(), movable };
+        idle.encode(&mut self.client.output);
     }
 
     fn tell_script(&mut self, told: &mut Told) {

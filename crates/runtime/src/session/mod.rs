@@ -390,6 +390,8 @@ impl Session {
         let status = self.status();
         if status == Status::Idle {
             self.tell_front();
+        } else {
+            self.tell_front_of_chained();
         }
         build::ready_for_query(&mut self.client.output, status);
     }

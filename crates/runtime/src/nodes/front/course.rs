@@ -1,6 +1,7 @@
 //! What a front keeps of a session so that it can go on elsewhere: what its client has sent and heard since it last had no
 //! transaction open. Without sockets: messages in, messages out.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
@@ -39,6 +40,13 @@ pub struct Course {
     told: usize,
     /// What the client has heard of it all.
     heard: Heard,
+    /// The same when it last heard a ReadyForQuery: anything more is of a request that is not answered whole.
+    heard_whole: Heard,
+    /// It may have heard something of that request before it sent all of it.
+    has_flushed: bool,
+    /// Where in what was sent begins what the present session has not been sent yet. What may commit something does not go
+    /// out before all that the client had heard has come out as it was: else what is told to have failed would have been done.
+    withheld: Option<usize>,
     /// Answers that it has not heard yet.
     held: BytesMut,
     /// The client waits for answers before its request is complete.
@@ -47,7 +55,9 @@ pub struct Course {
     status: Status,
     phase: Phase,
     /// What is to be heard again, if messages were sent again.
-    replay: Option<(Heard, Heard)>,
+    replay: Option<Replay>,
+    /// A transaction has ended, and the next one has begun in the same breath: where the session stood in between.
+    chained: Option<Idle>,
     /// What the present session said before its next ReadyForQuery.
     idle: Option<Idle>,
     /// The client has been told that it is connected.
@@ -99,6 +109,24 @@ impl Heard {
     }
 }
 
+/// What is to be heard again, and what of it was.
+struct Replay {
+    expected: Heard,
+    again: Heard,
+    /// It ends within the answer to a request.
+    is_partly: bool,
+}
+
+impl Replay {
+    fn new(expected: Heard, again: Heard, is_partly: bool) -> Replay {
+        Replay { expected, again, is_partly }
+    }
+
+    fn is_done(&self) -> bool {
+        self.again.len == self.expected.len
+    }
+}
+
 /// What was to be the same is not: the session cannot go on as if nothing had happened.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Diverged;
@@ -110,6 +138,8 @@ pub enum Lost {
     Pinned,
     /// More was sent than is kept.
     TooMuch,
+    /// What it had heard cannot be compared before something is done that depends on it.
+    Unchecked,
 }
 
 impl Default for Course {
@@ -126,11 +156,15 @@ impl Default for Course {
             answered: 0,
             told: 0,
             heard: Heard::default(),
+            heard_whole: Heard::default(),
+            has_flushed: false,
+            withheld: None,
             held: BytesMut::new(),
             wants_now: false,
             status: Status::Idle,
             phase: Phase::Starting,
             replay: None,
+            chained: None,
             idle: None,
             is_greeted: false,
             refused: None,
@@ -144,7 +178,18 @@ impl Default for Course {
 impl Course {
     /// How many commits the session had made when it last had no transaction open, and the last commit of all then.
     pub fn position(&self) -> (u64, u64) {
-        (self.position.commits, self.position.csn)
+        let position = self.chained.as_ref().unwrap_or(&self.position);
+        (position.commits, position.csn)
+    }
+
+    /// Whether a request of the client's waits for its answer, or it has begun one: something that may have been committed.
+    pub fn is_in_doubt(&self) -> bool {
+        self.requests.len() > self.told || self.has_begun || (self.told == 0 && !self.sent.is_empty())
+    }
+
+    /// Whether the client's messages wait until what came before them has come out as it did before.
+    pub fn withholds(&self) -> bool {
+        self.withheld.is_some()
     }
 
     /// Whether it has said that it ends, so that nobody is to make it again.
@@ -154,7 +199,7 @@ impl Course {
 
     /// Whether more may be taken from the client before the session has answered.
     pub fn may_take_more(&self) -> bool {
-        self.held.len() < HELD_LEN_MAX
+        self.held.len() <= HELD_LEN_MAX
     }
 
     /// A whole message of the client's; what is to be sent on is appended to `up`, what it is answered here to `down`.
@@ -171,7 +216,9 @@ impl Course {
         {
             return;
         }
-        up.extend_from_slice(frame.bytes);
+        if self.withheld.is_none() {
+            up.extend_from_slice(frame.bytes);
+        }
         if self.is_kept && self.sent.len() + frame.bytes.len() <= KEPT_LEN_MAX {
             self.sent.extend_from_slice(frame.bytes);
         } else {
@@ -192,6 +239,7 @@ impl Course {
             tag => {
                 self.has_begun = true;
                 self.wants_now |= tag == from_client::FLUSH;
+                self.has_flushed |= tag == from_client::FLUSH;
             }
         }
     }
@@ -312,26 +360,34 @@ impl Course {
             frame.tag,
             from_term::NOTICE_RESPONSE | from_term::NOTIFICATION_RESPONSE | from_term::PARAMETER_STATUS
         );
-        if let Some((expected, again)) = &mut self.replay {
-            if !is_aside {
-                again.add(frame.bytes);
-                if again.len > expected.len || again.len == expected.len && !again.is(expected) {
-                    return Err(Diverged);
-                }
-                if again.len == expected.len {
-                    self.replay = None;
-                }
+        if let Some(replay) = &mut self.replay {
+            if is_aside {
+                return Ok(());
             }
+            replay.again.add(frame.bytes);
             if frame.tag == from_term::READY_FOR_QUERY {
                 self.answered += 1;
                 self.idle = None;
             }
-            return Ok(());
+            // It is the end of what the session says, so that nothing more would come.
+            let is_end = match frame.tag {
+                from_term::READY_FOR_QUERY => replay.is_partly || self.answered >= self.told,
+                from_term::ERROR_RESPONSE => replay.is_partly,
+                _ => false,
+            };
+            return match replay.again.len.cmp(&replay.expected.len) {
+                Ordering::Less if !is_end => Ok(()),
+                Ordering::Equal if replay.again.is(&replay.expected) => Ok(()),
+                _ => Err(Diverged),
+            };
         }
         if is_aside {
             let is_waiting = self.told < self.requests.len();
-            let out = if is_waiting || !self.held.is_empty() { &mut self.held } else { down };
+            let out = if is_waiting || !self.held.is_empty() { &mut self.held } else { &mut *down };
             out.extend_from_slice(frame.bytes);
+            if self.held.len() > HELD_LEN_MAX {
+                self.tell(down);
+            }
             return Ok(());
         }
         self.held.extend_from_slice(frame.bytes);
@@ -371,9 +427,14 @@ impl Course {
         self.tell(down);
         self.answered += 1;
         self.told = self.answered;
+        self.heard_whole = self.heard.clone();
+        self.has_flushed &= self.requests.len() > self.told || self.has_begun;
         if self.status == Status::Idle {
             self.take_position();
+            self.chained = None;
             self.forget_answered();
+        } else if let Some(idle) = self.idle.take() {
+            self.chained = Some(idle);
         }
         self.idle = None;
     }
@@ -391,7 +452,7 @@ impl Course {
         self.requests.drain(..done);
         self.requests.iter_mut().for_each(|request| request.end -= end.min(request.end));
         (self.answered, self.told) = (0, 0);
-        self.heard = Heard::default();
+        (self.heard, self.heard_whole) = (Heard::default(), Heard::default());
         self.has_failed = false;
     }
 
@@ -406,13 +467,46 @@ impl Course {
         if !self.is_kept && has_more {
             return Err(Lost::TooMuch);
         }
+        // What began it is not there to be done again, or what the client has sent since may depend on what it had heard.
+        if self.chained.is_some() || (self.heard.len > self.heard_whole.len && self.has_flushed) {
+            return Err(Lost::Unchecked);
+        }
         self.begin_anew(up);
         if self.has_failed {
             fail(up);
         }
-        up.extend_from_slice(&self.sent);
-        self.replay = (self.heard.len > 0).then(|| (self.heard.clone(), Heard::default()));
+        self.withheld = Some(0);
+        if self.heard_whole.len > 0 {
+            let end = self.told.checked_sub(1).map_or(0, |last| self.requests[last].end);
+            self.send_withheld(end, up);
+            self.replay = Some(Replay::new(self.heard_whole.clone(), Heard::default(), false));
+        } else {
+            self.proceed(up);
+        }
         Ok(())
+    }
+
+    /// Sends what was withheld, as soon as the client may have it done: to be called after each message of the session's.
+    pub fn proceed(&mut self, up: &mut BytesMut) {
+        if self.withheld.is_none() || self.replay.as_ref().is_some_and(|replay| !replay.is_done()) {
+            return;
+        }
+        let again = self.replay.take().map_or_else(Heard::default, |replay| replay.again);
+        if again.len < self.heard.len {
+            // All of the request of which it had heard something, and nothing behind it.
+            let end = self.requests.get(self.told).map_or(self.sent.len(), |request| request.end);
+            self.send_withheld(end, up);
+            self.replay = Some(Replay::new(self.heard.clone(), again, true));
+        } else {
+            self.send_withheld(self.sent.len(), up);
+            self.withheld = None;
+        }
+    }
+
+    fn send_withheld(&mut self, end: usize, up: &mut BytesMut) {
+        let from = self.withheld.unwrap_or(end).min(end);
+        up.extend_from_slice(&self.sent[from..end]);
+        self.withheld = Some(end);
     }
 
     /// Whether it could go on elsewhere at all.
@@ -431,6 +525,10 @@ impl Course {
             return Err(Lost::TooMuch);
         }
         let is_open = self.status != Status::Idle;
+        if let Some(idle) = self.chained.take() {
+            self.position = idle;
+        }
+        self.has_flushed = false;
         self.held.clear();
         self.begin_anew(up);
         let is_asked = self.requests.len() > self.told;
@@ -464,7 +562,7 @@ impl Course {
     fn begin_anew(&mut self, up: &mut BytesMut) {
         self.phase = Phase::Starting;
         self.idle = None;
-        self.replay = None;
+        (self.replay, self.withheld) = (None, None);
         self.answered = 0;
         self.held.clear();
         let script = std::mem::take(&mut self.script);
@@ -504,6 +602,7 @@ impl Course {
     fn conclude(&mut self, commits: u64, csn: u64, up: &mut BytesMut) {
         self.begin_anew(up);
         self.position = Idle { commits, csn, movable: true };
+        (self.chained, self.has_flushed) = (None, false);
         self.status = Status::Idle;
         self.answered = self.requests.len();
         self.forget_answered();

@@ -19,7 +19,7 @@ use crate::nodes::Node;
 use crate::nodes::handshake::Purpose;
 use crate::nodes::links;
 use crate::server::door::{Door, Opened};
-use crate::server::{startup, tls};
+use crate::server::{Shared, startup, tls};
 use crate::settings::Settings;
 use crate::stream::Stream;
 use crate::workers::{Admission, Workers};
@@ -71,8 +71,10 @@ impl Front {
         // On the node that leads it has one hop less.
         let running = front.node.term.borrow().clone();
         if let Some(running) = running {
-            let shared = running.shared.clone();
-            running.workers.serve(stream, admission, move |stream| startup::handle(stream, shared, crowded));
+            let (front, shared) = (front.clone(), running.shared.clone());
+            running
+                .workers
+                .serve(stream, admission, move |stream| front.handle_at_term(stream, shared, crowded));
         } else {
             let front = front.clone();
             workers.serve(stream, admission, move |stream| front.handle(stream, crowded));
@@ -85,20 +87,37 @@ impl Front {
                 relay::run(&self, client, &start, &who.user).await;
                 drop(counted);
             }
-            Some(Opened::Cancel { mut stream, pid, key }) => {
-                let passed_on = self.cancel(pid, key);
-                if let Ok(Err(error)) = tokio::time::timeout(self.door.startup_timeout(), passed_on).await {
-                    tracing::warn!(%error, "pass a cancel request on");
-                }
-                let _ = stream.shutdown().await;
-            }
+            Some(Opened::Cancel { stream, pid, key }) => self.pass_on(stream, self.session_of(pid, &key)).await,
             None => {}
         }
     }
 
+    /// On the node that leads: a session that it carried before it led is cancelled by what its front has told its client.
+    async fn handle_at_term(self: Arc<Front>, stream: Stream, shared: Arc<Shared>, crowded: bool) {
+        match shared.door.admit(stream, crowded).await {
+            Some(Opened::Cancel { stream, pid, key }) => match self.session_of(pid, &key) {
+                Some(session) => self.pass_on(stream, Some(session)).await,
+                None => startup::serve_opened(Opened::Cancel { stream, pid, key }, shared).await,
+            },
+            Some(opened) => startup::serve_opened(opened, shared).await,
+            None => {}
+        }
+    }
+
+    fn session_of(&self, pid: u32, key: &[u8]) -> Option<At> {
+        self.cancels.0.lock().get(&(pid, key.to_vec())).cloned()
+    }
+
+    async fn pass_on(&self, mut stream: Stream, session: Option<At>) {
+        let passed_on = self.cancel(session);
+        if let Ok(Err(error)) = tokio::time::timeout(self.door.startup_timeout(), passed_on).await {
+            tracing::warn!(%error, "pass a cancel request on");
+        }
+        let _ = stream.shutdown().await;
+    }
+
     /// Passes a cancel request on to where the session is now.
-    async fn cancel(&self, pid: u32, key: Vec<u8>) -> std::io::Result<()> {
-        let session = self.cancels.0.lock().get(&(pid, key)).cloned();
+    async fn cancel(&self, session: Option<At>) -> std::io::Result<()> {
         let at = session.and_then(|session| session.lock().clone());
         let Some(Whereabouts { node, pid, key }) = at else { return Ok(()) };
         let Some(node) = self.node.links.places.of(node) else { return Ok(()) };

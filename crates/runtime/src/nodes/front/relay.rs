@@ -29,6 +29,10 @@ use crate::stream::Stream;
 /// Bytes that wait to be sent on, beyond which no more is read from where they come.
 const WAITING_LEN_MAX: usize = 256 << 10;
 const READ_LEN: usize = 16 << 10;
+/// How long what a client has left behind may take to be sent on.
+const PARTING_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a node may take to say whether a session can go on there: it says so at once, or stands still.
+const PRESENT_PATIENCE: Duration = Duration::from_secs(2);
 /// Between looking for a node that leads.
 const SEEK_PAUSE_MIN: Duration = Duration::from_millis(5);
 const SEEK_PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -63,12 +67,14 @@ struct Pipe {
     write: WriteHalf<Stream>,
     input: BytesMut,
     output: BytesMut,
+    /// What was written may wait in the connection's own buffer, where it is encrypted.
+    is_flushed: bool,
 }
 
 impl Pipe {
     fn new(stream: Stream, input: BytesMut, output: BytesMut) -> Pipe {
         let (read, write) = tokio::io::split(stream);
-        Pipe { read, write, input, output }
+        Pipe { read, write, input, output, is_flushed: true }
     }
 
     async fn close(&mut self) -> io::Result<()> {
@@ -86,10 +92,18 @@ async fn fill(read: &mut ReadHalf<Stream>, input: &mut BytesMut) -> io::Result<(
 }
 
 /// Sends some of what waits. Nothing is lost if this is dropped half-way.
-async fn drain(write: &mut WriteHalf<Stream>, output: &mut BytesMut) -> io::Result<()> {
-    write.write_buf(output).await?;
+async fn drain(
+    write: &mut WriteHalf<Stream>,
+    output: &mut BytesMut,
+    is_flushed: &mut bool,
+) -> io::Result<()> {
+    if !output.is_empty() {
+        *is_flushed = false;
+        write.write_buf(output).await?;
+    }
     if output.is_empty() {
         write.flush().await?;
+        *is_flushed = true;
     }
     Ok(())
 }
@@ -128,6 +142,10 @@ impl Relay<'_> {
         session.output = term;
         loop {
             let parted = self.carry(&mut session).await;
+            if let Parted::End(End::Gone) = parted {
+                // What it had asked before it left is done, as by any server.
+                let _ = tokio::time::timeout(PARTING_PATIENCE, session.close()).await;
+            }
             self.registered.at.lock().take();
             drop(session);
             session = match parted {
@@ -150,12 +168,24 @@ impl Relay<'_> {
             if let Err(end) = self.take_from_client(session) {
                 return Parted::End(end);
             }
-            let may_read_client = session.output.len() < WAITING_LEN_MAX && self.course.may_take_more();
+            let may_read_client = session.output.len() < WAITING_LEN_MAX
+                && self.client.input.len() < self.front.message_len_max.max(WAITING_LEN_MAX)
+                && self.course.may_take_more();
             let may_read_session = self.client.output.len() < WAITING_LEN_MAX;
-            let Pipe { read: from_client, write: to_client, input: client_in, output: client_out } =
-                &mut self.client;
-            let Pipe { read: from_session, write: to_session, input: session_in, output: session_out } =
-                &mut *session;
+            let Pipe {
+                read: from_client,
+                write: to_client,
+                input: client_in,
+                output: client_out,
+                is_flushed: client_flushed,
+            } = &mut self.client;
+            let Pipe {
+                read: from_session,
+                write: to_session,
+                input: session_in,
+                output: session_out,
+                is_flushed: session_flushed,
+            } = &mut *session;
             // What the client is told does not wait for what it says.
             tokio::select! {
                 biased;
@@ -163,7 +193,7 @@ impl Relay<'_> {
                 _ = leader.wait_for(|leader| leader.is_some_and(|leader| Some(leader.0) != at)) => {
                     return Parted::Lost;
                 }
-                sent = drain(to_client, client_out), if !client_out.is_empty() => {
+                sent = drain(to_client, client_out, client_flushed), if !client_out.is_empty() || !*client_flushed => {
                     if sent.is_err() {
                         return Parted::End(End::Gone);
                     }
@@ -173,7 +203,7 @@ impl Relay<'_> {
                         return Parted::Lost;
                     }
                 }
-                sent = drain(to_session, session_out), if !session_out.is_empty() => {
+                sent = drain(to_session, session_out, session_flushed), if !session_out.is_empty() || !*session_flushed => {
                     if sent.is_err() {
                         return Parted::Lost;
                     }
@@ -203,13 +233,14 @@ impl Relay<'_> {
             let key = (self.registered.pid, &self.registered.key[..]);
             let told = self.course.on_session(frame, key, &mut self.client.output);
             told.map_err(|Diverged| Parted::Diverged)?;
+            self.course.proceed(&mut session.output);
         }
         Ok(())
     }
 
     fn take_from_client(&mut self, session: &mut Pipe) -> Result<(), End> {
         let len_max = self.front.message_len_max;
-        while session.output.len() < WAITING_LEN_MAX {
+        while session.output.len() < WAITING_LEN_MAX && !self.course.withholds() {
             let head = match frontend::peek(&self.client.input, len_max) {
                 Ok(Some(head)) if self.client.input.len() >= head.len => head,
                 Ok(_) => break,
@@ -240,19 +271,22 @@ impl Relay<'_> {
         }
         let (commits, csn) = self.course.position();
         (self.greeting.commits, self.greeting.heard) = (commits, Csn(csn));
+        let is_in_doubt = self.course.is_in_doubt();
         let (mut session, outcome) = self.seek().await?;
         let (up, down) = (&mut session.output, &mut self.client.output);
         let has_gone_on = match outcome {
-            Outcome::Nothing => match self.course.resume(up) {
-                Ok(()) => true,
-                Err(Lost::Pinned) => return Err(End::Told(pinned())),
-                Err(Lost::TooMuch) => self.course.give_up(too_much(), up, down).is_ok(),
-            },
             Outcome::Committed { number, csn } => {
                 self.course.committed(number, csn.0, up, down)
                     || self.course.concluded(number, csn.0, &unanswered(csn), up, down)
             }
-            Outcome::Unknown => false,
+            Outcome::Unknown if is_in_doubt => false,
+            // It had sent nothing that could have been committed, however long ago it was heard of.
+            Outcome::Nothing | Outcome::Unknown => match self.course.resume(up) {
+                Ok(()) => true,
+                Err(Lost::Pinned) => return Err(End::Told(pinned())),
+                Err(Lost::TooMuch) => self.course.give_up(too_much(), up, down).is_ok(),
+                Err(Lost::Unchecked) => self.course.give_up(unchecked(), up, down).is_ok(),
+            },
         };
         match (has_gone_on, outcome) {
             (true, _) => Ok(session),
@@ -284,7 +318,13 @@ impl Relay<'_> {
         loop {
             let leads = *leader.borrow_and_update();
             if let Some(leads) = leads.and_then(|leads| node.links.places.of(leads.0)) {
-                match self.present(&leads).await {
+                let presented = tokio::select! {
+                    presented = tokio::time::timeout(PRESENT_PATIENCE, self.present(&leads)) => {
+                        presented.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+                    }
+                    _ = leader.wait_for(|leader| leader.is_some_and(|leader| leader.0 != leads.id)) => continue,
+                };
+                match presented {
                     Ok(Some(found)) => return Ok(found),
                     Ok(None) => {}
                     Err(error) => tracing::debug!(node = leads.id, %error, "reach the node that leads"),
@@ -293,9 +333,14 @@ impl Relay<'_> {
             if deadline.is_some_and(Deadline::has_passed) {
                 return Err(End::Told(nobody_leads()));
             }
+            let Pipe { read, input, .. } = &mut self.client;
             tokio::select! {
                 _ = leader.changed() => pause = SEEK_PAUSE_MIN,
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(SEEK_PAUSE_MAX),
+                // One that has left waits for nothing.
+                received = fill(read, input), if input.len() < WAITING_LEN_MAX => {
+                    received.map_err(|_| End::Gone)?;
+                }
             }
         }
     }
@@ -333,6 +378,14 @@ fn too_much() -> Failure {
     Failure::new(
         SqlState::SERIALIZATION_FAILURE,
         "the node that led was lost, and this transaction sent more than is kept to do it again",
+    )
+    .hint("Run the transaction again. Nothing of it was committed.")
+}
+
+fn unchecked() -> Failure {
+    Failure::new(
+        SqlState::SERIALIZATION_FAILURE,
+        "the node that led was lost, and this transaction had heard part of what cannot be done again by itself",
     )
     .hint("Run the transaction again. Nothing of it was committed.")
 }

@@ -49,6 +49,7 @@ impl Rig {
         put(&mut messages);
         for frame in Frames::new(&messages, usize::MAX).map(Result::unwrap) {
             self.course.on_session(frame, KEY, &mut self.down)?;
+            self.course.proceed(&mut self.up);
         }
         Ok(())
     }
@@ -179,14 +180,15 @@ fn an_open_transaction_is_done_again_and_the_client_hears_only_the_rest() {
     rig.answer("UPDATE 1", Status::InTransaction, 0).unwrap();
     rig.query("SELECT 2");
     rig.heard();
-    assert_eq!(asked(&rig.resume()), ["BEGIN", "UPDATE t", "SELECT 2"]);
+    assert_eq!(asked(&rig.resume()), ["BEGIN", "UPDATE t"]);
     rig.answer("BEGIN", Status::InTransaction, 0).unwrap();
-    rig.answer("UPDATE 1", Status::InTransaction, 0).unwrap();
     assert_eq!(tags(&rig.heard()), "");
     // Lost once more, in the middle.
-    assert_eq!(asked(&rig.resume()), ["BEGIN", "UPDATE t", "SELECT 2"]);
+    assert_eq!(asked(&rig.resume()), ["BEGIN", "UPDATE t"]);
     rig.answer("BEGIN", Status::InTransaction, 0).unwrap();
+    assert_eq!(asked(&rig.sent()), Vec::<String>::new());
     rig.answer("UPDATE 1", Status::InTransaction, 0).unwrap();
+    assert_eq!(asked(&rig.sent()), ["SELECT 2"], "it may depend on what was heard");
     rig.answer("SELECT 1", Status::InTransaction, 0).unwrap();
     assert_eq!(tags(&rig.heard()), "CZ");
     rig.query("COMMIT");
@@ -424,4 +426,116 @@ fn a_session_that_says_that_it_ends_is_not_made_again() {
     rig.session(|out| failure.put(out, Severity::Fatal)).unwrap();
     assert!(rig.course.has_ended());
     assert_eq!(error_code(&rig.heard()).as_deref(), Some("57P01"));
+}
+
+#[test]
+fn nothing_is_committed_before_all_that_was_heard_has_come_out_as_it_was() {
+    let in_transaction = || {
+        let mut rig = Rig::new();
+        rig.query("BEGIN");
+        rig.answer("BEGIN", Status::InTransaction, 0).unwrap();
+        rig.query("SELECT v");
+        rig.answer("SELECT 10", Status::InTransaction, 0).unwrap();
+        rig.query("COMMIT");
+        rig.heard();
+        assert_eq!(asked(&rig.resume()), ["BEGIN", "SELECT v"]);
+        rig.answer("BEGIN", Status::InTransaction, 0).unwrap();
+        rig
+    };
+    // Longer, as long, and shorter: nothing more would come of the last one.
+    for other in ["SELECT 100", "SELECT 11", "SELECT 9"] {
+        let mut rig = in_transaction();
+        assert_eq!(rig.answer(other, Status::InTransaction, 0), Err(Diverged), "{other}");
+        assert_eq!(tags(&rig.sent()), "");
+    }
+    let mut rig = in_transaction();
+    // What comes meanwhile waits behind it.
+    rig.query("SELECT 1");
+    assert_eq!(tags(&rig.sent()), "");
+    rig.answer("SELECT 10", Status::InTransaction, 0).unwrap();
+    assert_eq!(asked(&rig.sent()), ["COMMIT", "SELECT 1"]);
+    rig.answer("COMMIT", Status::Idle, 1).unwrap();
+    rig.answer("SELECT 1", Status::Idle, 1).unwrap();
+    assert_eq!(tags(&rig.heard()), "CZCZ");
+}
+
+#[test]
+fn what_was_asked_behind_a_large_answer_waits_until_that_has_come_again() {
+    let mut rig = Rig::new();
+    rig.query("SELECT large");
+    rig.query("UPDATE t");
+    let row = |out: &mut BytesMut, value: &str| build::text_row(out, &[value.repeat(70_000)]).unwrap();
+    rig.session(|out| row(out, "a")).unwrap();
+    assert_eq!(tags(&rig.heard()), "D");
+    assert_eq!(asked(&rig.resume()), ["SELECT large"]);
+    rig.session(|out| row(out, "a")).unwrap();
+    assert_eq!(asked(&rig.sent()), ["UPDATE t"]);
+    assert_eq!(asked(&rig.resume()), ["SELECT large"]);
+    // It is shorter now.
+    assert_eq!(rig.answer("SELECT 0", Status::Idle, 0), Err(Diverged));
+    assert_eq!(tags(&rig.sent()), "");
+}
+
+#[test]
+fn a_request_that_was_answered_in_part_while_it_was_made_is_given_up() {
+    let mut rig = Rig::new();
+    rig.client(|out| {
+        say::parse(out, "", "SELECT v", []).unwrap();
+        say::bind(out, "", "", [], [], []).unwrap();
+        say::execute(out, "", 0).unwrap();
+        say::flush(out);
+    });
+    rig.session(|out| build::parse_complete(out)).unwrap();
+    assert_eq!(tags(&rig.heard()), "1");
+    assert_eq!(rig.course.resume(&mut BytesMut::new()), Err(Lost::Unchecked));
+    let Rig { course, up, down } = &mut rig;
+    course.give_up(conflict(), up, down).unwrap();
+    assert_eq!(tags(&rig.heard()), "E");
+    rig.client(say::sync);
+    assert_eq!(tags(&rig.heard()), "Z");
+}
+
+#[test]
+fn a_commit_that_begins_the_next_transaction_is_not_mistaken_for_the_commit_of_that_one() {
+    let chained = || {
+        let mut rig = Rig::new();
+        rig.query("BEGIN");
+        rig.answer("BEGIN", Status::InTransaction, 0).unwrap();
+        rig.query("COMMIT AND CHAIN");
+        rig.session(|out| {
+            build::command_complete(out, "COMMIT");
+            Idle { commits: 1, csn: 6, movable: true }.encode(out);
+            build::ready_for_query(out, Status::InTransaction);
+        })
+        .unwrap();
+        assert_eq!(rig.course.position(), (1, 6), "it is asked about what comes behind");
+        rig.query("COMMIT");
+        rig.heard();
+        rig
+    };
+    let mut rig = chained();
+    assert_eq!(rig.course.resume(&mut BytesMut::new()), Err(Lost::Unchecked));
+    let Rig { course, up, down } = &mut rig;
+    course.give_up(conflict(), up, down).unwrap();
+    assert_eq!((tags(&rig.heard()), rig.course.position()), ("EZ".to_owned(), (1, 6)));
+    let mut rig = chained();
+    let Rig { course, up, down } = &mut rig;
+    assert!(course.committed(2, 7, up, down));
+    assert_eq!((tags(&rig.heard()), rig.course.position()), ("CZ".to_owned(), (2, 7)));
+}
+
+#[test]
+fn notices_are_no_reason_to_hear_nothing_more_from_the_client() {
+    let mut rig = Rig::new();
+    rig.query("DO loud");
+    let notice = Failure::new(SqlState::ADMIN_SHUTDOWN, "x".repeat(HELD_LEN_MAX));
+    rig.session(|out| {
+        let mut error = BytesMut::new();
+        notice.put(&mut error, Severity::Error);
+        error[0] = from_term::NOTICE_RESPONSE;
+        out.unsplit(error);
+    })
+    .unwrap();
+    assert!(rig.course.may_take_more());
+    assert_eq!(tags(&rig.heard()), "N");
 }
