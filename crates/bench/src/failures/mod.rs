@@ -463,7 +463,7 @@ impl Scene<'_> {
         let Some(lasts) = round.fault.lasts() else { return false };
         tokio::time::sleep(self.options.lasts.unwrap_or(lasts)).await;
         round.healing_ms = self.now_ms();
-        // Unless it fails.
+        // So it stays if healing fails.
         round.healed_ms = round.healing_ms;
         true
     }

@@ -134,6 +134,8 @@ pub struct Met {
     pub only_reading: BTreeMap<String, u64>,
     /// Requests of the round that nobody ever answered: their clients gave up, long after it.
     pub unanswered: u64,
+    /// The longest that one client waited for one reply; `None` is less than [`SLOW`](super::SLOW).
+    pub longest_stall_ms: Option<f64>,
 }
 
 impl OfNodes {
@@ -150,8 +152,12 @@ impl OfNodes {
             self.of_clients(lost.host).connections_lost += 1;
         }
         for incident in noted.incidents.iter().filter(|incident| round.contains(&incident.at_ms)) {
-            let Some(code) = &incident.code else { continue };
             let met = self.of_clients(incident.host);
+            if incident.waited_ms >= SLOW.as_secs_f64() * 1_000.0 {
+                let longest_ms = met.longest_stall_ms.unwrap_or(0.0);
+                met.longest_stall_ms = Some(longest_ms.max(incident.waited_ms));
+            }
+            let Some(code) = &incident.code else { continue };
             let counts = if incident.again { &mut met.retries } else { &mut met.errors };
             *counts.entry(code.clone()).or_default() += 1;
             if incident.only_reads {
@@ -487,16 +493,17 @@ impl FailuresReport {
     fn nodes_csv(&self) -> String {
         let mut csv = String::from(
             "round,fault,victim,injected_ms,done_ms,served_ms,lost_there,lost_elsewhere,hung_there,hung_elsewhere,errors_there,errors_elsewhere,retries_there,\
-             retries_elsewhere,only_reading_elsewhere\n",
+             retries_elsewhere,only_reading_elsewhere,longest_stall_there_ms,longest_stall_elsewhere_ms\n",
         );
         let count = |counts: &BTreeMap<String, u64>| counts.values().sum::<u64>();
+        let longest = |ms: Option<f64>| ms.map(|ms| format!("{ms:.1}")).unwrap_or_default();
         for round in &self.rounds {
             let Some(OfNodes { done_ms, served_ms, there, elsewhere, .. }) = &round.of_nodes else {
                 continue;
             };
             let _ = writeln!(
                 csv,
-                "{},{},\"{}\",{},{done_ms},{},{},{},{},{},{},{},{},{},{}",
+                "{},{},\"{}\",{},{done_ms},{},{},{},{},{},{},{},{},{},{},{},{}",
                 round.number,
                 round.fault,
                 round.victim,
@@ -511,6 +518,8 @@ impl FailuresReport {
                 count(&there.retries),
                 count(&elsewhere.retries),
                 count(&elsewhere.only_reading),
+                longest(there.longest_stall_ms),
+                longest(elsewhere.longest_stall_ms),
             );
         }
         csv
@@ -698,7 +707,7 @@ impl FailuresReport {
                 both(|met| &met.errors),
                 both(|met| &met.retries),
                 list(&elsewhere.only_reading),
-                stall(round.longest_stall_ms()),
+                format!("{} + {}", stall(there.longest_stall_ms), stall(elsewhere.longest_stall_ms)),
                 millis(round.longest_disk_write_ms()),
                 stall(round.before.longest_stall_ms),
                 format!("{:.1}", round.before.throughput),
@@ -891,8 +900,18 @@ mod tests {
         };
         report.take_rounds_of_nodes(&noted);
         let counted = |code: &str| BTreeMap::from([(code.to_owned(), 1)]);
-        let there = Met { connections_lost: 2, errors: counted("connection lost"), ..Met::default() };
-        let elsewhere = Met { errors: counted("08007"), retries: counted("40001"), ..Met::default() };
+        let there = Met {
+            connections_lost: 2,
+            errors: counted("connection lost"),
+            longest_stall_ms: Some(60.0),
+            ..Met::default()
+        };
+        let elsewhere = Met {
+            errors: counted("08007"),
+            retries: counted("40001"),
+            longest_stall_ms: Some(891.0),
+            ..Met::default()
+        };
         let expected = OfNodes { nodes: vec![1], done_ms: 1_005, served_ms: Some(1_902), there, elsewhere };
         assert_eq!(report.rounds[0].of_nodes.as_ref(), Some(&expected));
         assert_eq!(report.rounds[0].served_after_ms(), Some(902));
@@ -900,7 +919,7 @@ mod tests {
         assert!(report.to_string().contains("1 x connection lost + 1 x 08007"), "{report}");
         assert_eq!(
             report.nodes_csv().lines().nth(1).unwrap(),
-            "1,leader,\"node2\",1000,1005,1902,2,0,0,0,1,1,0,1,0"
+            "1,leader,\"node2\",1000,1005,1902,2,0,0,0,1,1,0,1,0,60.0,891.0"
         );
 
         noted.incidents.push(at(0, incident(2_000, 1.0, Some("57P01"), false)));
