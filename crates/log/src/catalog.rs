@@ -338,6 +338,12 @@ impl Catalog {
         fitting.last().unwrap_or(last).first_csn.max(self.first)
     }
 
+    /// The argument to `truncate_before` that keeps a record, and as little before it as can be.
+    pub(crate) fn keeping(&self, seq: Seq) -> Csn {
+        let holding = self.segments.iter().rev().find(|segment| segment.first_seq <= seq);
+        holding.map_or(self.first, |segment| segment.first_csn.max(self.first))
+    }
+
     /// The oldest record that is kept, whatever its kind.
     pub(crate) fn first_seq(&self) -> Seq {
         self.segments.front().map_or(self.end.seq, |segment| segment.first_seq)

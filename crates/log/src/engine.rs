@@ -501,6 +501,12 @@ impl Engine {
         self.catalog.oldest_within(bytes_max)
     }
 
+    /// The argument to [`Engine::truncate_before`] that keeps a record, and as little before it as can be.
+    #[must_use]
+    pub fn keeping(&self, seq: Seq) -> Csn {
+        self.catalog.keeping(seq)
+    }
+
     /// Takes no more records. [`Engine::flush`] finishes what is pending, then brings everything to stable storage,
     /// whatever the durability; then the state is [`State::Closed`].
     pub fn close(&mut self) {

@@ -40,4 +40,4 @@ pub use medium::Medium;
 pub use reader::{Payload, ReadError, Records};
 pub use record::{Entry, Kind, LogId, PayloadId, PayloadRef, Record, SegmentNo, Seq};
 pub use recover::{Corruption, Damage, RecoverError, Recovery, Tail, recover};
-pub use shared::{Confirmed, Member, MemberEvent, MemberStatus, Network, SharedHooks, SharedOptions};
+pub use shared::{Begun, Confirmed, Member, MemberEvent, MemberStatus, Network, SharedHooks, SharedOptions};

@@ -339,6 +339,13 @@ impl Log {
         self.driver.engine().oldest_within(bytes_max)
     }
 
+    /// The argument to [`Log::truncate_before`] that keeps a record, and as little before it as can be: for a node that
+    /// lacks it.
+    #[must_use]
+    pub fn keeping(&self, seq: Seq) -> Csn {
+        self.driver.engine().keeping(seq)
+    }
+
     /// Bytes appended that are not durable yet, and so held in memory.
     #[must_use]
     pub fn backlog_bytes(&self) -> u64 {

@@ -21,7 +21,7 @@ use crate::consensus::{Change, Config, Effect, MemberError, Membership, Node, No
 use crate::disk::Folder;
 use crate::engine::{Event, Settings};
 use crate::log::{Durable, Log, OpenError};
-use crate::record::Seq;
+use crate::record::{LogId, Seq};
 use crate::recover::recover;
 use state::Hub;
 
@@ -224,24 +224,43 @@ impl Member {
     }
 }
 
+/// A log that is shared from now on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Begun {
+    /// Its name.
+    pub log_id: LogId,
+    /// It was there before, its node's alone.
+    pub was_alone: bool,
+}
+
 impl Log {
-    /// Creates the first segment of a log that several nodes share, in an empty folder. It is durable when this returns.
+    /// Begins a node's log in an empty folder; or shares the one that is there, if its node had it alone: then this node is the
+    /// only one at first, and others join it. A node that is to join others (`origin` names no members) needs an empty folder.
+    /// It is durable when this returns.
     ///
     /// # Errors
-    /// [`OpenError::Exists`] if there is a log already, and what else keeps one from being opened.
+    /// [`OpenError::Exists`] if the log is shared already, or not to be, and what else keeps one from being opened.
     pub fn begin_shared(
         mut folder: Folder,
         origin: Origin,
         node: NodeId,
         settings: Settings,
-    ) -> Result<(), OpenError> {
-        if recover(folder.files())?.is_some() {
+    ) -> Result<Begun, OpenError> {
+        let recovery = recover(folder.files())?;
+        let joins = origin.membership.voters().next().is_none();
+        if recovery.as_ref().is_some_and(|recovery| joins || recovery.shared.is_some()) {
             return Err(OpenError::Exists(folder.files().path().to_owned()));
         }
+        let was_alone = recovery.is_some();
+        let origin = match was_alone {
+            true => Origin { membership: Membership::alone(node), ..origin },
+            false => origin,
+        };
         let config = SharedOptions { node, settings, ..SharedOptions::default() }.config();
         let mut effects = Vec::new();
-        let mut node = Node::open(None, Some(origin), config, &mut effects)?;
-        carry_out(&mut node, &mut folder, effects).map(drop)
+        let mut node = Node::open(recovery, Some(origin), config, &mut effects)?;
+        carry_out(&mut node, &mut folder, effects)?;
+        Ok(Begun { log_id: node.engine().log_id(), was_alone })
     }
 
     /// Opens the log in a folder that was locked before, whose path this is, as that of one node of several, and takes

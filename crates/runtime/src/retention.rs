@@ -119,14 +119,14 @@ impl Retention {
     }
 
     /// The commit before which nothing needs to be kept any more, if more can go than before. `within` is the first one
-    /// that there is room for, where only replicas that are away need it.
-    pub fn advance(&self, within: impl FnOnce() -> Csn) -> Option<Csn> {
+    /// that there is room for, where only replicas that are away need it, or nodes, the first commit for which is `nodes`.
+    pub fn advance(&self, nodes: Option<Csn>, within: impl FnOnce() -> Csn) -> Option<Csn> {
         let mut state = self.0.lock();
         // Nobody serves: what there is on disk elsewhere is unknown, and nothing new comes.
         let serving = state.replicas.iter().filter(|holding| holding.serves);
         let mut keep = serving.map(|holding| holding.secured).min()??.next();
         let away = state.replicas.iter().filter(|holding| !holding.serves && !holding.is_gone);
-        let needed = away.map(|holding| holding.secured.map_or(Csn(0), Csn::next)).min();
+        let needed = away.map(|holding| holding.secured.map_or(Csn(0), Csn::next)).chain(nodes).min();
         if let Some(needed) = needed.filter(|needed| *needed < keep) {
             keep = keep.min(needed.max(within()));
         }
@@ -151,6 +151,18 @@ mod tests {
     const R1: ReplicaId = ReplicaId(1);
     const R2: ReplicaId = ReplicaId(2);
 
+    #[test]
+    fn what_a_node_lacks_is_kept_as_long_as_there_is_room() {
+        let retention = both_serve();
+        retention.secure(R0, Csn(20));
+        retention.secure(R1, Csn(30));
+        assert_eq!(retention.advance(Some(Csn(5)), || Csn(3)), Some(Csn(5)));
+        assert_eq!(retention.advance(Some(Csn(5)), || Csn(3)), None);
+        assert_eq!(retention.advance(Some(Csn(6)), || Csn(15)), Some(Csn(15)));
+        // It has all that replicas need.
+        assert_eq!(retention.advance(Some(Csn(40)), || Csn(50)), Some(Csn(21)));
+    }
+
     fn both_serve() -> Retention {
         let retention = Retention::new(2, Csn(1));
         retention.enter(R0, Csn(0)).unwrap();
@@ -169,12 +181,12 @@ mod tests {
             retention.secure(replica, Csn(50));
         }
         retention.add();
-        assert_eq!(retention.advance(|| Csn(20)), Some(Csn(20)), "nobody knows what it will contain");
+        assert_eq!(retention.advance(None, || Csn(20)), Some(Csn(20)), "nobody knows what it will contain");
         retention.begin_anew(R2, Csn(40)).unwrap();
-        assert_eq!(retention.advance(|| Csn(30)), Some(Csn(41)));
-        assert_eq!(retention.advance(|| Csn(41)), None);
+        assert_eq!(retention.advance(None, || Csn(30)), Some(Csn(41)));
+        assert_eq!(retention.advance(None, || Csn(41)), None);
         assert!(!retention.may_lack(R2));
-        assert_eq!(retention.advance(|| Csn(45)), Some(Csn(45)));
+        assert_eq!(retention.advance(None, || Csn(45)), Some(Csn(45)));
         assert!(retention.may_lack(R2), "there was no room for it");
         assert_eq!(retention.begin_anew(R2, Csn(40)), Err(Gap { position: Csn(40), first: Csn(45) }));
     }
@@ -184,20 +196,20 @@ mod tests {
         let retention = both_serve();
         retention.secure(R0, Csn(50));
         retention.remove(R1);
-        assert_eq!(retention.advance(nobody_asks), Some(Csn(51)));
+        assert_eq!(retention.advance(None, nobody_asks), Some(Csn(51)));
     }
 
     #[test]
     fn what_a_serving_replica_has_not_surely_flushed_is_kept() {
         let retention = both_serve();
-        assert_eq!(retention.advance(nobody_asks), None);
+        assert_eq!(retention.advance(None, nobody_asks), None);
         retention.secure(R0, Csn(10));
-        assert_eq!(retention.advance(nobody_asks), None, "nothing is known of the other");
+        assert_eq!(retention.advance(None, nobody_asks), None, "nothing is known of the other");
         retention.secure(R1, Csn(7));
-        assert_eq!(retention.advance(nobody_asks), Some(Csn(8)));
-        assert_eq!(retention.advance(nobody_asks), None);
+        assert_eq!(retention.advance(None, nobody_asks), Some(Csn(8)));
+        assert_eq!(retention.advance(None, nobody_asks), None);
         retention.secure(R1, Csn(12));
-        assert_eq!(retention.advance(nobody_asks), Some(Csn(11)));
+        assert_eq!(retention.advance(None, nobody_asks), Some(Csn(11)));
     }
 
     #[test]
@@ -206,13 +218,13 @@ mod tests {
         retention.secure(R0, Csn(5));
         retention.secure(R1, Csn(5));
         retention.leave(R1);
-        assert_eq!(retention.advance(|| Csn(1)), Some(Csn(6)));
+        assert_eq!(retention.advance(None, || Csn(1)), Some(Csn(6)));
         retention.secure(R0, Csn(100));
-        assert_eq!(retention.advance(|| Csn(6)), None);
+        assert_eq!(retention.advance(None, || Csn(6)), None);
         assert!(!retention.may_lack(R1));
-        assert_eq!(retention.advance(|| Csn(50)), Some(Csn(50)));
+        assert_eq!(retention.advance(None, || Csn(50)), Some(Csn(50)));
         assert!(retention.may_lack(R1));
-        assert_eq!(retention.advance(|| Csn(1_000)), Some(Csn(101)), "another replica needs more");
+        assert_eq!(retention.advance(None, || Csn(1_000)), Some(Csn(101)), "another replica needs more");
         assert_eq!(retention.enter(R1, Csn(99)), Err(Gap { position: Csn(99), first: Csn(101) }));
         assert_eq!(retention.enter(R1, Csn(100)), Ok(()));
         assert!(!retention.may_lack(R1));
@@ -225,9 +237,9 @@ mod tests {
             retention.secure(replica, Csn(9));
             retention.leave(replica);
         }
-        assert_eq!(retention.advance(|| Csn(1_000)), None);
+        assert_eq!(retention.advance(None, || Csn(1_000)), None);
         retention.enter(R0, Csn(20)).unwrap();
         retention.enter(R1, Csn(4)).unwrap();
-        assert_eq!(retention.advance(nobody_asks), Some(Csn(5)));
+        assert_eq!(retention.advance(None, nobody_asks), Some(Csn(5)));
     }
 }

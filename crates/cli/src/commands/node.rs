@@ -29,6 +29,8 @@ enum Command {
 
 /// Begin the log of this node, when a cluster is made: once on each node, before any of them is started.
 ///
+/// Where onecopy was alone before, its log is shared from then on: by this node at first, and others join it.
+///
 /// Never for a node whose log was lost: the others count on what it had acknowledged. Add one with another number in its place.
 #[derive(Debug, clap::Args)]
 struct InitArgs {
@@ -89,9 +91,16 @@ impl Args {
 impl InitArgs {
     fn run(self) -> Result<(), CommandError> {
         let settings = runtime_settings(&load(&self.config)?);
-        let log_id = onecopy_runtime::init_node(&settings, self.join)?;
-        let (dir, done) = (settings.log.dir.display(), if self.join { "will join" } else { "began" });
-        Ok(print(format!("{done} log {log_id} in {dir}"))?)
+        let begun = onecopy_runtime::init_node(&settings, self.join)?;
+        let (log_id, dir) = (begun.log_id, settings.log.dir.display());
+        let done = match (begun.was_alone, self.join) {
+            (true, _) => {
+                "is shared from now on, by this node at first: have the others join it, by `onecopy node init --join` and `onecopy node add`"
+            }
+            (false, true) => "will come from the others, once `onecopy node add` says that it may",
+            (false, false) => "was begun",
+        };
+        Ok(print(format!("log {log_id} in {dir} {done}"))?)
     }
 }
 

@@ -218,3 +218,34 @@ fn lost_node_is_replaced_by_another_one_while_clients_work() {
         assert_eq!(rows(&of_new, "SELECT count(*) FROM t").await, "1001");
     });
 }
+
+#[test]
+fn process_that_was_alone_shares_its_log_and_others_join_it() {
+    block_on(async {
+        let mut nodes = Nodes::alone(2);
+        let client = nodes.client(0).await;
+        client
+            .batch_execute(
+                "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 100)",
+            )
+            .await
+            .unwrap();
+        drop(client);
+        nodes.share();
+        for id in ["2", "3"] {
+            nodes.join();
+            let added = nodes.ask(0, &["node", "add", id]);
+            assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+        }
+        // A second time it is refused, and so is a folder that holds a log.
+        let again = nodes.command(0, &["node", "init", "--join"]).output().unwrap();
+        assert_eq!(again.status.code(), Some(1));
+        let client = nodes.client(1).await;
+        client.execute("INSERT INTO t VALUES (101)", &[]).await.unwrap();
+        nodes.kill(0);
+        client.execute("INSERT INTO t VALUES (102)", &[]).await.unwrap();
+        let of_third = nodes.client(2).await;
+        assert_eq!(rows(&of_third, "SELECT count(*) FROM t").await, "102");
+        nodes.everywhere("SELECT count(*) FROM t").await;
+    });
+}

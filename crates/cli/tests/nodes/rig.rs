@@ -82,6 +82,52 @@ impl Nodes {
         nodes
     }
 
+    /// One process that is alone, and shares its log only when it is told to.
+    pub fn alone(replicas: usize) -> Nodes {
+        let mut nodes = Nodes::start(1, replicas);
+        nodes.kill(0);
+        nodes.lose_log(0);
+        let config = nodes.nodes[0].dir.join("onecopy.toml");
+        let shared = fs::read_to_string(&config).unwrap();
+        let (before, rest) = shared.split_once("[cluster]").unwrap();
+        let (_, databases) = rest.split_once("[[databases]]").unwrap();
+        fs::write(nodes.nodes[0].dir.join("shared.toml"), &shared).unwrap();
+        fs::write(config, format!("{before}[[databases]]{databases}")).unwrap();
+        // What was begun before is forgotten.
+        nodes.servers = {
+            let dir = nodes._dir.path().join("others");
+            let mut servers = Cluster::create(dir, replicas, &Options::replica()).unwrap();
+            servers.start().unwrap();
+            servers
+        };
+        for name in ["onecopy.toml", "shared.toml"] {
+            let path = nodes.nodes[0].dir.join(name);
+            let mut text = fs::read_to_string(&path).unwrap();
+            for (index, server) in nodes.servers.servers().iter().enumerate() {
+                let name = Cluster::name(index);
+                let (before, rest) = text.split_once(&format!("name = \"{name}\"")).unwrap();
+                let (host, rest) = rest.split_once("port = ").unwrap();
+                let (_, rest) = rest.split_once('\n').unwrap();
+                text = format!("{before}name = \"{name}\"{host}port = {}\n{rest}", server.port());
+            }
+            fs::write(path, text).unwrap();
+        }
+        nodes.spawn(0);
+        nodes
+    }
+
+    /// Stops it in order, and has it share its log.
+    pub fn share(&mut self) {
+        self.signal(0, "-TERM");
+        self.nodes[0].process.take().unwrap().wait().unwrap();
+        let dir = &self.nodes[0].dir;
+        fs::rename(dir.join("shared.toml"), dir.join("onecopy.toml")).unwrap();
+        let shared = self.command(0, &["node", "init"]).output().unwrap();
+        assert!(shared.status.success(), "{}", String::from_utf8_lossy(&shared.stderr));
+        assert!(String::from_utf8_lossy(&shared.stdout).contains("is shared from now on"));
+        self.spawn(0);
+    }
+
     /// Makes one more node, which is to join the others, and starts it.
     pub fn join(&mut self) -> usize {
         let (this, port) = (self.nodes.len() + 1, free_port().unwrap());

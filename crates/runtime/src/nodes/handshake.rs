@@ -23,6 +23,8 @@ pub enum Purpose {
     Session,
     /// A client's request to cancel a statement.
     Cancel,
+    /// The question what log this is, by a node that is to join.
+    Origin,
 }
 
 impl Purpose {
@@ -31,11 +33,13 @@ impl Purpose {
             Purpose::Log => 1,
             Purpose::Session => 2,
             Purpose::Cancel => 3,
+            Purpose::Origin => 4,
         }
     }
 
     fn of_byte(byte: u8) -> Option<Purpose> {
-        [Purpose::Log, Purpose::Session, Purpose::Cancel].into_iter().find(|purpose| purpose.byte() == byte)
+        let known = [Purpose::Log, Purpose::Session, Purpose::Cancel, Purpose::Origin];
+        known.into_iter().find(|purpose| purpose.byte() == byte)
     }
 }
 

@@ -36,10 +36,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 const KIND_LOG: u8 = 1;
 const KIND_KEEP: u8 = 2;
-const KIND_HERE: u8 = 3;
+const KIND_PLACE: u8 = 3;
 const HEAD_LEN: usize = 5;
-/// Bytes of the longest name of a host, and of a port.
-const HERE_LEN_MAX: usize = 2 + 255;
+/// A node's number and its port.
+const PLACE_HEAD_LEN: usize = 8 + 2;
+/// Bytes of the longest name of a host.
+const HOST_LEN_MAX: usize = 255;
 
 /// What one node says to another.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,8 +50,9 @@ pub enum Said {
     Log(Bytes),
     /// The leader's: no replica needs commits before this one any more.
     Keep(Csn),
-    /// Where the node is that says so: first of all on each connection, since it may have come after the others were started.
-    Here { host: String, port: u16 },
+    /// Where a node is: first of all on each connection the one that says so, and again and again all that it knows of, since
+    /// nodes come after others were started.
+    Place { node: u64, host: String, port: u16 },
 }
 
 impl Said {
@@ -57,14 +60,15 @@ impl Said {
         let (kind, len) = match self {
             Said::Log(message) => (KIND_LOG, message.len()),
             Said::Keep(_) => (KIND_KEEP, 8),
-            Said::Here { host, .. } => (KIND_HERE, 2 + host.len()),
+            Said::Place { host, .. } => (KIND_PLACE, PLACE_HEAD_LEN + host.len()),
         };
         out.put_u32(len as u32);
         out.put_u8(kind);
         match self {
             Said::Log(message) => out.put_slice(message),
             Said::Keep(csn) => out.put_u64(csn.0),
-            Said::Here { host, port } => {
+            Said::Place { node, host, port } => {
+                out.put_u64(*node);
                 out.put_u16(*port);
                 out.put_slice(host.as_bytes());
             }
@@ -88,10 +92,10 @@ impl Said {
         match (kind, len) {
             (KIND_LOG, _) => Ok(Some(Said::Log(body))),
             (KIND_KEEP, 8) => Ok(Some(Said::Keep(Csn(body.get_u64())))),
-            (KIND_HERE, 3..=HERE_LEN_MAX) => {
-                let port = body.get_u16();
+            (KIND_PLACE, _) if (PLACE_HEAD_LEN + 1..=PLACE_HEAD_LEN + HOST_LEN_MAX).contains(&len) => {
+                let (node, port) = (body.get_u64(), body.get_u16());
                 match String::from_utf8(body.to_vec()) {
-                    Ok(host) => Ok(Some(Said::Here { host, port })),
+                    Ok(host) => Ok(Some(Said::Place { node, host, port })),
                     Err(_) => wrong("a host whose name is no text"),
                 }
             }
@@ -113,6 +117,15 @@ impl Places {
     pub fn of(&self, node: u64) -> Option<NodeSettings> {
         self.0.read().get(&node).cloned()
     }
+
+    /// All that are known, to be said to others.
+    pub fn all(&self) -> Vec<Said> {
+        self.0.read().values().map(place).collect()
+    }
+}
+
+fn place(node: &NodeSettings) -> Said {
+    Said::Place { node: node.id, host: node.host.clone(), port: node.port }
 }
 
 /// The way to all other nodes.
@@ -145,24 +158,20 @@ impl Links {
         self.event_loop.spawn(keep_connected(self.settings.clone(), self.places.clone(), node, waiting));
     }
 
-    /// A node has said where it is.
-    pub fn learn(&self, node: NodeId, host: String, port: u16) {
-        let is_given = self.settings.node(node.0).is_some();
-        if node == NodeId(0) || is_given || self.outboxes.read().len() >= OTHERS_MAX {
+    /// A node is said to be somewhere.
+    pub fn learn(&self, node: u64, host: String, port: u16) {
+        let is_given = self.settings.node(node).is_some();
+        if node == 0 || is_given || self.outboxes.read().len() >= OTHERS_MAX {
             // What is configured stands.
             return;
         }
-        let place = NodeSettings { id: node.0, host, port };
-        let before = self.places.0.write().insert(node.0, place.clone());
+        let place = NodeSettings { id: node, host, port };
+        let before = self.places.0.write().insert(node, place.clone());
         if before.as_ref() != Some(&place) {
-            tracing::info!(
-                node = node.0,
-                address = format!("{}:{}", place.host, place.port),
-                "another node has come"
-            );
+            tracing::info!(node, address = format!("{}:{}", place.host, place.port), "another node has come");
         }
         if before.is_none() {
-            self.keep(node.0);
+            self.keep(node);
         }
     }
 
@@ -224,13 +233,12 @@ async fn keep_connected(
     to: u64,
     mut waiting: mpsc::Receiver<Said>,
 ) {
-    let here =
-        settings.node(settings.this).map(|this| Said::Here { host: this.host.clone(), port: this.port });
+    let here = settings.node(settings.this).map(place);
     let mut pause = RECONNECT_MIN;
     let mut is_news = true;
     loop {
-        let Some(place) = places.of(to) else { return };
-        match connect(&settings, &place, Purpose::Log).await {
+        let Some(there) = places.of(to) else { return };
+        match connect(&settings, &there, Purpose::Log).await {
             Ok(stream) => {
                 tracing::info!(node = to, "connected to another node");
                 (pause, is_news) = (RECONNECT_MIN, true);
@@ -300,7 +308,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_in_whatever_pieces_it_comes() {
-        let here = Said::Here { host: "db4.example.org".into(), port: 6433 };
+        let here = Said::Place { node: 4, host: "db4.example.org".into(), port: 6433 };
         let said = [Said::Log(Bytes::from_static(b"one")), Said::Keep(Csn(7)), here, Said::Log(Bytes::new())];
         let mut all = BytesMut::new();
         said.iter().for_each(|said| said.put(&mut all));
@@ -319,7 +327,7 @@ mod tests {
             &[255, 0, 0, 0, 1][..],
             &[0, 0, 0, 1, 2, 0][..],
             &[0, 0, 0, 2, 3, 0, 1][..],
-            &[0, 0, 0, 3, 3, 0, 1, 0xff][..],
+            &[0, 0, 0, 11, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0xff][..],
         ] {
             assert!(Said::take(&mut BytesMut::from(wrong)).is_err(), "{wrong:?}");
         }

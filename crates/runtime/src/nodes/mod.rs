@@ -42,8 +42,8 @@ use crate::workers::Workers;
 /// Ticks of Raft in the shortest election timeout. A leader is heard of five times in it.
 const ELECTION_TICKS: u16 = 10;
 const HEARTBEAT_TICKS: u16 = 2;
-/// How often the leader says what no replica needs any more.
-const KEEP_PAUSE: Duration = Duration::from_secs(1);
+/// How often nodes say what others need not hear at once: where nodes are, and what no replica needs any more.
+const SAY_PAUSE: Duration = Duration::from_secs(1);
 
 /// This node, as everybody in the process sees it.
 pub struct Node {
@@ -134,7 +134,7 @@ pub async fn serve(
 
     let mut term: Option<TermThread> = None;
     tokio::pin!(shutdown);
-    let mut said = tokio::time::interval(KEEP_PAUSE);
+    let mut said = tokio::time::interval(SAY_PAUSE);
     let failed = loop {
         tokio::select! {
             () = &mut shutdown => break None,
@@ -166,6 +166,7 @@ pub async fn serve(
                 MemberEvent::Stopped(reason) => break Some(reason),
             },
             _ = said.tick() => {
+                links.places.all().iter().for_each(|place| links.say(place));
                 if node.term.borrow().is_some() {
                     links.say(&Said::Keep(log.held().first));
                 }

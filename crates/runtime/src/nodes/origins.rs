@@ -157,7 +157,7 @@ impl Origins {
             };
             if let Err(error) = log.read_from(from).and_then(|mut reader| self.read(&mut reader)) {
                 // The log was cut off at its beginning, or begins anew: nothing is known of what is gone.
-                tracing::warn!(%error, "read the commit log for the sessions that have committed");
+                tracing::info!(%error, "sessions that committed before this are not known any more");
                 let first = log.held().first;
                 let mut known = self.known.lock();
                 let before = Csn(first.0.saturating_sub(1)).max(known.read);

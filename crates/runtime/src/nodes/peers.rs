@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::nodes::Node;
 use crate::nodes::front::carried;
 use crate::nodes::handshake::Purpose;
 use crate::nodes::links::{self, Links, Said};
+use crate::nodes::{Node, init};
 use crate::settings::NodesSettings;
 use crate::workers::{Admission, event_loop};
 
@@ -126,7 +126,7 @@ async fn answer(
             links::hear(stream, |said| match said {
                 Said::Log(message) => node.member.receive(message),
                 Said::Keep(csn) => node.log.truncate_before(csn),
-                Said::Here { host, port } => node.links.learn(from, host, port),
+                Said::Place { node: id, host, port } => node.links.learn(id, host, port),
             })
             .await
         }
@@ -138,5 +138,6 @@ async fn answer(
             carried::take(node, stream, Admission { _permit: permit, crowded: false }).await
         }
         Purpose::Cancel => carried::cancel(node, stream).await,
+        Purpose::Origin => init::tell(stream, node.log.held().log_id).await,
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_core::{Csn, Epoch, Event, ReplicaId};
-use onecopy_log::{AppendError, Fault, Log, Member, PayloadId, Record as LogRecord, Seq};
+use onecopy_log::{AppendError, Fault, Log, Member, MemberStatus, PayloadId, Record as LogRecord, Seq};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, oneshot};
@@ -624,11 +624,20 @@ async fn keep_house(shared: Arc<Shared>) {
         if looked_at_log.elapsed_s() >= 1 {
             looked_at_log = Stopwatch::start();
             let within = || shared.log.oldest_within(shared.settings.log.kept_bytes_max);
-            if let Some(first) = shared.retention.advance(within) {
+            let nodes =
+                shared.member.as_ref().and_then(|member| needed_by_nodes(&shared.log, &member.status()));
+            if let Some(first) = shared.retention.advance(nodes, within) {
                 shared.log.truncate_before(first);
             }
         }
     }
+}
+
+/// The first commit that is kept for nodes that are behind: without the records that they lack next, their logs would begin anew.
+fn needed_by_nodes(log: &Log, status: &MemberStatus) -> Option<Csn> {
+    let others = status.members.nodes().map(|(node, _)| node).filter(|node| *node != status.node);
+    let matched = |node| status.matched.iter().find(|(id, _)| *id == node).and_then(|(_, place)| *place);
+    others.map(|node| log.keeping(matched(node).unwrap_or_default().next())).min()
 }
 
 pub enum Listener {

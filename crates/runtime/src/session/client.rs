@@ -67,12 +67,14 @@ pub struct Gate {
     epoch: Epoch,
     /// About what was received last. It was asked when that came, and the answer is waited for only when something is to be sent.
     asked: Option<oneshot::Receiver<()>>,
+    /// Another node leads, or the log has stopped: nothing is sent any more.
+    is_shut: bool,
 }
 
 impl Gate {
     /// For answers that are given in this epoch.
     pub fn new(member: &Arc<Member>, epoch: Epoch) -> Gate {
-        Gate { member: member.clone(), epoch, asked: None }
+        Gate { member: member.clone(), epoch, asked: None, is_shut: false }
     }
 
     fn ask(&mut self) {
@@ -83,11 +85,11 @@ impl Gate {
     }
 
     async fn opens(&mut self) -> Result<(), ClientError> {
-        let Some(asked) = &mut self.asked else { return Ok(()) };
-        // Without an answer another node leads, and this session ends, or the log has stopped, and the process does.
-        asked.await.map_err(|_| ClientError::Gone)?;
-        self.asked = None;
-        Ok(())
+        if let Some(asked) = &mut self.asked {
+            self.is_shut |= asked.await.is_err();
+            self.asked = None;
+        }
+        if self.is_shut { Err(ClientError::Gone) } else { Ok(()) }
     }
 }
 
