@@ -1,5 +1,6 @@
 //! A cluster of real nodes before real servers.
 
+use crate::relay::{Cut, Relay};
 use crate::running::folder;
 use onecopy_cluster::{Cluster, Options, free_port};
 use std::fmt::Write as _;
@@ -17,6 +18,11 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 pub struct Nodes {
     nodes: Vec<Node>,
     pub servers: Cluster,
+    /// The ways between the nodes, by the one that connects and the one that listens; none where they reach each other directly.
+    links: Vec<Vec<Option<Relay>>>,
+    /// The ways to the servers, by the node and the server.
+    ways: Vec<Vec<Relay>>,
+    _network: Option<tokio::runtime::Runtime>,
     // Processes stop before their folder goes.
     _dir: TempDir,
 }
@@ -24,6 +30,7 @@ pub struct Nodes {
 struct Node {
     dir: PathBuf,
     port: u16,
+    inner_port: u16,
     process: Option<Child>,
 }
 
@@ -41,45 +48,133 @@ impl Drop for Nodes {
 impl Nodes {
     /// Makes them and starts them all.
     pub fn start(count: usize, replicas: usize) -> Nodes {
+        let mut nodes = Nodes::make(count, replicas, false, "");
+        nodes.start_all();
+        nodes
+    }
+
+    /// The same, where the network between them can be cut.
+    pub fn start_apart(count: usize, replicas: usize) -> Nodes {
+        let mut nodes = Nodes::make(count, replicas, true, "");
+        nodes.start_all();
+        nodes
+    }
+
+    /// Makes them, and starts the servers only. `more` is added to each one's configuration.
+    pub fn make(count: usize, replicas: usize, apart: bool, more: &str) -> Nodes {
         let dir = folder();
         let mut servers = Cluster::create(dir.path().join("servers"), replicas, &Options::replica()).unwrap();
         servers.start().unwrap();
         let ports: Vec<(u16, u16)> =
             (0..count).map(|_| (free_port().unwrap(), free_port().unwrap())).collect();
-        let mut all = String::new();
-        for (index, (_, port)) in ports.iter().enumerate() {
-            let _ =
-                writeln!(all, "[[cluster.nodes]]\nid = {}\nhost = \"127.0.0.1\"\nport = {port}", index + 1);
-        }
-        let mut databases = String::from("[[databases]]\nname = \"postgres\"\n");
-        for (index, server) in servers.servers().iter().enumerate() {
-            let (name, port) = (Cluster::name(index), server.port());
-            let _ = writeln!(
-                databases,
-                "[[databases.replicas]]\nname = \"{name}\"\nhost = \"127.0.0.1\"\nport = {port}"
-            );
-        }
+        let network = apart.then(|| {
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+        });
+        let (mut links, mut ways) = (Vec::new(), Vec::new());
         let mut nodes = Vec::new();
         for (index, (port, _)) in ports.iter().enumerate() {
-            let (this, folder) = (index + 1, dir.path().join(format!("node{}", index + 1)));
-            fs::create_dir(&folder).unwrap();
-            let config = format!(
-                "workers = 1\n[auth]\nmethod = \"trust\"\n[listen]\nport = {port}\n[log]\ndir = \"log\"\n[cluster]\nnode = {this}\n{all}{databases}"
+            let mut config = format!(
+                "workers = 1\n{more}[auth]\nmethod = \"trust\"\n[listen]\nport = {port}\n[log]\ndir = \"log\"\n[cluster]\nnode = {}\n",
+                index + 1
             );
+            let mut from = Vec::new();
+            for (to, (_, port)) in ports.iter().enumerate() {
+                let relay = network.as_ref().filter(|_| to != index);
+                let relay = relay.map(|network| Relay::start(network, *port, false));
+                let port = relay.as_ref().map_or(*port, |relay| relay.port);
+                let id = to + 1;
+                let _ =
+                    writeln!(config, "[[cluster.nodes]]\nid = {id}\nhost = \"127.0.0.1\"\nport = {port}");
+                from.push(relay);
+            }
+            links.push(from);
+            config.push_str("[[databases]]\nname = \"postgres\"\n");
+            let mut from = Vec::new();
+            for (server, name) in servers.servers().iter().zip((0..).map(Cluster::name)) {
+                let relay = network.as_ref().map(|network| Relay::start(network, server.port(), true));
+                let port = relay.as_ref().map_or(server.port(), |relay| relay.port);
+                let _ = writeln!(
+                    config,
+                    "[[databases.replicas]]\nname = \"{name}\"\nhost = \"127.0.0.1\"\nport = {port}"
+                );
+                from.extend(relay);
+            }
+            ways.push(from);
+            let folder = dir.path().join(format!("node{}", index + 1));
+            fs::create_dir(&folder).unwrap();
             fs::write(folder.join("onecopy.toml"), config).unwrap();
             let secrets = folder.join("onecopy.secrets.toml");
             fs::write(&secrets, "cluster_secret = \"of the tests\"\n[replica_login]\nuser = \"postgres\"\n")
                 .unwrap();
             fs::set_permissions(&secrets, fs::Permissions::from_mode(0o600)).unwrap();
-            nodes.push(Node { dir: folder, port: *port, process: None });
+            nodes.push(Node { dir: folder, port: *port, inner_port: ports[index].1, process: None });
         }
-        let mut nodes = Nodes { nodes, servers, _dir: dir };
+        let nodes = Nodes { nodes, servers, links, ways, _network: network, _dir: dir };
         for node in 0..count {
             let begun = nodes.command(node, &["node", "init"]).output().unwrap();
             assert!(begun.status.success(), "{}", String::from_utf8_lossy(&begun.stderr));
         }
-        (0..count).for_each(|node| nodes.spawn(node));
         nodes
+    }
+
+    /// Cuts what node `from` says to node `to`, over connections of either; or heals it.
+    pub fn cut(&self, from: usize, to: usize, is_cut: bool) {
+        let change = |relay: &Option<Relay>, change: fn(&mut Cut, bool)| {
+            relay.as_ref().expect("the network can be cut").change(|cut| change(cut, is_cut));
+        };
+        change(&self.links[from][to], |cut, is_cut| cut.there = is_cut);
+        change(&self.links[to][from], |cut, is_cut| cut.back = is_cut);
+    }
+
+    /// Cuts a node off from all the others, in both directions.
+    pub fn isolate(&self, node: usize) {
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.cut(node, other, true);
+            self.cut(other, node, true);
+        }
+    }
+
+    /// The way of one node's connections to another.
+    pub fn link(&self, from: usize, to: usize) -> &Relay {
+        self.links[from][to].as_ref().expect("the network can be cut")
+    }
+
+    /// The way from a node to a server.
+    pub fn way(&self, node: usize, server: usize) -> &Relay {
+        &self.ways[node][server]
+    }
+
+    /// Everybody reaches everybody.
+    pub fn heal(&self) {
+        let relays = self.links.iter().flatten().flatten();
+        relays.chain(self.ways.iter().flatten()).for_each(Relay::heal);
+    }
+
+    /// Where clients connect to any node, whichever answers.
+    pub fn dsn_of_all(&self) -> String {
+        let ports: Vec<String> = self.nodes.iter().map(|node| node.port.to_string()).collect();
+        let hosts = vec!["127.0.0.1"; ports.len()].join(",");
+        let ports = ports.join(",");
+        format!(
+            "host={hosts} port={ports} user=postgres dbname=postgres load_balance_hosts=random connect_timeout=2"
+        )
+    }
+
+    pub fn inner_port(&self, node: usize) -> u16 {
+        self.nodes[node].inner_port
+    }
+
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn runs(&self, node: usize) -> bool {
+        self.nodes[node].process.is_some()
+    }
+
+    /// The process of a node.
+    pub fn pid(&self, node: usize) -> u32 {
+        self.nodes[node].process.as_ref().expect("it runs").id()
     }
 
     /// A command for a node's configuration.
@@ -105,6 +200,15 @@ impl Nodes {
     /// What a node has said on standard error.
     pub fn messages(&self, node: usize) -> String {
         fs::read_to_string(self.nodes[node].dir.join("messages")).unwrap_or_default()
+    }
+
+    /// Keeps what the nodes have said, for whoever looks for the cause of something.
+    pub fn keep_messages(&self) {
+        for node in 0..self.nodes.len() {
+            let path = std::env::temp_dir().join(format!("onecopy-node-{}.messages", node + 1));
+            let _ = fs::write(&path, self.messages(node));
+            eprintln!("see {}", path.display());
+        }
     }
 
     /// Kills a node as a lost machine ends.

@@ -1,0 +1,1 @@
+//! Particular faults, each aimed at one thing that must hold.
