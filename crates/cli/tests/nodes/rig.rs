@@ -22,7 +22,7 @@ pub struct Nodes {
     links: Vec<Vec<Option<Relay>>>,
     /// The ways to the servers, by the node and the server.
     ways: Vec<Vec<Relay>>,
-    _network: Option<tokio::runtime::Runtime>,
+    network: Option<tokio::runtime::Runtime>,
     // Processes stop before their folder goes.
     _dir: TempDir,
 }
@@ -41,6 +41,10 @@ impl Drop for Nodes {
                 let _ = process.kill();
                 let _ = process.wait();
             }
+        }
+        if let Some(network) = self.network.take() {
+            // It may not block where a test is asynchronous.
+            network.shutdown_background();
         }
     }
 }
@@ -109,7 +113,7 @@ impl Nodes {
             fs::set_permissions(&secrets, fs::Permissions::from_mode(0o600)).unwrap();
             nodes.push(Node { dir: folder, port: *port, inner_port: ports[index].1, process: None });
         }
-        let nodes = Nodes { nodes, servers, links, ways, _network: network, _dir: dir };
+        let nodes = Nodes { nodes, servers, links, ways, network, _dir: dir };
         for node in 0..count {
             let begun = nodes.command(node, &["node", "init"]).output().unwrap();
             assert!(begun.status.success(), "{}", String::from_utf8_lossy(&begun.stderr));
@@ -200,6 +204,12 @@ impl Nodes {
     /// What a node has said on standard error.
     pub fn messages(&self, node: usize) -> String {
         fs::read_to_string(self.nodes[node].dir.join("messages")).unwrap_or_default()
+    }
+
+    /// Waits until a node that was told to has ended.
+    pub fn await_end(&mut self, node: usize) {
+        let status = self.nodes[node].process.take().expect("it runs").wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.messages(node));
     }
 
     /// Keeps what the nodes have said, for whoever looks for the cause of something.
