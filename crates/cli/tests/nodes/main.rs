@@ -1,5 +1,9 @@
 //! Several nodes as processes: they serve as one, and any of them may be lost.
 
+mod doubt;
+mod faults;
+mod parted;
+mod relay;
 mod rig;
 
 #[path = "../running/mod.rs"]

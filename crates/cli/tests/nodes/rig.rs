@@ -1,5 +1,6 @@
 //! A cluster of real nodes before real servers.
 
+use crate::relay::{Cut, Relay};
 use crate::running::folder;
 use onecopy_cluster::{Cluster, Options, free_port};
 use std::fmt::Write as _;
@@ -17,6 +18,11 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 pub struct Nodes {
     nodes: Vec<Node>,
     pub servers: Cluster,
+    /// The ways between the nodes, by the one that connects and the one that listens; none where they reach each other directly.
+    links: Vec<Vec<Option<Relay>>>,
+    /// The ways to the servers, by the node and the server.
+    ways: Vec<Vec<Relay>>,
+    network: Option<tokio::runtime::Runtime>,
     // Processes stop before their folder goes.
     _dir: TempDir,
 }
@@ -24,6 +30,7 @@ pub struct Nodes {
 struct Node {
     dir: PathBuf,
     port: u16,
+    inner_port: u16,
     process: Option<Child>,
 }
 
@@ -35,57 +42,87 @@ impl Drop for Nodes {
                 let _ = process.wait();
             }
         }
+        if let Some(network) = self.network.take() {
+            // It may not block where a test is asynchronous.
+            network.shutdown_background();
+        }
     }
 }
 
 impl Nodes {
     /// Makes them and starts them all.
     pub fn start(count: usize, replicas: usize) -> Nodes {
+        let mut nodes = Nodes::make(count, replicas, false, "");
+        nodes.start_all();
+        nodes
+    }
+
+    /// The same, where the network between them can be cut.
+    pub fn start_apart(count: usize, replicas: usize) -> Nodes {
+        let mut nodes = Nodes::make(count, replicas, true, "");
+        nodes.start_all();
+        nodes
+    }
+
+    /// Makes them, and starts the servers only. `more` is added to each one's configuration.
+    pub fn make(count: usize, replicas: usize, apart: bool, more: &str) -> Nodes {
         let dir = folder();
         let mut servers = Cluster::create(dir.path().join("servers"), replicas, &Options::replica()).unwrap();
         servers.start().unwrap();
         let ports: Vec<(u16, u16)> =
             (0..count).map(|_| (free_port().unwrap(), free_port().unwrap())).collect();
-        let mut all = String::new();
-        for (index, (_, port)) in ports.iter().enumerate() {
-            let _ =
-                writeln!(all, "[[cluster.nodes]]\nid = {}\nhost = \"127.0.0.1\"\nport = {port}", index + 1);
-        }
-        let mut databases = String::from("[[databases]]\nname = \"postgres\"\n");
-        for (index, server) in servers.servers().iter().enumerate() {
-            let (name, port) = (Cluster::name(index), server.port());
-            let _ = writeln!(
-                databases,
-                "[[databases.replicas]]\nname = \"{name}\"\nhost = \"127.0.0.1\"\nport = {port}"
-            );
-        }
+        let network = apart.then(|| {
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+        });
+        let (mut links, mut ways) = (Vec::new(), Vec::new());
         let mut nodes = Vec::new();
         for (index, (port, _)) in ports.iter().enumerate() {
-            let (this, folder) = (index + 1, dir.path().join(format!("node{}", index + 1)));
-            fs::create_dir(&folder).unwrap();
-            let config = format!(
-                "workers = 1\n[auth]\nmethod = \"trust\"\n[listen]\nport = {port}\n[log]\ndir = \"log\"\n[cluster]\nnode = {this}\n{all}{databases}"
+            let mut config = format!(
+                "workers = 1\n{more}[auth]\nmethod = \"trust\"\n[listen]\nport = {port}\n[log]\ndir = \"log\"\n[cluster]\nnode = {}\n",
+                index + 1
             );
+            let mut from = Vec::new();
+            for (to, (_, port)) in ports.iter().enumerate() {
+                let relay = network.as_ref().filter(|_| to != index);
+                let relay = relay.map(|network| Relay::start(network, *port, false));
+                let port = relay.as_ref().map_or(*port, |relay| relay.port);
+                let id = to + 1;
+                let _ = writeln!(config, "[[cluster.nodes]]\nid = {id}\nhost = \"127.0.0.1\"\nport = {port}");
+                from.push(relay);
+            }
+            links.push(from);
+            config.push_str("[[databases]]\nname = \"postgres\"\n");
+            let mut from = Vec::new();
+            for (server, name) in servers.servers().iter().zip((0..).map(Cluster::name)) {
+                let relay = network.as_ref().map(|network| Relay::start(network, server.port(), true));
+                let port = relay.as_ref().map_or(server.port(), |relay| relay.port);
+                let _ = writeln!(
+                    config,
+                    "[[databases.replicas]]\nname = \"{name}\"\nhost = \"127.0.0.1\"\nport = {port}"
+                );
+                from.extend(relay);
+            }
+            ways.push(from);
+            let folder = dir.path().join(format!("node{}", index + 1));
+            fs::create_dir(&folder).unwrap();
             fs::write(folder.join("onecopy.toml"), config).unwrap();
             let secrets = folder.join("onecopy.secrets.toml");
             fs::write(&secrets, "cluster_secret = \"of the tests\"\n[replica_login]\nuser = \"postgres\"\n")
                 .unwrap();
             fs::set_permissions(&secrets, fs::Permissions::from_mode(0o600)).unwrap();
-            nodes.push(Node { dir: folder, port: *port, process: None });
+            nodes.push(Node { dir: folder, port: *port, inner_port: ports[index].1, process: None });
         }
-        let mut nodes = Nodes { nodes, servers, _dir: dir };
+        let nodes = Nodes { nodes, servers, links, ways, network, _dir: dir };
         for node in 0..count {
             let begun = nodes.command(node, &["node", "init"]).output().unwrap();
             assert!(begun.status.success(), "{}", String::from_utf8_lossy(&begun.stderr));
         }
-        (0..count).for_each(|node| nodes.spawn(node));
         nodes
     }
 
     /// One process that is alone, and shares its log only when it is told to.
     pub fn alone(replicas: usize) -> Nodes {
-        let mut nodes = Nodes::start(1, replicas);
-        nodes.kill(0);
+        let mut nodes = Nodes::make(1, replicas, false, "");
         nodes.lose_log(0);
         let config = nodes.nodes[0].dir.join("onecopy.toml");
         let shared = fs::read_to_string(&config).unwrap();
@@ -93,25 +130,6 @@ impl Nodes {
         let (_, databases) = rest.split_once("[[databases]]").unwrap();
         fs::write(nodes.nodes[0].dir.join("shared.toml"), &shared).unwrap();
         fs::write(config, format!("{before}[[databases]]{databases}")).unwrap();
-        // What was begun before is forgotten.
-        nodes.servers = {
-            let dir = nodes._dir.path().join("others");
-            let mut servers = Cluster::create(dir, replicas, &Options::replica()).unwrap();
-            servers.start().unwrap();
-            servers
-        };
-        for name in ["onecopy.toml", "shared.toml"] {
-            let path = nodes.nodes[0].dir.join(name);
-            let mut text = fs::read_to_string(&path).unwrap();
-            for (index, server) in nodes.servers.servers().iter().enumerate() {
-                let name = Cluster::name(index);
-                let (before, rest) = text.split_once(&format!("name = \"{name}\"")).unwrap();
-                let (host, rest) = rest.split_once("port = ").unwrap();
-                let (_, rest) = rest.split_once('\n').unwrap();
-                text = format!("{before}name = \"{name}\"{host}port = {}\n{rest}", server.port());
-            }
-            fs::write(path, text).unwrap();
-        }
         nodes.spawn(0);
         nodes
     }
@@ -143,7 +161,7 @@ impl Nodes {
         fs::write(dir.join("onecopy.toml"), config).unwrap();
         // With its permissions.
         fs::copy(self.nodes[0].dir.join("onecopy.secrets.toml"), dir.join("onecopy.secrets.toml")).unwrap();
-        self.nodes.push(Node { dir, port, process: None });
+        self.nodes.push(Node { dir, port, inner_port: at, process: None });
         let joined = self.command(this - 1, &["node", "init", "--join"]).output().unwrap();
         assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
         self.spawn(this - 1);
@@ -154,6 +172,66 @@ impl Nodes {
     pub fn ask(&self, node: usize, words: &[&str]) -> std::process::Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onecopy"));
         command.args(words).args(["--target", &self.dsn(node)]).output().unwrap()
+    }
+
+    /// Cuts what node `from` says to node `to`, over connections of either; or heals it.
+    pub fn cut(&self, from: usize, to: usize, is_cut: bool) {
+        let change = |relay: &Option<Relay>, change: fn(&mut Cut, bool)| {
+            relay.as_ref().expect("the network can be cut").change(|cut| change(cut, is_cut));
+        };
+        change(&self.links[from][to], |cut, is_cut| cut.there = is_cut);
+        change(&self.links[to][from], |cut, is_cut| cut.back = is_cut);
+    }
+
+    /// Cuts a node off from all the others, in both directions.
+    pub fn isolate(&self, node: usize) {
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.cut(node, other, true);
+            self.cut(other, node, true);
+        }
+    }
+
+    /// The way of one node's connections to another.
+    pub fn link(&self, from: usize, to: usize) -> &Relay {
+        self.links[from][to].as_ref().expect("the network can be cut")
+    }
+
+    /// The way from a node to a server.
+    pub fn way(&self, node: usize, server: usize) -> &Relay {
+        &self.ways[node][server]
+    }
+
+    /// Everybody reaches everybody.
+    pub fn heal(&self) {
+        let relays = self.links.iter().flatten().flatten();
+        relays.chain(self.ways.iter().flatten()).for_each(Relay::heal);
+    }
+
+    /// Where clients connect to any node, whichever answers.
+    pub fn dsn_of_all(&self) -> String {
+        let ports: Vec<String> = self.nodes.iter().map(|node| node.port.to_string()).collect();
+        let hosts = vec!["127.0.0.1"; ports.len()].join(",");
+        let ports = ports.join(",");
+        format!(
+            "host={hosts} port={ports} user=postgres dbname=postgres load_balance_hosts=random connect_timeout=2"
+        )
+    }
+
+    pub fn inner_port(&self, node: usize) -> u16 {
+        self.nodes[node].inner_port
+    }
+
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn runs(&self, node: usize) -> bool {
+        self.nodes[node].process.is_some()
+    }
+
+    /// The process of a node.
+    pub fn pid(&self, node: usize) -> u32 {
+        self.nodes[node].process.as_ref().expect("it runs").id()
     }
 
     /// A command for a node's configuration.
@@ -179,6 +257,21 @@ impl Nodes {
     /// What a node has said on standard error.
     pub fn messages(&self, node: usize) -> String {
         fs::read_to_string(self.nodes[node].dir.join("messages")).unwrap_or_default()
+    }
+
+    /// Waits until a node that was told to has ended.
+    pub fn await_end(&mut self, node: usize) {
+        let status = self.nodes[node].process.take().expect("it runs").wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.messages(node));
+    }
+
+    /// Keeps what the nodes have said, for whoever looks for the cause of something.
+    pub fn keep_messages(&self) {
+        for node in 0..self.nodes.len() {
+            let path = std::env::temp_dir().join(format!("onecopy-node-{}.messages", node + 1));
+            let _ = fs::write(&path, self.messages(node));
+            eprintln!("see {}", path.display());
+        }
     }
 
     /// Kills a node as a lost machine ends.

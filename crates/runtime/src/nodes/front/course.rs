@@ -19,6 +19,9 @@ const KEPT_LEN_MAX: usize = 4 << 20;
 /// Bytes of answers that are held until their request is answered whole.
 const HELD_LEN_MAX: usize = 64 << 10;
 
+/// Where in a script stands what the front itself has to add: behind all named statements (session/carried.rs).
+const PART_KEPT: u32 = u32::MAX - 2;
+
 /// One session, as its front sees it.
 pub struct Course {
     /// Where it stood when it last had no transaction open.
@@ -525,6 +528,7 @@ impl Course {
             return Err(Lost::TooMuch);
         }
         let is_open = self.status != Status::Idle;
+        self.keep_what_stays(self.told.checked_sub(1).map_or(0, |last| self.requests[last].end), false);
         if let Some(idle) = self.chained.take() {
             self.position = idle;
         }
@@ -571,6 +575,45 @@ impl Course {
         former.values().for_each(|part| up.extend_from_slice(&part.messages));
     }
 
+    /// The client's messages up to this place will not be sent again: adds to the script what they have changed of the session
+    /// itself and the lost session could not tell any more. Statements stay prepared whatever becomes of their transaction; what
+    /// it has set is there only if it was committed.
+    fn keep_what_stays(&mut self, end: usize, is_committed: bool) {
+        let mut part = Part { answers: 0, messages: Bytes::new() };
+        let mut messages = BytesMut::new();
+        for frame in Frames::new(&self.sent[..end.min(self.sent.len())], usize::MAX).flatten() {
+            match frontend::decode(frame.tag, frame.body) {
+                Ok(Frontend::Parse(parse)) if !parse.name.is_empty() => {}
+                Ok(Frontend::Close(frontend::Named { target: frontend::Target::Statement, name }))
+                    if !name.is_empty() => {}
+                Ok(Frontend::Query(sql) | Frontend::Parse(frontend::Parse { sql, .. })) => {
+                    let stays = |sql: &&str| {
+                        is_command(sql, &["prepare", "deallocate"])
+                            || is_committed && is_command(sql, &["set", "reset", "listen", "unlisten"])
+                    };
+                    for sql in sql.split(';').filter(stays) {
+                        part.answers += u32::from(frontend::build::query(&mut messages, sql).is_ok());
+                    }
+                    continue;
+                }
+                _ => continue,
+            }
+            messages.extend_from_slice(frame.bytes);
+            frontend::build::sync(&mut messages);
+            part.answers += 1;
+        }
+        if part.answers == 0 {
+            return;
+        }
+        let former = self.former.get_or_insert_with(|| std::mem::take(&mut self.script));
+        if let Some(before) = former.remove(&PART_KEPT) {
+            part.answers += before.answers;
+            messages = [&before.messages[..], &messages[..]].concat().as_slice().into();
+        }
+        part.messages = messages.freeze();
+        former.insert(PART_KEPT, part);
+    }
+
     /// The last request of the client's was committed, and its answer is lost. If it was a COMMIT and nothing else, the
     /// answer is known: appends it to `down`, and what makes the session again to `up`. Else says so.
     pub fn committed(&mut self, commits: u64, csn: u64, up: &mut BytesMut, down: &mut BytesMut) -> bool {
@@ -600,6 +643,7 @@ impl Course {
     }
 
     fn conclude(&mut self, commits: u64, csn: u64, up: &mut BytesMut) {
+        self.keep_what_stays(self.sent.len(), true);
         self.begin_anew(up);
         self.position = Idle { commits, csn, movable: true };
         (self.chained, self.has_flushed) = (None, false);

@@ -539,3 +539,37 @@ fn notices_are_no_reason_to_hear_nothing_more_from_the_client() {
     assert!(rig.course.may_take_more());
     assert_eq!(tags(&rig.heard()), "N");
 }
+
+#[test]
+fn statements_prepared_in_a_transaction_that_is_not_sent_again_stay_prepared() {
+    let mut rig = Rig::new();
+    rig.query("BEGIN");
+    rig.answer("BEGIN", Status::InTransaction, 0).unwrap();
+    rig.client(|out| {
+        say::parse(out, "s1", "SELECT 1", []).unwrap();
+        say::sync(out);
+    });
+    rig.answer("PREPARE", Status::InTransaction, 0).unwrap();
+    rig.query("SET a = 1; SELECT 1");
+    rig.answer("SET", Status::InTransaction, 0).unwrap();
+    rig.query("COMMIT");
+    rig.sent();
+    let Rig { course, up, down } = &mut rig;
+    course.give_up(conflict(), up, down).unwrap();
+    assert_eq!(asked(&rig.sent()), ["Parse", "Sync", "(fails)"], "what was set is undone");
+    // Lost again before it was made.
+    rig.query("ROLLBACK");
+    rig.sent();
+    assert_eq!(asked(&rig.resume())[..3], ["Parse", "Sync", "(fails)"]);
+
+    let mut rig = Rig::new();
+    rig.query("BEGIN");
+    rig.answer("BEGIN", Status::InTransaction, 0).unwrap();
+    rig.query("SET a = 1; SELECT 1");
+    rig.answer("SET", Status::InTransaction, 0).unwrap();
+    rig.query("COMMIT");
+    rig.sent();
+    let Rig { course, up, down } = &mut rig;
+    assert!(course.committed(1, 6, up, down));
+    assert_eq!(asked(&rig.sent()), ["SET a = 1"]);
+}
