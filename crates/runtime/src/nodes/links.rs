@@ -167,11 +167,13 @@ impl Links {
         }
         let place = NodeSettings { id: node, host, port };
         let before = self.places.0.write().insert(node, place.clone());
-        if before.as_ref() != Some(&place) {
-            tracing::info!(node, address = format!("{}:{}", place.host, place.port), "another node has come");
-        }
         if before.is_none() {
             self.keep(node);
+        }
+        if before.as_ref() != Some(&place) {
+            tracing::info!(node, address = format!("{}:{}", place.host, place.port), "another node has come");
+            // At once: whoever told this one may be the only one that knows it, and may be gone the next moment.
+            self.places.all().iter().for_each(|place| self.say(place));
         }
     }
 
