@@ -97,9 +97,7 @@ async fn attempt(client: &Client, how: How, id: i32) -> Vec<(i32, Told)> {
         }
         How::OneString => ended(client.batch_execute(&format!("BEGIN; {insert}; COMMIT")).await),
         How::Autocommit => ended(client.batch_execute(&insert).await),
-        How::AutocommitExtended => {
-            ended(client.execute("INSERT INTO t VALUES ($1)", &[&id]).await.map(drop))
-        }
+        How::AutocommitExtended => ended(client.execute("INSERT INTO t VALUES ($1)", &[&id]).await.map(drop)),
         How::Pipelined => {
             let ids: Vec<i32> = (id..id + 5).collect();
             let all = ids.iter().map(|id| async move {
@@ -164,7 +162,9 @@ fn judge(mut nodes: Nodes, happens: impl FnOnce(&mut Nodes) + Send + 'static) {
         let (next, is_over) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
         let inserting: Vec<_> = (0..nodes.count())
             .flat_map(|node| HOW.map(|how| (node, how)))
-            .map(|(node, how)| (how, tokio::spawn(insert(nodes.dsn(node), how, next.clone(), is_over.clone()))))
+            .map(|(node, how)| {
+                (how, tokio::spawn(insert(nodes.dsn(node), how, next.clone(), is_over.clone())))
+            })
             .collect();
         let nodes = tokio::task::spawn_blocking(move || {
             std::thread::sleep(Duration::from_millis(300));
@@ -199,7 +199,9 @@ fn judge(mut nodes: Nodes, happens: impl FnOnce(&mut Nodes) + Send + 'static) {
             if !is_right {
                 wrong.push(format!("{how:?} {id}: {times} times, and told {told:?}"));
             }
-            *counts.entry(format!("{how:?} {}", format!("{told:?}").chars().take(60).collect::<String>())).or_default() += 1;
+            *counts
+                .entry(format!("{how:?} {}", format!("{told:?}").chars().take(60).collect::<String>()))
+                .or_default() += 1;
         }
         for (told, count) in &counts {
             println!("{count:>6} {told}");

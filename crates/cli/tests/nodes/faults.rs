@@ -215,7 +215,10 @@ fn torture(mut nodes: Nodes, seconds: u64, seed: u64, faults: Vec<Fault>) -> Nod
         if !report.passed() || !comparison.identical() {
             nodes.keep_messages();
         }
-        assert!(report.passed(), "see above: an anomaly, a broken invariant or an error that must not happen");
+        assert!(
+            report.passed(),
+            "see above: an anomaly, a broken invariant or an error that must not happen"
+        );
         assert!(comparison.identical(), "see above: the replicas differ");
         assert!(injected > 2 && report.total().committed > 100, "{report}");
         nodes

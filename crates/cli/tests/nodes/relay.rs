@@ -81,7 +81,8 @@ async fn pass(client: TcpStream, to: u16, lingers: bool, cuts: watch::Receiver<C
     let kept = to_server.clone();
     let ended = {
         let there = copy(from_client, to_server, cuts.clone(), |cut| cut.there);
-        let back = copy(from_server, Arc::new(tokio::sync::Mutex::new(to_client)), cuts.clone(), |cut| cut.back);
+        let back =
+            copy(from_server, Arc::new(tokio::sync::Mutex::new(to_client)), cuts.clone(), |cut| cut.back);
         let dies = dies(cuts.clone());
         tokio::select! {
             () = there => false,

@@ -10,10 +10,12 @@ use hashbrown::HashMap;
 use onecopy_core::Csn;
 use onecopy_log::Network;
 use onecopy_log::consensus::{MESSAGE_LEN_MAX, NodeId};
+use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::nodes::handshake::{self, Purpose};
 use crate::settings::{NodeSettings, NodesSettings};
@@ -82,6 +84,8 @@ impl Said {
 #[derive(Clone)]
 pub struct Links {
     outboxes: Arc<HashMap<NodeId, mpsc::Sender<Said>>>,
+    /// Until when nothing is said about the log.
+    silent_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Links {
@@ -93,7 +97,18 @@ impl Links {
             tokio::spawn(keep_connected(settings.clone(), node.clone(), waiting));
             (NodeId(node.id), outbox)
         });
-        Links { outboxes: Arc::new(outboxes.collect()) }
+        Links { outboxes: Arc::new(outboxes.collect()), silent_until: Arc::default() }
+    }
+
+    /// Says nothing about the log for a while, so that the others take this node for lost and elect another one.
+    pub fn be_silent(&self, long: Duration) {
+        *self.silent_until.lock() = Some(Instant::now() + long);
+    }
+
+    fn is_silent(&self) -> bool {
+        let mut until = self.silent_until.lock();
+        *until = until.filter(|until| Instant::now() < *until);
+        until.is_some()
     }
 
     /// Says something to everybody else.
@@ -107,7 +122,7 @@ impl Links {
 
 impl Network for Links {
     fn send(&self, to: NodeId, message: Bytes) {
-        if let Some(outbox) = self.outboxes.get(&to) {
+        if let Some(outbox) = self.outboxes.get(&to).filter(|_| !self.is_silent()) {
             // Raft repeats what matters.
             let _ = outbox.try_send(Said::Log(message));
         }

@@ -4,6 +4,7 @@
 //! - [`links`], [`handshake`]: how they speak to each other.
 //! - [`term`]: what runs on the node that leads, while it does.
 //! - [`front`]: a client's way to the node that leads, and on to the next one.
+//! - [`reach`]: whether it still reaches what it drives, so that one that does not lets another one lead.
 //! - [`origins`]: what became of commits of which nobody has heard.
 
 mod front;
@@ -12,6 +13,7 @@ mod init;
 mod links;
 mod origins;
 mod peers;
+mod reach;
 mod term;
 
 use std::future::Future;
@@ -29,7 +31,7 @@ pub use init::init;
 use crate::clock;
 use crate::errors::ServeError;
 use crate::nodes::front::Front;
-use crate::nodes::links::Said;
+use crate::nodes::links::{Links, Said};
 use crate::nodes::origins::Origins;
 use crate::nodes::peers::Peers;
 use crate::nodes::term::{Running, TermThread};
@@ -47,6 +49,7 @@ const KEEP_PAUSE: Duration = Duration::from_secs(1);
 /// This node, as everybody in the process sees it.
 pub struct Node {
     pub settings: Arc<NodesSettings>,
+    pub links: Links,
     pub log: Arc<Log>,
     pub member: Arc<Member>,
     pub origins: Arc<Origins>,
@@ -108,6 +111,7 @@ pub async fn serve(
     origins.advance(log.held().last);
     let node = Arc::new(Node {
         settings: nodes.clone(),
+        links: links.clone(),
         log: log.clone(),
         member,
         origins: origins.clone(),

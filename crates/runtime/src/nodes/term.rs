@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::errors::ServeError;
 use crate::membership::MembersFile;
-use crate::nodes::Node;
+use crate::nodes::{Node, reach};
 use crate::server::preparation::Source;
 use crate::server::{Shared, Term};
 use crate::settings::Settings;
@@ -78,6 +78,7 @@ impl TermThread {
                     // Whoever is dropped means the same.
                     _ = stopped => {}
                     never = lead(&node, &settings, epoch) => match never {},
+                    never = reach::watch(&node, &settings) => match never {},
                 }
                 // Nobody is sent here any more.
                 node.term.send_replace(None);

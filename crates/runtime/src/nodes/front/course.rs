@@ -586,9 +586,7 @@ impl Course {
                 Ok(Frontend::Parse(parse)) if !parse.name.is_empty() => {}
                 Ok(Frontend::Close(frontend::Named { target: frontend::Target::Statement, name }))
                     if !name.is_empty() => {}
-                Ok(
-                    Frontend::Query(sql) | Frontend::Parse(frontend::Parse { sql, .. }),
-                ) => {
+                Ok(Frontend::Query(sql) | Frontend::Parse(frontend::Parse { sql, .. })) => {
                     let stays = |sql: &&str| {
                         is_command(sql, &["prepare", "deallocate"])
                             || is_committed && is_command(sql, &["set", "reset", "listen", "unlisten"])

@@ -87,7 +87,9 @@ impl Front {
                 relay::run(&self, client, &start, &who.user).await;
                 drop(counted);
             }
-            Some(Opened::Cancel { stream, pid, key }) => self.pass_on(stream, self.session_of(pid, &key)).await,
+            Some(Opened::Cancel { stream, pid, key }) => {
+                self.pass_on(stream, self.session_of(pid, &key)).await
+            }
             None => {}
         }
     }
