@@ -390,13 +390,14 @@ fn strangers_on_the_port_for_nodes_keep_nobody_from_being_served() {
 }
 
 #[test]
-fn many_idle_clients_of_a_follower_go_on_elsewhere_and_those_that_left_are_forgotten() {
+fn idle_clients_of_a_follower_by_the_thousand_go_on_elsewhere_and_those_that_left_are_forgotten() {
     block_on(async {
-        let mut nodes = Nodes::start(3, 1);
+        let mut nodes = Nodes::make(3, 1, false, "limits.connections_max = 1000\n");
+        nodes.start_all();
         let leader = nodes.leader();
         let other = others(&nodes, leader)[0];
         let mut clients = Vec::new();
-        for _ in 0..90 {
+        for _ in 0..1_000 {
             clients.push(nodes.client(other).await);
         }
         for client in &clients[..30] {
@@ -404,14 +405,52 @@ fn many_idle_clients_of_a_follower_go_on_elsewhere_and_those_that_left_are_forgo
         }
         nodes.kill(leader);
         // These leave while their front looks for another leader.
-        clients.drain(30..60);
-        for client in &clients {
-            assert_eq!(rows(client, "SELECT 1").await, "1");
-        }
+        clients.drain(300..600);
+        let asked = clients.iter().map(|client| rows(client, "SELECT 1"));
+        assert!(futures_util::future::join_all(asked).await.iter().all(|rows| rows == "1"));
         drop(clients);
         // All of their places are free again.
-        for _ in 0..90 {
-            let _ = nodes.client(other).await;
+        for _ in 0..900 {
+            soon(&nodes, other, "").await;
         }
+        for node in others(&nodes, leader) {
+            assert!(!nodes.messages(node).contains("Too many open files"), "node {node}");
+        }
+    });
+}
+
+#[test]
+fn node_that_was_away_for_longer_than_the_log_is_kept_takes_part_again() {
+    block_on(async {
+        let mut nodes = Nodes::make(3, 2, false, "log.segment_bytes = 1048576\n");
+        nodes.start_all();
+        let leader = nodes.leader();
+        let [away, other] = others(&nodes, leader)[..] else { unreachable!() };
+        soon(&nodes, other, "CREATE TABLE t (id int PRIMARY KEY, v text)").await;
+        let (idle, client) = (nodes.client(other).await, nodes.client(other).await);
+        idle.batch_execute("SELECT 1").await.unwrap();
+        nodes.kill(away);
+        for id in 0..40 {
+            // Random, so that it takes the room that it seems to take.
+            let insert = format!(
+                "INSERT INTO t SELECT {id} * 1000 + g, repeat('{id:04}', 250) FROM generate_series(1, 200) g"
+            );
+            client.batch_execute(&insert).await.unwrap();
+            let values: Vec<String> = (0..100)
+                .map(|g| format!("({}, '{}')", 1_000_000 + id * 1000 + g, "y".repeat(1000)))
+                .collect();
+            client.batch_execute(&format!("INSERT INTO t VALUES {}", values.join(", "))).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        nodes.spawn(away);
+        // It has to be one of the two that go on.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        nodes.kill(leader);
+        soon(&nodes, away, "INSERT INTO t VALUES (-1, '')").await;
+        soon(&nodes, other, "INSERT INTO t VALUES (-2, '')").await;
+        // It has long been idle, and nothing of it is in doubt.
+        assert_eq!(rows(&idle, "SELECT count(*) FROM t WHERE id < 0").await, "2");
+        println!("{}", nodes.messages(away).contains("its log begins anew"));
+        assert_eq!(nodes.everywhere("SELECT count(*) FROM t").await, (40 * 300 + 2).to_string());
     });
 }
