@@ -77,8 +77,12 @@ impl Nodes {
         let (mut links, mut ways) = (Vec::new(), Vec::new());
         let mut nodes = Vec::new();
         for (index, (port, _)) in ports.iter().enumerate() {
+            let (of_log, more): (Vec<&str>, Vec<&str>) =
+                more.lines().partition(|line| line.starts_with("log."));
+            let of_log: String = of_log.iter().map(|line| format!("{}\n", &line[4..])).collect();
             let mut config = format!(
-                "workers = 1\n{more}[auth]\nmethod = \"trust\"\n[listen]\nport = {port}\n[log]\ndir = \"log\"\n[cluster]\nnode = {}\n",
+                "workers = 1\n{}\n[auth]\nmethod = \"trust\"\n[listen]\nport = {port}\n[log]\ndir = \"log\"\n{of_log}[cluster]\nnode = {}\n",
+                more.join("\n"),
                 index + 1
             );
             let mut from = Vec::new();
