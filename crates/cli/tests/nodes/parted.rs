@@ -161,6 +161,50 @@ fn replica_is_down_while_the_leader_changes_and_comes_back() {
 }
 
 #[test]
+fn replica_that_stands_still_does_not_keep_the_next_leader_from_serving() {
+    block_on(async {
+        let mut nodes = Nodes::start(3, 3);
+        soon(&nodes, 0, "CREATE TABLE t (id int)").await;
+        nodes.servers.server_mut(0).pause().unwrap();
+        let leader = nodes.leader();
+        nodes.kill(leader);
+        let took = soon(&nodes, others(&nodes, leader)[0], "INSERT INTO t VALUES (1)").await;
+        println!("{took:?}");
+        nodes.servers.server_mut(0).resume().unwrap();
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        soon(&nodes, others(&nodes, leader)[1], "INSERT INTO t VALUES (2)").await;
+        assert_eq!(nodes.everywhere("SELECT count(*) FROM t").await, "2");
+    });
+}
+
+#[test]
+fn commit_whose_outcome_nobody_can_say_is_not_said_to_have_failed() {
+    block_on(async {
+        let mut nodes = Nodes::make(3, 1, true, "limits.query_wait_timeout_ms = 3000\n");
+        nodes.start_all();
+        let leader = nodes.leader();
+        let [other, third] = others(&nodes, leader)[..] else { unreachable!() };
+        soon(&nodes, other, "CREATE TABLE t (id int)").await;
+        let (client, idle) = (nodes.client(other).await, nodes.client(other).await);
+        client.batch_execute("BEGIN; INSERT INTO t VALUES (1)").await.unwrap();
+        // It comes to the node that leads, which cannot decide it alone.
+        nodes.signal(third, "-STOP");
+        nodes.link(leader, other).cut(Cut::BOTH);
+        let committing = tokio::spawn(async move { client.batch_execute("COMMIT").await });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        nodes.kill(leader);
+        nodes.kill(third);
+        nodes.heal();
+        assert_eq!(code(committing.await.unwrap()), SqlState::TRANSACTION_RESOLUTION_UNKNOWN);
+        drop(idle);
+        nodes.spawn(leader);
+        nodes.spawn(third);
+        soon(&nodes, other, "INSERT INTO t VALUES (2)").await;
+        nodes.everywhere("SELECT count(*) FROM t").await;
+    });
+}
+
+#[test]
 fn cluster_begins_with_one_node_missing_which_comes_later_and_replaces_another() {
     block_on(async {
         let mut nodes = Nodes::make(3, 1, false, "");

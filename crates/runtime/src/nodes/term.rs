@@ -22,6 +22,9 @@ use crate::workers::{STACK_BYTES, Workers, event_loop};
 /// Between attempts to bring the replicas into service.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long the system may take to look up a name whose address nobody needs any more.
+const ENDING_PATIENCE: Duration = Duration::from_millis(100);
+
 /// What serves clients on this node, while it leads.
 pub struct Running {
     pub shared: Arc<Shared>,
@@ -84,7 +87,7 @@ impl TermThread {
                 node.term.send_replace(None);
             });
             // All that is under way is dropped here.
-            drop(event_loop);
+            event_loop.shutdown_timeout(ENDING_PATIENCE);
             tracing::info!(epoch = epoch.0, "this node has ended what it did as the leader");
         };
         let thread = std::thread::Builder::new().name("onecopy-term".into()).stack_size(STACK_BYTES);

@@ -272,7 +272,13 @@ impl Relay<'_> {
         let (commits, csn) = self.course.position();
         (self.greeting.commits, self.greeting.heard) = (commits, Csn(csn));
         let is_in_doubt = self.course.is_in_doubt();
-        let (mut session, outcome) = self.seek().await?;
+        let (mut session, outcome) = self.seek().await.map_err(|end| match end {
+            // It may have been committed by the node that is lost.
+            End::Told(failure) if is_in_doubt => {
+                End::Told(Failure { detail: Some(failure.message), ..unknown() })
+            }
+            end => end,
+        })?;
         let (up, down) = (&mut session.output, &mut self.client.output);
         let has_gone_on = match outcome {
             Outcome::Committed { number, csn } => {
