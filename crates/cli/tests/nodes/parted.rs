@@ -498,3 +498,106 @@ fn node_that_was_away_for_longer_than_the_log_is_kept_takes_part_again() {
         assert_eq!(nodes.everywhere("SELECT count(*) FROM t").await, (40 * 300 + 2).to_string());
     });
 }
+
+#[test]
+fn no_value_of_a_sequence_is_drawn_twice_while_leaders_are_killed() {
+    block_on(async {
+        let mut nodes = Nodes::start(3, 2);
+        soon(&nodes, 0, "CREATE SEQUENCE s; CREATE TABLE t (id serial, by int)").await;
+        let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let mut drawing = Vec::new();
+        for number in 0..9 {
+            let (dsn, is_over) = (nodes.dsn(number % 3), is_over.clone());
+            drawing.push(tokio::spawn(async move {
+                let mut drawn = Vec::new();
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let Ok(client) = connect(&dsn).await else {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                        continue;
+                    };
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) && !client.is_closed() {
+                        let sql = match number % 3 {
+                            0 => "SELECT 's', nextval('s')",
+                            1 => "BEGIN; SELECT 's', nextval('s'); ROLLBACK",
+                            _ => "INSERT INTO t (by) VALUES (1) RETURNING 't', id",
+                        };
+                        let Ok(messages) = client.simple_query(sql).await else { continue };
+                        drawn.extend(messages.into_iter().filter_map(|message| match message {
+                            SimpleQueryMessage::Row(row) => {
+                                Some((row.get(0)?.to_owned(), row.get(1)?.parse::<i64>().ok()?))
+                            }
+                            _ => None,
+                        }));
+                    }
+                }
+                drawn
+            }));
+        }
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            let leader = nodes.leader();
+            nodes.kill(leader);
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            nodes.spawn(leader);
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        let mut all = Vec::new();
+        for drawing in drawing {
+            all.extend(
+                tokio::time::timeout(Duration::from_secs(60), drawing).await.expect("it hangs").unwrap(),
+            );
+        }
+        let count = all.len();
+        all.sort_unstable();
+        let twice: Vec<_> = all.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| &pair[0]).collect();
+        assert!(twice.is_empty(), "{} of {count}: {twice:?}", twice.len());
+        assert!(count > 200, "{count}");
+        nodes.everywhere("SELECT count(*) FROM t").await;
+    });
+}
+
+#[test]
+fn notifications_reach_who_listens_at_another_node_while_the_leader_is_killed() {
+    block_on(async {
+        let mut nodes = Nodes::start(3, 2);
+        let leader = nodes.leader();
+        let [first, second] = others(&nodes, leader)[..] else { unreachable!() };
+        let (client, mut connection) = tokio_postgres::connect(&nodes.dsn(first), NoTls).await.unwrap();
+        let (tell, mut notified) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(Ok(message)) =
+                futures_util::future::poll_fn(|cx| connection.poll_message(cx)).await
+            {
+                if let AsyncMessage::Notification(notification) = message {
+                    let _ = tell.send(notification.payload().parse::<u32>().unwrap());
+                }
+            }
+        });
+        client.batch_execute("LISTEN c").await.unwrap();
+        let notifier = nodes.client(second).await;
+        let notifying = tokio::spawn(async move {
+            let mut acknowledged = Vec::new();
+            let began = Instant::now();
+            for number in 0_u32.. {
+                if began.elapsed() > Duration::from_secs(4) {
+                    break;
+                }
+                if notifier.batch_execute(&format!("NOTIFY c, '{number}'")).await.is_ok() {
+                    acknowledged.push(number);
+                }
+            }
+            acknowledged
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        nodes.kill(leader);
+        let acknowledged = notifying.await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut heard = Vec::new();
+        while let Ok(number) = notified.try_recv() {
+            heard.push(number);
+        }
+        let missing: Vec<_> = acknowledged.iter().filter(|number| !heard.contains(number)).collect();
+        println!("{} acknowledged, {} heard, missing {missing:?}", acknowledged.len(), heard.len());
+        assert!(missing.is_empty(), "{missing:?} of {}", acknowledged.len());
+    });
+}
