@@ -72,7 +72,7 @@ clients: ## drivers of several languages against a real cluster
 
 soak: ## the real-server checkers for SOAK_SECONDS (600)
 	@scripts/setup build
-	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --locked -p onecopy-cli --test soak -- --ignored --nocapture
+	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --locked -p onecopy-cli --test soak --test nodes -- --ignored --nocapture
 
 reproduce: ## what papers claim, run again in virtual time; results in results/reproduce (QUICK=1: a look in minutes)
 	@scripts/setup build

@@ -203,7 +203,7 @@ section! {
     pub struct Node {
         /// Its number, from 1. It is never given to another process, nor to one whose log was lost.
         id: u32, such as "1";
-        /// The host name or address at which the other nodes reach it.
+        /// The host name or address at which the other nodes reach it, and on which it listens for them.
         host: String, such as "\"10.0.0.11\"";
         /// The port on which it listens for the other nodes.
         port: u16 = 6433, in 1..=65_535;
@@ -329,7 +329,7 @@ section! {
         /// `auth.method = "scram-sha-256"` at least one is needed.
         users: Vec<User> = Vec::new();
         /// What the nodes of a cluster prove to each other that they know: random characters, the same on all of them.
-        cluster_secret: Option<Secret> = None, such as "\"32 random characters or more\"";
+        cluster_secret: Option<Secret> = None, such as "\"at least 32 random characters, the same everywhere\"";
     }
 }
 
@@ -356,6 +356,9 @@ section! {
         replica_password: Option<Secret> = None, such as "\"another password\"";
     }
 }
+
+/// Shorter secrets of a cluster can be guessed.
+const CLUSTER_SECRET_LEN_MIN: usize = 32;
 
 /// What a configuration is made of once both files are read.
 #[derive(Clone, Debug, PartialEq)]
@@ -572,6 +575,15 @@ impl Database {
 
 impl Secrets {
     fn check(&self, reader: &mut Reader) {
+        if let Some(secret) = &self.cluster_secret
+            && secret.0.chars().count() < CLUSTER_SECRET_LEN_MIN
+        {
+            let message =
+                format!("the secret of the cluster has fewer than {CLUSTER_SECRET_LEN_MIN} characters");
+            let help =
+                "whoever guesses it is let in as any user: take random ones, from `openssl rand -hex 32`";
+            reader.report_at(&["cluster_secret".into()], message, Some(help.into()));
+        }
         let mut names = BTreeSet::new();
         for (index, user) in self.users.iter().enumerate() {
             let at = |key: &str| ["users".into(), Step::Item(index), key.into()];

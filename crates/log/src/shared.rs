@@ -121,8 +121,8 @@ pub enum MemberEvent {
         /// How many.
         records: u64,
     },
-    /// The others no longer have what this node needs next: its log has to begin anew. Before [`Member::accept_beginning`]
-    /// is called, every replica that takes its commits from this log must contain commit `csn`.
+    /// The others no longer have what this node needs next: its log has to begin anew, when
+    /// [`Member::accept_beginning`] is called; a replica that does not contain commit `csn` cannot be taken up by it then.
     BeginningOffered {
         /// The last record that is left out.
         place: Seq,

@@ -160,6 +160,8 @@ impl Worker {
                     }
                 }
             });
+            // Whatever it was doing is dropped; a name that is being looked up is of no use to anybody.
+            event_loop.shutdown_background();
         };
         let thread = std::thread::Builder::new()
             .name(format!("onecopy-{number}"))

@@ -247,3 +247,24 @@ fn commits_of_sessions_whose_connection_alone_is_lost_are_there_once_or_not_at_a
         }
     });
 }
+
+#[test]
+fn commits_under_way_when_the_leader_is_cut_off_or_stands_still_are_there_once_or_not_at_all() {
+    judge(Nodes::start_apart(3, 2), |nodes| {
+        let mut draw = Draw(3);
+        for round in 0..6 {
+            let leader = nodes.leader();
+            let lasts = draw.ms(1_200, 3_000);
+            if round % 2 == 0 {
+                nodes.isolate(leader);
+                std::thread::sleep(lasts);
+                nodes.heal();
+            } else {
+                nodes.signal(leader, "-STOP");
+                std::thread::sleep(lasts);
+                nodes.signal(leader, "-CONT");
+            }
+            std::thread::sleep(draw.ms(50, 800));
+        }
+    });
+}

@@ -77,8 +77,12 @@ impl Nodes {
         let (mut links, mut ways) = (Vec::new(), Vec::new());
         let mut nodes = Vec::new();
         for (index, (port, _)) in ports.iter().enumerate() {
+            let (of_log, more): (Vec<&str>, Vec<&str>) =
+                more.lines().partition(|line| line.starts_with("log."));
+            let of_log: String = of_log.iter().map(|line| format!("{}\n", &line[4..])).collect();
             let mut config = format!(
-                "workers = 1\n{more}[auth]\nmethod = \"trust\"\n[listen]\nport = {port}\n[log]\ndir = \"log\"\n[cluster]\nnode = {}\n",
+                "workers = 1\n{}\n[auth]\nmethod = \"trust\"\n[listen]\nport = {port}\n[log]\ndir = \"log\"\n{of_log}[cluster]\nnode = {}\n",
+                more.join("\n"),
                 index + 1
             );
             let mut from = Vec::new();
@@ -107,7 +111,7 @@ impl Nodes {
             fs::create_dir(&folder).unwrap();
             fs::write(folder.join("onecopy.toml"), config).unwrap();
             let secrets = folder.join("onecopy.secrets.toml");
-            fs::write(&secrets, "cluster_secret = \"of the tests\"\n[replica_login]\nuser = \"postgres\"\n")
+            fs::write(&secrets, "cluster_secret = \"of the tests, which nobody else knows\"\n[replica_login]\nuser = \"postgres\"\n")
                 .unwrap();
             fs::set_permissions(&secrets, fs::Permissions::from_mode(0o600)).unwrap();
             nodes.push(Node { dir: folder, port: *port, inner_port: ports[index].1, process: None });
@@ -367,11 +371,16 @@ impl Nodes {
         loop {
             let mut answers = Vec::new();
             for server in self.servers.servers() {
-                let client = connect(&server.dsn()).await.unwrap();
-                answers.push(rows(&client, sql).await);
+                // One that was away may not know yet what is asked about.
+                let Ok(client) = connect(&server.dsn()).await else { break };
+                match client.simple_query(sql).await {
+                    Ok(_) => answers.push(rows(&client, sql).await),
+                    Err(error) => answers.push(error.to_string()),
+                }
             }
-            let first = answers[0].clone();
-            if answers.iter().all(|answer| *answer == first) {
+            let first = answers.first().cloned().unwrap_or_default();
+            if answers.len() == self.servers.servers().len() && answers.iter().all(|answer| *answer == first)
+            {
                 return first;
             }
             assert!(begin.elapsed() < Duration::from_secs(60), "the replicas differ: {answers:?}");

@@ -67,9 +67,9 @@ pub enum Effect {
         /// Its floor.
         floor: Csn,
     },
-    /// The leader no longer has the records that this node needs next. Its log has to begin anew behind `csn`; before
-    /// [`Node::accept_beginning`](super::Node::accept_beginning) is called, every replica that takes its commits from
-    /// this log must contain that one.
+    /// The leader no longer has the records that this node needs next. Its log has to begin anew behind `csn`, when
+    /// [`Node::accept_beginning`](super::Node::accept_beginning) is called; a replica that does not contain that commit
+    /// cannot be taken up by it then.
     BeginningOffered {
         /// The last record that is left out.
         place: Seq,

@@ -133,6 +133,7 @@ pub async fn add(shared: &Arc<Shared>, replica: ReplicaSettings) -> Result<(), F
 /// A replica out of service whose contents are of no use is copied anew.
 pub async fn replace(shared: &Arc<Shared>, name: &str) -> Result<(), Failure> {
     check_protocol(shared)?;
+    check_alone(shared)?;
     let membership = &shared.membership;
     let _turn = membership.turn.lock().await;
     let pool = named(shared, name)?;
@@ -246,8 +247,8 @@ fn check_alone(shared: &Shared) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::unsupported(
-        "replicas are not added or removed while onecopy runs as several nodes",
-        "Change [[databases.replicas]] in the configuration of every node, and start the nodes again, the one that leads last.",
+        "replicas are not added, replaced or removed while onecopy runs as several nodes",
+        "Change [[databases.replicas]] in the configuration of every node, and start the nodes again, the one that leads last; copy a replica anew as docs/operation.md says.",
     ))
 }
 

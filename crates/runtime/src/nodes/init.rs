@@ -1,10 +1,11 @@
 //! The beginning of a log that several nodes share.
 
 use std::io;
+use std::time::Duration;
 
 use onecopy_core::{Csn, Epoch};
 use onecopy_log::consensus::{Membership, NodeId, Origin};
-use onecopy_log::{Begun, Genesis, Log, LogId};
+use onecopy_log::{Begun, Genesis, Held, Log, LogId};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -15,6 +16,9 @@ use crate::server::preparation;
 use crate::settings::{NodesSettings, Settings};
 use crate::stream::Stream;
 use crate::workers::event_loop;
+
+/// How long another node may take to say which log it has.
+const ASK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Begins the log of one of the nodes of a new cluster, to be done once on each; or, if it `joins`, of one that comes to
 /// others, and gets the log from them. A node that finds no log does not begin one by itself: it might be one that has lost what
@@ -29,10 +33,19 @@ pub fn init(settings: &Settings, joins: bool) -> Result<Begun, ServeError> {
         )
     })?;
     let folder = preparation::lock_log(settings)?;
-    let (log_id, voters) = match joins {
+    let others = event_loop().map_err(ServeError::Threads)?.block_on(ask(nodes));
+    let (log_id, voters) = match (joins, others) {
         // Who counts there, the log will say.
-        true => (event_loop().map_err(ServeError::Threads)?.block_on(ask(nodes))?, Vec::new()),
-        false => {
+        (true, Ok((log_id, _))) => (log_id, Vec::new()),
+        (true, Err(problems)) => {
+            return Err(ServeError::Log(format!("no other node can be asked which log to join: {problems}")));
+        }
+        (false, Ok((_, csn))) if csn > Csn(0) => {
+            return Err(ServeError::Log(format!(
+                "the cluster is there already: another node has its log, up to commit {csn}. If this node's log was lost, give it another number and join: onecopy node init --join"
+            )));
+        }
+        (false, _) => {
             (log_id(nodes, &settings.database), nodes.nodes.iter().map(|node| NodeId(node.id)).collect())
         }
     };
@@ -44,28 +57,32 @@ pub fn init(settings: &Settings, joins: bool) -> Result<Begun, ServeError> {
         .map_err(|error| ServeError::Log(error.to_string()))
 }
 
-/// What log the others share, of the first that answers.
-async fn ask(nodes: &NodesSettings) -> Result<LogId, ServeError> {
+/// What log the others share, and its last commit, of the first that answers; or why none does.
+async fn ask(nodes: &NodesSettings) -> Result<(LogId, Csn), String> {
     let mut problems = Vec::new();
     for node in nodes.nodes.iter().filter(|node| node.id != nodes.this) {
         let asking = async {
             let mut stream = links::connect(nodes, node, Purpose::Origin).await?;
-            stream.read_u128().await
+            Ok((LogId(stream.read_u128().await?), Csn(stream.read_u64().await?)))
         };
-        match asking.await {
-            Ok(log_id) => return Ok(LogId(log_id)),
+        let answered: io::Result<_> = tokio::time::timeout(ASK_PATIENCE, asking)
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        match answered {
+            Ok(answer) => return Ok(answer),
             Err(error) => problems.push(format!("node {}: {error}", node.id)),
         }
     }
-    Err(ServeError::Log(format!("no other node can be asked which log to join: {}", problems.join("; "))))
+    Err(problems.join("; "))
 }
 
 /// Answers that.
 ///
 /// # Errors
 /// The connection.
-pub async fn tell(mut stream: Stream, log_id: LogId) -> io::Result<()> {
-    stream.write_u128(log_id.0).await?;
+pub async fn tell(mut stream: Stream, held: &Held) -> io::Result<()> {
+    stream.write_u128(held.log_id.0).await?;
+    stream.write_u64(held.last.0).await?;
     stream.shutdown().await
 }
 

@@ -11,12 +11,13 @@ use hashbrown::HashMap;
 use onecopy_core::Csn;
 use onecopy_log::Network;
 use onecopy_log::consensus::{MESSAGE_LEN_MAX, NODES_MAX, NodeId};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::nodes::handshake::{self, Purpose};
 use crate::settings::{NodeSettings, NodesSettings};
@@ -136,6 +137,8 @@ pub struct Links {
     outboxes: Arc<RwLock<HashMap<NodeId, mpsc::Sender<Said>>>>,
     /// That carries the connections.
     event_loop: Handle,
+    /// Until when nothing is said about the log.
+    silent_until: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Links {
@@ -146,6 +149,7 @@ impl Links {
             places: Places::new(&settings.nodes),
             outboxes: Arc::default(),
             event_loop: Handle::current(),
+            silent_until: Arc::default(),
         };
         settings.nodes.iter().filter(|node| node.id != settings.this).for_each(|node| links.keep(node.id));
         links
@@ -158,11 +162,12 @@ impl Links {
         self.event_loop.spawn(keep_connected(self.settings.clone(), self.places.clone(), node, waiting));
     }
 
-    /// A node is said to be somewhere.
-    pub fn learn(&self, node: u64, host: String, port: u16) {
+    /// A node is said to be somewhere, by node `from`.
+    pub fn learn(&self, from: NodeId, node: u64, host: String, port: u16) {
         let is_given = self.settings.node(node).is_some();
-        if node == 0 || is_given || self.outboxes.read().len() >= OTHERS_MAX {
-            // What is configured stands.
+        // What is configured stands, and else what a node says of itself.
+        let is_known = is_given || from != NodeId(node) && self.places.of(node).is_some();
+        if node == 0 || is_known || self.outboxes.read().len() >= OTHERS_MAX {
             return;
         }
         let place = NodeSettings { id: node, host, port };
@@ -177,6 +182,17 @@ impl Links {
         }
     }
 
+    /// Says nothing about the log for a while, so that the others take this node for lost and elect another one.
+    pub fn be_silent(&self, long: Duration) {
+        *self.silent_until.lock() = Some(Instant::now() + long);
+    }
+
+    fn is_silent(&self) -> bool {
+        let mut until = self.silent_until.lock();
+        *until = until.filter(|until| Instant::now() < *until);
+        until.is_some()
+    }
+
     /// Says something to everybody else.
     pub fn say(&self, said: &Said) {
         for outbox in self.outboxes.read().values() {
@@ -188,7 +204,7 @@ impl Links {
 
 impl Network for Links {
     fn send(&self, to: NodeId, message: Bytes) {
-        if let Some(outbox) = self.outboxes.read().get(&to) {
+        if let Some(outbox) = self.outboxes.read().get(&to).filter(|_| !self.is_silent()) {
             // Raft repeats what matters.
             let _ = outbox.try_send(Said::Log(message));
         }

@@ -37,6 +37,15 @@ pub async fn add(member: &Arc<Member>, places: &Places, node: NodeId) -> Result<
     Ok(())
 }
 
+/// Has every learner count for majorities when it has caught up: its leader may have been lost before.
+pub fn promote_all(member: &Arc<Member>) {
+    let members = member.status().members;
+    for (node, _) in members.nodes().filter(|(_, role)| *role == Role::Learner) {
+        let member = member.clone();
+        tokio::spawn(async move { promote(&member, node).await });
+    }
+}
+
 /// Has a node leave for good.
 ///
 /// # Errors
@@ -47,11 +56,14 @@ pub async fn remove(member: &Arc<Member>, node: NodeId) -> Result<(), Failure> {
 
 /// Waits until a learner has caught up, and has it count; ends as well when this node does not lead any more.
 async fn promote(member: &Member, node: NodeId) {
+    let mut is_listed = false;
     loop {
         let status = member.status();
-        if !status.leads || status.members.role(node) == Some(Role::Voter) {
+        if !status.leads || status.members.role(node) != Some(Role::Learner) && is_listed {
             return;
         }
+        // It is listed when the change by which it came is durable on a majority.
+        is_listed |= status.members.role(node).is_some();
         let matched = status.matched.iter().find(|(id, _)| *id == node).and_then(|(_, place)| *place);
         let is_near = matched.is_some_and(|place| place.0 > 0 && place.0 + BEHIND_MAX >= status.ordered.0);
         if is_near {

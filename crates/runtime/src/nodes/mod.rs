@@ -4,6 +4,7 @@
 //! - [`links`], [`handshake`]: how they speak to each other.
 //! - [`term`]: what runs on the node that leads, while it does.
 //! - [`front`]: a client's way to the node that leads, and on to the next one.
+//! - [`reach`]: whether it still reaches what it drives, so that one that does not lets another one lead.
 //! - [`origins`]: what became of commits of which nobody has heard.
 
 mod front;
@@ -13,6 +14,7 @@ pub mod links;
 pub mod members;
 mod origins;
 mod peers;
+mod reach;
 mod term;
 
 use std::future::Future;
@@ -177,8 +179,9 @@ pub async fn serve(
     drop(workers);
     end(term.take()).await;
     origins.end();
-    peers.end();
+    // What was proposed may still reach a majority.
     let closed = log.close();
+    peers.end();
     match failed {
         Some(StopReason::Disk(fault)) => Err(ServeError::LogFailed(fault.to_string())),
         Some(reason) => Err(ServeError::Log(reason.to_string())),

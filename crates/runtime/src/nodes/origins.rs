@@ -118,15 +118,7 @@ impl Origins {
         self.changed.notify_all();
     }
 
-    /// Waits until all commits up to this one were looked at; blocks.
-    pub fn await_read(&self, csn: Csn) {
-        let mut known = self.known.lock();
-        while known.read < csn && !known.is_over {
-            self.changed.wait(&mut known);
-        }
-    }
-
-    /// The same without blocking the thread.
+    /// Waits until all commits up to this one were looked at.
     pub async fn read_up_to(&self, csn: Csn) {
         let lags = || {
             let known = self.known.lock();

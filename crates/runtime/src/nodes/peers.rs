@@ -126,7 +126,7 @@ async fn answer(
             links::hear(stream, |said| match said {
                 Said::Log(message) => node.member.receive(message),
                 Said::Keep(csn) => node.log.truncate_before(csn),
-                Said::Place { node: id, host, port } => node.links.learn(id, host, port),
+                Said::Place { node: id, host, port } => node.links.learn(from, id, host, port),
             })
             .await
         }
@@ -138,6 +138,6 @@ async fn answer(
             carried::take(node, stream, Admission { _permit: permit, crowded: false }).await
         }
         Purpose::Cancel => carried::cancel(node, stream).await,
-        Purpose::Origin => init::tell(stream, node.log.held().log_id).await,
+        Purpose::Origin => init::tell(stream, &node.log.held()).await,
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::errors::ServeError;
 use crate::membership::MembersFile;
-use crate::nodes::Node;
+use crate::nodes::{Node, members, reach};
 use crate::server::preparation::Source;
 use crate::server::{Shared, Term};
 use crate::settings::Settings;
@@ -21,6 +21,9 @@ use crate::workers::{STACK_BYTES, Workers, event_loop};
 
 /// Between attempts to bring the replicas into service.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long the system may take to look up a name whose address nobody needs any more.
+const ENDING_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What serves clients on this node, while it leads.
 pub struct Running {
@@ -69,21 +72,16 @@ impl TermThread {
     ) -> io::Result<TermThread> {
         let (stop, stopped) = oneshot::channel();
         let (node, settings) = (node.clone(), settings.clone());
-        let event_loop = event_loop()?;
         let run = move || {
-            // What the sessions of earlier terms have committed must be known before the first of them asks.
-            node.origins.await_read(csn);
-            event_loop.block_on(async {
-                tokio::select! {
-                    // Whoever is dropped means the same.
-                    _ = stopped => {}
-                    never = lead(&node, &settings, epoch) => match never {},
+            let mut stopped = stopped;
+            // Each attempt has an event loop of its own: what a failed one has begun must not go on beside the next.
+            while let Err(error) = attempt(&node, &settings, epoch, csn, &mut stopped) {
+                tracing::error!(%error, "this node leads, and cannot serve; trying again");
+                // It is told to stop, or who would tell it is gone.
+                if wait(&mut stopped).is_none_or(|is_over| is_over) {
+                    break;
                 }
-                // Nobody is sent here any more.
-                node.term.send_replace(None);
-            });
-            // All that is under way is dropped here.
-            drop(event_loop);
+            }
             tracing::info!(epoch = epoch.0, "this node has ended what it did as the leader");
         };
         let thread = std::thread::Builder::new().name("onecopy-term".into()).stack_size(STACK_BYTES);
@@ -100,27 +98,52 @@ impl TermThread {
     }
 }
 
-async fn lead(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> std::convert::Infallible {
-    loop {
-        match begin(node, settings, epoch).await {
-            Ok(term) => {
-                tracing::info!(epoch = epoch.0, "this node leads");
-                let running = Running {
-                    shared: term.shared.clone(),
-                    workers: term.workers.clone(),
-                    carried: Arc::default(),
-                };
-                node.term.send_replace(Some(Arc::new(running)));
-                // The term lives as long as this waits.
-                std::future::pending::<()>().await;
-                drop(term);
-            }
-            Err(error) => {
-                tracing::error!(%error, "this node leads, and cannot serve; trying again");
-                tokio::time::sleep(RETRY_PAUSE).await;
-            }
-        }
+/// Serves until it is told to stop.
+fn attempt(
+    node: &Arc<Node>,
+    settings: &Settings,
+    epoch: Epoch,
+    csn: Csn,
+    stopped: &mut oneshot::Receiver<()>,
+) -> Result<(), ServeError> {
+    let event_loop = event_loop().map_err(ServeError::Threads)?;
+    let ended = event_loop.block_on(async {
+        let served = tokio::select! {
+            // Whoever is dropped means the same.
+            _ = stopped => Ok(()),
+            Err(error) = lead(node, settings, epoch, csn) => Err(error),
+            never = reach::watch(node, settings) => match never {},
+        };
+        // Nobody is sent here any more.
+        node.term.send_replace(None);
+        served
+    });
+    // All that is under way is dropped here.
+    event_loop.shutdown_timeout(ENDING_PATIENCE);
+    ended
+}
+
+/// Waits before the next attempt; says whether it is told to stop, or nothing if it is not known how.
+fn wait(stopped: &mut oneshot::Receiver<()>) -> Option<bool> {
+    let event_loop = event_loop().ok()?;
+    Some(event_loop.block_on(async { tokio::time::timeout(RETRY_PAUSE, stopped).await.is_ok() }))
+}
+
+async fn lead(node: &Arc<Node>, settings: &Settings, epoch: Epoch, csn: Csn) -> Result<(), ServeError> {
+    // What the sessions of earlier terms have committed must be known before the first of them asks.
+    node.origins.read_up_to(csn).await;
+    let term = begin(node, settings, epoch).await?;
+    tracing::info!(epoch = epoch.0, "this node leads");
+    if let Some(member) = &term.shared.member {
+        members::promote_all(member);
     }
+    let running =
+        Running { shared: term.shared.clone(), workers: term.workers.clone(), carried: Arc::default() };
+    node.term.send_replace(Some(Arc::new(running)));
+    // The term lives as long as this waits.
+    std::future::pending::<()>().await;
+    drop(term);
+    Ok(())
 }
 
 async fn begin(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> Result<Term, ServeError> {

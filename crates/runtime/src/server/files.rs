@@ -14,6 +14,11 @@ const PER_LANE: u64 = 2;
 const PER_REPLICA: u64 = 8;
 /// A worker's event loop.
 const PER_WORKER: u64 = 8;
+/// Where several nodes serve together, a client has a connection to its node, which has one to the node that leads; if that is
+/// the same by now, it is the other end of it, too. And a node leads as many clients of others as it may have itself.
+const PER_CARRIED_CLIENT: u64 = 3;
+/// Both directions to another node, while they are made again.
+const PER_NODE: u64 = 8;
 /// The log, the listeners, the standard streams, and what libraries open.
 const OTHERS: u64 = 64;
 
@@ -75,6 +80,7 @@ struct Need {
     /// Whatever its limits are.
     fixed: u64,
     replicas: u64,
+    per_client: u64,
 }
 
 impl Need {
@@ -90,12 +96,21 @@ impl Need {
             + PER_REPLICA * replicas
             + PER_WORKER * workers.max(1)
             + 2 * ADMITTED_BEYOND as u64;
-        Need { fixed, replicas }
+        match &settings.nodes {
+            None => Need { fixed, replicas, per_client: 1 },
+            Some(nodes) => {
+                // Their fronts' requests to cancel, and ours.
+                let among = PER_NODE * nodes.nodes.len() as u64 + 2 * ADMITTED_BEYOND as u64;
+                Need { fixed: fixed + among, replicas, per_client: PER_CARRIED_CLIENT }
+            }
+        }
     }
 
     fn with(self, limits: &Limits) -> u64 {
         let lanes = self.per_lane().saturating_mul(limits.lanes_per_replica_max as u64);
-        self.fixed.saturating_add(lanes).saturating_add(limits.connections_max as u64)
+        self.fixed
+            .saturating_add(lanes)
+            .saturating_add(self.per_client.saturating_mul(limits.connections_max as u64))
     }
 
     /// Files of one more lane on each replica.
@@ -108,14 +123,15 @@ impl Need {
         if self.with(limits) <= files_max {
             return Ok(None);
         }
-        let least = self.fixed + self.per_lane() + 1;
+        let least = self.fixed + self.per_lane() + self.per_client;
         if files_max < least {
             return Err(ServeError::Files { files_max, least });
         }
         let room = files_max - self.fixed;
         // Lanes are shared by all clients: few of them serve many, so they take half at most.
         let lanes = (room / 2 / self.per_lane()).clamp(1, limits.lanes_per_replica_max as u64);
-        let connections = (room - lanes * self.per_lane()).min(limits.connections_max as u64);
+        let connections =
+            ((room - lanes * self.per_lane()) / self.per_client).min(limits.connections_max as u64);
         Ok(Some(Limits {
             lanes_per_replica_max: lanes as usize,
             connections_max: connections as usize,
@@ -145,7 +161,7 @@ mod tests {
             silence_timeout_ms: 0,
         }
     }
-    const NEED: Need = Need { fixed: 100, replicas: 3 };
+    const NEED: Need = Need { fixed: 100, replicas: 3, per_client: 1 };
 
     /// Connections and lanes that are served instead.
     fn fitted(limits: &Limits, files_max: u64) -> Option<(usize, usize)> {
@@ -164,6 +180,18 @@ mod tests {
         assert_eq!(fitted(&wished, 400), Some((150, 25)));
         assert_eq!(fitted(&limits(10, 1_000), 1_000), Some((10, 75)));
         assert_eq!(fitted(&wished, 107), Some((1, 1)));
+    }
+
+    #[test]
+    fn clients_that_are_carried_to_another_node_need_more_than_one_each() {
+        let need = Need { per_client: 3, ..NEED };
+        let wished = limits(2_000, 64);
+        assert_eq!(need.with(&wished), 100 + 3 * 2 * 64 + 3 * 2_000);
+        for files_max in [109, 400, 1_024, 6_483] {
+            let lowered = need.fit(&wished, files_max).unwrap().unwrap();
+            assert!(need.with(&lowered) <= files_max && lowered.connections_max > 0, "{files_max}");
+        }
+        assert!(need.fit(&wished, 108).is_err());
     }
 
     #[test]

@@ -74,7 +74,10 @@ pub struct Gate {
 impl Gate {
     /// For answers that are given in this epoch.
     pub fn new(member: &Arc<Member>, epoch: Epoch) -> Gate {
-        Gate { member: member.clone(), epoch, asked: None, is_shut: false }
+        let mut gate = Gate { member: member.clone(), epoch, asked: None, is_shut: false };
+        // For what has come already.
+        gate.ask();
+        gate
     }
 
     fn ask(&mut self) {

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, BytesMut};
 use onecopy_core::Csn;
@@ -14,6 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::nodes::Node;
 use crate::nodes::origins::Outcome;
+use crate::nodes::term::{Entered, Running};
+use crate::postgres::connect::Credentials;
 use crate::server::{cancel, startup};
 use crate::session::carried::Carried;
 use crate::session::client::Client;
@@ -23,6 +26,8 @@ use crate::workers::Admission;
 /// Bytes of a greeting, which is mostly a client's startup packet.
 const GREETING_LEN_MAX: usize = 64 << 10;
 const ANSWER_LEN: usize = 17;
+/// How long it may take until all that is decided was read; then the front asks again.
+const READ_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A session as its front presents it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,17 +115,26 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
     let mut body = vec![0; len];
     stream.read_exact(&mut body).await?;
     let (greeting, start) = Greeting::decode(&body).ok_or_else(wrong)?;
-    let running = node.term.borrow().clone();
-    let credentials =
-        running.as_ref().and_then(|running| running.shared.door.users.credentials_of(&greeting.user));
-    let entered = running.as_ref().and_then(|running| running.enter(greeting.session));
-    let (Some(running), Some(who), Some(entered)) = (running, credentials, entered) else {
+    let (Some(running), Some(who), Some(entered)) = enter(node, &greeting) else {
         stream.write_all(b"N").await?;
         return stream.flush().await;
     };
-    // What an earlier session of this front committed here is in the log by now.
-    node.origins.read_up_to(node.log.held().last).await;
-    let outcome = node.origins.outcome(&greeting.session, greeting.commits, greeting.heard);
+    // Whoever waits does not keep the term from ending.
+    let shared = running.shared.clone();
+    let waiting = Arc::downgrade(&running);
+    drop(running);
+    // What an earlier session of this front committed here is in the log when all that is decided is: it may have ended before.
+    let decided = Csn(shared.scheduler.status().decided).max(node.log.held().last);
+    let read = tokio::time::timeout(READ_PATIENCE, node.origins.read_up_to(decided)).await;
+    let (Ok(()), Some(running)) = (read, waiting.upgrade()) else {
+        stream.write_all(b"N").await?;
+        return stream.flush().await;
+    };
+    let outcome = match node.origins.outcome(&greeting.session, greeting.commits, greeting.heard) {
+        // It never happens, and of what else the session did nothing is known.
+        Outcome::Committed { csn, .. } if node.log.held().annulled.contains(&csn) => Outcome::Unknown,
+        outcome => outcome,
+    };
     let mut answer = BytesMut::new();
     answer.put_u8(b'Y');
     put_outcome(&mut answer, outcome);
@@ -131,7 +145,6 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
         Outcome::Nothing | Outcome::Unknown => greeting.commits,
     };
     let carried = Carried::new(greeting.session, commits);
-    let shared = running.shared.clone();
     running.workers.serve(stream, admission, move |stream| {
         let client = Client::new(stream, BytesMut::new(), shared.limits.message_bytes_max);
         async move {
@@ -140,6 +153,15 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
         }
     });
     Ok(())
+}
+
+/// The term that runs here, who the client is there, and that no earlier session of it runs any more.
+fn enter(node: &Node, greeting: &Greeting) -> (Option<Arc<Running>>, Option<Credentials>, Option<Entered>) {
+    let running = node.term.borrow().clone();
+    let who = running.as_ref().and_then(|running| running.shared.door.users.credentials_of(&greeting.user));
+    let entered =
+        running.as_ref().filter(|_| who.is_some()).and_then(|running| running.enter(greeting.session));
+    (running, who, entered)
 }
 
 /// The front's side of a cancel request: by what the term's session is cancelled.
@@ -171,9 +193,9 @@ pub async fn cancel(node: &Arc<Node>, mut stream: Stream) -> io::Result<()> {
             return Ok(());
         }
     };
-    let running = node.term.borrow().clone();
-    if let Some(running) = running {
-        cancel::cancel(&running.shared, pid, &key).await;
+    let shared = node.term.borrow().as_ref().map(|running| running.shared.clone());
+    if let Some(shared) = shared {
+        cancel::cancel(&shared, pid, &key).await;
     }
     stream.shutdown().await
 }

@@ -528,7 +528,7 @@ impl Course {
             return Err(Lost::TooMuch);
         }
         let is_open = self.status != Status::Idle;
-        self.keep_what_stays(self.told.checked_sub(1).map_or(0, |last| self.requests[last].end), false);
+        self.keep_what_stays(self.told.checked_sub(1).map_or(0, |last| self.requests[last].end), false)?;
         if let Some(idle) = self.chained.take() {
             self.position = idle;
         }
@@ -578,7 +578,10 @@ impl Course {
     /// The client's messages up to this place will not be sent again: adds to the script what they have changed of the session
     /// itself and the lost session could not tell any more. Statements stay prepared whatever becomes of their transaction; what
     /// it has set is there only if it was committed.
-    fn keep_what_stays(&mut self, end: usize, is_committed: bool) {
+    ///
+    /// # Errors
+    /// If it cannot be told from the texts what they have changed: they are not read as SQL here.
+    fn keep_what_stays(&mut self, end: usize, is_committed: bool) -> Result<(), Lost> {
         let mut part = Part { answers: 0, messages: Bytes::new() };
         let mut messages = BytesMut::new();
         for frame in Frames::new(&self.sent[..end.min(self.sent.len())], usize::MAX).flatten() {
@@ -587,12 +590,11 @@ impl Course {
                 Ok(Frontend::Close(frontend::Named { target: frontend::Target::Statement, name }))
                     if !name.is_empty() => {}
                 Ok(Frontend::Query(sql) | Frontend::Parse(frontend::Parse { sql, .. })) => {
-                    let stays = |sql: &&str| {
-                        is_command(sql, &["prepare", "deallocate"])
-                            || is_committed && is_command(sql, &["set", "reset", "listen", "unlisten"])
-                    };
-                    for sql in sql.split(';').filter(stays) {
+                    let is_set = is_committed && is_command(sql, SET_BY);
+                    if is_single(sql) && (is_command(sql, PREPARED_BY) || is_set) {
                         part.answers += u32::from(frontend::build::query(&mut messages, sql).is_ok());
+                    } else if may_change_session(sql, is_committed) {
+                        return Err(Lost::Unchecked);
                     }
                     continue;
                 }
@@ -603,7 +605,7 @@ impl Course {
             part.answers += 1;
         }
         if part.answers == 0 {
-            return;
+            return Ok(());
         }
         let former = self.former.get_or_insert_with(|| std::mem::take(&mut self.script));
         if let Some(before) = former.remove(&PART_KEPT) {
@@ -612,19 +614,22 @@ impl Course {
         }
         part.messages = messages.freeze();
         former.insert(PART_KEPT, part);
+        Ok(())
     }
 
     /// The last request of the client's was committed, and its answer is lost. If it was a COMMIT and nothing else, the
     /// answer is known: appends it to `down`, and what makes the session again to `up`. Else says so.
     pub fn committed(&mut self, commits: u64, csn: u64, up: &mut BytesMut, down: &mut BytesMut) -> bool {
         let Some(answer) = self.answer_to_commit() else { return false };
-        self.conclude(commits, csn, up);
+        if self.conclude(commits, csn, up).is_err() {
+            return false;
+        }
         down.extend_from_slice(&answer);
         true
     }
 
-    /// The same where the answer is not known: the client is told `failure`. False if more requests wait, of which nobody
-    /// knows what became.
+    /// The same where the answer is not known: the client is told `failure`. False if more was sent than what was committed, or
+    /// may have been.
     pub fn concluded(
         &mut self,
         commits: u64,
@@ -633,17 +638,35 @@ impl Course {
         up: &mut BytesMut,
         down: &mut BytesMut,
     ) -> bool {
-        if self.requests.len() != self.told + 1 || self.sent.len() > self.requests[self.told].end {
+        if self.requests.len() != self.told + 1
+            || self.sent.len() > self.requests[self.told].end
+            || !self.is_of_one_statement()
+            || self.conclude(commits, csn, up).is_err()
+        {
             return false;
         }
-        self.conclude(commits, csn, up);
         failure.put(down, Severity::Error);
         self.answer_ready(down);
         true
     }
 
-    fn conclude(&mut self, commits: u64, csn: u64, up: &mut BytesMut) {
-        self.keep_what_stays(self.sent.len(), true);
+    /// Whether the request that waits for its answer is surely of one statement: then all of it was committed.
+    fn is_of_one_statement(&self) -> bool {
+        let begin = self.told.checked_sub(1).map_or(0, |last| self.requests[last].end);
+        let end = self.requests[self.told].end;
+        let mut executed = 0;
+        for frame in Frames::new(&self.sent[begin..end], usize::MAX).flatten() {
+            match frontend::decode(frame.tag, frame.body) {
+                Ok(Frontend::Query(sql)) if !is_single(sql) => return false,
+                Ok(Frontend::Query(_) | Frontend::Execute(_)) => executed += 1,
+                _ => {}
+            }
+        }
+        self.is_kept && executed == 1
+    }
+
+    fn conclude(&mut self, commits: u64, csn: u64, up: &mut BytesMut) -> Result<(), Lost> {
+        self.keep_what_stays(self.sent.len(), true)?;
         self.begin_anew(up);
         self.position = Idle { commits, csn, movable: true };
         (self.chained, self.has_flushed) = (None, false);
@@ -651,6 +674,7 @@ impl Course {
         self.answered = self.requests.len();
         self.forget_answered();
         self.has_failed = false;
+        Ok(())
     }
 
     fn answer_to_commit(&self) -> Option<BytesMut> {
@@ -714,13 +738,37 @@ fn fail(up: &mut BytesMut) {
 }
 
 fn is_commit(sql: &str) -> bool {
-    is_command(sql, &["commit", "end"])
+    is_single(sql)
+        && is_command(sql, &["commit", "end"])
         && sql
-            .trim_end_matches(|c: char| c.is_whitespace() || c == ';')
+            .trim_end_matches(is_end)
             .split_whitespace()
             .skip(1)
             .all(|word| ["work", "transaction"].iter().any(|known| word.eq_ignore_ascii_case(known)))
 }
+
+/// Whether a text is surely of one statement: without any semicolon but at its end.
+fn is_single(sql: &str) -> bool {
+    !sql.trim_end_matches(is_end).contains(';')
+}
+
+fn is_end(c: char) -> bool {
+    c.is_whitespace() || c == ';'
+}
+
+/// Whether a text may change what a session has beside its transactions, as far as can be told without reading it as SQL.
+fn may_change_session(sql: &str, is_committed: bool) -> bool {
+    let lower = sql.to_ascii_lowercase();
+    let mentions = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let is_one = is_single(sql);
+    mentions(PREPARED_BY) && !is_one
+        || is_committed && (mentions(&["set_config", "discard"]) || !is_one && mentions(SET_BY))
+}
+
+/// What prepares and forgets statements, whatever becomes of the transaction.
+const PREPARED_BY: &[&str] = &["prepare", "deallocate"];
+/// What sets something for the session, if the transaction is committed.
+const SET_BY: &[&str] = &["set", "reset", "listen", "unlisten"];
 
 /// Whether a text begins with one of these words.
 fn is_command(sql: &str, words: &[&str]) -> bool {

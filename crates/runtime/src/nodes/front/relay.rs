@@ -272,7 +272,13 @@ impl Relay<'_> {
         let (commits, csn) = self.course.position();
         (self.greeting.commits, self.greeting.heard) = (commits, Csn(csn));
         let is_in_doubt = self.course.is_in_doubt();
-        let (mut session, outcome) = self.seek().await?;
+        let (mut session, outcome) = self.seek().await.map_err(|end| match end {
+            // It may have been committed by the node that is lost.
+            End::Told(failure) if is_in_doubt => {
+                End::Told(Failure { detail: Some(failure.message), ..unknown() })
+            }
+            end => end,
+        })?;
         let (up, down) = (&mut session.output, &mut self.client.output);
         let has_gone_on = match outcome {
             Outcome::Committed { number, csn } => {
@@ -290,7 +296,7 @@ impl Relay<'_> {
         };
         match (has_gone_on, outcome) {
             (true, _) => Ok(session),
-            (false, Outcome::Committed { csn, .. }) => Err(End::Told(unanswered(csn))),
+            (false, Outcome::Committed { csn, .. }) => Err(End::Told(partly(csn))),
             (false, Outcome::Nothing) => Err(End::Told(too_much())),
             (false, Outcome::Unknown) => Err(End::Told(unknown())),
         }
@@ -363,7 +369,9 @@ fn pinned() -> Failure {
         SqlState::ADMIN_SHUTDOWN,
         "terminating connection because the node that led was lost, and the session held what only it had",
     )
-    .hint("Session-level advisory locks, cursors WITH HOLD and temporary tables end with the node. Connect again.")
+    .hint(
+        "Session-level advisory locks, and tables declared for a session, end with the node. Connect again.",
+    )
 }
 
 fn changed() -> Failure {
@@ -396,6 +404,14 @@ fn unanswered(csn: Csn) -> Failure {
         format!("the node that led was lost: this was committed, as commit {csn}, and its answer is lost"),
     )
     .hint("Do not run it again.")
+}
+
+fn partly(csn: Csn) -> Failure {
+    Failure::new(
+        SqlState::TRANSACTION_RESOLUTION_UNKNOWN,
+        format!("the node that led was lost: of what was sent last, commit {csn} is the last one that was committed"),
+    )
+    .hint("Look what of it is there.")
 }
 
 fn unknown() -> Failure {

@@ -562,14 +562,34 @@ fn statements_prepared_in_a_transaction_that_is_not_sent_again_stay_prepared() {
     rig.sent();
     assert_eq!(asked(&rig.resume())[..3], ["Parse", "Sync", "(fails)"]);
 
-    let mut rig = Rig::new();
-    rig.query("BEGIN");
-    rig.answer("BEGIN", Status::InTransaction, 0).unwrap();
-    rig.query("SET a = 1; SELECT 1");
-    rig.answer("SET", Status::InTransaction, 0).unwrap();
-    rig.query("COMMIT");
-    rig.sent();
-    let Rig { course, up, down } = &mut rig;
-    assert!(course.committed(1, 6, up, down));
-    assert_eq!(asked(&rig.sent()), ["SET a = 1"]);
+    let committed = |text: &str| {
+        let mut rig = Rig::new();
+        rig.query("BEGIN");
+        rig.answer("BEGIN", Status::InTransaction, 0).unwrap();
+        rig.query(text);
+        rig.answer("SET", Status::InTransaction, 0).unwrap();
+        rig.query("COMMIT");
+        rig.sent();
+        let Rig { course, up, down } = &mut rig;
+        course.committed(1, 6, up, down).then(|| asked(&rig.sent()))
+    };
+    let kept = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    assert_eq!(committed("SET a = 1;"), kept(&["SET a = 1;"]));
+    assert_eq!(committed("UPDATE t SET a = 1"), kept(&[]));
+    // What stands in a text may be data, and is not taken for commands; nor is it lost that there may be some.
+    assert_eq!(committed("INSERT INTO t VALUES ('x; SET role = admin; ')"), None);
+    assert_eq!(committed("SELECT set_config('a', '1', false)"), None);
+}
+
+#[test]
+fn only_what_is_surely_all_of_a_request_is_said_to_be_committed() {
+    let concluded = |text: &str| {
+        let mut rig = Rig::new();
+        rig.query(text);
+        let Rig { course, up, down } = &mut rig;
+        course.concluded(1, 6, &conflict(), up, down)
+    };
+    assert!(concluded("INSERT INTO t VALUES (1) ; "));
+    assert!(!concluded("BEGIN; INSERT INTO t VALUES (1); COMMIT; BEGIN; INSERT INTO t VALUES (2); COMMIT"));
+    assert!(!is_commit("COMMIT;BEGIN"));
 }
