@@ -46,6 +46,6 @@ impl InitArgs {
         let settings = runtime_settings(&load(&self.config)?);
         let log_id = onecopy_runtime::init_node(&settings)?;
         let dir = settings.log.dir.display();
-        Ok(print(&format!("began log {log_id} in {dir}"))?)
+        Ok(print(format!("began log {log_id} in {dir}"))?)
     }
 }

@@ -426,8 +426,8 @@ fn strangers_on_the_port_for_nodes_keep_nobody_from_being_served() {
             assert!(heard.len() <= 48, "{}", heard.len());
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
-        for node in 0..3 {
-            assert!(files(node) <= before[node] + 5, "{} files, {} before", files(node), before[node]);
+        for (node, before) in before.into_iter().enumerate() {
+            assert!(files(node) <= before + 5, "{} files, {before} before", files(node));
             assert!(!nodes.messages(node).contains("panicked"));
         }
     });
@@ -599,5 +599,40 @@ fn notifications_reach_who_listens_at_another_node_while_the_leader_is_killed() 
         let missing: Vec<_> = acknowledged.iter().filter(|number| !heard.contains(number)).collect();
         println!("{} acknowledged, {} heard, missing {missing:?}", acknowledged.len(), heard.len());
         assert!(missing.is_empty(), "{missing:?} of {}", acknowledged.len());
+    });
+}
+
+/// It was not listened to while its node stood still, and no server tells later what was said meanwhile.
+#[test]
+fn notifications_that_came_while_a_session_was_nowhere_are_not_lost_in_silence() {
+    block_on(async {
+        let mut nodes = Nodes::start(5, 2);
+        let leader = nodes.leader();
+        let others = others(&nodes, leader);
+        let (client, mut connection) = tokio_postgres::connect(&nodes.dsn(others[0]), NoTls).await.unwrap();
+        let (tell, mut notified) = tokio::sync::mpsc::unbounded_channel();
+        let connected = tokio::spawn(async move {
+            loop {
+                match futures_util::future::poll_fn(|cx| connection.poll_message(cx)).await {
+                    Some(Ok(AsyncMessage::Notification(notification))) => {
+                        let _ = tell.send(notification.payload().to_owned());
+                    }
+                    Some(Ok(_)) => {}
+                    Some(Err(_)) | None => return,
+                }
+            }
+        });
+        client.batch_execute("LISTEN c").await.unwrap();
+        nodes.signal(others[0], "-STOP");
+        nodes.kill(leader);
+        soon(&nodes, others[1], "NOTIFY c, 'meanwhile'").await;
+        nodes.signal(others[0], "-CONT");
+        let listens = client.batch_execute("SELECT 1").await.is_ok();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let heard = notified.try_recv().ok();
+        assert!(
+            heard.as_deref() == Some("meanwhile") || !listens || connected.is_finished(),
+            "its connection goes on as if nothing had been said"
+        );
     });
 }

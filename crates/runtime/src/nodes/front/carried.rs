@@ -6,14 +6,17 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, BytesMut};
 use onecopy_core::Csn;
+use onecopy_log::consensus::NodeId;
 use onecopy_wire::startup::{self as packets, Start, StartupPacket, VERSION_3_0};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::nodes::Node;
 use crate::nodes::origins::Outcome;
+use crate::nodes::term::Running;
 use crate::server::{cancel, startup};
 use crate::session::carried::Carried;
 use crate::session::client::Client;
@@ -23,6 +26,8 @@ use crate::workers::Admission;
 /// Bytes of a greeting, which is mostly a client's startup packet.
 const GREETING_LEN_MAX: usize = 64 << 10;
 const ANSWER_LEN: usize = 17;
+/// How long a front waits for an answer while a term begins; less than it has the patience for.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A session as its front presents it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,7 +115,7 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
     let mut body = vec![0; len];
     stream.read_exact(&mut body).await?;
     let (greeting, start) = Greeting::decode(&body).ok_or_else(wrong)?;
-    let running = node.term.borrow().clone();
+    let running = running(node).await;
     let credentials =
         running.as_ref().and_then(|running| running.shared.door.users.credentials_of(&greeting.user));
     let entered = running.as_ref().and_then(|running| running.enter(greeting.session));
@@ -140,6 +145,17 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
         }
     });
     Ok(())
+}
+
+/// What runs here, if this node leads; waited for while it begins, so that all who wait for it need not ask again and again, on
+/// the thread on which the nodes hear of each other.
+async fn running(node: &Node) -> Option<Arc<Running>> {
+    let mut term = node.term.subscribe();
+    if *node.leader.borrow() == Some(NodeId(node.settings.this)) {
+        let begun = term.wait_for(Option::is_some);
+        return tokio::time::timeout(BEGIN_PATIENCE, begun).await.ok()?.ok()?.clone();
+    }
+    term.borrow_and_update().clone()
 }
 
 /// The front's side of a cancel request: by what the term's session is cancelled.
