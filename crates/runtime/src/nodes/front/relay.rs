@@ -369,7 +369,10 @@ fn pinned() -> Failure {
         SqlState::ADMIN_SHUTDOWN,
         "terminating connection because the node that led was lost, and the session held what only it had",
     )
-    .hint("Session-level advisory locks, cursors WITH HOLD and temporary tables end with the node. Connect again.")
+    .hint(
+        "Session-level advisory locks, cursors WITH HOLD, temporary tables and LISTEN end with the node, whose \
+         notifications may be lost. Connect again.",
+    )
 }
 
 fn changed() -> Failure {
