@@ -245,7 +245,7 @@ async fn are_rows_made(dsn: &str) {
 #[test]
 fn faults_at_random_under_load_cause_no_anomaly_and_leave_equal_replicas() {
     let faults = vec![Fault::KillLeader, Fault::IsolateLeader];
-    torture(Nodes::start_apart(3, 3), 26, 11, faults);
+    torture(Nodes::start_apart(3, 3), 22, 11, faults);
 }
 
 /// The same for long, with several seeds.

@@ -17,8 +17,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
+use crate::clock::Deadline;
 use crate::nodes::handshake::{self, Purpose};
 use crate::settings::{NodeSettings, NodesSettings};
 use crate::stream::Stream;
@@ -138,7 +138,7 @@ pub struct Links {
     /// That carries the connections.
     event_loop: Handle,
     /// Until when nothing is said about the log.
-    silent_until: Arc<Mutex<Option<Instant>>>,
+    silent_until: Arc<Mutex<Option<Deadline>>>,
 }
 
 impl Links {
@@ -184,12 +184,12 @@ impl Links {
 
     /// Says nothing about the log for a while, so that the others take this node for lost and elect another one.
     pub fn be_silent(&self, long: Duration) {
-        *self.silent_until.lock() = Some(Instant::now() + long);
+        *self.silent_until.lock() = Some(Deadline::after(long));
     }
 
     fn is_silent(&self) -> bool {
         let mut until = self.silent_until.lock();
-        *until = until.filter(|until| Instant::now() < *until);
+        *until = until.filter(|until| !until.has_passed());
         until.is_some()
     }
 

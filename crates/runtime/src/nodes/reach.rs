@@ -8,8 +8,8 @@ use bytes::BytesMut;
 use onecopy_wire::startup;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::Instant;
 
+use crate::clock::Deadline;
 use crate::nodes::Node;
 use crate::settings::{ReplicaSettings, Settings};
 
@@ -24,16 +24,17 @@ const SILENT_ELECTIONS: u32 = 6;
 
 /// Has another node lead when this one reaches none of the replicas.
 pub async fn watch(node: &Node, settings: &Settings) -> Infallible {
-    let mut since = Instant::now();
     let mut patience = WITHOUT_MIN;
+    let mut until = Deadline::after(patience);
     loop {
         tokio::time::sleep(LOOK_PAUSE).await;
         let running = node.term.borrow().clone();
         if running.is_some_and(|running| running.shared.pools.in_service().next().is_some()) {
-            (since, patience) = (Instant::now(), WITHOUT_MIN);
+            patience = WITHOUT_MIN;
+            until = Deadline::after(patience);
             continue;
         }
-        if since.elapsed() < patience {
+        if !until.has_passed() {
             continue;
         }
         // One that answers is being brought up to date.
@@ -43,13 +44,13 @@ pub async fn watch(node: &Node, settings: &Settings) -> Infallible {
         while let Some(answered) = asked.join_next().await {
             is_reached |= answered.unwrap_or(false);
         }
-        since = Instant::now();
         if !is_reached {
             tracing::warn!("this node leads and reaches none of the replicas; letting another one lead");
             node.links.be_silent(SILENT_ELECTIONS * Duration::from_millis(node.settings.election_timeout_ms));
             // If nobody else takes over, perhaps nobody else can.
             patience *= 2;
         }
+        until = Deadline::after(patience);
     }
 }
 

@@ -322,14 +322,18 @@ fn session_is_made_again_by_its_script() {
             })
             .await;
         assert_eq!(front.hear().await.parts, [UNNAMED, 4]);
+        assert!(front.is_movable());
         assert_eq!(front.query("LISTEN \"Here\"; LISTEN there").await.parts, [1, UNNAMED]);
+        assert!(!front.is_movable(), "it would miss what is notified meanwhile");
         assert_eq!(front.query("INSERT INTO t (v) VALUES ('a'), ('b')").await.parts, [VALUES]);
         assert_eq!(front.query("SELECT 1").await.parts, Vec::<u32>::new());
+        front.query("DEALLOCATE \"Q\"").await;
+        front.query("UNLISTEN *").await;
         front.rows("SELECT pg_advisory_lock(7)").await;
         assert!(!front.is_movable());
         front.rows("SELECT pg_advisory_unlock(7)").await;
         assert!(front.is_movable());
-        front.query("DEALLOCATE \"Q\"").await;
+        front.query("LISTEN \"Here\"; LISTEN there").await;
         assert_eq!(front.script.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 4, VALUES]);
 
         let mut again = Front::begin(&shared, front.commits()).await;

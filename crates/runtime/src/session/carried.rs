@@ -131,7 +131,9 @@ impl Session {
     fn tell_position(&mut self, carried: &mut Carried) {
         let commits = carried.commits.made();
         carried.told.commits = commits;
-        let movable = !self.locks.has_any_until_unlocked() && !self.has_declared();
+        // What is notified while nobody listens for it is heard by nobody, and would be missed in silence.
+        let listens = self.listener.as_ref().is_some_and(|listener| !listener.channels().is_empty());
+        let movable = !self.locks.has_any_until_unlocked() && !self.has_declared() && !listens;
         let idle = Idle { commits, csn: self.shared.scheduler.told(), movable };
         idle.encode(&mut self.client.output);
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, BytesMut};
 use onecopy_core::Csn;
+use onecopy_log::consensus::NodeId;
 use onecopy_wire::startup::{self as packets, Start, StartupPacket, VERSION_3_0};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -28,6 +29,8 @@ const GREETING_LEN_MAX: usize = 64 << 10;
 const ANSWER_LEN: usize = 17;
 /// How long it may take until all that is decided was read; then the front asks again.
 const READ_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a front waits for an answer while a term begins; less than it has the patience for.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A session as its front presents it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,7 +118,7 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
     let mut body = vec![0; len];
     stream.read_exact(&mut body).await?;
     let (greeting, start) = Greeting::decode(&body).ok_or_else(wrong)?;
-    let (Some(running), Some(who), Some(entered)) = enter(node, &greeting) else {
+    let (Some(running), Some(who), Some(entered)) = enter(running(node).await, &greeting) else {
         stream.write_all(b"N").await?;
         return stream.flush().await;
     };
@@ -156,12 +159,25 @@ pub async fn take(node: &Arc<Node>, mut stream: Stream, admission: Admission) ->
 }
 
 /// The term that runs here, who the client is there, and that no earlier session of it runs any more.
-fn enter(node: &Node, greeting: &Greeting) -> (Option<Arc<Running>>, Option<Credentials>, Option<Entered>) {
-    let running = node.term.borrow().clone();
+fn enter(
+    running: Option<Arc<Running>>,
+    greeting: &Greeting,
+) -> (Option<Arc<Running>>, Option<Credentials>, Option<Entered>) {
     let who = running.as_ref().and_then(|running| running.shared.door.users.credentials_of(&greeting.user));
     let entered =
         running.as_ref().filter(|_| who.is_some()).and_then(|running| running.enter(greeting.session));
     (running, who, entered)
+}
+
+/// What runs here, if this node leads; waited for while it begins, so that all who wait for it need not ask again and again, on
+/// the thread on which the nodes hear of each other.
+async fn running(node: &Node) -> Option<Arc<Running>> {
+    let mut term = node.term.subscribe();
+    if *node.leader.borrow() == Some(NodeId(node.settings.this)) {
+        let begun = term.wait_for(Option::is_some);
+        return tokio::time::timeout(BEGIN_PATIENCE, begun).await.ok()?.ok()?.clone();
+    }
+    term.borrow_and_update().clone()
 }
 
 /// The front's side of a cancel request: by what the term's session is cancelled.

@@ -370,7 +370,8 @@ fn pinned() -> Failure {
         "terminating connection because the node that led was lost, and the session held what only it had",
     )
     .hint(
-        "Session-level advisory locks, and tables declared for a session, end with the node. Connect again.",
+        "Session-level advisory locks, tables declared for a session, and LISTEN end with the node, whose notifications may be \
+         lost. Connect again.",
     )
 }
 

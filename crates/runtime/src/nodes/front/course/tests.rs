@@ -485,7 +485,7 @@ fn a_request_that_was_answered_in_part_while_it_was_made_is_given_up() {
         say::execute(out, "", 0).unwrap();
         say::flush(out);
     });
-    rig.session(|out| build::parse_complete(out)).unwrap();
+    rig.session(build::parse_complete).unwrap();
     assert_eq!(tags(&rig.heard()), "1");
     assert_eq!(rig.course.resume(&mut BytesMut::new()), Err(Lost::Unchecked));
     let Rig { course, up, down } = &mut rig;
