@@ -24,6 +24,8 @@ const STORM_STEPS: u64 = 1_500;
 /// Far more than it takes.
 const CALM_STEPS: u64 = 60_000;
 const SEEDS: u64 = 400;
+/// Within so many seeds a planted bug must be found.
+const PLANTED_SEEDS: u64 = 2_000;
 
 /// What is wrong with the scheme.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,31 +201,13 @@ impl World {
     fn calm(&mut self) {
         self.start_sequencer();
         self.start_databases(usize::from(REPLICAS));
-        for _ in 0..CALM_STEPS {
-            match self.random.below(100) {
-                0..=59 => self.deliver_one(0),
-                60..=97 => self.finish_job(),
-                98 => self.some_timeout(),
-                _ => self.end_one(),
-            }
-            if !self.failures.is_empty() || (self.is_quiet() && self.clients.is_empty()) {
-                break;
-            }
-        }
+        self.calm_until(|world| world.clients.is_empty());
         self.begin();
-        for _ in 0..CALM_STEPS {
-            match self.random.below(100) {
-                0..=59 => self.deliver_one(0),
-                60..=97 => self.finish_job(),
-                98 => self.some_timeout(),
-                _ => self.end_one(),
-            }
-            let contents: BTreeSet<_> = self.databases.values().map(|database| &database.contents.tables).collect();
-            let done = contents.len() == 1 && self.clients.is_empty() && self.unanswered.is_empty();
-            if !self.failures.is_empty() || (done && self.is_quiet()) {
-                break;
-            }
-        }
+        self.calm_until(|world| {
+            let contents: BTreeSet<_> =
+                world.databases.values().map(|database| &database.contents.tables).collect();
+            contents.len() == 1 && world.clients.is_empty() && world.unanswered.is_empty()
+        });
         // A checkpoint of everything, everywhere.
         for replica in 0..REPLICAS {
             self.checkpoint(ReplicaId(replica));
@@ -231,6 +215,20 @@ impl World {
         while self.failures.is_empty() && !self.is_quiet() {
             self.deliver_one(0);
             self.finish_job();
+        }
+    }
+
+    fn calm_until(&mut self, done: impl Fn(&World) -> bool) {
+        for _ in 0..CALM_STEPS {
+            match self.random.below(100) {
+                0..=59 => self.deliver_one(0),
+                60..=97 => self.finish_job(),
+                98 => self.some_timeout(),
+                _ => self.end_one(),
+            }
+            if !self.failures.is_empty() || (self.is_quiet() && done(self)) {
+                return;
+            }
         }
     }
 
@@ -261,7 +259,8 @@ impl World {
             };
             if !as_told {
                 let told = self.answers.get(txn);
-                self.failures.push(format!("{txn:?} was told {told:?}, its writes are there {counts:?} times"));
+                self.failures
+                    .push(format!("{txn:?} was told {told:?}, its writes are there {counts:?} times"));
             }
         }
         if !self.unanswered.is_empty() {
@@ -282,19 +281,33 @@ impl World {
         if self.clients.len() < 6 && self.random.chance(400) {
             return self.begin();
         }
-        let Some(client) = self.pick_client() else { return };
+        if !self.clients.is_empty() {
+            let client = self.random.below(self.clients.len() as u64) as usize;
+            let gives_up = self.random.chance(200);
+            self.act(client, gives_up);
+        }
+    }
+
+    fn end_one(&mut self) {
+        if !self.clients.is_empty() {
+            self.act(0, false);
+        }
+    }
+
+    /// The next write, or the end.
+    fn act(&mut self, client: usize, gives_up: bool) {
         let Client { node, txn, .. } = self.clients[client];
-        let mut outputs = Vec::new();
         let Some(scheduler) = self.schedulers.get_mut(&node) else { return };
+        let mut outputs = Vec::new();
         if let Some(query) = self.clients[client].to_write.pop() {
             self.writes.entry(txn).or_default().push(query);
             scheduler.write(txn, query, &mut outputs);
         } else {
             self.clients.remove(client);
-            if self.random.chance(800) {
-                scheduler.commit(txn, &mut outputs);
-            } else {
+            if gives_up {
                 scheduler.abort(txn, &mut outputs);
+            } else {
+                scheduler.commit(txn, &mut outputs);
             }
         }
         self.carry_out(Place::Scheduler(node), outputs);
@@ -329,30 +342,6 @@ impl World {
         }
         self.carry_out(Place::Scheduler(node), outputs);
     }
-
-    fn end_one(&mut self) {
-        if !self.clients.is_empty() {
-            self.client_acts_on_first();
-        }
-    }
-
-    fn client_acts_on_first(&mut self) {
-        let Client { node, txn, .. } = self.clients[0];
-        let mut outputs = Vec::new();
-        let Some(scheduler) = self.schedulers.get_mut(&node) else { return };
-        if let Some(query) = self.clients[0].to_write.pop() {
-            self.writes.entry(txn).or_default().push(query);
-            scheduler.write(txn, query, &mut outputs);
-        } else {
-            self.clients.remove(0);
-            scheduler.commit(txn, &mut outputs);
-        }
-        self.carry_out(Place::Scheduler(node), outputs);
-    }
-
-    fn pick_client(&mut self) -> Option<usize> {
-        (!self.clients.is_empty()).then(|| self.random.below(self.clients.len() as u64) as usize)
-    }
 }
 
 /// What fails, and comes back.
@@ -372,7 +361,8 @@ impl World {
         let gone = Place::Scheduler(node);
         self.links.retain(|(_, to), _| *to != gone);
         // What was under way may still arrive, or its end may not.
-        let from: Vec<(Place, Place)> = self.links.keys().filter(|(from, _)| *from == gone).copied().collect();
+        let from: Vec<(Place, Place)> =
+            self.links.keys().filter(|(from, _)| *from == gone).copied().collect();
         for link in from {
             let mut late = self.links.remove(&link).unwrap_or_default();
             late.truncate(self.random.below(late.len() as u64 + 1) as usize);
@@ -521,9 +511,7 @@ impl World {
 
     fn with_proxy(&mut self, replica: ReplicaId, act: impl FnOnce(&mut Proxy, &mut Vec<Output>)) {
         let mut outputs = Vec::new();
-        if let Some(proxy) =
-            self.databases.get_mut(&replica).and_then(|database| database.proxy.as_mut())
-        {
+        if let Some(proxy) = self.databases.get_mut(&replica).and_then(|database| database.proxy.as_mut()) {
             act(proxy, &mut outputs);
         }
         self.carry_out(Place::Proxy(replica), outputs);
@@ -666,6 +654,14 @@ impl World {
 
     fn install(&mut self, replica: ReplicaId, donor: Option<ReplicaId>) {
         match donor {
+            Some(donor) if self.bug == Some(Bug::SnapshotInMotion) => {
+                let Some(Database { proxy: Some(proxy), contents, .. }) = self.databases.get(&donor) else {
+                    return;
+                };
+                let contents = Contents { tables: contents.tables.clone(), open: BTreeMap::new() };
+                let snapshot = (proxy.position(), contents);
+                self.put_in(replica, snapshot);
+            }
             Some(donor) => {
                 self.installing.insert((replica, donor));
                 self.checkpoint(donor);
@@ -758,6 +754,27 @@ fn nothing_decided_is_lost_and_nothing_else_happens() {
         // Only what happens is tested.
         assert!(scheduler_failures > 0 && sequencer_failures > 0 && total_losses > 0 && replayed > 0);
         assert!(total.lost > 0 && total.snapshots > 0 && total.own_checkpoints > 0 && total.aborted > 0);
+    }
+}
+
+#[test]
+fn bugs_that_are_planted_are_found() {
+    for bug in [
+        Bug::AcknowledgedUnasked,
+        Bug::DecidedWhenRecorded,
+        Bug::WritesUncounted,
+        Bug::AbortThenReplay,
+        Bug::CheckpointsUncounted,
+        Bug::LateMessagesHeard,
+        Bug::NumbersForgotten,
+        Bug::SnapshotInMotion,
+    ] {
+        let found =
+            (0..PLANTED_SEEDS).find_map(|seed| Some((seed, run(seed, Some(bug)).0.into_iter().next()?)));
+        match found {
+            Some((seed, failure)) => println!("{bug:?}: seed {seed}: {failure}"),
+            None => panic!("{bug:?} is not found by {PLANTED_SEEDS} seeds"),
+        }
     }
 }
 

@@ -222,6 +222,8 @@ pub enum Message {
     Copy {
         /// The sequencer's epoch.
         epoch: Epoch,
+        /// Who has failed so far, and may not have been taken over from yet.
+        failed: Vec<NodeId>,
         /// All up to here are over.
         floor: SequenceNumber,
         /// What is beyond.

@@ -163,6 +163,14 @@ impl Proxy {
         }
     }
 
+    /// What its database contains, as far as that has answered.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        // Before the first number that is open everything has ended.
+        let first_open = self.txns.keys().next().map(|number| SequenceNumber(number.0 - 1));
+        Position { ended: first_open.unwrap_or(self.processed), tables: self.tables.clone() }
+    }
+
     /// The driver wants a checkpoint, for itself or for a database that comes back (5.3.3).
     pub fn begin_checkpoint(&mut self, outputs: &mut Vec<Output>) {
         if self.state == State::Serving && !self.still {
@@ -173,10 +181,7 @@ impl Proxy {
 
     fn stand_still(&self, outputs: &mut Vec<Output>) {
         if self.still && !self.txns.values().any(|txn| txn.executing) {
-            // Before the first number that is open everything has ended.
-            let first_open = self.txns.keys().next().map(|number| SequenceNumber(number.0 - 1));
-            let ended = first_open.unwrap_or(self.processed);
-            outputs.push(Output::Checkpoint { position: Position { ended, tables: self.tables.clone() } });
+            outputs.push(Output::Checkpoint { position: self.position() });
         }
     }
 

@@ -250,9 +250,13 @@ impl Scheduler {
             Message::Joining => {
                 self.peers.insert(from);
                 let records = self.records.iter().map(|(number, record)| (*number, record.clone())).collect();
-                reply(Message::Copy { epoch: self.epoch, floor: self.floor, records }, outputs);
+                let failed = self.failed.iter().copied().collect();
+                reply(Message::Copy { epoch: self.epoch, failed, floor: self.floor, records }, outputs);
             }
-            Message::Copy { epoch, floor, records } => self.on_copy(from, epoch, floor, records),
+            Message::Copy { epoch, failed, floor, records } => {
+                self.failed.extend(failed);
+                self.on_copy(from, epoch, floor, records);
+            }
             _ => {}
         }
     }
@@ -329,7 +333,10 @@ impl Scheduler {
     }
 
     fn on_number(&mut self, txn: TxnId, number: SequenceNumber, outputs: &mut Vec<Output>) {
-        let Some(own) = self.own.get_mut(&txn) else { return };
+        let Some(own) = self.own.get_mut(&txn).filter(|own| own.state == State::AwaitingNumber) else {
+            // It had asked twice, since the sequencer had failed: nobody uses this one.
+            return self.make_void(number, outputs);
+        };
         own.number = number;
         own.state = State::AwaitingStarts(self.peers.clone());
         self.numbers.insert(number, txn);
@@ -389,11 +396,7 @@ impl Scheduler {
         let Some(own) = self.own.get_mut(&txn) else { return };
         let number = own.number;
         if own.wish == Some(Wish::Abort) {
-            let end = End::Aborted;
-            self.record(number, self.node, Some(end.clone()));
-            self.decide(number);
-            send_to_all(&self.peers, &Message::ReplicateEnd { number, end }, outputs);
-            self.tell_proxies(&Message::Abort { number }, outputs);
+            self.make_void(number, outputs);
             return self.answer(txn, false, outputs);
         }
         own.state = State::AwaitingEnds(self.peers.clone());
@@ -401,6 +404,13 @@ impl Scheduler {
         self.record(number, self.node, Some(end.clone()));
         send_to_all(&self.peers, &Message::ReplicateEnd { number, end }, outputs);
         self.acknowledged(txn, self.node, outputs);
+    }
+
+    fn make_void(&mut self, number: SequenceNumber, outputs: &mut Vec<Output>) {
+        self.record(number, self.node, Some(End::Aborted));
+        self.decide(number);
+        send_to_all(&self.peers, &Message::ReplicateEnd { number, end: End::Aborted }, outputs);
+        self.tell_proxies(&Message::Abort { number }, outputs);
     }
 
     /// Returns whether it was one of its own.

@@ -222,6 +222,20 @@ fn a_number_of_the_former_sequencer_does_not_count_after_its_successor_has_asked
     rig.expect(&[to_proxy(R0, abort(7))]);
 }
 
+#[test]
+fn a_transaction_that_has_asked_twice_uses_one_number_and_makes_the_other_void() {
+    let mut rig = Rig::of(N0, &[N0, N1]);
+    rig.begin(T1, &[A]);
+    rig.number(T1, 7);
+    rig.forget_outputs();
+    rig.number(T1, 8);
+    rig.expect(&[
+        to_scheduler(N1, Message::ReplicateEnd { number: n(8), end: End::Aborted }),
+        to_proxy(R0, abort(8)),
+        to_proxy(R1, abort(8)),
+    ]);
+}
+
 // 5.3: the end of a transaction.
 
 #[test]
@@ -399,11 +413,13 @@ fn a_scheduler_that_joins_is_told_everything_and_is_waited_for() {
     let mut outputs = Vec::new();
     let mut new = Scheduler::join(N3, [N0], [R0], &mut outputs);
     assert_eq!(outputs, [to_scheduler(N0, Message::Joining)]);
-    let mut rig = Rig::of(N0, &[N0]);
+    let mut rig = Rig::of(N0, &[N0, N2]);
+    rig.fails(N2);
     rig.open(T1, 7);
     rig.hear(N3, Message::Joining);
     let record = Record { coordinator: N0, end: None, decided: false };
-    let copy = Message::Copy { epoch: Epoch(1), floor: n(0), records: vec![(n(7), record)] };
+    let (failed, records) = (vec![N2], vec![(n(7), record)]);
+    let copy = Message::Copy { epoch: Epoch(1), failed, floor: n(0), records };
     rig.expect(&[to_scheduler(N3, copy.clone())]);
     assert!(!new.has_joined());
     new.handle(Place::Scheduler(N0), copy, &mut outputs);
