@@ -222,6 +222,8 @@ pub enum Message {
     Copy {
         /// The sequencer's epoch.
         epoch: Epoch,
+        /// Whether that is all there is to know: it has joined itself.
+        complete: bool,
         /// Who has failed so far, and may not have been taken over from yet.
         failed: Vec<NodeId>,
         /// All up to here are over.

@@ -22,8 +22,8 @@ pub struct Scheduler {
     /// The other schedulers.
     pub(super) peers: BTreeSet<NodeId>,
     pub(super) failed: BTreeSet<NodeId>,
-    /// Others whose records are still to come.
-    joining: BTreeSet<NodeId>,
+    /// None when it knows what the others know.
+    joining: Option<Joining>,
     replicas: BTreeMap<ReplicaId, Replica>,
     /// Up to here every transaction is in the checkpoint of every database.
     pub(super) floor: SequenceNumber,
@@ -34,6 +34,14 @@ pub struct Scheduler {
     own: BTreeMap<TxnId, Own>,
     numbers: BTreeMap<SequenceNumber, TxnId>,
     pub(super) taking_over: Option<TakingOver>,
+}
+
+#[derive(Debug)]
+struct Joining {
+    /// Whose records are still to come.
+    missing: BTreeSet<NodeId>,
+    /// Whether one who answered has joined itself. One who has not may know nothing.
+    complete: bool,
 }
 
 #[derive(Debug)]
@@ -92,7 +100,7 @@ impl Scheduler {
             epoch: Epoch(1),
             peers: all.into_iter().filter(|other| *other != node).collect(),
             failed: BTreeSet::new(),
-            joining: BTreeSet::new(),
+            joining: None,
             replicas: replicas.into_iter().map(up).collect(),
             floor: SequenceNumber(0),
             records: BTreeMap::new(),
@@ -112,15 +120,19 @@ impl Scheduler {
         outputs: &mut Vec<Output>,
     ) -> Scheduler {
         let mut scheduler = Scheduler::new(node, others, replicas);
-        scheduler.joining = scheduler.peers.clone();
-        send_to_all(&scheduler.peers, &Message::Joining, outputs);
+        scheduler.ask_for_copies(outputs);
         scheduler
     }
 
     /// Whether it knows what the others know.
     #[must_use]
     pub fn has_joined(&self) -> bool {
-        self.joining.is_empty()
+        self.joining.is_none()
+    }
+
+    fn ask_for_copies(&mut self, outputs: &mut Vec<Output>) {
+        self.joining = Some(Joining { missing: self.peers.clone(), complete: false });
+        send_to_all(&self.peers, &Message::Joining, outputs);
     }
 
     /// How many transactions it keeps in memory.
@@ -179,12 +191,19 @@ impl Scheduler {
     pub fn scheduler_failed(&mut self, node: NodeId, outputs: &mut Vec<Output>) {
         self.failed.insert(node);
         self.peers.remove(&node);
-        self.joining.remove(&node);
+        if self.joining.as_ref().is_some_and(|joining| joining.missing.contains(&node)) {
+            self.ask_for_copies(outputs);
+        }
         let waiting: Vec<TxnId> = self.own.keys().copied().collect();
         for txn in waiting {
             self.acknowledged(txn, node, outputs);
         }
-        if self.peers.iter().all(|peer| self.node < *peer) {
+        self.take_over_if_first(outputs);
+    }
+
+    fn take_over_if_first(&mut self, outputs: &mut Vec<Output>) {
+        let is_first = self.peers.iter().all(|peer| self.node < *peer);
+        if is_first && self.has_joined() && !self.failed.is_empty() {
             self.take_over(outputs);
         }
     }
@@ -250,24 +269,20 @@ impl Scheduler {
             Message::Joining => {
                 self.peers.insert(from);
                 let records = self.records.iter().map(|(number, record)| (*number, record.clone())).collect();
+                let (epoch, complete, floor) = (self.epoch, self.has_joined(), self.floor);
                 let failed = self.failed.iter().copied().collect();
-                reply(Message::Copy { epoch: self.epoch, failed, floor: self.floor, records }, outputs);
+                reply(Message::Copy { epoch, complete, failed, floor, records }, outputs);
             }
-            Message::Copy { epoch, failed, floor, records } => {
+            Message::Copy { epoch, complete, failed, floor, records } => {
                 self.failed.extend(failed);
-                self.on_copy(from, epoch, floor, records);
+                self.on_copy(epoch, floor, records);
+                self.copied_from(from, complete, outputs);
             }
             _ => {}
         }
     }
 
-    fn on_copy(
-        &mut self,
-        from: NodeId,
-        epoch: Epoch,
-        floor: SequenceNumber,
-        records: Vec<(SequenceNumber, Record)>,
-    ) {
+    fn on_copy(&mut self, epoch: Epoch, floor: SequenceNumber, records: Vec<(SequenceNumber, Record)>) {
         self.epoch = self.epoch.max(epoch);
         for (number, record) in records {
             self.record(number, record.coordinator, record.end);
@@ -276,7 +291,17 @@ impl Scheduler {
             }
         }
         self.forget(floor);
-        self.joining.remove(&from);
+    }
+
+    fn copied_from(&mut self, from: NodeId, complete: bool, outputs: &mut Vec<Output>) {
+        let Some(joining) = &mut self.joining else { return };
+        joining.missing.remove(&from);
+        joining.complete |= complete;
+        if joining.missing.is_empty() && joining.complete {
+            self.joining = None;
+            // Those before it by name may have failed before they were through.
+            self.take_over_if_first(outputs);
+        }
     }
 
     /// Notes what is known of a transaction. What is decided does not change any more.

@@ -419,13 +419,41 @@ fn a_scheduler_that_joins_is_told_everything_and_is_waited_for() {
     rig.hear(N3, Message::Joining);
     let record = Record { coordinator: N0, end: None, decided: false };
     let (failed, records) = (vec![N2], vec![(n(7), record)]);
-    let copy = Message::Copy { epoch: Epoch(1), failed, floor: n(0), records };
+    let copy = Message::Copy { epoch: Epoch(1), complete: true, failed, floor: n(0), records };
     rig.expect(&[to_scheduler(N3, copy.clone())]);
     assert!(!new.has_joined());
     new.handle(Place::Scheduler(N0), copy, &mut outputs);
     assert!(new.has_joined());
     rig.commit(T1);
     rig.expect(&[to_scheduler(N3, Message::ReplicateEnd { number: n(7), end: committed(&[A], &[q(A, 7)]) })]);
+}
+
+#[test]
+fn a_scheduler_that_joins_asks_again_if_one_fails_that_has_not_answered_and_may_then_be_the_first() {
+    let mut rig = Rig { it: Scheduler::new(N2, [N2], [R0]), outputs: Vec::new() };
+    rig.it = Scheduler::join(N2, [N0, N3], [R0], &mut rig.outputs);
+    rig.expect(&[to_scheduler(N0, Message::Joining), to_scheduler(N3, Message::Joining)]);
+    let copy = |complete, failed| {
+        let (epoch, floor, records) = (Epoch(1), n(0), Vec::new());
+        Message::Copy { epoch, complete, failed, floor, records }
+    };
+    rig.hear(N3, copy(true, Vec::new()));
+    rig.fails(N0);
+    rig.expect(&[to_scheduler(N3, Message::Joining)]);
+    rig.hear(N3, copy(true, vec![N0, N1]));
+    let question = Message::TakeOver { round: 2, failed: vec![N0, N1] };
+    rig.expect(&[to_scheduler(N3, question.clone()), to_sequencer(question)]);
+    assert!(rig.it.has_joined());
+}
+
+#[test]
+fn one_that_has_not_joined_itself_cannot_tell_a_scheduler_everything() {
+    let mut outputs = Vec::new();
+    let mut new = Scheduler::join(N3, [N2], [R0], &mut outputs);
+    let (epoch, floor, records) = (Epoch(1), n(0), Vec::new());
+    let copy = Message::Copy { epoch, complete: false, failed: Vec::new(), floor, records };
+    new.handle(Place::Scheduler(N2), copy, &mut outputs);
+    assert!(!new.has_joined());
 }
 
 #[test]
