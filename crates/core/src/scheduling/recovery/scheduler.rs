@@ -482,6 +482,8 @@ impl Scheduler {
             Message::Rejoin => {
                 if let Some(replica) = self.replicas.get_mut(&replica) {
                     replica.state = ReplicaState::AwaitingSnapshot;
+                    // It may get a snapshot that is older than its checkpoint was: nothing is dropped until it is known (open 8).
+                    replica.checkpoint = self.floor;
                 }
                 send(to, Message::Admitted, outputs);
             }

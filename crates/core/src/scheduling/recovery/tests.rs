@@ -323,6 +323,21 @@ fn records_are_kept_until_every_database_has_them_in_a_checkpoint() {
     assert_eq!(rig.it.records_kept(), 0);
 }
 
+#[test]
+fn nothing_is_dropped_while_a_database_comes_back_with_a_snapshot_that_may_be_older_than_its_checkpoint() {
+    let mut rig = Rig::of(N0, &[N0]);
+    rig.it.record(n(1), N0, Some(committed(&[A], &[q(A, 1)])));
+    rig.it.decide(n(1));
+    let at_1 = Message::Reached(Standing { checkpoint: n(1), ..standing(&[(A, 1)], 1, &[]) });
+    rig.hear_proxy(R0, at_1.clone());
+    rig.it.replica_failed(R0);
+    rig.hear_proxy(R0, Message::Rejoin);
+    rig.hear_proxy(R1, at_1.clone());
+    assert_eq!(rig.it.records_kept(), 1);
+    rig.hear_proxy(R0, at_1);
+    assert_eq!(rig.it.records_kept(), 0);
+}
+
 // 5.3.1: a scheduler fails.
 
 #[test]
