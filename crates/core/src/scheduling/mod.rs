@@ -32,13 +32,15 @@
 //!   first to answer lets go of its part and applies the transaction from the log.
 //! - *A statement's whole answer* shows items that its text did not (foreign-key parents): a single update starts again
 //!   with their tables; a longer transaction cannot commit. Either way its class has learned.
-//! - *Not built*: several schedulers (their messages `replicate_start_transaction` and `replicate_end_transaction`, 5.2
-//!   and 5.3) and selective retransmission (5.3.2). One scheduler lives with one log, so the log is the only copy.
+//! - *Not here*: several schedulers (their messages `replicate_start_transaction` and `replicate_end_transaction`, 5.2
+//!   and 5.3) and selective retransmission (5.3.2). One scheduler lives with one log, so the log is the only copy. The paper's
+//!   own scheme is a block of its own, [`recovery`].
 
 pub(crate) mod contained;
 mod gate;
 mod message;
 mod proxy;
+pub mod recovery;
 mod scheduler;
 mod sequencer;
 

@@ -1,0 +1,140 @@
+//! The sequencer, and the one that follows it (5.2).
+//!
+//! Its successor starts behind the last number that any scheduler knows. No proxy can know a later one: a scheduler uses a number
+//! only when all others have recorded it. Numbers before that and known to nobody were on their way; they are made void, and
+//! whoever waits asks again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::event::Place;
+use crate::ids::{Epoch, NodeId, SequenceNumber};
+
+use super::{Message, Output, send, send_to_all};
+
+/// Invariant: every number is given once, one after the other, over all epochs.
+#[derive(Debug)]
+pub struct Sequencer {
+    epoch: Epoch,
+    last: SequenceNumber,
+    /// Whose the numbers are that are not over.
+    given: BTreeMap<SequenceNumber, NodeId>,
+    /// Numbers that nobody knows are among those that the answers leave out.
+    awaiting_known: Option<AwaitingKnown>,
+    failed: BTreeSet<NodeId>,
+}
+
+#[derive(Debug)]
+struct AwaitingKnown {
+    schedulers: BTreeSet<NodeId>,
+    missing: BTreeSet<NodeId>,
+    floor: SequenceNumber,
+}
+
+impl Default for Sequencer {
+    /// The first one.
+    fn default() -> Sequencer {
+        Sequencer {
+            epoch: Epoch(1),
+            last: SequenceNumber(0),
+            given: BTreeMap::new(),
+            awaiting_known: None,
+            failed: BTreeSet::new(),
+        }
+    }
+}
+
+impl Sequencer {
+    /// The successor of one that failed, with a later epoch than that.
+    #[must_use]
+    pub fn successor(
+        epoch: Epoch,
+        schedulers: impl IntoIterator<Item = NodeId>,
+        outputs: &mut Vec<Output>,
+    ) -> Sequencer {
+        let mut sequencer = Sequencer { epoch, ..Sequencer::default() };
+        sequencer.ask(schedulers.into_iter().collect(), outputs);
+        sequencer
+    }
+
+    /// Its epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    fn ask(&mut self, schedulers: BTreeSet<NodeId>, outputs: &mut Vec<Output>) {
+        send_to_all(&schedulers, &Message::KnownRequest { epoch: self.epoch }, outputs);
+        self.given.clear();
+        let missing = schedulers.clone();
+        self.awaiting_known = Some(AwaitingKnown { schedulers, missing, floor: SequenceNumber(0) });
+    }
+
+    /// A scheduler has said something.
+    pub fn handle(&mut self, from: NodeId, message: Message, outputs: &mut Vec<Output>) {
+        if self.failed.contains(&from) {
+            return;
+        }
+        match message {
+            Message::Known { epoch, floor, numbers } if epoch == self.epoch => {
+                self.on_known(from, floor, numbers, outputs);
+            }
+            // Whoever asks while it is not known which numbers are free asks again when it is.
+            _ if self.awaiting_known.is_some() => {}
+            Message::NumberRequest { txn, floor } => {
+                self.given = self.given.split_off(&floor.next());
+                self.last = self.last.next();
+                self.given.insert(self.last, from);
+                let number = Message::Number { txn, number: self.last, epoch: self.epoch };
+                send(Place::Scheduler(from), number, outputs);
+            }
+            Message::TakeOver { round, failed } => {
+                self.failed.extend(failed.iter().copied());
+                let given = self.given.iter().filter(|(_, node)| failed.contains(node));
+                let numbers = given.map(|(number, _)| *number).collect();
+                send(Place::Scheduler(from), Message::Given { round, numbers }, outputs);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_known(
+        &mut self,
+        from: NodeId,
+        floor: SequenceNumber,
+        numbers: Vec<(SequenceNumber, NodeId)>,
+        outputs: &mut Vec<Output>,
+    ) {
+        let Some(awaiting) = &mut self.awaiting_known else { return };
+        awaiting.missing.remove(&from);
+        awaiting.floor = awaiting.floor.max(floor);
+        self.given.extend(numbers);
+        if !awaiting.missing.is_empty() {
+            return;
+        }
+        let highest = self.given.keys().next_back().copied().unwrap_or_default();
+        self.last = highest.max(awaiting.floor);
+        let beyond = (awaiting.floor.0 + 1..=self.last.0).map(SequenceNumber);
+        let void = beyond.filter(|number| !self.given.contains_key(number)).collect();
+        send_to_all(&awaiting.schedulers, &Message::NewEpoch { epoch: self.epoch, void }, outputs);
+        self.awaiting_known = None;
+    }
+
+    /// A scheduler has failed. If it had not answered, the others may have heard of a number of its after they did: they are
+    /// asked again, now that they hear nothing of it any more.
+    pub fn scheduler_failed(&mut self, node: NodeId, outputs: &mut Vec<Output>) {
+        self.failed.insert(node);
+        if let Some(awaiting) = self.awaiting_known.take() {
+            let mut schedulers = awaiting.schedulers;
+            schedulers.remove(&node);
+            self.epoch = Epoch(self.epoch.0 + 1);
+            self.ask(schedulers, outputs);
+        }
+    }
+
+    /// A scheduler is new. If the others are being asked, it is told when numbers are given again.
+    pub fn scheduler_joined(&mut self, node: NodeId) {
+        if let Some(awaiting) = &mut self.awaiting_known {
+            awaiting.schedulers.insert(node);
+        }
+    }
+}
