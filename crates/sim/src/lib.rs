@@ -24,6 +24,7 @@ pub mod perf;
 
 pub mod check;
 pub mod failure;
+pub mod planted;
 
 pub use clients::script::Mix;
 pub use driver::{MakeProtocol, Outcome, Statistics, run};
