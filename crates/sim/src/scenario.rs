@@ -8,6 +8,9 @@ use crate::check::Options;
 use crate::clients::script::Mix;
 use crate::random::{Purpose, Random};
 
+/// In a scenario: the replica at which the moment comes about; the first one, if it is no replica's moment.
+pub const HERE: ReplicaId = ReplicaId(u16::MAX);
+
 /// Something that breaks, or that an operator does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Breakage {
@@ -41,6 +44,25 @@ pub enum Breakage {
 }
 
 impl Breakage {
+    /// The same, with `replica` where it says [`HERE`].
+    #[must_use]
+    pub fn at(self, replica: ReplicaId) -> Breakage {
+        let found = |named| if named == HERE { replica } else { named };
+        match self {
+            Breakage::Connections(named) => Breakage::Connections(found(named)),
+            Breakage::Server(named) => Breakage::Server(found(named)),
+            Breakage::Lane(named) => Breakage::Lane(found(named)),
+            Breakage::Depart { replica: named, at_once } => {
+                Breakage::Depart { replica: found(named), at_once }
+            }
+            Breakage::Pause(named) => Breakage::Pause(found(named)),
+            Breakage::Diverge(named) => Breakage::Diverge(found(named)),
+            Breakage::Node | Breakage::Join | Breakage::PauseNode | Breakage::SlowDisk | Breakage::Clock => {
+                self
+            }
+        }
+    }
+
     /// The replica that it happens to, if it is about one.
     #[must_use]
     pub fn replica(self) -> Option<ReplicaId> {
@@ -87,6 +109,8 @@ pub enum Moment {
     Copy(u64),
     /// A replica is about to leave.
     Leave(u64),
+    /// A statement of a transaction was sent to a replica that has come back and is still behind.
+    Behind(u64),
 }
 
 /// One run.
@@ -214,28 +238,49 @@ impl Scenario {
         // Some runs have few kinds of faults, and so many of one kind one after the other.
         let mut weight = || if random.chance(300) { 0 } else { 1 + random.below(5) as u32 };
         let weights: [u32; 12] = std::array::from_fn(|_| weight());
-        let breakages = (0..random.between(1, 14))
-            .map(|_| {
-                let replica = ReplicaId(random.below(members) as u16);
-                let kinds = [
-                    Breakage::Connections(replica),
-                    Breakage::Server(replica),
-                    Breakage::Lane(replica),
-                    Breakage::Node,
-                    Breakage::Join,
-                    Breakage::Depart { replica, at_once: true },
-                    Breakage::Depart { replica, at_once: false },
-                    Breakage::Pause(replica),
-                    Breakage::PauseNode,
-                    Breakage::SlowDisk,
-                    Breakage::Clock,
-                    Breakage::Diverge(replica),
-                ];
-                let kinds: [(u32, Breakage); 12] = std::array::from_fn(|nth| (weights[nth], kinds[nth]));
-                let breakage = random.weighted(&kinds).unwrap_or(Breakage::Node);
-                (calm.tortured_moment(random), breakage)
-            })
-            .collect();
+        let breakage = |random: &mut Random, replica: ReplicaId| {
+            let kinds = [
+                Breakage::Connections(replica),
+                Breakage::Server(replica),
+                Breakage::Lane(replica),
+                Breakage::Node,
+                Breakage::Join,
+                Breakage::Depart { replica, at_once: true },
+                Breakage::Depart { replica, at_once: false },
+                Breakage::Pause(replica),
+                Breakage::PauseNode,
+                Breakage::SlowDisk,
+                Breakage::Clock,
+                Breakage::Diverge(replica),
+            ];
+            let kinds: [(u32, Breakage); 12] = std::array::from_fn(|nth| (weights[nth], kinds[nth]));
+            random.weighted(&kinds).unwrap_or(Breakage::Node)
+        };
+        let mut breakages = Vec::new();
+        for _ in 0..random.between(1, 14) {
+            let replica = random.replica_or_here(members);
+            breakages.push((calm.tortured_moment(random), breakage(random, replica)));
+        }
+        // Two steps come about by a fault only, and not by each: that one, and then another.
+        let transactions = calm.clients as u64 * u64::from(calm.transactions_per_client);
+        let begins = random.between(1, transactions / 2);
+        if random.chance(300) {
+            let loss = random.pick(&[
+                Breakage::Connections(HERE),
+                Breakage::Server(HERE),
+                Breakage::Lane(HERE),
+                Breakage::Diverge(HERE),
+            ]);
+            breakages.push((Moment::FirstWrite(begins), loss));
+            breakages.push((Moment::FirstWrite(begins + 1), loss));
+            breakages.push((Moment::Move(1), breakage(random, HERE)));
+        }
+        if random.chance(300) {
+            let replica = random.replica_or_here(members);
+            let leaves = Breakage::Depart { replica: HERE, at_once: false };
+            breakages.push((Moment::FirstWrite(begins), leaves));
+            breakages.push((Moment::Leave(1), breakage(random, replica)));
+        }
         let lost_commits_max = random.pick(&[0, 1, 5]);
         Scenario { replicas, breakages, lost_commits_max, ..calm }
     }
@@ -243,7 +288,7 @@ impl Scenario {
     /// Any moment; those that come about by faults only are among the first of their kind.
     fn tortured_moment(&self, random: &mut Random) -> Moment {
         let transactions = self.clients as u64 * u64::from(self.transactions_per_client);
-        match random.below(14) {
+        match random.below(15) {
             0..=4 => self.moment(random),
             5 => Moment::Move(random.between(1, 3)),
             6 => Moment::FirstWrite(random.between(1, transactions / 2)),
@@ -253,6 +298,7 @@ impl Scenario {
             10 => Moment::Back(random.between(1, 8)),
             11 => Moment::Copy(random.between(1, 2)),
             12 => Moment::Leave(random.between(1, 2)),
+            13 => Moment::Behind(random.between(1, 3)),
             _ => Moment::Revalidate(random.between(1, 5)),
         }
     }
@@ -292,5 +338,12 @@ impl Mix {
             cancel_per_mille: u64::from(weight(60)),
             stall_per_mille: u64::from(weight(60)),
         }
+    }
+}
+
+impl Random {
+    /// One of the replicas that there may be, or the one at which it comes about.
+    fn replica_or_here(&mut self, members: u64) -> ReplicaId {
+        if self.chance(500) { HERE } else { ReplicaId(self.below(members) as u16) }
     }
 }

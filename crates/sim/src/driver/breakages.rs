@@ -16,10 +16,11 @@ const CLOCK_LEAPS_NS: [u64; 3] = [1_000_000, 1_000_000_000, 3_600_000_000_000];
 
 impl Simulation<'_> {
     /// Something was done for the n-th time: what the scenario wants broken then breaks soon.
-    pub(super) fn reached(&mut self, moment: Moment) {
+    pub(super) fn reached(&mut self, moment: Moment, at: Option<ReplicaId>) {
         for index in (0..self.breakages.len()).rev() {
             if self.breakages[index].0 == moment {
                 let (_, breakage) = self.breakages.remove(index);
+                let breakage = breakage.at(at.unwrap_or_default());
                 let longest_ns = self.choices.pick(&[1, 1_000, 100_000, 1_000_000]);
                 let at = self.queue.now().plus_ns(self.choices.below(longest_ns));
                 self.queue.schedule(at, Wake::Break(breakage));
@@ -131,7 +132,7 @@ impl Simulation<'_> {
             replica.stands_still = false;
         }
         self.counts.losses += 1;
-        self.reached(Moment::Lost(self.counts.losses));
+        self.reached(Moment::Lost(self.counts.losses), Some(id));
         let noticed_at = self.in_a(Step::Answer);
         self.core_at(noticed_at, Event::ReplicaDown { replica: id });
         let mut fenced_at = noticed_at;
@@ -168,7 +169,7 @@ impl Simulation<'_> {
         self.feed(Event::ReplicaUp { replica: id, applied: progress });
         self.copy_from_somebody();
         self.counts.returns += 1;
-        self.reached(Moment::Back(self.counts.returns));
+        self.reached(Moment::Back(self.counts.returns), Some(id));
     }
 
     fn is_up(&self, id: ReplicaId) -> bool {

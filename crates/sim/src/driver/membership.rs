@@ -49,7 +49,7 @@ impl Simulation<'_> {
             let epoch = self.node.epoch;
             self.replica(target).membership = Membership::AwaitingCopy(epoch);
             self.counts.copies += 1;
-            self.reached(Moment::Copy(self.counts.copies));
+            self.reached(Moment::Copy(self.counts.copies), Some(source));
             let mut at = self.queue.now();
             for _ in 0..self.choices.between(1, COPY_REPAIRS_MAX) {
                 at = at.max(self.in_a(Step::Repair)).plus_ns(1);
@@ -80,7 +80,7 @@ impl Simulation<'_> {
         self.note(format_args!("{id:?} leaves for good, at once: {at_once}"));
         self.replica(id).membership = Membership::Leaves;
         self.counts.leaves += 1;
-        self.reached(Moment::Leave(self.counts.leaves));
+        self.reached(Moment::Leave(self.counts.leaves), Some(id));
         if at_once || !self.replica(id).up {
             self.remove(id);
         } else {

@@ -178,6 +178,7 @@ struct Counts {
     returns: u64,
     copies: u64,
     leaves: u64,
+    behind: u64,
 }
 
 /// A run.
@@ -293,7 +294,7 @@ impl<'a> Simulation<'a> {
                 return self.fail(Failure::Stuck { waiting: self.who_waits("still going on") });
             }
             self.wake(wake);
-            self.reached(Moment::Step(self.steps));
+            self.reached(Moment::Step(self.steps), None);
         }
         if self.clients.iter().any(|client| client.current.is_some() || client.remaining > 0) {
             self.fail(Failure::Stuck { waiting: self.who_waits("nothing will happen") });
@@ -383,7 +384,7 @@ impl<'a> Simulation<'a> {
             Effect::Revalidate { txn, replica, how } => {
                 self.on_revalidate(txn, replica, how);
                 self.revalidations += 1;
-                self.reached(Moment::Revalidate(self.revalidations));
+                self.reached(Moment::Revalidate(self.revalidations), Some(replica));
             }
             Effect::Leave { txn, replica } => self.on_leave(txn, replica),
             Effect::Finish { txn, op, replica } => self.on_finish(txn, op, replica),
@@ -392,17 +393,17 @@ impl<'a> Simulation<'a> {
             Effect::Append { csn, decision } => {
                 self.on_append(csn, decision);
                 self.appends += 1;
-                self.reached(Moment::Append(self.appends));
+                self.reached(Moment::Append(self.appends), None);
             }
             Effect::CommitAt { txn, replica, csn } => {
                 self.on_commit_at(txn, replica, csn);
                 self.commits_at += 1;
-                self.reached(Moment::CommitAt(self.commits_at));
+                self.reached(Moment::CommitAt(self.commits_at), Some(replica));
             }
             Effect::Apply { replica, from, to } => {
                 self.on_apply(replica, from, to);
                 self.applies += 1;
-                self.reached(Moment::Apply(self.applies));
+                self.reached(Moment::Apply(self.applies), Some(replica));
             }
             Effect::Acknowledge { txn, op, csn } => self.on_acknowledge(txn, op, csn),
             Effect::Values { txn, op, values } => self.on_values(txn, op, &values),

@@ -510,7 +510,7 @@ impl Simulation<'_> {
         self.feed(Event::Durable { csn });
         self.flush();
         self.counts.flushes += 1;
-        self.reached(Moment::Durable(self.counts.flushes));
+        self.reached(Moment::Durable(self.counts.flushes), None);
     }
 
     fn flush(&mut self) {

@@ -233,7 +233,7 @@ impl Simulation<'_> {
         if committed.is_ok() && to > self.first_committed {
             self.first_committed = to;
             self.counts.commits += 1;
-            self.reached(Moment::Commit(self.counts.commits));
+            self.reached(Moment::Commit(self.counts.commits), Some(replica));
         }
         if let Err(CommitRefused::OutOfOrder { progress }) = committed {
             self.fail(Failure::CommitOutOfOrder { replica, csn: from, progress });

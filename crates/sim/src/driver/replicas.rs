@@ -216,7 +216,11 @@ impl Simulation<'_> {
                 self.command(replica, txn, step, Operation::Work { lane, open, job });
                 if self.is_first_write(txn, op) {
                     self.counts.first_writes += 1;
-                    self.reached(Moment::FirstWrite(self.counts.first_writes));
+                    self.reached(Moment::FirstWrite(self.counts.first_writes), Some(replica));
+                }
+                if self.replica(replica).catches_up_to.is_some() {
+                    self.counts.behind += 1;
+                    self.reached(Moment::Behind(self.counts.behind), Some(replica));
                 }
             }
             None => {
@@ -234,7 +238,7 @@ impl Simulation<'_> {
         if moves {
             self.statistics.moved += 1;
             self.counts.moves += 1;
-            self.reached(Moment::Move(self.counts.moves));
+            self.reached(Moment::Move(self.counts.moves), Some(replica));
         }
         let lane = self.open_lane(txn, replica);
         let step = self.rerun_step(replica, txn, 0);

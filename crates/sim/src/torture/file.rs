@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Case;
 use crate::planted::Planting;
+use crate::scenario::HERE;
 use crate::{Breakage, Mix, Moment, Scenario};
 
 /// A text that is not one of a case, and why.
@@ -124,11 +125,12 @@ impl Moment {
             Moment::Back(nth) => ("back", nth),
             Moment::Copy(nth) => ("copy", nth),
             Moment::Leave(nth) => ("leave", nth),
+            Moment::Behind(nth) => ("behind", nth),
         }
     }
 
     /// One of each kind.
-    const KINDS: [fn(u64) -> Moment; 13] = [
+    const KINDS: [fn(u64) -> Moment; 14] = [
         Moment::Step,
         Moment::Append,
         Moment::CommitAt,
@@ -142,12 +144,14 @@ impl Moment {
         Moment::Back,
         Moment::Copy,
         Moment::Leave,
+        Moment::Behind,
     ];
 }
 
 impl fmt::Display for Breakage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.replica() {
+            Some(HERE) => write!(f, "{} here", self.name()),
             Some(replica) => write!(f, "{} {}", self.name(), replica.0),
             None => f.write_str(self.name()),
         }
@@ -198,7 +202,8 @@ fn read_fault(text: &str) -> Option<(Moment, Breakage)> {
     let moment = Moment::KINDS.iter().map(|kind| kind(nth)).find(|moment| moment.parts().0 == name)?;
     let mut words = breakage.split_whitespace();
     let (name, replica) = (words.next()?, words.next());
-    let replica = replica.map(|id| id.parse().map(ReplicaId)).transpose().ok()?;
+    let read = |id: &str| if id == "here" { Ok(HERE) } else { id.parse().map(ReplicaId) };
+    let replica = replica.map(read).transpose().ok()?;
     let kinds = Breakage::kinds(replica.unwrap_or_default());
     let breakage = kinds.into_iter().find(|kind| kind.name() == name)?;
     (breakage.replica().is_some() == replica.is_some() && words.next().is_none())
