@@ -153,8 +153,13 @@ impl Simulation<'_> {
 
     /// The replica's old sessions are ended: it may serve again, from what it contains.
     pub(super) fn on_fence(&mut self, id: ReplicaId) {
-        if self.replica(id).membership == Membership::Gone {
-            return;
+        match self.replica(id).membership {
+            Membership::Gone => return,
+            Membership::Differs => {
+                self.replica(id).membership = Membership::AwaitingSource;
+                return self.copy_from_somebody();
+            }
+            _ => {}
         }
         let durable = self.log.durable();
         let replica = self.replica(id);

@@ -26,7 +26,9 @@ impl Simulation<'_> {
     pub(super) fn begin_anew_what_was_copied(&mut self) {
         for replica in &mut self.replicas {
             match replica.membership {
-                Membership::AwaitingCopy(_) => replica.membership = Membership::AwaitingSource,
+                Membership::AwaitingCopy(_) | Membership::Differs => {
+                    replica.membership = Membership::AwaitingSource;
+                }
                 Membership::Leaves => replica.membership = Membership::Gone,
                 Membership::AwaitingSource | Membership::Stays | Membership::Gone => {}
             }
@@ -98,13 +100,11 @@ impl Simulation<'_> {
         }
         self.note(format_args!("{id:?} differs, and is copied anew"));
         let replica = self.replica(id);
-        // Nothing that was sent may run any more, and what would have brought it back does not come.
+        // Nothing that was sent may run any more.
         replica.fence();
-        replica.disconnect();
-        replica.accepts = replica.session;
+        replica.up = false;
         replica.database.lose_a_row();
-        replica.membership = Membership::AwaitingSource;
-        self.copy_from_somebody();
+        replica.membership = Membership::Differs;
         true
     }
 

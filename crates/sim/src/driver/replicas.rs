@@ -21,6 +21,8 @@ pub(super) enum Membership {
     /// It is being copied, by the node of this epoch.
     AwaitingCopy(u64),
     Stays,
+    /// It was found to contain what is wrong, and has to be copied anew once its loss is known.
+    Differs,
     Leaves,
     Gone,
 }

@@ -50,7 +50,11 @@ impl Simulation<'_> {
             }
             Stage::Applying => any_of(&|replica| !replica.runs.is_empty()),
             Stage::Fencing => self.replicas.iter().any(|replica| {
-                !replica.up && matches!(replica.membership, Membership::Stays | Membership::Leaves)
+                !replica.up
+                    && matches!(
+                        replica.membership,
+                        Membership::Stays | Membership::Differs | Membership::Leaves
+                    )
             }),
             Stage::CatchingUp => any_of(&|replica| replica.up && replica.catches_up_to.is_some()),
             Stage::Joining => self.replicas.iter().any(|replica| {

@@ -10,7 +10,7 @@ use onecopy_core::{Csn, Effect, Event, Instant, Place};
 pub use bugs::*;
 
 /// A bug that can be asked for by its name.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Planting {
     /// Its name on the command line.
     pub name: &'static str,

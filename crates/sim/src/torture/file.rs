@@ -35,9 +35,18 @@ struct Written {
     captured_per_mille: u64,
     apply_batch_max: u64,
     declared: bool,
-    /// Each as "moment: breakage".
-    faults: Vec<String>,
     mix: Mix,
+    #[serde(default, rename = "fault", skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<WrittenFault>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenFault {
+    /// A moment: what is done for the n-th time.
+    at: String,
+    /// What breaks then.
+    what: String,
 }
 
 impl Case {
@@ -61,10 +70,10 @@ impl Case {
             captured_per_mille: of.captured_per_mille,
             apply_batch_max: of.apply_batch_max,
             declared: of.declared,
-            faults: of.breakages.iter().map(|(moment, what)| format!("{moment}: {what}")).collect(),
             mix: of.mix.clone(),
+            faults: of.breakages.iter().map(|fault| WrittenFault::of(*fault)).collect(),
         };
-        toml::to_string_pretty(&written).expect("numbers, texts and lists of them")
+        toml::to_string(&written).expect("numbers, texts and lists of them")
     }
 
     /// The case that a text describes.
@@ -77,7 +86,8 @@ impl Case {
             Planting::named(&name).ok_or_else(|| Unreadable(format!("there is no bug `{name}` to plant")))
         });
         let faults = written.faults.iter().map(|fault| {
-            read_fault(fault).ok_or_else(|| Unreadable(format!("`{fault}` is no fault and its moment")))
+            let WrittenFault { at, what } = fault;
+            fault.read().ok_or_else(|| Unreadable(format!("`{what}` at `{at}` is no fault and its moment")))
         });
         if written.replicas == 0 || written.clients == 0 || written.keys == 0 || written.apply_batch_max == 0
         {
@@ -195,19 +205,24 @@ impl Breakage {
     }
 }
 
-fn read_fault(text: &str) -> Option<(Moment, Breakage)> {
-    let (moment, breakage) = text.split_once(':')?;
-    let (name, nth) = moment.trim().split_once(' ')?;
-    let nth = nth.trim().parse().ok()?;
-    let moment = Moment::KINDS.iter().map(|kind| kind(nth)).find(|moment| moment.parts().0 == name)?;
-    let mut words = breakage.split_whitespace();
-    let (name, replica) = (words.next()?, words.next());
-    let read = |id: &str| if id == "here" { Ok(HERE) } else { id.parse().map(ReplicaId) };
-    let replica = replica.map(read).transpose().ok()?;
-    let kinds = Breakage::kinds(replica.unwrap_or_default());
-    let breakage = kinds.into_iter().find(|kind| kind.name() == name)?;
-    (breakage.replica().is_some() == replica.is_some() && words.next().is_none())
-        .then_some((moment, breakage))
+impl WrittenFault {
+    fn of((moment, breakage): (Moment, Breakage)) -> WrittenFault {
+        WrittenFault { at: moment.to_string(), what: breakage.to_string() }
+    }
+
+    fn read(&self) -> Option<(Moment, Breakage)> {
+        let (name, nth) = self.at.split_once(' ')?;
+        let nth = nth.parse().ok()?;
+        let moment = Moment::KINDS.iter().map(|kind| kind(nth)).find(|moment| moment.parts().0 == name)?;
+        let mut words = self.what.split(' ');
+        let (name, replica) = (words.next()?, words.next());
+        let read = |id: &str| if id == "here" { Ok(HERE) } else { id.parse().map(ReplicaId) };
+        let replica = replica.map(read).transpose().ok()?;
+        let kinds = Breakage::kinds(replica.unwrap_or_default());
+        let breakage = kinds.into_iter().find(|kind| kind.name() == name)?;
+        let is_whole = breakage.replica().is_some() == replica.is_some() && words.next().is_none();
+        is_whole.then_some((moment, breakage))
+    }
 }
 
 #[cfg(test)]
@@ -235,8 +250,8 @@ mod tests {
         };
         assert!(refused("clients", "klients").contains("klients"));
         assert!(refused("seed = 1", "seed = 1\nplant = \"x\"").contains("no bug `x`"));
-        let (none, much) = ("faults = [\n", "faults = [\n    \"step 1: server\",\n");
-        assert!(refused(none, much).contains("`step 1: server` is no fault"));
+        let fault = "[[fault]]\nat = \"step 1\"\nwhat = \"server\"\n\n[[fault]]";
+        assert!(refused("[[fault]]", fault).contains("`server` at `step 1` is no fault"));
         assert!(refused("\nclients = ", "\nclients = 0 # ").contains("must not be 0"));
     }
 }

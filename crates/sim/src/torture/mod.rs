@@ -19,7 +19,7 @@ pub use file::Unreadable;
 pub use shrink::{ATTEMPTS_MAX, Shrunk, shrink};
 
 /// What is run: a scenario under the protocol `onecopy`, perhaps with a bug in it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Case {
     /// What the run is like.
     pub scenario: Scenario,

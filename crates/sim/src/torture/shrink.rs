@@ -10,6 +10,7 @@ use crate::{Mix, Scenario};
 pub const ATTEMPTS_MAX: usize = 2_000;
 
 /// What became of a case.
+#[derive(Clone, Debug)]
 pub struct Shrunk {
     /// The smallest case that was found.
     pub case: Case,
