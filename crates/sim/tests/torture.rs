@@ -19,7 +19,8 @@ fn under_all_faults_no_promise_is_broken_and_every_fault_hits_every_step() {
     for fault in Fault::ALL {
         for stage in Stage::ALL {
             let hits = seen.coverage.hits(fault, stage);
-            assert!(hits > 0, "{} never hit `{}`", fault.words(), stage.word());
+            // Of 10,000 seeds twenty are asked for.
+            assert!(hits >= 2, "{} hit `{}` {hits} times", fault.words(), stage.word());
         }
     }
 }

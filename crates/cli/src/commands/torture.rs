@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use clap::ArgGroup;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_sim::coverage::Fault;
@@ -28,6 +29,7 @@ use crate::output::print;
 /// must get on. The same seed always does the same. A failure is replayed and made as small as it gets; what is left is written
 /// to a file for --scenario.
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("single").args(["seed", "scenario"])))]
 pub struct Args {
     /// Which seeds, without the last.
     #[arg(long, value_name = "FROM..TO", default_value = "0..1000")]
@@ -36,10 +38,10 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     seed: Option<u64>,
     /// Only the scenario of this file, as a failure leaves it behind.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "seed", "plant"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seeds", "plant"])]
     scenario: Option<PathBuf>,
     /// Write everything that happens to this file; of a single seed or scenario.
-    #[arg(long, value_name = "FILE", conflicts_with = "seeds")]
+    #[arg(long, value_name = "FILE", requires = "single")]
     trace: Option<PathBuf>,
     /// Print which fault has hit which step of the protocol how often.
     #[arg(long)]
