@@ -11,11 +11,13 @@ ONECOPY = $(CARGO) run --quiet --release --locked --bin onecopy --
 # How long the fuzzer works on each target, and the soak test on all of it.
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 600
+# The seeds of the simulated torture.
+SEEDS ?= 0..10000
 # How often each fault is injected under each load, and before how many nodes; those of nodes only if they are several.
 ROUNDS ?= 2
 NODES ?= 1
 
-.PHONY: help setup build demo test check fix bench cluster-bench failures clients soak reproduce fuzz
+.PHONY: help setup build demo test check fix bench cluster-bench failures clients soak reproduce torture fuzz
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +80,11 @@ reproduce: ## what papers claim, run again in virtual time; results in results/r
 	@scripts/setup build
 	$(CARGO) build --release --locked --bin onecopy
 	$(ONECOPY) reproduce $(if $(QUICK),--quick)
+
+torture: ## 10,000 simulated clusters in which everything breaks (SEEDS=FROM..TO: others)
+	@scripts/setup build
+	$(CARGO) build --release --locked --bin onecopy
+	$(ONECOPY) torture --seeds $(SEEDS) --coverage
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (60); needs a nightly compiler
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz

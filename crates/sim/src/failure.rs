@@ -6,6 +6,28 @@ use onecopy_core::{Csn, OpId, ReplicaId, TxnId};
 
 use crate::database::Fault;
 
+/// What is promised, by the kind of failure that says otherwise.
+pub const PROMISES: [(&str, &str); 18] = [
+    ("anomaly", "what clients saw is strictly serializable"),
+    ("order broken", "what clients saw is what the log's order makes of it"),
+    ("commit lost", "no commit that a client was told of is lost"),
+    ("acknowledged early", "clients hear of a commit when it is durable and visible"),
+    ("replica ahead of the log", "no replica contains what the log has not"),
+    ("commit out of order", "every replica commits in the order of the log, each decision once"),
+    ("replica differs", "all replicas are equal in the end, and what the log makes of them"),
+    ("disagreement", "a statement changes the same rows on every replica"),
+    ("apply blocked", "nothing that is open keeps a decision from being applied"),
+    ("apply failed", "every decision can be applied"),
+    ("deadlock in a database", "no two transactions wait for each other within a database"),
+    ("value given twice", "no value of a sequence is given twice"),
+    ("stuck", "after the last fault every client is answered, and everything gets on"),
+    ("lane leaked", "no transaction stays open in a database that nobody needs"),
+    ("core leaked", "the core forgets what is over, and knows what every replica contains"),
+    ("order senseless", "the core gives no order that makes no sense"),
+    ("history malformed", "the simulator's own records make sense"),
+    ("panicked", "no assertion of the code fails"),
+];
+
 /// A promise that was not kept.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Failure {
@@ -115,6 +137,11 @@ pub enum Failure {
         /// The value.
         value: i64,
     },
+    /// The code itself found that something cannot be, and ended.
+    Panicked {
+        /// What it said.
+        message: String,
+    },
     /// The core gave an order that makes no sense.
     OrderSenseless {
         /// The transaction.
@@ -148,7 +175,14 @@ impl Failure {
             Failure::Stuck { .. } => "stuck",
             Failure::ValueGivenTwice { .. } => "value given twice",
             Failure::OrderSenseless { .. } => "order senseless",
+            Failure::Panicked { .. } => "panicked",
         }
+    }
+
+    /// The promise that is broken by a failure of a kind; each has a checker of its own.
+    #[must_use]
+    pub fn promise(kind: &str) -> Option<&'static str> {
+        PROMISES.iter().find(|(of, _)| *of == kind).map(|(_, promise)| *promise)
     }
 }
 

@@ -20,10 +20,14 @@ mod clients;
 mod driver;
 pub mod scenario;
 
+pub mod coverage;
+
 pub mod perf;
 
 pub mod check;
 pub mod failure;
+pub mod planted;
+pub mod torture;
 
 pub use clients::script::Mix;
 pub use driver::{MakeProtocol, Outcome, Statistics, run};

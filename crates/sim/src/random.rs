@@ -20,6 +20,8 @@ pub enum Purpose {
     Outsiders,
     /// Who joins and leaves, and when.
     Membership,
+    /// What breaks, and when, where everything does.
+    Torture,
 }
 
 /// One stream of random numbers.

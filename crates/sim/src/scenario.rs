@@ -1,10 +1,15 @@
 //! What a run is like: everything follows from a seed, and tests change single fields.
 
+use std::collections::BTreeSet;
+
 use onecopy_core::ReplicaId;
 
 use crate::check::Options;
 use crate::clients::script::Mix;
 use crate::random::{Purpose, Random};
+
+/// In a scenario: the replica at which the moment comes about; the first one, if it is no replica's moment.
+pub const HERE: ReplicaId = ReplicaId(u16::MAX);
 
 /// Something that breaks, or that an operator does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +31,53 @@ pub enum Breakage {
         /// Whatever is open there is lost.
         at_once: bool,
     },
+    /// A replica's server stands still for a while, and then does what it was told meanwhile.
+    Pause(ReplicaId),
+    /// The node stands still for a while, and then hears what it was told meanwhile.
+    PauseNode,
+    /// The write of the log that is under way, or the next one, takes much longer.
+    SlowDisk,
+    /// The node's clock leaps ahead.
+    Clock,
+    /// A replica loses a row behind everybody's back and is found to differ: it leaves service until it is copied anew.
+    Diverge(ReplicaId),
+}
+
+impl Breakage {
+    /// The same, with `replica` where it says [`HERE`].
+    #[must_use]
+    pub fn at(self, replica: ReplicaId) -> Breakage {
+        let found = |named| if named == HERE { replica } else { named };
+        match self {
+            Breakage::Connections(named) => Breakage::Connections(found(named)),
+            Breakage::Server(named) => Breakage::Server(found(named)),
+            Breakage::Lane(named) => Breakage::Lane(found(named)),
+            Breakage::Depart { replica: named, at_once } => {
+                Breakage::Depart { replica: found(named), at_once }
+            }
+            Breakage::Pause(named) => Breakage::Pause(found(named)),
+            Breakage::Diverge(named) => Breakage::Diverge(found(named)),
+            Breakage::Node | Breakage::Join | Breakage::PauseNode | Breakage::SlowDisk | Breakage::Clock => {
+                self
+            }
+        }
+    }
+
+    /// The replica that it happens to, if it is about one.
+    #[must_use]
+    pub fn replica(self) -> Option<ReplicaId> {
+        match self {
+            Breakage::Connections(replica)
+            | Breakage::Server(replica)
+            | Breakage::Lane(replica)
+            | Breakage::Depart { replica, .. }
+            | Breakage::Pause(replica)
+            | Breakage::Diverge(replica) => Some(replica),
+            Breakage::Node | Breakage::Join | Breakage::PauseNode | Breakage::SlowDisk | Breakage::Clock => {
+                None
+            }
+        }
+    }
 }
 
 /// The instant at which something breaks: shortly after the run has done something for the n-th time.
@@ -41,6 +93,24 @@ pub enum Moment {
     Apply(u64),
     /// A home was told to run reads again.
     Revalidate(u64),
+    /// A transaction does again at another home what it had done at one that was lost.
+    Move(u64),
+    /// A home was sent the first write of a transaction.
+    FirstWrite(u64),
+    /// A write of the log is durable.
+    Durable(u64),
+    /// A replica was the first one to commit a decision.
+    Commit(u64),
+    /// The node has lost a replica.
+    Lost(u64),
+    /// A replica serves again, or for the first time.
+    Back(u64),
+    /// A copy of a replica has begun.
+    Copy(u64),
+    /// A replica is about to leave.
+    Leave(u64),
+    /// A statement of a transaction was sent to a replica that has come back and is still behind.
+    Behind(u64),
 }
 
 /// One run.
@@ -74,6 +144,8 @@ pub struct Scenario {
     pub demanded: Option<Options>,
     /// Whether the databases' progress tables refuse a commit out of order; off only to plant a bug behind them.
     pub progress_guarded: bool,
+    /// Transactions that are left out, by the order in which clients begin them, from 0.
+    pub left_out: BTreeSet<u64>,
     /// Whether the trace's text is kept.
     pub keep_trace: bool,
 }
@@ -98,6 +170,7 @@ impl Scenario {
             declared: random.chance(500),
             demanded: None,
             progress_guarded: true,
+            left_out: BTreeSet::new(),
             keep_trace: false,
         }
     }
@@ -154,6 +227,82 @@ impl Scenario {
         stormy
     }
 
+    /// The run of a seed with every fault that there is, at every step that there is.
+    #[must_use]
+    pub fn torture(seed: u64) -> Scenario {
+        let calm = Scenario::calm(seed);
+        let random = &mut Random::new(seed, Purpose::Torture);
+        // Alone, a replica can neither leave nor be copied.
+        let replicas = if calm.replicas == 1 && random.chance(700) { 2 } else { calm.replicas };
+        let members = replicas as u64 + random.below(3);
+        // Some runs have few kinds of faults, and so many of one kind one after the other.
+        let mut weight = || if random.chance(300) { 0 } else { 1 + random.below(5) as u32 };
+        let weights: [u32; 12] = std::array::from_fn(|_| weight());
+        let breakage = |random: &mut Random, replica: ReplicaId| {
+            let kinds = [
+                Breakage::Connections(replica),
+                Breakage::Server(replica),
+                Breakage::Lane(replica),
+                Breakage::Node,
+                Breakage::Join,
+                Breakage::Depart { replica, at_once: true },
+                Breakage::Depart { replica, at_once: false },
+                Breakage::Pause(replica),
+                Breakage::PauseNode,
+                Breakage::SlowDisk,
+                Breakage::Clock,
+                Breakage::Diverge(replica),
+            ];
+            let kinds: [(u32, Breakage); 12] = std::array::from_fn(|nth| (weights[nth], kinds[nth]));
+            random.weighted(&kinds).unwrap_or(Breakage::Node)
+        };
+        let mut breakages = Vec::new();
+        for _ in 0..random.between(1, 14) {
+            let replica = random.replica_or_here(members);
+            breakages.push((calm.tortured_moment(random), breakage(random, replica)));
+        }
+        // Two steps come about by a fault only, and not by each: that one, and then another.
+        let transactions = calm.clients as u64 * u64::from(calm.transactions_per_client);
+        let begins = random.between(1, transactions / 2);
+        if random.chance(300) {
+            let loss = random.pick(&[
+                Breakage::Connections(HERE),
+                Breakage::Server(HERE),
+                Breakage::Lane(HERE),
+                Breakage::Diverge(HERE),
+            ]);
+            breakages.push((Moment::FirstWrite(begins), loss));
+            breakages.push((Moment::FirstWrite(begins + 1), loss));
+            breakages.push((Moment::Move(1), breakage(random, HERE)));
+        }
+        if random.chance(300) {
+            let replica = random.replica_or_here(members);
+            let leaves = Breakage::Depart { replica: HERE, at_once: false };
+            breakages.push((Moment::FirstWrite(begins), leaves));
+            breakages.push((Moment::Leave(1), breakage(random, replica)));
+        }
+        let lost_commits_max = random.pick(&[0, 1, 5]);
+        Scenario { replicas, breakages, lost_commits_max, ..calm }
+    }
+
+    /// Any moment; those that come about by faults only are among the first of their kind.
+    fn tortured_moment(&self, random: &mut Random) -> Moment {
+        let transactions = self.clients as u64 * u64::from(self.transactions_per_client);
+        match random.below(15) {
+            0..=4 => self.moment(random),
+            5 => Moment::Move(random.between(1, 3)),
+            6 => Moment::FirstWrite(random.between(1, transactions / 2)),
+            7 => Moment::Durable(random.between(1, transactions / 2)),
+            8 => Moment::Commit(random.between(1, transactions / 2)),
+            9 => Moment::Lost(random.between(1, 4)),
+            10 => Moment::Back(random.between(1, 8)),
+            11 => Moment::Copy(random.between(1, 2)),
+            12 => Moment::Leave(random.between(1, 2)),
+            13 => Moment::Behind(random.between(1, 3)),
+            _ => Moment::Revalidate(random.between(1, 5)),
+        }
+    }
+
     fn moment(&self, random: &mut Random) -> Moment {
         let transactions = self.clients as u64 * u64::from(self.transactions_per_client);
         match random.below(8) {
@@ -189,5 +338,12 @@ impl Mix {
             cancel_per_mille: u64::from(weight(60)),
             stall_per_mille: u64::from(weight(60)),
         }
+    }
+}
+
+impl Random {
+    /// One of the replicas that there may be, or the one at which it comes about.
+    fn replica_or_here(&mut self, members: u64) -> ReplicaId {
+        if self.chance(500) { HERE } else { ReplicaId(self.below(members) as u16) }
     }
 }

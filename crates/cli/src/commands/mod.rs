@@ -13,6 +13,7 @@ mod replica;
 mod reproduce;
 mod serve;
 mod status;
+mod torture;
 mod up;
 mod verify;
 
@@ -35,6 +36,7 @@ pub enum Command {
     Bench(bench::Args),
     Calibrate(calibrate::Args),
     Reproduce(reproduce::Args),
+    Torture(torture::Args),
     Config(config::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -59,6 +61,7 @@ impl Command {
             Command::Bench(args) => args.run(),
             Command::Calibrate(args) => args.run(),
             Command::Reproduce(args) => args.run(),
+            Command::Torture(args) => args.run(),
             Command::Config(args) => args.run(),
             Command::Completions(args) => args.run(),
             Command::Man(args) => args.run(),

@@ -56,7 +56,8 @@ impl Script {
 }
 
 /// How often each kind of transaction is drawn, and what goes wrong with it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mix {
     /// A single read.
     pub single_read: u32,

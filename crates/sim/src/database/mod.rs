@@ -261,6 +261,11 @@ impl Database {
         self.store.lose(lost_commits);
     }
 
+    /// One of its rows is gone, without a commit that says so.
+    pub fn lose_a_row(&mut self) {
+        self.store.lose_a_row();
+    }
+
     /// Statements that waited and have gone on since the last call, with what came of them.
     pub fn take_woken(&mut self) -> Vec<(LaneId, Ran)> {
         std::mem::take(&mut self.woken)

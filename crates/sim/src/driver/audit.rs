@@ -1,6 +1,7 @@
 //! What must be true at the end: every client was answered, nothing is held, all replicas are what the log makes of
 //! them, every commit that a client was told of is there, and the history is what the protocol promises.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -10,6 +11,7 @@ use onecopy_core::{Csn, Guarantee, Status};
 use super::{Outcome, Simulation};
 use crate::check::{self, History, Level, Options, replay};
 use crate::clients::schema::initial_contents;
+use crate::coverage::Coverage;
 use crate::database::{Contents, Database, Isolation, LaneId, Order, Ran};
 use crate::failure::Failure;
 use crate::log::{Kept, Record};
@@ -53,6 +55,8 @@ pub struct Statistics {
     pub moved: u64,
     /// Reads that took their items in update mode.
     pub predicted: u64,
+    /// Which faults hit which steps.
+    pub coverage: Coverage,
 }
 
 impl Statistics {
@@ -86,6 +90,7 @@ impl Statistics {
         self.revalidations += other.revalidations;
         self.moved += other.moved;
         self.predicted += other.predicted;
+        self.coverage.add(&other.coverage);
     }
 }
 
@@ -105,6 +110,21 @@ impl Simulation<'_> {
             trace: self.trace.into_text(),
             statistics: self.statistics,
             history,
+        }
+    }
+
+    /// After a panic nothing else can be judged.
+    pub(super) fn give_up(mut self, panic: &(dyn Any + Send)) -> Outcome {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let message = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say why");
+        self.fail(Failure::Panicked { message: message.to_owned() });
+        self.statistics.steps = self.steps;
+        Outcome {
+            failures: self.failures,
+            trace_hash: self.trace.hash(),
+            trace: self.trace.into_text(),
+            statistics: self.statistics,
+            history: History::default(),
         }
     }
 

@@ -1,19 +1,26 @@
 //! What breaks, and how it comes back.
 
-use onecopy_core::{Event, ReplicaId, StatementKind, TxnId};
+use onecopy_core::{Event, Instant, ReplicaId, StatementKind, TxnId};
 
 use super::replicas::Membership;
 use super::{Simulation, Wake};
+use crate::coverage::Fault;
 use crate::failure::Failure;
 use crate::scenario::{Breakage, Moment};
 use crate::timing::Step;
 
+/// How long somebody stands still, at most.
+const PAUSES_NS: [u64; 3] = [100_000, 5_000_000, 100_000_000];
+/// By how much a clock leaps.
+const CLOCK_LEAPS_NS: [u64; 3] = [1_000_000, 1_000_000_000, 3_600_000_000_000];
+
 impl Simulation<'_> {
     /// Something was done for the n-th time: what the scenario wants broken then breaks soon.
-    pub(super) fn reached(&mut self, moment: Moment) {
+    pub(super) fn reached(&mut self, moment: Moment, at: Option<ReplicaId>) {
         for index in (0..self.breakages.len()).rev() {
             if self.breakages[index].0 == moment {
                 let (_, breakage) = self.breakages.remove(index);
+                let breakage = breakage.at(at.unwrap_or_default());
                 let longest_ns = self.choices.pick(&[1, 1_000, 100_000, 1_000_000]);
                 let at = self.queue.now().plus_ns(self.choices.below(longest_ns));
                 self.queue.schedule(at, Wake::Break(breakage));
@@ -25,6 +32,7 @@ impl Simulation<'_> {
         if !self.node.up {
             return;
         }
+        let stages = self.stages(breakage.replica());
         let broken = match breakage {
             Breakage::Connections(replica) => self.break_replica(replica, false),
             Breakage::Server(replica) => self.break_replica(replica, true),
@@ -37,10 +45,72 @@ impl Simulation<'_> {
                 self.crash_node();
                 true
             }
-            Breakage::Join => return self.join(),
-            Breakage::Depart { replica, at_once } => return self.depart(replica, at_once),
+            Breakage::Join => {
+                self.join();
+                true
+            }
+            Breakage::Depart { replica, at_once } => self.depart(replica, at_once),
+            Breakage::Pause(replica) => self.pause(replica),
+            Breakage::PauseNode => self.pause_node(),
+            Breakage::SlowDisk => {
+                let longest_ns = self.choices.pick(&PAUSES_NS);
+                self.disk_slow_until = self.queue.now().plus_ns(self.choices.below(longest_ns));
+                true
+            }
+            Breakage::Clock => {
+                self.node.clock_ahead_ns += self.choices.pick(&CLOCK_LEAPS_NS);
+                true
+            }
+            Breakage::Diverge(replica) => self.diverge(replica),
         };
-        self.statistics.breakages += u64::from(broken);
+        if broken {
+            // Membership is counted by itself, when it has changed.
+            let is_change = matches!(breakage, Breakage::Join | Breakage::Depart { .. });
+            self.statistics.breakages += u64::from(!is_change);
+            self.statistics.coverage.hit(Fault::of(breakage), &stages);
+        }
+    }
+
+    /// A server stands still; its connections stay.
+    fn pause(&mut self, id: ReplicaId) -> bool {
+        if !self.is_up(id) || self.replica(id).stands_still {
+            return false;
+        }
+        self.note(format_args!("{id:?} stands still"));
+        self.replica(id).stands_still = true;
+        let at = self.after_a_pause();
+        self.queue.schedule(at, Wake::Resumes(id));
+        true
+    }
+
+    pub(super) fn on_resumes(&mut self, id: ReplicaId) {
+        self.replica(id).stands_still = false;
+        for (session, operation) in std::mem::take(&mut self.replica(id).unheard) {
+            self.wake(Wake::Operation { replica: id, session, operation });
+        }
+    }
+
+    fn pause_node(&mut self) -> bool {
+        if self.node.stands_still {
+            return false;
+        }
+        self.note(format_args!("the node stands still"));
+        self.node.stands_still = true;
+        let at = self.after_a_pause();
+        self.queue.schedule(at, Wake::NodeResumes { epoch: self.node.epoch });
+        true
+    }
+
+    pub(super) fn on_node_resumes(&mut self) {
+        self.node.stands_still = false;
+        for wake in std::mem::take(&mut self.node.unheard) {
+            self.wake(wake);
+        }
+    }
+
+    fn after_a_pause(&mut self) -> Instant {
+        let longest_ns = self.choices.pick(&PAUSES_NS);
+        self.queue.now().plus_ns(self.choices.below(longest_ns))
     }
 
     pub(super) fn break_replica(&mut self, id: ReplicaId, server: bool) -> bool {
@@ -57,7 +127,12 @@ impl Simulation<'_> {
             replica.database.crash(lost_commits);
             replica.fence();
             replica.up = false;
+            // What it was told and had not done is lost with it.
+            replica.unheard.clear();
+            replica.stands_still = false;
         }
+        self.counts.losses += 1;
+        self.reached(Moment::Lost(self.counts.losses), Some(id));
         let noticed_at = self.in_a(Step::Answer);
         self.core_at(noticed_at, Event::ReplicaDown { replica: id });
         let mut fenced_at = noticed_at;
@@ -78,12 +153,19 @@ impl Simulation<'_> {
 
     /// The replica's old sessions are ended: it may serve again, from what it contains.
     pub(super) fn on_fence(&mut self, id: ReplicaId) {
-        if self.replica(id).membership == Membership::Gone {
-            return;
+        match self.replica(id).membership {
+            Membership::Gone => return,
+            Membership::Differs => {
+                self.replica(id).membership = Membership::AwaitingSource;
+                return self.copy_from_somebody();
+            }
+            _ => {}
         }
+        let durable = self.log.durable();
         let replica = self.replica(id);
         replica.fence();
         let progress = replica.database.progress();
+        replica.catches_up_to = (progress < durable).then_some(durable);
         self.note(format_args!("{id:?} fenced at {progress}"));
         if progress > self.log.durable() {
             self.fail(Failure::AheadOfLog { replica: id, progress });
@@ -91,6 +173,8 @@ impl Simulation<'_> {
         self.node.found = self.node.found.max(progress);
         self.feed(Event::ReplicaUp { replica: id, applied: progress });
         self.copy_from_somebody();
+        self.counts.returns += 1;
+        self.reached(Moment::Back(self.counts.returns), Some(id));
     }
 
     fn is_up(&self, id: ReplicaId) -> bool {

@@ -66,6 +66,10 @@ impl Simulation<'_> {
             }
             self.clients[client].remaining -= 1;
             let script = self.scripts.draw();
+            self.begun += 1;
+            if self.scenario.left_out.contains(&(self.begun - 1)) {
+                return self.client_thinks(client);
+            }
             self.begin_script(client, script);
         }
         let now = self.queue.now();

@@ -5,6 +5,7 @@ use onecopy_core::{Event, ReplicaId};
 use super::replicas::{Membership, Replica};
 use super::{Simulation, Wake};
 use crate::database::{Contents, Database, Order};
+use crate::scenario::Moment;
 use crate::timing::Step;
 
 /// A copy takes so many times as long as it takes to repair a connection, at most.
@@ -25,7 +26,9 @@ impl Simulation<'_> {
     pub(super) fn begin_anew_what_was_copied(&mut self) {
         for replica in &mut self.replicas {
             match replica.membership {
-                Membership::AwaitingCopy(_) => replica.membership = Membership::AwaitingSource,
+                Membership::AwaitingCopy(_) | Membership::Differs => {
+                    replica.membership = Membership::AwaitingSource;
+                }
                 Membership::Leaves => replica.membership = Membership::Gone,
                 Membership::AwaitingSource | Membership::Stays | Membership::Gone => {}
             }
@@ -47,6 +50,8 @@ impl Simulation<'_> {
             self.note(format_args!("{target:?} is copied from {source:?} at {}", copy.progress()));
             let epoch = self.node.epoch;
             self.replica(target).membership = Membership::AwaitingCopy(epoch);
+            self.counts.copies += 1;
+            self.reached(Moment::Copy(self.counts.copies), Some(source));
             let mut at = self.queue.now();
             for _ in 0..self.choices.between(1, COPY_REPAIRS_MAX) {
                 at = at.max(self.in_a(Step::Repair)).plus_ns(1);
@@ -68,19 +73,39 @@ impl Simulation<'_> {
     }
 
     /// An operator removes a replica; the last one that serves is refused.
-    pub(super) fn depart(&mut self, id: ReplicaId, at_once: bool) {
+    pub(super) fn depart(&mut self, id: ReplicaId, at_once: bool) -> bool {
         let other_serves = self.replica_ids().any(|other| other != id && self.serves(other));
         if !self.members().contains(&id) || self.replica(id).membership == Membership::Leaves || !other_serves
         {
-            return;
+            return false;
         }
         self.note(format_args!("{id:?} leaves for good, at once: {at_once}"));
         self.replica(id).membership = Membership::Leaves;
+        self.counts.leaves += 1;
+        self.reached(Moment::Leave(self.counts.leaves), Some(id));
         if at_once || !self.replica(id).up {
-            return self.remove(id);
+            self.remove(id);
+        } else {
+            self.feed(Event::ReplicaLeaving { replica: id });
+            self.on_drained(id);
         }
-        self.feed(Event::ReplicaLeaving { replica: id });
-        self.on_drained(id);
+        true
+    }
+
+    /// What a replica contains is wrong, and that is found: it must not serve before it was copied anew.
+    pub(super) fn diverge(&mut self, id: ReplicaId) -> bool {
+        let other_serves = self.replica_ids().any(|other| other != id && self.serves(other));
+        if !self.serves_at(id) || !other_serves || !self.break_replica(id, false) {
+            return false;
+        }
+        self.note(format_args!("{id:?} differs, and is copied anew"));
+        let replica = self.replica(id);
+        // Nothing that was sent may run any more.
+        replica.fence();
+        replica.up = false;
+        replica.database.lose_a_row();
+        replica.membership = Membership::Differs;
+        true
     }
 
     pub(super) fn on_drained(&mut self, id: ReplicaId) {
@@ -112,5 +137,10 @@ impl Simulation<'_> {
     fn serves(&self, id: ReplicaId) -> bool {
         let replica = &self.replicas[usize::from(id.0)];
         replica.up && replica.membership == Membership::Stays
+    }
+
+    /// The same of one that may not have come yet.
+    fn serves_at(&self, id: ReplicaId) -> bool {
+        usize::from(id.0) < self.replicas.len() && self.serves(id)
     }
 }

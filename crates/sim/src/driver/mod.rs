@@ -16,8 +16,10 @@ mod node;
 mod operations;
 mod replicas;
 mod reports;
+mod stages;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use onecopy_core::effect::Effect;
 use onecopy_core::protocol::Position;
@@ -71,10 +73,16 @@ pub struct Outcome {
 #[must_use]
 pub fn run(scenario: &Scenario, make: &MakeProtocol<'_>) -> Outcome {
     let mut simulation = Simulation::new(scenario, make);
-    simulation.start();
-    simulation.go_on();
-    simulation.probe();
-    simulation.judge()
+    // An assertion that fails is a finding, too: the run has its seed and its trace all the same.
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        simulation.start();
+        simulation.go_on();
+        simulation.probe();
+    }));
+    match ran {
+        Ok(()) => simulation.judge(),
+        Err(panic) => simulation.give_up(panic.as_ref()),
+    }
 }
 
 /// Something that happens at an instant.
@@ -129,6 +137,48 @@ enum Wake {
         epoch: u64,
         replica: ReplicaId,
     },
+    /// A replica that stood still goes on.
+    Resumes(ReplicaId),
+    /// The node of this epoch, that stood still, goes on.
+    NodeResumes {
+        epoch: u64,
+    },
+}
+
+impl Wake {
+    /// Whether the node has to do something about it.
+    fn is_heard_by_the_node(&self) -> bool {
+        match self {
+            Wake::Request { .. }
+            | Wake::Core { .. }
+            | Wake::Report { .. }
+            | Wake::Flushed { .. }
+            | Wake::Fence { .. }
+            | Wake::Copied { .. }
+            | Wake::Drained { .. }
+            | Wake::Break(Breakage::Join | Breakage::Depart { .. } | Breakage::Diverge(_)) => true,
+            Wake::Client { .. }
+            | Wake::Operation { .. }
+            | Wake::Break(_)
+            | Wake::NodeUp
+            | Wake::Resumes(_)
+            | Wake::NodeResumes { .. } => false,
+        }
+    }
+}
+
+/// How often some moments' things were done.
+#[derive(Default, Debug)]
+struct Counts {
+    moves: u64,
+    first_writes: u64,
+    flushes: u64,
+    commits: u64,
+    losses: u64,
+    returns: u64,
+    copies: u64,
+    leaves: u64,
+    behind: u64,
 }
 
 /// A run.
@@ -159,7 +209,14 @@ struct Simulation<'a> {
     commits_at: u64,
     applies: u64,
     revalidations: u64,
+    counts: Counts,
+    /// The last decision that some replica has committed.
+    first_committed: Csn,
+    /// The write of the log under way, or the next one, does not end before this.
+    disk_slow_until: Instant,
     steps: u64,
+    /// Transactions that clients have begun or left out.
+    begun: u64,
     /// Of lanes and runs.
     next_id: u64,
     next_connection: u64,
@@ -207,7 +264,11 @@ impl<'a> Simulation<'a> {
             commits_at: 0,
             applies: 0,
             revalidations: 0,
+            counts: Counts::default(),
+            first_committed: Csn(0),
+            disk_slow_until: Instant(0),
             steps: 0,
+            begun: 0,
             next_id: 0,
             next_connection: 0,
             acknowledged: Vec::new(),
@@ -233,7 +294,7 @@ impl<'a> Simulation<'a> {
                 return self.fail(Failure::Stuck { waiting: self.who_waits("still going on") });
             }
             self.wake(wake);
-            self.reached(Moment::Step(self.steps));
+            self.reached(Moment::Step(self.steps), None);
         }
         if self.clients.iter().any(|client| client.current.is_some() || client.remaining > 0) {
             self.fail(Failure::Stuck { waiting: self.who_waits("nothing will happen") });
@@ -241,23 +302,42 @@ impl<'a> Simulation<'a> {
     }
 
     fn wake(&mut self, wake: Wake) {
+        if self.node.stands_still && wake.is_heard_by_the_node() {
+            return self.node.unheard.push(wake);
+        }
         match wake {
             Wake::Client { client, connection, wake } => self.on_client(client, connection, wake),
             Wake::Request { client, connection, request } => self.on_request(client, connection, request),
             Wake::Core { epoch, place, event } if epoch == self.node.epoch => self.feed_at(place, event),
             Wake::Operation { replica, session, operation } => {
-                if session >= self.replica(replica).accepts {
+                if self.replica(replica).stands_still {
+                    self.replica(replica).unheard.push((session, operation));
+                } else if session >= self.replica(replica).accepts {
                     self.on_operation(replica, session, operation);
                 }
             }
             Wake::Report { replica, session, report } if session == self.replica(replica).session => {
                 self.on_report(replica, report);
             }
-            Wake::Flushed { epoch } if epoch == self.node.epoch => self.on_flushed(),
+            Wake::Flushed { epoch } if epoch == self.node.epoch => {
+                if self.queue.now() < self.disk_slow_until {
+                    self.queue.schedule(self.disk_slow_until, wake);
+                } else {
+                    self.on_flushed();
+                }
+            }
             Wake::Break(breakage) => self.on_break(breakage),
             Wake::Fence { replica, session } if session == self.replica(replica).session => {
-                self.on_fence(replica);
+                if self.replica(replica).stands_still {
+                    let at = self.in_a(Step::Repair);
+                    self.queue.schedule(at, wake);
+                } else {
+                    self.on_fence(replica);
+                }
             }
+            Wake::Resumes(replica) => self.on_resumes(replica),
+            Wake::NodeResumes { epoch } if epoch == self.node.epoch => self.on_node_resumes(),
+            Wake::NodeResumes { .. } => {}
             Wake::NodeUp => self.start_node(),
             Wake::Copied { epoch, replica, copy } if epoch == self.node.epoch => {
                 self.on_copied(replica, *copy);
@@ -284,7 +364,7 @@ impl<'a> Simulation<'a> {
             let place = place.unwrap_or_else(|| self.protocol.place_of(&event));
             self.trace.line(now, "event", format_args!("{place:?} {event:?}"));
             let mut effects = std::mem::take(&mut self.effects);
-            self.protocol.handle(place, now, event, &mut effects);
+            self.protocol.handle(place, now.plus_ns(self.node.clock_ahead_ns), event, &mut effects);
             for effect in effects.drain(..) {
                 self.trace.line(now, "  effect", format_args!("{effect:?}"));
                 self.carry_out(place, effect);
@@ -304,7 +384,7 @@ impl<'a> Simulation<'a> {
             Effect::Revalidate { txn, replica, how } => {
                 self.on_revalidate(txn, replica, how);
                 self.revalidations += 1;
-                self.reached(Moment::Revalidate(self.revalidations));
+                self.reached(Moment::Revalidate(self.revalidations), Some(replica));
             }
             Effect::Leave { txn, replica } => self.on_leave(txn, replica),
             Effect::Finish { txn, op, replica } => self.on_finish(txn, op, replica),
@@ -313,17 +393,17 @@ impl<'a> Simulation<'a> {
             Effect::Append { csn, decision } => {
                 self.on_append(csn, decision);
                 self.appends += 1;
-                self.reached(Moment::Append(self.appends));
+                self.reached(Moment::Append(self.appends), None);
             }
             Effect::CommitAt { txn, replica, csn } => {
                 self.on_commit_at(txn, replica, csn);
                 self.commits_at += 1;
-                self.reached(Moment::CommitAt(self.commits_at));
+                self.reached(Moment::CommitAt(self.commits_at), Some(replica));
             }
             Effect::Apply { replica, from, to } => {
                 self.on_apply(replica, from, to);
                 self.applies += 1;
-                self.reached(Moment::Apply(self.applies));
+                self.reached(Moment::Apply(self.applies), Some(replica));
             }
             Effect::Acknowledge { txn, op, csn } => self.on_acknowledge(txn, op, csn),
             Effect::Values { txn, op, values } => self.on_values(txn, op, &values),
@@ -333,7 +413,7 @@ impl<'a> Simulation<'a> {
             Effect::SetTimer { timer, at } => {
                 let event = Event::Timer { timer };
                 let wake = Wake::Core { epoch: self.node.epoch, place: Some(place), event };
-                self.queue.schedule(at, wake);
+                self.queue.schedule(Instant(at.0.saturating_sub(self.node.clock_ahead_ns)), wake);
             }
             Effect::Forget { txn } => self.on_forget(txn),
             Effect::Notice { .. } => {}

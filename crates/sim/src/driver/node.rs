@@ -18,6 +18,7 @@ use crate::database::Fault;
 use crate::failure::Failure;
 use crate::log::{Kept, Record};
 use crate::plan::{Answer, Key, Plan};
+use crate::scenario::Moment;
 use crate::timing::Step;
 
 /// The node: one life of it an epoch.
@@ -35,6 +36,11 @@ pub(super) struct Node {
     pub(super) found: Csn,
     /// Decisions that some replica was reported to have committed, at the end of a unit.
     pub(super) committed: BTreeSet<Csn>,
+    /// It does nothing for now; what it was told meanwhile waits.
+    pub(super) stands_still: bool,
+    pub(super) unheard: Vec<Wake>,
+    /// How far its clock is ahead of the time.
+    pub(super) clock_ahead_ns: u64,
 }
 
 /// What the driver keeps of a transaction that the core knows.
@@ -47,26 +53,26 @@ pub(super) struct OpenTxn {
     begin: Begin,
     autocommit: bool,
     /// Whether the core has heard of it.
-    begun: bool,
-    /// Whether it was decided: then it goes on whatever becomes of its client.
-    decided: bool,
+    pub(super) begun: bool,
+    /// Its place in the order, once it is decided: then it goes on whatever becomes of its client.
+    pub(super) decided: Option<Csn>,
     /// Whether its client still wants to hear of it.
-    attended: bool,
+    pub(super) attended: bool,
     next_op: u32,
     /// The statement or commit whose answer the client awaits.
-    awaited: Option<OpId>,
+    pub(super) awaited: Option<OpId>,
     /// A statement that waits for the value of a sequence.
     unbound: Option<Draft>,
     pub(super) plans: BTreeMap<OpId, Plan>,
     /// Answers that came, by statement and replica.
-    answers: BTreeMap<(OpId, ReplicaId), Result<Answer, Fault>>,
+    pub(super) answers: BTreeMap<(OpId, ReplicaId), Result<Answer, Fault>>,
     /// Whose answer to its only statement the client shall have.
     released: Option<ReplicaId>,
     /// Statements of the read phase, and those executed at a home, with what the client was told.
     pub(super) done: Vec<(Plan, Answer)>,
     /// How many of them were done at a home: what came before was found to be the same there, and its items are held.
     pub(super) done_at_home: usize,
-    writes: BTreeMap<OpId, Kept>,
+    pub(super) writes: BTreeMap<OpId, Kept>,
 }
 
 /// A reply with its address.
@@ -122,6 +128,9 @@ impl Simulation<'_> {
         self.statistics.absorb(&self.protocol.status());
         self.node.up = false;
         self.node.epoch += 1;
+        self.node.stands_still = false;
+        self.node.unheard.clear();
+        self.node.clock_ahead_ns = 0;
         self.node.sessions.clear();
         self.node.txns.clear();
         let undecided = self.log.end().0 - self.log.durable().0;
@@ -207,7 +216,7 @@ impl Simulation<'_> {
             begin,
             autocommit,
             begun: false,
-            decided: false,
+            decided: None,
             attended: true,
             next_op: 0,
             awaited: None,
@@ -280,7 +289,7 @@ impl Simulation<'_> {
         if open.begun {
             self.feed(Event::Rollback { txn });
         }
-        if self.node.txns.get(&txn).is_some_and(|open| !open.decided) {
+        if self.node.txns.get(&txn).is_some_and(|open| open.decided.is_none()) {
             self.close_txn(txn);
         }
     }
@@ -486,7 +495,7 @@ impl Simulation<'_> {
                 let Some(open) = self.node.txns.get_mut(&txn) else {
                     return self.senseless(txn, None, "decides a transaction that is over");
                 };
-                open.decided = true;
+                open.decided = Some(csn);
                 Record::Commit { txn, writes: open.writes.values().cloned().collect() }
             }
         };
@@ -500,6 +509,8 @@ impl Simulation<'_> {
         let csn = self.log.finish_flush();
         self.feed(Event::Durable { csn });
         self.flush();
+        self.counts.flushes += 1;
+        self.reached(Moment::Durable(self.counts.flushes), None);
     }
 
     fn flush(&mut self) {

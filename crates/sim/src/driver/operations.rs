@@ -11,6 +11,7 @@ use crate::database::{CommitRefused, Fault, Isolation, LaneId, Ran};
 use crate::failure::Failure;
 use crate::log::{Kept, Record};
 use crate::plan::Plan;
+use crate::scenario::Moment;
 use crate::timing::Step;
 
 impl Simulation<'_> {
@@ -229,6 +230,11 @@ impl Simulation<'_> {
             "database",
             format_args!("{replica:?} {lane:?} commit {from}..{to} -> {committed:?}"),
         );
+        if committed.is_ok() && to > self.first_committed {
+            self.first_committed = to;
+            self.counts.commits += 1;
+            self.reached(Moment::Commit(self.counts.commits), Some(replica));
+        }
         if let Err(CommitRefused::OutOfOrder { progress }) = committed {
             self.fail(Failure::CommitOutOfOrder { replica, csn: from, progress });
         }

@@ -10,6 +10,7 @@ use super::{Simulation, Wake};
 use crate::database::{Contents, Database, Isolation, LaneId, Order};
 use crate::failure::Failure;
 use crate::plan::Plan;
+use crate::scenario::Moment;
 use crate::timing::Step;
 
 /// Whether a database is one of the set.
@@ -20,6 +21,8 @@ pub(super) enum Membership {
     /// It is being copied, by the node of this epoch.
     AwaitingCopy(u64),
     Stays,
+    /// It was found to contain what is wrong, and has to be copied anew once its loss is known.
+    Differs,
     Leaves,
     Gone,
 }
@@ -48,6 +51,11 @@ pub(super) struct Replica {
     pub(super) runs: BTreeMap<RunId, (Csn, Csn)>,
     /// When the last report of commits arrives: they do not overtake each other.
     pub(super) last_applied_report: Instant,
+    /// Its server does nothing for now; what it was told meanwhile waits.
+    pub(super) stands_still: bool,
+    pub(super) unheard: Vec<(u64, Operation)>,
+    /// It came back without what was durable up to here, and has not applied all of it.
+    pub(super) catches_up_to: Option<Csn>,
 }
 
 /// One `Apply`, unique in a run of the simulation.
@@ -142,6 +150,9 @@ impl Replica {
             outstanding: BTreeSet::new(),
             runs: BTreeMap::new(),
             last_applied_report: Instant(0),
+            stands_still: false,
+            unheard: Vec::new(),
+            catches_up_to: None,
         }
     }
 
@@ -152,6 +163,7 @@ impl Replica {
         self.lanes.clear();
         self.committing.clear();
         self.runs.clear();
+        self.catches_up_to = None;
     }
 
     /// Every session of before is ended.
@@ -204,6 +216,14 @@ impl Simulation<'_> {
             Some(lane) => {
                 self.replica(replica).outstanding.insert((txn, op));
                 self.command(replica, txn, step, Operation::Work { lane, open, job });
+                if self.is_first_write(txn, op) {
+                    self.counts.first_writes += 1;
+                    self.reached(Moment::FirstWrite(self.counts.first_writes), Some(replica));
+                }
+                if self.replica(replica).catches_up_to.is_some() {
+                    self.counts.behind += 1;
+                    self.reached(Moment::Behind(self.counts.behind), Some(replica));
+                }
             }
             None => {
                 self.lose_statement(txn, op, replica, false);
@@ -217,7 +237,11 @@ impl Simulation<'_> {
             return;
         }
         let moves = self.node.txns.get(&txn).is_some_and(|open| open.done_at_home > 0);
-        self.statistics.moved += u64::from(moves);
+        if moves {
+            self.statistics.moved += 1;
+            self.counts.moves += 1;
+            self.reached(Moment::Move(self.counts.moves), Some(replica));
+        }
         let lane = self.open_lane(txn, replica);
         let step = self.rerun_step(replica, txn, 0);
         let in_snapshot = matches!(how, How::Snapshot { .. });

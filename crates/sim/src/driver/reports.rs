@@ -68,6 +68,8 @@ impl Simulation<'_> {
             Report::CommitFailed { txn } => self.feed(Event::HomeLost { txn, replica }),
             Report::Applied { csn } => {
                 self.node.committed.insert(csn);
+                let agent = self.replica(replica);
+                agent.catches_up_to = agent.catches_up_to.filter(|to| csn < *to);
                 self.feed(Event::Applied { replica, csn });
             }
         }
