@@ -123,6 +123,8 @@ impl Session {
     pub(super) fn tell_front_of_chained(&mut self) {
         let Some(mut carried) = self.carried.take() else { return };
         if carried.commits.made() != carried.told.commits {
+            // What it has set and prepared stays, whatever becomes of what has just begun.
+            self.tell_script(&mut carried.told);
             self.tell_position(&mut carried);
         }
         self.carried = Some(carried);
