@@ -136,7 +136,7 @@ impl Cluster {
 
     fn begin(&self, id: NodeId, origin: Origin) -> Result<(), OpenError> {
         let folder = Folder::open(&self.path(id)).expect("the folder is ours");
-        Log::begin_shared(folder, origin, id, settings())
+        Log::begin_shared(folder, origin, id, settings()).map(drop)
     }
 
     fn path(&self, id: NodeId) -> std::path::PathBuf {
