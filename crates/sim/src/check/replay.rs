@@ -8,7 +8,7 @@
 //! stands at one place where all its reads are right, which in real time is after everything that had completed
 //! before it was invoked. The place of one that wrote is just before its CSN. The place of one that only read is the
 //! first that its reads allow: not its snapshot, since a snapshot may be older than commits that touched nothing
-//! that was read from it.
+//! that was read from it. A scan may be right there, wrong a little later and right again: rows that came have gone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -129,8 +129,7 @@ pub enum MalformedOrder {
 /// Compares a history with its intended order; an empty list means that they agree.
 ///
 /// Transactions with a CSN count as committed, those with an unknown end included. Reads of transactions that did
-/// not commit are compared with the model at their own snapshots only. (A scan that is right only later, after a
-/// row came and went again, is reported.)
+/// not commit are compared with the model at their own snapshots only.
 ///
 /// # Errors
 /// If `places` does not fit the history.
@@ -257,6 +256,24 @@ impl Model {
         Some(Mismatch::WrongRead { transaction, operation, saw, expected, at, at_own_snapshot })
     }
 
+    /// The first place from `first` on where all reads of a transaction are right, up to the newest snapshot that it
+    /// read; `first` itself if there is none.
+    fn first_place(
+        &self,
+        history: &History,
+        transaction: TransactionIndex,
+        place: &Place,
+        first: Csn,
+    ) -> Csn {
+        let steps = &history.transaction(transaction).operations;
+        let are_right = |at: &Csn| {
+            reads(history, transaction, place)
+                .all(|(operation, step, _)| self.differs(step, *at, &steps[..operation]).is_none())
+        };
+        let newest = place.snapshots.iter().copied().max().unwrap_or_default();
+        (first.0..=newest.0).map(Csn).find(are_right).unwrap_or(first)
+    }
+
     /// What a read shows at a position to a transaction that has done `own` before; `None` if `read` shows just that.
     fn differs(&self, read: &Operation, at: Csn, own: &[Operation]) -> Option<Operation> {
         let expected = match *read {
@@ -364,7 +381,8 @@ fn check_places(
             None => {
                 let shown =
                     reads(history, index, place).map(|(_, step, snapshot)| model.since(step, snapshot));
-                let at = shown.chain(floor.map(|(at, _)| at)).max().unwrap_or_default();
+                let first = shown.chain(floor.map(|(at, _)| at)).max().unwrap_or_default();
+                let at = model.first_place(history, index, place, first);
                 stands_at.insert(index, at);
                 at
             }

@@ -159,6 +159,37 @@ fn reader_sees_two_snapshots_that_no_one_place_explains() {
 }
 
 #[test]
+fn scan_is_right_again_where_the_row_that_came_has_gone() {
+    let history = "p1 committed 0..50 insert t1 7
+                   p1 committed 60..70 append l1 1
+                   p1 committed 80..90 delete t1 7
+                   p2 committed 0..300 scan t1 {}; read l1 [1]";
+    let read_at = |newest: u64| {
+        let places = [place(1, &[]), place(2, &[]), place(3, &[]), place(0, &[0, newest])];
+        mismatches(history, &places, Time::Real)
+    };
+    assert_eq!(read_at(3), vec![]);
+    // It has seen nothing of the time when the row had gone.
+    let found = read_at(2);
+    assert!(
+        matches!(found[..], [Mismatch::WrongRead { operation: 0, at_own_snapshot: false, .. }]),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn scan_that_is_right_only_before_and_after_the_other_reads_is_found() {
+    let history = "p1 committed 0..50 insert t1 7; append l1 1
+                   p1 committed 60..90 delete t1 7; append l1 2
+                   p2 committed 0..300 scan t1 {}; read l1 [1]; read l2 []";
+    let found = mismatches(history, &[place(1, &[]), place(2, &[]), place(0, &[0, 1, 2])], Time::Real);
+    assert!(
+        matches!(found[..], [Mismatch::WrongRead { operation: 0, at_own_snapshot: false, .. }]),
+        "{found:?}"
+    );
+}
+
+#[test]
 fn commit_is_ordered_before_one_that_was_answered_earlier() {
     let history = "p1 committed 0..10 append l1 1\np2 committed 20..30 append l2 2";
     let places = [place(2, &[]), place(1, &[])];
