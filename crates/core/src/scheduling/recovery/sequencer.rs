@@ -1,8 +1,8 @@
 //! The sequencer, and the one that follows it (5.2).
 //!
 //! Its successor starts behind the last number that any scheduler knows. No proxy can know a later one: a scheduler uses a number
-//! only when all others have recorded it. Numbers before that and known to nobody were on their way; they are made void, and
-//! whoever waits asks again.
+//! only when all others have recorded it. Numbers before that and known to nobody were on their way; they are made void, when all
+//! schedulers know how far numbers have been given, and whoever waits asks again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +20,7 @@ pub struct Sequencer {
     given: BTreeMap<SequenceNumber, NodeId>,
     /// Numbers that nobody knows are among those that the answers leave out.
     awaiting_known: Option<AwaitingKnown>,
+    awaiting_recorded: Option<AwaitingRecorded>,
     failed: BTreeSet<NodeId>,
 }
 
@@ -28,6 +29,15 @@ struct AwaitingKnown {
     schedulers: BTreeSet<NodeId>,
     missing: BTreeSet<NodeId>,
     floor: SequenceNumber,
+    last: SequenceNumber,
+}
+
+/// Who is to know how far numbers were given, before any of those that are nobody's is made void.
+#[derive(Debug)]
+struct AwaitingRecorded {
+    schedulers: BTreeSet<NodeId>,
+    missing: BTreeSet<NodeId>,
+    void: Vec<SequenceNumber>,
 }
 
 impl Default for Sequencer {
@@ -38,6 +48,7 @@ impl Default for Sequencer {
             last: SequenceNumber(0),
             given: BTreeMap::new(),
             awaiting_known: None,
+            awaiting_recorded: None,
             failed: BTreeSet::new(),
         }
     }
@@ -66,7 +77,8 @@ impl Sequencer {
         send_to_all(&schedulers, &Message::KnownRequest { epoch: self.epoch }, outputs);
         self.given.clear();
         let missing = schedulers.clone();
-        self.awaiting_known = Some(AwaitingKnown { schedulers, missing, floor: SequenceNumber(0) });
+        let none = SequenceNumber(0);
+        self.awaiting_known = Some(AwaitingKnown { schedulers, missing, floor: none, last: none });
     }
 
     /// A scheduler has said something.
@@ -75,12 +87,14 @@ impl Sequencer {
             return;
         }
         match message {
-            Message::Known { epoch, floor, numbers } if epoch == self.epoch => {
-                self.on_known(from, floor, numbers, outputs);
+            Message::Known { epoch, floor, last, numbers } if epoch == self.epoch => {
+                self.given.extend(numbers);
+                self.on_known(from, floor, last, outputs);
             }
             // Whoever asks while it is not known which numbers are free asks again when it is.
             _ if self.awaiting_known.is_some() => {}
-            Message::NumberRequest { txn, floor } => {
+            Message::EpochRecorded { epoch } if epoch == self.epoch => self.recorded(from, outputs),
+            Message::NumberRequest { txn, epoch, floor } if epoch == self.epoch => {
                 self.given = self.given.split_off(&floor.next());
                 self.last = self.last.next();
                 self.given.insert(self.last, from);
@@ -91,7 +105,7 @@ impl Sequencer {
                 self.failed.extend(failed.iter().copied());
                 let given = self.given.iter().filter(|(_, node)| failed.contains(node));
                 let numbers = given.map(|(number, _)| *number).collect();
-                send(Place::Scheduler(from), Message::Given { round, numbers }, outputs);
+                send(Place::Scheduler(from), Message::Given { epoch: self.epoch, round, numbers }, outputs);
             }
             _ => {}
         }
@@ -101,22 +115,34 @@ impl Sequencer {
         &mut self,
         from: NodeId,
         floor: SequenceNumber,
-        numbers: Vec<(SequenceNumber, NodeId)>,
+        last: SequenceNumber,
         outputs: &mut Vec<Output>,
     ) {
         let Some(awaiting) = &mut self.awaiting_known else { return };
         awaiting.missing.remove(&from);
         awaiting.floor = awaiting.floor.max(floor);
-        self.given.extend(numbers);
+        awaiting.last = awaiting.last.max(last);
         if !awaiting.missing.is_empty() {
             return;
         }
-        let highest = self.given.keys().next_back().copied().unwrap_or_default();
-        self.last = highest.max(awaiting.floor);
+        self.last = awaiting.last.max(awaiting.floor);
         let beyond = (awaiting.floor.0 + 1..=self.last.0).map(SequenceNumber);
         let void = beyond.filter(|number| !self.given.contains_key(number)).collect();
-        send_to_all(&awaiting.schedulers, &Message::NewEpoch { epoch: self.epoch, void }, outputs);
+        let schedulers = std::mem::take(&mut awaiting.schedulers);
         self.awaiting_known = None;
+        send_to_all(&schedulers, &Message::NewEpoch { epoch: self.epoch, last: self.last }, outputs);
+        self.awaiting_recorded = Some(AwaitingRecorded { missing: schedulers.clone(), schedulers, void });
+    }
+
+    fn recorded(&mut self, by: NodeId, outputs: &mut Vec<Output>) {
+        let Some(awaiting) = &mut self.awaiting_recorded else { return };
+        awaiting.missing.remove(&by);
+        if awaiting.missing.is_empty() {
+            let numbers = std::mem::take(&mut awaiting.void);
+            let void = Message::Void { epoch: self.epoch, numbers };
+            send_to_all(&awaiting.schedulers, &void, outputs);
+            self.awaiting_recorded = None;
+        }
     }
 
     /// A scheduler has failed. If it had not answered, the others may have heard of a number of its after they did: they are
@@ -128,6 +154,10 @@ impl Sequencer {
             schedulers.remove(&node);
             self.epoch = Epoch(self.epoch.0 + 1);
             self.ask(schedulers, outputs);
+        }
+        if let Some(awaiting) = &mut self.awaiting_recorded {
+            awaiting.schedulers.remove(&node);
+            self.recorded(node, outputs);
         }
     }
 
