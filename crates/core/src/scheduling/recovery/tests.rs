@@ -542,6 +542,16 @@ fn a_commit_waits_for_writes_that_were_lost() {
 }
 
 #[test]
+fn a_proxy_asks_for_what_is_lost_also_while_others_come() {
+    let mut rig = ProxyRig::new();
+    rig.hear(lock(1, &[A]));
+    rig.timeout();
+    rig.hear(lock(2, &[B]));
+    rig.timeout();
+    rig.expect(&[to_scheduler(N0, Message::Missing(standing(&[], 2, &[1, 2])))]);
+}
+
+#[test]
 fn a_proxy_that_has_everything_does_not_ask() {
     let mut rig = ProxyRig::new();
     rig.hear(lock(1, &[A]));
