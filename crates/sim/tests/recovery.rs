@@ -418,7 +418,9 @@ impl World {
             }
         }
         if let Some(sequencer) = &mut self.sequencer {
-            sequencer.scheduler_joined(node);
+            let mut outputs = Vec::new();
+            sequencer.scheduler_joined(node, &mut outputs);
+            said.push((Place::Sequencer, outputs));
         }
         self.schedulers.insert(node, scheduler);
         for (place, outputs) in said {

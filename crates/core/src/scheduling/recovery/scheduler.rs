@@ -127,6 +127,8 @@ impl Scheduler {
         outputs: &mut Vec<Output>,
     ) -> Scheduler {
         let mut scheduler = Scheduler::new(node, others, replicas);
+        // The sequencer says which numbers count when it hears of it.
+        scheduler.awaiting_epoch = true;
         scheduler.ask_for_copies(outputs);
         scheduler
     }
@@ -352,12 +354,13 @@ impl Scheduler {
             }
             Message::NewEpoch { epoch, last } if epoch >= self.epoch => {
                 self.epoch = epoch;
-                self.awaiting_epoch = false;
                 self.last = self.last.max(last);
                 send(Place::Sequencer, Message::EpochRecorded { epoch }, outputs);
-                let waiting = self.own.iter().filter(|(_, own)| own.state == State::AwaitingNumber);
-                for (txn, _) in waiting {
-                    self.ask_for_number(*txn, outputs);
+                if std::mem::take(&mut self.awaiting_epoch) {
+                    let waiting = self.own.iter().filter(|(_, own)| own.state == State::AwaitingNumber);
+                    for (txn, _) in waiting {
+                        self.ask_for_number(*txn, outputs);
+                    }
                 }
                 self.ask_sequencer_again(outputs);
             }

@@ -161,10 +161,16 @@ impl Sequencer {
         }
     }
 
-    /// A scheduler is new. If the others are being asked, it is told when numbers are given again.
-    pub fn scheduler_joined(&mut self, node: NodeId) {
-        if let Some(awaiting) = &mut self.awaiting_known {
-            awaiting.schedulers.insert(node);
+    /// A scheduler is new. It is told when numbers are given.
+    pub fn scheduler_joined(&mut self, node: NodeId, outputs: &mut Vec<Output>) {
+        match &mut self.awaiting_known {
+            Some(awaiting) => {
+                awaiting.schedulers.insert(node);
+            }
+            None => {
+                let new_epoch = Message::NewEpoch { epoch: self.epoch, last: self.last };
+                send(Place::Scheduler(node), new_epoch, outputs);
+            }
         }
     }
 }

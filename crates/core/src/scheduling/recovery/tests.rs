@@ -250,6 +250,24 @@ fn a_number_of_the_former_sequencer_does_not_count_after_its_successor_has_asked
     rig.expect(&[to_proxy(R0, abort(7))]);
 }
 
+#[test]
+fn a_scheduler_that_joins_asks_for_numbers_when_the_sequencer_has_heard_of_it_and_once() {
+    let mut rig = Rig::of(N0, &[N0]);
+    rig.it = Scheduler::join(N3, [N0], [R0], &mut rig.outputs);
+    rig.forget_outputs();
+    rig.begin(T1, &[A]);
+    rig.expect(&[]);
+    let mut outputs = Vec::new();
+    Sequencer::default().scheduler_joined(N3, &mut outputs);
+    let new_epoch = Message::NewEpoch { epoch: Epoch(1), last: n(0) };
+    assert_eq!(outputs, [to_scheduler(N3, new_epoch.clone())]);
+    let recorded = to_sequencer(Message::EpochRecorded { epoch: Epoch(1) });
+    rig.hear_sequencer(new_epoch.clone());
+    rig.expect(&[recorded.clone(), to_sequencer(request(T1, 1))]);
+    rig.hear_sequencer(new_epoch);
+    rig.expect(&[recorded]);
+}
+
 // 5.3: the end of a transaction.
 
 #[test]
