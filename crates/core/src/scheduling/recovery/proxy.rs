@@ -219,12 +219,10 @@ impl Proxy {
             _ => {}
         }
         match message {
-            Message::Lock { number, locks } => {
-                if self.is_new(number) {
-                    let txn = Txn { locks, ..Txn::default() };
-                    self.out_of_order.insert(number, OutOfOrder::Txn(txn));
-                    self.process(outputs);
-                }
+            Message::Lock { number, locks } if self.is_new(number) => {
+                let txn = Txn { locks, ..Txn::default() };
+                self.out_of_order.insert(number, OutOfOrder::Txn(txn));
+                self.process(outputs);
             }
             Message::Write { number, index, query } => {
                 if let Some(txn) = self.txn(number).filter(|txn| txn.writes.len() == index) {

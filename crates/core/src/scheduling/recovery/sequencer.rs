@@ -18,6 +18,8 @@ pub struct Sequencer {
     last: SequenceNumber,
     /// Whose the numbers are that are not over.
     given: BTreeMap<SequenceNumber, NodeId>,
+    /// Those of its predecessors that are nobody's. Who takes over hears of them, too: those that were told may have failed.
+    void: BTreeSet<SequenceNumber>,
     /// Numbers that nobody knows are among those that the answers leave out.
     awaiting_known: Option<AwaitingKnown>,
     awaiting_recorded: Option<AwaitingRecorded>,
@@ -37,7 +39,6 @@ struct AwaitingKnown {
 struct AwaitingRecorded {
     schedulers: BTreeSet<NodeId>,
     missing: BTreeSet<NodeId>,
-    void: Vec<SequenceNumber>,
 }
 
 impl Default for Sequencer {
@@ -47,6 +48,7 @@ impl Default for Sequencer {
             epoch: Epoch(1),
             last: SequenceNumber(0),
             given: BTreeMap::new(),
+            void: BTreeSet::new(),
             awaiting_known: None,
             awaiting_recorded: None,
             failed: BTreeSet::new(),
@@ -76,6 +78,7 @@ impl Sequencer {
     fn ask(&mut self, schedulers: BTreeSet<NodeId>, outputs: &mut Vec<Output>) {
         send_to_all(&schedulers, &Message::KnownRequest { epoch: self.epoch }, outputs);
         self.given.clear();
+        self.void.clear();
         let missing = schedulers.clone();
         let none = SequenceNumber(0);
         self.awaiting_known = Some(AwaitingKnown { schedulers, missing, floor: none, last: none });
@@ -96,6 +99,7 @@ impl Sequencer {
             Message::EpochRecorded { epoch } if epoch == self.epoch => self.recorded(from, outputs),
             Message::NumberRequest { txn, epoch, floor } if epoch == self.epoch => {
                 self.given = self.given.split_off(&floor.next());
+                self.void = self.void.split_off(&floor.next());
                 self.last = self.last.next();
                 self.given.insert(self.last, from);
                 let number = Message::Number { txn, number: self.last, epoch: self.epoch };
@@ -104,7 +108,7 @@ impl Sequencer {
             Message::TakeOver { round, failed } => {
                 self.failed.extend(failed.iter().copied());
                 let given = self.given.iter().filter(|(_, node)| failed.contains(node));
-                let numbers = given.map(|(number, _)| *number).collect();
+                let numbers = given.map(|(number, _)| *number).chain(self.void.iter().copied()).collect();
                 send(Place::Scheduler(from), Message::Given { epoch: self.epoch, round, numbers }, outputs);
             }
             _ => {}
@@ -127,18 +131,18 @@ impl Sequencer {
         }
         self.last = awaiting.last.max(awaiting.floor);
         let beyond = (awaiting.floor.0 + 1..=self.last.0).map(SequenceNumber);
-        let void = beyond.filter(|number| !self.given.contains_key(number)).collect();
+        self.void = beyond.filter(|number| !self.given.contains_key(number)).collect();
         let schedulers = std::mem::take(&mut awaiting.schedulers);
         self.awaiting_known = None;
         send_to_all(&schedulers, &Message::NewEpoch { epoch: self.epoch, last: self.last }, outputs);
-        self.awaiting_recorded = Some(AwaitingRecorded { missing: schedulers.clone(), schedulers, void });
+        self.awaiting_recorded = Some(AwaitingRecorded { missing: schedulers.clone(), schedulers });
     }
 
     fn recorded(&mut self, by: NodeId, outputs: &mut Vec<Output>) {
         let Some(awaiting) = &mut self.awaiting_recorded else { return };
         awaiting.missing.remove(&by);
         if awaiting.missing.is_empty() {
-            let numbers = std::mem::take(&mut awaiting.void);
+            let numbers = self.void.iter().copied().collect();
             let void = Message::Void { epoch: self.epoch, numbers };
             send_to_all(&awaiting.schedulers, &void, outputs);
             self.awaiting_recorded = None;

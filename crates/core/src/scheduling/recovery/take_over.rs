@@ -15,6 +15,7 @@ pub(super) struct TakingOver {
 }
 
 #[derive(Debug)]
+#[allow(clippy::enum_variant_names, reason = "states are named by what they wait for")]
 enum State {
     /// What others know of their transactions.
     AwaitingRecords {

@@ -212,7 +212,11 @@ fn a_new_sequencer_begins_behind_what_is_known_and_makes_void_what_nobody_knows(
     assert_eq!(outputs, [], "N1 might not know how far numbers were given");
     sequencer.handle(N1, Message::EpochRecorded { epoch: Epoch(2) }, &mut outputs);
     let void = Message::Void { epoch: Epoch(2), numbers: vec![n(4), n(6), n(7), n(9)] };
-    assert_eq!(outputs, [to_scheduler(N0, void.clone()), to_scheduler(N1, void)]);
+    assert_eq!(std::mem::take(&mut outputs), [to_scheduler(N0, void.clone()), to_scheduler(N1, void)]);
+    sequencer.handle(N0, Message::TakeOver { round: 1, failed: vec![N1] }, &mut outputs);
+    let numbers = [8, 10, 4, 6, 7, 9].map(n).to_vec();
+    let given = Message::Given { epoch: Epoch(2), round: 1, numbers };
+    assert_eq!(outputs, [to_scheduler(N0, given)], "N0 may not have heard that some are nobody's");
 }
 
 #[test]
