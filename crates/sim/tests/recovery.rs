@@ -25,7 +25,7 @@ const STORM_STEPS: u64 = 1_500;
 const CALM_ROUNDS: u64 = 50;
 const SEEDS: u64 = 400;
 /// Within so many seeds a planted bug must be found.
-const PLANTED_SEEDS: u64 = 2_000;
+const PLANTED_SEEDS: u64 = 5_000;
 
 /// What is wrong with the scheme.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
