@@ -89,6 +89,8 @@ pub enum Message {
     NumberRequest {
         /// Which.
         txn: TxnId,
+        /// The sequencer that is asked; its successor is asked again.
+        epoch: Epoch,
         /// Up to here everything is over, so nobody will ask to whom it was given.
         floor: SequenceNumber,
     },
@@ -112,15 +114,29 @@ pub enum Message {
         epoch: Epoch,
         /// All up to here are over.
         floor: SequenceNumber,
-        /// Those beyond, and whose they are.
+        /// The last that it has heard of.
+        last: SequenceNumber,
+        /// Those between that are somebody's, and whose.
         numbers: Vec<(SequenceNumber, NodeId)>,
     },
     /// Sequencer to schedulers: it gives numbers now.
     NewEpoch {
         /// Its epoch.
         epoch: Epoch,
-        /// Numbers that were given and that nobody knows (open 2).
-        void: Vec<SequenceNumber>,
+        /// The last that was given before.
+        last: SequenceNumber,
+    },
+    /// Their answer: none up to the last is given again, whoever is left.
+    EpochRecorded {
+        /// Of which.
+        epoch: Epoch,
+    },
+    /// Sequencer to schedulers, when all have answered: these were given, and are nobody's (open 2).
+    Void {
+        /// Its epoch.
+        epoch: Epoch,
+        /// Numbers.
+        numbers: Vec<SequenceNumber>,
     },
 
     /// Scheduler to all others, `replicate_start_transaction` (5.2).
@@ -189,6 +205,8 @@ pub enum Message {
     },
     /// The sequencer's answer: what it has given them (open 2).
     Given {
+        /// Of which sequencer.
+        epoch: Epoch,
         /// To which question.
         round: usize,
         /// Numbers.
@@ -228,7 +246,9 @@ pub enum Message {
         failed: Vec<NodeId>,
         /// All up to here are over.
         floor: SequenceNumber,
-        /// What is beyond.
+        /// The last number that it has heard of.
+        last: SequenceNumber,
+        /// What is between.
         records: Vec<(SequenceNumber, Record)>,
     },
 

@@ -27,8 +27,8 @@ pub struct Proxy {
     txns: BTreeMap<SequenceNumber, Txn>,
     /// Nothing is given to the database until the checkpoint is made.
     still: bool,
-    /// If something was missing at the last time-out: up to where it had every number, and the first of which it had not all.
-    stood_at: Option<(SequenceNumber, Option<SequenceNumber>)>,
+    /// At the last time-out: behind which number one was missing, and the first transaction of which there could be more.
+    missed: (Option<SequenceNumber>, Option<SequenceNumber>),
     /// Whom to ask next.
     turn: usize,
 }
@@ -84,7 +84,7 @@ impl Proxy {
             queues: TableQueues::default(),
             txns: BTreeMap::new(),
             still: false,
-            stood_at: None,
+            missed: (None, None),
             turn: 0,
         }
     }
@@ -131,13 +131,13 @@ impl Proxy {
 
     /// The time-out of 5.3.2: asks if something is missing that was missing the last time.
     pub fn on_timeout(&mut self, outputs: &mut Vec<Output>) {
-        let first_incomplete = self.txns.iter().find(|(_, txn)| !txn.is_complete());
-        let first_incomplete = first_incomplete.map(|(number, _)| *number);
-        // A gap in the numbers, or a transaction of which there may be more (open 6).
-        let misses_something = !self.out_of_order.is_empty() || first_incomplete.is_some();
-        let stands_at = misses_something.then_some((self.processed, first_incomplete));
-        let stands = stands_at.is_some() && stands_at == self.stood_at;
-        self.stood_at = stands_at;
+        let gap = (!self.out_of_order.is_empty()).then_some(self.processed);
+        let mut incomplete = self.txns.iter().filter(|(_, txn)| !txn.is_complete());
+        let incomplete = incomplete.next().map(|(number, _)| *number);
+        // A gap in the numbers, or a transaction of which something may be lost (open 6).
+        let stands =
+            gap.is_some() && gap == self.missed.0 || incomplete.is_some() && incomplete == self.missed.1;
+        self.missed = (gap, incomplete);
         match &self.state {
             State::AwaitingAdmission(missing) => send_to_all(missing, &Message::Rejoin, outputs),
             State::AwaitingSnapshot => self.ask_for_snapshot(outputs),
@@ -219,12 +219,10 @@ impl Proxy {
             _ => {}
         }
         match message {
-            Message::Lock { number, locks } => {
-                if self.is_new(number) {
-                    let txn = Txn { locks, ..Txn::default() };
-                    self.out_of_order.insert(number, OutOfOrder::Txn(txn));
-                    self.process(outputs);
-                }
+            Message::Lock { number, locks } if self.is_new(number) => {
+                let txn = Txn { locks, ..Txn::default() };
+                self.out_of_order.insert(number, OutOfOrder::Txn(txn));
+                self.process(outputs);
             }
             Message::Write { number, index, query } => {
                 if let Some(txn) = self.txn(number).filter(|txn| txn.writes.len() == index) {

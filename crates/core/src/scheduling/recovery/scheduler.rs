@@ -12,6 +12,7 @@ use super::take_over::TakingOver;
 use super::{End, Message, Output, Query, Record, Standing, send, send_to_all};
 
 /// Invariants:
+/// - a database hears of a number only when all schedulers have, so that none is given again that it knows;
 /// - a database is told to commit only what all schedulers have recorded and one has on disk;
 /// - a record is dropped only when it is in the checkpoint of every database.
 #[derive(Debug)]
@@ -19,6 +20,10 @@ pub struct Scheduler {
     pub(super) node: NodeId,
     /// The sequencer whose numbers count.
     epoch: Epoch,
+    /// It does not give any yet.
+    awaiting_epoch: bool,
+    /// The last number that was heard of.
+    pub(super) last: SequenceNumber,
     /// The other schedulers.
     pub(super) peers: BTreeSet<NodeId>,
     pub(super) failed: BTreeSet<NodeId>,
@@ -98,6 +103,8 @@ impl Scheduler {
         Scheduler {
             node,
             epoch: Epoch(1),
+            awaiting_epoch: false,
+            last: SequenceNumber(0),
             peers: all.into_iter().filter(|other| *other != node).collect(),
             failed: BTreeSet::new(),
             joining: None,
@@ -120,6 +127,8 @@ impl Scheduler {
         outputs: &mut Vec<Output>,
     ) -> Scheduler {
         let mut scheduler = Scheduler::new(node, others, replicas);
+        // The sequencer says which numbers count when it hears of it.
+        scheduler.awaiting_epoch = true;
         scheduler.ask_for_copies(outputs);
         scheduler
     }
@@ -145,11 +154,14 @@ impl Scheduler {
     pub fn begin(&mut self, txn: TxnId, locks: TableLocks, outputs: &mut Vec<Output>) {
         let (number, state) = (SequenceNumber(0), State::AwaitingNumber);
         self.own.insert(txn, Own { number, locks, writes: Vec::new(), state, wish: None });
-        self.ask_for_number(txn, outputs);
+        if !self.awaiting_epoch {
+            self.ask_for_number(txn, outputs);
+        }
     }
 
     fn ask_for_number(&self, txn: TxnId, outputs: &mut Vec<Output>) {
-        send(Place::Sequencer, Message::NumberRequest { txn, floor: self.floor }, outputs);
+        let request = Message::NumberRequest { txn, epoch: self.epoch, floor: self.floor };
+        send(Place::Sequencer, request, outputs);
     }
 
     /// A client writes.
@@ -257,11 +269,7 @@ impl Scheduler {
             Message::Held { round, records } => self.on_held(from, round, records, outputs),
             Message::Outcome { round, ends } => {
                 for (number, end) in ends {
-                    let aborted = end == End::Aborted;
                     self.record(number, from, Some(end));
-                    if aborted {
-                        self.decide(number);
-                    }
                 }
                 reply(Message::OutcomeRecorded { round }, outputs);
             }
@@ -269,12 +277,14 @@ impl Scheduler {
             Message::Joining => {
                 self.peers.insert(from);
                 let records = self.records.iter().map(|(number, record)| (*number, record.clone())).collect();
-                let (epoch, complete, floor) = (self.epoch, self.has_joined(), self.floor);
+                let (epoch, complete) = (self.epoch, self.has_joined());
+                let (floor, last) = (self.floor, self.last);
                 let failed = self.failed.iter().copied().collect();
-                reply(Message::Copy { epoch, complete, failed, floor, records }, outputs);
+                reply(Message::Copy { epoch, complete, failed, floor, last, records }, outputs);
             }
-            Message::Copy { epoch, complete, failed, floor, records } => {
+            Message::Copy { epoch, complete, failed, floor, last, records } => {
                 self.failed.extend(failed);
+                self.last = self.last.max(last);
                 self.on_copy(epoch, floor, records);
                 self.copied_from(from, complete, outputs);
             }
@@ -306,6 +316,7 @@ impl Scheduler {
 
     /// Notes what is known of a transaction. What is decided does not change any more.
     pub(super) fn record(&mut self, number: SequenceNumber, coordinator: NodeId, end: Option<End>) {
+        self.last = self.last.max(number);
         if number <= self.floor {
             return;
         }
@@ -335,33 +346,40 @@ impl Scheduler {
             }
             Message::KnownRequest { epoch } if epoch >= self.epoch => {
                 self.epoch = epoch;
+                self.awaiting_epoch = true;
                 let numbers =
                     self.records.iter().map(|(number, record)| (*number, record.coordinator)).collect();
-                send(Place::Sequencer, Message::Known { epoch, floor: self.floor, numbers }, outputs);
+                let (floor, last) = (self.floor, self.last);
+                send(Place::Sequencer, Message::Known { epoch, floor, last, numbers }, outputs);
             }
-            Message::NewEpoch { epoch, void } if epoch >= self.epoch => {
+            Message::NewEpoch { epoch, last } if epoch >= self.epoch => {
                 self.epoch = epoch;
-                for number in void {
-                    self.record(number, self.node, Some(End::Aborted));
-                    self.decide(number);
-                }
-                let waiting = self.own.iter().filter(|(_, own)| own.state == State::AwaitingNumber);
-                for (txn, _) in waiting {
-                    self.ask_for_number(*txn, outputs);
+                self.last = self.last.max(last);
+                send(Place::Sequencer, Message::EpochRecorded { epoch }, outputs);
+                if std::mem::take(&mut self.awaiting_epoch) {
+                    let waiting = self.own.iter().filter(|(_, own)| own.state == State::AwaitingNumber);
+                    for (txn, _) in waiting {
+                        self.ask_for_number(*txn, outputs);
+                    }
                 }
                 self.ask_sequencer_again(outputs);
             }
-            Message::Given { round, numbers } => self.on_given(round, numbers, outputs),
+            Message::Void { epoch, numbers } if epoch >= self.epoch => {
+                for number in numbers {
+                    self.record(number, self.node, Some(End::Aborted));
+                    self.decide(number);
+                }
+            }
+            Message::Given { epoch, round, numbers } if epoch >= self.epoch => {
+                self.on_given(round, numbers, outputs)
+            }
             // Of a sequencer that has failed.
             _ => {}
         }
     }
 
     fn on_number(&mut self, txn: TxnId, number: SequenceNumber, outputs: &mut Vec<Output>) {
-        let Some(own) = self.own.get_mut(&txn).filter(|own| own.state == State::AwaitingNumber) else {
-            // It had asked twice, since the sequencer had failed: nobody uses this one.
-            return self.make_void(number, outputs);
-        };
+        let Some(own) = self.own.get_mut(&txn) else { return };
         own.number = number;
         own.state = State::AwaitingStarts(self.peers.clone());
         self.numbers.insert(number, txn);
@@ -421,7 +439,11 @@ impl Scheduler {
         let Some(own) = self.own.get_mut(&txn) else { return };
         let number = own.number;
         if own.wish == Some(Wish::Abort) {
-            self.make_void(number, outputs);
+            let end = End::Aborted;
+            self.record(number, self.node, Some(end.clone()));
+            self.decide(number);
+            send_to_all(&self.peers, &Message::ReplicateEnd { number, end }, outputs);
+            self.tell_proxies(&Message::Abort { number }, outputs);
             return self.answer(txn, false, outputs);
         }
         own.state = State::AwaitingEnds(self.peers.clone());
@@ -429,13 +451,6 @@ impl Scheduler {
         self.record(number, self.node, Some(end.clone()));
         send_to_all(&self.peers, &Message::ReplicateEnd { number, end }, outputs);
         self.acknowledged(txn, self.node, outputs);
-    }
-
-    fn make_void(&mut self, number: SequenceNumber, outputs: &mut Vec<Output>) {
-        self.record(number, self.node, Some(End::Aborted));
-        self.decide(number);
-        send_to_all(&self.peers, &Message::ReplicateEnd { number, end: End::Aborted }, outputs);
-        self.tell_proxies(&Message::Abort { number }, outputs);
     }
 
     /// Returns whether it was one of its own.

@@ -15,6 +15,7 @@ pub(super) struct TakingOver {
 }
 
 #[derive(Debug)]
+#[allow(clippy::enum_variant_names, reason = "states are named by what they wait for")]
 enum State {
     /// What others know of their transactions.
     AwaitingRecords {
@@ -25,7 +26,7 @@ enum State {
     /// That others know how they end.
     AwaitingOutcomes {
         peers: BTreeSet<NodeId>,
-        committed: BTreeSet<SequenceNumber>,
+        numbers: BTreeSet<SequenceNumber>,
     },
     AwaitingDisk {
         committed: BTreeSet<SequenceNumber>,
@@ -54,8 +55,8 @@ impl Scheduler {
     fn unfinished(&self) -> BTreeSet<SequenceNumber> {
         match self.taking_over.as_ref().map(|taking| &taking.state) {
             Some(State::AwaitingRecords { ends, .. }) => ends.keys().copied().collect(),
-            Some(State::AwaitingOutcomes { committed, .. } | State::AwaitingDisk { committed }) => {
-                committed.clone()
+            Some(State::AwaitingOutcomes { numbers, .. } | State::AwaitingDisk { committed: numbers }) => {
+                numbers.clone()
             }
             None => BTreeSet::new(),
         }
@@ -85,6 +86,7 @@ impl Scheduler {
         if of_round == *round {
             *sequencer = false;
             for number in numbers {
+                self.last = self.last.max(number);
                 // It may have been taken over before.
                 let record = self.records.get(&number);
                 ends.entry(number).or_insert_with(|| record.and_then(|record| record.end.clone()));
@@ -131,23 +133,18 @@ impl Scheduler {
             .map(|(number, end)| (number, end.unwrap_or(End::Aborted)))
             .filter(|(number, _)| *number > self.floor)
             .collect();
-        let mut committed = BTreeSet::new();
         for (number, end) in &ends {
             self.record(*number, self.node, Some(end.clone()));
-            if *end == End::Aborted {
-                self.decide(*number);
-            } else {
-                committed.insert(*number);
-            }
         }
-        let state = State::AwaitingOutcomes { peers: self.peers.clone(), committed };
+        let numbers = ends.iter().map(|(number, _)| *number).collect();
+        let state = State::AwaitingOutcomes { peers: self.peers.clone(), numbers };
         self.taking_over = Some(TakingOver { round, state });
         send_to_all(&self.peers, &Message::Outcome { round, ends }, outputs);
         self.on_outcome_recorded(self.node, round, outputs);
     }
 
     pub(super) fn on_outcome_recorded(&mut self, from: NodeId, of_round: usize, outputs: &mut Vec<Output>) {
-        let Some(TakingOver { round, state: State::AwaitingOutcomes { peers, committed } }) =
+        let Some(TakingOver { round, state: State::AwaitingOutcomes { peers, numbers } }) =
             &mut self.taking_over
         else {
             return;
@@ -159,12 +156,17 @@ impl Scheduler {
         if !peers.is_empty() {
             return;
         }
-        let committed = std::mem::take(committed);
-        for number in &committed {
-            // Dropped meanwhile, if every database has it in its checkpoint.
-            let end = self.records.get(number).and_then(|record| record.end.as_ref());
-            let writes = end.map(End::writes).unwrap_or_default().to_vec();
-            outputs.push(Output::Log { number: *number, writes });
+        let mut committed = BTreeSet::new();
+        for number in std::mem::take(numbers) {
+            match self.records.get(&number).and_then(|record| record.end.clone()) {
+                Some(End::Committed { writes, .. }) => {
+                    committed.insert(number);
+                    outputs.push(Output::Log { number, writes });
+                }
+                Some(End::Aborted) => self.tell_decided(number, outputs),
+                // Every database has had it in its checkpoint meanwhile.
+                None => {}
+            }
         }
         self.taking_over = Some(TakingOver { round: of_round, state: State::AwaitingDisk { committed } });
         self.finish_take_over(outputs);
@@ -175,10 +177,14 @@ impl Scheduler {
             return;
         };
         if committed.remove(&number) {
-            self.decide(number);
-            send_to_all(&self.peers, &Message::Decided { number }, outputs);
+            self.tell_decided(number, outputs);
             self.finish_take_over(outputs);
         }
+    }
+
+    fn tell_decided(&mut self, number: SequenceNumber, outputs: &mut Vec<Output>) {
+        self.decide(number);
+        send_to_all(&self.peers, &Message::Decided { number }, outputs);
     }
 
     /// Proxies are asked last: what they say is then all that they will have of those that failed.

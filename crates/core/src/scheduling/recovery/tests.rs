@@ -46,6 +46,9 @@ fn standing(last: &[(TableId, u64)], processed: u64, open: &[u64]) -> Standing {
     let open = open.iter().map(|number| n(*number)).collect();
     Standing { tables: tables(last), processed: n(processed), open, checkpoint: n(0) }
 }
+fn request(txn: TxnId, epoch: u64) -> Message {
+    Message::NumberRequest { txn, epoch: Epoch(epoch), floor: n(0) }
+}
 fn lock(number: u64, tables: &[TableId]) -> Message {
     Message::Lock { number: n(number), locks: writes(tables) }
 }
@@ -153,7 +156,7 @@ impl ProxyRig {
 fn a_number_is_used_when_all_others_have_recorded_it() {
     let mut rig = Rig::of(N0, &[N0, N1, N2]);
     rig.begin(T1, &[A]);
-    rig.expect(&[to_sequencer(Message::NumberRequest { txn: T1, floor: n(0) })]);
+    rig.expect(&[to_sequencer(request(T1, 1))]);
     rig.number(T1, 7);
     let start = Message::ReplicateStart { number: n(7) };
     rig.expect(&[to_scheduler(N1, start.clone()), to_scheduler(N2, start)]);
@@ -172,8 +175,8 @@ fn a_number_is_used_when_all_others_have_recorded_it() {
 #[test]
 fn the_sequencer_gives_one_number_after_the_other() {
     let (mut sequencer, mut outputs) = (Sequencer::default(), Vec::new());
-    sequencer.handle(N0, Message::NumberRequest { txn: T1, floor: n(0) }, &mut outputs);
-    sequencer.handle(N1, Message::NumberRequest { txn: T2, floor: n(0) }, &mut outputs);
+    sequencer.handle(N0, request(T1, 1), &mut outputs);
+    sequencer.handle(N1, request(T2, 1), &mut outputs);
     let number = |txn, number| Message::Number { txn, number: n(number), epoch: Epoch(1) };
     assert_eq!(outputs, [to_scheduler(N0, number(T1, 1)), to_scheduler(N1, number(T2, 2))]);
 }
@@ -182,27 +185,49 @@ fn the_sequencer_gives_one_number_after_the_other() {
 fn a_new_sequencer_begins_behind_what_is_known_and_makes_void_what_nobody_knows() {
     let mut outputs = Vec::new();
     let mut sequencer = Sequencer::successor(Epoch(2), [N0, N1], &mut outputs);
-    let request = Message::KnownRequest { epoch: Epoch(2) };
-    assert_eq!(std::mem::take(&mut outputs), [to_scheduler(N0, request.clone()), to_scheduler(N1, request)]);
-    let known = |floor, numbers| Message::Known { epoch: Epoch(2), floor: n(floor), numbers };
-    sequencer.handle(N0, known(3, vec![(n(5), N0)]), &mut outputs);
-    sequencer.handle(N1, Message::NumberRequest { txn: T1, floor: n(0) }, &mut outputs);
+    let question = Message::KnownRequest { epoch: Epoch(2) };
+    assert_eq!(
+        std::mem::take(&mut outputs),
+        [to_scheduler(N0, question.clone()), to_scheduler(N1, question)]
+    );
+    let known = |floor, last, numbers| {
+        let (epoch, floor, last) = (Epoch(2), n(floor), n(last));
+        Message::Known { epoch, floor, last, numbers }
+    };
+    sequencer.handle(N0, known(3, 5, vec![(n(5), N0)]), &mut outputs);
+    sequencer.handle(N1, request(T1, 2), &mut outputs);
     assert_eq!(outputs, [], "it does not know yet which are free");
-    sequencer.handle(N1, known(2, vec![(n(5), N0), (n(8), N1)]), &mut outputs);
-    let new_epoch = Message::NewEpoch { epoch: Epoch(2), void: vec![n(4), n(6), n(7)] };
+    sequencer.handle(N1, known(2, 9, vec![(n(5), N0), (n(8), N1)]), &mut outputs);
+    let new_epoch = Message::NewEpoch { epoch: Epoch(2), last: n(9) };
     assert_eq!(
         std::mem::take(&mut outputs),
         [to_scheduler(N0, new_epoch.clone()), to_scheduler(N1, new_epoch)]
     );
-    sequencer.handle(N1, Message::NumberRequest { txn: T1, floor: n(0) }, &mut outputs);
-    assert_eq!(outputs, [to_scheduler(N1, Message::Number { txn: T1, number: n(9), epoch: Epoch(2) })]);
+    sequencer.handle(N1, request(T1, 1), &mut outputs);
+    assert_eq!(outputs, [], "that was asked of its predecessor");
+    sequencer.handle(N1, request(T1, 2), &mut outputs);
+    let number = Message::Number { txn: T1, number: n(10), epoch: Epoch(2) };
+    assert_eq!(std::mem::take(&mut outputs), [to_scheduler(N1, number)]);
+    sequencer.handle(N0, Message::EpochRecorded { epoch: Epoch(2) }, &mut outputs);
+    assert_eq!(outputs, [], "N1 might not know how far numbers were given");
+    sequencer.handle(N1, Message::EpochRecorded { epoch: Epoch(2) }, &mut outputs);
+    let void = Message::Void { epoch: Epoch(2), numbers: vec![n(4), n(6), n(7), n(9)] };
+    assert_eq!(std::mem::take(&mut outputs), [to_scheduler(N0, void.clone()), to_scheduler(N1, void)]);
+    sequencer.handle(N0, Message::TakeOver { round: 1, failed: vec![N1] }, &mut outputs);
+    let numbers = [8, 10, 4, 6, 7, 9].map(n).to_vec();
+    let given = Message::Given { epoch: Epoch(2), round: 1, numbers };
+    assert_eq!(outputs, [to_scheduler(N0, given)], "N0 may not have heard that some are nobody's");
 }
 
 #[test]
 fn if_a_scheduler_fails_while_a_new_sequencer_asks_the_others_are_asked_again() {
     let mut outputs = Vec::new();
     let mut sequencer = Sequencer::successor(Epoch(2), [N0, N1], &mut outputs);
-    sequencer.handle(N0, Message::Known { epoch: Epoch(2), floor: n(0), numbers: Vec::new() }, &mut outputs);
+    sequencer.handle(
+        N0,
+        Message::Known { epoch: Epoch(2), floor: n(0), last: n(0), numbers: Vec::new() },
+        &mut outputs,
+    );
     outputs.clear();
     sequencer.scheduler_failed(N1, &mut outputs);
     assert_eq!(outputs, [to_scheduler(N0, Message::KnownRequest { epoch: Epoch(3) })]);
@@ -216,24 +241,35 @@ fn a_number_of_the_former_sequencer_does_not_count_after_its_successor_has_asked
     rig.forget_outputs();
     rig.number(T1, 7);
     rig.expect(&[]);
-    rig.hear_sequencer(Message::NewEpoch { epoch: Epoch(2), void: vec![n(7)] });
-    rig.expect(&[to_sequencer(Message::NumberRequest { txn: T1, floor: n(0) })]);
+    rig.begin(T2, &[B]);
+    rig.expect(&[]);
+    rig.hear_sequencer(Message::NewEpoch { epoch: Epoch(2), last: n(7) });
+    rig.expect(&[
+        to_sequencer(Message::EpochRecorded { epoch: Epoch(2) }),
+        to_sequencer(request(T1, 2)),
+        to_sequencer(request(T2, 2)),
+    ]);
+    rig.hear_sequencer(Message::Void { epoch: Epoch(2), numbers: vec![n(7)] });
     rig.hear_proxy(R0, Message::Missing(standing(&[], 6, &[])));
     rig.expect(&[to_proxy(R0, abort(7))]);
 }
 
 #[test]
-fn a_transaction_that_has_asked_twice_uses_one_number_and_makes_the_other_void() {
-    let mut rig = Rig::of(N0, &[N0, N1]);
-    rig.begin(T1, &[A]);
-    rig.number(T1, 7);
+fn a_scheduler_that_joins_asks_for_numbers_when_the_sequencer_has_heard_of_it_and_once() {
+    let mut rig = Rig::of(N0, &[N0]);
+    rig.it = Scheduler::join(N3, [N0], [R0], &mut rig.outputs);
     rig.forget_outputs();
-    rig.number(T1, 8);
-    rig.expect(&[
-        to_scheduler(N1, Message::ReplicateEnd { number: n(8), end: End::Aborted }),
-        to_proxy(R0, abort(8)),
-        to_proxy(R1, abort(8)),
-    ]);
+    rig.begin(T1, &[A]);
+    rig.expect(&[]);
+    let mut outputs = Vec::new();
+    Sequencer::default().scheduler_joined(N3, &mut outputs);
+    let new_epoch = Message::NewEpoch { epoch: Epoch(1), last: n(0) };
+    assert_eq!(outputs, [to_scheduler(N3, new_epoch.clone())]);
+    let recorded = to_sequencer(Message::EpochRecorded { epoch: Epoch(1) });
+    rig.hear_sequencer(new_epoch.clone());
+    rig.expect(&[recorded.clone(), to_sequencer(request(T1, 1))]);
+    rig.hear_sequencer(new_epoch);
+    rig.expect(&[recorded]);
 }
 
 // 5.3: the end of a transaction.
@@ -354,17 +390,15 @@ fn what_anybody_has_a_decision_of_is_finished_and_all_else_never_was() {
     // 1 is decided as only N1 knows; of 3 nobody but the sequencer knows.
     rig.hear(N1, Message::Held { round: 1, records: vec![(n(1), Some(end.clone())), (n(2), None)] });
     rig.expect(&[]);
-    rig.hear_sequencer(Message::Given { round: 1, numbers: vec![n(1), n(2), n(3)] });
+    rig.hear_sequencer(Message::Given { epoch: Epoch(1), round: 1, numbers: vec![n(1), n(2), n(3)] });
     let ends = vec![(n(1), end), (n(2), End::Aborted), (n(3), End::Aborted)];
     rig.expect(&[to_scheduler(N1, Message::Outcome { round: 1, ends })]);
     rig.hear(N1, Message::OutcomeRecorded { round: 1 });
-    rig.expect(&[Output::Log { number: n(1), writes: vec![q(A, 1)] }]);
+    let decided = |number| to_scheduler(N1, Message::Decided { number: n(number) });
+    let log = Output::Log { number: n(1), writes: vec![q(A, 1)] };
+    rig.expect(&[log, decided(2), decided(3)]);
     rig.logged(1);
-    rig.expect(&[
-        to_scheduler(N1, Message::Decided { number: n(1) }),
-        to_proxy(R0, Message::StandingRequest),
-        to_proxy(R1, Message::StandingRequest),
-    ]);
+    rig.expect(&[decided(1), to_proxy(R0, Message::StandingRequest), to_proxy(R1, Message::StandingRequest)]);
     // One has the lock request of 1 and not its commit, the other has nothing.
     rig.hear_proxy(R0, Message::Missing(standing(&[], 1, &[1])));
     rig.expect(&[to_proxy(R0, replay(1, &[A], &[q(A, 1)])), to_proxy(R0, abort(2)), to_proxy(R0, abort(3))]);
@@ -403,14 +437,14 @@ fn a_take_over_begins_anew_if_another_scheduler_fails_and_keeps_what_it_has_deci
     let end = committed(&[A], &[q(A, 1)]);
     rig.hear(N2, Message::ReplicateEnd { number: n(1), end: end.clone() });
     rig.fails(N2);
-    rig.hear_sequencer(Message::Given { round: 1, numbers: vec![n(1)] });
+    rig.hear_sequencer(Message::Given { epoch: Epoch(1), round: 1, numbers: vec![n(1)] });
     rig.hear(N1, Message::Held { round: 1, records: Vec::new() });
     rig.forget_outputs();
     rig.fails(N1);
     rig.expect(&[to_sequencer(Message::TakeOver { round: 2, failed: vec![N1, N2] })]);
-    rig.hear_sequencer(Message::Given { round: 1, numbers: vec![n(1)] });
+    rig.hear_sequencer(Message::Given { epoch: Epoch(1), round: 1, numbers: vec![n(1)] });
     rig.expect(&[]);
-    rig.hear_sequencer(Message::Given { round: 2, numbers: vec![n(1)] });
+    rig.hear_sequencer(Message::Given { epoch: Epoch(1), round: 2, numbers: vec![n(1)] });
     rig.expect(&[Output::Log { number: n(1), writes: vec![q(A, 1)] }]);
 }
 
@@ -419,8 +453,11 @@ fn a_new_sequencer_is_asked_again_by_whoever_takes_over() {
     let mut rig = Rig::of(N0, &[N0, N1]);
     rig.fails(N1);
     rig.forget_outputs();
-    rig.hear_sequencer(Message::NewEpoch { epoch: Epoch(2), void: Vec::new() });
-    rig.expect(&[to_sequencer(Message::TakeOver { round: 1, failed: vec![N1] })]);
+    rig.hear_sequencer(Message::NewEpoch { epoch: Epoch(2), last: n(0) });
+    rig.expect(&[
+        to_sequencer(Message::EpochRecorded { epoch: Epoch(2) }),
+        to_sequencer(Message::TakeOver { round: 1, failed: vec![N1] }),
+    ]);
 }
 
 #[test]
@@ -434,7 +471,8 @@ fn a_scheduler_that_joins_is_told_everything_and_is_waited_for() {
     rig.hear(N3, Message::Joining);
     let record = Record { coordinator: N0, end: None, decided: false };
     let (failed, records) = (vec![N2], vec![(n(7), record)]);
-    let copy = Message::Copy { epoch: Epoch(1), complete: true, failed, floor: n(0), records };
+    let (epoch, floor, last) = (Epoch(1), n(0), n(7));
+    let copy = Message::Copy { epoch, complete: true, failed, floor, last, records };
     rig.expect(&[to_scheduler(N3, copy.clone())]);
     assert!(!new.has_joined());
     new.handle(Place::Scheduler(N0), copy, &mut outputs);
@@ -449,8 +487,8 @@ fn a_scheduler_that_joins_asks_again_if_one_fails_that_has_not_answered_and_may_
     rig.it = Scheduler::join(N2, [N0, N3], [R0], &mut rig.outputs);
     rig.expect(&[to_scheduler(N0, Message::Joining), to_scheduler(N3, Message::Joining)]);
     let copy = |complete, failed| {
-        let (epoch, floor, records) = (Epoch(1), n(0), Vec::new());
-        Message::Copy { epoch, complete, failed, floor, records }
+        let (epoch, floor, last, records) = (Epoch(1), n(0), n(0), Vec::new());
+        Message::Copy { epoch, complete, failed, floor, last, records }
     };
     rig.hear(N3, copy(true, Vec::new()));
     rig.fails(N0);
@@ -465,8 +503,8 @@ fn a_scheduler_that_joins_asks_again_if_one_fails_that_has_not_answered_and_may_
 fn one_that_has_not_joined_itself_cannot_tell_a_scheduler_everything() {
     let mut outputs = Vec::new();
     let mut new = Scheduler::join(N3, [N2], [R0], &mut outputs);
-    let (epoch, floor, records) = (Epoch(1), n(0), Vec::new());
-    let copy = Message::Copy { epoch, complete: false, failed: Vec::new(), floor, records };
+    let (epoch, floor, last, records) = (Epoch(1), n(0), n(0), Vec::new());
+    let copy = Message::Copy { epoch, complete: false, failed: Vec::new(), floor, last, records };
     new.handle(Place::Scheduler(N2), copy, &mut outputs);
     assert!(!new.has_joined());
 }
@@ -523,6 +561,16 @@ fn a_commit_waits_for_writes_that_were_lost() {
     rig.expect(&[to_scheduler(N0, Message::Missing(standing(&[], 1, &[1])))]);
     rig.hear(replay(1, &[A, B], &[q(A, 1), q(B, 2)]));
     rig.expect(&[execute(1, q(A, 1))]);
+}
+
+#[test]
+fn a_proxy_asks_for_what_is_lost_also_while_others_come() {
+    let mut rig = ProxyRig::new();
+    rig.hear(lock(1, &[A]));
+    rig.timeout();
+    rig.hear(lock(2, &[B]));
+    rig.timeout();
+    rig.expect(&[to_scheduler(N0, Message::Missing(standing(&[], 2, &[1, 2])))]);
 }
 
 #[test]
