@@ -62,6 +62,9 @@ pub struct Catalogue {
     /// The functions of all enabled event triggers but those, as (schema, name).
     #[serde(default)]
     pub event_functions: Vec<(String, String)>,
+    /// See [`Catalogue::capturing`].
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub captures: bool,
     #[serde(skip)]
     index: Index,
 }
@@ -554,6 +557,15 @@ impl Catalogue {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// The same definitions for replicas whose servers are of different major versions, or order text differently: no change of
+    /// rows is replayed then, since functions and operators of the same name may have other results on another version.
+    #[must_use]
+    pub fn capturing(&self) -> Catalogue {
+        let mut catalogue = Catalogue { captures: true, ..self.clone() };
+        catalogue.rebuild();
+        catalogue
+    }
+
     /// Builds the indexes anew after the public fields were changed.
     pub fn rebuild(&mut self) {
         self.index = Index::new(self);
@@ -905,6 +917,11 @@ impl Index {
 
 fn yes() -> bool {
     true
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn no_modifier() -> i32 {

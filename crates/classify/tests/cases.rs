@@ -447,6 +447,9 @@ fn run(text: &str) -> (String, usize) {
                 if let Some(name) = line.strip_prefix("catalogue: ") {
                     current = Some(catalogue(name));
                 }
+                if line == "versions: differ" {
+                    current = current.map(|catalogue| catalogue.capturing());
+                }
                 if let Some(schemas) = line.strip_prefix("search_path: ") {
                     path = schemas.split(", ").map(str::to_owned).collect();
                 }

@@ -255,7 +255,12 @@ impl<'a> Analyser<'a> {
         if !self.effects.writes {
             return Determinism::Read;
         }
-        let Some(reason) = unreplayable else { return Determinism::Replay };
+        if let Some(refusal) = self.refused_between_versions(kind) {
+            return Determinism::Refuse(refusal);
+        }
+        let Some(reason) = unreplayable.or_else(|| self.varies_between_versions(kind)) else {
+            return Determinism::Replay;
+        };
         let plan = match statement {
             Some(statement) => self.capture(&reason, statement, kind),
             None => Err("it is no change of rows".to_owned()),
@@ -267,6 +272,31 @@ impl<'a> Analyser<'a> {
                 format!("its rows cannot be shipped instead, since {obstacle}"),
             )),
         }
+    }
+
+    /// Definitions are replayed or not changed at all, and another version may make something else of the same text.
+    fn refused_between_versions(&self, kind: &Kind) -> Option<Refusal> {
+        let defines = matches!(kind, Kind::Ddl { temporary: false, .. }) && !kind.keeps_catalogue();
+        (self.catalogue().captures && defines).then(|| {
+            Refusal::new(
+                "definitions do not change while servers of different versions serve, which might make different things of them",
+                "complete the upgrade first: `onecopy replica list` shows the versions",
+            )
+        })
+    }
+
+    /// Why a change of rows is not replayed where servers are of different versions. The rows of a COPY go there as they are, and
+    /// TRUNCATE computes nothing.
+    fn varies_between_versions(&self, kind: &Kind) -> Option<String> {
+        let computes_rows = match kind {
+            Kind::Insert | Kind::Update | Kind::Delete | Kind::Merge | Kind::WriteCte => true,
+            Kind::Do | Kind::Call => true,
+            Kind::Select => self.writes_through_functions,
+            Kind::CopyIn { .. } => self.has_triggers,
+            _ => false,
+        };
+        (self.catalogue().captures && computes_rows)
+            .then(|| "servers of different versions serve, and may compute it differently".to_owned())
     }
 
     /// The plan to ship the rows that a statement changes, or what stands in its way.
