@@ -26,6 +26,7 @@ use crate::pool::Pool;
 use crate::postgres::checks::{self, TableSum};
 use crate::postgres::connect::Credentials;
 use crate::postgres::fingerprints::{self, Fingerprint};
+use crate::postgres::version::ServerVersion;
 use crate::scheduler::{Directive, Mail};
 use crate::server::Shared;
 use crate::session::client::{Client, ClientError};
@@ -172,6 +173,7 @@ fn show_status(shared: &Shared) -> Table {
     let log = shared.log.status();
     let pairs: Vec<(&str, String)> = vec![
         ("protocol", shared.settings.protocol.clone()),
+        ("changes", if shared.classifier.manner().captures { "shipped" } else { "replayed" }.to_owned()),
         ("uptime_s", shared.started.elapsed_s().to_string()),
         ("epoch", shared.epoch.to_string()),
         ("decided", status.decided.to_string()),
@@ -217,6 +219,7 @@ fn show_replicas(shared: &Shared) -> Table {
             vec![
                 pool.name().to_owned(),
                 pool.connector.address.place(),
+                pool.version().map(|version| version.to_string()).unwrap_or_default(),
                 state(pool, replica.up, absence.as_ref()).to_owned(),
                 replica.applied.to_string(),
                 replica.reads.to_string(),
@@ -238,6 +241,7 @@ fn show_replicas(shared: &Shared) -> Table {
         columns: vec![
             "name",
             "address",
+            "version",
             "state",
             "applied",
             "reads",
@@ -326,9 +330,10 @@ async fn change_nodes(number: &str, shared: &Arc<Shared>, adds: bool) -> Result<
 
 fn explain(sql: &str, shared: &Shared) -> Table {
     let mut scratch = Scratch::default();
-    let catalogue = shared.classifier.catalogue();
+    let manner = shared.classifier.manner();
+    let catalogue = shared.classifier.catalogue_in(&manner);
     let path = crate::classifier::search_path("\"$user\", public", &shared.agent_user, &catalogue);
-    let (statement, _) = shared.classifier.classify(sql, &path, &mut scratch);
+    let (statement, _) = shared.classifier.classify(&manner, sql, &path, &mut scratch);
     let mut rows: Vec<Vec<String>> =
         statement.explain(&catalogue, &path).into_iter().map(|(what, value)| vec![what, value]).collect();
     let status = shared.scheduler.status();
@@ -449,8 +454,9 @@ impl From<LaneError> for NotVerified {
 }
 
 /// What one replica holds.
-#[derive(PartialEq)]
 struct Contents {
+    /// Of the server that holds them.
+    version: Option<ServerVersion>,
     tables: Vec<TableSum>,
     definitions: Vec<Fingerprint>,
     sequences: Vec<Fingerprint>,
@@ -486,12 +492,12 @@ async fn verify_once(shared: &Arc<Shared>) -> Result<(Table, bool), NotVerified>
     shared.scheduler.end_txn(txn);
     let (csn, snapshots) = result?;
     let read = side_by_side(snapshots.into_iter().map(|snapshot| async move {
-        let Snapshot { name, mut lent, sequences } = snapshot;
+        let Snapshot { name, version, mut lent, sequences } = snapshot;
         let contents = async {
             let tables = checks::contents(&mut lent.lane).await?;
             let definitions = fingerprints::definitions(&mut lent.lane).await?;
             lent.lane.command("ROLLBACK").await?;
-            Ok::<_, LaneError>(Contents { tables, definitions, sequences })
+            Ok::<_, LaneError>(Contents { version, tables, definitions, sequences })
         };
         (name, contents.await)
     }))
@@ -522,6 +528,7 @@ async fn side_by_side<T: Send + 'static>(
 /// A replica at one commit: rows are in the snapshot that the lane has open.
 struct Snapshot {
     name: String,
+    version: Option<ServerVersion>,
     lent: crate::pool::Lent,
     sequences: Vec<Fingerprint>,
 }
@@ -546,7 +553,8 @@ async fn snapshots(shared: &Arc<Shared>) -> Result<(u64, Vec<Snapshot>), NotVeri
         let mut lent = pool.lend(&shared.agent).await?;
         lent.lane.settings = u64::MAX;
         let sequences = open_snapshot(&mut lent).await?;
-        snapshots.push(Snapshot { name: pool.name().to_owned(), lent, sequences });
+        let (name, version) = (pool.name().to_owned(), pool.version());
+        snapshots.push(Snapshot { name, version, lent, sequences });
     }
     Ok((csn, snapshots))
 }
@@ -559,8 +567,9 @@ async fn open_snapshot(lent: &mut crate::pool::Lent) -> Result<Vec<Fingerprint>,
 
 /// Compares with the one with which most others agree: where three differ from one, that one is the exception.
 fn verdict(csn: u64, replicas: &[(String, Contents)]) -> Table {
-    let agreeing =
-        |(_, contents): &(String, Contents)| replicas.iter().filter(|(_, other)| other == contents).count();
+    let agreeing = |(_, contents): &(String, Contents)| {
+        replicas.iter().filter(|(_, other)| differences(other, contents).is_empty()).count()
+    };
     // The first of those with most.
     let reference = replicas.iter().rev().max_by_key(|replica| agreeing(replica));
     let mut rows = Vec::new();
@@ -589,7 +598,18 @@ fn differences(a: &Contents, b: &Contents) -> Vec<String> {
         tables.iter().filter(|table| others.contains(table.table.as_str())).cloned().collect()
     };
     let mut found = checks::differences(&in_both(&a.tables, &b.tables), &in_both(&b.tables, &a.tables));
-    found.extend(fingerprints::differences(&a.definitions, &b.definitions));
+    // Each version prints definitions in its own way, and has kinds of its own.
+    let definitions = if a.version == b.version {
+        fingerprints::differences(&a.definitions, &b.definitions)
+    } else {
+        let missing = |tables: &[TableSum], others: &[TableSum]| {
+            let others: HashSet<&str> = others.iter().map(|table| table.table.as_str()).collect();
+            let missing = tables.iter().filter(|table| !others.contains(table.table.as_str()));
+            missing.map(|table| format!("{} (missing)", table.table)).collect::<Vec<_>>()
+        };
+        [missing(&a.tables, &b.tables), missing(&b.tables, &a.tables)].concat()
+    };
+    found.extend(definitions);
     found.extend(fingerprints::places(&a.sequences, &b.sequences));
     found
 }
@@ -747,7 +767,7 @@ mod tests {
 
     fn holding(rows: &str) -> Contents {
         let table = TableSum { table: "s.t".to_owned(), rows: rows.to_owned(), sum: String::new() };
-        Contents { tables: vec![table], definitions: Vec::new(), sequences: Vec::new() }
+        Contents { version: None, tables: vec![table], definitions: Vec::new(), sequences: Vec::new() }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Classification as sessions use it: the definitions in force, one parse a class, and what to do while they change.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use onecopy_classify::{
     CapturePlan, Catalogue, Class, ClassCache, Context, OwnedLayout, Rewrite, Scratch, context_key,
@@ -47,9 +47,27 @@ impl Statement {
 /// Classes kept; beyond it those not used for longest are made anew.
 const CLASSES_MAX: usize = 20_000;
 
+/// How changes of rows reach other replicas, for those who classify while it is in force. A transaction keeps the manner in which
+/// it began, so that it is known when the last one is over that replays.
+#[derive(Debug, Default)]
+pub struct Manner {
+    /// No change of rows is replayed: servers of different versions serve, or soon will.
+    pub captures: bool,
+}
+
+/// The definitions in force, for either manner.
+struct Definitions {
+    plain: Arc<Catalogue>,
+    /// Made when it is needed.
+    capturing: Option<Arc<Catalogue>>,
+}
+
 /// The definitions in force and the classes found under them.
 pub struct Classifier {
-    catalogue: RwLock<Arc<Catalogue>>,
+    definitions: RwLock<Definitions>,
+    manner: RwLock<Arc<Manner>>,
+    /// Manners that were in force before and may still be kept by somebody.
+    earlier: Mutex<Vec<Weak<Manner>>>,
     /// A replica that has applied this much contains every change up to the generation in force.
     contained_at: AtomicU64,
     cache: Mutex<ClassCache>,
@@ -65,7 +83,9 @@ impl Classifier {
     pub fn new(catalogue: Catalogue, told: Csn) -> Classifier {
         Classifier {
             has_deferrable: AtomicBool::new(catalogue.deferrable),
-            catalogue: RwLock::new(Arc::new(catalogue)),
+            definitions: RwLock::new(Definitions { plain: Arc::new(catalogue), capturing: None }),
+            manner: RwLock::default(),
+            earlier: Mutex::default(),
             contained_at: AtomicU64::new(told.0),
             cache: Mutex::new(ClassCache::new(CLASSES_MAX)),
             generation: AtomicU64::new(1),
@@ -75,7 +95,51 @@ impl Classifier {
     }
 
     pub fn catalogue(&self) -> Arc<Catalogue> {
-        self.catalogue.read().clone()
+        self.definitions.read().plain.clone()
+    }
+
+    /// How changes reach other replicas for a transaction that begins now.
+    pub fn manner(&self) -> Arc<Manner> {
+        self.manner.read().clone()
+    }
+
+    /// Whoever begins from now on has all changes of rows captured, or not. Returns whether this is news.
+    pub fn set_manner(&self, captures: bool) -> bool {
+        let mut manner = self.manner.write();
+        if manner.captures == captures {
+            return false;
+        }
+        let former = std::mem::replace(&mut *manner, Arc::new(Manner { captures }));
+        self.earlier.lock().push(Arc::downgrade(&former));
+        true
+    }
+
+    /// How many still go on that began when changes were replayed, where all are captured now.
+    pub fn replaying(&self) -> usize {
+        let mut earlier = self.earlier.lock();
+        earlier.retain(|manner| manner.strong_count() > 0);
+        let of = |manner: &Weak<Manner>| {
+            manner.upgrade().map_or(0, |m| {
+                // One of them is this one.
+                if m.captures { 0 } else { Arc::strong_count(&m) - 1 }
+            })
+        };
+        earlier.iter().map(of).sum()
+    }
+
+    /// The definitions in force, as somebody classifies by them.
+    pub fn catalogue_in(&self, manner: &Manner) -> Arc<Catalogue> {
+        {
+            let definitions = self.definitions.read();
+            match &definitions.capturing {
+                _ if !manner.captures => return definitions.plain.clone(),
+                Some(capturing) => return capturing.clone(),
+                None => {}
+            }
+        }
+        let mut definitions = self.definitions.write();
+        let Definitions { plain, capturing } = &mut *definitions;
+        capturing.get_or_insert_with(|| Arc::new(plain.capturing())).clone()
     }
 
     pub fn generation(&self) -> u64 {
@@ -92,13 +156,14 @@ impl Classifier {
     /// Classifies the first statement of `sql`; also the offset of the next one.
     pub fn classify(
         &self,
+        manner: &Manner,
         sql: &str,
         search_path: &[String],
         scratch: &mut Scratch,
     ) -> (Statement, Option<usize>) {
         // In this order: what is classified under newer definitions than it says is only refused for nothing.
         let generation = self.generation();
-        self.classify_under(&self.catalogue(), generation, sql, search_path, scratch)
+        self.classify_under(&self.catalogue_in(manner), generation, sql, search_path, scratch)
     }
 
     /// The same under definitions that only one transaction sees so far (generation 0: not kept).
@@ -140,7 +205,7 @@ impl Classifier {
         if let Some((catalogue, told)) = read {
             self.contained_at.fetch_max(told.0, Ordering::AcqRel);
             self.has_deferrable.store(catalogue.deferrable, Ordering::Release);
-            *self.catalogue.write() = Arc::new(catalogue);
+            *self.definitions.write() = Definitions { plain: Arc::new(catalogue), capturing: None };
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
         if self.changing.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -212,6 +277,44 @@ pub fn search_path(setting: &str, user: &str, catalogue: &Catalogue) -> Vec<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn transaction_keeps_the_manner_in_which_it_began() {
+        let classifier = Classifier::new(Catalogue::default(), Csn(0));
+        let began = classifier.manner();
+        assert!(!began.captures && classifier.replaying() == 0, "nothing has changed yet");
+        assert!(classifier.set_manner(true) && !classifier.set_manner(true));
+        let later = classifier.manner();
+        assert_eq!((later.captures, classifier.replaying()), (true, 1));
+        let same = began.clone();
+        drop(began);
+        assert_eq!(classifier.replaying(), 1, "its transaction goes on");
+        drop(same);
+        assert_eq!(classifier.replaying(), 0);
+        classifier.set_manner(false);
+        assert_eq!(classifier.replaying(), 0, "who still captures does no harm");
+        drop(later);
+    }
+
+    #[test]
+    fn definitions_that_were_read_anew_are_those_of_either_manner() {
+        let named = |name: &str| {
+            let mut catalogue = Catalogue::default();
+            name.clone_into(&mut catalogue.database);
+            catalogue
+        };
+        let classifier = Classifier::new(named("one"), Csn(0));
+        let capturing = Manner { captures: true };
+        let found = |manner| {
+            let catalogue = classifier.catalogue_in(manner);
+            (catalogue.database.clone(), catalogue.captures)
+        };
+        assert_eq!(found(&capturing), ("one".to_owned(), true));
+        classifier.begin_change();
+        classifier.end_change(Some((named("two"), Csn(1))));
+        assert_eq!(found(&capturing), ("two".to_owned(), true));
+        assert_eq!(found(&Manner::default()), ("two".to_owned(), false));
+    }
 
     #[test]
     fn a_search_path_is_read_as_the_server_reads_it() {

@@ -14,6 +14,7 @@ use crate::clock::Stopwatch;
 use crate::lane::{Lane, LaneError, SocketHandle, is_going_away};
 use crate::object_ids::{LaneIds, ObjectIds};
 use crate::postgres::connect::{Connector, Credentials};
+use crate::postgres::version::ServerVersion;
 use crate::scheduler::AgentQueue;
 use crate::standing::Standing;
 use crate::workers;
@@ -33,6 +34,8 @@ pub struct Pool {
     sockets: Arc<Sockets>,
     /// Why the replica is out of service, if it is.
     pub standing: Standing,
+    /// Of which version its server is, by which is decided how writes reach it; `None` while nobody has seen it.
+    version: Mutex<Option<ServerVersion>>,
     incarnation: AtomicU64,
     up: AtomicBool,
     /// Told when the replica leaves service.
@@ -108,6 +111,7 @@ impl Pool {
             given_back: Notify::new(),
             sockets: Arc::default(),
             standing: Standing::default(),
+            version: Mutex::default(),
             incarnation: AtomicU64::new(0),
             up: AtomicBool::new(false),
             closed: Notify::new(),
@@ -126,6 +130,15 @@ impl Pool {
     /// What the replica is called.
     pub fn name(&self) -> &str {
         &self.connector.address.name
+    }
+
+    /// Of which version its server was when that was last settled: see [`crate::membership`].
+    pub fn version(&self) -> Option<ServerVersion> {
+        self.version.lock().clone()
+    }
+
+    pub fn note_version(&self, version: ServerVersion) {
+        *self.version.lock() = Some(version);
     }
 
     /// From now on others are asked, as long as there are any.

@@ -29,6 +29,8 @@ pub enum Reason {
     OtherHistory,
     /// The commit log does not hold any more what it lacks.
     RecordsGone,
+    /// Its server is of another version than what the log holds for it was written for.
+    OtherVersion,
     /// onecopy's schema is missing on it.
     NoSchema,
     /// It is being copied from another one.
@@ -52,6 +54,7 @@ impl Reason {
             Reason::OtherLog => "other_log",
             Reason::OtherHistory => "other_history",
             Reason::RecordsGone => "records_gone",
+            Reason::OtherVersion => "other_version",
             Reason::NoSchema => "no_schema",
             Reason::Copying => "copying",
             Reason::OtherLeader => "other_leader",

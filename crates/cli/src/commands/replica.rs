@@ -163,7 +163,7 @@ async fn list(console: &Console) -> Result<Table, CommandError> {
     let replicas = console.query("SHOW REPLICAS").await?;
     let told = (0..status.rows.len()).find(|row| status.cell(*row, "name") == "told");
     let told = told.map_or(0, |row| status.number(row, "value"));
-    let columns = ["name", "address", "state", "applied", "lag", "out_because", "out_s", "detail"];
+    let columns = ["name", "address", "version", "state", "applied", "lag", "out_because", "out_s", "detail"];
     let row = |row: usize| {
         let lag = told.saturating_sub(replicas.number(row, "applied")).to_string();
         let cell = |column: &&str| match *column {

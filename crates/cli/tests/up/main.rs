@@ -36,6 +36,7 @@ mod settings;
 mod sites;
 mod three;
 mod verified;
+mod versions;
 mod waiting;
 
 #[path = "../running/mod.rs"]

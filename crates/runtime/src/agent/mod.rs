@@ -20,9 +20,11 @@ use crate::copy;
 use crate::exclusions::{self, Exclusions};
 use crate::health::{self, Ill};
 use crate::lane::{Lane, LaneError};
+use crate::membership;
 use crate::pool::Pool;
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials, SESSION_MARK};
 use crate::postgres::progress::{self, FenceError, Position};
+use crate::postgres::version::ServerVersion;
 use crate::record::BadRecord;
 use crate::retention::{Gap, Retention};
 use crate::scheduler::Scheduler;
@@ -123,6 +125,10 @@ enum ApplyError {
     Gone(#[from] Gap),
     #[error(transparent)]
     Stranger(#[from] Stranger),
+    #[error(
+        "its server is of version {found}, and what it lacks may have been written for version {expected} alone; `onecopy replica replace` copies it anew"
+    )]
+    OtherVersion { found: ServerVersion, expected: ServerVersion },
     #[error("onecopy's schema is missing")]
     NoSchema,
     #[error("{0}")]
@@ -156,6 +162,7 @@ impl ApplyError {
             ApplyError::OtherLog { .. } => Reason::OtherLog,
             ApplyError::Gone(_) => Reason::RecordsGone,
             ApplyError::Stranger(_) | ApplyError::Mistaken(_) => Reason::OtherHistory,
+            ApplyError::OtherVersion { .. } => Reason::OtherVersion,
             ApplyError::NoSchema => Reason::NoSchema,
             ApplyError::NotFenced(FenceError::Deposed { .. }) => Reason::OtherLeader,
             ApplyError::NotFenced(_) => Reason::SessionsRemain,
@@ -418,6 +425,7 @@ impl Agent {
         if let Some(reason) = self.exclusions.reason(self.replica) {
             return Err(ApplyError::Excluded(reason));
         }
+        self.check_version(ServerVersion::read(lane).await?)?;
         let (first, passed_over) = progress::passed_over(lane).await?;
         let fits = || -> Result<(), ApplyError> {
             self.history.check(&position)?;
@@ -482,6 +490,22 @@ impl Agent {
             }
             if securing.is_due() {
                 self.secure(lane, &mut securing).await?;
+            }
+        }
+    }
+
+    /// What was replayed while the replica was away must not be, if its server computes in another way now; nor if it may always have
+    /// done so and nobody knew.
+    fn check_version(&self, found: ServerVersion) -> Result<(), ApplyError> {
+        let others = self.shared.pools.members().filter(|pool| pool.replica != self.replica);
+        let settled =
+            self.pool.version().or_else(|| others.filter_map(|pool| pool.version()).find(|v| *v != found));
+        match settled {
+            Some(expected) if expected != found => Err(ApplyError::OtherVersion { found, expected }),
+            Some(_) => Ok(()),
+            None => {
+                membership::note_version(&self.shared, &self.pool, found);
+                Ok(())
             }
         }
     }

@@ -17,6 +17,7 @@ pub use target::beside;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use onecopy_core::Csn;
 
@@ -24,9 +25,13 @@ use crate::copy::source::Rest;
 use crate::health::Ill;
 use crate::lane::LaneError;
 use crate::pool::Pool;
+use crate::postgres::version::ServerVersion;
 use crate::retention::Gap;
 use crate::server::Shared;
 use crate::standing::Reason;
+
+/// How often it is looked whether all changes are captured.
+const CAPTURED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why a copy was given up.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +54,8 @@ pub enum CopyError {
     Overtaken(#[from] Gap),
     #[error("{0}; the copy is then made by itself")]
     Unequal(String),
+    #[error("its server is of version {found}, and was of {noted} when the copy began")]
+    OtherVersion { found: ServerVersion, noted: ServerVersion },
     #[error(
         "roles of the server that the other replicas do not have: {}; drop them there (DROP ROLE), or make them through onecopy",
         .0.join(", ")
@@ -122,7 +129,8 @@ impl Progress<'_> {
 /// Why this attempt was given up; it may be tried again.
 pub async fn copy(shared: &Arc<Shared>, target: &Arc<Pool>) -> Result<Csn, CopyError> {
     target.standing.leave(Reason::Copying, "waiting for a replica in service to be copied from".to_owned());
-    let source = source::choose(shared, target).await?;
+    let floor = until_captured(shared, target).await;
+    let source = source::choose(shared, target, floor).await?;
     let ill = watch::until_ill(shared, target).await?;
     let mut ill = pin!(ill);
     let filled = tokio::select! {
@@ -153,6 +161,21 @@ pub async fn copy(shared: &Arc<Shared>, target: &Arc<Pool>) -> Result<Csn, CopyE
     }
     tracing::info!(replica = target.name(), from = source.name(), at = progress.csn.0, "replica was copied");
     Ok(progress.csn)
+}
+
+/// Where servers are of different versions: waits until nobody goes on whose changes may be replayed, and returns the last commit
+/// that may hold any, which must be part of the snapshot.
+async fn until_captured(shared: &Shared, target: &Pool) -> Csn {
+    while shared.classifier.manner().captures {
+        let open = shared.classifier.replaying();
+        if open == 0 {
+            return Csn(shared.scheduler.status().decided);
+        }
+        let detail = format!("waiting for {open} sessions whose transactions began before rows were shipped");
+        target.standing.leave(Reason::Copying, detail);
+        tokio::time::sleep(CAPTURED_PAUSE).await;
+    }
+    Csn(0)
 }
 
 /// As long as the source is needed: up to the last row.

@@ -4,6 +4,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use crate::agent::quote;
+use onecopy_core::Csn;
+
 use crate::copy::CopyError;
 use crate::copy::roles::{self, Roles};
 use crate::copy::watch::label;
@@ -82,18 +84,27 @@ impl Exported {
     }
 }
 
-/// The replica in service with the least to do, that contains all definitions.
-pub async fn choose(shared: &Shared, target: &Pool) -> Result<Arc<Pool>, CopyError> {
+/// The replica in service with the least to do, that contains all definitions and the commit `floor`: of those whose servers are
+/// of the oldest version, since pg_dump reads no newer one than its own.
+pub async fn choose(shared: &Shared, target: &Pool, floor: Csn) -> Result<Arc<Pool>, CopyError> {
     shared.classifier.settled().await;
+    for pool in shared.pools.in_service() {
+        // Nobody else may have asked for what it lacks.
+        shared.scheduler.want(pool.replica, floor);
+    }
     let status = shared.scheduler.status();
     let outstanding = |pool: &&Arc<Pool>| {
         status.replicas.get(usize::from(pool.replica.0)).map_or(f64::MAX, |replica| replica.outstanding_ns)
     };
-    let fits = |pool: &&Arc<Pool>| {
-        pool.replica != target.replica && !pool.is_leaving() && shared.contains_definitions(pool)
+    let contains = |pool: &&Arc<Pool>| {
+        let replica = status.replicas.get(usize::from(pool.replica.0));
+        replica.is_some_and(|replica| replica.applied >= floor.0) && shared.contains_definitions(pool)
     };
+    let fits = |pool: &&Arc<Pool>| pool.replica != target.replica && !pool.is_leaving() && contains(pool);
     let candidates = shared.pools.in_service().filter(fits);
-    candidates.min_by(|a, b| outstanding(a).total_cmp(&outstanding(b))).cloned().ok_or(CopyError::NoSource)
+    let least = candidates
+        .min_by(|a, b| a.version().cmp(&b.version()).then_with(|| outstanding(a).total_cmp(&outstanding(b))));
+    least.cloned().ok_or(CopyError::NoSource)
 }
 
 /// Opens the snapshot, keeps its tables as they are, and reads what belongs to it.

@@ -9,6 +9,7 @@ use crate::copy::CopyError;
 use crate::copy::roles;
 use crate::copy::source::{Exported, Rest};
 use crate::lane::{Lane, LaneError};
+use crate::membership;
 use crate::pool::Pool;
 use crate::postgres::checks;
 use crate::postgres::connect::Connector;
@@ -68,7 +69,13 @@ pub async fn make(shared: &Shared, target: &Arc<Pool>, exported: &Exported) -> R
         checks::facts(&mut plain).await
     };
     let facts = made.await.map_err(&on_target)?;
-    checks::compare(&[(exported.name.as_str(), &exported.facts), (target.name(), &facts)])
+    let (found, noted) = (facts.version(), target.version());
+    if let Some(noted) = noted.filter(|noted| *noted != found) {
+        // By that it was decided how the rows of others go there.
+        membership::note_version(shared, target, found.clone());
+        return Err(CopyError::OtherVersion { found, noted });
+    }
+    checks::compare(&[(exported.name.as_str(), &exported.facts), (target.name(), &facts)], true)
         .map_err(CopyError::Unequal)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The configuration itself is never written: it is the operator's, and may be read-only, generated or under version control.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::errors::ServeError;
+use crate::postgres::version::ServerVersion;
 use crate::settings::{ReplicaSettings, ReplicaTls, Settings};
 
 const NAME: &str = "replicas.toml";
@@ -34,6 +36,8 @@ struct Contents {
     /// Those that do not serve before they have been copied.
     copying: Vec<String>,
     added: Vec<Added>,
+    /// Of which version the servers of replicas are: what the log holds for one that is away was written for that.
+    versions: BTreeMap<String, ServerVersion>,
 }
 
 /// The file, and what it says.
@@ -70,8 +74,23 @@ impl MembersFile {
         self.contents.lock().copying.iter().any(|copying| copying == name)
     }
 
+    /// Of which version a replica's server was when it was last seen to follow the log.
+    pub fn version(&self, name: &str) -> Option<ServerVersion> {
+        self.contents.lock().versions.get(name).cloned()
+    }
+
+    /// Notes of which version the servers of replicas are.
+    pub fn note_versions<'a>(
+        &self,
+        versions: impl IntoIterator<Item = (&'a str, ServerVersion)>,
+    ) -> io::Result<()> {
+        self.change(|contents| {
+            contents.versions.extend(versions.into_iter().map(|(name, version)| (name.to_owned(), version)));
+        })
+    }
+
     /// There is one more replica, which is to be copied. The inner error says what stands against it.
-    pub fn add(&self, replica: &ReplicaSettings) -> io::Result<Result<(), String>> {
+    pub fn add(&self, replica: &ReplicaSettings, version: &ServerVersion) -> io::Result<Result<(), String>> {
         let configured = self.configured.iter().find(|configured| configured.name == replica.name);
         if let Some(configured) = configured.filter(|configured| *configured != replica) {
             let message = format!(
@@ -85,6 +104,7 @@ impl MembersFile {
         self.change(|contents| {
             contents.forget(&replica.name);
             contents.copying.push(replica.name.clone());
+            contents.versions.insert(replica.name.clone(), version.clone());
             if configured.is_none() {
                 contents.added.push(Added {
                     name: replica.name.clone(),
@@ -109,8 +129,9 @@ impl MembersFile {
     }
 
     /// A replica is to be copied anew.
-    pub fn begin_copy(&self, name: &str) -> io::Result<()> {
+    pub fn begin_copy(&self, name: &str, version: &ServerVersion) -> io::Result<()> {
         self.change(|contents| {
+            contents.versions.insert(name.to_owned(), version.clone());
             contents.copying.retain(|copying| copying != name);
             contents.copying.push(name.to_owned());
         })
@@ -139,6 +160,7 @@ impl Contents {
         self.removed.retain(|removed| removed != name);
         self.copying.retain(|copying| copying != name);
         self.added.retain(|added| added.name != name);
+        self.versions.remove(name);
     }
 }
 
@@ -216,15 +238,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (file, names) = load(dir.path());
         assert_eq!(names, ["r1", "r2"]);
-        file.add(&replica("r3")).unwrap().unwrap();
+        let version = ServerVersion::new("150004", "2.36");
+        file.add(&replica("r3"), &version).unwrap().unwrap();
         file.remove("r1").unwrap();
-        file.begin_copy("r2").unwrap();
+        file.begin_copy("r2", &version).unwrap();
         let (file, names) = load(dir.path());
         assert_eq!(names, ["r2", "r3"]);
         assert_eq!(["r1", "r2", "r3"].map(|name| file.is_copying(name)), [false, true, true]);
+        assert_eq!(
+            ["r1", "r2", "r3"].map(|name| file.version(name).map(|v| v.major)),
+            [None, Some(15), Some(15)]
+        );
+        file.note_versions([("r2", ServerVersion::new("180001", ""))]).unwrap();
+        assert_eq!(load(dir.path()).0.version("r2"), Some(ServerVersion::new("180001", "")));
         file.end_copy("r3").unwrap();
         file.remove("r3").unwrap();
-        file.add(&replica("r1")).unwrap().unwrap();
+        file.add(&replica("r1"), &version).unwrap().unwrap();
         let (file, names) = load(dir.path());
         assert_eq!(
             names,
@@ -244,7 +273,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (file, _) = load(dir.path());
         file.remove("r2").unwrap();
-        assert!(file.add(&elsewhere).unwrap().unwrap_err().contains("r2.example:5432"));
+        assert!(
+            file.add(&elsewhere, &ServerVersion::new("150000", ""))
+                .unwrap()
+                .unwrap_err()
+                .contains("r2.example:5432")
+        );
         assert_eq!(load(dir.path()).1, ["r1"], "refused, nothing has changed");
     }
 

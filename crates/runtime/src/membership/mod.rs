@@ -5,6 +5,7 @@
 
 mod file;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,14 +27,13 @@ use crate::pool::Pool;
 use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::Connector;
 use crate::postgres::progress;
+use crate::postgres::version::ServerVersion;
 use crate::server::{self, Shared, files};
 use crate::settings::ReplicaSettings;
 use crate::standing::Reason;
 
 /// How often it is looked whether a replica that leaves is still used.
 const DRAIN_PAUSE: Duration = Duration::from_millis(20);
-/// What replicas must have in common before anything is copied; the rest is compared when the definitions are there.
-const VERSION: &str = "server_version_num";
 
 /// Who is of the set, and the agents of all.
 pub struct Membership {
@@ -44,6 +44,8 @@ pub struct Membership {
     /// One change at a time.
     turn: tokio::sync::Mutex<()>,
     agents: Mutex<HashMap<ReplicaId, JoinHandle<()>>>,
+    /// Held while versions are compared and what follows from it is put in force.
+    settling: Mutex<()>,
     /// Where agents run, whoever asks for a change.
     event_loop: runtime::Handle,
 }
@@ -63,6 +65,7 @@ impl Membership {
             log_id,
             turn: tokio::sync::Mutex::default(),
             agents: Mutex::default(),
+            settling: Mutex::default(),
             event_loop: runtime::Handle::current(),
         }
     }
@@ -112,9 +115,9 @@ pub async fn add(shared: &Arc<Shared>, replica: ReplicaSettings) -> Result<(), F
     let _turn = membership.turn.lock().await;
     check_name(shared, &replica)?;
     let connector = server::connector(&shared.settings, &replica, shared.leader());
-    check_server(shared, &connector).await?;
+    let version = check_server(shared, &connector).await?;
     files::make_room_for(&shared.settings, shared.pools.members().count() + 1).map_err(not_now)?;
-    membership.file.add(&replica).map_err(|error| not_written(&error))?.map_err(not_now)?;
+    membership.file.add(&replica, &version).map_err(|error| not_written(&error))?.map_err(not_now)?;
     let id = shared.scheduler.add_replica();
     shared.retention.add();
     shared.exclusions.add();
@@ -124,8 +127,10 @@ pub async fn add(shared: &Arc<Shared>, replica: ReplicaSettings) -> Result<(), F
     let workers = shared.settings.event_loops();
     let pool = Pool::new(id, connector, lanes_max, workers, agent, shared.object_ids.clone());
     let pool = Arc::new(pool);
-    tracing::info!(replica = replica.name, address = replica.place(), "replica was added");
+    tracing::info!(replica = replica.name, address = replica.place(), %version, "replica was added");
+    pool.note_version(version);
     shared.pools.add(pool.clone());
+    settle_manner(shared);
     membership.employ(shared, &pool);
     Ok(())
 }
@@ -162,10 +167,16 @@ pub async fn replace(shared: &Arc<Shared>, name: &str) -> Result<(), Failure> {
         )));
     }
     check_others(shared, pool)?;
-    copy::beside(shared, &pool.connector).await.map_err(|error| unreachable(pool.name(), &error))?;
-    membership.file.begin_copy(name).map_err(|error| not_written(&error))?;
-    tracing::warn!(replica = name, "the operator has the replica wiped and copied anew");
+    let looked = async {
+        let mut lane = copy::beside(shared, &pool.connector).await?;
+        ServerVersion::read(&mut lane).await
+    };
+    let version = looked.await.map_err(|error| unreachable(pool.name(), &error))?;
+    membership.file.begin_copy(name, &version).map_err(|error| not_written(&error))?;
+    tracing::warn!(replica = name, %version, "the operator has the replica wiped and copied anew");
     membership.dismiss(shared, pool).await;
+    pool.note_version(version);
+    settle_manner(shared);
     membership.employ(shared, pool);
     Ok(())
 }
@@ -213,6 +224,42 @@ async fn depart(shared: &Arc<Shared>, pool: &Arc<Pool>) {
     membership.annulments.stand_apart(pool.replica);
     shared.object_ids.forget(pool.replica);
     tracing::info!(replica = pool.name(), "replica has left");
+    if settle_manner(shared) {
+        // They may have been read from a server of another version, which has other functions.
+        shared.classifier.begin_change();
+        shared.read_definitions_after(true, &[]).await;
+    }
+}
+
+/// While the servers of members, those included that are away or leave, are of different versions, transactions that begin have
+/// their changes captured (design 3.7). Returns whether this is news.
+pub fn settle_manner(shared: &Shared) -> bool {
+    let _settling = shared.membership.settling.lock();
+    let versions: BTreeSet<ServerVersion> =
+        shared.pools.members().filter_map(|pool| pool.version()).collect();
+    let differ = versions.len() > 1;
+    if !shared.classifier.set_manner(differ) {
+        return false;
+    }
+    let versions: Vec<String> = versions.iter().map(ServerVersion::to_string).collect();
+    if differ {
+        tracing::warn!(
+            versions = versions.join(", "),
+            "servers are of different versions: rows that change are shipped, and what cannot be is refused, until all are of one"
+        );
+    } else {
+        tracing::info!(version = versions.join(", "), "servers are of one version again");
+    }
+    true
+}
+
+/// A replica's server is of this version, and nothing has been replayed on it that would be other there.
+pub fn note_version(shared: &Shared, pool: &Pool, version: ServerVersion) {
+    if let Err(error) = shared.membership.file.note_versions([(pool.name(), version.clone())]) {
+        tracing::error!(replica = pool.name(), %error, "write replicas.toml in the folder of the log");
+    }
+    pool.note_version(version);
+    settle_manner(shared);
 }
 
 fn is_up(shared: &Shared, pool: &Pool) -> bool {
@@ -314,7 +361,7 @@ fn check_name(shared: &Shared, replica: &ReplicaSettings) -> Result<(), Failure>
 }
 
 /// What can be known of a server before anything is done there.
-async fn check_server(shared: &Shared, connector: &Connector) -> Result<(), Failure> {
+async fn check_server(shared: &Shared, connector: &Connector) -> Result<ServerVersion, Failure> {
     let Some(source) = shared.pools.in_service().next() else {
         return Err(not_now("no replica is in service that could be copied"));
     };
@@ -340,30 +387,26 @@ async fn check_server(shared: &Shared, connector: &Connector) -> Result<(), Fail
         Ok((found, Some((objects, progress::read(&mut lane).await?))))
     };
     let (found, database) = looked.await.map_err(|error| unreachable(&place, &error))?;
-    let version = |facts: &Facts| {
-        facts
-            .settings
-            .iter()
-            .find(|(name, _)| name == VERSION)
-            .map(|(_, value)| value.clone())
-            .unwrap_or_default()
-    };
-    if version(&found) != version(&expected) {
-        return Err(not_now(format!(
-            "{place} has version {} of PostgreSQL, and {} has {}: the same statement could have different results",
-            version(&found),
-            source.name(),
-            version(&expected)
-        ))
-        .hint("Install the same version there, the minor one included."));
-    }
     if !found.superuser {
         return Err(not_now(format!("onecopy's role is no superuser at {place}"))
             .hint("onecopy needs one to apply writes of all roles."));
     }
     // What roles set on the one and not yet on the other is compared when they have been copied.
-    if let Some(difference) = differing_setting(&expected, &found).filter(|_| is_plain) {
-        let message = format!("{difference} on {} and at {place}", source.name());
+    // Collations and extensions are those of databases.
+    let of_server = |facts: &Facts| {
+        let settings = facts.settings.iter().filter(|(name, _)| checks::is_of_server(name));
+        Facts { settings: settings.cloned().collect(), ..facts.clone() }
+    };
+    if let Some((setting, ours, theirs)) =
+        of_server(&expected).differs(&of_server(&found), true).filter(|_| is_plain)
+    {
+        let said = |value: Option<String>| value.unwrap_or_default();
+        let message = format!(
+            "{setting} is \"{}\" on {} and \"{}\" at {place}",
+            said(ours),
+            source.name(),
+            said(theirs)
+        );
         return Err(not_now(format!("{message}: the same statement could have different results"))
             .hint("Make the configuration of that server like the others'."));
     }
@@ -382,16 +425,6 @@ async fn check_server(shared: &Shared, connector: &Connector) -> Result<(), Fail
             connector.database
         ))
         .hint(drop_it)),
-        _ => Ok(()),
+        _ => Ok(found.version()),
     }
-}
-
-/// A setting of two servers that differs, with its values. Collations and extensions are those of databases.
-fn differing_setting(expected: &Facts, found: &Facts) -> Option<String> {
-    let of_database = |name: &str| name == "collation" || name.starts_with("extension ");
-    let mut settings = expected.settings.iter().filter(|(name, _)| !of_database(name));
-    settings.find_map(|(name, value)| {
-        let (_, other) = found.settings.iter().find(|(found, _)| found == name)?;
-        (other != value).then(|| format!("{name} is \"{value}\" and \"{other}\""))
-    })
 }

@@ -8,6 +8,7 @@ use tokio::process::Command;
 
 use crate::agent::quote_identifier;
 use crate::lane::{Lane, LaneError};
+use crate::postgres::version::ServerVersion;
 use crate::settings::{ReplicaSettings, ReplicaTls, Settings};
 
 /// What a server says of itself that its answers may depend on.
@@ -25,9 +26,13 @@ pub struct Facts {
     pub parted_by_oids: Vec<String>,
 }
 
+/// What says the server's version, and that of what orders text.
+const NUMBER: &str = "server_version_num";
+const COLLATIONS: &str = "collation version";
+
 /// Settings that change what a statement computes. Others, such as memory sizes, may differ.
 const SETTINGS: &[&str] = &[
-    "server_version_num",
+    NUMBER,
     "server_encoding",
     "integer_datetimes",
     "block_size",
@@ -60,8 +65,10 @@ pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
     let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
     let sql = format!(
         "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({names}) \
-         UNION ALL SELECT 'collation', datcollate || ' ' || datctype || ' ' || coalesce(to_jsonb(d)->>'daticulocale', '') \
-             || ' ' || coalesce(to_jsonb(d)->>'datcollversion', '') FROM pg_catalog.pg_database d WHERE datname = current_database() \
+         UNION ALL SELECT name, value FROM pg_catalog.pg_database d, LATERAL (VALUES \
+             ('collation', datcollate || ' ' || datctype || ' ' || coalesce(to_jsonb(d)->>'daticulocale', to_jsonb(d)->>'datlocale', '')), \
+             ('{COLLATIONS}', coalesce(to_jsonb(d)->>'datcollversion', ''))) of_database (name, value) \
+             WHERE datname = current_database() \
          UNION ALL SELECT 'extension ' || extname, extversion FROM pg_catalog.pg_extension \
          ORDER BY 1",
         names = names.join(", ")
@@ -106,8 +113,46 @@ pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
     })
 }
 
-/// Compares replicas; the error says what differs and what to do.
-pub fn compare(replicas: &[(&str, &Facts)]) -> Result<(), String> {
+impl Facts {
+    fn setting(&self, key: &str) -> Option<&str> {
+        self.settings.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The server's version.
+    pub fn version(&self) -> ServerVersion {
+        let said = |key| self.setting(key).unwrap_or_default();
+        ServerVersion::new(said(NUMBER), said(COLLATIONS))
+    }
+
+    /// A setting that must be equal and is not, with its values there and here. Between servers that may be of different versions,
+    /// if `versions_may_differ`, each has the settings and extensions of its own version.
+    pub fn differs(
+        &self,
+        other: &Facts,
+        versions_may_differ: bool,
+    ) -> Option<(String, Option<String>, Option<String>)> {
+        let other_version = versions_may_differ && self.version() != other.version();
+        let counts = |key: &str, ours: Option<&str>, theirs: Option<&str>| match key {
+            NUMBER | COLLATIONS => !versions_may_differ,
+            _ if !other_version => true,
+            _ if key.starts_with("extension ") => ours.is_none() || theirs.is_none(),
+            _ => ours.is_some() && theirs.is_some(),
+        };
+        let keys = self.settings.iter().chain(&other.settings).map(|(key, _)| key.as_str());
+        keys.map(|key| (key, self.setting(key), other.setting(key)))
+            .find(|(key, ours, theirs)| ours != theirs && counts(key, *ours, *theirs))
+            .map(|(key, ours, theirs)| (key.to_owned(), ours.map(str::to_owned), theirs.map(str::to_owned)))
+    }
+}
+
+/// Whether a setting is the server's, whatever database is looked at. The version of collations is known of databases only.
+pub fn is_of_server(setting: &str) -> bool {
+    !setting.starts_with("collation") && !setting.starts_with("extension ")
+}
+
+/// Compares replicas; the error says what differs and what to do. Their versions may differ where every change of rows can be
+/// captured.
+pub fn compare(replicas: &[(&str, &Facts)], versions_may_differ: bool) -> Result<(), String> {
     let Some((first_name, first)) = replicas.first() else { return Ok(()) };
     if let Some((name, _)) = replicas.iter().find(|(_, facts)| !facts.superuser) {
         return Err(format!(
@@ -128,19 +173,14 @@ pub fn compare(replicas: &[(&str, &Facts)]) -> Result<(), String> {
         ));
     }
     for (name, facts) in &replicas[1..] {
-        for (key, value) in &first.settings {
-            let other = facts.settings.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
-            if other != Some(value.as_str()) {
-                return Err(format!(
-                    "{key} is \"{value}\" on {first_name} and {} on {name}; replicas must agree in it, since the same statement would have different results. Make it equal and start again",
-                    other.map_or_else(|| "missing".to_owned(), |v| format!("\"{v}\""))
-                ));
-            }
-        }
-        if let Some((key, _)) =
-            facts.settings.iter().find(|(k, _)| !first.settings.iter().any(|(o, _)| o == k))
-        {
-            return Err(format!("{key} is on {name} but not on {first_name}; make it equal and start again"));
+        if let Some((key, ours, theirs)) = first.differs(facts, versions_may_differ) {
+            let said =
+                |value: Option<String>| value.map_or_else(|| "missing".to_owned(), |v| format!("\"{v}\""));
+            return Err(format!(
+                "{key} is {} on {first_name} and {} on {name}; replicas must agree in it, since the same statement would have different results. Make it equal and start again",
+                said(ours),
+                said(theirs)
+            ));
         }
     }
     Ok(())

@@ -5,3 +5,4 @@ pub mod connect;
 pub mod definitions;
 pub mod fingerprints;
 pub mod progress;
+pub mod version;

@@ -12,7 +12,7 @@ use onecopy_core::{Access, AccessSet, Item, Mode, TableId};
 use onecopy_wire::sqlstate::SqlState;
 
 use crate::agent::quote_identifier;
-use crate::classifier::Classifier;
+use crate::classifier::{Classifier, Manner};
 use crate::errors::Failure;
 
 const TABLES: &str = "tables";
@@ -211,7 +211,8 @@ impl Names<'_> {
             return Err(Failure::new(SqlState::UNDEFINED_TABLE, message).hint(HINT));
         };
         let sql = format!("TABLE {}.{}", quote_identifier(schema), quote_identifier(name));
-        let (statement, _) = self.classifier.classify(&sql, self.search_path, &mut Scratch::default());
+        let (statement, _) =
+            self.classifier.classify(&Manner::default(), &sql, self.search_path, &mut Scratch::default());
         let access = statement.class.bind(&statement.sql, statement.layout.layout(), &NoParams, &[]);
         let mut tables: Vec<TableId> = access.iter().map(|access| access.item.table).collect();
         tables.dedup();

@@ -81,7 +81,7 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
 async fn serve(mut settings: Settings) -> Arc<Shared> {
     let members = MembersFile::load(&mut settings).unwrap();
     let source = preparation::Source::Alone(preparation::lock_log(&settings).unwrap());
-    let prepared = preparation::prepare(&settings, source).await.unwrap();
+    let prepared = preparation::prepare(&settings, &members, source).await.unwrap();
     let (shared, _log_failed) = super::start(settings, prepared, members, None).await.unwrap();
     shared
 }

@@ -30,7 +30,7 @@ use crate::clock::Stopwatch;
 use crate::errors::ServeError;
 use crate::exclusions::Exclusions;
 use crate::lane::Lane;
-use crate::membership::{MembersFile, Membership};
+use crate::membership::{self, MembersFile, Membership};
 use crate::nodes;
 use crate::nodes::links::Places;
 use crate::notifications::Channels;
@@ -478,7 +478,7 @@ pub struct Term {
 impl Term {
     /// Brings the replicas to the log's end; clients can be served then.
     pub async fn begin(settings: Settings, members: MembersFile, source: Source) -> Result<Term, ServeError> {
-        let prepared = preparation::prepare(&copied(&settings, &members)?, source).await?;
+        let prepared = preparation::prepare(&copied(&settings, &members)?, &members, source).await?;
         let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
         let (shared, log_failed) = start(settings, prepared, members, tls).await?;
         let workers = match shared.member {
@@ -559,6 +559,20 @@ async fn start(
     let annulments = Arc::new(Annulments::new(names, prepared.annulled, allowed));
     let sequences = prepared.catalogue.sequences.iter();
     let sequences: Vec<_> = sequences.map(|s| (s.schema.clone(), s.name.clone())).collect();
+    for pool in pools.iter() {
+        let seen = prepared
+            .versions
+            .iter()
+            .find(|(name, _)| name == pool.name())
+            .map(|(_, version)| version.clone());
+        if let Some(version) = seen.or_else(|| members.version(pool.name())) {
+            pool.note_version(version);
+        }
+    }
+    let seen = prepared.versions.iter().map(|(name, version)| (name.as_str(), version.clone()));
+    members.note_versions(seen).map_err(|error| {
+        ServeError::Settings(format!("write {}: {error}", settings.log.dir.join("replicas.toml").display()))
+    })?;
     let membership = Membership::new(members, history, annulments, prepared.log_id);
     let (member, places) = prepared.member.unzip();
     let door = Arc::new(Door::new(&settings, tls));
@@ -588,6 +602,7 @@ async fn start(
         object_ids,
         membership,
     });
+    membership::settle_manner(&shared);
     for pool in shared.pools.iter() {
         shared.membership.employ(&shared, pool);
     }

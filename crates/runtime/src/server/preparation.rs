@@ -15,12 +15,14 @@ use crate::clock;
 use crate::clock::Deadline;
 use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
+use crate::membership::MembersFile;
 use crate::nodes::links::Places;
 use crate::pool::Pool;
 use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials, CustomNames};
 use crate::postgres::definitions::{self, SequenceNames};
 use crate::postgres::progress::{self, FenceError, Position};
+use crate::postgres::version::ServerVersion;
 use crate::retention;
 use crate::scheduler::Scheduler;
 use crate::server::{Shared, connector};
@@ -52,6 +54,8 @@ pub struct Prepared {
     pub member: Option<(Arc<Member>, Places)>,
     /// Tells when the log has failed, and why, if it is this process's alone.
     pub log_failed: Option<oneshot::Receiver<Fault>>,
+    /// Of which versions the servers of the replicas are that can be used now, by name.
+    pub versions: Vec<(String, ServerVersion)>,
 }
 
 /// Where the log is from.
@@ -99,7 +103,11 @@ struct Found {
 }
 
 /// Compares the replicas that can be reached, adopts an existing database, opens the log.
-pub async fn prepare(settings: &Settings, source: Source) -> Result<Prepared, ServeError> {
+pub async fn prepare(
+    settings: &Settings,
+    members: &MembersFile,
+    source: Source,
+) -> Result<Prepared, ServeError> {
     if settings.replicas.is_empty() {
         return Err(ServeError::Settings("no replicas are configured; add at least one [[replica]]".into()));
     }
@@ -152,8 +160,14 @@ pub async fn prepare(settings: &Settings, source: Source) -> Result<Prepared, Se
     };
     let log_id = held.log_id.to_string();
     leave_behind(&mut found, &mut missing, &log, &log_id, held.first)?;
+    if leader.is_none() {
+        leave_upgraded(&mut found, &mut missing, members, held.last)?;
+    }
     let facts: Vec<(&str, &Facts)> = found.iter().map(|f| (f.name.as_str(), &f.facts)).collect();
-    checks::compare(&facts).map_err(ServeError::Replicas)?;
+    // Elsewhere every replica executes every write.
+    let protocol = onecopy_core::protocol::by_name(&settings.protocol, found.len(), Csn(0));
+    let may_capture = protocol.is_ok_and(|protocol| protocol.changes_replicas());
+    checks::compare(&facts, may_capture).map_err(ServeError::Replicas)?;
     let secret = bring_together(settings, &mut found, &log_id, held.last, &missing).await?;
     let newest = found.iter().filter_map(|f| f.position.as_ref()).map(|p| p.csn).max().unwrap_or(Csn(0));
     if newest > held.last {
@@ -187,6 +201,7 @@ pub async fn prepare(settings: &Settings, source: Source) -> Result<Prepared, Se
         durable,
         member,
         log_failed,
+        versions: found.iter().map(|one| (one.name.clone(), one.facts.version())).collect(),
     })
 }
 
@@ -225,6 +240,34 @@ fn leave_behind(
     });
     if found.is_empty() {
         return Err(ServeError::Replicas(format!("no replica can be used: {}", missing.join("; "))));
+    }
+    Ok(())
+}
+
+/// Goes on without replicas whose server was given another version while they lack something: what the log holds for them may
+/// have been written for the former one. Other nodes may have written it, so where there are several this one cannot tell.
+fn leave_upgraded(
+    found: &mut Vec<Found>,
+    missing: &mut Vec<String>,
+    members: &MembersFile,
+    end: Csn,
+) -> Result<(), ServeError> {
+    found.retain(|one| {
+        let (now, lacks) = (one.facts.version(), one.position.as_ref().is_some_and(|p| p.csn < end));
+        let Some(before) = members.version(&one.name).filter(|before| *before != now && lacks) else { return true };
+        let problem = format!(
+            "{}: its server was of version {before} and is of {now}, and what it lacks may have been written for the former alone; copy it anew (onecopy replica replace {})",
+            one.name, one.name
+        );
+        tracing::warn!("{problem}; starting without it");
+        missing.push(problem);
+        false
+    });
+    if found.is_empty() {
+        return Err(ServeError::Replicas(format!(
+            "no replica can be used: {}. Start the servers in their former version until all contain the same commit, then upgrade them again",
+            missing.join("; ")
+        )));
     }
     Ok(())
 }

@@ -61,14 +61,18 @@ pub(super) struct Classified {
     pub statement: Statement,
     /// Settings under which it was classified.
     under: u64,
+    /// In which manner: see [`Manner::captures`].
+    captures: bool,
     /// See [`onecopy_classify::Class::only_reads`].
     pub only_reads: bool,
 }
 
 impl Classified {
-    /// Whether it holds under these settings and this generation of definitions.
-    pub fn holds(&self, under: u64, generation: u64) -> bool {
-        self.under == under && self.statement.generation == generation
+    /// Whether it holds under these settings and this generation of definitions, in this manner unless it only reads.
+    pub fn holds(&self, under: u64, generation: u64, captures: Option<bool>) -> bool {
+        self.under == under
+            && self.statement.generation == generation
+            && captures.is_none_or(|captures| captures == self.captures)
     }
 }
 
@@ -219,10 +223,11 @@ impl Session {
         if !own_surroundings && self.shared.classifier.is_changing() {
             self.shared.classifier.settled().await;
         }
+        let captures = self.manner().captures;
         let (surroundings, generation) = (self.environment.hash(), self.shared.classifier.generation());
         if let Some(known) = prepared.classified.lock().as_ref()
             && !own_surroundings
-            && known.holds(surroundings, generation)
+            && known.holds(surroundings, generation, Some(captures))
         {
             return Ok(Ok(known.statement.clone()));
         }
@@ -236,7 +241,7 @@ impl Session {
         let now = (self.reads_under(), generation);
         if !own_surroundings {
             let (statement, only_reads) = (statement.clone(), statement.class.only_reads());
-            let classified = Classified { statement, under: surroundings, only_reads };
+            let classified = Classified { statement, under: surroundings, captures, only_reads };
             // Until it is known that it returns what the client was told, it is asked again.
             let is_told = !prepared.preparation.shape.is_known() || *prepared.told_under.lock() == Some(now);
             *prepared.classified.lock() = is_told.then_some(classified);
@@ -642,10 +647,10 @@ impl Session {
 
     /// Whether the collected messages concern only commands that never reach a replica.
     fn answers_alone(&mut self) -> bool {
-        let path = self.search_path();
+        let (path, manner) = (self.search_path(), self.manner());
         let is_own_command = |sql: &str| {
             let mut scratch = onecopy_classify::Scratch::default();
-            let (statement, _) = self.shared.classifier.classify(sql, &path, &mut scratch);
+            let (statement, _) = self.shared.classifier.classify(&manner, sql, &path, &mut scratch);
             is_own(&statement.class.kind)
         };
         self.steps.iter().all(|step| match step {

@@ -54,6 +54,7 @@ use onecopy_wire::sqlstate::SqlState;
 use onecopy_wire::{Malformed, WireError};
 
 use crate::advisory::SessionLocks;
+use crate::classifier::Manner;
 use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::notifications::{Listener, Notification};
@@ -93,6 +94,8 @@ pub struct Session {
     /// An error was answered: everything up to the next Sync is skipped.
     skipping: bool,
     txn: Option<Txn>,
+    /// How changes reach other replicas, from the first statement that is classified until nothing is under way.
+    manner: Option<Arc<Manner>>,
     /// Where the protocol executes every write on every replica.
     everywhere: Option<Everywhere>,
     /// How old what the next statement reads may be, in nanoseconds, if its client said so.
@@ -175,6 +178,7 @@ impl Session {
             steps: Vec::new(),
             skipping: false,
             txn: None,
+            manner: None,
             moment: None,
             reported,
             scratch: Scratch::default(),
@@ -214,6 +218,9 @@ impl Session {
 
     async fn serve(&mut self) -> Result<(), ClientError> {
         loop {
+            if self.txn.is_none() && self.steps.is_empty() && self.portals.is_empty() {
+                self.manner = None;
+            }
             if !self.message_arrives().await? {
                 return Ok(());
             }

@@ -143,7 +143,8 @@ impl Session {
         }
         let (settings, generation) = (self.environment.hash(), classifier.generation());
         let known = prepared.classified.lock();
-        let known = known.as_ref().filter(|known| known.only_reads && known.holds(settings, generation));
+        let known =
+            known.as_ref().filter(|known| known.only_reads && known.holds(settings, generation, None));
         let Some(known) = known else { return Ok(None) };
         let statement = &known.statement;
         // The error about a wrong number of parameters names the statement: there it must be the client's.

@@ -25,7 +25,7 @@ use super::shown::Shown;
 use super::txn::{Lane, Told, Txn};
 use super::unit::{self, Answer, AnswerHash, Captured, Request, Sink, UnitError, Watch};
 use super::{Done, Session, shipping};
-use crate::classifier::{Statement, search_path};
+use crate::classifier::{Manner, Statement, search_path};
 use crate::clock::{Deadline, Stopwatch};
 use crate::errors::{Cancelled, Failure};
 use crate::lane::LaneError;
@@ -61,7 +61,13 @@ impl Session {
         if self.shared.classifier.is_changing() {
             self.shared.classifier.settled().await;
         }
-        self.shared.classifier.classify(sql, &path, &mut self.scratch)
+        let manner = self.manner();
+        self.shared.classifier.classify(&manner, sql, &path, &mut self.scratch)
+    }
+
+    /// How changes reach other replicas for what is under way.
+    pub(super) fn manner(&mut self) -> Arc<Manner> {
+        self.manner.get_or_insert_with(|| self.shared.classifier.manner()).clone()
     }
 
     /// The schemas in which unqualified names are looked up.

@@ -614,6 +614,7 @@ impl Session {
         };
         match read {
             Ok(catalogue) => {
+                let catalogue = if self.manner().captures { catalogue.capturing() } else { catalogue };
                 if let Some(txn) = self.txn.as_mut() {
                     txn.catalogue = Some(std::sync::Arc::new(catalogue));
                     txn.generation = contained.unwrap_or(txn.generation);
