@@ -20,11 +20,12 @@ use thiserror::Error;
 use crate::catalog::{Catalog, PayloadPlace, Position, Span};
 use crate::consensus::{Membership, StopReason};
 use crate::gate::{AppendError, Gate};
+use crate::noted::Noted;
 use crate::planted::{Bug, planted};
 use crate::reader::ReadError;
 use crate::record::{
     BODY_LEN_MAX, FRAME_HEADER_LEN, FrameHeader, Kind, LogId, Record, SegmentHeader, SegmentNo, Seq, Shared,
-    Start, annulled_by, encode_frame,
+    Start, encode_frame,
 };
 use crate::recover::Recovery;
 
@@ -276,8 +277,7 @@ pub struct Engine {
     closing: bool,
     buffer: BytesMut,
     spare_frames: Vec<FrameHeader>,
-    /// Commits that never happen, by the record that says so, which may not be durable yet.
-    annulled: Vec<(Seq, Csn)>,
+    noted: Noted,
     sharing: Option<Sharing>,
 }
 
@@ -350,9 +350,9 @@ impl Engine {
     /// A log that was there before. It goes on in a new segment: nothing is ever added to one of an earlier run, so
     /// that what an earlier run left behind can never be taken for a record of this one.
     pub fn resume(recovery: Recovery, settings: Settings, effects: &mut Vec<Effect>) -> Engine {
-        let Recovery { catalog, synced, highest, void, shared, memberships, annulled, .. } = recovery;
+        let Recovery { catalog, synced, highest, void, shared, memberships, noted, .. } = recovery;
         let mut engine = Engine::new(catalog, settings, synced, highest);
-        engine.annulled = annulled;
+        engine.noted = noted;
         engine.sharing = shared.map(|shared| Sharing::new(shared, memberships));
         engine.deletable.extend(void);
         let unproven = engine.catalog.stretches_from(synced);
@@ -387,7 +387,7 @@ impl Engine {
             closing: false,
             buffer: BytesMut::new(),
             spare_frames: Vec::new(),
-            annulled: Vec::new(),
+            noted: Noted::default(),
             sharing: None,
             catalog,
         }
@@ -490,8 +490,7 @@ impl Engine {
             self.note_settled();
         }
         self.deletable.extend(dropped);
-        let first = self.catalog.first_seq();
-        self.annulled.retain(|(seq, _)| *seq >= first);
+        self.noted.truncate_before(self.catalog.first_seq());
     }
 
     /// The argument to [`Engine::truncate_before`] that leaves at most `bytes_max` bytes, but never less than the last
@@ -567,9 +566,9 @@ impl Engine {
         }
     }
 
-    /// Commits that never happen, by records up to `last`, in the order in which that was decided.
-    pub(crate) fn annulled_up_to(&self, last: Seq) -> Vec<Csn> {
-        self.annulled.iter().filter(|(seq, _)| *seq <= last).map(|(_, csn)| *csn).collect()
+    /// What records say beside commits.
+    pub(crate) fn noted(&self) -> &Noted {
+        &self.noted
     }
 
     /// Where reading has to start to see everything behind the commit before `csn`.
@@ -615,7 +614,7 @@ impl Engine {
         let sharing = self.sharing.as_mut().expect("only a log that is shared is cut");
         assert!(seq >= self.catalog.settled_end().seq, "record {seq} is durable on a majority");
         sharing.memberships.retain(|(from, _)| *from < seq);
-        self.annulled.retain(|(annulment, _)| *annulment < seq);
+        self.noted.cut_from(seq);
         let (base, _) = self.base();
         let kept = seq.0.saturating_sub(base.0) as usize;
         for record in self.pending.drain(kept.min(self.pending.len())..) {
@@ -633,7 +632,7 @@ impl Engine {
         (sharing.cut, sharing.anew) = (None, Some(anew));
         sharing.shared.committed = Seq(anew.seq.0 - 1);
         sharing.wanted += 1;
-        self.annulled.clear();
+        self.noted = Noted::default();
         self.pending_len -= self.pending.drain(..).map(|record| record.frame_len()).sum::<u64>();
     }
 
@@ -746,8 +745,8 @@ impl Engine {
     }
 
     fn take(&mut self, seq: Seq, record: Record) {
-        if record.kind == Kind::ANNULMENT {
-            self.annulled.extend(annulled_by(&record.body).map(|csn| (seq, csn)));
+        if Noted::concerns(record.kind) {
+            self.noted.take(seq, record.kind, record.body.clone());
         }
         self.pending_len += record.frame_len();
         self.pending.push_back(record);

@@ -18,6 +18,7 @@ mod gate;
 pub mod inspect;
 mod log;
 mod medium;
+mod noted;
 mod planted;
 mod reader;
 pub mod record;

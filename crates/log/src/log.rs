@@ -198,6 +198,8 @@ pub struct Held {
     pub last: Csn,
     /// Commits up to there that never happen, in the order in which that was decided.
     pub annulled: Vec<Csn>,
+    /// The last durable record of [`Kind::REPLICAS`]: its place and body.
+    pub replicas: Option<(Seq, Bytes)>,
 }
 
 /// What a [`Log`] needs of whoever drives its engine.
@@ -364,8 +366,8 @@ impl Log {
         let engine = self.driver.engine();
         let Durable { csn: last, seq } = Durable::of(&engine);
         let epoch = engine.catalog().epoch_of(seq);
-        let annulled = engine.annulled_up_to(seq);
-        Held { log_id: engine.log_id(), epoch, first: engine.first(), last, annulled }
+        let (annulled, replicas) = (engine.noted().annulled_up_to(seq), engine.noted().replicas_at(seq));
+        Held { log_id: engine.log_id(), epoch, first: engine.first(), last, annulled, replicas }
     }
 
     /// The log's figures.

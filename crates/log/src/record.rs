@@ -134,6 +134,8 @@ impl Kind {
     pub const ANNULMENT: Kind = Kind(7);
     /// Which nodes share the log, from here on.
     pub const MEMBERSHIP: Kind = Kind(8);
+    /// Which replicas there are, from here on.
+    pub const REPLICAS: Kind = Kind(9);
 
     /// The log's own: everything before this frame is on stable storage, and nothing follows yet.
     pub(crate) const MARK: Kind = Kind(0xF0);
@@ -158,6 +160,7 @@ impl fmt::Display for Kind {
             Kind::EPOCH => f.write_str("epoch"),
             Kind::ANNULMENT => f.write_str("annulment"),
             Kind::MEMBERSHIP => f.write_str("membership"),
+            Kind::REPLICAS => f.write_str("replicas"),
             Kind::MARK => f.write_str("mark"),
             Kind::SEAL => f.write_str("seal"),
             Kind(other) => write!(f, "kind {other}"),
@@ -243,7 +246,7 @@ impl Record {
     }
 }
 
-/// The commit that an annulment of this body, with or without padding, is about.
+/// The commit that an annulment of this body is about.
 pub(crate) fn annulled_by(body: &[u8]) -> Option<Csn> {
     Some(Csn(u64::from_le_bytes(*body.first_chunk()?)))
 }

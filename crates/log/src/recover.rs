@@ -8,16 +8,18 @@
 
 use std::io;
 
+use bytes::Bytes;
 use onecopy_core::{Csn, Epoch};
 use thiserror::Error;
 
 use crate::catalog::{Catalog, Position, Undecided, behind_own_frame};
 use crate::consensus::Membership;
 use crate::medium::{Medium, read_header};
+use crate::noted::Noted;
 use crate::planted::{Bug, planted};
 use crate::record::{
     Defect, FrameHeader, HeaderDefect, Kind, LogId, SEGMENT_HEADER_LEN, SegmentHeader, SegmentNo, Seq,
-    Shared, Start, annulled_by,
+    Shared, Start,
 };
 use crate::scan::{Remains, Window, search};
 
@@ -148,8 +150,8 @@ pub struct Recovery {
     pub tail: Option<Tail>,
     /// Payloads whose transaction was not decided. None of them ever will be. Empty where several nodes share the log.
     pub undecided: Vec<Undecided>,
-    /// Commits that never happen, in the order in which that was decided, each with the record that says so.
-    pub(crate) annulled: Vec<(Seq, Csn)>,
+    /// What its records say beside commits.
+    pub(crate) noted: Noted,
 }
 
 impl Recovery {
@@ -180,7 +182,7 @@ impl Recovery {
     /// Commits that never happen, in the order in which that was decided.
     #[must_use]
     pub fn annulled(&self) -> Vec<Csn> {
-        self.annulled.iter().map(|(_, csn)| *csn).collect()
+        self.noted.annulled_up_to(self.catalog.end().seq)
     }
 
     /// How many records are kept, of whatever kind.
@@ -215,7 +217,7 @@ pub fn recover<M: Medium>(medium: &mut M) -> Result<Option<Recovery>, RecoverErr
         synced: Seq(0),
         cuts: cuts(counting),
         window: Window::new(),
-        annulled: Vec::new(),
+        noted: Noted::default(),
         memberships: Vec::new(),
     };
     let mut tail = None;
@@ -238,8 +240,8 @@ pub fn recover<M: Medium>(medium: &mut M) -> Result<Option<Recovery>, RecoverErr
     }
     let is_void = |number: &SegmentNo| live[..live_len].iter().all(|header| header.number != *number);
     let void = numbers.iter().copied().filter(is_void).collect();
-    let (annulled, memberships, synced) = (scan.annulled, scan.memberships, scan.synced);
-    Ok(Some(Recovery { catalog, synced, highest, void, shared, memberships, tail, undecided, annulled }))
+    let (noted, memberships, synced) = (scan.noted, scan.memberships, scan.synced);
+    Ok(Some(Recovery { catalog, synced, highest, void, shared, memberships, tail, undecided, noted }))
 }
 
 pub(crate) fn read_headers<M: Medium>(
@@ -348,7 +350,7 @@ struct Scan {
     synced: Seq,
     cuts: Vec<(SegmentNo, Seq)>,
     window: Window,
-    annulled: Vec<(Seq, Csn)>,
+    noted: Noted,
     memberships: Vec<(Seq, Membership)>,
 }
 
@@ -397,12 +399,13 @@ impl Scan {
                 return Ok(None);
             }
             let read = self.window.frame(medium, segment, stamp, at.offset, file_len);
-            let (header, annulled, membership) = match read.map_err(read_error)? {
+            let (header, noted, membership) = match read.map_err(read_error)? {
                 Ok(Some(frame)) => {
                     let of_kind = |kind| frame.header.kind == kind;
-                    let annulled = of_kind(Kind::ANNULMENT).then(|| annulled_by(frame.body)).flatten();
+                    let noted =
+                        Noted::concerns(frame.header.kind).then(|| Bytes::copy_from_slice(frame.body));
                     let members = of_kind(Kind::MEMBERSHIP).then(|| Membership::decode(frame.body)).flatten();
-                    (frame.header, annulled, members)
+                    (frame.header, noted, members)
                 }
                 Ok(None) => break (Defect::Missing, None),
                 Err(defect) => break (defect, None),
@@ -416,7 +419,9 @@ impl Scan {
             }
             self.check_order(&header)?;
             self.catalog.add_record(&header);
-            self.annulled.extend(annulled.map(|csn| (header.seq, csn)));
+            if let Some(body) = noted {
+                self.noted.take(header.seq, header.kind, body);
+            }
             self.memberships.extend(membership.map(|membership| (header.seq, membership)));
         };
         let at = self.catalog.end();

@@ -11,7 +11,7 @@ use onecopy_core::{Csn, Epoch};
 use crate::disk::{Folder, Inject};
 use crate::log::{Hooks, Log, Options};
 use crate::{
-    Action, AppendError, Cause, Durable, Effect, Fault, Genesis, LogId, Record, Seq, Settings, State,
+    Action, AppendError, Cause, Durable, Effect, Fault, Genesis, Kind, LogId, Record, Seq, Settings, State,
 };
 
 const E: Epoch = Epoch(1);
@@ -135,7 +135,7 @@ fn a_log_that_cannot_be_repaired_does_not_open() {
 }
 
 #[test]
-fn a_start_knows_which_commits_are_annulled() {
+fn a_start_knows_which_commits_are_annulled_and_which_replicas_there_are() {
     let folder = tempfile::tempdir().expect("a folder");
     let (log, begun, _) = open(folder.path(), None);
     assert_eq!(begun.annulled, []);
@@ -145,11 +145,16 @@ fn a_start_knows_which_commits_are_annulled() {
     for csn in [3, 1] {
         log.append(Record::annulment(Epoch(1), Csn(csn), "23514: no")).expect("admitted");
     }
+    let set =
+        |names: &'static str| Record::other(Kind::REPLICAS, Epoch(1), Bytes::from_static(names.as_bytes()));
+    log.append(set("r1 r2")).expect("admitted");
+    let place = log.append(set("r1 r3")).expect("admitted");
     log.append(commit(4)).expect("admitted");
     assert_eq!(log.close(), Ok(()));
     drop(log);
-    let (_log, recovered, _heard) = open(folder.path(), None);
+    let (log, recovered, _heard) = open(folder.path(), None);
     assert_eq!((recovered.annulled, recovered.last), (vec![Csn(3), Csn(1)], Csn(4)));
+    assert_eq!(log.held().replicas, Some((place, Bytes::from_static(b"r1 r3"))));
 }
 
 #[test]

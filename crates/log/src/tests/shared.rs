@@ -357,16 +357,32 @@ fn follower_that_was_away_catches_up_from_the_disk_of_the_leader() {
         }
         (log.held().annulled == [Csn(7)]).then_some(())
     });
+    let set = Bytes::from_static(b"r1 r2 r4");
+    wait_until("which replicas there are is told", || {
+        let (leader, epoch) = cluster.leader();
+        let log = &cluster.running(leader).log;
+        let is_told = || log.held().replicas.is_some_and(|(_, told)| told == set);
+        is_told().then_some(()).or_else(|| {
+            let place = log.append(Record::other(Kind::REPLICAS, epoch, set.clone())).ok()?;
+            wait_until("it is, or the term is over", || {
+                let is_over = cluster.running(leader).member.status().epoch > epoch;
+                (is_over || log.durable().seq >= place).then_some(())
+            });
+            is_told().then_some(())
+        })
+    });
     cluster.start(away);
     cluster.wait_for_all(last);
     wait_until("the follower knows of the annulment", || {
-        (cluster.running(away).log.held().annulled == [Csn(7)]).then_some(())
+        let held = cluster.running(away).log.held();
+        (held.annulled == [Csn(7)] && held.replicas.is_some_and(|(_, told)| told == set)).then_some(())
     });
     assert_eq!(cluster.running(away).commits(), up_to(last));
     drop(cluster.stop(away));
     cluster.start(away);
     wait_until("it knows after a start, too", || {
-        (cluster.running(away).log.held().annulled == [Csn(7)]).then_some(())
+        let held = cluster.running(away).log.held();
+        (held.annulled == [Csn(7)] && held.replicas.is_some_and(|(_, told)| told == set)).then_some(())
     });
 }
 
