@@ -294,7 +294,7 @@ impl Agent {
 
     /// If the replica is to be copied from another one, that is done first, as often as it takes.
     async fn become_a_copy(&self) {
-        let members = &self.shared.membership.file;
+        let members = &self.shared.membership.set;
         if !members.is_copying(&self.name) {
             return;
         }

@@ -3,7 +3,7 @@
 //! Each change is first written to the file, so that it stands whatever happens next, and then takes effect. Changes follow
 //! each other. The copy itself is the replica's agent's.
 
-mod file;
+mod set;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::runtime;
 use tokio::task::JoinHandle;
 
-pub use file::MembersFile;
+pub use set::ReplicaSet;
 
 use crate::agent::{Agent, History};
 use crate::annulments::Annulments;
@@ -37,7 +37,7 @@ const DRAIN_PAUSE: Duration = Duration::from_millis(20);
 
 /// Who is of the set, and the agents of all.
 pub struct Membership {
-    pub file: MembersFile,
+    pub set: ReplicaSet,
     history: Arc<dyn History>,
     annulments: Arc<Annulments>,
     log_id: String,
@@ -53,13 +53,13 @@ pub struct Membership {
 impl Membership {
     /// To be called on the event loop on which agents run.
     pub fn new(
-        file: MembersFile,
+        set: ReplicaSet,
         history: Arc<dyn History>,
         annulments: Arc<Annulments>,
         log_id: String,
     ) -> Membership {
         Membership {
-            file,
+            set,
             history,
             annulments,
             log_id,
@@ -117,7 +117,7 @@ pub async fn add(shared: &Arc<Shared>, replica: ReplicaSettings) -> Result<(), F
     let connector = server::connector(&shared.settings, &replica, shared.leader());
     let version = check_server(shared, &connector).await?;
     files::make_room_for(&shared.settings, shared.pools.members().count() + 1).map_err(not_now)?;
-    membership.file.add(&replica, &version).map_err(|error| not_written(&error))?.map_err(not_now)?;
+    membership.set.add(&replica, &version).map_err(|error| not_written(&error))?.map_err(not_now)?;
     let id = shared.scheduler.add_replica();
     shared.retention.add();
     shared.exclusions.add();
@@ -145,7 +145,7 @@ pub async fn replace(shared: &Arc<Shared>, name: &str) -> Result<(), Failure> {
     if pool.is_leaving() {
         return Err(not_now(format!("replica \"{name}\" is about to leave")));
     }
-    if membership.file.is_copying(name) {
+    if membership.set.is_copying(name) {
         return Err(not_now(format!("replica \"{name}\" is being copied already"))
             .hint("`onecopy replica list` shows how far it has got."));
     }
@@ -172,7 +172,7 @@ pub async fn replace(shared: &Arc<Shared>, name: &str) -> Result<(), Failure> {
         ServerVersion::read(&mut lane).await
     };
     let version = looked.await.map_err(|error| unreachable(pool.name(), &error))?;
-    membership.file.begin_copy(name, &version).map_err(|error| not_written(&error))?;
+    membership.set.begin_copy(name, &version).map_err(|error| not_written(&error))?;
     tracing::warn!(replica = name, %version, "the operator has the replica wiped and copied anew");
     membership.dismiss(shared, pool).await;
     pool.note_version(version);
@@ -191,7 +191,7 @@ pub async fn remove(shared: &Arc<Shared>, name: &str, at_once: bool) -> Result<(
     let is_news = !pool.is_leaving();
     if is_news {
         check_others(shared, &pool)?;
-        membership.file.remove(name).map_err(|error| not_written(&error))?;
+        membership.set.remove(name).map_err(|error| not_written(&error))?;
         tracing::warn!(replica = name, at_once, "the operator removes the replica");
         pool.note_leaving();
         shared.scheduler.handle(Event::ReplicaLeaving { replica: pool.replica });
@@ -255,7 +255,7 @@ pub fn settle_manner(shared: &Shared) -> bool {
 
 /// A replica's server is of this version, and nothing has been replayed on it that would be other there.
 pub fn note_version(shared: &Shared, pool: &Pool, version: ServerVersion) {
-    if let Err(error) = shared.membership.file.note_versions([(pool.name(), version.clone())]) {
+    if let Err(error) = shared.membership.set.note_versions([(pool.name(), version.clone())]) {
         tracing::error!(replica = pool.name(), %error, "write replicas.toml in the folder of the log");
     }
     pool.note_version(version);

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::errors::ServeError;
-use crate::membership::MembersFile;
+use crate::membership::ReplicaSet;
 use crate::nodes::{Node, members, reach};
 use crate::server::preparation::Source;
 use crate::server::{Shared, Term};
@@ -148,7 +148,7 @@ async fn lead(node: &Arc<Node>, settings: &Settings, epoch: Epoch, csn: Csn) -> 
 
 async fn begin(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> Result<Term, ServeError> {
     let mut settings = settings.clone();
-    let members = MembersFile::load(&mut settings)?;
+    let members = ReplicaSet::load(&mut settings)?;
     let source = Source::Shared {
         log: node.log.clone(),
         epoch,

@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::{Shared, preparation, startup::begin_carried, startup::handle};
-use crate::membership::MembersFile;
+use crate::membership::ReplicaSet;
 use crate::record::{Origin, Record};
 use crate::session::carried::Carried;
 use crate::session::client::Client;
@@ -79,7 +79,7 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
 }
 
 async fn serve(mut settings: Settings) -> Arc<Shared> {
-    let members = MembersFile::load(&mut settings).unwrap();
+    let members = ReplicaSet::load(&mut settings).unwrap();
     let source = preparation::Source::Alone(preparation::lock_log(&settings).unwrap());
     let prepared = preparation::prepare(&settings, &members, source).await.unwrap();
     let (shared, _log_failed) = super::start(settings, prepared, members, None).await.unwrap();

@@ -30,7 +30,7 @@ use crate::clock::Stopwatch;
 use crate::errors::ServeError;
 use crate::exclusions::Exclusions;
 use crate::lane::Lane;
-use crate::membership::{self, MembersFile, Membership};
+use crate::membership::{self, ReplicaSet, Membership};
 use crate::nodes;
 use crate::nodes::links::Places;
 use crate::notifications::Channels;
@@ -430,7 +430,7 @@ pub async fn serve(
     if let Some(nodes) = settings.nodes.clone() {
         return nodes::serve(settings, nodes, ready, shutdown).await;
     }
-    let members = MembersFile::load(&mut settings)?;
+    let members = ReplicaSet::load(&mut settings)?;
     files::make_room(&mut settings)?;
     let folder = preparation::lock_log(&settings)?;
     let listeners = listen(&settings).await?;
@@ -477,7 +477,7 @@ pub struct Term {
 
 impl Term {
     /// Brings the replicas to the log's end; clients can be served then.
-    pub async fn begin(settings: Settings, members: MembersFile, source: Source) -> Result<Term, ServeError> {
+    pub async fn begin(settings: Settings, members: ReplicaSet, source: Source) -> Result<Term, ServeError> {
         let prepared = preparation::prepare(&copied(&settings, &members)?, &members, source).await?;
         let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
         let (shared, log_failed) = start(settings, prepared, members, tls).await?;
@@ -503,7 +503,7 @@ impl Term {
 }
 
 /// The same without the replicas that are still to be copied: nothing is asked of them before that.
-fn copied(settings: &Settings, members: &MembersFile) -> Result<Settings, ServeError> {
+fn copied(settings: &Settings, members: &ReplicaSet) -> Result<Settings, ServeError> {
     let (copying, replicas): (Vec<_>, Vec<_>) =
         settings.replicas.iter().cloned().partition(|replica| members.is_copying(&replica.name));
     for replica in &copying {
@@ -521,7 +521,7 @@ fn copied(settings: &Settings, members: &MembersFile) -> Result<Settings, ServeE
 async fn start(
     settings: Settings,
     prepared: preparation::Prepared,
-    members: MembersFile,
+    members: ReplicaSet,
     tls: Option<tls::Acceptor>,
 ) -> Result<(Arc<Shared>, Option<oneshot::Receiver<Fault>>), ServeError> {
     let decisions = LogDecisions { log: prepared.log.clone(), epoch: Epoch(prepared.epoch) };

@@ -15,7 +15,7 @@ use crate::clock;
 use crate::clock::Deadline;
 use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
-use crate::membership::MembersFile;
+use crate::membership::ReplicaSet;
 use crate::nodes::links::Places;
 use crate::pool::Pool;
 use crate::postgres::checks::{self, Facts};
@@ -105,7 +105,7 @@ struct Found {
 /// Compares the replicas that can be reached, adopts an existing database, opens the log.
 pub async fn prepare(
     settings: &Settings,
-    members: &MembersFile,
+    members: &ReplicaSet,
     source: Source,
 ) -> Result<Prepared, ServeError> {
     if settings.replicas.is_empty() {
@@ -249,7 +249,7 @@ fn leave_behind(
 fn leave_upgraded(
     found: &mut Vec<Found>,
     missing: &mut Vec<String>,
-    members: &MembersFile,
+    members: &ReplicaSet,
     end: Csn,
 ) -> Result<(), ServeError> {
     found.retain(|one| {

@@ -41,18 +41,18 @@ struct Contents {
 }
 
 /// The file, and what it says.
-pub struct MembersFile {
+pub struct ReplicaSet {
     path: PathBuf,
     configured: Vec<ReplicaSettings>,
     contents: Mutex<Contents>,
 }
 
-impl MembersFile {
+impl ReplicaSet {
     /// Reads the file, and makes the replicas of the settings those that there are.
     ///
     /// # Errors
     /// If it cannot be read, or leaves no replica.
-    pub fn load(settings: &mut Settings) -> Result<MembersFile, ServeError> {
+    pub fn load(settings: &mut Settings) -> Result<ReplicaSet, ServeError> {
         let path = settings.log.dir.join(NAME);
         let failed = |what: String| ServeError::Settings(format!("read {}: {what}", path.display()));
         let contents = match fs::read_to_string(&path) {
@@ -66,7 +66,7 @@ impl MembersFile {
         if settings.replicas.is_empty() && !configured.is_empty() {
             return Err(failed("all replicas were removed".to_owned()));
         }
-        Ok(MembersFile { path, configured, contents: Mutex::new(contents) })
+        Ok(ReplicaSet { path, configured, contents: Mutex::new(contents) })
     }
 
     /// Whether a replica is to be copied before it serves.
@@ -224,13 +224,13 @@ mod tests {
     }
 
     /// With r1 and r2 configured.
-    fn load(dir: &Path) -> (MembersFile, Vec<String>) {
+    fn load(dir: &Path) -> (ReplicaSet, Vec<String>) {
         let configured = vec![replica("r1"), replica("r2")];
         let path = dir.join(NAME);
         let contents: Contents = fs::read_to_string(&path)
             .map_or_else(|_| Contents::default(), |text| toml::from_str(&text).unwrap());
         let names = members(&configured, &contents, None).unwrap().into_iter().map(|r| r.name).collect();
-        (MembersFile { path, configured, contents: Mutex::new(contents) }, names)
+        (ReplicaSet { path, configured, contents: Mutex::new(contents) }, names)
     }
 
     #[test]
