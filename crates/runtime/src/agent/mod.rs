@@ -307,7 +307,7 @@ impl Agent {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(COPY_PAUSE_MAX);
         }
-        if let Err(error) = members.end_copy(&self.name) {
+        if let Err(error) = members.end_copy(&self.name).await {
             // It serves all the same, and is copied once more after the next start.
             tracing::error!(replica = %self.name, %error, "note that the replica was copied");
         }
@@ -425,7 +425,7 @@ impl Agent {
         if let Some(reason) = self.exclusions.reason(self.replica) {
             return Err(ApplyError::Excluded(reason));
         }
-        self.check_version(ServerVersion::read(lane).await?)?;
+        self.check_version(ServerVersion::read(lane).await?).await?;
         let (first, passed_over) = progress::passed_over(lane).await?;
         let fits = || -> Result<(), ApplyError> {
             self.history.check(&position)?;
@@ -496,7 +496,7 @@ impl Agent {
 
     /// What was replayed while the replica was away must not be, if its server computes in another way now; nor if it may always have
     /// done so and nobody knew.
-    fn check_version(&self, found: ServerVersion) -> Result<(), ApplyError> {
+    async fn check_version(&self, found: ServerVersion) -> Result<(), ApplyError> {
         let others = self.shared.pools.members().filter(|pool| pool.replica != self.replica);
         let settled =
             self.pool.version().or_else(|| others.filter_map(|pool| pool.version()).find(|v| *v != found));
@@ -504,7 +504,7 @@ impl Agent {
             Some(expected) if expected != found => Err(ApplyError::OtherVersion { found, expected }),
             Some(_) => Ok(()),
             None => {
-                membership::note_version(&self.shared, &self.pool, found);
+                membership::note_version(&self.shared, &self.pool, found).await;
                 Ok(())
             }
         }

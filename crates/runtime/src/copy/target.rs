@@ -72,7 +72,7 @@ pub async fn make(shared: &Shared, target: &Arc<Pool>, exported: &Exported) -> R
     let (found, noted) = (facts.version(), target.version());
     if let Some(noted) = noted.filter(|noted| *noted != found) {
         // By that it was decided how the rows of others go there.
-        membership::note_version(shared, target, found.clone());
+        membership::note_version(shared, target, found.clone()).await;
         return Err(CopyError::OtherVersion { found, noted });
     }
     checks::compare(&[(exported.name.as_str(), &exported.facts), (target.name(), &facts)], true)

@@ -110,14 +110,13 @@ impl Membership {
 /// A server that holds nothing joins: its agent copies it from a replica in service, and then it serves.
 pub async fn add(shared: &Arc<Shared>, replica: ReplicaSettings) -> Result<(), Failure> {
     check_protocol(shared)?;
-    check_alone(shared)?;
     let membership = &shared.membership;
     let _turn = membership.turn.lock().await;
     check_name(shared, &replica)?;
     let connector = server::connector(&shared.settings, &replica, shared.leader());
     let version = check_server(shared, &connector).await?;
     files::make_room_for(&shared.settings, shared.pools.members().count() + 1).map_err(not_now)?;
-    membership.set.add(&replica, &version).map_err(|error| not_written(&error))?.map_err(not_now)?;
+    membership.set.add(&replica, &version).await.map_err(|error| not_written(&error))?.map_err(not_now)?;
     let id = shared.scheduler.add_replica();
     shared.retention.add();
     shared.exclusions.add();
@@ -138,7 +137,6 @@ pub async fn add(shared: &Arc<Shared>, replica: ReplicaSettings) -> Result<(), F
 /// A replica out of service whose contents are of no use is copied anew.
 pub async fn replace(shared: &Arc<Shared>, name: &str) -> Result<(), Failure> {
     check_protocol(shared)?;
-    check_alone(shared)?;
     let membership = &shared.membership;
     let _turn = membership.turn.lock().await;
     let pool = named(shared, name)?;
@@ -172,7 +170,7 @@ pub async fn replace(shared: &Arc<Shared>, name: &str) -> Result<(), Failure> {
         ServerVersion::read(&mut lane).await
     };
     let version = looked.await.map_err(|error| unreachable(pool.name(), &error))?;
-    membership.set.begin_copy(name, &version).map_err(|error| not_written(&error))?;
+    membership.set.begin_copy(name, &version).await.map_err(|error| not_written(&error))?;
     tracing::warn!(replica = name, %version, "the operator has the replica wiped and copied anew");
     membership.dismiss(shared, pool).await;
     pool.note_version(version);
@@ -184,14 +182,13 @@ pub async fn replace(shared: &Arc<Shared>, name: &str) -> Result<(), Failure> {
 /// A replica leaves for good: when nothing is open there any more, or `at_once`.
 pub async fn remove(shared: &Arc<Shared>, name: &str, at_once: bool) -> Result<(), Failure> {
     check_protocol(shared)?;
-    check_alone(shared)?;
     let membership = &shared.membership;
     let turn = membership.turn.lock().await;
     let pool = named(shared, name)?.clone();
     let is_news = !pool.is_leaving();
     if is_news {
         check_others(shared, &pool)?;
-        membership.set.remove(name).map_err(|error| not_written(&error))?;
+        membership.set.remove(name).await.map_err(|error| not_written(&error))?;
         tracing::warn!(replica = name, at_once, "the operator removes the replica");
         pool.note_leaving();
         shared.scheduler.handle(Event::ReplicaLeaving { replica: pool.replica });
@@ -254,9 +251,9 @@ pub fn settle_manner(shared: &Shared) -> bool {
 }
 
 /// A replica's server is of this version, and nothing has been replayed on it that would be other there.
-pub fn note_version(shared: &Shared, pool: &Pool, version: ServerVersion) {
-    if let Err(error) = shared.membership.set.note_versions([(pool.name(), version.clone())]) {
-        tracing::error!(replica = pool.name(), %error, "write replicas.toml in the folder of the log");
+pub async fn note_version(shared: &Shared, pool: &Pool, version: ServerVersion) {
+    if let Err(error) = shared.membership.set.note_versions([(pool.name(), version.clone())]).await {
+        tracing::error!(replica = pool.name(), %error, "note of which version its server is");
     }
     pool.note_version(version);
     settle_manner(shared);
@@ -279,24 +276,13 @@ fn not_now(message: impl Into<String>) -> Failure {
 }
 
 fn not_written(error: &std::io::Error) -> Failure {
-    Failure::new(SqlState::IO_ERROR, format!("write replicas.toml in the folder of the log: {error}"))
+    Failure::new(SqlState::IO_ERROR, format!("note the change of the set of replicas: {error}"))
         .hint("Nothing has changed.")
 }
 
 fn unreachable(what: &str, error: &LaneError) -> Failure {
     not_now(format!("{what} cannot be used: {error}"))
         .hint("onecopy logs in there as its [replica_login] says, and must be able to make databases.")
-}
-
-/// The set of replicas is noted beside the log of this node, and the others would not know of a change.
-fn check_alone(shared: &Shared) -> Result<(), Failure> {
-    if shared.member.is_none() {
-        return Ok(());
-    }
-    Err(Failure::unsupported(
-        "replicas are not added, replaced or removed while onecopy runs as several nodes",
-        "Change [[databases.replicas]] in the configuration of every node, and start the nodes again, the one that leads last; copy a replica anew as docs/operation.md says.",
-    ))
 }
 
 fn check_protocol(shared: &Shared) -> Result<(), Failure> {

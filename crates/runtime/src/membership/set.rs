@@ -1,4 +1,5 @@
-//! `replicas.toml` beside the log: how the set of replicas differs from the configured one, and who is being copied.
+//! How the set of replicas differs from the configured one, and who is being copied: `replicas.toml` beside the log, or a record of
+//! the log where several nodes share it.
 //!
 //! The configuration itself is never written: it is the operator's, and may be read-only, generated or under version control.
 
@@ -6,7 +7,11 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
+use onecopy_core::{Csn, Epoch};
+use onecopy_log::{Kind, Log, Record};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +20,8 @@ use crate::postgres::version::ServerVersion;
 use crate::settings::{ReplicaSettings, ReplicaTls, Settings};
 
 const NAME: &str = "replicas.toml";
+/// How often it is looked whether a record is durable.
+const DURABLE_PAUSE: Duration = Duration::from_millis(1);
 const HEAD: &str =
     "# Written by onecopy (`onecopy replica`): how the set of replicas differs from the configuration.\n";
 
@@ -40,11 +47,23 @@ struct Contents {
     versions: BTreeMap<String, ServerVersion>,
 }
 
-/// The file, and what it says.
+/// Where it is kept what has changed.
+enum Keeper {
+    File(PathBuf),
+    /// Whoever leads next reads it there.
+    Log {
+        log: Arc<Log>,
+        epoch: Epoch,
+    },
+}
+
+/// What has changed, as it is kept.
 pub struct ReplicaSet {
-    path: PathBuf,
+    keeper: Keeper,
     configured: Vec<ReplicaSettings>,
     contents: Mutex<Contents>,
+    /// Changes follow each other.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl ReplicaSet {
@@ -54,19 +73,62 @@ impl ReplicaSet {
     /// If it cannot be read, or leaves no replica.
     pub fn load(settings: &mut Settings) -> Result<ReplicaSet, ServeError> {
         let path = settings.log.dir.join(NAME);
-        let failed = |what: String| ServeError::Settings(format!("read {}: {what}", path.display()));
-        let contents = match fs::read_to_string(&path) {
-            Ok(text) => toml::from_str(&text).map_err(|error| failed(error.to_string()))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Contents::default(),
-            Err(error) => return Err(failed(error.to_string())),
+        let contents = read(&path)?;
+        ReplicaSet::new(settings, contents, Keeper::File(path))
+    }
+
+    /// The same for a node that leads in an epoch, by the log that it shares with others; by its file, if it had the log alone up
+    /// to now.
+    ///
+    /// # Errors
+    /// If that cannot be read, or leaves no replica.
+    pub fn load_shared(
+        settings: &mut Settings,
+        log: &Arc<Log>,
+        epoch: Epoch,
+    ) -> Result<ReplicaSet, ServeError> {
+        let contents = match log.held().replicas {
+            Some((place, body)) => {
+                let text = String::from_utf8_lossy(&body);
+                let failed = |error: toml::de::Error| {
+                    ServeError::Settings(format!(
+                        "read which replicas there are in record {place} of the log: {error}"
+                    ))
+                };
+                toml::from_str(&text).map_err(failed)?
+            }
+            None => read(&settings.log.dir.join(NAME))?,
         };
+        ReplicaSet::new(settings, contents, Keeper::Log { log: log.clone(), epoch })
+    }
+
+    fn new(settings: &mut Settings, contents: Contents, keeper: Keeper) -> Result<ReplicaSet, ServeError> {
         let configured = settings.replicas.clone();
+        let failed = |what: String| ServeError::Settings(format!("which replicas there are: {what}"));
         settings.replicas =
             members(&configured, &contents, settings.replica_tls_root.as_ref()).map_err(failed)?;
         if settings.replicas.is_empty() && !configured.is_empty() {
             return Err(failed("all replicas were removed".to_owned()));
         }
-        Ok(ReplicaSet { path, configured, contents: Mutex::new(contents) })
+        let (contents, turn) = (Mutex::new(contents), tokio::sync::Mutex::default());
+        Ok(ReplicaSet { keeper, configured, contents, turn })
+    }
+
+    /// From which commit on the log must be kept, where all before `first` is needed by nobody else: it must not drop the record that
+    /// says which replicas there are. If that stands in its way, it is written anew.
+    ///
+    /// # Errors
+    /// If the log takes no record.
+    pub async fn outlives(&self, first: Csn) -> io::Result<Csn> {
+        let Keeper::Log { log, .. } = &self.keeper else { return Ok(first) };
+        let kept_from = || log.held().replicas.map_or(first, |(place, _)| log.keeping(place).min(first));
+        // Whole segments are dropped, and never the last.
+        if kept_from() < first.min(log.keeping(log.durable().seq)) {
+            let _turn = self.turn.lock().await;
+            let contents = self.contents.lock().clone();
+            self.keeper.write(&contents).await?;
+        }
+        Ok(kept_from())
     }
 
     /// Whether a replica is to be copied before it serves.
@@ -80,17 +142,22 @@ impl ReplicaSet {
     }
 
     /// Notes of which version the servers of replicas are.
-    pub fn note_versions<'a>(
+    pub async fn note_versions<'a>(
         &self,
         versions: impl IntoIterator<Item = (&'a str, ServerVersion)>,
     ) -> io::Result<()> {
         self.change(|contents| {
             contents.versions.extend(versions.into_iter().map(|(name, version)| (name.to_owned(), version)));
         })
+        .await
     }
 
     /// There is one more replica, which is to be copied. The inner error says what stands against it.
-    pub fn add(&self, replica: &ReplicaSettings, version: &ServerVersion) -> io::Result<Result<(), String>> {
+    pub async fn add(
+        &self,
+        replica: &ReplicaSettings,
+        version: &ServerVersion,
+    ) -> io::Result<Result<(), String>> {
         let configured = self.configured.iter().find(|configured| configured.name == replica.name);
         if let Some(configured) = configured.filter(|configured| *configured != replica) {
             let message = format!(
@@ -114,11 +181,12 @@ impl ReplicaSet {
                 });
             }
         })
+        .await
         .map(Ok)
     }
 
     /// A replica is no more of the set.
-    pub fn remove(&self, name: &str) -> io::Result<()> {
+    pub async fn remove(&self, name: &str) -> io::Result<()> {
         let is_configured = self.configured.iter().any(|configured| configured.name == name);
         self.change(|contents| {
             contents.forget(name);
@@ -126,32 +194,61 @@ impl ReplicaSet {
                 contents.removed.push(name.to_owned());
             }
         })
+        .await
     }
 
     /// A replica is to be copied anew.
-    pub fn begin_copy(&self, name: &str, version: &ServerVersion) -> io::Result<()> {
+    pub async fn begin_copy(&self, name: &str, version: &ServerVersion) -> io::Result<()> {
         self.change(|contents| {
             contents.versions.insert(name.to_owned(), version.clone());
             contents.copying.retain(|copying| copying != name);
             contents.copying.push(name.to_owned());
         })
+        .await
     }
 
     /// A replica was copied.
-    pub fn end_copy(&self, name: &str) -> io::Result<()> {
-        self.change(|contents| contents.copying.retain(|copying| copying != name))
+    pub async fn end_copy(&self, name: &str) -> io::Result<()> {
+        self.change(|contents| contents.copying.retain(|copying| copying != name)).await
     }
 
-    /// Nothing is changed that is not in the file.
-    fn change(&self, change: impl FnOnce(&mut Contents)) -> io::Result<()> {
-        let mut contents = self.contents.lock();
-        let mut changed = contents.clone();
+    /// Nothing is changed that is not kept.
+    async fn change(&self, change: impl FnOnce(&mut Contents)) -> io::Result<()> {
+        let _turn = self.turn.lock().await;
+        let mut changed = self.contents.lock().clone();
         change(&mut changed);
-        if changed != *contents {
-            write(&self.path, &changed)?;
-            *contents = changed;
+        if changed != *self.contents.lock() {
+            self.keeper.write(&changed).await?;
+            *self.contents.lock() = changed;
         }
         Ok(())
+    }
+}
+
+impl Keeper {
+    async fn write(&self, contents: &Contents) -> io::Result<()> {
+        match self {
+            Keeper::File(path) => write(path, contents),
+            Keeper::Log { log, epoch } => {
+                let text = toml::to_string(contents).map_err(io::Error::other)?;
+                let record = Record::other(Kind::REPLICAS, *epoch, text.into());
+                let place = log.append(record).map_err(io::Error::other)?;
+                // If another node leads before it is durable, this never ends, and everything here is dropped.
+                while log.durable().seq < place {
+                    tokio::time::sleep(DURABLE_PAUSE).await;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Contents, ServeError> {
+    let failed = |what: String| ServeError::Settings(format!("read {}: {what}", path.display()));
+    match fs::read_to_string(path) {
+        Ok(text) => toml::from_str(&text).map_err(|error| failed(error.to_string())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Contents::default()),
+        Err(error) => Err(failed(error.to_string())),
     }
 }
 
@@ -230,18 +327,19 @@ mod tests {
         let contents: Contents = fs::read_to_string(&path)
             .map_or_else(|_| Contents::default(), |text| toml::from_str(&text).unwrap());
         let names = members(&configured, &contents, None).unwrap().into_iter().map(|r| r.name).collect();
-        (ReplicaSet { path, configured, contents: Mutex::new(contents) }, names)
+        let turn = tokio::sync::Mutex::default();
+        (ReplicaSet { keeper: Keeper::File(path), configured, contents: Mutex::new(contents), turn }, names)
     }
 
-    #[test]
-    fn what_was_changed_while_onecopy_ran_stands_after_a_restart() {
+    #[tokio::test]
+    async fn what_was_changed_while_onecopy_ran_stands_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let (file, names) = load(dir.path());
         assert_eq!(names, ["r1", "r2"]);
         let version = ServerVersion::new("150004", "2.36");
-        file.add(&replica("r3"), &version).unwrap().unwrap();
-        file.remove("r1").unwrap();
-        file.begin_copy("r2", &version).unwrap();
+        file.add(&replica("r3"), &version).await.unwrap().unwrap();
+        file.remove("r1").await.unwrap();
+        file.begin_copy("r2", &version).await.unwrap();
         let (file, names) = load(dir.path());
         assert_eq!(names, ["r2", "r3"]);
         assert_eq!(["r1", "r2", "r3"].map(|name| file.is_copying(name)), [false, true, true]);
@@ -249,11 +347,11 @@ mod tests {
             ["r1", "r2", "r3"].map(|name| file.version(name).map(|v| v.major)),
             [None, Some(15), Some(15)]
         );
-        file.note_versions([("r2", ServerVersion::new("180001", ""))]).unwrap();
+        file.note_versions([("r2", ServerVersion::new("180001", ""))]).await.unwrap();
         assert_eq!(load(dir.path()).0.version("r2"), Some(ServerVersion::new("180001", "")));
-        file.end_copy("r3").unwrap();
-        file.remove("r3").unwrap();
-        file.add(&replica("r1"), &version).unwrap().unwrap();
+        file.end_copy("r3").await.unwrap();
+        file.remove("r3").await.unwrap();
+        file.add(&replica("r1"), &version).await.unwrap().unwrap();
         let (file, names) = load(dir.path());
         assert_eq!(
             names,
@@ -263,8 +361,8 @@ mod tests {
         assert_eq!(["r1", "r2", "r3"].map(|name| file.is_copying(name)), [true, true, false]);
     }
 
-    #[test]
-    fn configured_address_counts_where_both_name_a_replica() {
+    #[tokio::test]
+    async fn configured_address_counts_where_both_name_a_replica() {
         let elsewhere = ReplicaSettings { port: 9, ..replica("r2") };
         let added = Added { name: "r2".into(), host: "other".into(), port: 1, tls: "require".into() };
         let contents = Contents { added: vec![added], ..Contents::default() };
@@ -272,9 +370,10 @@ mod tests {
         assert_eq!(members(configured, &contents, None).unwrap(), configured);
         let dir = tempfile::tempdir().unwrap();
         let (file, _) = load(dir.path());
-        file.remove("r2").unwrap();
+        file.remove("r2").await.unwrap();
         assert!(
             file.add(&elsewhere, &ServerVersion::new("150000", ""))
+                .await
                 .unwrap()
                 .unwrap_err()
                 .contains("r2.example:5432")

@@ -2,6 +2,7 @@
 //! not elect anybody: it falls silent for as long as an election takes.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -11,6 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::clock::Deadline;
 use crate::nodes::Node;
+use crate::nodes::term::Running;
 use crate::settings::{ReplicaSettings, Settings};
 
 /// Between looking whether there is a replica in service.
@@ -29,7 +31,7 @@ pub async fn watch(node: &Node, settings: &Settings) -> Infallible {
     loop {
         tokio::time::sleep(LOOK_PAUSE).await;
         let running = node.term.borrow().clone();
-        if running.is_some_and(|running| running.shared.pools.in_service().next().is_some()) {
+        if running.as_ref().is_some_and(|running| running.shared.pools.in_service().next().is_some()) {
             patience = WITHOUT_MIN;
             until = Deadline::after(patience);
             continue;
@@ -38,8 +40,12 @@ pub async fn watch(node: &Node, settings: &Settings) -> Infallible {
             continue;
         }
         // One that answers is being brought up to date.
+        let of_set = |running: Arc<Running>| -> Vec<ReplicaSettings> {
+            running.shared.pools.members().map(|pool| (*pool.connector.address).clone()).collect()
+        };
+        let replicas = running.map_or_else(|| settings.replicas.clone(), of_set);
         let mut asked: tokio::task::JoinSet<bool> =
-            settings.replicas.iter().cloned().map(|replica| async move { answers(&replica).await }).collect();
+            replicas.into_iter().map(|replica| async move { answers(&replica).await }).collect();
         let mut is_reached = false;
         while let Some(answered) = asked.join_next().await {
             is_reached |= answered.unwrap_or(false);

@@ -107,12 +107,15 @@ fn attempt(
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
     let event_loop = event_loop().map_err(ServeError::Threads)?;
+    // Until it serves, it is looked whether those are reached that there are by the log.
+    let mut by_log = settings.clone();
+    drop(ReplicaSet::load_shared(&mut by_log, &node.log, epoch)?);
     let ended = event_loop.block_on(async {
         let served = tokio::select! {
             // Whoever is dropped means the same.
             _ = stopped => Ok(()),
             Err(error) = lead(node, settings, epoch, csn) => Err(error),
-            never = reach::watch(node, settings) => match never {},
+            never = reach::watch(node, &by_log) => match never {},
         };
         // Nobody is sent here any more.
         node.term.send_replace(None);
@@ -148,7 +151,7 @@ async fn lead(node: &Arc<Node>, settings: &Settings, epoch: Epoch, csn: Csn) -> 
 
 async fn begin(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> Result<Term, ServeError> {
     let mut settings = settings.clone();
-    let members = ReplicaSet::load(&mut settings)?;
+    let members = ReplicaSet::load_shared(&mut settings, &node.log, epoch)?;
     let source = Source::Shared {
         log: node.log.clone(),
         epoch,

@@ -30,7 +30,7 @@ use crate::clock::Stopwatch;
 use crate::errors::ServeError;
 use crate::exclusions::Exclusions;
 use crate::lane::Lane;
-use crate::membership::{self, ReplicaSet, Membership};
+use crate::membership::{self, Membership, ReplicaSet};
 use crate::nodes;
 use crate::nodes::links::Places;
 use crate::notifications::Channels;
@@ -570,9 +570,10 @@ async fn start(
         }
     }
     let seen = prepared.versions.iter().map(|(name, version)| (name.as_str(), version.clone()));
-    members.note_versions(seen).map_err(|error| {
-        ServeError::Settings(format!("write {}: {error}", settings.log.dir.join("replicas.toml").display()))
-    })?;
+    members
+        .note_versions(seen)
+        .await
+        .map_err(|error| ServeError::Settings(format!("note of which versions servers are: {error}")))?;
     let membership = Membership::new(members, history, annulments, prepared.log_id);
     let (member, places) = prepared.member.unzip();
     let door = Arc::new(Door::new(&settings, tls));
@@ -642,7 +643,10 @@ async fn keep_house(shared: Arc<Shared>) {
             let nodes =
                 shared.member.as_ref().and_then(|member| needed_by_nodes(&shared.log, &member.status()));
             if let Some(first) = shared.retention.advance(nodes, within) {
-                shared.log.truncate_before(first);
+                match shared.membership.set.outlives(first).await {
+                    Ok(first) => shared.log.truncate_before(first),
+                    Err(error) => tracing::warn!(%error, "note anew which replicas there are"),
+                }
             }
         }
     }

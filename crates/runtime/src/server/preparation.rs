@@ -160,9 +160,7 @@ pub async fn prepare(
     };
     let log_id = held.log_id.to_string();
     leave_behind(&mut found, &mut missing, &log, &log_id, held.first)?;
-    if leader.is_none() {
-        leave_upgraded(&mut found, &mut missing, members, held.last)?;
-    }
+    leave_upgraded(&mut found, &mut missing, members, held.last)?;
     let facts: Vec<(&str, &Facts)> = found.iter().map(|f| (f.name.as_str(), &f.facts)).collect();
     // Elsewhere every replica executes every write.
     let protocol = onecopy_core::protocol::by_name(&settings.protocol, found.len(), Csn(0));
@@ -245,7 +243,7 @@ fn leave_behind(
 }
 
 /// Goes on without replicas whose server was given another version while they lack something: what the log holds for them may
-/// have been written for the former one. Other nodes may have written it, so where there are several this one cannot tell.
+/// have been written for the former one.
 fn leave_upgraded(
     found: &mut Vec<Found>,
     missing: &mut Vec<String>,

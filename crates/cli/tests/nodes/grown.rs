@@ -1,0 +1,57 @@
+//! Replicas come and go while several nodes serve: whoever leads next knows of it.
+
+use super::rig::{Nodes, block_on, connect, rows};
+use onecopy_cluster::{Options, Server};
+
+fn names(nodes: &Nodes, node: usize) -> Vec<String> {
+    let listed = said(nodes.ask(node, &["replica", "list", "--json"]));
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let replicas = listed.as_array().unwrap().iter();
+    replicas
+        .map(|replica| {
+            format!("{} {}", replica["name"].as_str().unwrap(), replica["state"].as_str().unwrap())
+        })
+        .collect()
+}
+
+fn said(output: std::process::Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn next_leader_knows_which_replicas_were_added_and_removed() {
+    block_on(async {
+        let mut nodes = Nodes::start(3, 2);
+        let leader = nodes.leader();
+        let others: Vec<usize> = (0..3).filter(|node| *node != leader).collect();
+        let client = nodes.client(others[0]).await;
+        client.batch_execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)").await.unwrap();
+        let third = Server::temporary(&Options::replica()).unwrap();
+        let place = format!("host=127.0.0.1 port={}", third.port());
+        // Any node is asked.
+        said(nodes.ask(others[0], &["replica", "add", "r3", "--server", &place]));
+        client.batch_execute("INSERT INTO t VALUES (2)").await.unwrap();
+        nodes.kill(leader);
+        client.batch_execute("INSERT INTO t VALUES (3)").await.unwrap();
+        let is_up =
+            |nodes: &Nodes, node: usize, replica: &str| names(nodes, node).contains(&format!("{replica} up"));
+        while !is_up(&nodes, others[1], "r3") {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        said(nodes.ask(others[1], &["replica", "remove", "r1"]));
+        nodes.spawn(leader);
+        drop(client);
+        nodes.kill_all();
+        nodes.start_all();
+        let client = nodes.client(leader).await;
+        client.batch_execute("INSERT INTO t VALUES (4)").await.unwrap();
+        while names(&nodes, leader) != ["r2 up", "r3 up"] {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        let copy = connect(&third.dsn()).await.unwrap();
+        while rows(&copy, "SELECT count(*) FROM t").await != "4" {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    });
+}
