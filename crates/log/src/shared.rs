@@ -218,6 +218,12 @@ impl Member {
         self.hub.change(change)
     }
 
+    /// Has another node lead, if this one does: [`MemberEvent::Follows`] says when it does. To be called when nothing will be
+    /// appended here any more. Returns which node.
+    pub fn hand_over(&self) -> Option<NodeId> {
+        self.hub.hand_over()
+    }
+
     /// The log may begin anew as was offered last.
     pub fn accept_beginning(&self) {
         self.hub.accept_beginning();

@@ -44,7 +44,7 @@ const FLAG_BEGINNING: u8 = 2;
 /// Kind of the one message that is not Raft's.
 const KIND_OLD_LOG: u8 = 100;
 
-const KINDS: [(u8, MessageType); 11] = [
+const KINDS: [(u8, MessageType); 12] = [
     (1, MessageType::MsgAppend),
     (2, MessageType::MsgAppendResponse),
     (3, MessageType::MsgRequestVote),
@@ -56,6 +56,7 @@ const KINDS: [(u8, MessageType); 11] = [
     (9, MessageType::MsgSnapshot),
     (10, MessageType::MsgReadIndex),
     (11, MessageType::MsgReadIndexResp),
+    (12, MessageType::MsgTimeoutNow),
 ];
 
 /// Who sends a message, and in which state.

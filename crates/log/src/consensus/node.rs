@@ -338,6 +338,20 @@ impl Node {
         Ok(seq)
     }
 
+    /// Has another node lead, which need not wait then until this one has been silent for long: the voter that has most of the log. It
+    /// is elected when it has all of it. What is proposed meanwhile is refused. Returns which node that is, if this one leads others.
+    pub fn hand_over(&mut self, effects: &mut Vec<Effect>) -> Option<NodeId> {
+        if !self.is_ready {
+            return None;
+        }
+        let others = self.members();
+        let others = others.voters().filter(|node| *node != self.config.node);
+        let heir = others.max_by_key(|node| self.peers.get(node).map(|peer| peer.matched))?;
+        self.raft.transfer_leader(heir.0);
+        self.work(effects);
+        Some(heir)
+    }
+
     /// The disk has carried out the oldest effect that was not answered, or failed to.
     pub fn on_disk(&mut self, event: engine::Event, effects: &mut Vec<Effect>) {
         if self.is_stopped {
@@ -596,11 +610,12 @@ impl Node {
     }
 
     fn check_leads(&self) -> Result<(), ProposeError> {
-        if self.is_working() && self.leads() && self.gate.is_some() {
+        let heir = self.raft.raft.lead_transferee.filter(|_| self.leads());
+        if self.is_working() && self.leads() && self.gate.is_some() && heir.is_none() {
             return Ok(());
         }
-        let leader = Some(NodeId(self.raft.raft.leader_id))
-            .filter(|leader| leader.0 != 0 && *leader != self.config.node);
+        let leader = heir.unwrap_or(self.raft.raft.leader_id);
+        let leader = Some(NodeId(leader)).filter(|leader| leader.0 != 0 && *leader != self.config.node);
         Err(ProposeError::NotLeader { leader })
     }
 

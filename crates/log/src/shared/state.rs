@@ -170,6 +170,13 @@ impl Hub {
         })
     }
 
+    pub(super) fn hand_over(&self) -> Option<NodeId> {
+        let mut core = self.core.lock();
+        let heir = self.act(&mut core, Node::hand_over);
+        self.poke_for(core);
+        heir
+    }
+
     pub(super) fn accept_beginning(&self) {
         let mut core = self.core.lock();
         self.act(&mut core, Node::accept_beginning);

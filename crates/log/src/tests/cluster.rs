@@ -181,6 +181,7 @@ struct Coverage {
     nodes_added: u64,
     nodes_promoted: u64,
     nodes_removed: u64,
+    handed_over: u64,
     converted: u64,
     clusters_of_1: u64,
     clusters_of_3: u64,
@@ -555,6 +556,12 @@ impl World {
             30..45 => self.read(at, coverage),
             45..47 if !self.is_healed => self.truncate(at, coverage),
             47..50 if !self.is_healed => self.change_members(at, coverage),
+            50 if !self.is_healed => {
+                let mut heir = None;
+                self.with_node(at, coverage, |node, effects| heir = node.hand_over(effects))?;
+                coverage.handed_over += u64::from(heir.is_some());
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

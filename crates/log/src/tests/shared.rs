@@ -339,6 +339,32 @@ fn leader_is_cut_off_without_a_word_and_nothing_told_is_missing() {
 }
 
 #[test]
+fn leader_hands_over_to_a_node_that_has_all_of_its_log() {
+    let cluster = Cluster::of(&[1, 2, 3]);
+    let last = cluster.append(100);
+    let (heir, epoch) = wait_until("a leader has handed over", || {
+        let (leader, epoch) = cluster.leader();
+        let heir = cluster.running(leader).member.hand_over()?;
+        assert_ne!(heir, leader);
+        let follows = |event: &MemberEvent| matches!(event, MemberEvent::Follows { epoch: of, leader: Some(_) } if *of > epoch);
+        cluster.running(leader).wait_for_event("it follows", follows);
+        Some((heir, epoch))
+    });
+    let (leader, next) = cluster.leader();
+    assert!(
+        next > epoch && (leader == heir || next > Epoch(epoch.0 + 1)),
+        "{leader} leads in {next}, after {epoch}"
+    );
+    let followers = cluster.followers();
+    assert_eq!(cluster.running(followers[0]).member.hand_over(), None, "it has nothing to hand over");
+    let last = Csn(last.0.max(cluster.append(50).0));
+    cluster.wait_for_all(last);
+    for node in cluster.nodes.values() {
+        assert_eq!(node.commits(), up_to(last));
+    }
+}
+
+#[test]
 fn follower_that_was_away_catches_up_from_the_disk_of_the_leader() {
     let mut cluster = Cluster::of(&[1, 2, 3]);
     let away = cluster.followers()[0];

@@ -178,6 +178,9 @@ pub async fn serve(
     tasks.shutdown().await;
     drop(workers);
     end(term.take()).await;
+    if failed.is_none() {
+        hand_over(&node, &mut events).await;
+    }
     origins.end();
     // What was proposed may still reach a majority.
     let closed = log.close();
@@ -187,6 +190,22 @@ pub async fn serve(
         Some(reason) => Err(ServeError::Log(reason.to_string())),
         None => closed.map_err(|fault| ServeError::LogFailed(fault.to_string())),
     }
+}
+
+/// Has another node lead, if this one does: then clients wait for less than it takes to miss a leader.
+async fn hand_over(node: &Node, events: &mut mpsc::UnboundedReceiver<MemberEvent>) {
+    let Some(heir) = node.member.hand_over() else { return };
+    tracing::info!(heir = heir.0, "this node ends, and has another one lead");
+    let follows = async {
+        while let Some(event) = events.recv().await {
+            if matches!(event, MemberEvent::Follows { leader: Some(_), .. } | MemberEvent::Stopped(_)) {
+                break;
+            }
+        }
+    };
+    // Without a word of this one, the others elect in any case.
+    let patience = Duration::from_millis(node.settings.election_timeout_ms);
+    let _overdue = tokio::time::timeout(patience, follows).await;
 }
 
 /// Waits until nothing of a term is left, so that nothing of it is mistaken for the next one's.
