@@ -65,8 +65,14 @@ pub struct Client {
 pub struct Gate {
     member: Arc<Member>,
     epoch: Epoch,
-    /// About what was received last. It was asked when that came, and the answer is waited for only when something is to be sent.
+    /// It was asked since something was received last. The answer is waited for only when something is to be sent.
+    is_asked: bool,
+    /// That answer, while it is not there.
     asked: Option<oneshot::Receiver<()>>,
+    /// What is to be sent may be what only a leader may say.
+    is_needed: bool,
+    /// Requests whose answers are to be sent, and nothing else is, or has been said before them: `None` if that is not so.
+    requests: Option<u32>,
     /// Another node leads, or the log has stopped: nothing is sent any more.
     is_shut: bool,
 }
@@ -74,24 +80,37 @@ pub struct Gate {
 impl Gate {
     /// For answers that are given in this epoch.
     pub fn new(member: &Arc<Member>, epoch: Epoch) -> Gate {
-        let mut gate = Gate { member: member.clone(), epoch, asked: None, is_shut: false };
-        // For what has come already.
-        gate.ask();
-        gate
+        Gate {
+            member: member.clone(),
+            epoch,
+            is_asked: false,
+            asked: None,
+            is_needed: true,
+            requests: None,
+            is_shut: false,
+        }
     }
 
     fn ask(&mut self) {
+        if self.is_asked {
+            return;
+        }
         let (tell, told) = oneshot::channel();
         // Whoever has left does not wait.
         self.member.confirm_leads(self.epoch, Box::new(move |_| tell.send(()).unwrap_or(())));
-        self.asked = Some(told);
+        (self.is_asked, self.asked) = (true, Some(told));
     }
 
     async fn opens(&mut self) -> Result<(), ClientError> {
-        if let Some(asked) = &mut self.asked {
-            self.is_shut |= asked.await.is_err();
-            self.asked = None;
+        if self.is_needed {
+            self.ask();
+            if let Some(asked) = &mut self.asked {
+                self.is_shut |= asked.await.is_err();
+                self.asked = None;
+            }
         }
+        // Until it is known what is said next.
+        (self.is_needed, self.requests) = (true, None);
         if self.is_shut { Err(ClientError::Gone) } else { Ok(()) }
     }
 }
@@ -121,6 +140,39 @@ impl Client {
         matches!(self.stream, Stream::Tls(_))
     }
 
+    /// A request is about to be answered. It is `settled` if the log decides later whether what is said now was true: in a
+    /// transaction that has written.
+    pub fn request_begins(&mut self, settled: bool) {
+        let Some(gate) = &mut self.gate else { return };
+        if self.output.is_empty() && gate.requests.is_none() {
+            (gate.is_needed, gate.requests) = (false, Some(0));
+        }
+        gate.requests = gate.requests.map(|requests| requests + 1);
+        gate.is_needed |= !settled;
+    }
+
+    /// What is about to be asked of a replica is answered only if this node still leads: so that is asked meanwhile.
+    pub fn begin_to_confirm(&mut self) {
+        if let Some(gate) = self.gate.as_mut().filter(|gate| gate.is_needed) {
+            gate.ask();
+        }
+    }
+
+    /// Something is said beyond what requests were known to ask for.
+    pub fn must_confirm(&mut self) {
+        if let Some(gate) = &mut self.gate {
+            gate.is_needed = true;
+        }
+    }
+
+    /// The log has decided what is answered now, or nothing is said that others could contradict: if that is all that is said, it is
+    /// true whoever leads.
+    pub fn need_not_confirm(&mut self) {
+        if let Some(gate) = &mut self.gate {
+            gate.is_needed &= gate.requests != Some(1);
+        }
+    }
+
     /// Sends all answers so far.
     pub async fn flush(&mut self) -> Result<(), ClientError> {
         if !self.output.is_empty() {
@@ -146,7 +198,7 @@ impl Client {
             0 => Err(ClientError::Gone),
             _ => {
                 if let Some(gate) = &mut self.gate {
-                    gate.ask();
+                    gate.is_asked = false;
                 }
                 Ok(())
             }

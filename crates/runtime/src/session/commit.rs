@@ -204,6 +204,7 @@ impl Session {
             match directive {
                 Directive::CommitAt { replica, csn } => self.commit_at(id, replica, csn).await,
                 Directive::Acknowledge { .. } => {
+                    self.client.need_not_confirm();
                     self.detach_home(id);
                     return Ok(Done::Answered);
                 }

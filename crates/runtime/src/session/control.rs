@@ -27,7 +27,10 @@ impl Session {
                         );
                     }
                     Some(_) => {}
-                    None => self.begin_txn(true, modes.read_only.unwrap_or_else(|| self.default_read_only())),
+                    None => {
+                        self.client.need_not_confirm();
+                        self.begin_txn(true, modes.read_only.unwrap_or_else(|| self.default_read_only()));
+                    }
                 }
                 let set = self.txn.as_mut().map_or(Ok(()), |txn| {
                     txn.set_modes(modes)?;
@@ -51,6 +54,7 @@ impl Session {
                 if self.txn.is_none() {
                     self.warn(SqlState::NO_ACTIVE_SQL_TRANSACTION, "there is no transaction in progress");
                 }
+                self.client.need_not_confirm();
                 self.rollback().await;
                 self.portals.clear();
                 self.answer_command(extended, "ROLLBACK");

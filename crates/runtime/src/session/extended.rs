@@ -374,6 +374,7 @@ impl Session {
     }
 
     pub(super) async fn on_execute(&mut self, portal_name: &str, max_rows: u32) -> Result<(), ClientError> {
+        self.client.request_begins(self.is_settled_by_log());
         let Some(mut portal) = self.portals.get(portal_name).cloned() else {
             let message = format!("portal \"{portal_name}\" does not exist");
             return self.fail_after_steps(&Failure::new(SqlState::INVALID_CURSOR_NAME, message)).await;

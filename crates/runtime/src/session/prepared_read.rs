@@ -74,6 +74,8 @@ impl Session {
         };
         let (txn, replica) = (placed.txn, lane.replica);
         let started = Stopwatch::start();
+        self.client.request_begins(false);
+        self.client.begin_to_confirm();
         let on_lane = &mut lane.lent.lane;
         on_lane.put_bind(&name, &self.client.input[read.rest..read.bind]);
         on_lane.output.extend_from_slice(&self.client.input[read.bind..read.len]);

@@ -65,6 +65,12 @@ impl Session {
         self.shared.classifier.classify(&manner, sql, &path, &mut self.scratch)
     }
 
+    /// Whether the log decides later if what is answered now was true. A transaction that has written is of use to nobody before it
+    /// has committed, and a node that does not lead cannot commit it.
+    pub(super) fn is_settled_by_log(&self) -> bool {
+        self.txn.as_ref().is_some_and(|txn| !txn.writes.is_empty())
+    }
+
     /// How changes reach other replicas for what is under way.
     pub(super) fn manner(&mut self) -> Arc<Manner> {
         self.manner.get_or_insert_with(|| self.shared.classifier.manner()).clone()
@@ -135,6 +141,9 @@ impl Session {
         let (schema_changed, keeps_catalogue) = (job.schema_changed, job.aside.keeps_catalogue);
         match self.run_job(job).await? {
             Ran::Answered(answer) if answer.error.is_none() => {
+                if self.is_settled_by_log() {
+                    self.client.need_not_confirm();
+                }
                 let is_known = |txn: &Txn| keeps_catalogue && txn.catalogue.is_some();
                 if schema_changed && self.txn.as_ref().is_some_and(|txn| !is_known(txn)) {
                     self.read_own_definitions().await;
@@ -342,6 +351,7 @@ impl Session {
                 Directive::Annul { reason } => return Ok(self.given_up(|out| reason.put_error(out))),
                 Directive::CommitAt { replica, csn } => self.commit_at(id, replica, csn).await,
                 Directive::Acknowledge { .. } => {
+                    self.client.need_not_confirm();
                     self.release_held();
                     self.detach_home(id);
                     return Ok(Ran::Answered(answered.unwrap_or_default()));
@@ -474,6 +484,12 @@ impl Session {
         job: &Job,
     ) -> Result<Executed, ClientError> {
         let started = Stopwatch::start();
+        if self.txn.is_none() {
+            self.client.must_confirm();
+        }
+        if job.write.is_none() {
+            self.client.begin_to_confirm();
+        }
         if matches!(how, How::Home { open: true })
             && let Some(failure) = self.txn.as_ref().and_then(Txn::lost_cursors)
         {

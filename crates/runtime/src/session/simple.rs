@@ -106,6 +106,7 @@ impl Session {
                 _ => self.classify(rest).await,
             };
             let several = !first || next.is_some();
+            self.client.request_begins(self.is_settled_by_log());
             let begun_at = self.client.sent + self.client.output.len() as u64;
             if statement.class.kind == Kind::Empty {
                 if !several {
