@@ -2,6 +2,7 @@
 
 use crate::CommandError;
 use crate::local::default_dir;
+use crate::output::print;
 use onecopy_cluster::ClusterFile;
 use serde_json::{Map, Value};
 use std::env;
@@ -17,6 +18,8 @@ const CONSOLE: &str = "onecopy";
 /// The verdict of VERIFY about the replica with which the others are compared.
 pub const REFERENCE: &str = "reference";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a running onecopy is asked how far it has got with what it was told to do.
+pub const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// Which onecopy to ask, and how to show what it says.
 #[derive(Debug, clap::Args)]
@@ -44,6 +47,15 @@ impl Target {
     ) -> Result<T, CommandError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async { questions(&Console::connect(&self.dsn()?).await?).await })
+    }
+
+    /// Shows a table in the form that was asked for.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn show(&self, table: &Table) -> Result<(), CommandError> {
+        let shown = if self.json { print(format!("{:#}", table.json())) } else { print(table) };
+        Ok(shown?)
     }
 
     fn dsn(&self) -> Result<String, CommandError> {

@@ -2,15 +2,11 @@
 
 use crate::CommandError;
 use crate::config::load;
-use crate::console::{Table, Target};
+use crate::console::{ASK_EVERY, Target};
 use crate::output::print;
 use crate::runtime_settings::runtime_settings;
 use clap::Subcommand;
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// How often a running onecopy is asked how far it has got.
-const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// Begin and look after a cluster of several onecopy processes (docs/nodes.md).
 #[derive(Debug, clap::Args)]
@@ -107,7 +103,7 @@ impl InitArgs {
 impl ListArgs {
     fn run(self) -> Result<(), CommandError> {
         let listed = self.target.ask(async |console| console.query("SHOW NODES").await)?;
-        show(&listed, &self.target)
+        self.target.show(&listed)
     }
 }
 
@@ -122,7 +118,7 @@ impl AddArgs {
                 let row = (0..listed.rows.len()).find(|row| listed.cell(*row, "node") == number);
                 let role = row.map_or("", |row| listed.cell(row, "role"));
                 if self.detach || matches!(role, "follower" | "leader") {
-                    return show(&listed, &self.target);
+                    return self.target.show(&listed);
                 }
                 let behind = row.map_or("", |row| listed.cell(row, "behind"));
                 let says = format!("node {number}: {behind} records behind");
@@ -144,19 +140,10 @@ impl RemoveArgs {
             loop {
                 let listed = console.query("SHOW NODES").await?;
                 if !(0..listed.rows.len()).any(|row| listed.cell(row, "node") == number) {
-                    return show(&listed, &self.target);
+                    return self.target.show(&listed);
                 }
                 tokio::time::sleep(ASK_EVERY).await;
             }
         })
     }
-}
-
-fn show(listed: &Table, target: &Target) -> Result<(), CommandError> {
-    if target.json {
-        print(format!("{:#}", listed.json()))?;
-    } else {
-        print(listed)?;
-    }
-    Ok(())
 }

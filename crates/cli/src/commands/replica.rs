@@ -2,15 +2,10 @@
 
 use crate::CommandError;
 use crate::config::ReplicaTlsMode;
-use crate::console::{Console, Table, Target};
-use crate::output::print;
+use crate::console::{ASK_EVERY, Console, Table, Target};
 use clap::Subcommand;
-use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
-
-/// How often a running onecopy is asked how far it has got.
-const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// Show the replicas of a running onecopy, add one, copy one anew, or remove one, while clients go on.
 #[derive(Debug, clap::Args)]
@@ -102,7 +97,7 @@ impl Args {
 impl ListArgs {
     fn run(self) -> Result<(), CommandError> {
         let listed = self.target.ask(async |console| list(console).await)?;
-        show(&listed, &self.target)
+        self.target.show(&listed)
     }
 }
 
@@ -135,18 +130,9 @@ impl RemoveArgs {
             while !self.detach && row_of(&list(console).await?, &self.name).is_some() {
                 tokio::time::sleep(ASK_EVERY).await;
             }
-            show(&list(console).await?, &self.target)
+            self.target.show(&list(console).await?)
         })
     }
-}
-
-fn show(listed: &Table, target: &Target) -> Result<(), CommandError> {
-    if target.json {
-        print(format!("{:#}", listed.json()))?;
-    } else {
-        print(listed)?;
-    }
-    Ok(())
 }
 
 /// Shows the replicas when the one that joins serves, or at once.
@@ -154,7 +140,7 @@ async fn follow(console: &Console, name: &str, detach: bool, target: &Target) ->
     if !detach {
         until_it_serves(console, name).await?;
     }
-    show(&list(console).await?, target)
+    target.show(&list(console).await?)
 }
 
 /// The replicas, with how many commits each is behind.

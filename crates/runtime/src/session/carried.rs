@@ -23,9 +23,8 @@ use crate::scheduler::{Commits, Writes};
 
 /// Names in statements are looked up under settings, so those come first.
 const PART_SETTINGS: u32 = 0;
-const PART_LISTEN: u32 = 1;
 /// The first of the named statements, each of which is a part.
-const PART_STATEMENTS: u32 = 2;
+const PART_STATEMENTS: u32 = 1;
 /// Behind all that is said by Query, which takes the unnamed statement away.
 const PART_UNNAMED: u32 = u32::MAX - 1;
 /// Behind whatever else might draw a value.
@@ -43,7 +42,6 @@ pub struct Carried {
 #[derive(Default)]
 struct Told {
     settings: Option<Settings>,
-    listening_changes: u64,
     drawn_changes: u64,
     unnamed: Option<Arc<PreparedStatement>>,
     statements: HashMap<String, (u32, Arc<PreparedStatement>)>,
@@ -145,11 +143,6 @@ impl Session {
         if told.settings.replace(settings) != Some(settings) {
             let part = Part::of_settings(self.environment.changes(), settings.defaults);
             self.tell_part(PART_SETTINGS, &part);
-        }
-        if std::mem::replace(&mut told.listening_changes, self.listening_changes) != self.listening_changes {
-            let channels = self.listener.iter().flat_map(|listener| listener.channels());
-            let part = Part::of_channels(channels);
-            self.tell_part(PART_LISTEN, &part);
         }
         if let Some(part) = told.change_of_unnamed(self.statements.get(""), self.statements.unnamed_to_bind())
         {
@@ -253,16 +246,6 @@ impl Part {
         commands.for_each(|command| part.query(&command));
         if let Some(command) = defaults.command() {
             part.query(&command);
-        }
-        part
-    }
-
-    fn of_channels<'a>(channels: impl Iterator<Item = &'a str>) -> Part {
-        let mut part = Part::default();
-        let commands: Vec<String> =
-            channels.map(|channel| format!("LISTEN {}", quote_identifier(channel))).collect();
-        if !commands.is_empty() {
-            part.query(&commands.join("; "));
         }
         part
     }
@@ -400,11 +383,9 @@ mod tests {
     #[test]
     fn parts_of_what_is_as_it_began_are_empty() {
         assert_eq!(tags(&Part::of_settings(std::iter::empty(), Defaults::default())), "");
-        assert_eq!(tags(&Part::of_channels(std::iter::empty())), "");
         assert_eq!(tags(&Part::of_values(None)), "");
         let defaults = Defaults { is_read_only: true, ..Defaults::default() };
         assert_eq!(tags(&Part::of_settings(["SET a.b = 1".to_owned()].into_iter(), defaults)), "QQ");
-        assert_eq!(tags(&Part::of_channels(["a", "b"].into_iter())), "Q");
         assert_eq!(tags(&Part::of_values(Some(&Values { last: Some(1), ..Values::default() }))), "@S");
     }
 

@@ -90,7 +90,6 @@ impl Session {
     }
 
     fn listen(&mut self, change: &Listen) {
-        self.listening_changes += 1;
         match change {
             Listen::To(channel) => {
                 self.listener().listen(channel);
@@ -138,7 +137,6 @@ impl Session {
             if let Listen::To(channel) = change
                 && self.listener().listen(channel)
             {
-                self.listening_changes += 1;
                 new.push(channel.clone());
             }
         }
@@ -150,7 +148,6 @@ impl Session {
         if committed {
             listening.changes.iter().for_each(|change| self.listen(change));
         } else if let Some(listener) = &mut self.listener {
-            self.listening_changes += 1;
             listening.new.iter().for_each(|channel| listener.unlisten(channel));
         }
     }

@@ -124,8 +124,6 @@ pub struct Session {
     placed_read: Option<PlacedRead>,
     /// What it listens to, once it has listened to anything.
     listener: Option<Listener>,
-    /// How often that may have changed.
-    listening_changes: u64,
     /// What a statement of its own transaction has notified so far.
     notified: Vec<Notification>,
     /// More was notified than may wait: the connection ends.
@@ -160,7 +158,6 @@ impl Session {
             stale_ok_ns: None,
             everywhere: shared.scheduler.everywhere.map(|statements| Everywhere::new(statements, &who)),
             listener: None,
-            listening_changes: 0,
             notified: Vec::new(),
             deaf: false,
             carried: None,

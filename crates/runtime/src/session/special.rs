@@ -382,7 +382,6 @@ impl Session {
                 self.drawn.clear();
                 self.locks.unlock_all();
                 self.listener = None;
-                self.listening_changes += 1;
                 "DISCARD ALL"
             }
             Discard::Plans => "DISCARD PLANS",

@@ -244,8 +244,7 @@ impl Relay<'_> {
             let head = match frontend::peek(&self.client.input, len_max) {
                 Ok(Some(head)) if self.client.input.len() >= head.len => head,
                 Ok(_) => break,
-                Err(onecopy_wire::FrameError::TooLong { tag, len, max }) => {
-                    let error = onecopy_wire::FrameError::TooLong { tag, len, max };
+                Err(error @ onecopy_wire::FrameError::TooLong { .. }) => {
                     let failure = Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, error.to_string())
                         .hint("limits.statement_bytes_max is the limit.");
                     return Err(End::Told(failure));
