@@ -10,8 +10,9 @@ use rustix::process::Signal;
 use super::Options;
 use super::disk::Disk;
 use super::fault::{Fault, Victim};
-use super::nodes::Nodes;
+
 use crate::connection::Target;
+use crate::nodes::Nodes;
 use crate::{Error, Result};
 
 /// A table of ours, with a row for each node, by which it is found out whether that one serves.

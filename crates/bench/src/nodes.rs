@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use onecopy_cluster::{Cluster, free_port};
 use rustix::process::Signal;
 
-use super::Options;
+use crate::failures::Options;
 use crate::programs::{self, ONECOPY_START, Program, find_program, write};
 use crate::{Error, Result};
 
@@ -27,7 +27,7 @@ const DOES_NOT_LEAD: [&str; 3] =
     ["this node follows", "this node was elected", "has ended what it did as the leader"];
 
 /// All of them. Dropping them stops them.
-pub(super) struct Nodes {
+pub(crate) struct Nodes {
     nodes: Vec<Node>,
     /// The user of the servers.
     user: String,
@@ -46,7 +46,7 @@ struct Node {
 
 impl Nodes {
     /// Starts them in folders of their own in an empty folder, before servers that run.
-    pub(super) async fn start(options: &Options, folder: &Path, servers: &Cluster) -> Result<Nodes> {
+    pub(crate) async fn start(options: &Options, folder: &Path, servers: &Cluster) -> Result<Nodes> {
         let onecopy = find_program("onecopy", Some(&options.onecopy))?;
         let count = options.nodes as usize;
         let ports = (0..count).map(|_| Ok((free_port()?, free_port()?))).collect::<Result<Vec<_>>>()?;
@@ -77,22 +77,22 @@ impl Nodes {
     }
 
     /// The numbers of all, from 0 on.
-    pub(super) fn all(&self) -> Vec<usize> {
+    pub(crate) fn all(&self) -> Vec<usize> {
         (0..self.nodes.len()).collect()
     }
 
     /// What one is called.
-    pub(super) fn name(&self, node: usize) -> String {
+    pub(crate) fn name(&self, node: usize) -> String {
         name(node, self.nodes.len())
     }
 
     /// Where clients of one connect.
-    pub(super) fn dsn(&self, node: usize) -> String {
+    pub(crate) fn dsn(&self, node: usize) -> String {
         programs::dsn(self.nodes[node].port, &self.user)
     }
 
     /// Where clients of any connect: the nodes' places in it are their numbers.
-    pub(super) fn dsn_of_all(&self) -> String {
+    pub(crate) fn dsn_of_all(&self) -> String {
         if self.nodes.len() == 1 {
             return self.dsn(0);
         }
@@ -104,7 +104,7 @@ impl Nodes {
     }
 
     /// Starts those of these that do not run at once, and returns when each takes clients.
-    pub(super) async fn spawn(&mut self, which: &[usize]) -> Result<()> {
+    pub(crate) async fn spawn(&mut self, which: &[usize]) -> Result<()> {
         for node in which {
             self.nodes[*node].spawn()?;
         }
@@ -117,7 +117,7 @@ impl Nodes {
     }
 
     /// Sends these a signal. Those that are killed are left alone.
-    pub(super) fn signal(&self, which: &[usize], signal: Signal) {
+    pub(crate) fn signal(&self, which: &[usize], signal: Signal) {
         which
             .iter()
             .filter_map(|node| self.nodes[*node].process.as_ref())
@@ -125,13 +125,13 @@ impl Nodes {
     }
 
     /// `kill -9` of all of these at once; returns when none is left.
-    pub(super) fn kill(&mut self, which: &[usize]) -> Result<()> {
+    pub(crate) fn kill(&mut self, which: &[usize]) -> Result<()> {
         self.signal(which, Signal::KILL);
         which.iter().filter_map(|node| self.nodes[*node].process.take()).try_for_each(Program::kill)
     }
 
     /// The one that leads, by its own word; of several, some of which do not know yet that another one does, the last.
-    pub(super) async fn leader(&self) -> Result<usize> {
+    pub(crate) async fn leader(&self) -> Result<usize> {
         let begin = Instant::now();
         loop {
             let epoch = |node: &Node| leads(&node.process.as_ref()?.said());
@@ -148,12 +148,12 @@ impl Nodes {
     }
 
     /// Whether all that were not killed still run; if not, the last words of one.
-    pub(super) fn expect_alive(&mut self) -> Result<()> {
+    pub(crate) fn expect_alive(&mut self) -> Result<()> {
         self.nodes.iter_mut().filter_map(|node| node.process.as_mut()).try_for_each(Program::expect_alive)
     }
 
     /// What each has said.
-    pub(super) fn logs(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn logs(&self) -> impl Iterator<Item = &Path> {
         self.nodes.iter().map(|node| node.log.as_path())
     }
 }
