@@ -1,9 +1,11 @@
-//! What it costs that decisions are durable: the same cluster with its log in memory and on disk in turn (CAS 8.4).
+//! What it costs that decisions are durable: the same cluster with its log in memory, on disk, and on the disks of several nodes in
+//! turn (CAS 8.4).
 //!
-//! Of the paper's four kinds of schedulers two can be measured: *Unreliable*, whose decisions are in memory, and *Reliable*, whose
-//! log is on disk. (Reliable-2 and Reliable-3 have other schedulers acknowledge each decision, which onecopy does not do.) In every
-//! round each mix is measured with both, one right after the other and in the other order the next time; a ratio is taken
-//! within a round.
+//! Of the paper's kinds of schedulers *Unreliable* has its decisions in memory, *Reliable* on disk, and of *Reliable-3* two others have
+//! them as well. Here these are one onecopy with [`Durability::Memory`], one with [`Durability::Disk`], and three that share a log,
+//! [`Durability::Nodes`]: a decision counts when a majority of them has it on disk, which the paper's others have in memory only.
+//! In every round each load is measured with all of them, one right after the other, in an order that changes from round to round; a
+//! ratio is taken within a round.
 //!
 //! ```no_run
 //! # async fn demo() -> onecopy_bench::Result<()> {
@@ -19,21 +21,28 @@ mod report;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use onecopy_workload::tpcw::MixName;
 use serde::Serialize;
 
-use super::servers::{Running, Template, connections};
+use super::servers::{Running, Serve, Template, connections};
 use super::{Bench, Outcome, Stage, System, measure};
 use crate::bar::Bar;
 use crate::cpu_groups::Hierarchy;
+use crate::pgbench::Pgbench;
 use crate::programs::work_folder;
-use crate::site::Crowd;
+use crate::site::{self, Crowd, Website};
 use crate::tpcw;
 use crate::{Error, Result};
 use report::PAPER_SERVERS;
 pub use report::{Cost, DurabilityReport, Turn};
+
+/// As many as onecopy allows.
+const NODES_MAX: u32 = 9;
+/// Accounts of each branch: those of pgbench a hundredth, since every server of every level has them.
+const ACCOUNTS: i64 = 1_000;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -42,21 +51,30 @@ pub struct Options {
     pub systems: Vec<System>,
     /// Servers of the cluster, at least 1.
     pub servers: u32,
-    /// The mixes, in this order.
-    pub mixes: Vec<MixName>,
+    /// What clients do, in this order.
+    pub loads: Vec<Load>,
+    /// What is compared, at least one.
+    pub levels: Vec<Durability>,
+    /// onecopy processes at [`Durability::Nodes`], from 2 to 9.
+    pub nodes: u32,
+    /// Which of them clients are connected to.
+    pub clients_at: ClientsAt,
     /// Rounds, at least 1; with fewer than 6 the interval is all of them.
     pub rounds: u32,
-    /// What one server may use, in processors, above 0 and at most 1.
-    pub cap: f64,
+    /// What one server may use, in processors, above 0 and at most 1; `None` lets all do what they can, for which no control groups
+    /// are needed.
+    pub cap: Option<f64>,
     /// Time of one measurement that counts.
     pub duration: Duration,
-    /// Time before it in which customers come, and settle.
+    /// Time before it in which clients come, and settle.
     pub ramp: Duration,
-    /// Customers, who make no pauses; `None` takes as many as keep all connections of the cluster busy.
+    /// Clients, who make no pauses; `None` takes as many as keep all connections of the cluster busy.
     pub clients: Option<u32>,
     /// Books in the store.
     pub items: i64,
-    /// The same seed gives the same bookstore and the same customers.
+    /// Branches of the bank.
+    pub branches: i64,
+    /// The same seed gives the same bookstore and the same clients.
     pub seed: u64,
     /// The onecopy program to measure.
     pub onecopy: PathBuf,
@@ -69,19 +87,23 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// The paper's cluster and onecopy on as many servers, in about 30 minutes.
+    /// The paper's cluster and onecopy on as many servers, in about an hour.
     fn default() -> Self {
         let cluster = super::Options::default();
         Options {
             systems: vec![System::ConflictAware, System::Onecopy],
             servers: PAPER_SERVERS,
-            mixes: MixName::ALL.to_vec(),
+            loads: Load::ALL.to_vec(),
+            levels: Durability::ALL.to_vec(),
+            nodes: 3,
+            clients_at: ClientsAt::Any,
             rounds: 6,
-            cap: cluster.cap,
+            cap: Some(cluster.cap),
             duration: cluster.duration,
             ramp: cluster.ramp,
             clients: None,
             items: cluster.items,
+            branches: Pgbench::default().branches,
             seed: cluster.seed,
             onecopy: cluster.onecopy,
             dir: None,
@@ -97,8 +119,7 @@ impl Options {
         super::Options {
             systems: self.systems.clone(),
             sizes: vec![self.servers],
-            mixes: self.mixes.clone(),
-            cap: self.cap,
+            cap: self.cap.unwrap_or(1.0),
             duration: self.duration,
             ramp: self.ramp,
             think_factor: 0.0,
@@ -115,9 +136,61 @@ impl Options {
     fn clients(&self) -> u32 {
         self.clients.unwrap_or_else(|| connections(self.servers))
     }
+
+    fn bank(&self) -> Pgbench {
+        Pgbench { branches: self.branches, accounts: ACCOUNTS, ..Pgbench::default() }
+    }
+
+    fn serve(&self, level: Durability) -> Serve {
+        let at_leader = self.clients_at == ClientsAt::Leader;
+        match level {
+            Durability::Memory => Serve { durability: "memory", nodes: 1, at_leader },
+            Durability::Disk => Serve { durability: "disk", nodes: 1, at_leader },
+            Durability::Nodes => Serve { durability: "disk", nodes: self.nodes, at_leader },
+        }
+    }
 }
 
-/// When a decision of onecopy counts as durable: `log.durability` of its configuration.
+/// What clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// pgbench's TPC-B-like deposits: every transaction writes.
+    Tpcb,
+    /// The bookstore.
+    Mix(MixName),
+}
+
+impl Load {
+    /// All of them, those that write most first.
+    pub const ALL: [Load; 4] = [
+        Load::Tpcb,
+        Load::Mix(MixName::Ordering),
+        Load::Mix(MixName::Shopping),
+        Load::Mix(MixName::Browsing),
+    ];
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Load::Tpcb => f.pad("tpcb"),
+            Load::Mix(mix) => mix.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Load {
+    type Err = String;
+
+    fn from_str(id: &str) -> std::result::Result<Self, String> {
+        let found = Load::ALL.into_iter().find(|load| load.to_string() == id);
+        found.ok_or_else(|| {
+            format!("there is no load {id:?}: choose among tpcb, browsing, shopping, ordering")
+        })
+    }
+}
+
+/// When a decision of onecopy counts as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
@@ -125,24 +198,32 @@ pub enum Durability {
     Memory,
     /// When the log is on disk: *Reliable*.
     Disk,
+    /// When a majority of the nodes has it on disk.
+    Nodes,
 }
 
 impl Durability {
-    /// As the configuration has it.
+    /// All of them, from none to most.
+    pub const ALL: [Durability; 3] = [Durability::Memory, Durability::Disk, Durability::Nodes];
+
+    /// Its name.
     pub fn id(self) -> &'static str {
         match self {
             Durability::Memory => "memory",
             Durability::Disk => "disk",
+            Durability::Nodes => "nodes",
         }
     }
 
-    /// Both, the order changing from round to round.
-    fn in_round(round: u32) -> [Durability; 2] {
-        if round.is_multiple_of(2) {
-            [Durability::Memory, Durability::Disk]
-        } else {
-            [Durability::Disk, Durability::Memory]
+    /// These in the order of a round: every one is as often the first as each other one, and each order comes as often as its reverse.
+    fn in_round(levels: &[Durability], round: u32) -> Vec<Durability> {
+        let (round, count) = (round as usize, levels.len());
+        let mut order = levels.to_vec();
+        order.rotate_left(round % count);
+        if (round / count) % 2 == 1 {
+            order.reverse();
         }
+        order
     }
 }
 
@@ -152,21 +233,61 @@ impl fmt::Display for Durability {
     }
 }
 
-/// Measures every mix of every system in turns.
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(id: &str) -> std::result::Result<Self, String> {
+        let found = Durability::ALL.into_iter().find(|level| level.id() == id);
+        found.ok_or_else(|| format!("there is no level {id:?}: choose among memory, disk, nodes"))
+    }
+}
+
+/// Which of several nodes clients are connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClientsAt {
+    /// As many to each: what users get who do not know which one leads. All but one's have a hop more.
+    Any,
+    /// All to the one that leads when they come.
+    Leader,
+}
+
+impl FromStr for ClientsAt {
+    type Err = String;
+
+    fn from_str(id: &str) -> std::result::Result<Self, String> {
+        match id {
+            "any" => Ok(ClientsAt::Any),
+            "leader" => Ok(ClientsAt::Leader),
+            _ => Err(format!("clients are at {id:?}: choose any or leader")),
+        }
+    }
+}
+
+impl fmt::Display for ClientsAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ClientsAt::Any => "any",
+            ClientsAt::Leader => "leader",
+        })
+    }
+}
+
+/// Measures every load of every system in turns.
 ///
 /// # Errors
-/// When an option makes no sense, PostgreSQL is missing, the bookstore cannot be loaded, or a folder cannot be written. What goes
+/// When an option makes no sense, PostgreSQL is missing, the sites cannot be loaded, or a folder cannot be written. What goes
 /// wrong in one turn is written down in the report, and the others go on.
 pub async fn run(options: &Options) -> Result<Outcome<DurabilityReport>> {
     let cluster = options.of_cluster();
     check(options, &cluster)?;
-    let hierarchy = match Hierarchy::find() {
+    let hierarchy = match options.cap.map(|_| Hierarchy::find()).transpose() {
         Ok(hierarchy) => hierarchy,
         Err(why) => return Ok(Outcome::Skipped(why.to_string())),
     };
     let results = options.results.as_deref().map(|dir| super::new_folder(dir, "durability")).transpose()?;
     let folder = work_folder("onecopy-durability-", options.dir.as_deref())?;
-    let turns = options.systems.len() * options.mixes.len() * options.rounds as usize * 2;
+    let turns = options.systems.len() * options.loads.len() * options.levels.len() * options.rounds as usize;
     let bar = Bar::new(turns, options.progress);
     let bench = Bench { options: &cluster, hierarchy, folder: folder.path(), bar };
     let mut report = DurabilityReport::new(options, tpcw::log_write_ms(folder.path())?);
@@ -186,52 +307,57 @@ pub async fn run(options: &Options) -> Result<Outcome<DurabilityReport>> {
 }
 
 fn check(options: &Options, cluster: &super::Options) -> Result<()> {
+    let refuse = |why: &str| Err(Error::Option(why.to_owned()));
     if !(1..=64).contains(&options.servers) {
-        return Err(Error::Option("servers must be from 1 to 64".to_owned()));
+        return refuse("servers must be from 1 to 64");
     }
     if options.clients == Some(0) {
-        return Err(Error::Option("there must be a client".to_owned()));
+        return refuse("there must be a client");
     }
     super::check(cluster)?;
     if options.systems.contains(&System::Pgpool) {
-        return Err(Error::Option(
-            "pgpool has no log of decisions: choose among onecopy's protocols".to_owned(),
-        ));
+        return refuse("pgpool has no log of decisions: choose among onecopy's protocols");
     }
-    if options.rounds == 0 {
-        return Err(Error::Option("there must be a round".to_owned()));
+    if options.rounds == 0 || options.loads.is_empty() || options.levels.is_empty() {
+        return refuse("there must be a round, a load and a level");
+    }
+    if super::has_twice(&options.loads) || super::has_twice(&options.levels) {
+        return refuse("name each load and level once");
+    }
+    if !(2..=NODES_MAX).contains(&options.nodes) {
+        return refuse(&format!("nodes must be from 2 to {NODES_MAX}"));
     }
     Ok(())
 }
 
 async fn measure_all(bench: &Bench<'_>, options: &Options, report: &mut DurabilityReport) -> Result<()> {
-    bench.say("loading the bookstore".to_owned());
-    let template = Template::make(&bench.folder.join("template"), bench.options).await?;
+    bench.say("loading".to_owned());
+    let bank = options.loads.contains(&Load::Tpcb).then(|| options.bank());
+    let template = Template::make(&bench.folder.join("template"), bench.options, bank).await?;
     for &system in &options.systems {
-        let mut running = match Running::prepare(bench, system, options.servers, &template) {
-            Ok(running) => running,
+        let mut clusters = match prepare(bench, options, system, &template) {
+            Ok(clusters) => clusters,
             Err(error) => {
                 report.failures.push(format!("{system}: {error}"));
                 continue;
             }
         };
         for round in 0..options.rounds {
-            for &mix in &options.mixes {
-                for durability in Durability::in_round(round) {
-                    bench.say(format!("{system}, {mix}, {durability}: round {}", round + 1));
-                    match turn(bench, &mut running, mix, durability).await {
+            for &load in &options.loads {
+                for durability in Durability::in_round(&options.levels, round) {
+                    let what = format!("{system}, {load}, {durability}, round {}", round + 1);
+                    bench.say(what.clone());
+                    let Some((_, running)) = clusters.iter_mut().find(|(level, _)| *level == durability)
+                    else {
+                        continue;
+                    };
+                    match turn(bench, options, running, load).await {
                         Ok(stage) => {
-                            report.turns.push(Turn {
-                                system,
-                                mix: mix.to_string(),
-                                round,
-                                durability,
-                                stage,
-                            });
+                            bench.say(format!("{what}: {:.1} a second", stage.throughput));
+                            let load = load.to_string();
+                            report.turns.push(Turn { system, load, round, durability, stage });
                         }
-                        Err(error) => report
-                            .failures
-                            .push(format!("{system}, {mix}, {durability}, round {}: {error}", round + 1)),
+                        Err(error) => report.failures.push(format!("{what}: {error}")),
                     }
                     bench.bar.step();
                 }
@@ -241,28 +367,50 @@ async fn measure_all(bench: &Bench<'_>, options: &Options, report: &mut Durabili
     Ok(())
 }
 
-/// Serves the cluster anew, since durability is settled at the start, and measures. The customers of the warm-up stay, so that no
-/// capped server has to learn the statements of new sessions while it is measured.
-async fn turn(
+/// A cluster for each level, since replicas belong to the log that they were served with. Only the one that is measured runs. Each has
+/// as many turns behind it as the others.
+fn prepare(
     bench: &Bench<'_>,
-    running: &mut Running,
-    mix: MixName,
-    durability: Durability,
+    options: &Options,
+    system: System,
+    template: &Template,
+) -> Result<Vec<(Durability, Running)>> {
+    let prepare = |&level: &Durability| {
+        Ok((level, Running::prepare(bench, system, options.servers, template, options.serve(level))?))
+    };
+    options.levels.iter().map(prepare).collect()
+}
+
+/// Serves the cluster anew, measures, and stops it. The clients of the warm-up stay, so that no capped server has to learn the
+/// statements of new sessions while it is measured.
+async fn turn(bench: &Bench<'_>, options: &Options, running: &mut Running, load: Load) -> Result<Stage> {
+    running.launch(bench).await?;
+    let clients = options.clients();
+    let stage = match load {
+        Load::Mix(mix) => measured(bench, running, &measure::customers(bench, running, mix, clients)).await,
+        Load::Tpcb => {
+            measured(bench, running, &measure::visits(bench, running, options.bank(), clients)).await
+        }
+    };
+    running.stop();
+    stage
+}
+
+async fn measured<S: Website>(
+    bench: &Bench<'_>,
+    running: &Running,
+    visits: &site::Options<S>,
 ) -> Result<Stage> {
-    running.launch(bench, durability).await?;
-    let clients = bench.options.users.unwrap_or_default();
-    let options = measure::customers(bench, running, mix, clients);
-    let mut crowd = Crowd::open(&options).await?;
-    crowd.come(clients, Duration::ZERO);
+    let mut crowd = Crowd::open(visits).await?;
+    crowd.come(visits.clients, Duration::ZERO);
     tokio::time::sleep(measure::WARM_UP).await;
     running.cap(Some(bench.options.cap))?;
-    let stage = measure::stage(bench, running, &mut crowd, clients).await?;
+    let stage = measure::stage(bench, running, &mut crowd, visits.clients).await?;
     crowd.leave(measure::LEAVE_MAX).await;
     if stage.completed == 0 {
         let errors: Vec<&str> = stage.errors.keys().map(String::as_str).collect();
         return Err(Error::Option(format!("no interaction succeeded: {}", errors.join(", "))));
     }
-    bench.say(format!("{}, {mix}, {durability}: {:.1} a second", running.system, stage.throughput));
     Ok(stage)
 }
 
@@ -271,9 +419,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_comes_first_in_every_other_round() {
-        assert_eq!(Durability::in_round(0), [Durability::Memory, Durability::Disk]);
-        assert_eq!(Durability::in_round(1), [Durability::Disk, Durability::Memory]);
+    fn each_comes_first_as_often_as_the_others_and_each_order_as_often_as_its_reverse() {
+        use Durability::{Disk, Memory, Nodes};
+        let two = |round| Durability::in_round(&[Memory, Disk], round);
+        assert_eq!(
+            [two(0), two(1), two(2), two(3)].concat(),
+            [[Memory, Disk], [Disk, Memory], [Disk, Memory], [Memory, Disk]].concat()
+        );
+        let mut orders: Vec<_> = (0..6).map(|round| Durability::in_round(&Durability::ALL, round)).collect();
+        assert_eq!(orders[1], [Disk, Nodes, Memory]);
+        assert_eq!(orders[3], [Nodes, Disk, Memory]);
+        orders.sort();
+        orders.dedup();
+        assert_eq!(orders.len(), 6);
+    }
+
+    #[test]
+    fn names_of_loads_and_levels_are_read_as_they_are_written() {
+        assert!(Load::ALL.into_iter().all(|load| load.to_string().parse() == Ok(load)));
+        assert!(Durability::ALL.into_iter().all(|level| level.id().parse() == Ok(level)));
+        assert!("tpcc".parse::<Load>().unwrap_err().contains("tpcb"));
+        assert!("tape".parse::<Durability>().unwrap_err().contains("memory"));
     }
 
     #[test]
@@ -283,6 +449,9 @@ mod tests {
         assert!(said(Options { rounds: 0, ..Options::default() }).contains("round"));
         assert!(said(Options { servers: 0, ..Options::default() }).contains("servers"));
         assert!(said(Options { clients: Some(0), ..Options::default() }).contains("client"));
+        assert!(said(Options { nodes: 1, ..Options::default() }).contains("nodes"));
+        assert!(said(Options { levels: vec![], ..Options::default() }).contains("level"));
+        assert!(said(Options { loads: vec![Load::Tpcb; 2], ..Options::default() }).contains("once"));
         let options = Options::default();
         assert!(check(&options, &options.of_cluster()).is_ok());
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{Durability, Options};
-use crate::cluster::{Stage, System, report};
+use super::{ClientsAt, Durability, Options};
+use crate::cluster::{Stage, System, processors, report};
 use crate::compare::Spread;
 use crate::programs::write;
 use crate::table::{Table, millis, thousands};
@@ -17,13 +17,13 @@ use crate::{Error, Result};
 pub struct Turn {
     /// The system.
     pub system: System,
-    /// The mix.
-    pub mix: String,
+    /// What clients did.
+    pub load: String,
     /// The round, from 0.
     pub round: u32,
     /// When its decisions were durable.
     pub durability: Durability,
-    /// What the customers got.
+    /// What the clients got.
     #[serde(flatten)]
     pub stage: Stage,
 }
@@ -33,12 +33,18 @@ pub struct Turn {
 pub struct DurabilityReport {
     /// Servers.
     pub servers: u32,
-    /// What one server may use, in processors.
-    pub cap: f64,
-    /// Customers.
+    /// What one server may use, in processors; `None` for all that it can.
+    pub cap: Option<f64>,
+    /// onecopy processes at the level `nodes`.
+    pub nodes: u32,
+    /// Which of them clients were connected to.
+    pub clients_at: ClientsAt,
+    /// Clients.
     pub clients: u32,
     /// Books.
     pub items: i64,
+    /// Branches of the bank.
+    pub branches: i64,
     /// Seconds of one turn.
     pub seconds: f64,
     /// Seed.
@@ -55,36 +61,43 @@ pub struct DurabilityReport {
     pub interrupted: bool,
 }
 
-/// What durability costs a system under a mix.
+/// What a level of durability costs a system under a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cost {
     /// The system.
     pub system: System,
-    /// The mix.
-    pub mix: String,
-    /// Interactions a second with decisions in memory.
-    pub unreliable: Spread,
-    /// With decisions on disk.
-    pub reliable: Spread,
-    /// The second over the first, within a round.
-    pub ratio: Spread,
-    /// What the conflict-aware scheduling paper says of that ratio (CAS 8.4; claims cas-25 and cas-26).
+    /// The load.
+    pub load: String,
+    /// The level.
+    pub durability: Durability,
+    /// Interactions a second.
+    pub rate: Spread,
+    /// The same over what it is with decisions in memory, within a round.
+    pub over_memory: Option<Spread>,
+    /// The same over what it is with decisions on one disk.
+    pub over_disk: Option<Spread>,
+    /// What the conflict-aware scheduling paper says of the ratio over memory (CAS 8.4; claims cas-25 to cas-27).
     pub paper: Option<f64>,
 }
 
 /// Servers of the cluster in CAS 8.4.
 pub(super) const PAPER_SERVERS: u32 = 8;
+/// Schedulers that had a decision there, at most.
+const PAPER_NODES: u32 = 3;
 
 impl DurabilityReport {
     pub(super) fn new(options: &Options, log_write_ms: f64) -> Self {
         DurabilityReport {
             servers: options.servers,
             cap: options.cap,
+            nodes: options.nodes,
+            clients_at: options.clients_at,
             clients: options.clients(),
             items: options.items,
+            branches: options.branches,
             seconds: options.duration.as_secs_f64(),
             seed: options.seed,
-            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            processors: processors(),
             log_write_ms,
             turns: Vec::new(),
             failures: Vec::new(),
@@ -92,38 +105,61 @@ impl DurabilityReport {
         }
     }
 
-    /// What durability costs, for each system and mix of which some round was measured with both.
+    /// What durability costs: for each system and load in the order in which they were measured, each level.
     #[must_use]
     pub fn costs(&self) -> Vec<Cost> {
         let mut cells: Vec<(System, &str)> = Vec::new();
         for turn in &self.turns {
-            if !cells.contains(&(turn.system, &turn.mix)) {
-                cells.push((turn.system, &turn.mix));
+            if !cells.contains(&(turn.system, &turn.load)) {
+                cells.push((turn.system, &turn.load));
             }
         }
-        cells.into_iter().filter_map(|(system, mix)| self.cost(system, mix)).collect()
+        let levels = |(system, load)| {
+            Durability::ALL.into_iter().filter_map(move |level| self.cost(system, load, level))
+        };
+        cells.into_iter().flat_map(levels).collect()
     }
 
-    fn cost(&self, system: System, mix: &str) -> Option<Cost> {
-        let of =
-            |durability: Durability| self.of(system, mix).filter(move |turn| turn.durability == durability);
-        let rate = |durability| Spread::of(of(durability).map(|turn| turn.stage.throughput));
-        let ratios = of(Durability::Disk).filter_map(|disk| {
-            let memory = of(Durability::Memory).find(|memory| memory.round == disk.round)?;
-            Some(disk.stage.throughput / memory.stage.throughput)
-        });
+    fn cost(&self, system: System, load: &str, level: Durability) -> Option<Cost> {
+        let ratio = |under: Durability| {
+            // Of anything over itself there is nothing to say.
+            let turns = self.of(system, load, level).filter(|_| level > under);
+            Spread::of(turns.filter_map(|over| {
+                let under = self.of(system, load, under).find(|under| under.round == over.round)?;
+                Some(over.stage.throughput / under.stage.throughput)
+            }))
+        };
         Some(Cost {
             system,
-            mix: mix.to_owned(),
-            unreliable: rate(Durability::Memory)?,
-            reliable: rate(Durability::Disk)?,
-            ratio: Spread::of(ratios)?,
-            paper: paper(system, self.servers, mix),
+            load: load.to_owned(),
+            durability: level,
+            rate: Spread::of(self.of(system, load, level).map(|turn| turn.stage.throughput))?,
+            over_memory: ratio(Durability::Memory),
+            over_disk: ratio(Durability::Disk),
+            paper: self.paper(system, load, level),
         })
     }
 
-    fn of(&self, system: System, mix: &str) -> impl Iterator<Item = &Turn> + Clone {
-        self.turns.iter().filter(move |turn| (turn.system, turn.mix.as_str()) == (system, mix))
+    fn of(&self, system: System, load: &str, level: Durability) -> impl Iterator<Item = &Turn> {
+        self.turns
+            .iter()
+            .filter(move |turn| (turn.system, turn.load.as_str(), turn.durability) == (system, load, level))
+    }
+
+    fn paper(&self, system: System, load: &str, level: Durability) -> Option<f64> {
+        let is_of_it = match level {
+            Durability::Memory => false,
+            Durability::Disk => true,
+            Durability::Nodes => self.nodes == PAPER_NODES,
+        };
+        if !is_of_it || (system, self.servers) != (System::ConflictAware, PAPER_SERVERS) {
+            return None;
+        }
+        match load {
+            "browsing" | "shopping" => Some(1.0),
+            "ordering" => Some(0.84),
+            _ => None,
+        }
     }
 
     pub(super) fn save(&self, folder: &Path) -> Result<()> {
@@ -143,13 +179,13 @@ impl DurabilityReport {
     /// One line a turn.
     fn turns_csv(&self) -> String {
         let mut out = String::from(
-            "system,mix,round,durability,clients,throughput,mean_ms,p90_ms,completed,errors,retries,servers_busy,proxy_cores,\
-             machine_busy\n",
+            "system,load,round,durability,clients,throughput,mean_ms,p90_ms,completed,errors,retries,server_cores,servers_busy,\
+             proxy_cores,machine_busy\n",
         );
-        for Turn { system, mix, round, durability, stage } in &self.turns {
+        for Turn { system, load, round, durability, stage } in &self.turns {
             let _ = writeln!(
                 out,
-                "{system},{mix},{round},{durability},{},{:.3},{:.3},{:.3},{},{},{},{:.3},{:.3},{:.3}",
+                "{system},{load},{round},{durability},{},{:.3},{:.3},{:.3},{},{},{},{:.3},{:.3},{:.3},{:.3}",
                 stage.users,
                 stage.throughput,
                 stage.latency.mean_ms,
@@ -157,6 +193,7 @@ impl DurabilityReport {
                 stage.completed,
                 stage.errors.values().sum::<u64>(),
                 stage.retries.values().sum::<u64>(),
+                stage.server_cores,
                 stage.servers_busy,
                 stage.proxy_cores,
                 stage.machine_busy,
@@ -165,80 +202,120 @@ impl DurabilityReport {
         out
     }
 
-    fn table(&self) -> String {
-        let mut table = Table::new([
-            "system, mix",
-            "memory, a second",
-            "disk, a second",
-            "disk over memory",
-            "interval",
-            "paper",
-            "servers busy",
-            "onecopy, processors",
-            "errors",
-            "retries",
-        ]);
-        for Cost { system, mix, unreliable, reliable, ratio, paper } in self.costs() {
-            let stages: Vec<&Stage> = self.of(system, &mix).map(|turn| &turn.stage).collect();
-            let mean = |figure: fn(&Stage) -> f64| {
-                stages.iter().map(|stage| figure(stage)).sum::<f64>() / stages.len() as f64
-            };
-            let sum = |counts: fn(&Stage) -> u64| stages.iter().map(|stage| counts(stage)).sum::<u64>();
-            table.row([
-                format!("{system}, {mix}"),
-                format!("{:.1}", unreliable.median),
-                format!("{:.1}", reliable.median),
-                format!("{:.3}", ratio.median),
-                format!("{:.3} to {:.3}", ratio.low, ratio.high),
-                paper.map_or_else(String::new, |paper| format!("{paper:.2}")),
-                format!("{:.0} %", 100.0 * mean(|stage| stage.servers_busy)),
-                format!("{:.2}", mean(|stage| stage.proxy_cores)),
-                thousands(sum(|stage| stage.errors.values().sum()) as f64),
-                thousands(sum(|stage| stage.retries.values().sum()) as f64),
-            ]);
+    fn rates_table(&self) -> String {
+        self.table(
+            ["a second", "over memory", "over disk", "paper", "mean ms", "errors", "retries"],
+            |cost, stages| {
+                let Cost { rate, over_memory, over_disk, paper, .. } = cost;
+                [
+                    format!("{:.1}", rate.median),
+                    over_memory.map_or_else(String::new, ratio),
+                    over_disk.map_or_else(String::new, ratio),
+                    paper.map_or_else(String::new, |paper| format!("{paper:.2}")),
+                    millis(mean(stages, |stage| stage.latency.mean_ms)),
+                    thousands(stages.iter().flat_map(|stage| stage.errors.values()).sum::<u64>() as f64),
+                    thousands(stages.iter().flat_map(|stage| stage.retries.values()).sum::<u64>() as f64),
+                ]
+            },
+        )
+    }
+
+    /// What is not used up there, and is waited for all the same, is the price in waiting.
+    fn processors_table(&self) -> String {
+        self.table(
+            [
+                "onecopy, processors",
+                "us of it each",
+                "servers, processors",
+                "of theirs",
+                "us of it each",
+                "machine busy",
+            ],
+            |_, stages| {
+                let each = |cores: fn(&Stage) -> f64| {
+                    format!("{:.0}", 1e6 * mean(stages, cores) / mean(stages, |stage| stage.throughput))
+                };
+                let part = |figure: fn(&Stage) -> f64| format!("{:.0} %", 100.0 * mean(stages, figure));
+                [
+                    format!("{:.2}", mean(stages, |stage| stage.proxy_cores)),
+                    each(|stage| stage.proxy_cores),
+                    format!("{:.2}", mean(stages, |stage| stage.server_cores)),
+                    part(|stage| stage.servers_busy),
+                    each(|stage| stage.server_cores),
+                    part(|stage| stage.machine_busy),
+                ]
+            },
+        )
+    }
+
+    /// A row for each level under each load of each system.
+    fn table<const N: usize>(
+        &self,
+        titles: [&str; N],
+        cells: impl Fn(&Cost, &[&Stage]) -> [String; N],
+    ) -> String {
+        let mut table = Table::new(["system, load, decisions in"].into_iter().chain(titles));
+        let mut last = None;
+        for cost in self.costs() {
+            let Cost { system, load, durability, .. } = &cost;
+            let cell = (*system, load.clone());
+            if last.replace(cell.clone()).is_some_and(|last| last != cell) {
+                table.rule();
+            }
+            let stages: Vec<&Stage> = self.of(*system, load, *durability).map(|turn| &turn.stage).collect();
+            let title = format!("{system}, {load}, {durability}");
+            table.row([title].into_iter().chain(cells(&cost, &stages)));
         }
         table.terminal()
     }
 }
 
+fn mean(stages: &[&Stage], figure: impl Fn(&Stage) -> f64) -> f64 {
+    stages.iter().map(|stage| figure(stage)).sum::<f64>() / stages.len() as f64
+}
+
+fn ratio(Spread { median, low, high, .. }: Spread) -> String {
+    format!("{median:.3} ({low:.3} to {high:.3})")
+}
+
 impl fmt::Display for DurabilityReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let may = match self.cap {
+            Some(cap) => format!("each may use {cap} of a processor ({} here)", self.processors),
+            None => format!("which may use all that they can of {} processors", self.processors),
+        };
+        let at = match self.clients_at {
+            ClientsAt::Any => "spread over them",
+            ClientsAt::Leader => "at the one that leads",
+        };
         writeln!(
             f,
-            "{} servers, each may use {} of a processor ({} here); {} customers without pauses, {} items; turns of {} s; a write \
-             of the log takes {} ms here",
+            "{} servers, {may}; {} nodes where they are several, clients {at}; {} clients without pauses, {} items, {} branches; \
+             turns of {} s; a write of the log takes {} ms here",
             self.servers,
-            self.cap,
-            self.processors,
+            self.nodes,
             self.clients,
             thousands(self.items as f64),
+            thousands(self.branches as f64),
             self.seconds,
             millis(self.log_write_ms)
         )?;
-        write!(f, "{}", self.table())?;
+        write!(f, "{}{}", self.rates_table(), self.processors_table())?;
         for failure in &self.failures {
             writeln!(f, "{failure}")?;
         }
         let busy = report::overloaded(self.turns.iter().map(|turn| &turn.stage));
         if busy > 0 {
-            writeln!(
-                f,
-                "in {busy} of {} turns the machine had no time left, so what was measured there is too little",
-                self.turns.len()
-            )?;
+            let so = match self.cap {
+                Some(_) => "what was measured there is too little",
+                None => "what is compared there is processor time",
+            };
+            writeln!(f, "in {busy} of {} turns the machine had no time left, so {so}", self.turns.len())?;
         }
         if self.interrupted {
             writeln!(f, "it was interrupted")?;
         }
         Ok(())
-    }
-}
-
-fn paper(system: System, servers: u32, mix: &str) -> Option<f64> {
-    match (system, servers, mix) {
-        (System::ConflictAware, PAPER_SERVERS, "browsing" | "shopping") => Some(1.0),
-        (System::ConflictAware, PAPER_SERVERS, "ordering") => Some(0.84),
-        _ => None,
     }
 }
 
@@ -255,19 +332,21 @@ mod tests {
             completed: throughput as u64,
             errors: [("40001".to_owned(), 1)].into(),
             retries: [].into(),
+            server_cores: 0.2,
             servers_busy: 0.5,
             proxy_cores: 0.2,
             machine_busy: 0.7,
         };
-        Turn { system: System::ConflictAware, mix: "ordering".to_owned(), round, durability, stage }
+        Turn { system: System::ConflictAware, load: "ordering".to_owned(), round, durability, stage }
     }
 
     fn report() -> DurabilityReport {
-        let [memory, disk] = [Durability::Memory, Durability::Disk];
+        let [memory, disk, nodes] = Durability::ALL;
         let turns = vec![
             turn(0, memory, 100.0),
             turn(0, disk, 75.0),
-            // The machine is slower in this round, for both.
+            // The machine is slower in this round, for all.
+            turn(1, nodes, 20.0),
             turn(1, disk, 25.0),
             turn(1, memory, 50.0),
             turn(2, memory, 200.0),
@@ -278,16 +357,27 @@ mod tests {
     #[test]
     fn ratios_are_taken_within_a_round_that_was_measured_with_both() {
         let costs = report().costs();
-        assert_eq!(costs.len(), 1);
-        assert_eq!(costs[0].ratio, Spread { median: 0.625, low: 0.5, high: 0.75, count: 2 });
-        assert_eq!((costs[0].unreliable.median, costs[0].reliable.median), (100.0, 50.0));
-        assert_eq!(costs[0].paper, Some(0.84));
+        let [memory, disk, nodes] = &costs[..] else { panic!("{costs:?}") };
+        assert_eq!((memory.rate.median, memory.over_memory, memory.paper), (100.0, None, None));
+        assert_eq!(disk.over_memory, Some(Spread { median: 0.625, low: 0.5, high: 0.75, count: 2 }));
+        assert_eq!((disk.rate.median, disk.over_disk, disk.paper), (50.0, None, Some(0.84)));
+        let ratios = [nodes.over_memory, nodes.over_disk].map(|ratio| ratio.map(|ratio| ratio.median));
+        assert_eq!((ratios, nodes.paper), ([Some(0.4), Some(0.8)], Some(0.84)));
     }
 
     #[test]
     fn other_clusters_than_the_papers_have_no_figure_of_it() {
-        let others = [(System::Onecopy, 8, "ordering"), (System::ConflictAware, 4, "ordering")];
-        assert!(others.into_iter().all(|(system, servers, mix)| paper(system, servers, mix).is_none()));
+        let paper = |options: Options, system, load| {
+            DurabilityReport::new(&options, 0.5).paper(system, load, Durability::Nodes)
+        };
+        assert_eq!(paper(Options::default(), System::ConflictAware, "shopping"), Some(1.0));
+        assert_eq!(paper(Options::default(), System::Onecopy, "shopping"), None);
+        assert_eq!(paper(Options::default(), System::ConflictAware, "tpcb"), None);
+        let others =
+            [Options { servers: 4, ..Options::default() }, Options { nodes: 5, ..Options::default() }];
+        assert!(
+            others.map(|other| paper(other, System::ConflictAware, "shopping")).iter().all(Option::is_none)
+        );
     }
 
     #[test]
@@ -296,11 +386,11 @@ mod tests {
         report().save(folder.path()).unwrap();
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
         let csv = read("turns.csv");
-        assert_eq!(csv.lines().count(), 1 + 5);
+        assert_eq!(csv.lines().count(), 1 + 6);
         assert!(csv.contains("conflict_aware,ordering,1,disk,64,25.000,"), "{csv}");
         let json: serde_json::Value = serde_json::from_str(&read("report.json")).unwrap();
-        assert_eq!(json["costs"][0]["ratio"]["median"], 0.625);
+        assert_eq!(json["costs"][1]["over_memory"]["median"], 0.625);
         assert_eq!(json["turns"][1]["throughput"], 75.0);
-        assert!(read("report.txt").contains("0.625"), "{}", read("report.txt"));
+        assert!(read("report.txt").contains("0.625 (0.500 to 0.750)"), "{}", read("report.txt"));
     }
 }
