@@ -5,6 +5,7 @@ mod faults;
 mod parted;
 mod relay;
 mod rig;
+mod soak;
 
 #[path = "../running/mod.rs"]
 mod running;
