@@ -72,9 +72,9 @@ clients: ## drivers of several languages against a real cluster
 	@scripts/setup clients
 	@scripts/clients
 
-soak: ## the real-server checkers for SOAK_SECONDS (600)
+soak: ## the real-server checkers for SOAK_SECONDS (600) each, the second with faults; its report into SOAK_REPORT
 	@scripts/setup build
-	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release --locked -p onecopy-cli --test soak --test nodes -- --ignored --nocapture
+	SOAK_SECONDS=$(SOAK_SECONDS) $(if $(SOAK_REPORT),SOAK_REPORT=$(abspath $(SOAK_REPORT))) $(CARGO) test --release --locked -p onecopy-cli --test soak --test nodes -- --ignored --nocapture
 
 reproduce: ## what papers claim, run again in virtual time; results in results/reproduce (QUICK=1: a look in minutes)
 	@scripts/setup build

@@ -97,6 +97,13 @@ pub(crate) fn tree(root: u32) -> Vec<u32> {
     found
 }
 
+/// CPU time of these trees, in seconds: of what still runs, and of what ended and was waited for.
+pub(crate) fn spent_s(roots: &[u32]) -> f64 {
+    let processes = processes();
+    let ticks: u64 = roots.iter().map(|root| tree_ticks(&processes, *root, &[])).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
 /// CPU time that the whole machine spent on anything, and all that it had, in clock ticks since it started.
 pub(crate) fn machine() -> Option<(u64, u64)> {
     machine_of(&fs::read_to_string("/proc/stat").ok()?)
@@ -171,5 +178,6 @@ mod tests {
         assert_eq!(spent[0].name, "client");
         assert!(spent[0].seconds > 0.05, "{spent:?}");
         assert!(spent[1].seconds >= spent[0].seconds, "{spent:?}");
+        assert!(spent_s(&[std::process::id()]) >= spent[1].seconds);
     }
 }

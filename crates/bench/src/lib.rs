@@ -22,6 +22,7 @@ mod cpu;
 mod cpu_groups;
 mod error;
 pub mod failures;
+mod nodes;
 pub mod pgbench;
 mod programs;
 pub mod progress;

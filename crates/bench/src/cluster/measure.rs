@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::servers::{Running, connections};
 use super::{Bench, Simulated, System};
 use crate::cpu;
-use crate::site::{Collected, Crowd, Latency};
+use crate::site::{self, Collected, Crowd, Latency, Website};
 use crate::tpcw::{self, Bookstore};
 use crate::{Error, Result};
 
@@ -54,7 +54,9 @@ pub struct Stage {
     pub errors: BTreeMap<String, u64>,
     /// Transactions that ran again, by SQLSTATE.
     pub retries: BTreeMap<String, u64>,
-    /// Of what the servers may use, the part that they did.
+    /// What all servers used, in processors.
+    pub server_cores: f64,
+    /// Of what the servers may use, the part that they did. Without a cap they may use the machine.
     pub servers_busy: f64,
     /// What onecopy or Pgpool-II used, in processors.
     pub proxy_cores: f64,
@@ -78,16 +80,27 @@ impl Cell {
 
 /// The customers of a cell.
 pub(super) fn customers(bench: &Bench<'_>, running: &Running, mix: MixName, clients: u32) -> tpcw::Options {
-    tpcw::Options {
+    let site = Bookstore { items: bench.options.items, browsers: bench.options.browsers, mix };
+    visits(bench, running, site, clients)
+}
+
+/// Clients of a site.
+pub(super) fn visits<S: Website + Default>(
+    bench: &Bench<'_>,
+    running: &Running,
+    site: S,
+    clients: u32,
+) -> site::Options<S> {
+    site::Options {
         target: running.dsn.clone(),
-        site: Bookstore { items: bench.options.items, browsers: bench.options.browsers, mix },
+        site,
         clients,
         connections: Some(clients.min(connections(running.size))),
         think_factor: bench.options.think_factor,
         seed: bench.options.seed,
         declare: running.system.is_declared_to(),
         progress: false,
-        ..tpcw::Options::default()
+        ..site::Options::default()
     }
 }
 
@@ -143,10 +156,10 @@ pub(super) async fn cell(
     Ok(Cell { system, size, mix: mix.to_string(), stages, simulated: None })
 }
 
-pub(super) async fn stage(
+pub(super) async fn stage<S: Website>(
     bench: &Bench<'_>,
     running: &Running,
-    crowd: &mut Crowd<'_, Bookstore>,
+    crowd: &mut Crowd<'_, S>,
     users: u32,
 ) -> Result<Stage> {
     let options = bench.options;
@@ -156,7 +169,7 @@ pub(super) async fn stage(
     let begin = std::time::Instant::now();
     let Collected { samples, errors, retries, .. } = crowd.measure(options.duration).await;
     let seconds = begin.elapsed().as_secs_f64();
-    let spent = running.spent_s()? - spent;
+    let server_cores = (running.spent_s()? - spent) / seconds;
     let proxy = running.proxy_meter().since(&proxy);
     let proxy: f64 = proxy.iter().filter(|usage| usage.name == "proxy").map(|usage| usage.seconds).sum();
     let machine = machine.zip(cpu::machine()).map_or(0.0, |((busy, all), (busy_now, all_now))| {
@@ -171,7 +184,8 @@ pub(super) async fn stage(
         latency: Latency::of(latencies),
         errors,
         retries,
-        servers_busy: spent / (seconds * options.cap * f64::from(running.size)),
+        server_cores,
+        servers_busy: server_cores / bench.servers_may(running.size),
         proxy_cores: proxy / seconds,
         machine_busy: machine,
     })

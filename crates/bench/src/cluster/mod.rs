@@ -36,7 +36,6 @@ use crate::cpu_groups::Hierarchy;
 use crate::programs::{find_program, work_folder};
 use crate::tpcw::{self, Calibrate, Calibration};
 use crate::{Error, Result};
-use durability::Durability;
 pub use measure::{Cell, Stage};
 pub(crate) use report::new_folder;
 pub use report::{ClusterReport, Ratio, WITHIN};
@@ -193,7 +192,12 @@ pub async fn run(options: &Options) -> Result<Outcome> {
     let results = options.results.as_deref().map(|dir| report::new_folder(dir, "cluster")).transpose()?;
     let folder = work_folder("onecopy-cluster-", options.dir.as_deref())?;
     let cells = options.systems.len() * options.sizes.len() * options.mixes.len();
-    let bench = Bench { options, hierarchy, folder: folder.path(), bar: Bar::new(cells, options.progress) };
+    let bench = Bench {
+        options,
+        hierarchy: Some(hierarchy),
+        folder: folder.path(),
+        bar: Bar::new(cells, options.progress),
+    };
     let mut report = ClusterReport::new(options);
     let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     tokio::select! {
@@ -254,7 +258,8 @@ fn has_twice<T: PartialEq>(values: &[T]) -> bool {
 /// What all cells have in common.
 struct Bench<'a> {
     options: &'a Options,
-    hierarchy: Hierarchy,
+    /// Where servers are held back; `None` lets them do what they can.
+    hierarchy: Option<Hierarchy>,
     folder: &'a Path,
     bar: Bar,
 }
@@ -262,7 +267,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     async fn measure_all(&self, report: &mut ClusterReport) -> Result<()> {
         self.say("loading the bookstore".to_owned());
-        let template = Template::make(&self.folder.join("template"), self.options).await?;
+        let template = Template::make(&self.folder.join("template"), self.options, None).await?;
         for &system in &self.options.systems {
             if let Err(error) = self.measure_system(system, &template, report).await {
                 report.failures.push(format!("{system}: {error}"));
@@ -344,9 +349,22 @@ impl Bench<'_> {
         }
     }
 
+    /// What so many servers may use together, in processors.
+    fn servers_may(&self, size: u32) -> f64 {
+        match self.hierarchy {
+            Some(_) => self.options.cap * f64::from(size),
+            None => processors() as f64,
+        }
+    }
+
     fn say(&self, line: String) {
         self.bar.say(line);
     }
+}
+
+/// Of this machine.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 #[cfg(test)]

@@ -6,12 +6,15 @@ use std::process::Command;
 
 use onecopy_cluster::{Cluster, Server, Stop};
 
-use super::{Bench, Durability, Options, System};
+use super::{Bench, Options, System};
 use crate::connection::Target;
-use crate::cpu::{Group, Meter};
+use crate::cpu::{self, Group, Meter};
 use crate::cpu_groups::CpuGroup;
+use crate::nodes::{Nodes, Setup};
+use crate::pgbench::Pgbench;
 use crate::programs::{self, Program, find_program, write};
-use crate::tpcw::{self, Bookstore};
+use crate::site::{self, Website};
+use crate::tpcw::Bookstore;
 use crate::{Error, Result};
 
 /// Connections of customers for each server. More only wait for one another at servers that are so slow.
@@ -28,24 +31,37 @@ pub(super) fn connections(size: u32) -> u32 {
 /// 84. It is done before, once, and not again within the minutes that a cluster runs for.
 const TIDY: [&str; 2] = ["VACUUM (ANALYZE)", "ALTER SYSTEM SET autovacuum = off"];
 
-/// A data folder with the bookstore in it, loaded once at full speed; every server begins as its copy.
+/// How onecopy is served.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Serve {
+    /// `log.durability`: `memory` or `disk`.
+    pub(super) durability: &'static str,
+    /// Processes, which share a log if they are several.
+    pub(super) nodes: u32,
+    /// Whether all clients are at the node that leads, rather than at each of them in turn.
+    pub(super) at_leader: bool,
+}
+
+impl Serve {
+    /// One process, as it is by default.
+    pub(super) const ALONE: Serve = Serve { durability: "disk", nodes: 1, at_leader: false };
+}
+
+/// A data folder with the bookstore in it, and a bank if one is needed, loaded once at full speed; every server begins as its copy.
 pub(super) struct Template {
     data: PathBuf,
     superuser: String,
 }
 
 impl Template {
-    pub(super) async fn make(dir: &Path, options: &Options) -> Result<Template> {
+    pub(super) async fn make(dir: &Path, options: &Options, bank: Option<Pgbench>) -> Result<Template> {
         let mut server = Server::init(dir, &onecopy_cluster::Options::replica())?;
         server.start()?;
-        let load = tpcw::Options {
-            target: server.dsn(),
-            site: Bookstore { items: options.items, browsers: options.browsers, ..Bookstore::default() },
-            seed: options.seed,
-            progress: false,
-            ..tpcw::Options::default()
-        };
-        tpcw::load(&load).await?;
+        let store = Bookstore { items: options.items, browsers: options.browsers, ..Bookstore::default() };
+        load(&server, options, store).await?;
+        if let Some(bank) = bank {
+            load(&server, options, bank).await?;
+        }
         let client = Target::parse(&server.dsn())?.connect().await?;
         for statement in TIDY {
             client.batch_execute(statement).await.map_err(Error::database(format!("run {statement:?}")))?;
@@ -74,6 +90,13 @@ impl Template {
     }
 }
 
+async fn load<S: Website + Default>(server: &Server, options: &Options, site: S) -> Result<()> {
+    let target = server.dsn();
+    let load =
+        site::Options { target, site, seed: options.seed, progress: false, ..site::Options::default() };
+    site::load(&load).await.map(drop)
+}
+
 /// A folder for one cluster of a system, of which several may run.
 fn free_dir(folder: &Path, system: System) -> PathBuf {
     let mut number = 0;
@@ -86,14 +109,29 @@ fn free_dir(folder: &Path, system: System) -> PathBuf {
     }
 }
 
+/// What stands before the servers.
+enum Before {
+    Pgpool(Program),
+    Onecopy(Nodes),
+}
+
+impl Before {
+    fn pids(&self) -> Vec<u32> {
+        match self {
+            Before::Pgpool(program) => vec![program.id()],
+            Before::Onecopy(nodes) => nodes.pids(),
+        }
+    }
+}
+
 /// A cluster with the bookstore in it. Dropping it stops what runs of it and removes its servers.
 pub(super) struct Running {
     pub(super) system: System,
     pub(super) size: u32,
     pub(super) dsn: String,
+    serve: Serve,
     /// Before the servers and their groups, so that it stops first.
-    program: Option<Program>,
-    /// Those that the program does not start itself.
+    before: Option<Before>,
     cluster: Option<Cluster>,
     pids: Vec<u32>,
     pub(super) groups: Vec<CpuGroup>,
@@ -109,8 +147,8 @@ impl Running {
         cap: Option<f64>,
         template: &Template,
     ) -> Result<Running> {
-        let mut running = Running::prepare(bench, system, size, template)?;
-        running.launch(bench, Durability::Disk).await?;
+        let mut running = Running::prepare(bench, system, size, template, Serve::ALONE)?;
+        running.launch(bench).await?;
         running.cap(cap)?;
         Ok(running)
     }
@@ -121,6 +159,7 @@ impl Running {
         system: System,
         size: u32,
         template: &Template,
+        serve: Serve,
     ) -> Result<Running> {
         let dir = free_dir(bench.folder, system);
         template.copy(&dir, size)?;
@@ -128,7 +167,8 @@ impl Running {
             system,
             size,
             dsn: String::new(),
-            program: None,
+            serve,
+            before: None,
             cluster: None,
             pids: Vec::new(),
             groups: Vec::new(),
@@ -136,44 +176,48 @@ impl Running {
         })
     }
 
-    /// Stops what runs, and starts it on the same servers with their contents, at full speed. Pgpool-II has no decisions to keep.
-    pub(super) async fn launch(&mut self, bench: &Bench<'_>, durability: Durability) -> Result<()> {
+    /// Stops what runs, and starts it on the same servers with their contents, at full speed.
+    pub(super) async fn launch(&mut self, bench: &Bench<'_>) -> Result<()> {
         self.stop();
         let (system, size) = (self.system, self.size);
-        match system {
+        let settings = match system {
+            System::Pgpool => onecopy_cluster::Options::default().with("max_connections", "200"),
+            _ => onecopy_cluster::Options::replica(),
+        };
+        let mut cluster = Cluster::create(&self.dir, size as usize, &settings)?;
+        cluster.start()?;
+        self.pids = cluster.servers().iter().filter_map(Server::pid).collect();
+        let cluster = self.cluster.insert(cluster);
+        let (before, dsn) = match system {
             System::Pgpool => {
                 let program = find_program("pgpool", bench.options.pgpool.as_deref())?;
-                let settings = onecopy_cluster::Options::default().with("max_connections", "200");
-                let mut cluster = Cluster::create(&self.dir, size as usize, &settings)?;
-                cluster.start()?;
-                self.pids = cluster.servers().iter().filter_map(Server::pid).collect();
-                let cluster = self.cluster.insert(cluster);
                 // Some more than there are customers' connections: who goes and who comes may meet.
                 let (program, dsn) = programs::pgpool(&program, cluster, 2 * connections(size) + 8).await?;
-                (self.program, self.dsn) = (Some(program), dsn);
+                (Before::Pgpool(program), dsn)
             }
             _ => {
-                let log = self.dir.with_extension("log");
-                let how = ["--protocol", system.id(), "--durability", durability.id()];
-                let (program, file) =
-                    programs::onecopy_up(&bench.options.onecopy, &self.dir, size, &how, &log).await?;
-                self.pids = file.replicas.iter().map(|replica| replica.pid).collect();
-                (self.program, self.dsn) = (Some(program), file.client.dsn);
+                let nodes = onecopy(bench, system, self.serve, &self.dir, cluster).await?;
+                let is_told = self.serve.nodes > 1 && self.serve.at_leader;
+                let dsn = if is_told { nodes.dsn(nodes.leader().await?) } else { nodes.dsn_of_all() };
+                (Before::Onecopy(nodes), dsn)
             }
-        }
+        };
+        (self.before, self.dsn) = (Some(before), dsn);
+        let Some(hierarchy) = &bench.hierarchy else { return Ok(()) };
         for (number, pid) in self.pids.iter().enumerate() {
             let name = format!("{system}-{}", number + 1);
-            let group = CpuGroup::create(&bench.hierarchy, &name, None)
+            let group = CpuGroup::create(hierarchy, &name, None)
                 .and_then(|group| group.add_tree(*pid).map(|()| group));
             self.groups.push(group.map_err(|error| Error::Option(error.to_string()))?);
         }
         Ok(())
     }
 
-    fn stop(&mut self) {
+    /// Stops all of it.
+    pub(super) fn stop(&mut self) {
         // Servers that may do little take long to stop.
         let _ = self.cap(None);
-        self.program = None;
+        self.before = None;
         self.cluster = None;
         self.groups.clear();
     }
@@ -184,8 +228,11 @@ impl Running {
         done.map_err(|error| Error::Option(error.to_string()))
     }
 
-    /// CPU time of all servers since they were put into their groups, in seconds.
+    /// CPU time of all servers since they were put into their groups, or without groups since they were started, in seconds.
     pub(super) fn spent_s(&self) -> Result<f64> {
+        if self.groups.is_empty() {
+            return Ok(cpu::spent_s(&self.pids));
+        }
         let spent = self.groups.iter().map(CpuGroup::spent);
         let spent: std::result::Result<Vec<_>, _> = spent.collect();
         let spent = spent.map_err(|error| Error::Option(error.to_string()))?;
@@ -194,13 +241,27 @@ impl Running {
 
     /// The account of what stands before the servers.
     pub(super) fn proxy_meter(&self) -> Meter {
-        let group = |program: &Program| Group {
-            name: "proxy".to_owned(),
-            root: program.id(),
-            without: self.pids.clone(),
-        };
-        Meter::read(&self.program.iter().map(group).collect::<Vec<_>>())
+        let group = |root: u32| Group { name: "proxy".to_owned(), root, without: Vec::new() };
+        Meter::read(&self.before.iter().flat_map(Before::pids).map(group).collect::<Vec<_>>())
     }
+}
+
+/// Serves servers that run by onecopy.
+async fn onecopy(
+    bench: &Bench<'_>,
+    system: System,
+    serve: Serve,
+    dir: &Path,
+    cluster: &Cluster,
+) -> Result<Nodes> {
+    let folder = dir.join("onecopy");
+    fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
+    let setup = Setup {
+        onecopy: &bench.options.onecopy,
+        count: serve.nodes,
+        settings: format!("protocol = \"{system}\"\nlog.durability = \"{}\"\n", serve.durability),
+    };
+    Nodes::start(&setup, &folder, cluster).await
 }
 
 impl Drop for Running {

@@ -19,7 +19,6 @@
 mod commits;
 mod disk;
 mod fault;
-mod nodes;
 mod probe;
 mod report;
 mod served;

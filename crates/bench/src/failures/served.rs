@@ -10,8 +10,9 @@ use rustix::process::Signal;
 use super::Options;
 use super::disk::Disk;
 use super::fault::{Fault, Victim};
-use super::nodes::Nodes;
+
 use crate::connection::Target;
+use crate::nodes::{Nodes, Setup};
 use crate::{Error, Result};
 
 /// A table of ours, with a row for each node, by which it is found out whether that one serves.
@@ -48,7 +49,12 @@ impl Served {
             Ok(cluster)
         });
         let cluster = cluster.await?;
-        let nodes = Nodes::start(options, folder, &cluster).await?;
+        let setup = Setup {
+            onecopy: &options.onecopy,
+            count: options.nodes,
+            settings: format!("pool.silence_timeout_ms = {}\n", options.silence_timeout_ms),
+        };
+        let nodes = Nodes::start(&setup, folder, &cluster).await?;
         Ok(Served { dsn: nodes.dsn_of_all(), nodes, cluster: Arc::new(Mutex::new(cluster)), disks })
     }
 

@@ -1,25 +1,39 @@
-//! Faults at random under load: what clients saw is checked for strict serializability, and the replicas are compared.
+//! What can happen to a cluster: bringing it about, and its end.
 
 use crate::relay::Cut;
-use crate::rig::{Nodes, block_on, connect};
-use onecopy_bench::torture::{CompareOptions, Isolation, Options, compare_until_identical, run};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use crate::rig::{Nodes, connect};
+use onecopy_cluster::Stop;
+use std::process::Command;
+use std::time::Duration;
+use tokio_postgres::SimpleQueryMessage;
 
-/// How long replicas may take to apply what clients have been told of.
-const CATCH_UP: Duration = Duration::from_secs(60);
+/// Sessions on a replica; the one that asks is none of them.
+const SESSIONS: &str =
+    "FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
 
 /// What happens to a cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fault {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// `kill -9`; it is started again.
     KillLeader,
     KillFollower,
+    /// `kill -9` of all processes of a server.
     KillReplica,
+    /// `kill -9` of one session's process, after which PostgreSQL ends all others and recovers.
+    KillBackend,
+    /// SIGSTOP, then SIGCONT.
     StopLeader,
     StopFollower,
     StopReplica,
+    /// SIGTERM, and again when it has ended.
+    RestartLeader,
+    RestartFollower,
+    RestartReplica,
+    /// `pg_terminate_backend` of every session on a replica.
+    EndSessions,
     KillAllNodes,
+    /// All nodes and all servers at once.
+    KillEverything,
     IsolateLeader,
     IsolateFollower,
     /// What the leader says reaches nobody.
@@ -30,19 +44,27 @@ enum Fault {
     OneWay,
     LeaderWithoutReplica,
     LeaderWithoutReplicas,
+    /// What the leader says does not reach a replica, or the other way round.
+    ReplicaOneWay,
     /// Connections of a node to the leader are reset.
     ResetLinks,
     TwoAtOnce,
 }
 
-const FAULTS: [Fault; 16] = [
+pub const FAULTS: [Fault; 23] = [
     Fault::KillLeader,
     Fault::KillFollower,
     Fault::KillReplica,
+    Fault::KillBackend,
     Fault::StopLeader,
     Fault::StopFollower,
     Fault::StopReplica,
+    Fault::RestartLeader,
+    Fault::RestartFollower,
+    Fault::RestartReplica,
+    Fault::EndSessions,
     Fault::KillAllNodes,
+    Fault::KillEverything,
     Fault::IsolateLeader,
     Fault::IsolateFollower,
     Fault::MuteLeader,
@@ -50,6 +72,7 @@ const FAULTS: [Fault; 16] = [
     Fault::OneWay,
     Fault::LeaderWithoutReplica,
     Fault::LeaderWithoutReplicas,
+    Fault::ReplicaOneWay,
     Fault::ResetLinks,
     Fault::TwoAtOnce,
 ];
@@ -65,7 +88,7 @@ impl Draw {
         (number ^ (number >> 31)) % bound
     }
 
-    fn index(&mut self, bound: usize) -> usize {
+    pub fn index(&mut self, bound: usize) -> usize {
         usize::try_from(self.below(bound as u64)).unwrap()
     }
 
@@ -74,8 +97,8 @@ impl Draw {
     }
 }
 
-/// Brings a fault about, and its end.
-fn inject(nodes: &mut Nodes, draw: &mut Draw, fault: Fault) {
+/// Brings a fault about, and its end. For a thread that may block, of a runtime.
+pub fn inject(nodes: &mut Nodes, draw: &mut Draw, fault: Fault) {
     let leader = nodes.leader();
     let follower = (leader + 1 + draw.index(nodes.count() - 1)) % nodes.count();
     let others: Vec<usize> = (0..nodes.count()).filter(|node| *node != leader).collect();
@@ -99,6 +122,23 @@ fn inject(nodes: &mut Nodes, draw: &mut Draw, fault: Fault) {
             wait();
             nodes.servers.server_mut(replica).start().unwrap();
         }
+        Fault::KillBackend => {
+            let pid = ask(nodes, replica, &format!("SELECT pid {SESSIONS} ORDER BY random() LIMIT 1"));
+            // It may have none at this moment, or have ended it.
+            if let Some(pid) = pid {
+                let _ = Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+            }
+            wait();
+        }
+        Fault::EndSessions => {
+            ask(nodes, replica, &format!("SELECT count(pg_terminate_backend(pid)) {SESSIONS}"));
+        }
+        Fault::RestartLeader | Fault::RestartFollower => {
+            let node = if fault == Fault::RestartLeader { leader } else { follower };
+            nodes.stop(node);
+            nodes.spawn(node);
+        }
+        Fault::RestartReplica => nodes.servers.server_mut(replica).restart(Stop::Fast).unwrap(),
         Fault::StopLeader | Fault::StopFollower => {
             let node = if fault == Fault::StopLeader { leader } else { follower };
             nodes.signal(node, "-STOP");
@@ -113,6 +153,10 @@ fn inject(nodes: &mut Nodes, draw: &mut Draw, fault: Fault) {
         Fault::KillAllNodes => {
             (0..nodes.count()).for_each(|node| nodes.kill(node));
             (0..nodes.count()).for_each(|node| nodes.spawn(node));
+        }
+        Fault::KillEverything => {
+            nodes.kill_all();
+            nodes.start_all();
         }
         Fault::IsolateLeader | Fault::IsolateFollower => {
             nodes.isolate(if fault == Fault::IsolateLeader { leader } else { follower });
@@ -140,6 +184,11 @@ fn inject(nodes: &mut Nodes, draw: &mut Draw, fault: Fault) {
             (0..nodes.servers.servers().len()).for_each(|server| nodes.way(leader, server).cut(cut));
             wait();
         }
+        Fault::ReplicaOneWay => {
+            let there = draw.below(2) == 0;
+            nodes.way(leader, replica).cut(Cut { there, back: !there, refuses: false });
+            wait();
+        }
         Fault::ResetLinks => {
             for _ in 0..5 {
                 nodes.link(follower, leader).cut(Cut::REFUSED);
@@ -159,111 +208,14 @@ fn inject(nodes: &mut Nodes, draw: &mut Draw, fault: Fault) {
     nodes.heal();
 }
 
-/// One cluster, one load, and faults until the load is nearly over.
-fn torture(mut nodes: Nodes, seconds: u64, seed: u64, faults: Vec<Fault>) -> Nodes {
-    block_on(async {
-        let replicas: Vec<String> = nodes.servers.servers().iter().map(|server| server.dsn()).collect();
-        // Those of an earlier run tell nothing of this one. Who makes them does not try again.
-        let client = nodes.client(nodes.leader()).await;
-        client.batch_execute("DROP TABLE IF EXISTS torture_counter").await.unwrap();
-        nodes.everywhere("SELECT to_regclass('torture_counter')").await;
-        let options = Options {
-            duration: Duration::from_secs(seconds),
-            seed,
-            isolation: Isolation::Mixed,
-            round: 40_000,
-            clients: 9,
-            keep_in: Some(std::env::temp_dir()),
-            ..Options::new(nodes.dsn_of_all())
-        };
-        let is_over = Arc::new(AtomicBool::new(false));
-        let begun = are_rows_made(&replicas[0]);
-        let is_over_too = is_over.clone();
-        let injecting = async {
-            begun.await;
-            tokio::task::spawn_blocking(move || {
-                let began = Instant::now();
-                let mut draw = Draw(seed);
-                let mut injected = 0;
-                // The last one lasts, and what it has done must be over when all is read at the end.
-                while began.elapsed() + Duration::from_secs(9) < Duration::from_secs(seconds)
-                    && !is_over_too.load(Ordering::Relaxed)
-                {
-                    let fault = match faults.get(injected) {
-                        Some(fault) => *fault,
-                        None => FAULTS[draw.index(FAULTS.len())],
-                    };
-                    inject(&mut nodes, &mut draw, fault);
-                    injected += 1;
-                    std::thread::sleep(draw.ms(200, 2_000));
-                }
-                (nodes, injected)
-            })
-            .await
-            .unwrap()
-        };
-        let tortured = async {
-            let report = run(&options).await.unwrap();
-            is_over.store(true, Ordering::Relaxed);
-            report
-        };
-        let (report, (nodes, injected)) = futures_util::future::join(tortured, injecting).await;
-        println!("{injected} faults\n{report}");
-        let comparison =
-            compare_until_identical(&replicas, &CompareOptions::default(), CATCH_UP).await.unwrap();
-        println!("{comparison}");
-        for node in 0..nodes.count() {
-            let messages = nodes.messages(node);
-            assert!(!messages.contains("panicked"), "node {node}: {messages}");
-        }
-        if !report.passed() || !comparison.identical() {
-            nodes.keep_messages();
-        }
-        assert!(
-            report.passed(),
-            "see above: an anomaly, a broken invariant or an error that must not happen"
-        );
-        assert!(comparison.identical(), "see above: the replicas differ");
-        assert!(injected > 2 && report.total().committed > 100, "{report}");
-        nodes
+/// The first cell of what a replica says, asked past onecopy; `None` if it says nothing, or cannot be asked now.
+fn ask(nodes: &Nodes, replica: usize, sql: &str) -> Option<String> {
+    let dsn = nodes.servers.server(replica).dsn();
+    tokio::runtime::Handle::current().block_on(async {
+        let messages = connect(&dsn).await.ok()?.simple_query(sql).await.ok()?;
+        messages.into_iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        })
     })
-}
-
-/// Waits until a server has all tables and rows with which the load begins: the last ones.
-async fn are_rows_made(dsn: &str) {
-    loop {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let Ok(client) = connect(dsn).await else { continue };
-        let counted = client.query_one("SELECT count(*) FROM torture_counter", &[]).await;
-        if counted.is_ok_and(|row| row.get::<_, i64>(0) > 0) {
-            return;
-        }
-    }
-}
-
-/// About 30 seconds.
-#[test]
-fn faults_at_random_under_load_cause_no_anomaly_and_leave_equal_replicas() {
-    let faults = vec![Fault::KillLeader, Fault::IsolateLeader];
-    torture(Nodes::start_apart(3, 3), 22, 11, faults);
-}
-
-/// The same for long, with several seeds.
-#[test]
-#[ignore = "takes SOAK_SECONDS; run by make soak"]
-fn soak_with_faults_finds_no_anomaly() {
-    let variable = |name: &str, default: u64| {
-        std::env::var(name)
-            .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
-    };
-    let (seconds, seed) = (variable("SOAK_SECONDS", 600), variable("SOAK_SEED", 1));
-    let mut nodes = Nodes::start_apart(3, 3);
-    let began = Instant::now();
-    for seed in seed.. {
-        if began.elapsed() >= Duration::from_secs(seconds) {
-            break;
-        }
-        eprintln!("seed {seed}");
-        nodes = torture(nodes, seconds.min(60), seed, Vec::new());
-    }
 }

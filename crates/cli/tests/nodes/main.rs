@@ -6,6 +6,7 @@ mod grown;
 mod parted;
 mod relay;
 mod rig;
+mod soak;
 
 #[path = "../running/mod.rs"]
 mod running;

@@ -285,6 +285,24 @@ impl Nodes {
         process.wait().unwrap();
     }
 
+    /// Stops a node in order.
+    pub fn stop(&mut self, node: usize) {
+        self.signal(node, "-TERM");
+        let mut process = self.nodes[node].process.take().expect("it runs");
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = process.try_wait().unwrap() {
+                break status;
+            }
+            if began.elapsed() > Duration::from_secs(60) {
+                let _ = process.kill();
+                panic!("node {node} does not end when it is told to: {}", self.messages(node));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert!(status.success(), "{status}: {}", self.messages(node));
+    }
+
     /// Kills all nodes and all servers, with all their processes.
     pub fn kill_all(&mut self) {
         for node in &mut self.nodes {

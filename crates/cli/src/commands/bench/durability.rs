@@ -4,17 +4,17 @@ use super::cluster::skipped;
 use super::or_all;
 use crate::CommandError;
 use crate::output::print;
-use onecopy_bench::cluster::durability::{self, Options};
+use onecopy_bench::cluster::durability::{self, ClientsAt, Durability, Load, Options};
 use onecopy_bench::cluster::{Outcome, System};
-use onecopy_workload::tpcw::MixName;
 use std::time::Duration;
 
-/// Measure what it costs that decisions are durable: a cluster with its log in memory and on disk in turn.
+/// Measure what it costs that decisions are durable: a cluster with its log in memory, on disk and on several nodes in turn.
 ///
-/// As `bench cluster`, with servers that control groups hold to a part of a processor. Every mix is measured with
-/// `log.durability` set to memory and to disk, one right after the other, in rounds of changing order; what is reported is
-/// the ratio within a round, beside the paper's. With --cap 1 and few servers it is this machine as it is. Everything
-/// takes some 30 minutes.
+/// As `bench cluster`, with servers that control groups hold to a part of a processor. Every load is measured with
+/// `log.durability` set to memory, with it set to disk, and by several nodes on this machine that share a log on
+/// their disks, one right after the other, in rounds of changing order; what is reported are ratios within a round,
+/// beside the paper's, and the processors that onecopy and the servers took for them. With --uncapped it is this
+/// machine as it is. Everything takes about an hour.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// What to measure: onecopy, conflict_aware, versioning, eager [default: conflict_aware,onecopy]
@@ -23,28 +23,43 @@ pub(super) struct Args {
     /// How many servers.
     #[arg(long, value_name = "N", default_value_t = Options::default().servers)]
     servers: u32,
-    /// How customers walk: browsing, shopping, ordering [default: all]
-    #[arg(long, value_name = "MIX", value_delimiter = ',')]
-    mixes: Vec<MixName>,
-    /// Rounds; each measures every mix with both. With fewer than 6 the interval is all of them.
+    /// What clients do: tpcb (deposits as pgbench's), browsing, shopping, ordering (the bookstore) [default: all]
+    #[arg(long, value_name = "LOAD", value_delimiter = ',')]
+    loads: Vec<Load>,
+    /// Where decisions are when they count: memory, disk, nodes [default: all]
+    #[arg(long, value_name = "LEVEL", value_delimiter = ',')]
+    levels: Vec<Durability>,
+    /// How many nodes there are at the level nodes.
+    #[arg(long, value_name = "N", default_value_t = Options::default().nodes)]
+    nodes: u32,
+    /// To which of the nodes clients connect: any (as many to each), leader
+    #[arg(long, value_name = "NODE", default_value_t = Options::default().clients_at)]
+    clients_at: ClientsAt,
+    /// Rounds; each measures every load at every level. With fewer than 6 the interval is all of them.
     #[arg(long, value_name = "N", default_value_t = Options::default().rounds, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// What one server may use, in processors.
-    #[arg(long, value_name = "PART", default_value_t = Options::default().cap)]
-    cap: f64,
+    /// What one server may use, in processors [default: 0.05]
+    #[arg(long, value_name = "PART")]
+    cap: Option<f64>,
+    /// Let servers use what they can; no control groups are needed then, and this machine is what bounds.
+    #[arg(long, conflicts_with = "cap")]
+    uncapped: bool,
     /// Seconds of one measurement that count.
     #[arg(long, value_name = "SECONDS", default_value_t = Options::default().duration.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     duration: u64,
-    /// Seconds before them, in which customers come and settle.
+    /// Seconds before them, in which clients come and settle.
     #[arg(long, value_name = "SECONDS", default_value_t = Options::default().ramp.as_secs())]
     ramp: u64,
-    /// Customers, who make no pauses [default: 12 for each server, at most 64, each with a connection]
+    /// Clients, who make no pauses [default: 12 for each server, at most 64, each with a connection]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     clients: Option<u32>,
     /// How many books the store has: 1000, 10000, ...
     #[arg(long, default_value_t = Options::default().items)]
     items: i64,
-    /// The same seed gives the same bookstore and customers.
+    /// How many branches the bank has, of 1,000 accounts each. Every deposit changes its branch, so fewer make more of them wait.
+    #[arg(long, default_value_t = Options::default().branches, value_parser = clap::value_parser!(i64).range(1..))]
+    branches: i64,
+    /// The same seed gives the same bookstore and clients.
     #[arg(long, default_value_t = Options::default().seed)]
     seed: u64,
     #[command(flatten)]
@@ -57,13 +72,17 @@ impl Args {
         let options = Options {
             systems: or_all(self.systems, all.systems),
             servers: self.servers,
-            mixes: or_all(self.mixes, all.mixes),
+            loads: or_all(self.loads, all.loads),
+            levels: or_all(self.levels, all.levels),
+            nodes: self.nodes,
+            clients_at: self.clients_at,
             rounds: self.rounds,
-            cap: self.cap,
+            cap: self.cap.or(all.cap).filter(|_| !self.uncapped),
             duration: Duration::from_secs(self.duration),
             ramp: Duration::from_secs(self.ramp),
             clients: self.clients,
             items: self.items,
+            branches: self.branches,
             seed: self.seed,
             // This very program.
             onecopy: std::env::current_exe()?,
@@ -73,7 +92,7 @@ impl Args {
         };
         match durability::run(&options).await? {
             Outcome::Measured(report) => Ok(print(report)?),
-            Outcome::Skipped(why) => Ok(print(skipped(&why))?),
+            Outcome::Skipped(why) => Ok(print(format!("{} (--uncapped does without)", skipped(&why)))?),
         }
     }
 }

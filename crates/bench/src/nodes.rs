@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use onecopy_cluster::{Cluster, free_port};
 use rustix::process::Signal;
 
-use super::Options;
 use crate::programs::{self, ONECOPY_START, Program, find_program, write};
 use crate::{Error, Result};
 
@@ -20,14 +19,26 @@ const ELECTION_MAX: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Seconds until a client leaves a node that does not answer for the next one.
 const CONNECT_TIMEOUT_S: u32 = 5;
+/// In the folder of each.
+const LOG_DIR: &str = "log";
 /// What nodes say when they begin to lead, with the number of that time.
 const LEADS: &str = "this node leads epoch=";
 /// What they say of others that lead, or before they themselves do.
 const DOES_NOT_LEAD: [&str; 3] =
     ["this node follows", "this node was elected", "has ended what it did as the leader"];
 
+/// How many there are, and with what settings.
+pub(crate) struct Setup<'a> {
+    /// The program.
+    pub(crate) onecopy: &'a Path,
+    /// With 1 it is alone; with more they share a log.
+    pub(crate) count: u32,
+    /// Further lines at the top of each one's configuration, such as `log.durability = "memory"`.
+    pub(crate) settings: String,
+}
+
 /// All of them. Dropping them stops them.
-pub(super) struct Nodes {
+pub(crate) struct Nodes {
     nodes: Vec<Node>,
     /// The user of the servers.
     user: String,
@@ -45,10 +56,11 @@ struct Node {
 }
 
 impl Nodes {
-    /// Starts them in folders of their own in an empty folder, before servers that run.
-    pub(super) async fn start(options: &Options, folder: &Path, servers: &Cluster) -> Result<Nodes> {
-        let onecopy = find_program("onecopy", Some(&options.onecopy))?;
-        let count = options.nodes as usize;
+    /// Starts them in folders of their own in one folder, before servers that run, and returns when they take clients. Their logs
+    /// are what the folder holds of them; if it holds none, they begin new ones.
+    pub(crate) async fn start(setup: &Setup<'_>, folder: &Path, servers: &Cluster) -> Result<Nodes> {
+        let onecopy = find_program("onecopy", Some(setup.onecopy))?;
+        let count = setup.count as usize;
         let ports = (0..count).map(|_| Ok((free_port()?, free_port()?))).collect::<Result<Vec<_>>>()?;
         let user = servers.server(0).superuser().to_owned();
         let mut nodes = Nodes { nodes: Vec::new(), user };
@@ -56,7 +68,7 @@ impl Nodes {
             let dir = if count == 1 { folder.to_owned() } else { folder.join(format!("node{}", number + 1)) };
             fs::create_dir_all(&dir).map_err(Error::file("create", &dir))?;
             let shared = if count == 1 { String::new() } else { shared(number, &ports) };
-            let configuration = configure(&dir, *port, servers, &nodes.user, options, &shared)?;
+            let configuration = configure(&dir, *port, servers, &nodes.user, &setup.settings, &shared)?;
             let log = folder.join(format!("{}.log", name(number, count)));
             nodes.nodes.push(Node {
                 onecopy: onecopy.clone(),
@@ -67,7 +79,7 @@ impl Nodes {
             });
         }
         if count > 1 {
-            nodes.nodes.iter().try_for_each(Node::init)?;
+            nodes.nodes.iter().filter(|node| !node.has_log()).try_for_each(Node::init)?;
         }
         nodes.spawn(&nodes.all()).await?;
         if count > 1 {
@@ -77,22 +89,27 @@ impl Nodes {
     }
 
     /// The numbers of all, from 0 on.
-    pub(super) fn all(&self) -> Vec<usize> {
+    pub(crate) fn all(&self) -> Vec<usize> {
         (0..self.nodes.len()).collect()
     }
 
+    /// The processes of those that run.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.nodes.iter().filter_map(|node| node.process.as_ref()).map(Program::id).collect()
+    }
+
     /// What one is called.
-    pub(super) fn name(&self, node: usize) -> String {
+    pub(crate) fn name(&self, node: usize) -> String {
         name(node, self.nodes.len())
     }
 
     /// Where clients of one connect.
-    pub(super) fn dsn(&self, node: usize) -> String {
+    pub(crate) fn dsn(&self, node: usize) -> String {
         programs::dsn(self.nodes[node].port, &self.user)
     }
 
     /// Where clients of any connect: the nodes' places in it are their numbers.
-    pub(super) fn dsn_of_all(&self) -> String {
+    pub(crate) fn dsn_of_all(&self) -> String {
         if self.nodes.len() == 1 {
             return self.dsn(0);
         }
@@ -104,7 +121,7 @@ impl Nodes {
     }
 
     /// Starts those of these that do not run at once, and returns when each takes clients.
-    pub(super) async fn spawn(&mut self, which: &[usize]) -> Result<()> {
+    pub(crate) async fn spawn(&mut self, which: &[usize]) -> Result<()> {
         for node in which {
             self.nodes[*node].spawn()?;
         }
@@ -117,7 +134,7 @@ impl Nodes {
     }
 
     /// Sends these a signal. Those that are killed are left alone.
-    pub(super) fn signal(&self, which: &[usize], signal: Signal) {
+    pub(crate) fn signal(&self, which: &[usize], signal: Signal) {
         which
             .iter()
             .filter_map(|node| self.nodes[*node].process.as_ref())
@@ -125,13 +142,13 @@ impl Nodes {
     }
 
     /// `kill -9` of all of these at once; returns when none is left.
-    pub(super) fn kill(&mut self, which: &[usize]) -> Result<()> {
+    pub(crate) fn kill(&mut self, which: &[usize]) -> Result<()> {
         self.signal(which, Signal::KILL);
         which.iter().filter_map(|node| self.nodes[*node].process.take()).try_for_each(Program::kill)
     }
 
     /// The one that leads, by its own word; of several, some of which do not know yet that another one does, the last.
-    pub(super) async fn leader(&self) -> Result<usize> {
+    pub(crate) async fn leader(&self) -> Result<usize> {
         let begin = Instant::now();
         loop {
             let epoch = |node: &Node| leads(&node.process.as_ref()?.said());
@@ -148,12 +165,12 @@ impl Nodes {
     }
 
     /// Whether all that were not killed still run; if not, the last words of one.
-    pub(super) fn expect_alive(&mut self) -> Result<()> {
+    pub(crate) fn expect_alive(&mut self) -> Result<()> {
         self.nodes.iter_mut().filter_map(|node| node.process.as_mut()).try_for_each(Program::expect_alive)
     }
 
     /// What each has said.
-    pub(super) fn logs(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn logs(&self) -> impl Iterator<Item = &Path> {
         self.nodes.iter().map(|node| node.log.as_path())
     }
 }
@@ -170,6 +187,11 @@ impl Node {
         let mut command = Command::new(&self.onecopy);
         command.args(words).arg("-c").arg(&self.configuration);
         command
+    }
+
+    /// Whether its log was begun.
+    fn has_log(&self) -> bool {
+        self.configuration.with_file_name(LOG_DIR).exists()
     }
 
     fn init(&self) -> Result<()> {
@@ -199,13 +221,12 @@ fn configure(
     port: u16,
     servers: &Cluster,
     user: &str,
-    options: &Options,
+    settings: &str,
     shared: &str,
 ) -> Result<PathBuf> {
     let mut text = format!(
-        "secrets = \"secrets.toml\"\n[listen]\nport = {port}\n[auth]\nmethod = \"trust\"\n[log]\ndir = \"log\"\n\
-         [pool]\nsilence_timeout_ms = {}\n{shared}[[databases]]\nname = \"{}\"\n",
-        options.silence_timeout_ms,
+        "secrets = \"secrets.toml\"\nlisten.port = {port}\nauth.method = \"trust\"\nlog.dir = \"{LOG_DIR}\"\n\
+         {settings}{shared}[[databases]]\nname = \"{}\"\n",
         programs::DATABASE
     );
     for (index, server) in servers.servers().iter().enumerate() {
