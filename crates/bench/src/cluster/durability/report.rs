@@ -308,7 +308,7 @@ impl fmt::Display for DurabilityReport {
         if busy > 0 {
             let so = match self.cap {
                 Some(_) => "what was measured there is too little",
-                None => "what is compared there is processor time",
+                None => "processors were what bounded it",
             };
             writeln!(f, "in {busy} of {} turns the machine had no time left, so {so}", self.turns.len())?;
         }
