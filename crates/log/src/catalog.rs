@@ -436,17 +436,20 @@ impl Catalog {
 
     /// Drops the segments that nobody needs who needs no commit before `keep`; oldest first.
     ///
-    /// A segment goes only with all before it, never if it is the last, and never while a chunk in it belongs to a
+    /// A segment goes only with all before it, never if it is the last or holds the record `kept`, and never while a chunk in it belongs to a
     /// commit from `keep` on or to an open transaction. A commit before `keep` may stay behind without its chunks; the
     /// log can then be read from the one after it.
-    pub(crate) fn truncate_before(&mut self, keep: Csn) -> Vec<SegmentNo> {
+    pub(crate) fn truncate_before(&mut self, keep: Csn, kept: Option<Seq>) -> Vec<SegmentNo> {
         let decided = self.decided.range(keep..).map(|(_, place)| place.segment).min();
         let needed = decided.into_iter().chain(self.oldest_open()).min();
         let needed = needed.filter(|_| !planted(Bug::ForgetPayload));
         let behind = self.segments.partition_point(|segment| segment.first_csn <= keep);
         let unneeded =
             self.segments.partition_point(|segment| needed.is_none_or(|needed| segment.number <= needed));
-        let dropped_len = behind.min(unneeded).saturating_sub(1);
+        let holding = kept.map_or(self.segments.len(), |seq| {
+            self.segments.partition_point(|segment| segment.first_seq <= seq)
+        });
+        let dropped_len = behind.min(unneeded).min(holding).saturating_sub(1);
         let dropped: Vec<SegmentNo> =
             self.segments.drain(..dropped_len).map(|segment| segment.number).collect();
         let kept = &self.segments[0];

@@ -484,7 +484,9 @@ impl Engine {
     /// Nobody needs commits before `keep` any more, nor other records that stand before it. Whole segments go, when
     /// [`Engine::flush`] has time for it; the last one stays.
     pub fn truncate_before(&mut self, keep: Csn) {
-        let dropped = self.catalog.truncate_before(keep);
+        let settled = Seq(self.catalog.settled_end().seq.0.saturating_sub(1));
+        let kept = self.noted.replicas_at(settled).map(|(seq, _)| seq);
+        let dropped = self.catalog.truncate_before(keep, kept);
         if !dropped.is_empty() {
             // Before they are deleted, a new header says that what they were dropped behind is durable on a majority.
             self.note_settled();

@@ -173,6 +173,8 @@ pub struct MemberStatus {
     pub members: Membership,
     /// The other nodes; for each, if this node leads, the last record that it is known to have.
     pub matched: Vec<(NodeId, Option<Seq>)>,
+    /// How many times others have been offered that their logs begin anew. What was ordered before that they do not get.
+    pub beginnings: u64,
     /// Why the node has stopped, if it has.
     pub stopped: Option<StopReason>,
 }

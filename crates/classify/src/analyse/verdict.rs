@@ -258,7 +258,7 @@ impl<'a> Analyser<'a> {
         if let Some(refusal) = self.refused_between_versions(kind) {
             return Determinism::Refuse(refusal);
         }
-        let Some(reason) = unreplayable.or_else(|| self.varies_between_versions(kind)) else {
+        let Some(reason) = unreplayable.or_else(|| self.varies_between_versions(statement, kind)) else {
             return Determinism::Replay;
         };
         let plan = match statement {
@@ -285,18 +285,39 @@ impl<'a> Analyser<'a> {
         })
     }
 
-    /// Why a change of rows is not replayed where servers are of different versions. The rows of a COPY go there as they are, and
-    /// TRUNCATE computes nothing.
-    fn varies_between_versions(&self, kind: &Kind) -> Option<String> {
+    /// Why a change of rows is not replayed where servers are of different versions, which may compute it differently. The rows of a
+    /// COPY go there as they are, if it chooses and fills in nothing, and TRUNCATE computes nothing.
+    fn varies_between_versions(&mut self, statement: Option<&'a Statement>, kind: &Kind) -> Option<String> {
+        if !self.catalogue().captures {
+            return None;
+        }
         let computes_rows = match kind {
-            Kind::Insert | Kind::Update | Kind::Delete | Kind::Merge | Kind::WriteCte => true,
-            Kind::Do | Kind::Call => true,
+            Kind::CopyIn { .. } => self.has_triggers || !self.copies_rows_as_they_are(statement),
+            Kind::Truncate { .. } => self.has_triggers,
+            // What is said of sequences is the scheduler's.
             Kind::Select => self.writes_through_functions,
-            Kind::CopyIn { .. } => self.has_triggers,
-            _ => false,
+            // Statements that these prepare are looked at when they are executed; others change no rows.
+            Kind::Prepare { .. } | Kind::Execute { .. } | Kind::Ddl { .. } | Kind::SetVal { .. } => false,
+            Kind::SessionCalls(_) | Kind::SetConfig { .. } | Kind::LockTable { .. } => false,
+            Kind::Notify { .. } | Kind::SetConstraints { .. } | Kind::Maintenance { .. } => false,
+            _ => true,
         };
-        (self.catalogue().captures && computes_rows)
+        computes_rows
             .then(|| "servers of different versions serve, and may compute it differently".to_owned())
+    }
+
+    /// Whether a COPY FROM STDIN gives every column that a server would fill in, and takes every row.
+    fn copies_rows_as_they_are(&mut self, statement: Option<&'a Statement>) -> bool {
+        let Some(Statement::Utility(Utility::Copy(copy))) = statement else { return false };
+        let Some(super::Resolved::Table(table)) = copy.table.as_ref().map(|name| self.resolve(name)) else {
+            return false;
+        };
+        let is_given = |column: &Column| {
+            column.default.is_none() || copy.columns.is_empty() || copy.columns.contains(&column.name)
+        };
+        copy.filter.is_none()
+            && !copy.default_marker
+            && self.table(table).columns.iter().filter(|column| column.generated.is_none()).all(is_given)
     }
 
     /// The plan to ship the rows that a statement changes, or what stands in its way.

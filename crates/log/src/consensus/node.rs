@@ -91,6 +91,8 @@ pub struct Node {
     peers: BTreeMap<NodeId, Peer>,
     /// Ticks for which a node was being offered a beginning.
     offering: BTreeMap<NodeId, u32>,
+    /// How many beginnings were sent.
+    beginnings: u64,
     random: u64,
     election_timeout: (Epoch, StateRole, usize),
 }
@@ -195,6 +197,7 @@ impl Node {
             offered: None,
             peers: BTreeMap::new(),
             offering: BTreeMap::new(),
+            beginnings: 0,
             random: config.random,
             election_timeout: (Epoch(0), StateRole::Follower, 0),
         }
@@ -346,7 +349,11 @@ impl Node {
         }
         let others = self.members();
         let others = others.voters().filter(|node| *node != self.config.node);
-        let heir = others.max_by_key(|node| self.peers.get(node).map(|peer| peer.matched))?;
+        // One that has answered lately: of those that have the same, another may be gone.
+        let progress = |node: &NodeId| {
+            self.raft.raft.prs().get(node.0).map(|progress| (progress.recent_active, progress.matched))
+        };
+        let heir = others.max_by_key(progress)?;
         self.raft.transfer_leader(heir.0);
         self.work(effects);
         Some(heir)
@@ -474,6 +481,12 @@ impl Node {
     #[must_use]
     pub fn matched(&self, node: NodeId) -> Option<Seq> {
         self.raft.raft.prs().get(node.0).filter(|_| self.leads()).map(|progress| Seq(progress.matched))
+    }
+
+    /// How many times this node has offered others that their logs begin anew.
+    #[must_use]
+    pub fn beginnings(&self) -> u64 {
+        self.beginnings
     }
 
     /// Who leads in the present epoch, if that is known.
@@ -893,7 +906,8 @@ impl Node {
         true
     }
 
-    fn send_raft(&self, message: &Message, effects: &mut Vec<Effect>) {
+    fn send_raft(&mut self, message: &Message, effects: &mut Vec<Effect>) {
+        self.beginnings += u64::from(message.get_msg_type() == MessageType::MsgSnapshot);
         self.send(NodeId(message.to), &Content::Raft(Box::new(message.clone())), effects);
     }
 

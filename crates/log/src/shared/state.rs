@@ -199,6 +199,7 @@ impl Hub {
             ordered: Seq(node.tail().0.0 - 1),
             members,
             matched: others.map(|id| (id, node.matched(id))).collect(),
+            beginnings: node.beginnings(),
             stopped: core.stopped.clone(),
         }
     }

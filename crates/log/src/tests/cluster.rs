@@ -216,6 +216,8 @@ struct Machine {
 }
 
 struct World {
+    /// Leaders hand over now and then.
+    hands_over: bool,
     rng: ChaCha8Rng,
     now: u64,
     machines: Vec<Machine>,
@@ -288,6 +290,7 @@ impl World {
         };
         let machines = ids.iter().map(|id| Machine::new(*id, members, &mut rng)).collect();
         World {
+            hands_over: seed % 2 == 1,
             now: 0,
             machines,
             network: BTreeMap::new(),
@@ -556,7 +559,7 @@ impl World {
             30..45 => self.read(at, coverage),
             45..47 if !self.is_healed => self.truncate(at, coverage),
             47..50 if !self.is_healed => self.change_members(at, coverage),
-            50 if !self.is_healed => {
+            50 if !self.is_healed && self.hands_over => {
                 let mut heir = None;
                 self.with_node(at, coverage, |node, effects| heir = node.hand_over(effects))?;
                 coverage.handed_over += u64::from(heir.is_some());

@@ -301,6 +301,20 @@ fn after_any_failure_nothing_is_written_acknowledged_or_taken() {
 }
 
 #[test]
+fn segment_with_the_record_of_which_replicas_there_are_stays_until_there_is_a_later_one() {
+    let mut rig = Rig::begin(settings());
+    let set = || Record::other(Kind::REPLICAS, Epoch(1), Bytes::from_static(b"r1 r2"));
+    rig.append((1..=7).map(large).chain([set()]).chain((8..=17).map(large)));
+    rig.run();
+    rig.engine.truncate_before(Csn(16));
+    assert_eq!(rig.engine.first(), Csn(6), "the record stands behind commit 7");
+    rig.append([set(), large(18)]);
+    rig.run();
+    rig.engine.truncate_before(Csn(16));
+    assert!(rig.engine.first() > Csn(10));
+}
+
+#[test]
 fn whole_segments_behind_the_needed_commit_are_deleted_oldest_first_between_groups() {
     let mut rig = Rig::begin(settings());
     rig.append((1..=17).map(large));

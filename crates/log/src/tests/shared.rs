@@ -564,6 +564,8 @@ fn segments_that_nobody_needs_are_dropped_and_whoever_needs_them_is_offered_a_be
     node.wait_for_event("a beginning is offered", |event| {
         matches!(event, MemberEvent::BeginningOffered { .. })
     });
+    let offered = cluster.nodes.values().map(|node| node.member.status().beginnings).sum::<u64>();
+    assert!(offered > 0, "whoever offers it knows that something is left out");
     node.member.accept_beginning();
     let last = cluster.append(10);
     cluster.wait_for_all(last);

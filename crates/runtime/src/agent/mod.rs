@@ -425,7 +425,8 @@ impl Agent {
         if let Some(reason) = self.exclusions.reason(self.replica) {
             return Err(ApplyError::Excluded(reason));
         }
-        self.check_version(ServerVersion::read(lane).await?).await?;
+        let version = ServerVersion::read(lane).await?;
+        self.check_version(version).await.inspect_err(|_| self.annulments.stand_apart(self.replica))?;
         let (first, passed_over) = progress::passed_over(lane).await?;
         let fits = || -> Result<(), ApplyError> {
             self.history.check(&position)?;

@@ -210,7 +210,7 @@ pub async fn remove(shared: &Arc<Shared>, name: &str, at_once: bool) -> Result<(
 
 async fn depart(shared: &Arc<Shared>, pool: &Arc<Pool>) {
     let membership = &shared.membership;
-    let _turn = membership.turn.lock().await;
+    let turn = membership.turn.lock().await;
     if pool.is_gone() {
         return;
     }
@@ -221,7 +221,10 @@ async fn depart(shared: &Arc<Shared>, pool: &Arc<Pool>) {
     membership.annulments.stand_apart(pool.replica);
     shared.object_ids.forget(pool.replica);
     tracing::info!(replica = pool.name(), "replica has left");
-    if settle_manner(shared) {
+    let is_news = settle_manner(shared);
+    // A replica that is to be read from may have to be added first.
+    drop(turn);
+    if is_news {
         // They may have been read from a server of another version, which has other functions.
         shared.classifier.begin_change();
         shared.read_definitions_after(true, &[]).await;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use onecopy_core::{Csn, Epoch};
 use onecopy_log::{Kind, Log, Record};
 use parking_lot::Mutex;
@@ -77,6 +78,15 @@ impl ReplicaSet {
         ReplicaSet::new(settings, contents, Keeper::File(path))
     }
 
+    /// Has the file be there, also if it says nothing.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn keep_file(dir: &Path) -> io::Result<()> {
+        let path = dir.join(NAME);
+        if path.exists() { Ok(()) } else { write(&path, &Contents::default()) }
+    }
+
     /// The same for a node that leads in an epoch, by the log that it shares with others; by its file, if it had the log alone up
     /// to now.
     ///
@@ -97,7 +107,16 @@ impl ReplicaSet {
                 };
                 toml::from_str(&text).map_err(failed)?
             }
-            None => read(&settings.log.dir.join(NAME))?,
+            None => {
+                let file = settings.log.dir.join(NAME);
+                if log.held().first > Csn(1) && !file.exists() {
+                    return Err(ServeError::Log(
+                        "this node's log began anew, and does not say yet which replicas there are; another node has to lead"
+                            .to_owned(),
+                    ));
+                }
+                read(&file)?
+            }
         };
         ReplicaSet::new(settings, contents, Keeper::Log { log: log.clone(), epoch })
     }
@@ -114,6 +133,28 @@ impl ReplicaSet {
         Ok(ReplicaSet { keeper, configured, contents, turn })
     }
 
+    /// Has the log say which replicas there are, if it does not: what a node knows by its own file, from when it had the log alone,
+    /// the next one to lead would not know.
+    ///
+    /// # Errors
+    /// If the log takes no record.
+    pub async fn begin(&self) -> io::Result<()> {
+        match &self.keeper {
+            Keeper::Log { log, .. } if log.held().replicas.is_none() => self.note_anew().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes the same once more, for whoever cannot have what was noted before.
+    ///
+    /// # Errors
+    /// If it cannot be kept.
+    pub async fn note_anew(&self) -> io::Result<()> {
+        let _turn = self.turn.lock().await;
+        let contents = self.contents.lock().clone();
+        self.keeper.write(&contents).await
+    }
+
     /// From which commit on the log must be kept, where all before `first` is needed by nobody else: it must not drop the record that
     /// says which replicas there are. If that stands in its way, it is written anew.
     ///
@@ -124,9 +165,7 @@ impl ReplicaSet {
         let kept_from = || log.held().replicas.map_or(first, |(place, _)| log.keeping(place).min(first));
         // Whole segments are dropped, and never the last.
         if kept_from() < first.min(log.keeping(log.durable().seq)) {
-            let _turn = self.turn.lock().await;
-            let contents = self.contents.lock().clone();
-            self.keeper.write(&contents).await?;
+            self.note_anew().await?;
         }
         Ok(kept_from())
     }
@@ -231,10 +270,16 @@ impl Keeper {
             Keeper::File(path) => write(path, contents),
             Keeper::Log { log, epoch } => {
                 let text = toml::to_string(contents).map_err(io::Error::other)?;
-                let record = Record::other(Kind::REPLICAS, *epoch, text.into());
+                let text = Bytes::from(text);
+                let record = Record::other(Kind::REPLICAS, *epoch, text.clone());
                 let place = log.append(record).map_err(io::Error::other)?;
-                // If another node leads before it is durable, this never ends, and everything here is dropped.
-                while log.durable().seq < place {
+                // If another node leads before it is durable, another record may take its place: then this never ends, and
+                // everything here is dropped.
+                while log
+                    .held()
+                    .replicas
+                    .is_none_or(|(last, body)| last < place || last == place && body != text)
+                {
                     tokio::time::sleep(DURABLE_PAUSE).await;
                 }
                 Ok(())

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::errors::ServeError;
+use crate::membership::ReplicaSet;
 use crate::nodes::handshake::Purpose;
 use crate::nodes::links;
 use crate::server::preparation;
@@ -53,8 +54,14 @@ pub fn init(settings: &Settings, joins: bool) -> Result<Begun, ServeError> {
         genesis: Genesis { log_id, epoch: Epoch(1), after: Csn(0) },
         membership: Membership::of_voters(&voters),
     };
-    Log::begin_shared(folder, origin, NodeId(nodes.this), super::log_settings(settings))
-        .map_err(|error| ServeError::Log(error.to_string()))
+    let begun = Log::begin_shared(folder, origin, NodeId(nodes.this), super::log_settings(settings))
+        .map_err(|error| ServeError::Log(error.to_string()))?;
+    if begun.was_alone {
+        // It knows which replicas there are, also if none came or went.
+        ReplicaSet::keep_file(&settings.log.dir)
+            .map_err(|error| ServeError::Log(format!("write replicas.toml beside the log: {error}")))?;
+    }
+    Ok(begun)
 }
 
 /// What log the others share, and its last commit, of the first that answers; or why none does.

@@ -22,7 +22,7 @@ const WITHOUT_MIN: Duration = Duration::from_secs(3);
 /// How long a server may take to answer its first question.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How many of the shortest election timeouts it is silent: the longest is two, and an election may come out even.
-const SILENT_ELECTIONS: u32 = 6;
+pub const SILENT_ELECTIONS: u32 = 6;
 
 /// Has another node lead when this one reaches none of the replicas.
 pub async fn watch(node: &Node, settings: &Settings) -> Infallible {

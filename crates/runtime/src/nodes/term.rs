@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::errors::ServeError;
 use crate::membership::ReplicaSet;
+use crate::nodes::reach::SILENT_ELECTIONS;
 use crate::nodes::{Node, members, reach};
 use crate::server::preparation::Source;
 use crate::server::{Shared, Term};
@@ -109,7 +110,10 @@ fn attempt(
     let event_loop = event_loop().map_err(ServeError::Threads)?;
     // Until it serves, it is looked whether those are reached that there are by the log.
     let mut by_log = settings.clone();
-    drop(ReplicaSet::load_shared(&mut by_log, &node.log, epoch)?);
+    if let Err(error) = ReplicaSet::load_shared(&mut by_log, &node.log, epoch) {
+        node.links.be_silent(SILENT_ELECTIONS * Duration::from_millis(node.settings.election_timeout_ms));
+        return Err(error);
+    }
     let ended = event_loop.block_on(async {
         let served = tokio::select! {
             // Whoever is dropped means the same.

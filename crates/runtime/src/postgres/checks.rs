@@ -67,7 +67,8 @@ pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
         "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({names}) \
          UNION ALL SELECT name, value FROM pg_catalog.pg_database d, LATERAL (VALUES \
              ('collation', datcollate || ' ' || datctype || ' ' || coalesce(to_jsonb(d)->>'daticulocale', to_jsonb(d)->>'datlocale', '')), \
-             ('{COLLATIONS}', coalesce(to_jsonb(d)->>'datcollversion', ''))) of_database (name, value) \
+             ('{COLLATIONS}', coalesce(pg_catalog.pg_collation_actual_version(100), to_jsonb(d)->>'datcollversion', ''))) \
+             of_database (name, value) \
              WHERE datname = current_database() \
          UNION ALL SELECT 'extension ' || extname, extversion FROM pg_catalog.pg_extension \
          ORDER BY 1",

@@ -12,8 +12,8 @@ use crate::lane::{Lane, LaneError};
 pub struct ServerVersion {
     /// The major version, as in 15. Minor ones bring no other results but by mistake.
     pub major: u32,
-    /// The version of the library that orders text, where the database knows one: it decides what is less or greater, in
-    /// conditions, too.
+    /// The version of the library that orders text, where the server knows it (from 16 on; 15 knows that of when the database was
+    /// made): it decides what is less or greater, in conditions, too.
     #[serde(default)]
     pub collations: String,
 }
@@ -35,7 +35,8 @@ impl ServerVersion {
         let rows = lane
             .query(
                 "SELECT pg_catalog.current_setting('server_version_num'), \
-                 coalesce(pg_catalog.to_jsonb(d)->>'datcollversion', '') FROM pg_catalog.pg_database d \
+                 coalesce(pg_catalog.pg_collation_actual_version(100), pg_catalog.to_jsonb(d)->>'datcollversion', '') \
+                 FROM pg_catalog.pg_database d \
                  WHERE d.datname = pg_catalog.current_database()",
             )
             .await?;

@@ -574,6 +574,10 @@ async fn start(
         .note_versions(seen)
         .await
         .map_err(|error| ServeError::Settings(format!("note of which versions servers are: {error}")))?;
+    members
+        .begin()
+        .await
+        .map_err(|error| ServeError::Log(format!("note which replicas there are: {error}")))?;
     let membership = Membership::new(members, history, annulments, prepared.log_id);
     let (member, places) = prepared.member.unzip();
     let door = Arc::new(Door::new(&settings, tls));
@@ -631,6 +635,7 @@ pub fn connector(settings: &Settings, replica: &ReplicaSettings, leader: Option<
 /// Drops what every replica contains from memory, and what no replica can need again from the log.
 async fn keep_house(shared: Arc<Shared>) {
     let mut looked_at_log = Stopwatch::start();
+    let mut beginnings = 0;
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let status = shared.scheduler.status();
@@ -639,6 +644,12 @@ async fn keep_house(shared: Arc<Shared>) {
         }
         if looked_at_log.elapsed_s() >= 1 {
             looked_at_log = Stopwatch::start();
+            let offered = shared.member.as_ref().map_or(0, |member| member.status().beginnings);
+            if std::mem::replace(&mut beginnings, offered) != offered
+                && let Err(error) = shared.membership.set.note_anew().await
+            {
+                tracing::warn!(%error, "note which replicas there are, for a node whose log begins anew");
+            }
             let within = || shared.log.oldest_within(shared.settings.log.kept_bytes_max);
             let nodes =
                 shared.member.as_ref().and_then(|member| needed_by_nodes(&shared.log, &member.status()));

@@ -250,11 +250,15 @@ fn leave_upgraded(
     members: &ReplicaSet,
     end: Csn,
 ) -> Result<(), ServeError> {
+    let versions: Vec<ServerVersion> = found.iter().map(|one| one.facts.version()).collect();
     found.retain(|one| {
-        let (now, lacks) = (one.facts.version(), one.position.as_ref().is_some_and(|p| p.csn < end));
-        let Some(before) = members.version(&one.name).filter(|before| *before != now && lacks) else { return true };
+        let now = one.facts.version();
+        let lacks = one.position.as_ref().is_some_and(|position| position.csn < end);
+        // Where nobody has noted it, one that differs from another may always have done so, or not.
+        let before = members.version(&one.name).or_else(|| versions.iter().find(|other| **other != now).cloned());
+        let Some(before) = before.filter(|before| *before != now && lacks) else { return true };
         let problem = format!(
-            "{}: its server was of version {before} and is of {now}, and what it lacks may have been written for the former alone; copy it anew (onecopy replica replace {})",
+            "{}: its server is of version {now}, and what it lacks may have been written for version {before} alone; copy it anew (onecopy replica replace {})",
             one.name, one.name
         );
         tracing::warn!("{problem}; starting without it");

@@ -112,6 +112,8 @@ impl Session {
     /// Runs a unit that changes nothing outside the open transaction, where every definition is that anybody was told of: one
     /// that shows the catalogue on the reference replica. A replica that is lost before it answered is replaced.
     async fn run_beside(&mut self, request: &Request, shows_catalogue: bool) -> Result<Done, ClientError> {
+        self.client.must_confirm();
+        self.client.begin_to_confirm();
         let (begun_at, sent) = (self.client.output.len(), self.client.sent);
         let mut losses = 0;
         loop {

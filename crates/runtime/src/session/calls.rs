@@ -159,6 +159,8 @@ impl Session {
         until: Until,
         wait: bool,
     ) -> Result<Result<bool, Failure>, ClientError> {
+        // What is done under a lock need not be part of any transaction.
+        self.client.must_confirm();
         match self.locks.take(key, mode, until, wait) {
             Taken::Yes => Ok(Ok(true)),
             Taken::No => Ok(Ok(false)),

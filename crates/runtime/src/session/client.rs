@@ -158,10 +158,10 @@ impl Client {
         }
     }
 
-    /// Something is said beyond what requests were known to ask for.
+    /// Something is said that only a leader may say, whatever else is said beside it.
     pub fn must_confirm(&mut self) {
         if let Some(gate) = &mut self.gate {
-            gate.is_needed = true;
+            (gate.is_needed, gate.requests) = (true, None);
         }
     }
 

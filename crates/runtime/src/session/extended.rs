@@ -530,6 +530,9 @@ impl Session {
             self.answer_alone();
             return Ok(());
         }
+        if !self.is_settled_by_log() {
+            self.client.must_confirm();
+        }
         let steps = std::mem::take(&mut self.steps);
         let request = Request::Extended(steps);
         let concerns_no_lane =

@@ -487,7 +487,7 @@ impl Session {
         if self.txn.is_none() {
             self.client.must_confirm();
         }
-        if job.write.is_none() {
+        if job.write.is_none() && job.capture.is_none() {
             self.client.begin_to_confirm();
         }
         if matches!(how, How::Home { open: true })
