@@ -1,5 +1,7 @@
 //! Lets emulated users visit a site.
 
+mod open;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +25,7 @@ use super::{Options, Website, now};
 use crate::connection::{Connection, Protocol, Target};
 use crate::table::{millis, thousands};
 use crate::{Error, Result};
+pub(crate) use open::{Arrival, Offered};
 
 /// What stands in the place of a SQLSTATE when none came.
 pub(crate) const TIMED_OUT: &str = "timeout";
