@@ -17,7 +17,7 @@ SEEDS ?= 0..10000
 ROUNDS ?= 2
 NODES ?= 1
 
-.PHONY: help setup build demo test check fix bench cluster-bench failures clients soak reproduce torture fuzz
+.PHONY: help setup build demo test check fix bench cluster-bench failures upgrade clients soak reproduce torture fuzz
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,11 @@ failures: ## every fault of a replica under two loads, ROUNDS (2) times each, an
 	    test $(NODES) -lt 3 || $(ONECOPY) bench failures --load $$load --fault leader,node,pause,all \
 	        --nodes $(NODES) --rounds $$(( 4 * $(ROUNDS) )) --out results || exit 1; \
 	done
+
+upgrade: ## a replica joins and all are replaced, by version TO (a folder of programs), under load; results in results/
+	@scripts/setup demo
+	$(CARGO) build --release --locked --bin onecopy
+	$(ONECOPY) bench upgrade $(if $(TO),--to $(TO)) --out results
 
 clients: ## drivers of several languages against a real cluster
 	@scripts/setup clients

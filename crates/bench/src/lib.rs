@@ -6,6 +6,7 @@
 //! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side;
 //!   and what it costs there that decisions are durable.
 //! * [`failures`]: what clients notice when replicas fail under load.
+//! * [`upgrade`]: a replica joins and all others are replaced under a load that does not wait for answers.
 //! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
 //! * [`torture`]: many small transactions on few rows, checked for strict serializability; bad clients; and a direct
 //!   comparison of replicas.
@@ -30,6 +31,7 @@ pub mod site;
 mod table;
 pub mod torture;
 pub mod tpcw;
+pub mod upgrade;
 mod wire_value;
 
 pub use connection::Protocol;

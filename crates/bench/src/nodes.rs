@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use onecopy_cluster::{Cluster, free_port};
+use onecopy_cluster::{Cluster, Server, free_port};
 use rustix::process::Signal;
 
 use crate::programs::{self, ONECOPY_START, Program, find_program, write};
@@ -63,12 +63,14 @@ impl Nodes {
         let count = setup.count as usize;
         let ports = (0..count).map(|_| Ok((free_port()?, free_port()?))).collect::<Result<Vec<_>>>()?;
         let user = servers.server(0).superuser().to_owned();
+        let replicas = servers.servers().iter().enumerate();
+        let replicas: Vec<_> = replicas.map(|(index, server)| (Cluster::name(index), server)).collect();
         let mut nodes = Nodes { nodes: Vec::new(), user };
         for (number, (port, _)) in ports.iter().enumerate() {
             let dir = if count == 1 { folder.to_owned() } else { folder.join(format!("node{}", number + 1)) };
             fs::create_dir_all(&dir).map_err(Error::file("create", &dir))?;
             let shared = if count == 1 { String::new() } else { shared(number, &ports) };
-            let configuration = configure(&dir, *port, servers, &nodes.user, &setup.settings, &shared)?;
+            let configuration = configure(&dir, *port, &replicas, &nodes.user, &setup.settings, &shared)?;
             let log = folder.join(format!("{}.log", name(number, count)));
             nodes.nodes.push(Node {
                 onecopy: onecopy.clone(),
@@ -216,10 +218,10 @@ fn name(node: usize, count: usize) -> String {
 }
 
 /// Writes a configuration and its secrets into a folder, where the log of commits will be too.
-fn configure(
+pub(crate) fn configure(
     dir: &Path,
     port: u16,
-    servers: &Cluster,
+    replicas: &[(String, &Server)],
     user: &str,
     settings: &str,
     shared: &str,
@@ -229,10 +231,8 @@ fn configure(
          {settings}{shared}[[databases]]\nname = \"{}\"\n",
         programs::DATABASE
     );
-    for (index, server) in servers.servers().iter().enumerate() {
-        // The Unix socket costs less than TCP.
-        let host = server.socket_dir().map_or_else(|| "127.0.0.1".into(), Path::to_string_lossy);
-        let (name, port) = (Cluster::name(index), server.port());
+    for (name, server) in replicas {
+        let (host, port) = (host(server), server.port());
         let _ = writeln!(text, "[[databases.replicas]]\nname = \"{name}\"\nhost = {host:?}\nport = {port}");
     }
     let configuration = dir.join("onecopy.toml");
@@ -245,6 +245,11 @@ fn configure(
     let private = fs::Permissions::from_mode(0o600);
     fs::set_permissions(&secrets, private).map_err(Error::file("protect", &secrets))?;
     Ok(configuration)
+}
+
+/// Where onecopy connects to a server: the Unix socket costs less than TCP.
+pub(crate) fn host(server: &Server) -> String {
+    server.socket_dir().map_or_else(|| "127.0.0.1".into(), Path::to_string_lossy).into_owned()
 }
 
 /// What a node has to know of all, of which each takes clients at the first of its ports and the others at the second.

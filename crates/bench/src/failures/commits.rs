@@ -1,12 +1,14 @@
 //! Whether what clients were told of their transactions is what the database holds.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use futures_util::TryStreamExt;
 use serde::Serialize;
 
 use crate::connection::Target;
 use crate::site::{Told, Witness, WitnessKey};
+use crate::table::thousands;
 use crate::{Error, Result};
 
 /// What was told beside what was found. Transactions are those of the one kind that leaves rows to be told apart.
@@ -31,7 +33,7 @@ pub struct Commits {
 }
 
 impl Commits {
-    pub(super) fn of(
+    pub(crate) fn of(
         told: &HashMap<WitnessKey, Told>,
         before: &HashMap<WitnessKey, u64>,
         found: &HashMap<WitnessKey, u64>,
@@ -66,7 +68,7 @@ impl Commits {
     }
 
     /// What is wrong, in words.
-    pub(super) fn wrong(&self) -> Vec<String> {
+    pub(crate) fn wrong(&self) -> Vec<String> {
         let counts = [
             (self.lost, "acknowledged commits are lost"),
             (self.twice, "commits happened twice"),
@@ -77,8 +79,24 @@ impl Commits {
     }
 }
 
+impl fmt::Display for Commits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} commits acknowledged: {} lost, {} twice; {} rolled back: {} happened all the same; {} untold: {} happened",
+            thousands(self.acknowledged as f64),
+            self.lost,
+            self.twice,
+            thousands(self.rolled_back as f64),
+            self.happened_all_the_same,
+            self.untold,
+            self.untold_committed
+        )
+    }
+}
+
 /// All rows of a witness, and how often each is there.
-pub(super) async fn rows(dsn: &str, witness: &Witness) -> Result<HashMap<WitnessKey, u64>> {
+pub(crate) async fn rows(dsn: &str, witness: &Witness) -> Result<HashMap<WitnessKey, u64>> {
     let client = Target::parse(dsn)?.connect().await?;
     let failed = || Error::database(format!("run {:?}", witness.rows));
     let none: [i64; 0] = [];

@@ -16,13 +16,13 @@
 //! # Ok(()) }
 //! ```
 
-mod commits;
+pub(crate) mod commits;
 mod disk;
 mod fault;
-mod probe;
-mod report;
-mod served;
-mod watch;
+pub(crate) mod probe;
+pub(crate) mod report;
+pub(crate) mod served;
+pub(crate) mod watch;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

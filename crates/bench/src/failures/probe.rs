@@ -14,22 +14,22 @@ const EVERY: Duration = Duration::from_millis(50);
 
 /// A write to the disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct DiskWrite {
+pub(crate) struct DiskWrite {
     /// When it was on disk, in milliseconds from the beginning of the load.
-    pub(super) at_ms: u64,
+    pub(crate) at_ms: u64,
     /// How long that took, in milliseconds.
-    pub(super) took_ms: f64,
+    pub(crate) took_ms: f64,
 }
 
 /// Writes and syncs a page of a file of its own, again and again on a thread, as the log does beside it.
-pub(super) struct Probe {
+pub(crate) struct Probe {
     end: Sender<()>,
     thread: JoinHandle<std::io::Result<Vec<DiskWrite>>>,
 }
 
 impl Probe {
     /// In a new file of this folder. Times count from `begin`.
-    pub(super) fn start(folder: &Path, begin: Instant) -> Result<Probe> {
+    pub(crate) fn start(folder: &Path, begin: Instant) -> Result<Probe> {
         let path = folder.join("probe");
         let mut file = File::create(&path).map_err(Error::file("create", &path))?;
         let (end, ended) = channel();
@@ -52,7 +52,7 @@ impl Probe {
     ///
     /// # Errors
     /// When the disk refused one.
-    pub(super) fn end(self) -> Result<Vec<DiskWrite>> {
+    pub(crate) fn end(self) -> Result<Vec<DiskWrite>> {
         drop(self.end);
         let writes = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         writes.map_err(Error::file("write", Path::new("the probe's file")))

@@ -446,7 +446,7 @@ impl FailuresReport {
             .map_err(|error| Error::Option(format!("write the report: {error}")))?;
         write(&folder.join("report.json"), &json)?;
         write(&folder.join("rounds.csv"), &self.rounds_csv())?;
-        write(&folder.join("incidents.csv"), &self.incidents_csv())?;
+        write(&folder.join("incidents.csv"), &Incident::csv(&self.incidents))?;
         write(&folder.join("seconds.csv"), &self.seconds_csv())?;
         if self.rounds.iter().any(|round| round.of_nodes.is_some()) {
             write(&folder.join("nodes.csv"), &self.nodes_csv())?;
@@ -525,21 +525,6 @@ impl FailuresReport {
         csv
     }
 
-    /// One line a request that failed or was slow.
-    fn incidents_csv(&self) -> String {
-        let mut csv = "at_ms,waited_ms,request,code,again,node,only_reads,message\n".to_owned();
-        for incident in &self.incidents {
-            let Incident { at_ms, waited_ms, request, code, message, again, host, only_reads } = incident;
-            let (code, message) = (code.as_deref().unwrap_or_default(), message.replace('"', "\"\""));
-            let (again, node, only_reads) = (u8::from(*again), host + 1, u8::from(*only_reads));
-            let _ = writeln!(
-                csv,
-                "{at_ms},{waited_ms:.1},{request},{code},{again},{node},{only_reads},\"{message}\""
-            );
-        }
-        csv
-    }
-
     fn seconds_csv(&self) -> String {
         let mut csv = "second,completed,failed\n".to_owned();
         for (second, [completed, failed]) in self.seconds.iter().enumerate() {
@@ -557,12 +542,36 @@ fn sum(one: &BTreeMap<String, u64>, other: &BTreeMap<String, u64>) -> BTreeMap<S
     sum
 }
 
-fn list(counts: &BTreeMap<String, u64>) -> String {
+pub(crate) fn list(counts: &BTreeMap<String, u64>) -> String {
     if counts.is_empty() {
         return "none".to_owned();
     }
     let each: Vec<String> = counts.iter().map(|(code, count)| format!("{count} x {code}")).collect();
     each.join(", ")
+}
+
+/// The requests that waited longest, and what was said most often to those that failed.
+pub(crate) fn write_worst(f: &mut fmt::Formatter<'_>, incidents: &[Incident]) -> fmt::Result {
+    let mut worst: Vec<&Incident> = incidents.iter().collect();
+    worst.sort_by(|a, b| b.waited_ms.total_cmp(&a.waited_ms));
+    for incident in worst.iter().take(WORST) {
+        let Incident { at_ms, waited_ms, request, code, message, .. } = incident;
+        let reply = code.as_deref().map_or(String::new(), |code| format!(": {code}, {message}"));
+        let at_s = *at_ms as f64 / 1_000.0;
+        writeln!(f, "  {:>9} ms until {at_s:.1} s for {request}{reply}", millis(*waited_ms))?;
+    }
+    let mut said: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for incident in incidents {
+        if let Some(code) = &incident.code {
+            *said.entry((code, &incident.message)).or_default() += 1;
+        }
+    }
+    let mut said: Vec<_> = said.into_iter().collect();
+    said.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    for ((code, message), count) in said.iter().take(WORST) {
+        writeln!(f, "  {count} x {code}: {message}")?;
+    }
+    Ok(())
 }
 
 /// How the columns of both tables count.
@@ -735,26 +744,7 @@ impl FailuresReport {
                 millis(*median)
             )?;
         }
-        let mut worst: Vec<&Incident> = self.incidents.iter().collect();
-        worst.sort_by(|a, b| b.waited_ms.total_cmp(&a.waited_ms));
-        for incident in worst.iter().take(WORST) {
-            let Incident { at_ms, waited_ms, request, code, message, .. } = incident;
-            let reply = code.as_deref().map_or(String::new(), |code| format!(": {code}, {message}"));
-            let at_s = *at_ms as f64 / 1_000.0;
-            writeln!(f, "  {:>9} ms until {at_s:.1} s for {request}{reply}", millis(*waited_ms))?;
-        }
-        let mut said: BTreeMap<(&str, &str), u64> = BTreeMap::new();
-        for incident in &self.incidents {
-            if let Some(code) = &incident.code {
-                *said.entry((code, &incident.message)).or_default() += 1;
-            }
-        }
-        let mut said: Vec<_> = said.into_iter().collect();
-        said.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        for ((code, message), count) in said.iter().take(WORST) {
-            writeln!(f, "  {count} x {code}: {message}")?;
-        }
-        Ok(())
+        write_worst(f, &self.incidents)
     }
 
     fn write_checks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -765,17 +755,7 @@ impl FailuresReport {
             write!(f, "{checked}")?;
         }
         if let Some(commits) = &self.commits {
-            writeln!(
-                f,
-                "{} commits acknowledged: {} lost, {} twice; {} rolled back: {} happened all the same; {} untold: {} happened",
-                thousands(commits.acknowledged as f64),
-                commits.lost,
-                commits.twice,
-                thousands(commits.rolled_back as f64),
-                commits.happened_all_the_same,
-                commits.untold,
-                commits.untold_committed
-            )?;
+            writeln!(f, "{commits}")?;
         }
         for skipped in &self.skipped {
             writeln!(f, "skipped: {skipped}")?;

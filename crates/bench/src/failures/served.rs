@@ -156,7 +156,7 @@ impl Served {
 }
 
 /// What blocks is done on a thread of its own.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> onecopy_cluster::Result<T> + Send + 'static,
 ) -> Result<T> {
     let acting = tokio::task::spawn_blocking(act);

@@ -54,7 +54,7 @@ impl Verified {
 }
 
 /// Asks until it is dropped.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     /// Which replicas are in service, by name.
     up: watch::Receiver<BTreeMap<String, bool>>,
     changes: Arc<Mutex<Vec<Change>>>,
@@ -63,7 +63,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Times count from `begin`.
-    pub(super) fn start(dsn: &str, begin: Instant) -> Result<Watch> {
+    pub(crate) fn start(dsn: &str, begin: Instant) -> Result<Watch> {
         let console = Target::parse(dsn)?.on_database(CONSOLE);
         let (sender, up) = watch::channel(BTreeMap::new());
         let changes = Arc::<Mutex<Vec<Change>>>::default();
@@ -72,26 +72,39 @@ impl Watch {
     }
 
     /// Returns when these replicas are in service. Does not return while nobody answers.
-    pub(super) async fn until_all_up(&self, replicas: &[String]) {
+    pub(crate) async fn until_all_up(&self, replicas: &[String]) {
         for replica in replicas {
             self.until(replica, true).await;
         }
     }
 
     /// Returns when this replica is in service, or is not. Does not return while nobody answers.
-    pub(super) async fn until(&self, replica: &str, is_up: bool) {
+    pub(crate) async fn until(&self, replica: &str, is_up: bool) {
         let mut up = self.up.clone();
         // The sender lives as long as the task, which is as long as this.
         let _ = up.wait_for(|up| up.get(replica) == Some(&is_up)).await;
     }
 
+    /// Returns when no such replica is there any more. Does not return while nobody answers.
+    pub(crate) async fn until_gone(&self, replica: &str) {
+        let mut up = self.up.clone();
+        // Nobody is left only as long as nobody answers.
+        let _ = up.wait_for(|up| !up.is_empty() && !up.contains_key(replica)).await;
+    }
+
+    /// Those in service now.
+    pub(crate) fn in_service(&self) -> Vec<String> {
+        let up = self.up.borrow();
+        up.iter().filter(|(_, is_up)| **is_up).map(|(replica, _)| replica.clone()).collect()
+    }
+
     /// When this replica was first seen out of service at or after a time.
-    pub(super) fn out_since(&self, replica: &str, since_ms: u64) -> Option<u64> {
+    pub(crate) fn out_since(&self, replica: &str, since_ms: u64) -> Option<u64> {
         self.when(replica, false, since_ms).first().copied()
     }
 
     /// When this replica was last seen to come back into service at or after a time.
-    pub(super) fn last_up_since(&self, replica: &str, since_ms: u64) -> Option<u64> {
+    pub(crate) fn last_up_since(&self, replica: &str, since_ms: u64) -> Option<u64> {
         self.when(replica, true, since_ms).last().copied()
     }
 
@@ -101,7 +114,7 @@ impl Watch {
         ours.map(|change| change.at_ms).filter(|at_ms| *at_ms >= since_ms).collect()
     }
 
-    pub(super) fn changes(&self) -> Vec<Change> {
+    pub(crate) fn changes(&self) -> Vec<Change> {
         self.changes.lock().expect("nobody panics with the changes").clone()
     }
 }
@@ -113,7 +126,7 @@ impl Drop for Watch {
 }
 
 /// Compares all replicas in service by onecopy's own means.
-pub(super) async fn verify(dsn: &str) -> Result<Vec<Verified>> {
+pub(crate) async fn verify(dsn: &str) -> Result<Vec<Verified>> {
     let client = Target::parse(dsn)?.on_database(CONSOLE).connect().await?;
     let said = client.simple_query("VERIFY").await.map_err(Error::database("compare the replicas"))?;
     let verified = |row: &SimpleQueryRow| Verified {
@@ -125,7 +138,7 @@ pub(super) async fn verify(dsn: &str) -> Result<Vec<Verified>> {
 }
 
 /// The database under whose name the console answers.
-const CONSOLE: &str = "onecopy";
+pub(crate) const CONSOLE: &str = "onecopy";
 
 async fn ask(
     console: Target,

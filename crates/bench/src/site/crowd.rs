@@ -1,5 +1,7 @@
 //! Lets emulated users visit a site.
 
+mod open;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,6 +25,7 @@ use super::{Options, Website, now};
 use crate::connection::{Connection, Protocol, Target};
 use crate::table::{millis, thousands};
 use crate::{Error, Result};
+pub(crate) use open::{Arrival, Offered};
 
 /// What stands in the place of a SQLSTATE when none came.
 pub(crate) const TIMED_OUT: &str = "timeout";
@@ -49,7 +52,7 @@ pub async fn run<S: Website>(options: &Options<S>) -> Result<Report> {
     let clock = Clock { start, counted_from, end, counted_until: end };
     crowd.clock.send_replace(clock);
     crowd.come(options.clients, options.ramp);
-    let Crowd { collected, users, target, version, site, .. } = crowd;
+    let Crowd { users, target, version, makes: Makes { collected, site, .. }, .. } = crowd;
     show_progress(options, clock, &collected, users).await;
 
     let collected = std::mem::take(&mut *collected.lock().expect("no user panics with the lock"));
@@ -65,19 +68,50 @@ pub(crate) struct Crowd<'a, S: Website> {
     options: &'a Options<S>,
     target: Target,
     version: String,
+    makes: Makes<S>,
+    clock: watch::Sender<Clock>,
+    users: JoinSet<()>,
+    /// Those who have come.
+    count: u32,
+}
+
+/// What makes users, each with what it needs.
+struct Makes<S: Website> {
     /// Of the size that the target holds.
     site: S,
     population: S::Population,
     highest: Vec<i64>,
+    seed: u64,
+    /// Users that there may be.
+    users_max: u32,
     texts: Arc<Texts>,
     pool: Arc<Pool>,
     collected: Arc<Mutex<Collected>>,
-    clock: watch::Sender<Clock>,
+    clock: watch::Receiver<Clock>,
     journal: Option<Arc<Journal>>,
-    users: JoinSet<()>,
-    /// Those who have come.
-    count: u32,
     think_factor: f64,
+    retries_max: u32,
+    page_timeout: Duration,
+}
+
+impl<S: Website> Makes<S> {
+    /// User `number < users_max`.
+    fn user(&self, number: u32) -> User<S::User> {
+        let Makes { seed, users_max, think_factor, retries_max, page_timeout, .. } = *self;
+        User {
+            client: self.site.user(&self.population, seed, number, users_max, &self.highest),
+            jitter: random::stream(seed, JITTER_STREAMS + u64::from(number)),
+            number: number as usize,
+            pool: self.pool.clone(),
+            collected: self.collected.clone(),
+            clock: self.clock.clone(),
+            journal: self.journal.clone(),
+            texts: self.texts.clone(),
+            think_factor,
+            retries_max,
+            page_timeout,
+        }
+    }
 }
 
 impl<'a, S: Website> Crowd<'a, S> {
@@ -98,45 +132,31 @@ impl<'a, S: Website> Crowd<'a, S> {
         let highest = mark::highest::<S>(&client).await?;
         let version = mark::server_version(&client).await;
         let pool = Arc::new(Pool::open(target.clone(), options, texts.clone()).await?);
-        let (clock, collected) = (watch::Sender::new(Clock::uncounted()), Arc::default());
-        Ok(Crowd {
-            options,
-            target,
-            version,
+        let clock = watch::Sender::new(Clock::uncounted());
+        let makes = Makes {
             site,
             population,
             highest,
+            seed: options.seed,
+            users_max: options.clients,
             texts,
             pool,
-            collected,
-            clock,
+            collected: Arc::default(),
+            clock: clock.subscribe(),
             journal: None,
-            users: JoinSet::new(),
-            count: 0,
             think_factor: options.think_factor,
-        })
+            retries_max: options.retries_max,
+            page_timeout: options.page_timeout,
+        };
+        Ok(Crowd { options, target, version, makes, clock, users: JoinSet::new(), count: 0 })
     }
 
     /// Users come until there are so many, one after the other over this time. Returns at once.
     pub(crate) fn come(&mut self, until: u32, over: Duration) {
-        let Options { seed, clients, retries_max, page_timeout, .. } = *self.options;
-        let think_factor = self.think_factor;
         let first = self.count;
-        let until = until.min(clients);
+        let until = until.min(self.options.clients);
         for number in first..until {
-            let user = User {
-                client: self.site.user(&self.population, seed, number, clients, &self.highest),
-                jitter: random::stream(seed, JITTER_STREAMS + u64::from(number)),
-                number: number as usize,
-                pool: self.pool.clone(),
-                collected: self.collected.clone(),
-                clock: self.clock.subscribe(),
-                journal: self.journal.clone(),
-                texts: self.texts.clone(),
-                think_factor,
-                retries_max,
-                page_timeout,
-            };
+            let user = self.makes.user(number);
             let delay = over.mul_f64(f64::from(number - first) / f64::from(until - first));
             self.users.spawn(async move {
                 tokio::time::sleep(delay).await;
@@ -159,14 +179,14 @@ impl<'a, S: Website> Crowd<'a, S> {
     /// transactions that leave a witness. Times count from `begin`.
     pub(crate) fn keep_journal(&mut self, begin: Instant, slow: Duration, witness: Witness) -> Arc<Journal> {
         self.clock.send_modify(|clock| clock.counted_from = begin);
-        let losses = self.pool.losses.clone();
+        let losses = self.makes.pool.losses.clone();
         let journal = Arc::new(Journal::new(begin, slow, S::catalogue(), witness, losses));
-        self.journal.insert(journal).clone()
+        self.makes.journal.insert(journal).clone()
     }
 
     /// Whoever was driven from the host where its connections go first goes there again, with its next page.
     pub(crate) fn go_home(&self) {
-        self.pool.calls_home.fetch_add(1, Ordering::Relaxed);
+        self.makes.pool.calls_home.fetch_add(1, Ordering::Relaxed);
     }
 
     /// All go after the page that they are at, which still counts. Returns what they have met, and how many were cut off since they did
@@ -177,7 +197,7 @@ impl<'a, S: Website> Crowd<'a, S> {
     }
 
     fn take(&self) -> Collected {
-        std::mem::take(&mut *self.collected.lock().expect("no user panics with the lock"))
+        std::mem::take(&mut *self.makes.collected.lock().expect("no user panics with the lock"))
     }
 
     /// So many users come, make no pauses for so long, and go as those of [`Crowd::leave`] do. The connections stay, with all that
@@ -186,15 +206,15 @@ impl<'a, S: Website> Crowd<'a, S> {
     /// # Errors
     /// If what they have added to the target cannot be asked.
     pub(crate) async fn rehearse(&mut self, users: u32, duration: Duration, limit: Duration) -> Result<()> {
-        self.think_factor = 0.0;
+        self.makes.think_factor = 0.0;
         self.come(users, Duration::ZERO);
         tokio::time::sleep(duration).await;
         self.send_away(limit).await;
-        self.think_factor = self.options.think_factor;
+        self.makes.think_factor = self.options.think_factor;
         self.count = 0;
         self.clock.send_replace(Clock::uncounted());
         // Whoever comes with a number that was there before must not take the ids of new rows that were taken then.
-        self.highest = mark::highest::<S>(&self.target.connect().await?).await?;
+        self.makes.highest = mark::highest::<S>(&self.target.connect().await?).await?;
         Ok(())
     }
 
@@ -409,22 +429,8 @@ impl<C: Client> User<C> {
             if asked >= self.clock().end {
                 return;
             }
-            let mut page = Page {
-                held: pool.take(self.number).await,
-                asked,
-                deadline: tokio::time::Instant::from_std(asked + self.page_timeout),
-                interaction: next,
-                in_transaction: false,
-                only_reads: false,
-                witness: None,
-                attempts: 0,
-                outcome: Outcome::default(),
-            };
-            pool.heed_calls_home(&mut page.held);
-            action = self.visit(&pool, &mut page).await;
-            let was_cut = page.outcome.failed.as_deref() == Some(CONNECTION_LOST);
-            self.collect(&page);
-            pool.give_back(page.held);
+            let was_cut;
+            (action, was_cut) = self.page(&pool, asked, next).await;
             if was_cut {
                 tokio::time::sleep(RECONNECT_PAUSE).await;
             } else if self.think_factor == 0.0 {
@@ -432,6 +438,27 @@ impl<C: Client> User<C> {
                 tokio::task::yield_now().await;
             }
         }
+    }
+
+    /// Has a page shown that was asked for at this time, and returns the pause after it, and whether its connection was lost.
+    async fn page(&mut self, pool: &Pool, asked: Instant, interaction: InteractionId) -> (Action, bool) {
+        let mut page = Page {
+            held: pool.take(self.number).await,
+            asked,
+            deadline: tokio::time::Instant::from_std(asked + self.page_timeout),
+            interaction,
+            in_transaction: false,
+            only_reads: false,
+            witness: None,
+            attempts: 0,
+            outcome: Outcome::default(),
+        };
+        pool.heed_calls_home(&mut page.held);
+        let action = self.visit(pool, &mut page).await;
+        let was_cut = page.outcome.failed.as_deref() == Some(CONNECTION_LOST);
+        self.collect(&page);
+        pool.give_back(page.held);
+        (action, was_cut)
     }
 
     /// Carries out actions up to the next pause.

@@ -1,6 +1,7 @@
 //! What is noted of single requests and commits while users are at work, for whom counts do not tell enough.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,23 @@ pub struct Incident {
     pub host: usize,
     /// Of a transaction that only reads.
     pub only_reads: bool,
+}
+
+impl Incident {
+    /// One line each.
+    pub(crate) fn csv(incidents: &[Incident]) -> String {
+        let mut csv = "at_ms,waited_ms,request,code,again,node,only_reads,message\n".to_owned();
+        for incident in incidents {
+            let Incident { at_ms, waited_ms, request, code, message, again, host, only_reads } = incident;
+            let (code, message) = (code.as_deref().unwrap_or_default(), message.replace('"', "\"\""));
+            let (again, node, only_reads) = (u8::from(*again), host + 1, u8::from(*only_reads));
+            let _ = writeln!(
+                csv,
+                "{at_ms},{waited_ms:.1},{request},{code},{again},{node},{only_reads},\"{message}\""
+            );
+        }
+        csv
+    }
 }
 
 /// A COMMIT of an update that was acknowledged. Times are in milliseconds from the beginning of the load.

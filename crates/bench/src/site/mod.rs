@@ -25,7 +25,7 @@ use crate::tpcw::Bookstore;
 use crate::{Error, Result};
 pub use check::{CheckReport, Checked, check};
 pub use crowd::run;
-pub(crate) use crowd::{Crowd, TIMED_OUT};
+pub(crate) use crowd::{Arrival, Crowd, Offered, TIMED_OUT};
 pub use journal::Incident;
 #[cfg(test)]
 pub(crate) use journal::{Acknowledged, Lost};

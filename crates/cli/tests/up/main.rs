@@ -5,6 +5,7 @@ mod annulled;
 mod applications;
 mod bad_input;
 mod bench_failures;
+mod bench_upgrade;
 mod bookkeeping;
 mod bulk;
 mod clients;

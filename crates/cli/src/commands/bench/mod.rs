@@ -12,6 +12,7 @@ mod pgbench;
 mod progress;
 mod site;
 mod tpcw;
+mod upgrade;
 
 use std::path::PathBuf;
 
@@ -51,6 +52,7 @@ enum Command {
     Cluster(cluster::Args),
     Durability(durability::Args),
     Failures(failures::Args),
+    Upgrade(upgrade::Args),
     Progress(progress::Args),
 }
 
@@ -73,6 +75,7 @@ impl Args {
                 Command::Cluster(args) => args.run().await,
                 Command::Durability(args) => args.run().await,
                 Command::Failures(args) => args.run().await,
+                Command::Upgrade(args) => args.run().await,
                 Command::Progress(args) => args.run().await,
             }
         })
