@@ -16,6 +16,8 @@ SEEDS ?= 0..10000
 # How often each fault is injected under each load, and before how many nodes; those of nodes only if they are several.
 ROUNDS ?= 2
 NODES ?= 1
+# To what servers are upgraded: 16 or 18.
+VERSION ?= 18
 
 .PHONY: help setup build demo test check fix bench cluster-bench failures upgrade clients soak reproduce torture fuzz
 
@@ -68,10 +70,10 @@ failures: ## every fault of a replica under two loads, ROUNDS (2) times each, an
 	        --nodes $(NODES) --rounds $$(( 4 * $(ROUNDS) )) --out results || exit 1; \
 	done
 
-upgrade: ## a replica joins and all are replaced, by version TO (a folder of programs), under load; results in results/
-	@scripts/setup demo
+upgrade: ## a replica joins and all are replaced by PostgreSQL VERSION (18), under load; results in results/
+	@scripts/setup upgrade
 	$(CARGO) build --release --locked --bin onecopy
-	$(ONECOPY) bench upgrade $(if $(TO),--to $(TO)) --out results
+	to=$$(scripts/another-postgres $(VERSION)) && $(ONECOPY) bench upgrade --to "$$to" --out results
 
 clients: ## drivers of several languages against a real cluster
 	@scripts/setup clients
