@@ -36,7 +36,7 @@ const CAPTURED_PAUSE: Duration = Duration::from_millis(50);
 /// Why a copy was given up.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    #[error("no replica in service contains all definitions yet")]
+    #[error("no replica in service contains all that it must yet")]
     NoSource,
     #[error("on {name}: {error}")]
     On { name: String, error: LaneError },

@@ -2,10 +2,12 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::agent::quote;
 use onecopy_core::Csn;
 
+use crate::agent::quote;
+use crate::clock::Deadline;
 use crate::copy::CopyError;
 use crate::copy::roles::{self, Roles};
 use crate::copy::watch::label;
@@ -17,6 +19,9 @@ use crate::server::Shared;
 
 /// A table in a definite state is waited for that long. Who holds it changes it, so the copy would begin anew in any case.
 const LOCK_TIMEOUT: &str = "2s";
+/// How long replicas may take until one contains what a copy must, and how often it is looked.
+const SOURCE_WAIT: Duration = Duration::from_secs(10);
+const SOURCE_PAUSE: Duration = Duration::from_millis(5);
 /// Names in one statement.
 const NAMES_AT_ONCE: usize = 200;
 
@@ -85,13 +90,26 @@ impl Exported {
 }
 
 /// The replica in service with the least to do, that contains all definitions and the commit `floor`: of those whose servers are
-/// of the oldest version, since pg_dump reads no newer one than its own.
+/// of the oldest version, since pg_dump reads no newer one than its own. Waits until there is one, for a while.
 pub async fn choose(shared: &Shared, target: &Pool, floor: Csn) -> Result<Arc<Pool>, CopyError> {
-    shared.classifier.settled().await;
-    for pool in shared.pools.in_service() {
-        // Nobody else may have asked for what it lacks.
-        shared.scheduler.want(pool.replica, floor);
+    let deadline = Deadline::after(SOURCE_WAIT);
+    loop {
+        shared.classifier.settled().await;
+        if let Some(source) = candidate(shared, target, floor) {
+            return Ok(source);
+        }
+        if deadline.has_passed() {
+            return Err(CopyError::NoSource);
+        }
+        for pool in shared.pools.in_service() {
+            // Nobody else may have asked for what it lacks.
+            shared.scheduler.want(pool.replica, floor);
+        }
+        tokio::time::sleep(SOURCE_PAUSE).await;
     }
+}
+
+fn candidate(shared: &Shared, target: &Pool, floor: Csn) -> Option<Arc<Pool>> {
     let status = shared.scheduler.status();
     let outstanding = |pool: &&Arc<Pool>| {
         status.replicas.get(usize::from(pool.replica.0)).map_or(f64::MAX, |replica| replica.outstanding_ns)
@@ -104,7 +122,7 @@ pub async fn choose(shared: &Shared, target: &Pool, floor: Csn) -> Result<Arc<Po
     let candidates = shared.pools.in_service().filter(fits);
     let least = candidates
         .min_by(|a, b| a.version().cmp(&b.version()).then_with(|| outstanding(a).total_cmp(&outstanding(b))));
-    least.cloned().ok_or(CopyError::NoSource)
+    least.cloned()
 }
 
 /// Opens the snapshot, keeps its tables as they are, and reads what belongs to it.

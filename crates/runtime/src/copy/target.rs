@@ -162,6 +162,10 @@ pub async fn follow(shared: &Shared, target: &Arc<Pool>, rest: &Rest) -> Result<
     followed.await.map_err(CopyError::on(target))
 }
 
+/// What pg_dump says from version 17 on, and the same for any server.
+const NO_TRANSACTION_TIMEOUT: &str = "SET transaction_timeout = 0;";
+const NO_TRANSACTION_TIMEOUT_IF_KNOWN: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout';\n";
+
 /// What pg_dump writes for psql, as commands for a server.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Script {
@@ -183,6 +187,12 @@ impl Script {
                 (None, Some(("\\restrict", given))) => word = Some(given),
                 (Some(given), Some(("\\unrestrict", ends))) if given == ends => word = None,
                 (None, Some(("\\connect", _))) if marked || !is_body(&parts) => parts.push(String::new()),
+                // Newer programs than the server say it, which need not know that setting.
+                _ if line == NO_TRANSACTION_TIMEOUT && !is_body(&parts) => {
+                    if let Some(part) = parts.last_mut() {
+                        part.push_str(NO_TRANSACTION_TIMEOUT_IF_KNOWN);
+                    }
+                }
                 _ => {
                     if let Some(part) = parts.last_mut() {
                         part.push_str(line);
@@ -241,6 +251,13 @@ mod tests {
         let script = Script::of(&without);
         assert_eq!((script.outside.len(), script.inside.len()), (2, 2));
         assert!(script.inside[1].contains("SELECT '\n\\connect shop\n'$$;\n"));
+    }
+
+    #[test]
+    fn setting_that_older_servers_do_not_know_is_set_where_it_is_known() {
+        let body = "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$SELECT '\nSET transaction_timeout = 0;\n'$$;\n";
+        let script = Script::of(&format!("SET transaction_timeout = 0;\n{body}"));
+        assert_eq!(script.inside, [format!("{NO_TRANSACTION_TIMEOUT_IF_KNOWN}{body}")]);
     }
 
     #[test]
