@@ -401,6 +401,8 @@ fn front_fails_a_transaction_as_a_statement_would() {
             front.say(|out| fail.encode(out)).await;
             let heard = front.query("SELECT 1").await;
             assert_eq!((heard.errors, heard.status), (vec!["25P02".to_owned()], b'E'), "{begin}");
+            let heard = front.query("ROLLBACK TO SAVEPOINT of_another_node").await;
+            assert_eq!((heard.errors, heard.status), (vec!["40001".to_owned()], b'E'), "{begin}");
             front.rows("COMMIT").await;
             assert_eq!(front.rows("SELECT 1").await, ["1"]);
             assert_eq!(front.commits(), 0);

@@ -194,6 +194,10 @@ impl Session {
             self.begin_txn(true, self.default_read_only());
         }
         self.fail_transaction();
+        if let Some(txn) = self.txn.as_mut() {
+            // Its savepoints are not known here.
+            txn.is_lost = true;
+        }
         if let Some(id) = self.txn.as_ref().map(|txn| txn.id) {
             self.end_if_failed(id).await;
         }

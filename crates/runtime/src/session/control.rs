@@ -141,14 +141,8 @@ impl Session {
             self.fail(&failure);
             return Ok(Done::Failed);
         };
-        let Some(at) = txn.savepoints.iter().rposition(|savepoint| savepoint.name == name) else {
-            self.fail(&Failure::new(
-                SqlState::INVALID_SAVEPOINT_SPECIFICATION,
-                format!("savepoint \"{name}\" does not exist"),
-            ));
-            return Ok(Done::Failed);
-        };
-        if txn.over {
+        let at = txn.savepoints.iter().rposition(|savepoint| savepoint.name == name);
+        if txn.is_lost || txn.over && at.is_some() {
             // What was written before the savepoint is nowhere any more.
             self.fail(
                 &Failure::new(
@@ -159,6 +153,13 @@ impl Session {
             );
             return Ok(Done::Failed);
         }
+        let Some(at) = at else {
+            self.fail(&Failure::new(
+                SqlState::INVALID_SAVEPOINT_SPECIFICATION,
+                format!("savepoint \"{name}\" does not exist"),
+            ));
+            return Ok(Done::Failed);
+        };
         txn.return_writes_to(at);
         let savepoint = &txn.savepoints[at];
         txn.local_settings = savepoint.local_settings.clone();

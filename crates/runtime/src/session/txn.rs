@@ -25,6 +25,8 @@ pub struct Txn {
     pub begun: bool,
     /// The core has forgotten it: only its end is awaited.
     pub over: bool,
+    /// It was a front's, and cannot go on at this node: what it had done is not known here.
+    pub is_lost: bool,
     pub failed: bool,
     pub read_only: bool,
     /// It has become read-only after its first statement.
@@ -206,6 +208,7 @@ impl Txn {
             autocommit: false,
             begun: false,
             over: false,
+            is_lost: false,
             failed: false,
             read_only: false,
             refuses_writes: false,

@@ -256,7 +256,7 @@ impl Course {
             _ => "",
         };
         // Whoever gives it up need not hear that it is lost.
-        if is_command(text, &["rollback", "abort"]) {
+        if gives_up(text) {
             return true;
         }
         failure.put(down, Severity::Error);
@@ -774,6 +774,23 @@ const SET_BY: &[&str] = &["set", "reset", "listen", "unlisten"];
 fn is_command(sql: &str, words: &[&str]) -> bool {
     let first = sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or("");
     words.iter().any(|word| first.eq_ignore_ascii_case(word))
+}
+
+/// Whether a text begins with a ROLLBACK of the whole transaction: to a savepoint one cannot go back where the transaction is lost.
+fn gives_up(sql: &str) -> bool {
+    let mut words = sql.split(|c: char| c.is_ascii_whitespace() || c == ';').filter(|word| !word.is_empty());
+    let mut next = |wanted: &[&str]| {
+        let word = words.next().unwrap_or("");
+        wanted.iter().any(|wanted| word.eq_ignore_ascii_case(wanted)).then_some(()).ok_or(word)
+    };
+    if next(&["rollback", "abort"]).is_err() {
+        return false;
+    }
+    let then = match next(&["work", "transaction"]) {
+        Ok(()) => next(&[]).err(),
+        Err(word) => Some(word),
+    };
+    !then.is_some_and(|word| word.eq_ignore_ascii_case("to") || word.eq_ignore_ascii_case("prepared"))
 }
 
 fn is_fatal(body: &[u8]) -> bool {

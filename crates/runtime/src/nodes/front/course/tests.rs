@@ -264,7 +264,21 @@ fn a_client_that_had_asked_nothing_hears_of_its_lost_transaction_at_its_next_req
     rig.client(say::sync);
     assert_eq!((tags(&rig.heard()), tags(&rig.sent())), ("Z".to_owned(), String::new()));
 
+    // Nobody goes back to a savepoint of what is lost.
+    for sql in ["ROLLBACK TO SAVEPOINT s", "rollback work to s", "ROLLBACK PREPARED 'p'"] {
+        let mut rig = lost();
+        rig.query(sql);
+        let heard = rig.heard();
+        assert_eq!((tags(&heard), error_code(&heard).as_deref()), ("EZ".to_owned(), Some("40001")), "{sql}");
+        assert_eq!(tags(&rig.sent()), "", "{sql}");
+    }
+
     // Whoever gives up need not hear why.
+    for sql in ["ROLLBACK;", "abort work", "ROLLBACK TRANSACTION; SELECT 1", "rollback and chain"] {
+        let mut rig = lost();
+        rig.query(sql);
+        assert_eq!((asked(&rig.sent()), tags(&rig.heard())), (vec![sql.to_owned()], String::new()));
+    }
     let mut rig = lost();
     rig.query("  rollback");
     assert_eq!((asked(&rig.sent()), tags(&rig.heard())), (vec!["  rollback".to_owned()], String::new()));
