@@ -276,8 +276,10 @@ impl<'a> Analyser<'a> {
 
     /// Definitions are replayed or not changed at all, and another version may make something else of the same text.
     fn refused_between_versions(&self, kind: &Kind) -> Option<Refusal> {
+        // A copy has to find materialized views fresh.
+        let refreshes = matches!(kind, Kind::Ddl { command: "REFRESH MATERIALIZED VIEW", .. });
         let defines = matches!(kind, Kind::Ddl { temporary: false, .. }) && !kind.keeps_catalogue();
-        (self.catalogue().captures && defines).then(|| {
+        (self.catalogue().captures && defines && !refreshes).then(|| {
             Refusal::new(
                 "definitions do not change while servers of different versions serve, which might make different things of them",
                 "complete the upgrade first: `onecopy replica list` shows the versions",

@@ -90,15 +90,16 @@ impl Exported {
 }
 
 /// The replica in service with the least to do, that contains all definitions and the commit `floor`: of those whose servers are
-/// of the oldest version, since pg_dump reads no newer one than its own. Waits until there is one, for a while.
+/// of the oldest version, since pg_dump reads no newer one than its own. Waits until there is one, for a while; then any will do.
 pub async fn choose(shared: &Shared, target: &Pool, floor: Csn) -> Result<Arc<Pool>, CopyError> {
     let deadline = Deadline::after(SOURCE_WAIT);
     loop {
         shared.classifier.settled().await;
-        if let Some(source) = candidate(shared, target, floor) {
+        let is_late = deadline.has_passed();
+        if let Some(source) = candidate(shared, target, floor, is_late) {
             return Ok(source);
         }
-        if deadline.has_passed() {
+        if is_late {
             return Err(CopyError::NoSource);
         }
         for pool in shared.pools.in_service() {
@@ -109,7 +110,7 @@ pub async fn choose(shared: &Shared, target: &Pool, floor: Csn) -> Result<Arc<Po
     }
 }
 
-fn candidate(shared: &Shared, target: &Pool, floor: Csn) -> Option<Arc<Pool>> {
+fn candidate(shared: &Shared, target: &Pool, floor: Csn, of_any_version: bool) -> Option<Arc<Pool>> {
     let status = shared.scheduler.status();
     let outstanding = |pool: &&Arc<Pool>| {
         status.replicas.get(usize::from(pool.replica.0)).map_or(f64::MAX, |replica| replica.outstanding_ns)
@@ -118,8 +119,13 @@ fn candidate(shared: &Shared, target: &Pool, floor: Csn) -> Option<Arc<Pool>> {
         let replica = status.replicas.get(usize::from(pool.replica.0));
         replica.is_some_and(|replica| replica.applied >= floor.0) && shared.contains_definitions(pool)
     };
-    let fits = |pool: &&Arc<Pool>| pool.replica != target.replica && !pool.is_leaving() && contains(pool);
-    let candidates = shared.pools.in_service().filter(fits);
+    let others = || {
+        let is_other = |pool: &&Arc<Pool>| pool.replica != target.replica && !pool.is_leaving();
+        shared.pools.in_service().filter(is_other)
+    };
+    let oldest = others().map(|pool| pool.version()).min();
+    let is_old = |pool: &&Arc<Pool>| of_any_version || Some(pool.version()) == oldest;
+    let candidates = others().filter(is_old).filter(contains);
     let least = candidates
         .min_by(|a, b| a.version().cmp(&b.version()).then_with(|| outstanding(a).total_cmp(&outstanding(b))));
     least.cloned()

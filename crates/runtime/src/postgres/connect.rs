@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use onecopy_wire::backend::{Authentication, Backend, decode};
 use onecopy_wire::frontend::build;
+use onecopy_wire::sqlstate::SqlState;
 use onecopy_wire::startup::{self, SslReply, VERSION_3_0};
 use onecopy_wire::{password, scram};
 use rand::Rng;
@@ -159,8 +160,18 @@ impl Connector {
     /// A connection that is ready for statements.
     async fn connect(&self, who: &Credentials) -> Result<Lane, LaneError> {
         loop {
-            let known = begins_with(self.version.load(Ordering::Relaxed));
-            let lane = self.connect_with(who, &known).await?;
+            let version = self.version.load(Ordering::Relaxed);
+            let known = begins_with(version);
+            let lane = match self.connect_with(who, &known).await {
+                // An older server has taken the place of the one that was there, and does not know all of them.
+                Err(LaneError::Database(error))
+                    if error.code == SqlState::UNDEFINED_OBJECT && version != 0 =>
+                {
+                    self.version.store(0, Ordering::Relaxed);
+                    continue;
+                }
+                connected => connected?,
+            };
             let version = lane.params.get("server_version").map_or(0, |version| major(version));
             if begins_with(version) == known {
                 return Ok(lane);
