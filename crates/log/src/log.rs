@@ -198,7 +198,7 @@ pub struct Held {
     pub last: Csn,
     /// Commits up to there that never happen, in the order in which that was decided.
     pub annulled: Vec<Csn>,
-    /// The last durable record of [`Kind::REPLICAS`]: its place and body.
+    /// The last durable record of [`crate::Kind::REPLICAS`]: its place and body.
     pub replicas: Option<(Seq, Bytes)>,
 }
 
