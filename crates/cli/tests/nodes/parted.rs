@@ -402,7 +402,8 @@ fn strangers_on_the_port_for_nodes_keep_nobody_from_being_served() {
         }
         for node in 0..3 {
             let took = soon(&nodes, node, "SELECT 1").await;
-            assert!(took < Duration::from_secs(2), "{took:?}");
+            // While they are there: a busy machine may take its time.
+            assert!(took < Duration::from_secs(5), "{took:?}");
         }
         assert_eq!(nodes.leader(), leader);
         for stream in &mut strangers {
