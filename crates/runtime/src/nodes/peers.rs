@@ -1,13 +1,14 @@
 //! The thread on which nodes speak to each other: on its own, so that no load of clients keeps the others from hearing that
 //! this node lives.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::nodes::front::carried;
 use crate::nodes::handshake::Purpose;
@@ -84,18 +85,37 @@ impl Peers {
     }
 }
 
+/// Connections that have not proven yet that they are of the cluster, the oldest first. Strangers who say nothing take no more files
+/// than these, and keep nobody waiting: where there are too many, the oldest is given up.
+#[derive(Default)]
+struct Proving(VecDeque<oneshot::Sender<()>>);
+
+impl Proving {
+    /// One more; it is told when it is given up.
+    fn enter(&mut self) -> oneshot::Receiver<()> {
+        let (give_up, given_up) = oneshot::channel();
+        // Nobody listens any more where it has proven itself, or has failed.
+        self.0.retain(|other| !other.is_closed());
+        if self.0.len() >= PROVING_MAX {
+            // By being dropped.
+            self.0.pop_front();
+        }
+        self.0.push_back(give_up);
+        given_up
+    }
+}
+
 async fn accept(node: &Arc<Node>, listener: std::net::TcpListener, clients_max: usize) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let admissions = Arc::new(Semaphore::new(clients_max + BEYOND));
-    let proving = Arc::new(Semaphore::new(PROVING_MAX));
+    let mut proving = Proving::default();
     loop {
-        // Strangers who say nothing keep others waiting for a moment, and take no more files than these.
-        let Ok(permit) = proving.clone().acquire_owned().await else { return Ok(()) };
         match listener.accept().await {
             Ok((stream, _)) => {
                 let (node, admissions) = (node.clone(), admissions.clone());
+                let given_up = proving.enter();
                 tokio::spawn(async move {
-                    if let Err(error) = answer(&node, stream, admissions, permit).await {
+                    if let Err(error) = answer(&node, stream, admissions, given_up).await {
                         tracing::debug!(%error, "a connection from another node ended");
                     }
                 });
@@ -112,14 +132,18 @@ async fn answer(
     node: &Arc<Node>,
     stream: TcpStream,
     admissions: Arc<Semaphore>,
-    proving: OwnedSemaphorePermit,
+    given_up: oneshot::Receiver<()>,
 ) -> io::Result<()> {
-    let (stream, from, purpose) = links::answer(&node.settings, stream).await.inspect_err(|error| {
+    let proven = tokio::select! {
+        biased;
+        proven = links::answer(&node.settings, stream) => proven,
+        _ = given_up => return Err(io::Error::other("it took longer to prove itself than so many others")),
+    };
+    let (stream, from, purpose) = proven.inspect_err(|error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
             tracing::warn!(%error, "refused a connection to the port for other nodes");
         }
     })?;
-    drop(proving);
     match purpose {
         Purpose::Log => {
             tracing::info!(node = from.0, "another node has connected");
@@ -139,5 +163,26 @@ async fn answer(
         }
         Purpose::Cancel => carried::cancel(node, stream).await,
         Purpose::Origin => init::tell(stream, &node.log.held()).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oldest_that_has_not_proven_itself_is_given_up_for_a_new_one() {
+        let mut proving = Proving::default();
+        let mut all: Vec<_> = (0..PROVING_MAX).map(|_| proving.enter()).collect();
+        let is_given_up =
+            |one: &mut oneshot::Receiver<()>| one.try_recv() == Err(oneshot::error::TryRecvError::Closed);
+        assert!(!all.iter_mut().any(is_given_up));
+        // The first two have proven themselves.
+        all.drain(..2);
+        let _others = [proving.enter(), proving.enter()];
+        assert!(!all.iter_mut().any(is_given_up), "there is room");
+        let _another = proving.enter();
+        let given_up: Vec<bool> = all.iter_mut().map(is_given_up).collect();
+        assert!(given_up[0] && !given_up[1..].contains(&true), "the oldest of them");
     }
 }
