@@ -300,7 +300,7 @@ section! {
         /// The name by which clients connect.
         name: String, such as "\"app\"";
         /// A server that holds a full copy. Repeat this part for each. What `onecopy replica add` and `remove` have changed since is
-    /// in replicas.toml, in the folder of the log.
+    /// in replicas.toml, in the folder of the log, or in the log itself where several nodes share it.
         replicas: Vec<Replica>;
     }
 }

@@ -597,19 +597,13 @@ fn differences(a: &Contents, b: &Contents) -> Vec<String> {
         let others: HashSet<&str> = others.iter().map(|table| table.table.as_str()).collect();
         tables.iter().filter(|table| others.contains(table.table.as_str())).cloned().collect()
     };
-    let mut found = checks::differences(&in_both(&a.tables, &b.tables), &in_both(&b.tables, &a.tables));
-    // Each version prints definitions in its own way, and has kinds of its own.
-    let definitions = if a.version == b.version {
-        fingerprints::differences(&a.definitions, &b.definitions)
+    let mut found = if a.version == b.version {
+        let rows = checks::differences(&in_both(&a.tables, &b.tables), &in_both(&b.tables, &a.tables));
+        [rows, fingerprints::differences(&a.definitions, &b.definitions)].concat()
     } else {
-        let missing = |tables: &[TableSum], others: &[TableSum]| {
-            let others: HashSet<&str> = others.iter().map(|table| table.table.as_str()).collect();
-            let missing = tables.iter().filter(|table| !others.contains(table.table.as_str()));
-            missing.map(|table| format!("{} (missing)", table.table)).collect::<Vec<_>>()
-        };
-        [missing(&a.tables, &b.tables), missing(&b.tables, &a.tables)].concat()
+        // Each version prints definitions in its own way, and has kinds of its own.
+        checks::differences(&a.tables, &b.tables)
     };
-    found.extend(definitions);
     found.extend(fingerprints::places(&a.sequences, &b.sequences));
     found
 }

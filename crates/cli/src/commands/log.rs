@@ -340,9 +340,13 @@ impl Show {
             write!(out, "  payload {} chunk {}", payload.id, payload.chunk)?;
         }
         if frame.kind != Kind::COMMIT {
-            return match annulment(frame) {
-                Some((csn, reason)) => writeln!(out, "  commit {csn} never happens: {reason}"),
-                None => writeln!(out, "  {} bytes", frame.body.len()),
+            if let Some((csn, reason)) = annulment(frame) {
+                return writeln!(out, "  commit {csn} never happens: {reason}");
+            }
+            writeln!(out, "  {} bytes", frame.body.len())?;
+            return match replicas(frame).filter(|_| self.writes) {
+                Some(set) => set.lines().try_for_each(|line| writeln!(out, "    {line}")),
+                None => Ok(()),
             };
         }
         let len = body.as_ref().map_or(frame.body.len(), Bytes::len);
@@ -384,6 +388,9 @@ impl Show {
         if let Some((csn, reason)) = annulment(frame) {
             object["annuls"] = json!(csn);
             object["reason"] = json!(reason);
+        }
+        if let Some(set) = replicas(frame).filter(|_| self.writes) {
+            object["replicas"] = json!(set);
         }
         if frame.kind != Kind::COMMIT {
             return object;
@@ -477,6 +484,11 @@ fn read_writes(body: Result<Bytes, &'static str>) -> Result<Writes, String> {
 fn annulment(frame: &FrameReport) -> Option<(u64, String)> {
     let (csn, reason) = frame.body.split_first_chunk::<8>().filter(|_| frame.kind == Kind::ANNULMENT)?;
     Some((u64::from_le_bytes(*csn), String::from_utf8_lossy(reason).into_owned()))
+}
+
+/// Which replicas there are, as `replicas.toml` says it.
+fn replicas(frame: &FrameReport) -> Option<String> {
+    (frame.kind == Kind::REPLICAS).then(|| String::from_utf8_lossy(&frame.body).into_owned())
 }
 
 /// Rows that all writes must affect together; `None` if that is not known of each.

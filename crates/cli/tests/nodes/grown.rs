@@ -2,6 +2,7 @@
 
 use super::rig::{Nodes, block_on, connect, rows};
 use onecopy_cluster::{Options, Server};
+use std::time::{Duration, Instant};
 
 fn names(nodes: &Nodes, node: usize) -> Vec<String> {
     let listed = said(nodes.ask(node, &["replica", "list", "--json"]));
@@ -12,6 +13,15 @@ fn names(nodes: &Nodes, node: usize) -> Vec<String> {
             format!("{} {}", replica["name"].as_str().unwrap(), replica["state"].as_str().unwrap())
         })
         .collect()
+}
+
+/// Long enough for any machine.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < Duration::from_secs(60), "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 fn said(output: std::process::Output) -> String {
@@ -36,9 +46,7 @@ fn next_leader_knows_which_replicas_were_added_and_removed() {
         client.batch_execute("INSERT INTO t VALUES (3)").await.unwrap();
         let is_up =
             |nodes: &Nodes, node: usize, replica: &str| names(nodes, node).contains(&format!("{replica} up"));
-        while !is_up(&nodes, others[1], "r3") {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
+        until("the third replica serves", async || is_up(&nodes, others[1], "r3")).await;
         said(nodes.ask(others[1], &["replica", "remove", "r1"]));
         nodes.spawn(leader);
         drop(client);
@@ -46,12 +54,30 @@ fn next_leader_knows_which_replicas_were_added_and_removed() {
         nodes.start_all();
         let client = nodes.client(leader).await;
         client.batch_execute("INSERT INTO t VALUES (4)").await.unwrap();
-        while names(&nodes, leader) != ["r2 up", "r3 up"] {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
+        until("both serve", async || names(&nodes, leader) == ["r2 up", "r3 up"]).await;
         let copy = connect(&third.dsn()).await.unwrap();
-        while rows(&copy, "SELECT count(*) FROM t").await != "4" {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        until("it has all rows", async || rows(&copy, "SELECT count(*) FROM t").await == "4").await;
+    });
+}
+
+#[test]
+fn nodes_that_join_one_that_was_alone_know_which_replicas_it_had() {
+    block_on(async {
+        let mut nodes = Nodes::alone(2);
+        let third = Server::temporary(&Options::replica()).unwrap();
+        let place = format!("host=127.0.0.1 port={}", third.port());
+        said(nodes.ask(0, &["replica", "add", "r3", "--server", &place]));
+        said(nodes.ask(0, &["replica", "remove", "r1"]));
+        nodes.share();
+        for id in ["2", "3"] {
+            nodes.join();
+            said(nodes.ask(0, &["node", "add", id]));
         }
+        nodes.kill(0);
+        until("the next leader serves", async || {
+            nodes.client(1).await.batch_execute("SELECT 1").await.is_ok()
+        })
+        .await;
+        until("by both replicas", async || names(&nodes, 1) == ["r2 up", "r3 up"]).await;
     });
 }

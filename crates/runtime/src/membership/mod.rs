@@ -24,7 +24,7 @@ use crate::copy;
 use crate::errors::Failure;
 use crate::lane::LaneError;
 use crate::pool::Pool;
-use crate::postgres::checks::{self, Facts};
+use crate::postgres::checks;
 use crate::postgres::connect::Connector;
 use crate::postgres::progress;
 use crate::postgres::version::ServerVersion;
@@ -381,13 +381,8 @@ async fn check_server(shared: &Shared, connector: &Connector) -> Result<ServerVe
             .hint("onecopy needs one to apply writes of all roles."));
     }
     // What roles set on the one and not yet on the other is compared when they have been copied.
-    // Collations and extensions are those of databases.
-    let of_server = |facts: &Facts| {
-        let settings = facts.settings.iter().filter(|(name, _)| checks::is_of_server(name));
-        Facts { settings: settings.cloned().collect(), ..facts.clone() }
-    };
     if let Some((setting, ours, theirs)) =
-        of_server(&expected).differs(&of_server(&found), true).filter(|_| is_plain)
+        expected.of_server().differs(&found.of_server(), true).filter(|_| is_plain)
     {
         let said = |value: Option<String>| value.unwrap_or_default();
         let message = format!(

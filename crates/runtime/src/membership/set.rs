@@ -4,6 +4,7 @@
 //! The configuration itself is never written: it is the operator's, and may be read-only, generated or under version control.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -78,15 +79,6 @@ impl ReplicaSet {
         ReplicaSet::new(settings, contents, Keeper::File(path))
     }
 
-    /// Has the file be there, also if it says nothing.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn keep_file(dir: &Path) -> io::Result<()> {
-        let path = dir.join(NAME);
-        if path.exists() { Ok(()) } else { write(&path, &Contents::default()) }
-    }
-
     /// The same for a node that leads in an epoch, by the log that it shares with others; by its file, if it had the log alone up
     /// to now.
     ///
@@ -121,9 +113,18 @@ impl ReplicaSet {
         ReplicaSet::new(settings, contents, Keeper::Log { log: log.clone(), epoch })
     }
 
+    /// Has the file be there, also if it says nothing.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn keep_file(dir: &Path) -> io::Result<()> {
+        let path = dir.join(NAME);
+        if path.exists() { Ok(()) } else { write(&path, &Contents::default()) }
+    }
+
     fn new(settings: &mut Settings, contents: Contents, keeper: Keeper) -> Result<ReplicaSet, ServeError> {
         let configured = settings.replicas.clone();
-        let failed = |what: String| ServeError::Settings(format!("which replicas there are: {what}"));
+        let failed = |what: String| ServeError::Settings(format!("read {keeper}: {what}"));
         settings.replicas =
             members(&configured, &contents, settings.replica_tls_root.as_ref()).map_err(failed)?;
         if settings.replicas.is_empty() && !configured.is_empty() {
@@ -261,6 +262,15 @@ impl ReplicaSet {
             *self.contents.lock() = changed;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Keeper::File(path) => path.display().fmt(f),
+            Keeper::Log { .. } => f.write_str("in the log which replicas there are"),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use crate::clock::Deadline;
 use crate::nodes::Node;
 use crate::nodes::term::Running;
-use crate::settings::{ReplicaSettings, Settings};
+use crate::settings::ReplicaSettings;
 
 /// Between looking whether there is a replica in service.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
@@ -24,8 +24,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How many of the shortest election timeouts it is silent: the longest is two, and an election may come out even.
 pub const SILENT_ELECTIONS: u32 = 6;
 
-/// Has another node lead when this one reaches none of the replicas.
-pub async fn watch(node: &Node, settings: &Settings) -> Infallible {
+/// Has another node lead when this one reaches none of the replicas: of those that it serves, or before that of `replicas`.
+pub async fn watch(node: &Node, replicas: &[ReplicaSettings]) -> Infallible {
     let mut patience = WITHOUT_MIN;
     let mut until = Deadline::after(patience);
     loop {
@@ -43,7 +43,7 @@ pub async fn watch(node: &Node, settings: &Settings) -> Infallible {
         let of_set = |running: Arc<Running>| -> Vec<ReplicaSettings> {
             running.shared.pools.members().map(|pool| (*pool.connector.address).clone()).collect()
         };
-        let replicas = running.map_or_else(|| settings.replicas.clone(), of_set);
+        let replicas = running.map_or_else(|| replicas.to_vec(), of_set);
         let mut asked: tokio::task::JoinSet<bool> =
             replicas.into_iter().map(|replica| async move { answers(&replica).await }).collect();
         let mut is_reached = false;

@@ -108,18 +108,18 @@ fn attempt(
     stopped: &mut oneshot::Receiver<()>,
 ) -> Result<(), ServeError> {
     let event_loop = event_loop().map_err(ServeError::Threads)?;
-    // Until it serves, it is looked whether those are reached that there are by the log.
-    let mut by_log = settings.clone();
-    if let Err(error) = ReplicaSet::load_shared(&mut by_log, &node.log, epoch) {
+    // With the replicas that there are by the log.
+    let mut settings = settings.clone();
+    let set = ReplicaSet::load_shared(&mut settings, &node.log, epoch).inspect_err(|_| {
+        // Another node may know them.
         node.links.be_silent(SILENT_ELECTIONS * Duration::from_millis(node.settings.election_timeout_ms));
-        return Err(error);
-    }
+    })?;
     let ended = event_loop.block_on(async {
         let served = tokio::select! {
             // Whoever is dropped means the same.
             _ = stopped => Ok(()),
-            Err(error) = lead(node, settings, epoch, csn) => Err(error),
-            never = reach::watch(node, &by_log) => match never {},
+            Err(error) = lead(node, settings.clone(), set, epoch, csn) => Err(error),
+            never = reach::watch(node, &settings.replicas) => match never {},
         };
         // Nobody is sent here any more.
         node.term.send_replace(None);
@@ -136,10 +136,23 @@ fn wait(stopped: &mut oneshot::Receiver<()>) -> Option<bool> {
     Some(event_loop.block_on(async { tokio::time::timeout(RETRY_PAUSE, stopped).await.is_ok() }))
 }
 
-async fn lead(node: &Arc<Node>, settings: &Settings, epoch: Epoch, csn: Csn) -> Result<(), ServeError> {
+async fn lead(
+    node: &Arc<Node>,
+    settings: Settings,
+    set: ReplicaSet,
+    epoch: Epoch,
+    csn: Csn,
+) -> Result<(), ServeError> {
     // What the sessions of earlier terms have committed must be known before the first of them asks.
     node.origins.read_up_to(csn).await;
-    let term = begin(node, settings, epoch).await?;
+    let source = Source::Shared {
+        log: node.log.clone(),
+        epoch,
+        durable: node.durable.clone(),
+        member: node.member.clone(),
+        places: node.links.places.clone(),
+    };
+    let term = Term::begin(settings, set, source).await?;
     tracing::info!(epoch = epoch.0, "this node leads");
     if let Some(member) = &term.shared.member {
         members::promote_all(member);
@@ -151,17 +164,4 @@ async fn lead(node: &Arc<Node>, settings: &Settings, epoch: Epoch, csn: Csn) -> 
     std::future::pending::<()>().await;
     drop(term);
     Ok(())
-}
-
-async fn begin(node: &Arc<Node>, settings: &Settings, epoch: Epoch) -> Result<Term, ServeError> {
-    let mut settings = settings.clone();
-    let members = ReplicaSet::load_shared(&mut settings, &node.log, epoch)?;
-    let source = Source::Shared {
-        log: node.log.clone(),
-        epoch,
-        durable: node.durable.clone(),
-        member: node.member.clone(),
-        places: node.links.places.clone(),
-    };
-    Term::begin(settings, members, source).await
 }

@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use crate::agent::quote_identifier;
 use crate::lane::{Lane, LaneError};
-use crate::postgres::version::ServerVersion;
+use crate::postgres::version::{COLLATIONS_SQL, ServerVersion};
 use crate::settings::{ReplicaSettings, ReplicaTls, Settings};
 
 /// What a server says of itself that its answers may depend on.
@@ -67,8 +67,7 @@ pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
         "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({names}) \
          UNION ALL SELECT name, value FROM pg_catalog.pg_database d, LATERAL (VALUES \
              ('collation', datcollate || ' ' || datctype || ' ' || coalesce(to_jsonb(d)->>'daticulocale', to_jsonb(d)->>'datlocale', '')), \
-             ('{COLLATIONS}', coalesce(pg_catalog.pg_collation_actual_version(100), to_jsonb(d)->>'datcollversion', ''))) \
-             of_database (name, value) \
+             ('{COLLATIONS}', {COLLATIONS_SQL})) of_database (name, value) \
              WHERE datname = current_database() \
          UNION ALL SELECT 'extension ' || extname, extversion FROM pg_catalog.pg_extension \
          ORDER BY 1",
@@ -125,6 +124,13 @@ impl Facts {
         ServerVersion::new(said(NUMBER), said(COLLATIONS))
     }
 
+    /// What the server says whatever database is looked at. What orders text is known of databases only.
+    pub fn of_server(&self) -> Facts {
+        let of_server =
+            |(name, _): &&(String, String)| !name.starts_with("collation") && !name.starts_with("extension ");
+        Facts { settings: self.settings.iter().filter(of_server).cloned().collect(), ..self.clone() }
+    }
+
     /// A setting that must be equal and is not, with its values there and here. Between servers that may be of different versions,
     /// if `versions_may_differ`, each has the settings and extensions of its own version.
     pub fn differs(
@@ -144,11 +150,6 @@ impl Facts {
             .find(|(key, ours, theirs)| ours != theirs && counts(key, *ours, *theirs))
             .map(|(key, ours, theirs)| (key.to_owned(), ours.map(str::to_owned), theirs.map(str::to_owned)))
     }
-}
-
-/// Whether a setting is the server's, whatever database is looked at. The version of collations is known of databases only.
-pub fn is_of_server(setting: &str) -> bool {
-    !setting.starts_with("collation") && !setting.starts_with("extension ")
 }
 
 /// Compares replicas; the error says what differs and what to do. Their versions may differ where every change of rows can be

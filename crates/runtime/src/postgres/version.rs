@@ -18,8 +18,12 @@ pub struct ServerVersion {
     pub collations: String,
 }
 
+/// The version of what orders text, of the row `d` of `pg_database`, as SQL; empty where it is not known. 100 is the default collation.
+pub const COLLATIONS_SQL: &str =
+    "coalesce(pg_catalog.pg_collation_actual_version(100), pg_catalog.to_jsonb(d)->>'datcollversion', '')";
+
 impl ServerVersion {
-    /// From `server_version_num` and `datcollversion`.
+    /// From `server_version_num` and what [`COLLATIONS_SQL`] gives.
     pub fn new(number: &str, collations: &str) -> ServerVersion {
         ServerVersion {
             major: number.parse::<u32>().unwrap_or(0) / 10_000,
@@ -32,14 +36,11 @@ impl ServerVersion {
     /// # Errors
     /// When the server does not answer.
     pub async fn read(lane: &mut Lane) -> Result<ServerVersion, LaneError> {
-        let rows = lane
-            .query(
-                "SELECT pg_catalog.current_setting('server_version_num'), \
-                 coalesce(pg_catalog.pg_collation_actual_version(100), pg_catalog.to_jsonb(d)->>'datcollversion', '') \
-                 FROM pg_catalog.pg_database d \
-                 WHERE d.datname = pg_catalog.current_database()",
-            )
-            .await?;
+        let sql = format!(
+            "SELECT pg_catalog.current_setting('server_version_num'), {COLLATIONS_SQL} FROM pg_catalog.pg_database d \
+             WHERE d.datname = pg_catalog.current_database()"
+        );
+        let rows = lane.query(&sql).await?;
         let mut values = rows.into_iter().flatten().map(Option::unwrap_or_default);
         let (number, collations) = (values.next().unwrap_or_default(), values.next().unwrap_or_default());
         Ok(ServerVersion::new(&number, &collations))

@@ -511,7 +511,7 @@ fn copied(settings: &Settings, members: &ReplicaSet) -> Result<Settings, ServeEr
     }
     if replicas.is_empty() && !copying.is_empty() {
         return Err(ServeError::Replicas(
-            "every replica is to be copied from another one; see replicas.toml in the folder of the log"
+            "every replica is to be copied from another one; see replicas.toml in the folder of the log, or, where several nodes share that, `onecopy log show --writes`"
                 .into(),
         ));
     }
