@@ -24,6 +24,7 @@ mod cpu_groups;
 mod error;
 pub mod failures;
 mod nodes;
+mod observe;
 pub mod pgbench;
 mod programs;
 pub mod progress;

@@ -16,13 +16,10 @@
 //! # Ok(()) }
 //! ```
 
-pub(crate) mod commits;
 mod disk;
 mod fault;
-pub(crate) mod probe;
 pub(crate) mod report;
 pub(crate) mod served;
-pub(crate) mod watch;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -34,23 +31,23 @@ use onecopy_workload::random::{self, Random, uniform};
 use serde::Serialize;
 
 use crate::bar::Bar;
+pub use crate::observe::SLOW;
+pub use crate::observe::commits::Commits;
+use crate::observe::probe::Probe;
+use crate::observe::watch::Watch;
+pub use crate::observe::watch::{Change, Verified};
+use crate::observe::{commits, watch};
 use crate::pgbench::Pgbench;
 use crate::programs::work_folder;
 use crate::site::{self, Crowd, Website, Witness};
 use crate::tpcw::Bookstore;
 use crate::{Error, Result};
-pub use commits::Commits;
 use disk::Disk;
 pub use fault::Fault;
 use fault::Victim;
-use probe::Probe;
 pub use report::{FailuresReport, Met, OfNodes, Phase, Round};
 use served::Served;
-use watch::Watch;
-pub use watch::{Change, Verified};
 
-/// A reply that takes as long as this is noted, and can be the longest of a round.
-pub const SLOW: Duration = Duration::from_millis(20);
 /// How long a page may take before its user leaves; longer than anything that is to be found out.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the users may take to leave.

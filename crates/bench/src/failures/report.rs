@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::probe::DiskWrite;
 use super::{Change, Commits, Fault, Load, Options, SLOW, Verified};
+use crate::observe::probe::DiskWrite;
 use crate::programs::write;
 use crate::site::{CheckReport, Collected, Incident, Noted, TIMED_OUT};
 use crate::table::{Table, millis, thousands};

@@ -115,7 +115,7 @@ mod tests {
 
     use super::super::report::tests::report;
     use super::*;
-    use crate::failures::Commits;
+    use crate::observe::commits::Commits;
     use crate::site::{CheckReport, Checked};
 
     #[test]

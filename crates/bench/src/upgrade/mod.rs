@@ -28,10 +28,10 @@ use serde::Serialize;
 
 use crate::bar::Bar;
 use crate::cluster::new_folder;
-use crate::failures::SLOW;
-use crate::failures::commits::{self, Commits};
-use crate::failures::probe::Probe;
-use crate::failures::watch::{self, Watch};
+use crate::observe::SLOW;
+use crate::observe::commits::{self, Commits};
+use crate::observe::probe::Probe;
+use crate::observe::watch::{self, Watch};
 use crate::programs::work_folder;
 use crate::site::{self, Crowd};
 use crate::tpcw::{self, Bookstore};

@@ -11,10 +11,10 @@ use serde::Serialize;
 
 use super::peak::{Stage, peak};
 use super::{Goal, Options, Rates, Serving};
-use crate::failures::commits::Commits;
-use crate::failures::probe::DiskWrite;
 use crate::failures::report::{list, write_worst};
-use crate::failures::{Change, Verified};
+use crate::observe::commits::Commits;
+use crate::observe::probe::DiskWrite;
+use crate::observe::watch::{Change, Verified};
 use crate::programs::write;
 use crate::site::{Arrival, CheckReport, Collected, Incident, Latency, Offered, Sample};
 use crate::table::{Table, millis, thousands};

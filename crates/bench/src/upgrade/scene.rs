@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::servers::Servers;
 use super::{Options, report::Span};
 use crate::bar::Bar;
-use crate::failures::watch::Watch;
+use crate::observe::watch::Watch;
 use crate::{Error, Result, cpu};
 
 /// How long a replica may take until it serves, its copy begun anew included, or until it has left.
