@@ -32,11 +32,12 @@ use serde::Serialize;
 
 use crate::bar::Bar;
 pub use crate::observe::SLOW;
+pub use crate::observe::aftermath::Aftermath;
+use crate::observe::commits;
 pub use crate::observe::commits::Commits;
 use crate::observe::probe::Probe;
 use crate::observe::watch::Watch;
 pub use crate::observe::watch::{Change, Verified};
-use crate::observe::{commits, watch};
 use crate::pgbench::Pgbench;
 use crate::programs::work_folder;
 use crate::site::{self, Crowd, Website, Witness};
@@ -328,18 +329,9 @@ async fn under<S: Website>(
     report.take(&collected, noted.incidents, &probe.end()?, watch.changes());
 
     bar.say("comparing and checking".to_owned());
-    match watch::verify(&served.dsn).await {
-        Ok(verified) => report.verified = verified,
-        Err(error) => report.failures.push(error.to_string()),
-    }
-    match site::check(&visits).await {
-        Ok(checked) => report.checked = Some(checked),
-        Err(error) => report.failures.push(error.to_string()),
-    }
-    match commits::rows(&served.dsn, &witness).await {
-        Ok(found) => report.commits = Some(Commits::of(&noted.transactions, &before, &found)),
-        Err(error) => report.failures.push(error.to_string()),
-    }
+    let (aftermath, not_looked_at) = Aftermath::look(&visits, &witness, &before, &noted.transactions).await;
+    report.aftermath = aftermath;
+    report.failures.extend(not_looked_at);
     if let Some(results) = &options.results {
         let folder = crate::cluster::new_folder(results, "failures")?;
         served.keep_logs(&folder)?;

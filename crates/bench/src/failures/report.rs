@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{Change, Commits, Fault, Load, Options, SLOW, Verified};
+use super::{Aftermath, Change, Fault, Load, Options, SLOW};
 use crate::observe::probe::DiskWrite;
 use crate::programs::write;
-use crate::site::{CheckReport, Collected, Incident, Noted, TIMED_OUT};
+use crate::site::{Collected, Incident, Noted, TIMED_OUT};
 use crate::table::{Table, millis, thousands};
 use crate::{Error, Result};
 
@@ -50,12 +50,9 @@ pub struct FailuresReport {
     pub retries: BTreeMap<String, u64>,
     /// Users who still waited for a page when everybody else had long left.
     pub cut_off: u64,
-    /// What VERIFY said of each replica.
-    pub verified: Vec<Verified>,
-    /// The site's own rules; `None` if they could not be checked.
-    pub checked: Option<CheckReport>,
-    /// What clients were told beside what the database holds; `None` if that could not be compared.
-    pub commits: Option<Commits>,
+    /// What was found afterwards.
+    #[serde(flatten)]
+    pub aftermath: Aftermath,
     /// What went wrong with the run itself.
     pub failures: Vec<String>,
     /// Faults that cannot be injected here, and why.
@@ -347,9 +344,7 @@ impl FailuresReport {
             errors: BTreeMap::new(),
             retries: BTreeMap::new(),
             cut_off: 0,
-            verified: Vec::new(),
-            checked: None,
-            commits: None,
+            aftermath: Aftermath::default(),
             failures: Vec::new(),
             skipped: Vec::new(),
             changes: Vec::new(),
@@ -400,16 +395,7 @@ impl FailuresReport {
     #[must_use]
     pub fn wrong(&self) -> Vec<String> {
         let mut wrong = self.failures.clone();
-        let differing = self.verified.iter().filter(|one| !one.is_identical());
-        wrong.extend(differing.map(|one| format!("{}: {}", one.replica, one.verdict)));
-        let missing = (self.replicas as usize).saturating_sub(self.verified.len());
-        if missing > 0 {
-            wrong.push(format!("{missing} of {} replicas were not compared", self.replicas));
-        }
-        if self.checked.as_ref().is_some_and(|checked| !checked.holds()) {
-            wrong.push("the site's rules are broken".to_owned());
-        }
-        wrong.extend(self.commits.iter().flat_map(Commits::wrong));
+        wrong.extend(self.aftermath.wrong(self.replicas as usize));
         for round in &self.rounds {
             let of = |what| format!("round {}, {} of {}: {what}", round.number, round.fault, round.victim);
             wrong.extend(round.of_nodes.iter().flat_map(OfNodes::broken).map(of));
@@ -748,15 +734,7 @@ impl FailuresReport {
     }
 
     fn write_checks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Verified { replica, csn, verdict } in &self.verified {
-            writeln!(f, "{replica} at commit {csn}: {verdict}")?;
-        }
-        if let Some(checked) = &self.checked {
-            write!(f, "{checked}")?;
-        }
-        if let Some(commits) = &self.commits {
-            writeln!(f, "{commits}")?;
-        }
+        write!(f, "{}", self.aftermath)?;
         for skipped in &self.skipped {
             writeln!(f, "skipped: {skipped}")?;
         }
@@ -773,6 +751,8 @@ impl FailuresReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failures::{Commits, Verified};
+    use crate::site::CheckReport;
     use crate::site::{Acknowledged, Checked, Lost, Sample};
 
     fn incident(at_ms: u64, waited_ms: f64, code: Option<&str>, again: bool) -> Incident {
@@ -816,11 +796,11 @@ mod tests {
         let writes = [(500, 9.0), (1_100, 1.5), (4_000, 2.5)];
         let writes = writes.map(|(at_ms, took_ms)| DiskWrite { at_ms, took_ms });
         report.take(&Collected { samples, ..Collected::default() }, incidents, &writes, Vec::new());
-        report.verified = ["r1", "r2", "r3"]
+        report.aftermath.verified = ["r1", "r2", "r3"]
             .map(|replica| Verified { replica: replica.to_owned(), csn: 7, verdict: "identical".to_owned() })
             .to_vec();
-        report.checked = Some(CheckReport { checked: Vec::new() });
-        report.commits = Some(Commits::default());
+        report.aftermath.checked = Some(CheckReport { checked: Vec::new() });
+        report.aftermath.commits = Some(Commits::default());
         report
     }
 
@@ -846,11 +826,11 @@ mod tests {
         assert_eq!(report().wrong(), [""; 0]);
         assert!(report().to_string().ends_with("nothing lost, nothing differs\n"));
         let mut wrong = report();
-        wrong.verified[2].verdict = "DIFFERS: public.t".to_owned();
-        wrong.verified.remove(0);
+        wrong.aftermath.verified[2].verdict = "DIFFERS: public.t".to_owned();
+        wrong.aftermath.verified.remove(0);
         let broken = Checked { rule: "money stays".to_owned(), violations: 1 };
-        wrong.checked = Some(CheckReport { checked: vec![broken] });
-        wrong.commits = Some(Commits { lost: 1, ..Commits::default() });
+        wrong.aftermath.checked = Some(CheckReport { checked: vec![broken] });
+        wrong.aftermath.commits = Some(Commits { lost: 1, ..Commits::default() });
         wrong.cut_off = 2;
         let said = wrong.wrong();
         assert_eq!(said.len(), 5, "{said:?}");

@@ -2,10 +2,11 @@
 //!
 //! - [`watch`]: how replicas come into service and leave it.
 //! - [`probe`]: how long the disk of the commit log takes.
-//! - [`commits`]: whether each transaction happened as its client was told.
+//! - [`aftermath`]: what is found when it is over; [`commits`]: of that, whether each transaction happened as its client was told.
 
 use std::time::Duration;
 
+pub mod aftermath;
 pub mod commits;
 pub mod probe;
 pub mod watch;

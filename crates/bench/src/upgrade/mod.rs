@@ -20,6 +20,7 @@ mod report;
 mod scene;
 mod servers;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -29,11 +30,12 @@ use serde::Serialize;
 use crate::bar::Bar;
 use crate::cluster::new_folder;
 use crate::observe::SLOW;
-use crate::observe::commits::{self, Commits};
+use crate::observe::aftermath::Aftermath;
+use crate::observe::commits;
 use crate::observe::probe::Probe;
-use crate::observe::watch::{self, Watch};
+use crate::observe::watch::Watch;
 use crate::programs::work_folder;
-use crate::site::{self, Crowd};
+use crate::site::{self, Crowd, Told, WitnessKey};
 use crate::tpcw::{self, Bookstore};
 use crate::{Error, Result};
 pub use goals::Goal;
@@ -196,17 +198,13 @@ pub async fn run(options: &Options) -> Result<UpgradeReport> {
     bar.step();
     let rates = Rates::new(offered, options.backlog);
     report.rates = Some(rates);
-    under_load(options, rates, &mut servers, folder.path(), &mut report, &bar).await?;
+    let before = commits::rows(servers.dsn(), &Bookstore::WITNESS).await?;
+    let told = under_load(options, rates, &mut servers, folder.path(), &mut report, &bar).await?;
     bar.say("comparing and checking".to_owned());
     report.serving = servers.serving().await;
-    match watch::verify(servers.dsn()).await {
-        Ok(verified) => report.verified = verified,
-        Err(error) => report.failures.push(error.to_string()),
-    }
-    match site::check(&customers).await {
-        Ok(checked) => report.checked = Some(checked),
-        Err(error) => report.failures.push(error.to_string()),
-    }
+    let (aftermath, not_looked_at) = Aftermath::look(&customers, &Bookstore::WITNESS, &before, &told).await;
+    report.aftermath = aftermath;
+    report.failures.extend(not_looked_at);
     if let Some(results) = &options.results {
         let folder = new_folder(results, "upgrade")?;
         servers.keep_logs(&folder)?;
@@ -217,7 +215,7 @@ pub async fn run(options: &Options) -> Result<UpgradeReport> {
     Ok(report)
 }
 
-/// The load, the changes under it, and what its customers were told beside what the database holds.
+/// The load, and the changes under it; returns what its customers were told of their orders.
 async fn under_load(
     options: &Options,
     rates: Rates,
@@ -225,14 +223,12 @@ async fn under_load(
     folder: &Path,
     report: &mut UpgradeReport,
     bar: &Bar,
-) -> Result<()> {
-    let witness = Bookstore::WITNESS;
+) -> Result<HashMap<WitnessKey, Told>> {
     let dsn = servers.dsn().to_owned();
-    let before = commits::rows(&dsn, &witness).await?;
     let customers = options.customers(&dsn, rates.users.max(rates.backlog_max));
     let mut crowd = Crowd::open(&customers).await?;
     let begin = Instant::now();
-    let journal = crowd.keep_journal(begin, SLOW, witness);
+    let journal = crowd.keep_journal(begin, SLOW, Bookstore::WITNESS);
     let watch = Watch::start(&dsn, begin)?;
     let probe = Probe::start(folder, begin)?;
     let load = crowd.offer(begin, rates.offered, rates.users, rates.backlog_max);
@@ -253,12 +249,8 @@ async fn under_load(
     let noted = journal.take();
     report.connections_lost = noted.lost.len() as u64;
     report.changes = watch.changes();
-    match commits::rows(&dsn, &witness).await {
-        Ok(found) => report.commits = Some(Commits::of(&noted.transactions, &before, &found)),
-        Err(error) => report.failures.push(error.to_string()),
-    }
     report.take(&collected, &offered, noted.incidents, &probe.end()?, &spans);
-    Ok(())
+    Ok(noted.transactions)
 }
 
 #[cfg(test)]

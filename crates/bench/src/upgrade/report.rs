@@ -12,11 +12,11 @@ use serde::Serialize;
 use super::peak::{Stage, peak};
 use super::{Goal, Options, Rates, Serving};
 use crate::failures::report::{list, write_worst};
-use crate::observe::commits::Commits;
+use crate::observe::aftermath::Aftermath;
 use crate::observe::probe::DiskWrite;
-use crate::observe::watch::{Change, Verified};
+use crate::observe::watch::Change;
 use crate::programs::write;
-use crate::site::{Arrival, CheckReport, Collected, Incident, Latency, Offered, Sample};
+use crate::site::{Arrival, Collected, Incident, Latency, Offered, Sample};
 use crate::table::{Table, millis, thousands};
 use crate::{Error, Result};
 
@@ -63,12 +63,9 @@ pub struct UpgradeReport {
     pub connections_lost: u64,
     /// The replicas that served in the end.
     pub serving: Vec<Serving>,
-    /// What VERIFY said of each replica.
-    pub verified: Vec<Verified>,
-    /// The bookstore's rules; `None` if they could not be checked.
-    pub checked: Option<CheckReport>,
-    /// What customers were told beside what the database holds; `None` if that could not be compared.
-    pub commits: Option<Commits>,
+    /// What was found afterwards.
+    #[serde(flatten)]
+    pub aftermath: Aftermath,
     /// What went wrong with the run itself.
     pub failures: Vec<String>,
     /// Every state of every replica.
@@ -201,9 +198,7 @@ impl UpgradeReport {
             cut_off: 0,
             connections_lost: 0,
             serving: Vec::new(),
-            verified: Vec::new(),
-            checked: None,
-            commits: None,
+            aftermath: Aftermath::default(),
             failures: Vec::new(),
             changes: Vec::new(),
             incidents: Vec::new(),
@@ -404,15 +399,7 @@ impl fmt::Display for UpgradeReport {
         writeln!(f, "from a server's start until it serves: {}", copied.collect::<Vec<_>>().join(", "))?;
         let serving: Vec<String> = self.serving.iter().map(Serving::to_string).collect();
         writeln!(f, "in the end: {}", serving.join(", "))?;
-        for Verified { replica, csn, verdict } in &self.verified {
-            writeln!(f, "{replica} at commit {csn}: {verdict}")?;
-        }
-        if let Some(checked) = &self.checked {
-            write!(f, "{checked}")?;
-        }
-        if let Some(commits) = &self.commits {
-            writeln!(f, "{commits}")?;
-        }
+        write!(f, "{}", self.aftermath)?;
         if let Some(results) = &self.results {
             writeln!(f, "results: {}", results.display())?;
         }
@@ -429,6 +416,9 @@ impl fmt::Display for UpgradeReport {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::observe::commits::Commits;
+    use crate::observe::watch::Verified;
+    use crate::site::CheckReport;
 
     fn sample(due_ms: u32, took_ms: u32, failed: bool) -> Sample {
         Sample { at_ms: due_ms + took_ms, interaction: 0, retries: 0, failed, latency_us: took_ms * 1_000 }
@@ -458,11 +448,11 @@ pub(super) mod tests {
         report.take(&collected, &Offered { arrivals, users: 2 }, Vec::new(), &writes, &spans);
         let serving = |replica: &str| Serving { replica: replica.to_owned(), version: "18.1".to_owned() };
         report.serving = vec![serving("r3"), serving("r4")];
-        report.verified = ["r3", "r4"]
+        report.aftermath.verified = ["r3", "r4"]
             .map(|replica| Verified { replica: replica.to_owned(), csn: 7, verdict: "identical".to_owned() })
             .to_vec();
-        report.checked = Some(CheckReport { checked: Vec::new() });
-        report.commits = Some(Commits::default());
+        report.aftermath.checked = Some(CheckReport { checked: Vec::new() });
+        report.aftermath.commits = Some(Commits::default());
         report
     }
 
