@@ -34,9 +34,11 @@ pub mod torture;
 pub mod tpcw;
 pub mod upgrade;
 mod wire_value;
+mod workplace;
 
 pub use connection::Protocol;
 pub use error::Error;
+pub use workplace::Workplace;
 
 /// What fallible functions of this crate return.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,7 +1,6 @@
 //! Programs that benchmarks start beside themselves: proxies, and onecopy.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use onecopy_cluster::{Cluster, ClusterFile, free_port};
 use rustix::process::{Pid, Signal, kill_process};
-use tempfile::TempDir;
 
 use crate::{Error, Result, connection};
 
@@ -213,22 +211,4 @@ pub(crate) fn find_program(name: &str, given: Option<&Path>) -> Result<PathBuf> 
     // A program may be started in another folder than ours.
     let found = found.and_then(|found| std::path::absolute(found).ok());
     found.ok_or_else(|| Error::program(name, "is not installed"))
-}
-
-/// A new folder with this prefix, in the one that is given, which is made if need be, or among the temporary ones. It goes
-/// afterwards, so that no run meets what another one has left.
-pub(crate) fn work_folder(prefix: &str, given: Option<&Path>) -> Result<TempDir> {
-    let parent = match given {
-        Some(dir) => {
-            fs::create_dir_all(dir).map_err(Error::file("create", dir))?;
-            dir.canonicalize().map_err(Error::file("resolve", dir))?
-        }
-        None => std::env::temp_dir(),
-    };
-    // The servers' user must be able to pass through.
-    tempfile::Builder::new()
-        .prefix(prefix)
-        .permissions(fs::Permissions::from_mode(0o711))
-        .tempdir_in(&parent)
-        .map_err(Error::file("create a folder in", &parent))
 }

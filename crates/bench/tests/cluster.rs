@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use onecopy_bench::Workplace;
 use onecopy_bench::cluster::{self, Options, Outcome, System};
 use onecopy_workload::tpcw::MixName;
 
@@ -11,7 +12,6 @@ async fn pgpool_is_measured_on_capped_servers_and_what_cannot_start_is_said() {
     let options = Options {
         // There is no such program, so onecopy is left out.
         systems: vec![System::Onecopy, System::Pgpool],
-        onecopy: folder.path().join("onecopy"),
         sizes: vec![2],
         mixes: vec![MixName::Shopping],
         users: Some(3),
@@ -19,8 +19,12 @@ async fn pgpool_is_measured_on_capped_servers_and_what_cannot_start_is_said() {
         ramp: Duration::from_millis(500),
         duration: Duration::from_secs(2),
         stages: 1,
-        results: Some(folder.path().join("results")),
-        progress: false,
+        workplace: Workplace {
+            onecopy: folder.path().join("onecopy"),
+            results: Some(folder.path().join("results")),
+            progress: false,
+            ..Workplace::default()
+        },
         ..Options::default()
     };
     let report = match cluster::run(&options).await.unwrap() {

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use onecopy_bench::Workplace;
 use onecopy_bench::compare::{self, Load, Options, Target};
 use onecopy_cluster::Server;
 
@@ -33,9 +34,12 @@ async fn all_targets_are_measured_in_turn_and_reported() {
         rounds: 1,
         duration: Duration::from_secs(1),
         scale: 1,
-        onecopy: Some(stand_in(&server, folder.path())),
-        results: Some(folder.path().join("results")),
-        progress: false,
+        workplace: Workplace {
+            onecopy: stand_in(&server, folder.path()),
+            results: Some(folder.path().join("results")),
+            progress: false,
+            ..Workplace::default()
+        },
         ..Options::default()
     };
     let comparison = compare::run(&options).await.unwrap();
@@ -74,7 +78,7 @@ async fn what_is_missing_is_left_out_and_the_rest_goes_on() {
         scale: 1,
         pgbouncer: Some("/nowhere/pgbouncer".into()),
         pgpool: Some("/nowhere/pgpool".into()),
-        progress: false,
+        workplace: Workplace { onecopy: "/nowhere/onecopy".into(), progress: false, ..Workplace::default() },
         ..Options::default()
     };
     let comparison = compare::run(&options).await.unwrap();

@@ -8,7 +8,7 @@
 //! ```no_run
 //! # async fn demo() -> onecopy_bench::Result<()> {
 //! use onecopy_bench::cluster::{self, Options, Outcome};
-//! match cluster::run(&Options { onecopy: "onecopy".into(), ..Options::default() }).await? {
+//! match cluster::run(&Options::default()).await? {
 //!     Outcome::Skipped(why) => println!("skipped: {why}"),
 //!     Outcome::Measured(report) => println!("{report}"),
 //! }
@@ -33,11 +33,11 @@ use serde::Serialize;
 
 use crate::bar::Bar;
 use crate::cpu_groups::Hierarchy;
-use crate::programs::{find_program, work_folder};
+use crate::programs::find_program;
 use crate::tpcw::{self, Calibrate, Calibration};
+use crate::workplace::Workplace;
 use crate::{Error, Result};
 pub use measure::{Cell, Stage};
-pub(crate) use report::new_folder;
 pub use report::{ClusterReport, Ratio, WITHIN};
 use servers::{Running, Template, connections};
 pub use simulate::Simulated;
@@ -71,16 +71,10 @@ pub struct Options {
     pub browsers: i64,
     /// The same seed gives the same bookstore, the same customers and the same simulations.
     pub seed: u64,
-    /// The onecopy program to measure.
-    pub onecopy: PathBuf,
     /// The pgpool program; `None` looks for it in PATH and the usual folders.
     pub pgpool: Option<PathBuf>,
-    /// Where the folder for the servers is made, which goes afterwards; `None` is among the temporary ones.
-    pub dir: Option<PathBuf>,
-    /// A folder for results; a new folder is made in it. `None` keeps none.
-    pub results: Option<PathBuf>,
-    /// Show progress on standard error.
-    pub progress: bool,
+    /// Where it works, and what it leaves.
+    pub workplace: Workplace,
 }
 
 impl Default for Options {
@@ -101,11 +95,8 @@ impl Default for Options {
             items: 1_000,
             browsers: 1,
             seed: 1,
-            onecopy: PathBuf::from("onecopy"),
             pgpool: None,
-            dir: None,
-            results: None,
-            progress: true,
+            workplace: Workplace::default(),
         }
     }
 }
@@ -189,14 +180,14 @@ pub async fn run(options: &Options) -> Result<Outcome> {
         Ok(hierarchy) => hierarchy,
         Err(why) => return Ok(Outcome::Skipped(why.to_string())),
     };
-    let results = options.results.as_deref().map(|dir| report::new_folder(dir, "cluster")).transpose()?;
-    let folder = work_folder("onecopy-cluster-", options.dir.as_deref())?;
+    let results = options.workplace.results_folder("cluster")?;
+    let folder = options.workplace.work_folder("cluster")?;
     let cells = options.systems.len() * options.sizes.len() * options.mixes.len();
     let bench = Bench {
         options,
         hierarchy: Some(hierarchy),
         folder: folder.path(),
-        bar: Bar::new(cells, options.progress),
+        bar: options.workplace.bar(cells),
     };
     let mut report = ClusterReport::new(options);
     let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());

@@ -2,12 +2,11 @@
 
 use std::fmt::{self, Write as _};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
 use super::{Cell, Options, Simulated, Stage, System};
-use crate::site;
 use crate::table::{Table, millis, thousands};
 use crate::tpcw::{self, Calibration};
 use crate::{Error, Result};
@@ -333,13 +332,6 @@ fn paper(over: System, under: System, mix: &str, size: u32) -> Option<f64> {
 /// How many of them had a machine that was too small or had other work.
 pub(super) fn overloaded<'a>(stages: impl Iterator<Item = &'a Stage>) -> usize {
     stages.filter(|stage| stage.machine_busy > MACHINE_BUSY_MAX).count()
-}
-
-/// A new folder for the results of a run, named after what was run and when.
-pub(crate) fn new_folder(results: &Path, what: &str) -> Result<PathBuf> {
-    let folder = results.join(format!("{what}-{}", site::time_stamp()));
-    fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
-    Ok(folder)
 }
 
 #[cfg(test)]

@@ -257,7 +257,7 @@ async fn onecopy(
     let folder = dir.join("onecopy");
     fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
     let setup = Setup {
-        onecopy: &bench.options.onecopy,
+        onecopy: &bench.options.workplace.onecopy,
         count: serve.nodes,
         settings: format!("protocol = \"{system}\"\nlog.durability = \"{}\"\n", serve.durability),
     };

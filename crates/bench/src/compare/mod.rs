@@ -7,7 +7,7 @@
 //! ```no_run
 //! # async fn demo() -> onecopy_bench::Result<()> {
 //! use onecopy_bench::compare::{self, Options};
-//! let comparison = compare::run(&Options { onecopy: Some("onecopy".into()), ..Options::default() }).await?;
+//! let comparison = compare::run(&Options::default()).await?;
 //! println!("{comparison}");
 //! # Ok(()) }
 //! ```
@@ -28,7 +28,7 @@ use serde::Serialize;
 use crate::bar::Bar;
 use crate::cpu::Meter;
 pub use crate::cpu::Usage;
-use crate::programs::work_folder;
+use crate::workplace::Workplace;
 use crate::{Error, Result};
 pub use pgbench::Run;
 pub use report::{Comparison, Goal, LoadReport, Machine, Response, TargetReport};
@@ -50,18 +50,12 @@ pub struct Options {
     pub clients: u32,
     /// Scale of pgbench's tables: 100,000 accounts each.
     pub scale: u32,
-    /// The onecopy program to measure; `None` leaves its targets out.
-    pub onecopy: Option<PathBuf>,
     /// The pgbouncer program; `None` looks for it in PATH and the usual folders.
     pub pgbouncer: Option<PathBuf>,
     /// The pgpool program; `None` looks for it likewise.
     pub pgpool: Option<PathBuf>,
-    /// Where the folder for the servers is made, which goes afterwards; `None` is among the temporary ones.
-    pub dir: Option<PathBuf>,
-    /// A folder for results; a new folder is made in it for each comparison. `None` keeps none.
-    pub results: Option<PathBuf>,
-    /// Show progress on standard error.
-    pub progress: bool,
+    /// Where it works, and what it leaves.
+    pub workplace: Workplace,
 }
 
 impl Default for Options {
@@ -74,12 +68,9 @@ impl Default for Options {
             duration: Duration::from_secs(5),
             clients: 8,
             scale: 10,
-            onecopy: None,
             pgbouncer: None,
             pgpool: None,
-            dir: None,
-            results: None,
-            progress: true,
+            workplace: Workplace::default(),
         }
     }
 }
@@ -270,10 +261,10 @@ pub async fn run(options: &Options) -> Result<Comparison> {
         return Err(Error::Option("rounds, clients, scale and duration must be above zero".to_owned()));
     }
     let binaries = Binaries::find()?;
-    let results = options.results.as_deref().map(report::new_folder).transpose()?;
-    let folder = work_folder("onecopy-compare-", options.dir.as_deref())?;
+    let results = options.workplace.results_folder("compare")?;
+    let folder = options.workplace.work_folder("compare")?;
     let steps = options.loads.len() * options.targets.len() * options.rounds as usize;
-    let bar = Bar::new(steps, options.progress);
+    let bar = options.workplace.bar(steps);
 
     let mut comparison = Comparison::new(options, Machine::look(options, &binaries));
     let mut running: Vec<Running> = Vec::new();

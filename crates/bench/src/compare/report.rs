@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use onecopy_cluster::Binaries;
@@ -57,7 +57,9 @@ impl Machine {
         for (name, given) in [("pgbouncer", &options.pgbouncer), ("pgpool", &options.pgpool)] {
             programs.extend(find_program(name, given.as_deref()).ok().map(|path| version(&path)));
         }
-        programs.extend(options.onecopy.iter().map(|path| version(path)));
+        programs.extend(
+            find_program("onecopy", Some(&options.workplace.onecopy)).ok().map(|path| version(&path)),
+        );
         Machine {
             processor: processor.map_or("unknown", |(_, name)| name).to_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
@@ -472,12 +474,6 @@ impl fmt::Display for Comparison {
 }
 
 /// A new folder in `results`, named after the time.
-pub(super) fn new_folder(results: &Path) -> Result<PathBuf> {
-    let folder = results.join(format!("compare-{}", crate::site::time_stamp()));
-    fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
-    Ok(folder)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

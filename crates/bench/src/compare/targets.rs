@@ -191,12 +191,9 @@ fn copy_primary(primary: &Server, dir: &Path) -> Result<()> {
 }
 
 async fn onecopy(options: &Options, folder: &Path, target: Target, replicas: u32) -> Result<Running> {
-    let Some(program) = &options.onecopy else {
-        return Err(Error::program("onecopy", "no program was given to measure"));
-    };
     let dir = folder.join(target.id());
     let log = folder.join(format!("{target}.log"));
-    let (program, file) = programs::onecopy_up(program, &dir, replicas, &[], &log).await?;
+    let (program, file) = programs::onecopy_up(&options.workplace.onecopy, &dir, replicas, &[], &log).await?;
     let servers = Servers::Programs(file.replicas.iter().map(|replica| replica.pid).collect());
     Ok(Running { target, dsn: file.client.dsn, program: Some(program), servers })
 }

@@ -9,7 +9,7 @@
 //! ```no_run
 //! # async fn demo() -> onecopy_bench::Result<()> {
 //! use onecopy_bench::failures::{self, Options, Outcome};
-//! match failures::run(&Options { onecopy: "onecopy".into(), ..Options::default() }).await? {
+//! match failures::run(&Options::default()).await? {
 //!     Outcome::Skipped(why) => println!("skipped: {why}"),
 //!     Outcome::Measured(report) => println!("{report}"),
 //! }
@@ -22,7 +22,7 @@ pub(crate) mod report;
 pub(crate) mod served;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -39,9 +39,9 @@ use crate::observe::probe::Probe;
 use crate::observe::watch::Watch;
 pub use crate::observe::watch::{Change, Verified};
 use crate::pgbench::Pgbench;
-use crate::programs::work_folder;
 use crate::site::{self, Crowd, Website, Witness};
 use crate::tpcw::Bookstore;
+use crate::workplace::Workplace;
 use crate::{Error, Result};
 use disk::Disk;
 pub use fault::Fault;
@@ -150,14 +150,8 @@ pub struct Options {
     pub accounts: i64,
     /// The same seed gives the same faults at the same replicas after the same times, and the same users.
     pub seed: u64,
-    /// The onecopy program.
-    pub onecopy: PathBuf,
-    /// Where the folder for the servers and the log is made, which goes afterwards; `None` is among the temporary ones.
-    pub dir: Option<PathBuf>,
-    /// A folder for results; a new folder is made in it. `None` keeps none.
-    pub results: Option<PathBuf>,
-    /// Show progress on standard error.
-    pub progress: bool,
+    /// Where it works, and what it leaves.
+    pub workplace: Workplace,
 }
 
 impl Default for Options {
@@ -179,10 +173,7 @@ impl Default for Options {
             branches: bank.branches,
             accounts: bank.accounts,
             seed: 1,
-            onecopy: PathBuf::from("onecopy"),
-            dir: None,
-            results: None,
-            progress: true,
+            workplace: Workplace::default(),
         }
     }
 }
@@ -230,7 +221,7 @@ pub enum Outcome {
 /// wrong in a round ends the rounds and is written down in the report; everything is checked all the same.
 pub async fn run(options: &Options) -> Result<Outcome> {
     check(options)?;
-    let folder = work_folder("onecopy-failures-", options.dir.as_deref())?;
+    let folder = options.workplace.work_folder("failures")?;
     let mut options = options.clone();
     let mut skipped = Vec::new();
     if options.faults.contains(&Fault::Full)
@@ -294,7 +285,7 @@ async fn under<S: Website>(
     witness: Witness,
     folder: &Path,
 ) -> Result<FailuresReport> {
-    let bar = Bar::new(options.rounds as usize, options.progress);
+    let bar = options.workplace.bar(options.rounds as usize);
     bar.say(format!("starting {} servers", options.replicas));
     let mut served = Served::start(options, folder).await?;
     bar.say(format!("loading: {}", site.size()));
@@ -332,8 +323,7 @@ async fn under<S: Website>(
     let (aftermath, not_looked_at) = Aftermath::look(&visits, &witness, &before, &noted.transactions).await;
     report.aftermath = aftermath;
     report.failures.extend(not_looked_at);
-    if let Some(results) = &options.results {
-        let folder = crate::cluster::new_folder(results, "failures")?;
+    if let Some(folder) = options.workplace.results_folder("failures")? {
         served.keep_logs(&folder)?;
         report.results = Some(folder);
     }

@@ -50,7 +50,7 @@ impl Served {
         });
         let cluster = cluster.await?;
         let setup = Setup {
-            onecopy: &options.onecopy,
+            onecopy: &options.workplace.onecopy,
             count: options.nodes,
             settings: format!("pool.silence_timeout_ms = {}\n", options.silence_timeout_ms),
         };

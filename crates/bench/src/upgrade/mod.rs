@@ -10,7 +10,7 @@
 //! ```no_run
 //! # async fn demo() -> onecopy_bench::Result<()> {
 //! use onecopy_bench::upgrade::{self, Options};
-//! println!("{}", upgrade::run(&Options { onecopy: "onecopy".into(), ..Options::default() }).await?);
+//! println!("{}", upgrade::run(&Options::default()).await?);
 //! # Ok(()) }
 //! ```
 
@@ -28,15 +28,14 @@ use onecopy_workload::tpcw::MixName;
 use serde::Serialize;
 
 use crate::bar::Bar;
-use crate::cluster::new_folder;
 use crate::observe::SLOW;
 use crate::observe::aftermath::Aftermath;
 use crate::observe::commits;
 use crate::observe::probe::Probe;
 use crate::observe::watch::Watch;
-use crate::programs::work_folder;
 use crate::site::{self, Crowd, Told, WitnessKey};
 use crate::tpcw::{self, Bookstore};
+use crate::workplace::Workplace;
 use crate::{Error, Result};
 pub use goals::Goal;
 pub use peak::Stage;
@@ -84,14 +83,8 @@ pub struct Options {
     pub seed: u64,
     /// `pool.silence_timeout_ms` of the configuration.
     pub silence_timeout_ms: u64,
-    /// The onecopy program.
-    pub onecopy: PathBuf,
-    /// Where the folder for the servers and the log is made, which goes afterwards; `None` is among the temporary ones.
-    pub dir: Option<PathBuf>,
-    /// A folder for results; a new folder is made in it. `None` keeps none.
-    pub results: Option<PathBuf>,
-    /// Show progress on standard error.
-    pub progress: bool,
+    /// Where it works, and what it leaves.
+    pub workplace: Workplace,
 }
 
 impl Default for Options {
@@ -110,10 +103,7 @@ impl Default for Options {
             items: Bookstore::default().items,
             seed: 1,
             silence_timeout_ms: 2_000,
-            onecopy: PathBuf::from("onecopy"),
-            dir: None,
-            results: None,
-            progress: true,
+            workplace: Workplace::default(),
         }
     }
 }
@@ -178,8 +168,8 @@ impl Rates {
 /// wrong under the load ends it and is written down in the report; everything is checked all the same.
 pub async fn run(options: &Options) -> Result<UpgradeReport> {
     options.check()?;
-    let folder = work_folder("onecopy-upgrade-", options.dir.as_deref())?;
-    let bar = Bar::new(2 * options.replicas as usize + 6, options.progress);
+    let folder = options.workplace.work_folder("upgrade")?;
+    let bar = options.workplace.bar(2 * options.replicas as usize + 6);
     bar.say(format!("making {} servers", 2 * options.replicas + 2));
     let mut servers = Servers::start(options, folder.path()).await?;
     let customers = options.customers(servers.dsn(), CONNECTIONS);
@@ -205,8 +195,7 @@ pub async fn run(options: &Options) -> Result<UpgradeReport> {
     let (aftermath, not_looked_at) = Aftermath::look(&customers, &Bookstore::WITNESS, &before, &told).await;
     report.aftermath = aftermath;
     report.failures.extend(not_looked_at);
-    if let Some(results) = &options.results {
-        let folder = new_folder(results, "upgrade")?;
+    if let Some(folder) = options.workplace.results_folder("upgrade")? {
         servers.keep_logs(&folder)?;
         report.results = Some(folder.clone());
         report.save(&folder)?;

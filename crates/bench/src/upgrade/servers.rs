@@ -70,7 +70,7 @@ impl Servers {
         let first: Vec<_> = names.iter().cloned().zip(&all[..old - 1]).collect();
         let settings = format!("pool.silence_timeout_ms = {}\n", options.silence_timeout_ms);
         let configuration = configure(folder, port, &first, &user, &settings, "")?;
-        let mut command = Command::new(find_program("onecopy", Some(&options.onecopy))?);
+        let mut command = Command::new(find_program("onecopy", Some(&options.workplace.onecopy))?);
         command.arg("serve").arg("-c").arg(configuration);
         command.env("PATH", programs_first(&from.dir));
         let log = folder.join("onecopy.log");

@@ -10,7 +10,7 @@
 //! ```no_run
 //! # async fn demo() -> onecopy_bench::Result<()> {
 //! use onecopy_bench::cluster::{Outcome, durability::{self, Options}};
-//! match durability::run(&Options { onecopy: "onecopy".into(), ..Options::default() }).await? {
+//! match durability::run(&Options::default()).await? {
 //!     Outcome::Skipped(why) => println!("skipped: {why}"),
 //!     Outcome::Measured(report) => println!("{report}"),
 //! }
@@ -20,7 +20,6 @@
 mod report;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -29,12 +28,11 @@ use serde::Serialize;
 
 use super::servers::{Running, Serve, Template, connections};
 use super::{Bench, Outcome, Stage, System, measure};
-use crate::bar::Bar;
 use crate::cpu_groups::Hierarchy;
 use crate::pgbench::Pgbench;
-use crate::programs::work_folder;
 use crate::site::{self, Crowd, Website};
 use crate::tpcw;
+use crate::workplace::Workplace;
 use crate::{Error, Result};
 use report::PAPER_SERVERS;
 pub use report::{Cost, DurabilityReport, Turn};
@@ -76,14 +74,8 @@ pub struct Options {
     pub branches: i64,
     /// The same seed gives the same bookstore and the same clients.
     pub seed: u64,
-    /// The onecopy program to measure.
-    pub onecopy: PathBuf,
-    /// Where the folder for the servers and the log is made, which goes afterwards; `None` is among the temporary ones.
-    pub dir: Option<PathBuf>,
-    /// A folder for results; a new folder is made in it. `None` keeps none.
-    pub results: Option<PathBuf>,
-    /// Show progress on standard error.
-    pub progress: bool,
+    /// Where it works, and what it leaves.
+    pub workplace: Workplace,
 }
 
 impl Default for Options {
@@ -105,10 +97,7 @@ impl Default for Options {
             items: cluster.items,
             branches: Pgbench::default().branches,
             seed: cluster.seed,
-            onecopy: cluster.onecopy,
-            dir: None,
-            results: None,
-            progress: true,
+            workplace: Workplace::default(),
         }
     }
 }
@@ -128,7 +117,7 @@ impl Options {
             calibration: Duration::ZERO,
             items: self.items,
             seed: self.seed,
-            onecopy: self.onecopy.clone(),
+            workplace: self.workplace.clone(),
             ..super::Options::default()
         }
     }
@@ -285,10 +274,10 @@ pub async fn run(options: &Options) -> Result<Outcome<DurabilityReport>> {
         Ok(hierarchy) => hierarchy,
         Err(why) => return Ok(Outcome::Skipped(why.to_string())),
     };
-    let results = options.results.as_deref().map(|dir| super::new_folder(dir, "durability")).transpose()?;
-    let folder = work_folder("onecopy-durability-", options.dir.as_deref())?;
+    let results = options.workplace.results_folder("durability")?;
+    let folder = options.workplace.work_folder("durability")?;
     let turns = options.systems.len() * options.loads.len() * options.levels.len() * options.rounds as usize;
-    let bar = Bar::new(turns, options.progress);
+    let bar = options.workplace.bar(turns);
     let bench = Bench { options: &cluster, hierarchy, folder: folder.path(), bar };
     let mut report = DurabilityReport::new(options, tpcw::log_write_ms(folder.path())?);
     let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());

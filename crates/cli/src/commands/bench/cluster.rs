@@ -72,12 +72,8 @@ impl Args {
             items: self.items,
             browsers: all.browsers,
             seed: self.seed,
-            // This very program.
-            onecopy: std::env::current_exe()?,
             pgpool: None,
-            dir: self.made.dir,
-            results: self.made.out,
-            progress: !self.made.quiet,
+            workplace: self.made.workplace()?,
         };
         match cluster::run(&options).await? {
             Outcome::Measured(report) => Ok(print(report)?),

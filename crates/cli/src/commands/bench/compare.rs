@@ -45,13 +45,9 @@ impl Args {
             duration: Duration::from_secs(self.duration),
             clients: self.clients,
             scale: self.scale,
-            // This very program.
-            onecopy: Some(std::env::current_exe()?),
             pgbouncer: None,
             pgpool: None,
-            dir: self.made.dir,
-            results: self.made.out,
-            progress: !self.made.quiet,
+            workplace: self.made.workplace()?,
         };
         Ok(print(compare::run(&options).await?)?)
     }

@@ -84,11 +84,7 @@ impl Args {
             items: self.items,
             branches: self.branches,
             seed: self.seed,
-            // This very program.
-            onecopy: std::env::current_exe()?,
-            dir: self.made.dir,
-            results: self.made.out,
-            progress: !self.made.quiet,
+            workplace: self.made.workplace()?,
         };
         match durability::run(&options).await? {
             Outcome::Measured(report) => Ok(print(report)?),

@@ -86,11 +86,7 @@ impl Args {
             branches: self.branches,
             accounts: self.accounts,
             seed: self.seed,
-            // This very program.
-            onecopy: std::env::current_exe()?,
-            dir: self.made.dir,
-            results: self.made.out,
-            progress: !self.made.quiet,
+            workplace: self.made.workplace()?,
         };
         let report = match failures::run(&options).await? {
             Outcome::Measured(report) => report,

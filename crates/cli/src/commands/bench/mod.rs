@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use crate::CommandError;
 use clap::Subcommand;
+use onecopy_bench::Workplace;
 
 /// Run a workload against any PostgreSQL address: a server, a proxy, or onecopy.
 #[derive(Debug, clap::Args)]
@@ -38,6 +39,14 @@ struct Made {
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
+}
+
+impl Made {
+    /// As options of a benchmark, of this very program.
+    fn workplace(self) -> Result<Workplace, CommandError> {
+        let onecopy = std::env::current_exe()?;
+        Ok(Workplace { onecopy, dir: self.dir, results: self.out, progress: !self.quiet })
+    }
 }
 
 #[derive(Debug, Subcommand)]

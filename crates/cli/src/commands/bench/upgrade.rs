@@ -75,11 +75,7 @@ impl Args {
             items: self.items,
             seed: self.seed,
             silence_timeout_ms: self.silence_timeout,
-            // This very program.
-            onecopy: std::env::current_exe()?,
-            dir: self.made.dir,
-            results: self.made.out,
-            progress: !self.made.quiet,
+            workplace: self.made.workplace()?,
         };
         let report = upgrade::run(&options).await?;
         print(&report)?;
