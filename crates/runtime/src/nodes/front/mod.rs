@@ -4,6 +4,7 @@
 pub mod carried;
 mod course;
 mod relay;
+mod words;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
