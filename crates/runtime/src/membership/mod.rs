@@ -1,6 +1,6 @@
 //! The set of replicas changes while everything runs: one is added, copied anew, or removed (docs/replicas.md).
 //!
-//! Each change is first written to the file, so that it stands whatever happens next, and then takes effect. Changes follow
+//! Each change is first kept (see [`ReplicaSet`]), so that it stands whatever happens next, and then takes effect. Changes follow
 //! each other. The copy itself is the replica's agent's.
 
 mod set;

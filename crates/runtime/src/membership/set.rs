@@ -37,7 +37,7 @@ struct Added {
     tls: String,
 }
 
-/// What the file says. A name that it does not hold is as configured.
+/// What is kept. A name that it does not hold is as configured.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Contents {
