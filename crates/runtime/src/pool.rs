@@ -189,6 +189,16 @@ impl Pool {
 
     /// A lane for a user; waits while all are lent.
     pub async fn lend(&self, who: &Credentials) -> Result<Lent, LaneError> {
+        let lent = self.try_to_lend(who).await;
+        if lent.is_err() {
+            // A server that is gone refuses connections at once. Whoever is then told to try again, perhaps there, as the one replica
+            // that is not busy, would keep the event loop to itself, and the agent would never hear that its connection is lost.
+            tokio::task::yield_now().await;
+        }
+        lent
+    }
+
+    async fn try_to_lend(&self, who: &Credentials) -> Result<Lent, LaneError> {
         let loan = Counting::new(&self.lent);
         if !self.is_up() {
             return Err(LaneError::Closed);
@@ -532,12 +542,12 @@ mod tests {
     }
 
     fn pool_at(port: u16) -> (Arc<Pool>, Arc<AgentQueue>) {
-        let address = ReplicaSettings {
-            name: "r1".to_owned(),
-            host: "127.0.0.1".to_owned(),
-            port,
-            tls: ReplicaTls::Disable,
-        };
+        pool_on("127.0.0.1", port)
+    }
+
+    fn pool_on(host: &str, port: u16) -> (Arc<Pool>, Arc<AgentQueue>) {
+        let address =
+            ReplicaSettings { name: "r1".to_owned(), host: host.to_owned(), port, tls: ReplicaTls::Disable };
         let connector = Connector {
             address: Arc::new(address),
             database: "d".into(),
@@ -613,6 +623,27 @@ mod tests {
             pool.close();
             assert!(matches!(opening.await.unwrap(), Err(LaneError::Closed)));
             assert_eq!((pool.lent(), pool.connections.available_permits()), (0, 4));
+        });
+    }
+
+    #[test]
+    fn whoever_tries_a_server_that_is_gone_again_and_again_keeps_nobody_from_finding_out() {
+        on_loop(async {
+            let dir = tempfile::tempdir().unwrap();
+            let (pool, _) = pool_on(dir.path().to_str().unwrap(), 1);
+            // Nobody listens any more.
+            drop(std::os::unix::net::UnixListener::bind(dir.path().join(".s.PGSQL.1")).unwrap());
+            let agent = tokio::spawn({
+                let pool = pool.clone();
+                async move { pool.close() }
+            });
+            for _ in 0..1_000 {
+                assert!(pool.lend(&ada()).await.is_err());
+                if agent.is_finished() {
+                    return;
+                }
+            }
+            panic!("it had no turn");
         });
     }
 
