@@ -4,7 +4,7 @@ use crate::relay::Cut;
 use crate::rig::{Nodes, connect};
 use onecopy_cluster::Stop;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_postgres::SimpleQueryMessage;
 
 /// Sessions on a replica; the one that asks is none of them.
@@ -25,10 +25,17 @@ pub enum Fault {
     StopLeader,
     StopFollower,
     StopReplica,
+    /// Its server gets a tenth of the time that it would have.
+    SlowReplica,
     /// SIGTERM, and again when it has ended.
     RestartLeader,
     RestartFollower,
     RestartReplica,
+    /// A follower starts with the log that it had some time ago; when it has refused, the right one is put back.
+    OldLog,
+    /// The same with a log whose end is missing, or in which a bit is wrong.
+    CutLog,
+    FlippedBit,
     /// `pg_terminate_backend` of every session on a replica.
     EndSessions,
     KillAllNodes,
@@ -51,7 +58,7 @@ pub enum Fault {
     TwoAtOnce,
 }
 
-pub const FAULTS: [Fault; 23] = [
+pub const FAULTS: [Fault; 27] = [
     Fault::KillLeader,
     Fault::KillFollower,
     Fault::KillReplica,
@@ -59,9 +66,13 @@ pub const FAULTS: [Fault; 23] = [
     Fault::StopLeader,
     Fault::StopFollower,
     Fault::StopReplica,
+    Fault::SlowReplica,
     Fault::RestartLeader,
     Fault::RestartFollower,
     Fault::RestartReplica,
+    Fault::OldLog,
+    Fault::CutLog,
+    Fault::FlippedBit,
     Fault::EndSessions,
     Fault::KillAllNodes,
     Fault::KillEverything,
@@ -149,6 +160,40 @@ pub fn inject(nodes: &mut Nodes, draw: &mut Draw, fault: Fault) {
             nodes.servers.server_mut(replica).pause().unwrap();
             wait();
             nodes.servers.server_mut(replica).resume().unwrap();
+        }
+        Fault::SlowReplica => {
+            let (began, server) = (Instant::now(), nodes.servers.server_mut(replica));
+            while began.elapsed() < lasts {
+                server.pause().unwrap();
+                std::thread::sleep(Duration::from_millis(45));
+                server.resume().unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        Fault::OldLog | Fault::CutLog | Fault::FlippedBit => {
+            nodes.kill(follower);
+            if fault == Fault::OldLog {
+                nodes.keep_log(follower);
+                nodes.spawn(follower);
+                wait();
+                nodes.kill(follower);
+                nodes.exchange_logs(follower);
+            } else {
+                nodes.keep_log(follower);
+                nodes.damage_log(follower, |record| match fault {
+                    Fault::CutLog => record.truncate(draw.index(record.len())),
+                    _ => {
+                        let byte = draw.index(record.len());
+                        record[byte] ^= 1 << draw.below(8);
+                    }
+                });
+            }
+            let refused = nodes.refuses(follower);
+            eprintln!("{fault:?}: {refused:?}");
+            if refused.is_some() {
+                nodes.exchange_logs(follower);
+                nodes.spawn(follower);
+            }
         }
         Fault::KillAllNodes => {
             (0..nodes.count()).for_each(|node| nodes.kill(node));

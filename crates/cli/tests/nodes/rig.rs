@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -333,6 +333,68 @@ impl Nodes {
         fs::remove_dir_all(self.nodes[node].dir.join("log")).unwrap();
     }
 
+    /// Puts a copy of a node's log aside.
+    pub fn keep_log(&self, node: usize) {
+        let (log, kept) = self.logs(node);
+        let _ = fs::remove_dir_all(&kept);
+        fs::create_dir(&kept).unwrap();
+        for segment in segments(&log) {
+            fs::copy(&segment, kept.join(segment.file_name().unwrap())).unwrap();
+        }
+    }
+
+    /// Exchanges a node's log with the one that was put aside.
+    pub fn exchange_logs(&self, node: usize) {
+        let (log, kept) = self.logs(node);
+        let between = self.nodes[node].dir.join("log.between");
+        fs::rename(&log, &between).unwrap();
+        fs::rename(&kept, &log).unwrap();
+        fs::rename(&between, &kept).unwrap();
+    }
+
+    /// Changes what follows the header of the last segment of a node's log that holds anything.
+    pub fn damage_log(&self, node: usize, damage: impl FnOnce(&mut Vec<u8>)) {
+        const HEADER_LEN: usize = 4096;
+        for segment in segments(&self.logs(node).0).into_iter().rev() {
+            let mut bytes = fs::read(&segment).unwrap();
+            // Zeros are written ahead of the records.
+            let len = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            if len > HEADER_LEN {
+                let zeros = bytes.split_off(len).len();
+                let mut records = bytes.split_off(HEADER_LEN);
+                damage(&mut records);
+                records.resize(len - HEADER_LEN + zeros, 0);
+                bytes.append(&mut records);
+                fs::write(&segment, bytes).unwrap();
+                return;
+            }
+        }
+    }
+
+    fn logs(&self, node: usize) -> (PathBuf, PathBuf) {
+        let dir = &self.nodes[node].dir;
+        (dir.join("log"), dir.join("log.kept"))
+    }
+
+    /// Starts a node, and waits whether it ends by itself: what it says then. One that does not runs on.
+    pub fn refuses(&mut self, node: usize) -> Option<String> {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let said = self.messages(node).len();
+        let messages =
+            fs::OpenOptions::new().append(true).open(self.nodes[node].dir.join("messages")).unwrap();
+        let mut process =
+            self.command(node, &["serve"]).stdout(Stdio::null()).stderr(messages).spawn().unwrap();
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            if process.try_wait().unwrap().is_some() {
+                return Some(self.messages(node).split_off(said));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.nodes[node].process = Some(process);
+        None
+    }
+
     /// What a node says that does not start.
     pub fn refusal(&self, node: usize) -> String {
         let output = self.command(node, &["serve"]).output().unwrap();
@@ -405,6 +467,14 @@ impl Nodes {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// The segments of a log, by their numbers.
+fn segments(log: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    found.sort();
+    found
 }
 
 pub async fn connect(dsn: &str) -> Result<Client, tokio_postgres::Error> {
