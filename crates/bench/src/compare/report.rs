@@ -473,7 +473,6 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// A new folder in `results`, named after the time.
 #[cfg(test)]
 mod tests {
     use super::*;

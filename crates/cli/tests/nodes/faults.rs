@@ -172,25 +172,27 @@ pub fn inject(nodes: &mut Nodes, draw: &mut Draw, fault: Fault) {
         }
         Fault::OldLog | Fault::CutLog | Fault::FlippedBit => {
             nodes.kill(follower);
-            if fault == Fault::OldLog {
-                nodes.keep_log(follower);
-                nodes.spawn(follower);
-                wait();
-                nodes.kill(follower);
-                nodes.exchange_logs(follower);
-            } else {
-                nodes.keep_log(follower);
-                nodes.damage_log(follower, |record| match fault {
-                    Fault::CutLog => record.truncate(draw.index(record.len())),
-                    _ => {
-                        let byte = draw.index(record.len());
-                        record[byte] ^= 1 << draw.below(8);
-                    }
-                });
+            nodes.keep_log(follower);
+            match fault {
+                Fault::OldLog => {
+                    nodes.spawn(follower);
+                    wait();
+                    nodes.kill(follower);
+                    nodes.exchange_logs(follower);
+                }
+                Fault::CutLog => {
+                    nodes.damage_log(follower, |records| records.truncate(draw.index(records.len())));
+                }
+                _ => nodes.damage_log(follower, |records| {
+                    let byte = draw.index(records.len());
+                    records[byte] ^= 1 << draw.below(8);
+                }),
             }
             let refused = nodes.refuses(follower);
             eprintln!("{fault:?}: {refused:?}");
-            if refused.is_some() {
+            // Unless it had acknowledged nothing of what is missing now.
+            if let Some(said) = refused {
+                assert!(said.contains("open the commit log: "), "{said}");
                 nodes.exchange_logs(follower);
                 nodes.spawn(follower);
             }

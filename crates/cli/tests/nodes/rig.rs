@@ -247,15 +247,18 @@ impl Nodes {
 
     /// Starts a node, and waits until clients can connect.
     pub fn spawn(&mut self, node: usize) {
-        let mut messages = fs::OpenOptions::new();
-        let messages =
-            messages.create(true).append(true).open(self.nodes[node].dir.join("messages")).unwrap();
-        let mut process =
-            self.command(node, &["serve"]).stdout(Stdio::piped()).stderr(messages).spawn().unwrap();
+        let mut process = self.serve(node, Stdio::piped());
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n", "{}", self.messages(node));
         self.nodes[node].process = Some(process);
+    }
+
+    fn serve(&self, node: usize, output: Stdio) -> Child {
+        let mut messages = fs::OpenOptions::new();
+        let messages =
+            messages.create(true).append(true).open(self.nodes[node].dir.join("messages")).unwrap();
+        self.command(node, &["serve"]).stdout(output).stderr(messages).spawn().unwrap()
     }
 
     /// What a node has said on standard error.
@@ -380,10 +383,7 @@ impl Nodes {
     pub fn refuses(&mut self, node: usize) -> Option<String> {
         const PATIENCE: Duration = Duration::from_secs(5);
         let said = self.messages(node).len();
-        let messages =
-            fs::OpenOptions::new().append(true).open(self.nodes[node].dir.join("messages")).unwrap();
-        let mut process =
-            self.command(node, &["serve"]).stdout(Stdio::null()).stderr(messages).spawn().unwrap();
+        let mut process = self.serve(node, Stdio::null());
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
             if process.try_wait().unwrap().is_some() {
