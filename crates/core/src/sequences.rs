@@ -11,8 +11,8 @@ use crate::event::SequenceDefinition;
 use crate::ids::{OpId, TxnId};
 use crate::item::TableId;
 
-/// Values reserved at once: a crash loses at most so many (PostgreSQL itself may lose 32).
-const RESERVE_VALUES: i64 = 1_000;
+/// Values reserved at once, if nothing else is said: a crash loses at most so many (PostgreSQL itself may lose 32).
+pub const RESERVED_VALUES: i64 = 1_000;
 
 #[derive(Debug)]
 struct Sequence {
@@ -55,13 +55,21 @@ pub enum Giving {
 }
 
 /// All sequences of the database.
-#[derive(Default, Debug)]
+#[derive(Debug)]
 pub struct Sequences {
     sequences: HashMap<TableId, Sequence>,
     line: VecDeque<Want>,
+    /// Values that are reserved at once.
+    reserved_values: i64,
 }
 
 impl Sequences {
+    /// None yet; of each so many values will be reserved at once, at least 1.
+    #[must_use]
+    pub fn reserving(values: i64) -> Sequences {
+        Sequences { sequences: HashMap::default(), line: VecDeque::new(), reserved_values: values }
+    }
+
     /// A sequence was created, changed, or read at start.
     pub fn define(&mut self, id: TableId, rules: SequenceDefinition) {
         let outdated =
@@ -74,7 +82,9 @@ impl Sequences {
     pub fn next(&mut self, want: Want) -> Giving {
         let mut reserve = SmallVec::new();
         for (id, count) in &want.wants {
-            if let Some(last) = self.sequences.get_mut(id).and_then(|s| s.missing(*count)) {
+            if let Some(last) =
+                self.sequences.get_mut(id).and_then(|s| s.missing(*count, self.reserved_values))
+            {
                 reserve.push((*id, last));
             }
         }
@@ -117,8 +127,9 @@ impl Sequences {
 }
 
 impl Sequence {
-    /// The reservation to ask for so that `count` values can be given, if one is needed and none is on its way.
-    fn missing(&mut self, count: u32) -> Option<i64> {
+    /// The reservation to ask for so that `count` values can be given, and `reserved_values` at least, if one is needed and none
+    /// is on its way.
+    fn missing(&mut self, count: u32, reserved_values: i64) -> Option<i64> {
         if self.rules.cycle && count > 0 && self.end(count).is_none() {
             self.rules.next = if self.rules.increment > 0 { self.rules.min } else { self.rules.max };
             self.reserved = None;
@@ -130,7 +141,7 @@ impl Sequence {
             // Before the first value of all this is none of the sequence's.
             self.rules.next.saturating_sub(self.rules.increment)
         } else {
-            let span = RESERVE_VALUES.max(i64::from(count)).saturating_mul(self.rules.increment);
+            let span = reserved_values.max(i64::from(count)).saturating_mul(self.rules.increment);
             self.rules.next.saturating_add(span).clamp(self.rules.min, self.rules.max)
         };
         self.reserving = Some(last);
@@ -186,7 +197,7 @@ mod tests {
 
     #[test]
     fn nothing_is_given_before_its_reservation_is_durable() {
-        let mut sequences = Sequences::default();
+        let mut sequences = Sequences::reserving(RESERVED_VALUES);
         sequences.define(S, rules(5, i64::MAX, false));
         let Giving::Waits { reserve } = sequences.next(want(1, 1)) else { panic!("gave") };
         assert_eq!(reserve.as_slice(), [(S, 1005)]);
@@ -200,7 +211,7 @@ mod tests {
 
     #[test]
     fn to_want_no_value_reserves_all_before_the_next() {
-        let mut sequences = Sequences::default();
+        let mut sequences = Sequences::reserving(RESERVED_VALUES);
         sequences.define(S, rules(43, i64::MAX, false));
         let Giving::Waits { reserve } = sequences.next(want(1, 0)) else { panic!("gave") };
         assert_eq!(reserve.as_slice(), [(S, 42)]);
@@ -230,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_reservation_from_before_a_new_definition_allows_nothing() {
-        let mut sequences = Sequences::default();
+        let mut sequences = Sequences::reserving(RESERVED_VALUES);
         sequences.define(S, rules(5, i64::MAX, false));
         sequences.next(want(1, 1));
         sequences.define(S, rules(2, i64::MAX, false));
@@ -243,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_sequence_that_is_used_up_says_so() {
-        let mut sequences = Sequences::default();
+        let mut sequences = Sequences::reserving(RESERVED_VALUES);
         sequences.define(S, rules(3, 3, false));
         sequences.next(want(1, 1));
         let (served, _) = sequences.reserved(S, 3);
@@ -253,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_cycling_sequence_starts_again_with_a_new_reservation() {
-        let mut sequences = Sequences::default();
+        let mut sequences = Sequences::reserving(RESERVED_VALUES);
         sequences.define(S, rules(3, 3, true));
         sequences.next(want(1, 1));
         sequences.reserved(S, 3);
@@ -264,6 +275,9 @@ mod tests {
 
     #[test]
     fn an_unknown_sequence_gives_nothing() {
-        assert_eq!(Sequences::default().next(want(1, 1)), Giving::Given(SmallVec::from_slice(&[None])));
+        assert_eq!(
+            Sequences::reserving(RESERVED_VALUES).next(want(1, 1)),
+            Giving::Given(SmallVec::from_slice(&[None]))
+        );
     }
 }

@@ -14,12 +14,11 @@ use crate::item::{Access, ColumnId, ColumnSet, Equals, Item, Mode, Space, TableI
 type Columns = SmallVec<[ColumnId; 2]>;
 type Values = SmallVec<[ValueHash; 2]>;
 
-/// Beyond so many sets of columns, a change of another one counts as one of all columns: a later floor is always safe.
-const COLUMN_SETS_MAX: usize = 8;
-
 /// The last writers of items.
 #[derive(Default, Debug)]
 pub struct VersionTable {
+    /// Beyond so many sets of columns, a change of another one counts as one of all columns: a later floor is always safe.
+    column_sets_max: usize,
     spaces: HashMap<(TableId, Space), SmallVec<[Group; 2]>>,
     everything: Csn,
     definitions: Csn,
@@ -53,7 +52,7 @@ struct Last {
 }
 
 impl Last {
-    fn note(&mut self, csn: Csn, mode: Mode, columns: ColumnSet) {
+    fn note(&mut self, csn: Csn, mode: Mode, columns: ColumnSet, column_sets_max: usize) {
         self.written = csn;
         if mode != Mode::Insert {
             self.changed = csn;
@@ -62,7 +61,7 @@ impl Last {
             self.whole = csn;
         } else if let Some((_, last)) = self.by_columns.iter_mut().find(|(known, _)| *known == columns) {
             *last = csn;
-        } else if self.by_columns.len() < COLUMN_SETS_MAX {
+        } else if self.by_columns.len() < column_sets_max {
             self.by_columns.push((columns, csn));
         } else {
             self.whole = csn;
@@ -85,10 +84,12 @@ impl Last {
 }
 
 impl VersionTable {
-    /// A table for which everything up to `csn` was written before anybody can ask.
+    /// A table for which everything up to `csn` was written before anybody can ask. Of each item it tells the last changes of so
+    /// many sets of columns apart.
     #[must_use]
-    pub fn starting_at(csn: Csn) -> VersionTable {
-        VersionTable { forgotten: csn, newest: csn, ..VersionTable::default() }
+    pub fn starting_at(csn: Csn, column_sets: usize) -> VersionTable {
+        let column_sets_max = column_sets;
+        VersionTable { column_sets_max, forgotten: csn, newest: csn, ..VersionTable::default() }
     }
 
     /// Notes that the commit `csn`, later than every one before, wrote what it held in a writing mode.
@@ -110,7 +111,7 @@ impl VersionTable {
                 groups.push(Group::new(named));
                 groups.len() - 1
             });
-            groups[at].note(csn, &item.equals, *mode, *columns);
+            groups[at].note(csn, &item.equals, *mode, *columns, self.column_sets_max);
         }
     }
 
@@ -192,12 +193,13 @@ impl Group {
         Group { columns, newest: Last::default(), writers: HashMap::default(), by_column }
     }
 
-    fn note(&mut self, csn: Csn, equals: &Equals, mode: Mode, columns: ColumnSet) {
-        self.newest.note(csn, mode, columns);
+    fn note(&mut self, csn: Csn, equals: &Equals, mode: Mode, columns: ColumnSet, column_sets_max: usize) {
+        let note = |last: &mut Last| last.note(csn, mode, columns, column_sets_max);
+        note(&mut self.newest);
         let values = equals.iter().map(|(_, value)| *value).collect();
-        self.writers.entry(values).or_default().note(csn, mode, columns);
+        note(self.writers.entry(values).or_default());
         for (writers, (_, value)) in self.by_column.iter_mut().zip(equals) {
-            writers.entry(*value).or_default().note(csn, mode, columns);
+            note(writers.entry(*value).or_default());
         }
     }
 
@@ -240,6 +242,12 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const COLUMN_SETS: usize = 8;
+
+    fn table() -> VersionTable {
+        VersionTable::starting_at(Csn(0), COLUMN_SETS)
+    }
     use crate::item::Mode;
 
     const T: TableId = TableId(1);
@@ -250,7 +258,7 @@ mod tests {
 
     #[test]
     fn only_overlapping_writes_count() {
-        let mut versions = VersionTable::default();
+        let mut versions = table();
         versions.write(Csn(1), &[Access::new(rows(1, 1), Mode::Exclusive)]);
         versions.write(Csn(2), &[Access::new(rows(1, 2), Mode::NoKeyExclusive)]);
         versions.write(Csn(3), &[Access::new(rows(1, 9), Mode::Shared)]);
@@ -263,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_table_write_covers_its_rows() {
-        let mut versions = VersionTable::default();
+        let mut versions = table();
         versions.write(Csn(1), &[Access::new(Item::table(T), Mode::Insert)]);
         assert_eq!(versions.last_writer(&rows(1, 1)), Csn(1));
         versions.write(Csn(2), &[Access::new(Item::everything(), Mode::Exclusive)]);
@@ -272,7 +280,7 @@ mod tests {
 
     #[test]
     fn whoever_adds_rows_need_not_find_what_others_only_added() {
-        let mut versions = VersionTable::default();
+        let mut versions = table();
         let access = |item: Item, mode| [Access::new(item, mode)];
         let table = || Item::table(T);
         versions.write(Csn(1), &access(rows(1, 1), Mode::Exclusive));
@@ -291,7 +299,7 @@ mod tests {
 
     #[test]
     fn items_that_name_some_of_the_columns_meet_those_that_have_their_values() {
-        let mut versions = VersionTable::default();
+        let mut versions = table();
         let item = |equals: &[(u16, i64)]| {
             let equals = equals.iter().map(|(column, v)| (ColumnId(*column), ValueHash::of_integer(*v)));
             Item::rows(T, equals)
@@ -348,7 +356,7 @@ mod tests {
                     _ => true,
                 }
         };
-        let (mut versions, mut written) = (VersionTable::default(), Vec::new());
+        let (mut versions, mut written) = (table(), Vec::new());
         for csn in 1..=400 {
             let write = random(&[Mode::Insert, Mode::NoKeyExclusive, Mode::Exclusive]);
             versions.write(Csn(csn), std::slice::from_ref(&write));
@@ -372,7 +380,7 @@ mod tests {
 
     #[test]
     fn who_reads_some_columns_need_not_find_what_changed_in_others() {
-        let mut versions = VersionTable::default();
+        let mut versions = table();
         let columns = |columns: &[u16]| columns.iter().map(|column| ColumnId(*column)).collect();
         let sets = |key, set: &[u16]| [Access::of_columns(rows(1, key), Mode::NoKeyExclusive, columns(set))];
         let floor = |versions: &VersionTable, item: Item, read: &[u16]| {
@@ -403,8 +411,8 @@ mod tests {
 
     #[test]
     fn more_sets_of_columns_than_are_kept_count_as_all() {
-        let mut versions = VersionTable::default();
-        let last = COLUMN_SETS_MAX as u64 + 3;
+        let mut versions = table();
+        let last = COLUMN_SETS as u64 + 3;
         for csn in 1..=last {
             let columns = ColumnSet::NONE.with(ColumnId(csn as u16));
             versions.write(Csn(csn), &[Access::of_columns(rows(1, 1), Mode::NoKeyExclusive, columns)]);
@@ -418,7 +426,7 @@ mod tests {
 
     #[test]
     fn forgetting_keeps_what_is_newer() {
-        let mut versions = VersionTable::default();
+        let mut versions = table();
         for csn in 1..=4 {
             versions.write(Csn(csn), &[Access::new(rows(1, (csn % 2) as i64), Mode::Exclusive)]);
         }

@@ -204,3 +204,37 @@ fn reads_that_are_made_again_are_made_under_the_settings_under_which_they_were_m
         }
     });
 }
+
+/// What a statement fails by has been read, too: who goes on after a return to a savepoint knows it.
+#[test]
+fn who_writes_after_a_read_that_failed_is_refused_once_what_it_read_has_changed() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 2);
+        let dsn = ClusterFile::read(dir.path()).unwrap().client.dsn;
+        let (one, other) = (connect(&dsn).await, connect(&dsn).await);
+        one.batch_execute("CREATE TABLE x (id int PRIMARY KEY, v int); INSERT INTO x VALUES (1, 0), (2, 0)")
+            .await
+            .unwrap();
+        let divide = "SELECT 1 / v FROM x WHERE id = 1";
+        for changes in [true, false] {
+            one.batch_execute("BEGIN; SAVEPOINT s").await.unwrap();
+            let failed = one.batch_execute(divide).await.unwrap_err();
+            assert_eq!(failed.code(), Some(&SqlState::DIVISION_BY_ZERO));
+            one.batch_execute("ROLLBACK TO s").await.unwrap();
+            if changes {
+                // It has seen no change of the second row.
+                other
+                    .batch_execute(
+                        "BEGIN; SELECT v FROM x WHERE id = 2; UPDATE x SET v = 1 WHERE id = 1; COMMIT",
+                    )
+                    .await
+                    .unwrap();
+            }
+            let written = one.batch_execute("UPDATE x SET v = 1 WHERE id = 2; COMMIT").await;
+            let code = written.err().and_then(|error| error.code().cloned());
+            assert_eq!(code, changes.then_some(SqlState::T_R_SERIALIZATION_FAILURE));
+            one.batch_execute("ROLLBACK; UPDATE x SET v = 0").await.unwrap();
+        }
+    });
+}

@@ -42,7 +42,7 @@ impl Session {
     ) -> Result<Option<Failure>, ClientError> {
         let Some(txn) = self.txn.as_ref() else { return Ok(None) };
         let moves = txn.ran_at_home;
-        let possible = if moves { txn.can_move() } else { !txn.course.has_lost_reads() };
+        let possible = if moves { txn.can_move() } else { txn.can_read_again() };
         if !possible {
             self.shared.scheduler.handle(Event::Revalidated { txn: id, replica, same: false });
             return Ok(None);
@@ -113,6 +113,12 @@ impl Session {
 }
 
 impl Txn {
+    /// Whether all that its read phase was told can be had again. A read that failed is not made again: that would fail the lane,
+    /// too, and perhaps otherwise.
+    fn can_read_again(&self) -> bool {
+        !self.course.has_lost_reads() && !self.failed_read
+    }
+
     /// Whether a transaction that has left its read phase can be done again at another home: not if it has changed definitions,
     /// whose numbers differ between replicas, if cursors or portals may be open, or if it has something that its record lacks.
     fn can_move(&self) -> bool {

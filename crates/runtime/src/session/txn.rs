@@ -49,6 +49,8 @@ pub struct Txn {
     pub at_home: bool,
     /// A statement of it was executed at a home, so that what it has read is held there, and elsewhere.
     pub ran_at_home: bool,
+    /// A read of its read phase has failed, of which its client knows: it may have divided by what was 0.
+    pub failed_read: bool,
     /// It has something at its home that cannot be had at another: a temporary table of ours.
     pub bound_to_home: bool,
     /// What it has done, to be done again where it goes on.
@@ -223,6 +225,7 @@ impl Txn {
             turn: Turn::Told,
             at_home: false,
             ran_at_home: false,
+            failed_read: false,
             bound_to_home: false,
             course: Course::default(),
             is_everywhere: false,

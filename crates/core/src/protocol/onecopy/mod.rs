@@ -27,6 +27,7 @@
 //! has still to commit.
 
 mod deadlocks;
+mod limits;
 mod lone_reads;
 mod membership;
 mod replicas;
@@ -49,20 +50,18 @@ use crate::protocol::{Guarantee, Protocol, Status};
 use crate::sequences::{Giving, Sequences, Want};
 use crate::version_table::VersionTable;
 
+pub use limits::Limits;
 use lone_reads::LoneRead;
 pub use replicas::Tuning;
 use replicas::{Decisions, Replicas};
 use txn::{Pending, Snapshot, State, Tables, Txn};
-
-/// Writers remembered for the sake of old snapshots; beyond it they are forgotten, and such a snapshot's reads are run
-/// again when its transaction writes.
-const VERSIONS_MAX: usize = 1_000_000;
 
 /// The scheduler of the default protocol.
 #[derive(Debug)]
 pub struct Onecopy {
     replicas: Replicas,
     decisions: Decisions,
+    limits: Limits,
     locks: ItemLocks,
     versions: VersionTable,
     /// The last commits that needed rows to go on existing: applied, their foreign keys are checked again, and the check
@@ -113,15 +112,17 @@ impl Onecopy {
     /// The same, with other values for what only costs or saves time.
     #[must_use]
     pub fn tuned(replicas: usize, decided: Csn, tuning: Tuning) -> Onecopy {
+        let limits = tuning.limits;
         Onecopy {
             replicas: Replicas::new(replicas, tuning),
             decisions: Decisions::starting_at(decided),
+            limits,
             locks: ItemLocks::default(),
-            versions: VersionTable::starting_at(decided),
-            references: VersionTable::starting_at(decided),
+            versions: VersionTable::starting_at(decided, limits.column_sets),
+            references: VersionTable::starting_at(decided, limits.column_sets),
             costs: Costs::default(),
             predictor: Predictor::default(),
-            sequences: Sequences::default(),
+            sequences: Sequences::reserving(limits.reserved_values),
             txns: HashMap::default(),
             lone_reads: HashMap::default(),
             awaiting_any: BTreeMap::new(),
@@ -209,7 +210,7 @@ impl Protocol for Onecopy {
 /// From the client.
 impl Onecopy {
     fn on_begin(&mut self, begin: &Begin, autocommit: bool) {
-        self.txns.insert(begin.txn, Txn::new(begin, autocommit));
+        self.txns.insert(begin.txn, Txn::new(begin, autocommit, self.limits.items));
     }
 
     fn on_statement(&mut self, id: TxnId, op: OpId, statement: Statement, effects: &mut Vec<Effect>) {
@@ -239,11 +240,6 @@ impl Onecopy {
 
     fn on_commit(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        if !txn.wrote {
-            let replica = txn.home.or(txn.snapshot.map(|snapshot| snapshot.replica));
-            effects.push(Effect::Finish { txn: id, op, replica });
-            return self.forget(id, effects);
-        }
         txn.commit_op = op;
         self.grant_owed(id, effects);
     }
@@ -739,6 +735,17 @@ impl Onecopy {
 
 /// Decisions and what follows from them (design 3.4).
 impl Onecopy {
+    /// Everything is granted that its transaction has touched: what it has written gets its place in the order.
+    fn settle(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        if txn.wrote {
+            return self.decide(id, effects);
+        }
+        let replica = txn.home.or(txn.snapshot.map(|snapshot| snapshot.replica));
+        effects.push(Effect::Finish { txn: id, op: txn.commit_op, replica });
+        self.forget(id, effects);
+    }
+
     fn decide(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         self.unpin(id);
         self.owing.retain(|owing| *owing != id);
@@ -854,7 +861,7 @@ impl Onecopy {
         let needed = oldest.map_or(everywhere, |oldest| everywhere.min(*oldest));
         self.versions.forget(needed);
         self.references.forget(needed);
-        if self.versions.len().max(self.references.len()) > VERSIONS_MAX {
+        if self.versions.len().max(self.references.len()) > self.limits.versions {
             self.versions.forget(everywhere);
             self.references.forget(everywhere);
         }

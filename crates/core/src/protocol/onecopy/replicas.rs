@@ -7,14 +7,8 @@ use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
 use crate::item::TableId;
 use crate::load::Load;
 use crate::protocol::ReplicaStatus;
+use crate::protocol::onecopy::limits::Limits;
 use crate::protocol::onecopy::turns::Turns;
-
-/// Decisions that one `Apply` may name: enough to fill a pipeline, few enough to let others in between.
-const RUN_MAX: u64 = 256;
-
-/// A replica that is at most so many commits behind is waited for with forgetting, or under load it might always be one
-/// commit behind what is remembered and never serve.
-const NEAR: u64 = 10_000;
 
 /// What committing a decision is expected to take a replica that has committed none yet, in nanoseconds.
 const COMMIT_UNKNOWN_NS: f64 = 50_000.0;
@@ -43,6 +37,8 @@ pub struct Tuning {
     pub linger_ns: u64,
     /// Decisions for which it does not wait longer.
     pub linger_decisions: u64,
+    /// How much is kept one by one.
+    pub limits: Limits,
 }
 
 impl Default for Tuning {
@@ -54,6 +50,7 @@ impl Default for Tuning {
             home_slack_ns: Some(5_000_000.0),
             linger_ns: 40_000_000,
             linger_decisions: 256,
+            limits: Limits::default(),
         }
     }
 }
@@ -69,6 +66,7 @@ impl Tuning {
             home_slack_ns: None,
             linger_ns: 0,
             linger_decisions: 1,
+            limits: Limits::default(),
         }
     }
 }
@@ -214,7 +212,7 @@ impl Replica {
             self.run = Some(Run { to: from, count: 1, since: now });
             return Some(Effect::CommitAt { txn, replica: me, csn: from });
         }
-        let end = decisions.told().min(Csn(from.0 + RUN_MAX - 1));
+        let end = decisions.told().min(Csn(from.0 + tuning.limits.run - 1));
         let mut to = from;
         while to < end && decisions.open_at(to.next(), me).is_none() {
             to = to.next();
@@ -391,7 +389,7 @@ impl Replicas {
 
     /// The smallest position of a replica that may serve, or soon will.
     pub(super) fn least_advanced(&self, forgotten: Csn, told: Csn) -> Option<Csn> {
-        let near = Csn(told.0.saturating_sub(NEAR)).min(forgotten);
+        let near = Csn(told.0.saturating_sub(self.tuning.limits.near)).min(forgotten);
         self.serving(near).map(|r| r.applied).min()
     }
 

@@ -78,7 +78,8 @@ impl Onecopy {
         position < self.versions.forgotten() || self.versions.floor(accesses) > position
     }
 
-    /// Items that only answers showed are taken before the decision.
+    /// Items that only answers showed are taken before the decision, and before the end of who has only read, too: what it was shown
+    /// must have been there all at once.
     pub(super) fn grant_owed(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
         if txn.outdated {
@@ -87,7 +88,7 @@ impl Onecopy {
             return self.refuse(id, op, Refusal::ReadsChanged, effects);
         }
         if txn.owed.is_empty() {
-            return self.decide(id, effects);
+            return self.settle(id, effects);
         }
         txn.state = State::AwaitingOwed;
         let owed = txn.owed.clone();
@@ -103,6 +104,6 @@ impl Onecopy {
             self.counts.reads_changed += 1;
             return self.refuse(id, txn.commit_op, Refusal::ReadsChanged, effects);
         }
-        self.decide(id, effects);
+        self.settle(id, effects);
     }
 }

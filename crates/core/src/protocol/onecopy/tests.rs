@@ -1304,3 +1304,85 @@ fn an_answer_that_missed_nothing_is_good_though_every_replica_is_further_by_now(
     rig.shows(T1, OP1, R0, &[9]);
     rig.expect(&[release(T1, OP1, R0)]);
 }
+
+#[test]
+fn who_has_only_read_does_not_commit_if_what_a_failed_statement_showed_was_outdated_or_changes_meanwhile() {
+    let failed =
+        |op: OpId| Event::Executed { txn: T1, op, replica: R0, outcome: Outcome::Failed, elapsed_ns: 1 };
+    let predicted = |rig: &mut Rig| {
+        // A locking read has a home, and writes nothing.
+        rig.begin(T1);
+        rig.statement(T1, OP0, statement(StatementKind::LockingRead, &[row(7, Mode::NoKeyExclusive)]));
+        rig.done(T1, OP0, R0);
+        rig.effects.clear();
+    };
+    let refused = Effect::Refuse { txn: T1, op: OP2, reason: Refusal::ReadsChanged };
+
+    // It missed what T2 has committed.
+    let mut rig = rig();
+    predicted(&mut rig);
+    rig.single(T2, write_joined(9));
+    rig.done(T2, OP0, R1);
+    rig.durable(1);
+    rig.effects.clear();
+    rig.statement(T1, OP1, join(7));
+    rig.on(failed(OP1));
+    rig.effects.clear();
+    rig.commit(T1, OP2);
+    rig.expect(&[leave(T1, R0), refused.clone()]);
+
+    // T2 holds what was shown, and commits a change of it first.
+    let mut rig = self::rig();
+    predicted(&mut rig);
+    rig.single(T2, write_joined(9));
+    rig.statement(T1, OP1, join(7));
+    rig.on(failed(OP1));
+    rig.effects.clear();
+    rig.commit(T1, OP2);
+    rig.expect(&[]);
+    rig.done(T2, OP0, R1);
+    rig.durable(1);
+    assert!(rig.effects.contains(&refused), "{:?}", rig.effects);
+
+    // T2 gives up.
+    let mut rig = self::rig();
+    predicted(&mut rig);
+    rig.single(T2, write_joined(9));
+    rig.statement(T1, OP1, join(7));
+    rig.on(failed(OP1));
+    rig.commit(T1, OP2);
+    rig.effects.clear();
+    rig.on(Event::Rollback { txn: T2 });
+    assert!(
+        rig.effects.contains(&Effect::Finish { txn: T1, op: OP2, replica: Some(R0) }),
+        "{:?}",
+        rig.effects
+    );
+}
+
+/// T1 has locked a table and T2 another one. A reader that holds the second, and waits for the first, would be waited for by T2 in
+/// the server.
+#[test]
+fn readers_are_locked_out_of_tables_by_one_transaction_at_a_time() {
+    let lock = |table| {
+        let accesses = [Item::table(TableId(table)), Item::schema(TableId(table))];
+        let accesses = accesses.map(|item| Access::new(item, Mode::Exclusive));
+        statement(StatementKind::LockingRead, &accesses)
+    };
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, lock(8));
+    rig.expect(&[execute(T1, OP0, R0, OPEN_HOME)]);
+    rig.done(T1, OP0, R0);
+    rig.begin(T2);
+    rig.statement(T2, OP0, write(7));
+    rig.done(T2, OP0, R1);
+    rig.effects.clear();
+    rig.statement(T2, OP1, lock(9));
+    rig.expect(&[]);
+    // So it is seen that they wait for each other.
+    rig.statement(T1, OP1, write(7));
+    let victim = Effect::Refuse { txn: T2, op: OP1, reason: Refusal::Deadlock };
+    assert!(rig.effects.contains(&victim), "{:?}", rig.effects);
+    assert!(rig.effects.contains(&execute(T1, OP1, R0, HOME)), "{:?}", rig.effects);
+}

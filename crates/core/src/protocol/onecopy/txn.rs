@@ -13,9 +13,6 @@ const NOTES_MAX: usize = 128;
 /// Replicas that a transaction may lose while they execute for it, the same one counted anew each time it has come up. Beyond it
 /// is refused what may well be the reason: a statement that crashes servers would crash one after the other.
 const LOSSES_MAX: usize = 3;
-/// Items of a read phase, and rows referred to, kept one by one; beyond it whole tables are kept, which is safe and costs
-/// concurrency.
-const ITEMS_MAX: usize = 1_000;
 
 pub(super) type Tables = SmallVec<[TableId; 2]>;
 
@@ -143,6 +140,14 @@ impl Pending {
         })
     }
 
+    /// Whether a server locks out for it even who only reads. Such a reader may hold other tables meanwhile, unknown to the core,
+    /// and one that locks readers out of those would wait for it in the server. So only one transaction at a time may: the
+    /// others wait where a cycle is seen.
+    fn locks_table_whole(&self) -> bool {
+        let mut accesses = self.statement.access.iter();
+        accesses.any(|access| access.mode == Mode::Exclusive && access.item.space == Space::Schema)
+    }
+
     pub(super) fn writes(&self) -> bool {
         matches!(self.statement.kind, StatementKind::Write | StatementKind::Schema)
     }
@@ -199,10 +204,12 @@ pub(super) struct Txn {
     pub(super) outdated: bool,
     pub(super) commit_op: OpId,
     notes: Vec<ReadNote>,
+    /// Of its read phase, and of rows referred to, that are kept one by one.
+    items_max: usize,
 }
 
 impl Txn {
-    pub(super) fn new(begin: &Begin, autocommit: bool) -> Txn {
+    pub(super) fn new(begin: &Begin, autocommit: bool, items_max: usize) -> Txn {
         Txn {
             autocommit,
             read_only: begin.read_only,
@@ -227,6 +234,7 @@ impl Txn {
             outdated: false,
             commit_op: OpId(0),
             notes: Vec::new(),
+            items_max,
         }
     }
 
@@ -240,7 +248,7 @@ impl Txn {
             declared: None,
             stale_ok_ns: None,
         };
-        Txn::new(&begin, true)
+        Txn::new(&begin, true, 0)
     }
 
     pub(super) fn mark(&self) -> Mark {
@@ -301,7 +309,7 @@ impl Txn {
 
     pub(super) fn remember_reads(&mut self, access: &[Access]) {
         for access in access {
-            add_bounded(&mut self.reads, access.clone());
+            add_bounded(&mut self.reads, self.items_max, access.clone());
         }
     }
 
@@ -322,7 +330,8 @@ impl Txn {
     /// What a foreign key refers to is held key-shared, which a stronger mode held before may cover; so it is kept apart.
     pub(super) fn note_references(&mut self, accesses: &[Access]) {
         for access in accesses.iter().filter(|access| access.mode == Mode::KeyShared) {
-            add_bounded(&mut self.referenced, Access::new(access.item.clone(), Mode::Exclusive));
+            let access = Access::new(access.item.clone(), Mode::Exclusive);
+            add_bounded(&mut self.referenced, self.items_max, access);
         }
     }
 
@@ -336,7 +345,10 @@ impl Txn {
     /// statements, everything that the read phase has read.
     pub(super) fn next_request(&self) -> AccessSet {
         let Some(pending) = &self.pending else { return AccessSet::new() };
-        let own = in_update_mode(&pending.access(), &pending.predicted);
+        let mut own = in_update_mode(&pending.access(), &pending.predicted);
+        if pending.locks_table_whole() {
+            own.push(Access::new(Item::names(), Mode::Exclusive));
+        }
         if self.had_home {
             return own;
         }
@@ -374,8 +386,8 @@ pub(super) fn in_update_mode(access: &[Access], predicted: &Tables) -> AccessSet
 }
 
 /// Adds an item, or its table when there are many already.
-fn add_bounded(items: &mut AccessSet, access: Access) {
-    let access = if items.len() < ITEMS_MAX {
+fn add_bounded(items: &mut AccessSet, items_max: usize, access: Access) {
+    let access = if items.len() < items_max {
         access
     } else {
         Access::new(Item::table(access.item.table), access.mode)

@@ -30,7 +30,7 @@ use crate::item::TableId;
 use crate::load::Costs;
 use crate::map::HashMap;
 use crate::protocol::{Engine, Status};
-use crate::sequences::{Giving, Reservations, Sequences, Want};
+use crate::sequences::{Giving, RESERVED_VALUES, Reservations, Sequences, Want};
 use crate::table_queues::{LockMode, TableLocks};
 
 use super::{AnswerAfter, Message, Order, Policy, send};
@@ -97,7 +97,7 @@ impl Scheduler {
             transactions: Footprints::default(),
             single_statements: Footprints::default(),
             costs: Costs::default(),
-            sequences: Sequences::default(),
+            sequences: Sequences::reserving(RESERVED_VALUES),
             counts: Counts::default(),
         }
     }
