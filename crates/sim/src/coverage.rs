@@ -21,6 +21,7 @@ pub enum Fault {
     Join,
     Depart,
     DepartAtOnce,
+    GiveUp,
 }
 
 /// A step of the protocol, named by what is under way.
@@ -58,7 +59,7 @@ pub enum Stage {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 12] = [
+    pub const ALL: [Fault; 13] = [
         Fault::Connections,
         Fault::Server,
         Fault::Lane,
@@ -71,6 +72,7 @@ impl Fault {
         Fault::Join,
         Fault::Depart,
         Fault::DepartAtOnce,
+        Fault::GiveUp,
     ];
 
     /// The kind of a breakage.
@@ -89,6 +91,7 @@ impl Fault {
             Breakage::Join => Fault::Join,
             Breakage::Depart { at_once: false, .. } => Fault::Depart,
             Breakage::Depart { at_once: true, .. } => Fault::DepartAtOnce,
+            Breakage::GiveUp => Fault::GiveUp,
         }
     }
 
@@ -108,6 +111,7 @@ impl Fault {
             Fault::Join => "a replica joins",
             Fault::Depart => "a replica leaves",
             Fault::DepartAtOnce => "a replica leaves at once",
+            Fault::GiveUp => "a client gives up what it waits for",
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The statements of the simulated databases, and what a classifier would say of each.
 //!
 //! A table's rows have a key, a group that never changes, sometimes a value of a unique key, values that grow or are
-//! replaced, and one more value in a column of its own. That is enough for lists, registers and sets of rows, for reads of a
-//! row, of a group and of a whole table, for those of different columns, for inserts, deletes, foreign keys, row locks and
-//! TRUNCATE.
+//! replaced, one more value in a column of its own, and sometimes a foreign key. That is enough for lists, registers and sets
+//! of rows, for reads of a row, of a group and of a whole table, for those of different columns and of two tables joined by
+//! key, for inserts, deletes, foreign keys, locks of rows and tables, and TRUNCATE.
 
 use std::rc::Rc;
 
@@ -28,6 +28,8 @@ pub struct Row {
     pub values: Vec<u64>,
     /// The fifth, which only [`Plan::ReadLast`] shows, and a locking read.
     pub last: Option<u64>,
+    /// The sixth: which row of another table it refers to.
+    pub parent: Option<Key>,
 }
 
 /// Which rows a statement is about.
@@ -79,6 +81,17 @@ pub enum Plan {
         /// FOR UPDATE and its kin.
         lock: Option<Strength>,
     },
+    /// SELECT of rows with those that they refer to (LEFT JOIN ON the other table's key): which ones only the answer shows.
+    Join {
+        /// The table of the rows that refer.
+        table: TableId,
+        /// Which of them.
+        find: Find,
+        /// The table to which they refer.
+        parents: TableId,
+        /// It fails once it has shown them, by dividing by zero for one.
+        fails: bool,
+    },
     /// SELECT of the last column.
     ReadLast {
         /// The table.
@@ -124,7 +137,8 @@ pub enum Plan {
         /// What is added.
         value: u64,
     },
-    /// INSERT; fails if the key or the unique value exists, or the parent does not.
+    /// INSERT; fails if the key or the unique value exists, or the parent does not. With `copies` it is an INSERT ... SELECT,
+    /// wherever it is executed.
     Insert {
         /// The table.
         table: TableId,
@@ -136,6 +150,8 @@ pub enum Plan {
         unique: Option<u64>,
         /// The row that its foreign key refers to.
         parent: Option<(TableId, Key)>,
+        /// The row whose values it copies.
+        copies: Option<(TableId, Key)>,
     },
     /// DELETE.
     Delete {
@@ -146,6 +162,11 @@ pub enum Plan {
     },
     /// TRUNCATE.
     Truncate {
+        /// The table.
+        table: TableId,
+    },
+    /// LOCK TABLE.
+    Lock {
         /// The table.
         table: TableId,
     },
@@ -160,6 +181,8 @@ pub enum Plan {
 pub struct Answer {
     /// The rows that a read or a predicate found, by key.
     pub rows: Vec<(Key, Rc<Row>)>,
+    /// Of a join, the rows to which those refer.
+    pub joined: Vec<(Key, Rc<Row>)>,
     /// The rows changed.
     pub changes: Vec<Change>,
     /// The newest commit that the statement could see.
@@ -171,6 +194,7 @@ const GROUP: ColumnId = ColumnId(2);
 const UNIQUE: ColumnId = ColumnId(3);
 const VALUES: ColumnId = ColumnId(4);
 const LAST: ColumnId = ColumnId(5);
+const PARENT: ColumnId = ColumnId(6);
 const PRIMARY_KEY: KeyId = KeyId(1);
 const UNIQUE_KEY: KeyId = KeyId(2);
 
@@ -178,15 +202,15 @@ impl Plan {
     /// What the core is told of the statement.
     #[must_use]
     pub fn classify(&self) -> Statement {
-        Statement::new(self.class(), self.kind(), self.access())
+        Statement { shown: self.shown(), ..Statement::new(self.class(), self.kind(), self.access()) }
     }
 
     /// Reads or writes.
     #[must_use]
     pub fn kind(&self) -> StatementKind {
         match self {
-            Plan::Read { lock: None, .. } | Plan::ReadLast { .. } => StatementKind::Read,
-            Plan::Read { .. } => StatementKind::LockingRead,
+            Plan::Read { lock: None, .. } | Plan::ReadLast { .. } | Plan::Join { .. } => StatementKind::Read,
+            Plan::Read { .. } | Plan::Lock { .. } => StatementKind::LockingRead,
             Plan::Truncate { .. } | Plan::Probe => StatementKind::Schema,
             _ => StatementKind::Write,
         }
@@ -197,6 +221,8 @@ impl Plan {
     pub fn table(&self) -> TableId {
         match self {
             Plan::Read { table, .. }
+            | Plan::Join { table, .. }
+            | Plan::Lock { table }
             | Plan::ReadLast { table, .. }
             | Plan::SetLast { table, .. }
             | Plan::Append { table, .. }
@@ -219,8 +245,11 @@ impl Plan {
             Plan::Append { find, .. } => (6, find.shape()),
             Plan::Set { find, .. } => (7, find.shape()),
             Plan::Upsert { .. } => (8, 0),
-            Plan::Insert { unique, parent, .. } => {
+            Plan::Insert { unique, parent, copies: None, .. } => {
                 (9, u64::from(unique.is_some()) + 2 * u64::from(parent.is_some()))
+            }
+            Plan::Insert { unique, parent, .. } => {
+                (16, u64::from(unique.is_some()) + 2 * u64::from(parent.is_some()))
             }
             Plan::Delete { find, .. } => (10, find.shape()),
             Plan::Truncate { .. } => (11, 0),
@@ -228,6 +257,8 @@ impl Plan {
             Plan::Probe => (13, 0),
             Plan::ReadLast { find, .. } => (14, find.shape()),
             Plan::SetLast { find, .. } => (15, find.shape()),
+            Plan::Join { find, .. } => (17, find.shape()),
+            Plan::Lock { .. } => (18, 0),
         };
         ClassId(self.table().0 % 1_000 * 100 + verb * 4 + shape)
     }
@@ -242,10 +273,13 @@ impl Plan {
                     Some(Strength::Update) => Mode::Exclusive,
                 };
                 // A server locks rows whole.
-                let all = [KEY, GROUP, UNIQUE, VALUES].into_iter().collect();
-                let columns = if lock.is_some() { ColumnSet::ALL } else { all };
+                let columns = if lock.is_some() { ColumnSet::ALL } else { all_but_last() };
                 smallvec![Access::of_columns(find.item(table), mode, columns)]
             }
+            Plan::Join { table, find, parents, .. } => smallvec![
+                Access::of_columns(find.item(table), Mode::Shared, all_but_last()),
+                joined(Item::table(parents)),
+            ],
             Plan::ReadLast { table, find } => {
                 let columns = [KEY, GROUP, LAST].into_iter().collect();
                 smallvec![Access::of_columns(find.item(table), Mode::Shared, columns)]
@@ -259,7 +293,7 @@ impl Plan {
                 changed(Find::Key(key).item(table), VALUES),
                 Access::new(primary_key(table, key), Mode::Exclusive),
             ],
-            Plan::Insert { table, key, group, unique, parent } => {
+            Plan::Insert { table, key, group, unique, parent, copies } => {
                 let mut access: AccessSet = smallvec![
                     Access::new(new_row(table, key, group), Mode::Insert),
                     Access::new(primary_key(table, key), Mode::Exclusive),
@@ -268,6 +302,7 @@ impl Plan {
                 access.extend(
                     parent.map(|(table, key)| Access::new(Find::Key(key).item(table), Mode::KeyShared)),
                 );
+                access.extend(copies.map(|(table, key)| joined(Find::Key(key).item(table))));
                 access
             }
             Plan::Delete { table, find } => {
@@ -283,14 +318,37 @@ impl Plan {
                 Access::new(Item::key(table, UNIQUE_KEY, []), Mode::Exclusive),
                 Access::new(Item::schema(table), Mode::Exclusive),
             ],
+            Plan::Lock { table } => smallvec![
+                Access::new(Item::table(table), Mode::Exclusive),
+                Access::new(Item::schema(table), Mode::Exclusive),
+            ],
             Plan::Images(_) => SmallVec::new(),
             Plan::Probe => smallvec![Access::new(Item::everything(), Mode::Exclusive)],
         }
     }
 
-    /// Items that only the answer shows: the unique values that a DELETE frees.
+    /// Of its items those in whose place the answer shows others.
+    fn shown(&self) -> Vec<Access> {
+        match *self {
+            Plan::Join { parents, .. } => vec![joined(Item::table(parents))],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether it fails once it has shown its rows.
     #[must_use]
-    pub fn returned(&self, answer: &Answer) -> Vec<Access> {
+    pub fn fails(&self) -> bool {
+        matches!(self, Plan::Join { fails: true, .. })
+    }
+
+    /// Items that only the answer shows: the unique values that a DELETE frees, and the rows that a join shows or, if those are
+    /// more than `rows_max`, their table.
+    #[must_use]
+    pub fn returned(&self, answer: &Answer, rows_max: usize) -> Vec<Access> {
+        if let Plan::Join { parents, .. } = *self {
+            let rows = answer.joined.iter().map(|(key, _)| joined(Find::Key(*key).item(parents)));
+            return if answer.joined.len() > rows_max { self.shown() } else { rows.collect() };
+        }
         let Plan::Delete { table, find } = *self else { return Vec::new() };
         let mut items = Vec::new();
         for change in &answer.changes {
@@ -330,6 +388,16 @@ impl Find {
             Find::All => true,
         }
     }
+}
+
+/// All columns but the last value's.
+fn all_but_last() -> ColumnSet {
+    [KEY, GROUP, UNIQUE, VALUES, PARENT].into_iter().collect()
+}
+
+/// What a join, or an INSERT ... SELECT, reads of the rows of another table.
+fn joined(item: Item) -> Access {
+    Access::of_columns(item, Mode::Shared, [KEY, VALUES].into_iter().collect())
 }
 
 fn changed(item: Item, column: ColumnId) -> Access {

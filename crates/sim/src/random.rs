@@ -22,6 +22,8 @@ pub enum Purpose {
     Membership,
     /// What breaks, and when, where everything does.
     Torture,
+    /// How the protocol is tuned.
+    Tuning,
 }
 
 /// One stream of random numbers.

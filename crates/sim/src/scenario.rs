@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use onecopy_core::ReplicaId;
+use onecopy_core::protocol::onecopy::{Limits, Tuning};
 
 use crate::check::Options;
 use crate::clients::script::Mix;
@@ -39,6 +40,8 @@ pub enum Breakage {
     SlowDisk,
     /// The node's clock leaps ahead.
     Clock,
+    /// A client gives up what it waits for.
+    GiveUp,
     /// A replica loses a row behind everybody's back and is found to differ: it leaves service until it is copied anew.
     Diverge(ReplicaId),
 }
@@ -57,9 +60,12 @@ impl Breakage {
             }
             Breakage::Pause(named) => Breakage::Pause(found(named)),
             Breakage::Diverge(named) => Breakage::Diverge(found(named)),
-            Breakage::Node | Breakage::Join | Breakage::PauseNode | Breakage::SlowDisk | Breakage::Clock => {
-                self
-            }
+            Breakage::Node
+            | Breakage::Join
+            | Breakage::PauseNode
+            | Breakage::SlowDisk
+            | Breakage::Clock
+            | Breakage::GiveUp => self,
         }
     }
 
@@ -73,9 +79,12 @@ impl Breakage {
             | Breakage::Depart { replica, .. }
             | Breakage::Pause(replica)
             | Breakage::Diverge(replica) => Some(replica),
-            Breakage::Node | Breakage::Join | Breakage::PauseNode | Breakage::SlowDisk | Breakage::Clock => {
-                None
-            }
+            Breakage::Node
+            | Breakage::Join
+            | Breakage::PauseNode
+            | Breakage::SlowDisk
+            | Breakage::Clock
+            | Breakage::GiveUp => None,
         }
     }
 }
@@ -146,6 +155,8 @@ pub struct Scenario {
     pub progress_guarded: bool,
     /// Transactions that are left out, by the order in which clients begin them, from 0.
     pub left_out: BTreeSet<u64>,
+    /// How the protocol is tuned, if it is the default one.
+    pub tuning: Tuning,
     /// Whether the trace's text is kept.
     pub keep_trace: bool,
 }
@@ -171,6 +182,7 @@ impl Scenario {
             demanded: None,
             progress_guarded: true,
             left_out: BTreeSet::new(),
+            tuning: tuning(&mut Random::new(seed, Purpose::Tuning)),
             keep_trace: false,
         }
     }
@@ -237,7 +249,7 @@ impl Scenario {
         let members = replicas as u64 + random.below(3);
         // Some runs have few kinds of faults, and so many of one kind one after the other.
         let mut weight = || if random.chance(300) { 0 } else { 1 + random.below(5) as u32 };
-        let weights: [u32; 12] = std::array::from_fn(|_| weight());
+        let weights: [u32; 13] = std::array::from_fn(|_| weight());
         let breakage = |random: &mut Random, replica: ReplicaId| {
             let kinds = [
                 Breakage::Connections(replica),
@@ -252,8 +264,9 @@ impl Scenario {
                 Breakage::SlowDisk,
                 Breakage::Clock,
                 Breakage::Diverge(replica),
+                Breakage::GiveUp,
             ];
-            let kinds: [(u32, Breakage); 12] = std::array::from_fn(|nth| (weights[nth], kinds[nth]));
+            let kinds: [(u32, Breakage); 13] = std::array::from_fn(|nth| (weights[nth], kinds[nth]));
             random.weighted(&kinds).unwrap_or(Breakage::Node)
         };
         let mut breakages = Vec::new();
@@ -281,8 +294,18 @@ impl Scenario {
             breakages.push((Moment::FirstWrite(begins), leaves));
             breakages.push((Moment::Leave(1), breakage(random, replica)));
         }
+        // Who waits since nobody serves gives up.
+        if random.chance(200) {
+            for replica in 0..members {
+                breakages
+                    .push((Moment::FirstWrite(begins), Breakage::Connections(ReplicaId(replica as u16))));
+            }
+            breakages.push((Moment::Lost(members), Breakage::GiveUp));
+        }
         let lost_commits_max = random.pick(&[0, 1, 5]);
-        Scenario { replicas, breakages, lost_commits_max, ..calm }
+        let poison_per_mille = random.pick(&[0, 0, 10, 40]);
+        let mix = Mix { poison_per_mille, ..calm.mix };
+        Scenario { replicas, breakages, lost_commits_max, mix, ..calm }
     }
 
     /// Any moment; those that come about by faults only are among the first of their kind.
@@ -315,6 +338,29 @@ impl Scenario {
     }
 }
 
+/// Now and then as it is by default; else with waits of the length of a run's, and limits that are met.
+fn tuning(random: &mut Random) -> Tuning {
+    if random.chance(300) {
+        return Tuning::default();
+    }
+    Tuning {
+        turn_slack_ns: random.pick(&[None, Some(100_000.0), Some(1_000_000.0)]),
+        turn_ns: random.pick(&[0, 500_000, 40_000_000]),
+        home_slack_ns: random.pick(&[None, Some(100_000.0), Some(5_000_000.0)]),
+        linger_ns: random.pick(&[0, 200_000, 2_000_000, 40_000_000]),
+        linger_decisions: random.pick(&[1, 2, 8, 256]),
+        limits: Limits {
+            items: random.pick(&[0, 1, 3, 1_000]),
+            versions: random.pick(&[0, 4, 30, 1_000_000]),
+            column_sets: random.pick(&[0, 1, 2, 8]),
+            near: random.pick(&[0, 1, 5, 10_000]),
+            run: random.pick(&[1, 3, 256]),
+            reserved_values: random.pick(&[1, 2, 10, 1_000]),
+        },
+        ..Tuning::default()
+    }
+}
+
 impl Mix {
     /// A mix in which some kinds of transactions are frequent and others do not occur, so that runs differ.
     fn drawn(random: &mut Random) -> Mix {
@@ -337,6 +383,10 @@ impl Mix {
             vanish_per_mille: u64::from(weight(60)),
             cancel_per_mille: u64::from(weight(60)),
             stall_per_mille: u64::from(weight(60)),
+            joins: weight(20),
+            families: weight(10),
+            lock_table: weight(4),
+            poison_per_mille: 0,
         }
     }
 }

@@ -5,50 +5,50 @@
 mod sweep;
 
 use onecopy_core::Csn;
-use onecopy_core::protocol::onecopy::Onecopy;
+use onecopy_core::protocol::onecopy::{Onecopy, Tuning};
 use onecopy_core::protocol::{Protocol, apart_by_name, by_name};
 use onecopy_core::protocol::{conflict_aware, eager};
 use onecopy_sim::check::Level;
 use onecopy_sim::{Breakage, Scenario, Statistics, run};
 use sweep::Sweep;
 
-fn onecopy(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
-    Box::new(Onecopy::new(replicas, decided))
+fn onecopy(replicas: usize, decided: Csn, tuning: Tuning) -> Box<dyn Protocol> {
+    Box::new(Onecopy::tuned(replicas, decided, tuning))
 }
 
-fn conflict_aware(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+fn conflict_aware(replicas: usize, decided: Csn, _: Tuning) -> Box<dyn Protocol> {
     Box::new(conflict_aware::new(replicas, decided))
 }
 
-fn eager(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+fn eager(replicas: usize, decided: Csn, _: Tuning) -> Box<dyn Protocol> {
     Box::new(eager::new(replicas, decided))
 }
 
-fn fixed_load(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+fn fixed_load(replicas: usize, decided: Csn, _: Tuning) -> Box<dyn Protocol> {
     apart_by_name("fixed_load", replicas, decided).expect("it is selectable")
 }
 
-fn fixed_conflict(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+fn fixed_conflict(replicas: usize, decided: Csn, _: Tuning) -> Box<dyn Protocol> {
     apart_by_name("fixed_conflict", replicas, decided).expect("it is selectable")
 }
 
-fn variable_load(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+fn variable_load(replicas: usize, decided: Csn, _: Tuning) -> Box<dyn Protocol> {
     apart_by_name("variable_load", replicas, decided).expect("it is selectable")
 }
 
-fn versioning(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+fn versioning(replicas: usize, decided: Csn, _: Tuning) -> Box<dyn Protocol> {
     apart_by_name("versioning", replicas, decided).expect("it is selectable")
 }
 
-fn versioning_no_early_release(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+fn versioning_no_early_release(replicas: usize, decided: Csn, _: Tuning) -> Box<dyn Protocol> {
     apart_by_name("versioning_no_early_release", replicas, decided).expect("it is selectable")
 }
 
-fn versioning_late_acquire(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+fn versioning_late_acquire(replicas: usize, decided: Csn, _: Tuning) -> Box<dyn Protocol> {
     apart_by_name("versioning_late_acquire", replicas, decided).expect("it is selectable")
 }
 
-fn in_one_process(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
+fn in_one_process(replicas: usize, decided: Csn, _: Tuning) -> Box<dyn Protocol> {
     by_name("conflict_aware", replicas, decided).expect("it is selectable")
 }
 
@@ -61,7 +61,7 @@ fn expect_kept(
     test: &'static str,
     seeds: u64,
     scenario: fn(u64) -> Scenario,
-    protocol: fn(usize, Csn) -> Box<dyn Protocol>,
+    protocol: fn(usize, Csn, Tuning) -> Box<dyn Protocol>,
 ) -> Option<Statistics> {
     Sweep { file: "safety", test, seeds, scenario, protocol }.expect_kept()
 }
@@ -74,6 +74,7 @@ fn onecopy_in_calm() {
         assert!(seen.grants_waited > 0 && seen.freshness_waits > 0 && seen.predicted > 0, "{seen:?}");
         assert!(seen.revalidations > 0 && seen.failed_statements > 0, "{seen:?}");
         assert!(seen.returned > 0 && seen.returned < seen.withdrawn, "{seen:?}");
+        assert!(seen.executed_again > 100 && seen.returned_after_failures > 100, "{seen:?}");
         for reason in ["Deadlock", "ReadsChanged", "Cancelled"] {
             assert!(seen.refused.contains_key(reason), "{reason}: {seen:?}");
         }
@@ -185,13 +186,16 @@ fn versioning_late_acquire_in_storms() {
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for protocol in [onecopy, conflict_aware, eager, versioning] {
+        let run = |scenario: &Scenario| {
+            run(scenario, &|replicas, decided| protocol(replicas, decided, scenario.tuning))
+        };
         for seed in 0..40 {
             let scenario = Scenario::stormy(seed);
-            let (once, again) = (run(&scenario, &protocol), run(&scenario, &protocol));
+            let (once, again) = (run(&scenario), run(&scenario));
             assert_eq!(once.trace_hash, again.trace_hash, "seed {seed}");
-            assert_ne!(once.trace_hash, run(&Scenario::stormy(seed + 1), &protocol).trace_hash);
+            assert_ne!(once.trace_hash, run(&Scenario::stormy(seed + 1)).trace_hash);
         }
         let scenario = Scenario { keep_trace: true, ..Scenario::stormy(7) };
-        assert_eq!(run(&scenario, &protocol).trace, run(&scenario, &protocol).trace);
+        assert_eq!(run(&scenario).trace, run(&scenario).trace);
     }
 }

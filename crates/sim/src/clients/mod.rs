@@ -19,9 +19,16 @@ pub(crate) struct Connection(pub(crate) u64);
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Request {
     /// A statement outside a transaction.
-    Single(Draft, EntryId),
+    Single { draft: Draft, poison: Option<u32>, entry: EntryId },
     /// BEGIN with the first statement, and the items of the whole transaction where it declares them.
-    Begin { read_only: bool, form: u64, declares: Option<AccessSet>, first: Draft, entry: EntryId },
+    Begin {
+        read_only: bool,
+        form: u64,
+        declares: Option<AccessSet>,
+        poison: Option<u32>,
+        first: Draft,
+        entry: EntryId,
+    },
     /// The next statement of the open transaction.
     Statement(Draft),
     /// COMMIT.
@@ -43,6 +50,8 @@ pub(crate) enum Reply {
     Committed(Option<(Plan, Answer)>),
     /// The database refused the statement.
     Failed,
+    /// It failed once it had shown its rows.
+    Broken(Plan, Answer),
     /// The statement was given up while it waited, and ran nowhere; the transaction can go on.
     Withdrawn,
     /// The core refused the statement; the transaction is over.

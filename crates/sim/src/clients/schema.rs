@@ -64,8 +64,15 @@ pub(crate) fn operations(plan: &Plan, answer: &Answer, keys: u64) -> Vec<Operati
             let written = answer.changes.iter().map(|change| register(table, change.key));
             written.map(|register| Operation::Write { register, value: Value(value) }).collect()
         }
+        Plan::Join { table, find, .. } => {
+            let mut operations = reads(table, find, answer, keys);
+            operations.extend(joined(answer));
+            operations
+        }
         Plan::Insert { table, key, group, .. } => {
-            vec![Operation::Insert { table: set(table, group), row: RowId(key.0) }]
+            let mut operations: Vec<Operation> = joined(answer).collect();
+            operations.push(Operation::Insert { table: set(table, group), row: RowId(key.0) });
+            operations
         }
         Plan::Delete { table, find: Find::Key(_) } => deletes(table, answer),
         Plan::Delete { table, find } => {
@@ -78,7 +85,7 @@ pub(crate) fn operations(plan: &Plan, answer: &Answer, keys: u64) -> Vec<Operati
             operations.extend(deletes(table, answer));
             operations
         }
-        Plan::Images(_) | Plan::Probe => Vec::new(),
+        Plan::Lock { .. } | Plan::Images(_) | Plan::Probe => Vec::new(),
     }
 }
 
@@ -108,6 +115,14 @@ fn reads(table: TableId, find: Find, answer: &Answer, keys: u64) -> Vec<Operatio
         Operation::Scan { table: set(table, group), rows: of_group.map(|(key, _)| RowId(key.0)).collect() }
     };
     groups.map(scan).collect()
+}
+
+/// Reads of the registers that an answer shows beside the rows that refer to them.
+fn joined(answer: &Answer) -> impl Iterator<Item = Operation> {
+    answer.joined.iter().map(|(key, row)| Operation::Read {
+        register: register(REGISTERS, *key),
+        value: row.values.first().copied().map(Value),
+    })
 }
 
 fn deletes(table: TableId, answer: &Answer) -> Vec<Operation> {

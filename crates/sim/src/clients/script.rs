@@ -39,8 +39,11 @@ pub(crate) struct Script {
     pub(crate) stalls_before: Option<usize>,
     /// The statement that the client cancels soon after sending it.
     pub(crate) cancels: Option<usize>,
-    /// If that did not run, the client returns to a savepoint before it and goes on; otherwise it rolls back.
+    /// If that did not run, or a statement failed, the client returns to a savepoint before it and goes on; otherwise it rolls
+    /// back.
     pub(crate) returns: bool,
+    /// After so many executions of its statements, each further one brings down the server that executes it.
+    pub(crate) poison: Option<u32>,
 }
 
 impl Script {
@@ -81,6 +84,12 @@ pub struct Mix {
     pub replace_unique: u32,
     /// TRUNCATE.
     pub truncate: u32,
+    /// Joins by key, some of which fail, and then a write.
+    pub joins: u32,
+    /// An insert that refers to a row, or a lock of a row that others may refer to.
+    pub families: u32,
+    /// LOCK TABLE.
+    pub lock_table: u32,
     /// Inserted rows may have a value of a unique key, of which there are few.
     pub uniques: bool,
     /// Of 1,000 transactions so many are rolled back.
@@ -91,10 +100,14 @@ pub struct Mix {
     pub cancel_per_mille: u64,
     /// Of 1,000 transactions so many stay idle for long.
     pub stall_per_mille: u64,
+    /// Of 1,000 transactions so many bring down servers.
+    pub poison_per_mille: u64,
 }
 
 /// Of 1,000 clients whose statement was given up so many return to a savepoint.
 const RETURNS_PER_MILLE: u64 = 800;
+/// Of 1,000 joins that are followed by a write so many fail.
+const FAILS_PER_MILLE: u64 = 300;
 /// Forms of BEGIN.
 const FORMS: [u64; 5] = [1, 2, 3, 4, 5];
 
@@ -134,6 +147,9 @@ impl Scripts {
                 (mix.impatient, Scripts::impatient),
                 (mix.replace_unique, Scripts::replace_unique),
                 (mix.truncate, Scripts::truncate),
+                (mix.joins, Scripts::joins),
+                (mix.families, Scripts::families),
+                (mix.lock_table, Scripts::lock_table),
             ])
             .unwrap_or(Scripts::single_read);
         let mut script = draw(self);
@@ -157,6 +173,9 @@ impl Scripts {
         }
         if self.random.chance(self.mix.stall_per_mille) {
             script.stalls_before = Some(self.random.between(0, steps as u64) as usize);
+        }
+        if self.random.chance(self.mix.poison_per_mille) {
+            script.poison = Some(self.random.below(4) as u32);
         }
     }
 }
@@ -258,7 +277,51 @@ impl Scripts {
         if self.random.chance(500) {
             return single(truncate);
         }
-        let mut statements = vec![self.read(), truncate, self.write()];
+        let last = if self.random.chance(500) { self.write() } else { self.read() };
+        let mut statements = vec![self.read(), truncate, last];
+        statements.drain(..self.random.below(2) as usize);
+        // It waits until nobody reads from a snapshot any more, and is given up meanwhile.
+        let cancels = self.random.chance(300).then_some(statements.len() - 2);
+        let returns = self.random.chance(RETURNS_PER_MILLE);
+        Script { cancels, returns, ..self.bracketed(statements, FORMS[2]) }
+    }
+
+    fn joins(&mut self) -> Script {
+        let mut statements = Vec::new();
+        if self.random.chance(600) {
+            // The joins are then executed at a home.
+            statements.push(self.write());
+        }
+        for _ in 0..self.random.between(1, 3) {
+            let fails = self.random.chance(FAILS_PER_MILLE);
+            statements.push(self.join(fails));
+        }
+        statements.push(if self.random.chance(800) { self.write() } else { self.read() });
+        let returns = self.random.chance(RETURNS_PER_MILLE);
+        let form = self.random.pick(&FORMS);
+        Script { returns, ..self.bracketed(statements, form) }
+    }
+
+    fn families(&mut self) -> Script {
+        let parent = self.register();
+        if self.random.chance(600) {
+            let table = self.random.pick(&SETS);
+            let child = self.insert_of(table, Some(parent));
+            return if self.random.chance(500) {
+                single(child)
+            } else {
+                self.bracketed(vec![child], FORMS[3])
+            };
+        }
+        let find = Find::Key(parent.1);
+        let lock = Plan::Read { table: REGISTERS, find, lock: Some(Strength::Update) };
+        let statements = vec![lock.into(), self.update(REGISTERS, find)];
+        self.bracketed(statements, FORMS[4])
+    }
+
+    fn lock_table(&mut self) -> Script {
+        let table = self.random.pick(&[SETS[0], SETS[1], REGISTERS, REGISTERS, LISTS[0]]);
+        let mut statements = vec![self.read(), Plan::Lock { table }.into(), self.read(), self.write()];
         statements.drain(..self.random.below(2) as usize);
         self.bracketed(statements, FORMS[2])
     }
@@ -276,7 +339,8 @@ impl Scripts {
             5 => (self.random.pick(&LISTS), Find::All),
             6 => (REGISTERS, Find::Group(self.random.below(2))),
             7 => (self.random.pick(&LISTS), Find::Group(self.random.below(2))),
-            _ => (self.random.pick(&SETS), self.predicate()),
+            8 => (self.random.pick(&SETS), self.predicate()),
+            _ => return self.join(false),
         };
         self.read_of(table, find)
     }
@@ -333,12 +397,28 @@ impl Scripts {
         }
     }
 
+    fn join(&mut self, fails: bool) -> Draft {
+        let table = self.random.pick(&SETS);
+        let find = self.predicate();
+        Plan::Join { table, find, parents: REGISTERS, fails }.into()
+    }
+
     fn insert(&mut self, table: TableId) -> Draft {
+        let parent = self.random.chance(500).then(|| self.register());
+        self.insert_of(table, parent)
+    }
+
+    /// A row that is there from the start.
+    fn register(&mut self) -> (TableId, Key) {
+        (REGISTERS, Key(self.random.below(self.keys)))
+    }
+
+    fn insert_of(&mut self, table: TableId, parent: Option<(TableId, Key)>) -> Draft {
         // Above whatever the sequence gives.
         let key = Key(1_000_000 + self.fresh());
-        let parent = self.random.chance(300).then(|| (REGISTERS, Key(self.random.below(self.keys))));
-        let plan =
-            Plan::Insert { table, key, group: self.random.below(SET_GROUPS), unique: self.unique(), parent };
+        let group = self.random.below(SET_GROUPS);
+        let copies = self.random.chance(300).then(|| self.register());
+        let plan = Plan::Insert { table, key, group, unique: self.unique(), parent, copies };
         let key_from = self.random.chance(300).then_some(SEQUENCE);
         Draft { plan, key_from }
     }
@@ -393,5 +473,6 @@ fn single_of(statements: Vec<Draft>) -> Script {
         stalls_before: None,
         cancels: None,
         returns: false,
+        poison: None,
     }
 }

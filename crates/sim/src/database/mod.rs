@@ -379,6 +379,9 @@ impl Database {
                 }
             }
             Plan::ReadLast { table, .. } => needed.push((Target::Table(table), Strength::KeyShare)),
+            Plan::Join { table, parents, .. } => {
+                needed.extend([table, parents].map(|table| (Target::Table(table), Strength::KeyShare)));
+            }
             Plan::Append { table, find, .. }
             | Plan::Set { table, find, .. }
             | Plan::SetLast { table, find, .. } => {
@@ -392,8 +395,9 @@ impl Database {
                 let strength = if exists { Strength::NoKeyUpdate } else { Strength::Update };
                 needed.push((Target::Row(table, key), strength));
             }
-            Plan::Insert { table, key, unique, parent, .. } => {
+            Plan::Insert { table, key, unique, parent, copies, .. } => {
                 needed.push((Target::Table(table), Strength::KeyShare));
+                needed.extend(copies.map(|(table, _)| (Target::Table(table), Strength::KeyShare)));
                 needed.push((Target::Row(table, key), Strength::Update));
                 needed.extend(unique.map(|unique| (Target::Unique(table, unique), Strength::Update)));
                 if let Some((table, key)) = parent {
@@ -408,7 +412,9 @@ impl Database {
                     needed.extend(row.unique.map(|unique| (Target::Unique(table, unique), Strength::Update)));
                 }
             }
-            Plan::Truncate { table } => needed.push((Target::Table(table), Strength::Update)),
+            Plan::Truncate { table } | Plan::Lock { table } => {
+                needed.push((Target::Table(table), Strength::Update));
+            }
             Plan::Images(ref changes) => {
                 for Change { table, key, before, after } in changes.iter() {
                     needed.push((Target::Table(*table), Strength::KeyShare));
@@ -433,6 +439,15 @@ impl Database {
             Plan::Read { table, find, lock: None } => {
                 let rows = self.find(lane, table, find, snapshot);
                 answer.rows = shown(rows, |row| Row { last: None, ..row.clone() });
+            }
+            Plan::Join { table, find, parents, .. } => {
+                let rows = self.find(lane, table, find, snapshot);
+                answer.rows = shown(rows, |row| Row { last: None, ..row.clone() });
+                let keys: BTreeSet<Key> = answer.rows.iter().filter_map(|(_, row)| row.parent).collect();
+                let found = keys.into_iter().filter_map(|key| {
+                    self.row(lane, parents, key, snapshot).map(|row| (key, Rc::clone(row)))
+                });
+                answer.joined = shown(found.collect(), copied);
             }
             Plan::ReadLast { table, find } => {
                 let rows = self.find(lane, table, find, snapshot);
@@ -468,7 +483,7 @@ impl Database {
                 row.values.push(value);
                 answer.changes.push(Change { table, key, before, after: Some(Rc::new(row)) });
             }
-            Plan::Insert { table, key, group, unique, parent } => {
+            Plan::Insert { table, key, group, unique, parent, copies } => {
                 if parent.is_some_and(|(table, key)| self.newest(lane, table, key).is_none()) {
                     return Err(Fault::NoParent);
                 }
@@ -477,7 +492,12 @@ impl Database {
                 if taken {
                     return Err(Fault::Duplicate);
                 }
-                let after = Some(Rc::new(Row { group, unique, ..Row::default() }));
+                let source =
+                    copies.and_then(|(of, key)| Some((key, Rc::clone(self.row(lane, of, key, snapshot)?))));
+                answer.joined = shown(source.into_iter().collect(), copied);
+                let values = answer.joined.first().map_or_else(Vec::new, |(_, row)| row.values.clone());
+                let parent = parent.map(|(_, key)| key);
+                let after = Some(Rc::new(Row { group, unique, values, parent, ..Row::default() }));
                 answer.changes.push(Change { table, key, before: None, after });
             }
             Plan::Delete { table, find } => {
@@ -498,7 +518,7 @@ impl Database {
                 }
                 answer.changes = changes.to_vec();
             }
-            Plan::Probe => {}
+            Plan::Lock { .. } | Plan::Probe => {}
         }
         if let Some(open) = self.lanes.get_mut(&lane) {
             if let Plan::Truncate { table } = *plan {
@@ -548,6 +568,11 @@ impl Database {
         }
         self.store.row(snapshot, table, key)
     }
+}
+
+/// What a join shows of a row of another table, and an INSERT ... SELECT copies.
+fn copied(row: &Row) -> Row {
+    Row { values: row.values.clone(), ..Row::default() }
 }
 
 /// Rows with the columns that a statement asks for.

@@ -35,6 +35,8 @@ pub struct Statistics {
     pub withdrawn: u64,
     /// Transactions that went on after that.
     pub returned: u64,
+    /// Transactions that went on after a statement had failed.
+    pub returned_after_failures: u64,
     /// Statements that a database refused.
     pub failed_statements: u64,
     /// Statements that waited within a database.
@@ -55,6 +57,12 @@ pub struct Statistics {
     pub moved: u64,
     /// Reads that took their items in update mode.
     pub predicted: u64,
+    /// Servers that a statement has brought down.
+    pub brought_down: u64,
+    /// Answers that were dropped since of what they showed something had changed, or was held, or there was too much of it.
+    pub executed_again: u64,
+    /// Transactions refused since what they had read had changed.
+    pub reads_changed: u64,
     /// Which faults hit which steps.
     pub coverage: Coverage,
 }
@@ -66,6 +74,8 @@ impl Statistics {
         self.freshness_waits += status.freshness_waits;
         self.revalidations += status.revalidations;
         self.predicted += status.predicted;
+        self.executed_again += status.executed_again;
+        self.reads_changed += status.reads_changed;
     }
 
     /// Adds another run's numbers.
@@ -80,6 +90,7 @@ impl Statistics {
         }
         self.withdrawn += other.withdrawn;
         self.returned += other.returned;
+        self.returned_after_failures += other.returned_after_failures;
         self.failed_statements += other.failed_statements;
         self.blocked_statements += other.blocked_statements;
         self.breakages += other.breakages;
@@ -90,6 +101,9 @@ impl Statistics {
         self.revalidations += other.revalidations;
         self.moved += other.moved;
         self.predicted += other.predicted;
+        self.brought_down += other.brought_down;
+        self.executed_again += other.executed_again;
+        self.reads_changed += other.reads_changed;
         self.coverage.add(&other.coverage);
     }
 }

@@ -2,6 +2,7 @@
 
 use onecopy_core::{Event, Instant, ReplicaId, StatementKind, TxnId};
 
+use super::node::OpenTxn;
 use super::replicas::Membership;
 use super::{Simulation, Wake};
 use crate::coverage::Fault;
@@ -62,6 +63,7 @@ impl Simulation<'_> {
                 true
             }
             Breakage::Diverge(replica) => self.diverge(replica),
+            Breakage::GiveUp => self.give_up_a_wait(),
         };
         if broken {
             // Membership is counted by itself, when it has changed.
@@ -69,6 +71,28 @@ impl Simulation<'_> {
             self.statistics.breakages += u64::from(!is_change);
             self.statistics.coverage.hit(Fault::of(breakage), &stages);
         }
+    }
+
+    /// A client that waits for what no replica has been asked for does not want to wait any longer, and mostly goes on with
+    /// something else.
+    fn give_up_a_wait(&mut self) -> bool {
+        // Before a decision a commit may wait for items, too.
+        let waits_to_commit = |open: &OpenTxn| {
+            open.decided.is_none() && open.awaited.is_some_and(|op| !open.plans.contains_key(&op))
+        };
+        let txns = self.node.txns.iter();
+        let waiting = txns.filter(|(txn, open)| self.waits(**txn, open) || waits_to_commit(open));
+        let waiting: Vec<TxnId> = waiting.map(|(txn, _)| *txn).collect();
+        if waiting.is_empty() {
+            return false;
+        }
+        let txn = self.choices.pick(&waiting);
+        let returns = self.choices.chance(800);
+        let client = self.node.txns.get(&txn).map(|open| open.client);
+        let current = client.and_then(|client| self.clients[client].current.as_mut());
+        current.into_iter().for_each(|current| current.script.returns |= returns);
+        self.on_cancel(txn);
+        true
     }
 
     /// A server stands still; its connections stay.

@@ -128,7 +128,13 @@ impl Simulation<'_> {
                 }
                 self.end_script(client, Status::Committed);
             }
-            Reply::Failed => {
+            Reply::Broken(plan, answer) if current.script.returns => {
+                self.statistics.returned_after_failures += 1;
+                self.recorder.answered(current.entry, &plan, &answer);
+                current.step += 1;
+                self.client_thinks(client);
+            }
+            Reply::Failed | Reply::Broken(..) => {
                 if current.script.bracketed {
                     self.send_request(client, Request::Rollback);
                 }
@@ -195,11 +201,12 @@ fn next_request(current: &Current, declared: bool) -> Request {
     let script = &current.script;
     let Some(draft) = script.statements.get(current.step).cloned() else { return Request::Commit };
     match (script.bracketed, current.step) {
-        (false, _) => Request::Single(draft, current.entry),
+        (false, _) => Request::Single { draft, poison: script.poison, entry: current.entry },
         (true, 0) => Request::Begin {
             read_only: script.read_only,
             form: script.form,
             declares: if declared { script.declares() } else { None },
+            poison: script.poison,
             first: draft,
             entry: current.entry,
         },

@@ -156,7 +156,9 @@ impl Wake {
             | Wake::Fence { .. }
             | Wake::Copied { .. }
             | Wake::Drained { .. }
-            | Wake::Break(Breakage::Join | Breakage::Depart { .. } | Breakage::Diverge(_)) => true,
+            | Wake::Break(
+                Breakage::Join | Breakage::Depart { .. } | Breakage::Diverge(_) | Breakage::GiveUp,
+            ) => true,
             Wake::Client { .. }
             | Wake::Operation { .. }
             | Wake::Break(_)

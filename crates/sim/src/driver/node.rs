@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use onecopy_core::effect::How;
 use onecopy_core::protocol::{Position, Writes};
 use onecopy_core::{
     AccessSet, Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SequenceDefinition, SessionId,
@@ -46,7 +47,7 @@ pub(super) struct Node {
 /// What the driver keeps of a transaction that the core knows.
 #[derive(Debug)]
 pub(super) struct OpenTxn {
-    client: usize,
+    pub(super) client: usize,
     connection: Connection,
     /// The client's request that is under way.
     number: u64,
@@ -72,6 +73,12 @@ pub(super) struct OpenTxn {
     pub(super) done: Vec<(Plan, Answer)>,
     /// How many of them were done at a home: what came before was found to be the same there, and its items are held.
     pub(super) done_at_home: usize,
+    /// A statement of the read phase has failed: whether it would fail again nobody can say.
+    pub(super) has_failed: bool,
+    /// After so many executions it brings down the server that executes it.
+    pub(super) poison: Option<u32>,
+    pub(super) executions: u32,
+    pub(super) servers_brought_down: u32,
     pub(super) writes: BTreeMap<OpId, Kept>,
 }
 
@@ -82,6 +89,11 @@ pub(super) struct Letter {
     connection: Connection,
     number: u64,
     reply: Reply,
+}
+
+/// Whether an answer shows items that the core has to grant before the client may have it.
+pub(super) fn awaits_release(plan: &Plan, hold: bool, how: How) -> bool {
+    hold && matches!(how, How::Home { .. }) && matches!(plan, Plan::Join { fails: false, .. })
 }
 
 impl OpenTxn {
@@ -149,13 +161,15 @@ impl Simulation<'_> {
         self.want_somewhere();
         let open = self.node.sessions.get(&connection).copied();
         match (request, open) {
-            (Request::Single(draft, entry), None) => {
+            (Request::Single { draft, poison, entry }, None) => {
                 let txn = self.open_txn(client, connection, true, false, 0, None);
+                self.poison(txn, poison);
                 self.recorder.named(entry, txn);
                 self.on_statement(txn, draft);
             }
-            (Request::Begin { read_only, form, declares, first, entry }, None) => {
+            (Request::Begin { read_only, form, declares, poison, first, entry }, None) => {
                 let txn = self.open_txn(client, connection, false, read_only, form, declares);
+                self.poison(txn, poison);
                 self.recorder.named(entry, txn);
                 self.on_statement(txn, first);
             }
@@ -226,11 +240,23 @@ impl Simulation<'_> {
             released: None,
             done: Vec::new(),
             done_at_home: 0,
+            has_failed: false,
+            poison: None,
+            executions: 0,
+            servers_brought_down: 0,
             writes: BTreeMap::new(),
         };
         self.node.txns.insert(txn, open);
         self.node.sessions.insert(connection, txn);
         txn
+    }
+
+    /// From some execution on its statements bring down servers: where one replica executes it, or all would be down.
+    fn poison(&mut self, txn: TxnId, poison: Option<u32>) {
+        let everywhere = self.writes_everywhere();
+        if let Some(open) = self.node.txns.get_mut(&txn) {
+            open.poison = poison.filter(|_| !everywhere);
+        }
     }
 
     /// Numbers the request that a transaction's client has just sent.
@@ -271,7 +297,11 @@ impl Simulation<'_> {
 
     fn submit(&mut self, txn: TxnId, op: OpId, plan: Plan) {
         let Some(open) = self.node.txns.get_mut(&txn) else { return };
-        let statement = plan.classify();
+        let mut statement = plan.classify();
+        if open.autocommit {
+            // Nothing follows for which it would have to hold anything.
+            statement.shown.clear();
+        }
         open.plans.insert(op, plan);
         let begin = (!std::mem::replace(&mut open.begun, true)).then(|| open.begin.clone());
         match (begin, open.autocommit) {
@@ -295,7 +325,7 @@ impl Simulation<'_> {
     }
 
     /// Gives up the wait in the core, and the one in a database if the statement has got so far.
-    fn on_cancel(&mut self, txn: TxnId) {
+    pub(super) fn on_cancel(&mut self, txn: TxnId) {
         let Some(open) = self.node.txns.get(&txn).filter(|open| open.begun && open.unbound.is_none()) else {
             return;
         };
@@ -334,13 +364,13 @@ impl Simulation<'_> {
 
 /// Answers.
 impl Simulation<'_> {
-    /// A statement's answer came from a replica.
+    /// A statement's answer came from a replica; it is `final`, unless the core has still to say that it is.
     pub(super) fn on_answer(
         &mut self,
         txn: TxnId,
         op: OpId,
         replica: ReplicaId,
-        in_snapshot: bool,
+        (in_snapshot, is_final): (bool, bool),
         answer: Result<Answer, Fault>,
     ) {
         let captured = self.choices.chance(self.scenario.captured_per_mille);
@@ -348,7 +378,9 @@ impl Simulation<'_> {
         let Some(open) = self.node.txns.get_mut(&txn) else { return };
         let Some(plan) = open.plans.get(&op).cloned() else { return };
         if let Ok(answer) = &answer {
-            if !replayed_only {
+            if plan.fails() {
+                open.has_failed |= in_snapshot;
+            } else if is_final && !replayed_only {
                 open.done.push((plan.clone(), answer.clone()));
                 open.done_at_home += usize::from(!in_snapshot);
             }
@@ -381,6 +413,12 @@ impl Simulation<'_> {
         if open.autocommit && !failed {
             open.released = Some(replica);
         } else {
+            if let (Some(plan), Some(Ok(answer))) = (open.plans.get(&op), open.answers.get(&(op, replica)))
+                && awaits_release(plan, true, How::Home { open: false })
+            {
+                open.done.push((plan.clone(), answer.clone()));
+                open.done_at_home += 1;
+            }
             let letter = self.take_answer(txn, op, replica);
             self.post(letter, self.queue.now());
         }
@@ -390,6 +428,7 @@ impl Simulation<'_> {
     pub(super) fn take_answer(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) -> Option<Letter> {
         let open = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op))?;
         let reply = match (open.plans.get(&op), open.answers.get(&(op, replica))) {
+            (Some(plan), Some(Ok(answer))) if plan.fails() => Reply::Broken(plan.clone(), answer.clone()),
             (Some(plan), Some(Ok(answer))) => Reply::Answer(plan.clone(), answer.clone()),
             (_, Some(Err(_))) => Reply::Failed,
             _ => {
@@ -408,7 +447,8 @@ impl Simulation<'_> {
     /// Sends a letter that leaves the node at some instant.
     pub(super) fn post(&mut self, letter: Option<Letter>, from: Instant) {
         let Some(Letter { client, connection, number, reply }) = letter else { return };
-        self.statistics.failed_statements += u64::from(reply == Reply::Failed);
+        let failed = matches!(reply, Reply::Failed | Reply::Broken(..));
+        self.statistics.failed_statements += u64::from(failed);
         let at = from.plus_ns(self.timing.duration_ns(from, Step::Reply));
         self.queue.schedule(at, Wake::Client { client, connection, wake: ClientWake::Reply(number, reply) });
     }

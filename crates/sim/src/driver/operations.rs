@@ -4,7 +4,7 @@ use onecopy_core::effect::How;
 use onecopy_core::protocol::Position;
 use onecopy_core::{Csn, ReplicaId, TxnId};
 
-use super::replicas::{Job, Operation, RunId};
+use super::replicas::{Execution, Job, Operation, RunId};
 use super::reports::{Came, Report};
 use super::{Simulation, Wake};
 use crate::database::{CommitRefused, Fault, Isolation, LaneId, Ran};
@@ -13,6 +13,9 @@ use crate::log::{Kept, Record};
 use crate::plan::Plan;
 use crate::scenario::Moment;
 use crate::timing::Step;
+
+/// A transaction whose statements bring down servers may bring down so many, and is then refused.
+const BROUGHT_DOWN_MAX: u32 = 3;
 
 impl Simulation<'_> {
     pub(super) fn on_operation(&mut self, replica: ReplicaId, session: u64, operation: Operation) {
@@ -72,8 +75,33 @@ impl Simulation<'_> {
             return self.unit_done(replica, session, run, to);
         }
         let Some(plan) = self.next_plan(&job) else { return self.job_done(replica, session, lane, job) };
+        if self.brings_down(replica, &job) {
+            return;
+        }
         let ran = self.replica(replica).database.execute(lane, &plan);
         self.statement_ran(replica, session, lane, job, ran);
+    }
+
+    /// Whether executing a transaction's statement brings down the server, and does.
+    fn brings_down(&mut self, replica: ReplicaId, job: &Job) -> bool {
+        let txn = match job {
+            Job::Execute(Execution { txn, .. }) | Job::Rerun { txn, .. } => *txn,
+            Job::Unit { .. } => return false,
+        };
+        let Some(open) = self.node.txns.get_mut(&txn) else { return false };
+        open.executions += 1;
+        let is_poisoned = open.poison.is_some_and(|harmless| open.executions > harmless);
+        if !is_poisoned || !self.break_replica(replica, true) {
+            return false;
+        }
+        let Some(open) = self.node.txns.get_mut(&txn) else { return true };
+        open.servers_brought_down += 1;
+        let times = open.servers_brought_down;
+        self.statistics.brought_down += 1;
+        if times > BROUGHT_DOWN_MAX {
+            self.fail(Failure::ServersBroughtDown { txn, times });
+        }
+        true
     }
 
     /// The statement that a job demands next; `None` when there is none left.
@@ -126,8 +154,10 @@ impl Simulation<'_> {
             (Job::Rerun { txn, index, same }, Ok(answer)) => {
                 let open = self.node.txns.get(&txn);
                 let told = open.and_then(|open| open.done.get(index));
-                let is_same =
-                    told.is_some_and(|(_, told)| told.rows == answer.rows && told.changes == answer.changes);
+                let is_same = told.is_some_and(|(_, told)| {
+                    (&told.rows, &told.joined, &told.changes)
+                        == (&answer.rows, &answer.joined, &answer.changes)
+                });
                 if !is_same && open.is_some_and(|open| open.done_at_home > 0) {
                     // It holds the items of all that it has done.
                     self.fail(Failure::Disagreement { replica, csn: None, txn: Some(txn) });

@@ -236,7 +236,11 @@ impl Simulation<'_> {
             self.core_soon(Event::HomeLost { txn, replica });
             return;
         }
-        let moves = self.node.txns.get(&txn).is_some_and(|open| open.done_at_home > 0);
+        let open = self.node.txns.get(&txn);
+        let moves = open.is_some_and(|open| open.done_at_home > 0);
+        if !moves && open.is_some_and(|open| open.has_failed) {
+            return self.feed(Event::Revalidated { txn, replica, same: false });
+        }
         if moves {
             self.statistics.moved += 1;
             self.counts.moves += 1;

@@ -3,11 +3,17 @@
 use onecopy_core::effect::How;
 use onecopy_core::{Csn, Event, Outcome, ReplicaId, StatementKind, TxnId};
 
+use super::node::awaits_release;
 use super::replicas::Execution;
 use super::{SCHEDULER, Simulation, Wake};
 use crate::database::{Fault, LaneId};
 use crate::plan::Answer;
 use crate::timing::Step;
+
+/// Of 1,000 answers that are held until it is known what they show so many are too large for that.
+const TOO_LARGE_PER_MILLE: u64 = 150;
+/// Of an answer that shows more rows their table is taken.
+const SHOWN_ROWS_MAX: [usize; 4] = [0, 1, 2, 100];
 
 /// An answer from a database.
 #[derive(Clone, Debug)]
@@ -83,11 +89,17 @@ impl Simulation<'_> {
         if how != How::Alone {
             self.lane_is_idle(replica, txn);
         }
+        let to_be_released = awaits_release(&plan, hold, how);
         let elapsed_ns = self.queue.now().since_ns(sent);
         let executed = |outcome| Event::Executed { txn, op, replica, outcome, elapsed_ns };
         let (answer, outcome) = match came {
+            Came::Answer(_) if to_be_released && self.choices.chance(TOO_LARGE_PER_MILLE) => {
+                return self.feed(executed(Outcome::TooLarge));
+            }
+            Came::Answer(answer) if plan.fails() => (Ok(answer), Outcome::Failed),
             Came::Answer(answer) => {
-                let returned = plan.returned(&answer);
+                let rows_max = self.choices.pick(&SHOWN_ROWS_MAX);
+                let returned = plan.returned(&answer, rows_max);
                 (Ok(answer), Outcome::Done { returned })
             }
             Came::Fault(fault) => (Err(fault), Outcome::Failed),
@@ -98,8 +110,10 @@ impl Simulation<'_> {
             }
         };
         // Where only one replica executes, an error need not wait.
-        let hold = hold && (answer.is_ok() || self.writes_everywhere());
-        self.on_answer(txn, op, replica, matches!(how, How::Snapshot { .. }), answer);
+        let failed = answer.is_err() || plan.fails();
+        let hold = hold && (!failed || self.writes_everywhere());
+        let in_snapshot = matches!(how, How::Snapshot { .. });
+        self.on_answer(txn, op, replica, (in_snapshot, !to_be_released), answer);
         let letter = if hold { None } else { self.take_answer(txn, op, replica) };
         let event = executed(outcome);
         let heard_at = self.protocol.place_of(&event);

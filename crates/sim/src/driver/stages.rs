@@ -65,7 +65,7 @@ impl Simulation<'_> {
     }
 
     /// Its statement has not been sent to any replica.
-    fn waits(&self, txn: TxnId, open: &OpenTxn) -> bool {
+    pub(super) fn waits(&self, txn: TxnId, open: &OpenTxn) -> bool {
         let Some(op) = open.awaited.filter(|op| open.begun && open.plans.contains_key(op)) else {
             return false;
         };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onecopy_core::effect::How;
 use onecopy_core::{
-    ColumnId, ColumnSet, Csn, Decision, Effect, Event, Mode, OpId, ReplicaId, StatementKind, TxnId,
+    ColumnId, ColumnSet, Csn, Decision, Effect, Event, Mode, OpId, Outcome, ReplicaId, StatementKind, TxnId,
 };
 
 use super::{Bug, Inner};
@@ -438,6 +438,64 @@ impl Bug for SameValue {
         for mut effect in inner.handle(event) {
             if let Effect::Values { values, .. } = &mut effect {
                 values.iter_mut().for_each(|value| *value = Some(7));
+            }
+            effects.push(effect);
+        }
+    }
+}
+
+/// Rows that only an answer shows are not held.
+#[derive(Default)]
+pub struct ShownForgotten {
+    shows: BTreeSet<(TxnId, OpId)>,
+}
+
+impl Bug for ShownForgotten {
+    fn handle(&mut self, inner: &mut Inner<'_>, mut event: Event, effects: &mut Vec<Effect>) {
+        match &mut event {
+            Event::Statement { txn, op, statement } if !statement.shown.is_empty() => {
+                self.shows.insert((*txn, *op));
+            }
+            Event::Executed { txn, op, outcome: Outcome::Done { returned }, .. }
+                if self.shows.contains(&(*txn, *op)) =>
+            {
+                returned.clear();
+            }
+            _ => {}
+        }
+        effects.extend(inner.handle(event));
+    }
+}
+
+/// A read that was lost with its replica runs on the next one, and the core does not hear of it.
+#[derive(Default)]
+pub struct LossesForgotten {
+    up: BTreeSet<ReplicaId>,
+    /// Single reads, and where the core believes that they run.
+    alone: BTreeMap<(TxnId, OpId), ReplicaId>,
+}
+
+impl Bug for LossesForgotten {
+    fn handle(&mut self, inner: &mut Inner<'_>, mut event: Event, effects: &mut Vec<Effect>) {
+        match &mut event {
+            Event::ReplicaUp { replica, .. } => _ = self.up.insert(*replica),
+            Event::ReplicaDown { replica } => _ = self.up.remove(replica),
+            Event::Executed { txn, op, replica, outcome, .. } => {
+                let believed = self.alone.get(&(*txn, *op)).copied();
+                let next = self.up.iter().find(|up| *up != replica).copied();
+                if let (Some(_), Outcome::Lost { answer_begun: false }, Some(next)) =
+                    (believed, outcome, next)
+                {
+                    let (how, hold) = (How::Alone, false);
+                    return effects.push(Effect::Execute { txn: *txn, op: *op, replica: next, how, hold });
+                }
+                *replica = believed.unwrap_or(*replica);
+            }
+            _ => {}
+        }
+        for effect in inner.handle(event) {
+            if let Effect::Execute { txn, op, replica, how: How::Alone, .. } = effect {
+                self.alone.insert((txn, op), replica);
             }
             effects.push(effect);
         }

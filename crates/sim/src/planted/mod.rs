@@ -3,7 +3,7 @@
 
 mod bugs;
 
-use onecopy_core::protocol::onecopy::Onecopy;
+use onecopy_core::protocol::onecopy::{Onecopy, Tuning};
 use onecopy_core::protocol::{Guarantee, Position, Protocol, Status, Writes};
 use onecopy_core::{Csn, Effect, Event, Instant, Place};
 
@@ -17,13 +17,13 @@ pub struct Planting {
     /// What is wrong, in a few words.
     pub what: &'static str,
     /// Makes the protocol with the bug in it.
-    pub make: fn(usize, Csn) -> Box<dyn Protocol>,
+    pub make: fn(usize, Csn, Tuning) -> Box<dyn Protocol>,
     /// One of these kinds of [`crate::Failure`] has to show it.
     pub found_as: &'static [&'static str],
 }
 
 /// All of them.
-pub const BUGS: [Planting; 17] = [
+pub const BUGS: [Planting; 19] = [
     Planting {
         name: "commit-order-skipped",
         what: "a replica commits the first decision of some runs after the others",
@@ -126,6 +126,18 @@ pub const BUGS: [Planting; 17] = [
         make: plant::<SameValue>,
         found_as: &["value given twice"],
     },
+    Planting {
+        name: "shown-forgotten",
+        what: "rows that only an answer shows are not held",
+        make: plant::<ShownForgotten>,
+        found_as: &["anomaly", "order broken"],
+    },
+    Planting {
+        name: "losses-forgotten",
+        what: "a read that was lost with its replica runs on the next one, however many it has brought down",
+        make: plant::<LossesForgotten>,
+        found_as: &["servers brought down"],
+    },
 ];
 
 impl Planting {
@@ -189,6 +201,6 @@ impl Protocol for Planted {
 
 /// The protocol with a bug in it, as a run makes it.
 #[must_use]
-pub fn plant<B: Bug + Default + 'static>(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
-    Box::new(Planted { protocol: Onecopy::new(replicas, decided), bug: Box::new(B::default()) })
+pub fn plant<B: Bug + Default + 'static>(replicas: usize, decided: Csn, tuning: Tuning) -> Box<dyn Protocol> {
+    Box::new(Planted { protocol: Onecopy::tuned(replicas, decided, tuning), bug: Box::new(B::default()) })
 }

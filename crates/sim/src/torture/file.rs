@@ -183,11 +183,12 @@ impl Breakage {
             Breakage::SlowDisk => "slow-disk",
             Breakage::Clock => "clock",
             Breakage::Diverge(_) => "diverge",
+            Breakage::GiveUp => "give-up",
         }
     }
 
     /// Every kind, of one replica.
-    fn kinds(replica: ReplicaId) -> [Breakage; 12] {
+    fn kinds(replica: ReplicaId) -> [Breakage; 13] {
         [
             Breakage::Connections(replica),
             Breakage::Server(replica),
@@ -201,6 +202,7 @@ impl Breakage {
             Breakage::SlowDisk,
             Breakage::Clock,
             Breakage::Diverge(replica),
+            Breakage::GiveUp,
         ]
     }
 }

@@ -8,8 +8,6 @@
 mod file;
 mod shrink;
 
-use onecopy_core::Csn;
-use onecopy_core::protocol::Protocol;
 use onecopy_core::protocol::onecopy::Onecopy;
 
 use crate::planted::Planting;
@@ -37,9 +35,12 @@ impl Case {
     /// Runs it to its end and judges it.
     #[must_use]
     pub fn run(&self) -> Outcome {
+        let tuning = self.scenario.tuning;
         match self.plant {
-            Some(bug) => run(&self.scenario, &bug.make),
-            None => run(&self.scenario, &onecopy),
+            Some(bug) => run(&self.scenario, &|replicas, decided| (bug.make)(replicas, decided, tuning)),
+            None => {
+                run(&self.scenario, &|replicas, decided| Box::new(Onecopy::tuned(replicas, decided, tuning)))
+            }
         }
     }
 
@@ -49,8 +50,4 @@ impl Case {
         let scenario = Scenario { keep_trace: true, ..self.scenario.clone() };
         Case { scenario, plant: self.plant }.run()
     }
-}
-
-fn onecopy(replicas: usize, decided: Csn) -> Box<dyn Protocol> {
-    Box::new(Onecopy::new(replicas, decided))
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use onecopy_core::protocol::onecopy::Tuning;
 use onecopy_core::{Csn, Protocol};
 use onecopy_sim::{Outcome, Scenario, Statistics, run};
 
@@ -16,8 +17,8 @@ pub struct Sweep {
     pub seeds: u64,
     /// The run of a seed.
     pub scenario: fn(u64) -> Scenario,
-    /// The protocol under test.
-    pub protocol: fn(usize, Csn) -> Box<dyn Protocol>,
+    /// The protocol under test; only the default one can be tuned.
+    pub protocol: fn(usize, Csn, Tuning) -> Box<dyn Protocol>,
 }
 
 impl Sweep {
@@ -48,7 +49,7 @@ impl Sweep {
 
     pub fn run(&self, seed: u64, keep_trace: bool) -> Outcome {
         let scenario = Scenario { keep_trace, ..(self.scenario)(seed) };
-        run(&scenario, &self.protocol)
+        run(&scenario, &|replicas, decided| (self.protocol)(replicas, decided, scenario.tuning))
     }
 
     fn explain(&self, seed: u64) -> String {
