@@ -296,11 +296,13 @@ impl Scenario {
         }
         // Who waits since nobody serves gives up.
         if random.chance(200) {
-            for replica in 0..members {
-                breakages
-                    .push((Moment::FirstWrite(begins), Breakage::Connections(ReplicaId(replica as u16))));
+            for nth in 0..3 {
+                let at = Moment::FirstWrite(begins + 3 * nth);
+                let all = (0..members).map(|replica| Breakage::Connections(ReplicaId(replica as u16)));
+                breakages.extend(all.map(|loss| (at, loss)));
+                let lost = Moment::Lost((nth + 1) * replicas as u64);
+                breakages.extend([(lost, Breakage::GiveUp); 3]);
             }
-            breakages.push((Moment::Lost(members), Breakage::GiveUp));
         }
         let lost_commits_max = random.pick(&[0, 1, 5]);
         let poison_per_mille = random.pick(&[0, 0, 10, 40]);
@@ -383,9 +385,9 @@ impl Mix {
             vanish_per_mille: u64::from(weight(60)),
             cancel_per_mille: u64::from(weight(60)),
             stall_per_mille: u64::from(weight(60)),
-            joins: weight(20),
+            joins: weight(40),
             families: weight(10),
-            lock_table: weight(4),
+            lock_table: weight(10),
             poison_per_mille: 0,
         }
     }

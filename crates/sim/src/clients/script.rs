@@ -107,7 +107,7 @@ pub struct Mix {
 /// Of 1,000 clients whose statement was given up so many return to a savepoint.
 const RETURNS_PER_MILLE: u64 = 800;
 /// Of 1,000 joins that are followed by a write so many fail.
-const FAILS_PER_MILLE: u64 = 300;
+const FAILS_PER_MILLE: u64 = 500;
 /// Forms of BEGIN.
 const FORMS: [u64; 5] = [1, 2, 3, 4, 5];
 
@@ -292,7 +292,7 @@ impl Scripts {
             // The joins are then executed at a home.
             statements.push(self.write());
         }
-        for _ in 0..self.random.between(1, 3) {
+        for _ in 0..self.random.between(1, 4) {
             let fails = self.random.chance(FAILS_PER_MILLE);
             statements.push(self.join(fails));
         }
@@ -320,7 +320,7 @@ impl Scripts {
     }
 
     fn lock_table(&mut self) -> Script {
-        let table = self.random.pick(&[SETS[0], SETS[1], REGISTERS, REGISTERS, LISTS[0]]);
+        let table = self.random.pick(&[REGISTERS, REGISTERS, REGISTERS, SETS[0], LISTS[0]]);
         let mut statements = vec![self.read(), Plan::Lock { table }.into(), self.read(), self.write()];
         statements.drain(..self.random.below(2) as usize);
         self.bracketed(statements, FORMS[2])
@@ -417,7 +417,7 @@ impl Scripts {
         // Above whatever the sequence gives.
         let key = Key(1_000_000 + self.fresh());
         let group = self.random.below(SET_GROUPS);
-        let copies = self.random.chance(300).then(|| self.register());
+        let copies = self.random.chance(500).then(|| self.register());
         let plan = Plan::Insert { table, key, group, unique: self.unique(), parent, copies };
         let key_from = self.random.chance(300).then_some(SEQUENCE);
         Draft { plan, key_from }

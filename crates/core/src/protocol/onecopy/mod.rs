@@ -344,18 +344,19 @@ impl Onecopy {
         match chosen {
             Some(replica) => {
                 let position = self.replicas.get(replica).applied;
-                txn.snapshot = Some(Snapshot { replica, position });
                 // A statement that was withdrawn since had given the snapshot up. What was read there must be the same in the
                 // new one; by what has been written so far that cannot be said, since the new one is taken later.
                 let has_read = txn.pending.as_ref().is_some_and(|pending| pending.before.has_read());
-                let moves = txn.left_snapshot.take().is_some() && has_read;
+                let left = txn.left_snapshot.take().filter(|_| has_read);
+                let reads_hold_at = left.unwrap_or(position);
+                txn.snapshot = Some(Snapshot { replica, position, reads_hold_at });
                 *self.snapshots.entry(position).or_insert(0) += 1;
                 self.counts.reads_placed += 1;
                 self.replicas.get_mut(replica).reads += 1;
                 let how = How::Snapshot { open: true };
-                match moves {
-                    true => self.revalidate(id, replica, how, effects),
-                    false => self.execute(id, replica, how, effects),
+                match left {
+                    Some(_) => self.revalidate(id, replica, how, effects),
+                    None => self.execute(id, replica, how, effects),
                 }
             }
             None => self.await_any(id, floor),
@@ -443,7 +444,7 @@ impl Onecopy {
     fn leave_snapshot(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
         if let Some(snapshot) = txn.snapshot.take() {
-            txn.left_snapshot = Some(snapshot.position);
+            txn.left_snapshot = Some(snapshot.reads_hold_at);
             effects.push(Effect::Leave { txn: id, replica: snapshot.replica });
             self.close_snapshot(snapshot.position, effects);
         }
@@ -452,8 +453,8 @@ impl Onecopy {
     fn on_items_granted(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let told = self.decisions.told();
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        if let Some(pending) = txn.pending.as_mut().filter(|pending| pending.locks_readers_out()) {
-            pending.floor = told;
+        if txn.pending.as_ref().is_some_and(Pending::locks_readers_out) {
+            txn.home_floor = told;
         }
         let change = txn.pending.as_mut().filter(|pending| pending.statement.kind == StatementKind::Schema);
         let Some(pending) = change else { return self.place_at_home(id, effects) };
@@ -494,7 +495,7 @@ impl Onecopy {
         let Some(txn) = self.txns.get(&id) else { return };
         let Some(pending) = &txn.pending else { return };
         let Some(home) = txn.home else { return self.choose_home(id, effects) };
-        let floor = self.home_floor(&pending.access()).max(pending.floor);
+        let floor = self.home_floor(&pending.access()).max(txn.home_floor);
         if !self.replicas.get(home).up {
             // It was lost while an answer was under way that has to be given up: nothing will come there any more.
             if let Some(txn) = self.txns.get_mut(&id) {
@@ -526,7 +527,7 @@ impl Onecopy {
     fn reads_by_old_definitions(&self, id: TxnId) -> bool {
         let Some(txn) = self.txns.get(&id) else { return false };
         let changed = self.schema_changed.max(self.versions.last_of_definitions());
-        let position = txn.left_snapshot.or(txn.snapshot.map(|snapshot| snapshot.position));
+        let position = txn.left_snapshot.or(txn.snapshot.map(|snapshot| snapshot.reads_hold_at));
         position.is_some_and(|position| position < changed)
             && txn.pending.as_ref().is_some_and(|pending| pending.before.has_read())
     }
@@ -542,8 +543,8 @@ impl Onecopy {
         if self.reads_by_old_definitions(id) {
             return self.refuse_reads(id, Refusal::DefinitionsChanged, effects);
         }
-        let pending = self.txns.get(&id).and_then(|txn| txn.pending.as_ref());
-        let floor = self.home_floor(self.locks.held(id)).max(pending.map_or(Csn(0), |pending| pending.floor));
+        let own_floor = self.txns.get(&id).map_or(Csn(0), |txn| txn.home_floor);
+        let floor = self.home_floor(self.locks.held(id)).max(own_floor);
         let Some(home) =
             self.replicas.for_home(floor, self.versions.forgotten(), self.decisions.told(), self.now)
         else {
@@ -586,7 +587,12 @@ impl Onecopy {
                 self.refuse(id, op, Refusal::HomeLost, effects);
             }
             (true, Some(home)) => self.execute_at_home(id, home, How::Home { open: false }, effects),
-            (true, None) => self.execute(id, replica, How::Snapshot { open: false }, effects),
+            (true, None) => {
+                if let Some(snapshot) = &mut txn.snapshot {
+                    snapshot.reads_hold_at = snapshot.position;
+                }
+                self.execute(id, replica, How::Snapshot { open: false }, effects);
+            }
             (false, _) => self.refuse_reads(id, Refusal::ReadsChanged, effects),
         }
     }
@@ -718,7 +724,7 @@ impl Onecopy {
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.home = None;
         if let Some(snapshot) = txn.snapshot.take() {
-            txn.left_snapshot = Some(snapshot.position);
+            txn.left_snapshot = Some(snapshot.reads_hold_at);
             self.close_snapshot(snapshot.position, effects);
         }
     }

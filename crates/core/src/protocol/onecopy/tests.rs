@@ -538,6 +538,16 @@ fn definitions_change_and_whole_tables_are_locked_where_everything_told_is_appli
         rig.effects.clear();
         rig.applied(R0, 1);
         assert!(rig.effects.contains(&execute(T2, OP0, R0, OPEN_HOME)), "{:?}", rig.effects);
+        // Nor may another home lack what was told then.
+        rig.done(T2, OP0, R0);
+        rig.on(Event::HomeLost { txn: T2, replica: R0 });
+        rig.on(Event::ReplicaDown { replica: R0 });
+        rig.effects.clear();
+        rig.statement(T2, OP1, read(7));
+        rig.expect(&[]);
+        rig.applied(R1, 1);
+        let again = Effect::Revalidate { txn: T2, replica: R1, how: OPEN_HOME };
+        assert!(rig.effects.contains(&again), "{:?}", rig.effects);
     }
 }
 
@@ -779,6 +789,21 @@ fn a_read_phase_whose_snapshot_was_given_up_goes_on_in_a_new_one_where_its_reads
             assert!(rig.protocol.snapshots.is_empty());
         }
     }
+}
+
+/// The second snapshot is lost before it is known whether the reads of the first come out the same there.
+#[test]
+fn reads_that_were_not_made_again_in_a_second_snapshot_are_validated_against_the_first() {
+    let mut rig = rig_without_its_snapshot();
+    rig.commit_row_at(T3, 1, R0, 1);
+    rig.statement(T1, OP2, read(5));
+    assert!(rig.effects.contains(&Effect::Revalidate { txn: T1, replica: R0, how: OPEN_SNAPSHOT }));
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.cancel(T1, OP2);
+    rig.applied(R1, 1);
+    rig.effects.clear();
+    rig.statement(T1, OP3, write(7));
+    rig.expect(&[Effect::Revalidate { txn: T1, replica: R1, how: OPEN_HOME }]);
 }
 
 #[test]

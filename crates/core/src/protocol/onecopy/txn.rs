@@ -72,8 +72,6 @@ pub(super) struct Pending {
     pub(super) begins_schema_change: bool,
     /// Where it was sent, and the time that was expected of it.
     pub(super) sent: Option<(ReplicaId, f64)>,
-    /// What its home must contain, whatever it conflicts with.
-    pub(super) floor: Csn,
     /// It takes all items of its text, whatever its answer would show.
     pub(super) is_strict: bool,
 }
@@ -110,7 +108,6 @@ impl Pending {
             held_before: 0,
             begins_schema_change: false,
             sent: None,
-            floor: Csn(0),
             is_strict: false,
         }
     }
@@ -158,6 +155,9 @@ impl Pending {
 pub(super) struct Snapshot {
     pub(super) replica: ReplicaId,
     pub(super) position: Csn,
+    /// What was read has been found to be as it was at this position: an earlier one, until the reads of a snapshot that was left
+    /// have come out the same in this one.
+    pub(super) reads_hold_at: Csn,
 }
 
 #[derive(Debug)]
@@ -186,6 +186,8 @@ pub(super) struct Txn {
     /// Whether it has asked for items, and so must let them go.
     pub(super) wants_home: bool,
     pub(super) home: Option<ReplicaId>,
+    /// What its home must contain, whatever it conflicts with: also another one, where it locks again what it has locked.
+    pub(super) home_floor: Csn,
     /// It has left its read phase. Where it has no home, that was lost, and its next statement finds another.
     pub(super) had_home: bool,
     /// A statement was executed at a home: if that is lost, it is done again at the next one.
@@ -223,6 +225,7 @@ impl Txn {
             referenced: AccessSet::new(),
             wants_home: false,
             home: None,
+            home_floor: Csn(0),
             had_home: false,
             ran_at_home: false,
             wrote: false,
