@@ -34,7 +34,8 @@ impl Onecopy {
         cycle_through(start, waits_for).into_iter().max()
     }
 
-    /// Those at the same home who owe an item that this transaction's statement there takes.
+    /// Those at the same home who owe an item that this transaction's statement there takes, and have locked it in the server: by
+    /// changing it. What they only read, by a statement that failed then, keeps nobody waiting there.
     fn hidden_blockers(&self, id: TxnId) -> impl Iterator<Item = TxnId> {
         let txn = self.txns.get(&id).filter(|txn| txn.home.is_some());
         let runs = txn.and_then(|txn| {
@@ -49,8 +50,9 @@ impl Onecopy {
         runs.into_iter().flat_map(move |(home, accesses)| {
             let in_the_way = move |owing: &&TxnId| {
                 self.txns.get(*owing).is_some_and(|other| {
+                    let locked = || other.owed.iter().filter(|owed| owed.mode.writes());
                     let overlaps =
-                        || other.owed.iter().any(|owed| accesses.iter().any(|access| access.conflicts(owed)));
+                        || locked().any(|owed| accesses.iter().any(|access| access.conflicts(owed)));
                     **owing != id && other.home == home && overlaps()
                 })
             };

@@ -1411,3 +1411,21 @@ fn readers_are_locked_out_of_tables_by_one_transaction_at_a_time() {
     assert!(rig.effects.contains(&victim), "{:?}", rig.effects);
     assert!(rig.effects.contains(&execute(T1, OP1, R0, HOME)), "{:?}", rig.effects);
 }
+
+/// T1 owes a row that a join had shown before it failed, and T2 changes it at the same home.
+#[test]
+fn a_statement_that_changes_what_somebody_owes_for_reading_does_not_wait_for_that_in_the_database() {
+    let mut rig = rig();
+    rig.on(Event::ReplicaDown { replica: R1 });
+    rig.joins_at_home();
+    rig.effects.clear();
+    rig.begin(T2);
+    rig.statement(T2, OP0, write_joined(9));
+    rig.expect(&[execute(T2, OP0, R0, OPEN_HOME)]);
+    let failed = Outcome::Failed;
+    rig.on(Event::Executed { txn: T1, op: OP1, replica: R0, outcome: failed, elapsed_ns: 1 });
+    rig.effects.clear();
+    // T2 executes, and T1 waits for it with its commit: that is no cycle.
+    rig.commit(T1, OP2);
+    rig.expect(&[]);
+}
