@@ -105,6 +105,13 @@ enum Wake {
         place: Option<Place>,
         event: Event,
     },
+    /// The node of this epoch finds that it cannot do again on a replica what a transaction has done, for the `nth` time.
+    Unreachable {
+        epoch: u64,
+        txn: TxnId,
+        nth: u32,
+        replica: ReplicaId,
+    },
     /// A command arrives in a database, over a connection of this session.
     Operation {
         replica: ReplicaId,
@@ -151,6 +158,7 @@ impl Wake {
         match self {
             Wake::Request { .. }
             | Wake::Core { .. }
+            | Wake::Unreachable { .. }
             | Wake::Report { .. }
             | Wake::Flushed { .. }
             | Wake::Fence { .. }
@@ -311,6 +319,10 @@ impl<'a> Simulation<'a> {
             Wake::Client { client, connection, wake } => self.on_client(client, connection, wake),
             Wake::Request { client, connection, request } => self.on_request(client, connection, request),
             Wake::Core { epoch, place, event } if epoch == self.node.epoch => self.feed_at(place, event),
+            Wake::Unreachable { epoch, txn, nth, replica } if epoch == self.node.epoch => {
+                self.on_unreachable(txn, nth, replica);
+            }
+            Wake::Unreachable { .. } => {}
             Wake::Operation { replica, session, operation } => {
                 if self.replica(replica).stands_still {
                     self.replica(replica).unheard.push((session, operation));

@@ -75,6 +75,8 @@ pub(super) struct OpenTxn {
     pub(super) done_at_home: usize,
     /// A statement of the read phase has failed: whether it would fail again nobody can say.
     pub(super) has_failed: bool,
+    /// How often it was done again somewhere.
+    pub(super) revalidations: u32,
     /// After so many executions it brings down the server that executes it.
     pub(super) poison: Option<u32>,
     pub(super) executions: u32,
@@ -184,6 +186,7 @@ impl Simulation<'_> {
                 if let Some(open) = self.node.txns.get_mut(&txn) {
                     open.attended = false;
                 }
+                self.end_lanes_of_undecided(txn);
                 self.roll_back(txn);
                 self.node.sessions.remove(&connection);
             }
@@ -241,6 +244,7 @@ impl Simulation<'_> {
             done: Vec::new(),
             done_at_home: 0,
             has_failed: false,
+            revalidations: 0,
             poison: None,
             executions: 0,
             servers_brought_down: 0,
@@ -321,6 +325,17 @@ impl Simulation<'_> {
         }
         if self.node.txns.get(&txn).is_some_and(|open| open.decided.is_none()) {
             self.close_txn(txn);
+        }
+    }
+
+    /// The core hears of a client that is gone once its transaction is over in the databases, also what was under way there:
+    /// nobody whom the core then lets go on meets that.
+    fn end_lanes_of_undecided(&mut self, txn: TxnId) {
+        let is_undecided = self.node.txns.get(&txn).is_some_and(|open| open.decided.is_none());
+        if is_undecided && !self.writes_everywhere() {
+            for replica in self.replica_ids() {
+                self.lose_lane(replica, txn, false);
+            }
         }
     }
 

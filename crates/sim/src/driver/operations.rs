@@ -151,6 +151,8 @@ impl Simulation<'_> {
                 let came = ran.map_or_else(Came::Fault, Came::Answer);
                 self.report(replica, session, Report::Executed { execution, came });
             }
+            // Over a connection that is lost nobody sends what comes next, nor hears what came.
+            (Job::Rerun { .. }, _) if session != self.replica(replica).session => {}
             (Job::Rerun { txn, index, same }, Ok(answer)) => {
                 let open = self.node.txns.get(&txn);
                 let told = open.and_then(|open| open.done.get(index));
@@ -198,7 +200,7 @@ impl Simulation<'_> {
             // It has a statement until that ran.
             Job::Execute(_) => {}
             Job::Rerun { txn, same, .. } => {
-                self.report(replica, session, Report::Revalidated { txn, same });
+                self.report(replica, session, Report::Revalidated { txn, lane, same });
             }
             Job::Unit { run, from, to, csn, .. } if csn < to => {
                 let job = Job::Unit { run, from, to, csn: csn.next(), index: 0 };
@@ -231,9 +233,15 @@ impl Simulation<'_> {
 
     /// A statement that waits in a lane will not go on.
     fn give_up_job(&mut self, replica: ReplicaId, lane: LaneId) {
-        if let Some((session, Job::Execute(execution))) = self.replica(replica).blocked.remove(&lane) {
-            let came = Came::Fault(Fault::Aborted);
-            self.report(replica, session, Report::Executed { execution, came });
+        match self.replica(replica).blocked.remove(&lane) {
+            Some((session, Job::Execute(execution))) => {
+                let came = Came::Fault(Fault::Aborted);
+                self.report(replica, session, Report::Executed { execution, came });
+            }
+            Some((session, Job::Rerun { txn, .. })) => {
+                self.report(replica, session, Report::Revalidated { txn, lane, same: false });
+            }
+            Some((_, Job::Unit { .. })) | None => {}
         }
     }
 

@@ -232,9 +232,14 @@ impl Simulation<'_> {
     }
 
     pub(super) fn on_revalidate(&mut self, txn: TxnId, replica: ReplicaId, how: How) {
-        if !self.replica(replica).up {
-            self.core_soon(Event::HomeLost { txn, replica });
-            return;
+        let Some(open) = self.node.txns.get_mut(&txn) else {
+            return self.senseless(txn, None, "does again what is over");
+        };
+        open.revalidations += 1;
+        if !self.replicas[usize::from(replica.0)].up {
+            let (epoch, nth) = (self.node.epoch, open.revalidations);
+            let at = self.in_a(Step::Answer);
+            return self.queue.schedule(at, Wake::Unreachable { epoch, txn, nth, replica });
         }
         let open = self.node.txns.get(&txn);
         let moves = open.is_some_and(|open| open.done_at_home > 0);
@@ -352,6 +357,13 @@ impl Simulation<'_> {
         let plan = self.node.txns.get(&txn).and_then(|open| open.done.get(index));
         let class = plan.map(|(plan, _)| plan.classify().class).unwrap_or_default();
         Step::Statement(replica, class)
+    }
+
+    /// There was no connection on which to do again what a transaction has done, unless that has been given up meanwhile.
+    pub(super) fn on_unreachable(&mut self, txn: TxnId, nth: u32, replica: ReplicaId) {
+        if self.node.txns.get(&txn).is_some_and(|open| open.revalidations == nth) {
+            self.feed(Event::HomeLost { txn, replica });
+        }
     }
 
     /// An event that the node finds out by itself. Returns when it does.

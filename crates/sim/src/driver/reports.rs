@@ -24,6 +24,7 @@ pub(super) enum Report {
     },
     Revalidated {
         txn: TxnId,
+        lane: LaneId,
         same: bool,
     },
     /// A lane was ended behind the node's back while no statement was under way in it.
@@ -60,13 +61,15 @@ impl Simulation<'_> {
     pub(super) fn on_report(&mut self, replica: ReplicaId, report: Report) {
         match report {
             Report::Executed { execution, came } => self.on_executed(replica, execution, came),
-            Report::Revalidated { txn, same } => {
-                self.lane_is_idle(replica, txn);
-                self.feed(Event::Revalidated { txn, replica, same });
+            // A transaction may have left its lane meanwhile, and opened another one here.
+            Report::Revalidated { txn, lane, same } => {
+                if self.is_open_lane(replica, txn, lane) {
+                    self.lane_is_idle(replica, txn);
+                    self.feed(Event::Revalidated { txn, replica, same });
+                }
             }
             Report::LaneLost { txn, lane } => {
-                // The transaction may have left the lane meanwhile, and opened another one here.
-                if self.replica(replica).lanes.get(&txn).is_some_and(|open| open.id == lane) {
+                if self.is_open_lane(replica, txn, lane) {
                     self.replica(replica).lanes.remove(&txn);
                     self.feed(Event::HomeLost { txn, replica });
                 }
@@ -125,6 +128,10 @@ impl Simulation<'_> {
     /// Whether a part of an answer that was then lost had reached the client.
     pub(super) fn may_have_begun(&mut self, kind: StatementKind) -> bool {
         kind == StatementKind::Read && self.choices.chance(200)
+    }
+
+    fn is_open_lane(&mut self, replica: ReplicaId, txn: TxnId, lane: LaneId) -> bool {
+        self.replica(replica).lanes.get(&txn).is_some_and(|open| open.id == lane)
     }
 
     fn lane_is_idle(&mut self, replica: ReplicaId, txn: TxnId) {

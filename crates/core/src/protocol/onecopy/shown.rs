@@ -25,6 +25,8 @@ impl Onecopy {
                     txn.owed_since = txn.position;
                     self.owing.push(id);
                 }
+                // Another home may contain less than the one that was lost.
+                txn.owed_since = txn.owed_since.min(txn.position);
                 txn.owed.extend(returned);
                 let granted = self.locks.withdraw(id);
                 self.on_granted(granted, effects);

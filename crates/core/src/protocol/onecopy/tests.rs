@@ -1429,3 +1429,35 @@ fn a_statement_that_changes_what_somebody_owes_for_reading_does_not_wait_for_tha
     rig.commit(T1, OP2);
     rig.expect(&[]);
 }
+
+/// T1 fails to join at R0, loses it, and fails to join once more at R1, which contains less. T2 holds what was shown.
+#[test]
+fn what_is_owed_is_judged_by_the_home_that_contained_least() {
+    let fails = |rig: &mut Rig, op, replica| {
+        rig.on(Event::Executed { txn: T1, op, replica, outcome: Outcome::Failed, elapsed_ns: 1 });
+    };
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, statement(StatementKind::LockingRead, &[row(7, Mode::NoKeyExclusive)]));
+    rig.done(T1, OP0, R0);
+    rig.single(TxnId(9), write_joined(8));
+    rig.done(TxnId(9), OP0, R1);
+    rig.durable(1);
+    rig.on(Event::HomeLost { txn: TxnId(9), replica: R1 });
+    rig.applied(R0, 1);
+    rig.begin(T2);
+    rig.statement(T2, OP0, write_joined(9));
+    rig.statement(T1, OP1, join(7));
+    fails(&mut rig, OP1, R0);
+    rig.on(Event::HomeLost { txn: T1, replica: R0 });
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.statement(T1, OP2, join(7));
+    rig.on(Event::Revalidated { txn: T1, replica: R1, same: true });
+    assert!(rig.effects.contains(&execute_held(T1, OP2, R1, HOME)), "{:?}", rig.effects);
+    fails(&mut rig, OP2, R1);
+    rig.commit(T1, OP3);
+    rig.effects.clear();
+    rig.on(Event::Rollback { txn: T2 });
+    let refused = Effect::Refuse { txn: T1, op: OP3, reason: Refusal::ReadsChanged };
+    assert!(rig.effects.contains(&refused), "{:?}", rig.effects);
+}

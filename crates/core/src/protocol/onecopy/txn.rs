@@ -199,7 +199,7 @@ pub(super) struct Txn {
     pub(super) position: Csn,
     /// The position that it keeps from being forgotten: of its last write, or of the first that owes.
     pub(super) pinned: Option<Csn>,
-    /// Items shown only by answers that others held then, and what the home contained when the first such statement ran.
+    /// Items shown only by answers that others held then, and the least that a home contained when such a statement ran.
     pub(super) owed: AccessSet,
     pub(super) owed_since: Csn,
     /// A statement has missed a commit on an item that only its answer showed.
