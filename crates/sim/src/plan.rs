@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use onecopy_core::{
-    Access, AccessSet, ClassId, ColumnId, ColumnSet, Csn, Item, KeyId, Mode, Statement, StatementKind,
+    Access, AccessSet, ClassId, ColumnId, ColumnSet, Csn, Item, KeyId, Mode, Space, Statement, StatementKind,
     TableId, ValueHash,
 };
 use smallvec::{SmallVec, smallvec};
@@ -152,6 +152,20 @@ pub enum Plan {
         parent: Option<(TableId, Key)>,
         /// The row whose values it copies.
         copies: Option<(TableId, Key)>,
+        /// Its text does not say which row it makes: it could be any.
+        coarse: bool,
+    },
+    /// A write that nobody can classify, as of a function, or a change of definitions that names no table, as of a function's
+    /// body: both replace a row's values here, and conflict with everything.
+    Unclassified {
+        /// The table.
+        table: TableId,
+        /// The row.
+        key: Key,
+        /// The new value.
+        value: u64,
+        /// Whether it changes definitions.
+        defines: bool,
     },
     /// DELETE.
     Delete {
@@ -211,7 +225,9 @@ impl Plan {
         match self {
             Plan::Read { lock: None, .. } | Plan::ReadLast { .. } | Plan::Join { .. } => StatementKind::Read,
             Plan::Read { .. } | Plan::Lock { .. } => StatementKind::LockingRead,
-            Plan::Truncate { .. } | Plan::Probe => StatementKind::Schema,
+            Plan::Truncate { .. } | Plan::Probe | Plan::Unclassified { defines: true, .. } => {
+                StatementKind::Schema
+            }
             _ => StatementKind::Write,
         }
     }
@@ -223,6 +239,7 @@ impl Plan {
             Plan::Read { table, .. }
             | Plan::Join { table, .. }
             | Plan::Lock { table }
+            | Plan::Unclassified { table, .. }
             | Plan::ReadLast { table, .. }
             | Plan::SetLast { table, .. }
             | Plan::Append { table, .. }
@@ -259,6 +276,7 @@ impl Plan {
             Plan::SetLast { find, .. } => (15, find.shape()),
             Plan::Join { find, .. } => (17, find.shape()),
             Plan::Lock { .. } => (18, 0),
+            Plan::Unclassified { defines, .. } => (19, u64::from(*defines)),
         };
         ClassId(self.table().0 % 1_000 * 100 + verb * 4 + shape)
     }
@@ -293,11 +311,17 @@ impl Plan {
                 changed(Find::Key(key).item(table), VALUES),
                 Access::new(primary_key(table, key), Mode::Exclusive),
             ],
-            Plan::Insert { table, key, group, unique, parent, copies } => {
-                let mut access: AccessSet = smallvec![
-                    Access::new(new_row(table, key, group), Mode::Insert),
-                    Access::new(primary_key(table, key), Mode::Exclusive),
-                ];
+            Plan::Insert { table, key, group, unique, parent, copies, coarse } => {
+                let mut access: AccessSet = match coarse {
+                    true => smallvec![
+                        Access::new(Item::table(table), Mode::Insert),
+                        Access::new(Item::key(table, PRIMARY_KEY, []), Mode::Exclusive),
+                    ],
+                    false => smallvec![
+                        Access::new(new_row(table, key, group), Mode::Insert),
+                        Access::new(primary_key(table, key), Mode::Exclusive),
+                    ],
+                };
                 access.extend(unique.map(|unique| Access::new(unique_key(table, unique), Mode::Exclusive)));
                 access.extend(
                     parent.map(|(table, key)| Access::new(Find::Key(key).item(table), Mode::KeyShared)),
@@ -322,6 +346,11 @@ impl Plan {
                 Access::new(Item::table(table), Mode::Exclusive),
                 Access::new(Item::schema(table), Mode::Exclusive),
             ],
+            Plan::Unclassified { defines, .. } => {
+                let space = if defines { Space::Schema } else { Space::Rows };
+                let item = Item { space, ..Item::everything() };
+                smallvec![Access::new(item, Mode::Exclusive)]
+            }
             Plan::Images(_) => SmallVec::new(),
             Plan::Probe => smallvec![Access::new(Item::everything(), Mode::Exclusive)],
         }

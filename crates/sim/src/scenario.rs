@@ -388,6 +388,8 @@ impl Mix {
             joins: weight(40),
             families: weight(10),
             lock_table: weight(10),
+            change_then_insert: weight(5),
+            unclassified: weight(4),
             poison_per_mille: 0,
         }
     }

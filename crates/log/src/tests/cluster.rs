@@ -81,33 +81,85 @@ fn a_node_whose_folder_was_put_back_is_told_so_and_takes_no_part() {
     plant(Bug::IgnoreOldLog, || put_back(0)).expect("nobody looks");
 }
 
+#[test]
+fn a_node_whose_unanswered_records_were_cut_off_is_not_taken_for_one_that_has_lost_some() {
+    let mut came_about = 0;
+    for seed in 0..20 {
+        match cut_off(seed) {
+            Ok(has) => came_about += u64::from(has),
+            Err(said) => panic!("seed {seed}: {said}"),
+        }
+    }
+    assert!(came_about > 10, "{came_about}");
+}
+
+/// Of five nodes a leader and one other are apart, which acknowledges what nobody else has. The others go on without, and when the
+/// two are back that is cut off. Then the one starts again, and asks its former leader for a vote. Says whether it came so far: the
+/// one may have got more from the others than it had acknowledged.
+fn cut_off(seed: u64) -> Result<bool, String> {
+    let coverage = &mut Coverage::default();
+    let mut world = World::calm(seed, 5)?;
+    world.run_until("all have 20 records", |world| {
+        world.machines.iter().all(|machine| machine.committed() >= 20)
+    })?;
+    let leader = world.machines.iter().position(|machine| machine.leads.is_some()).expect("one leads");
+    let other = (leader + 1) % 5;
+    let ids: Vec<NodeId> = world.machines.iter().map(|machine| machine.id).collect();
+    let [former, follower] = [leader, other].map(|at| ids[at]);
+    let is_pair = |id: NodeId| id == former || id == follower;
+    let links = || ids.iter().flat_map(|from| ids.iter().map(|to| (*from, *to)));
+    world.cut_links = links().filter(|(from, to)| is_pair(*from) != is_pair(*to)).collect();
+    let acknowledged = |world: &World| {
+        let node = world.machines[leader].node.as_ref().expect("nothing ends it");
+        node.matched(follower).filter(|matched| matched.0 > node.committed().0.0 + 4)
+    };
+    for _ in 0..6 {
+        world.propose(leader, coverage)?;
+    }
+    world.run_until("the other acknowledges", |world| acknowledged(world).is_some())?;
+    world.is_quiet = true;
+    let acknowledged = acknowledged(&world).expect("just now");
+    let before = Seq(world.machines[leader].committed());
+    let durable = |world: &World| {
+        world.machines[other].node.as_ref().map_or(Seq(0), |node| node.engine().durable_seq())
+    };
+    let another_leads =
+        |world: &World| world.machines.iter().any(|machine| machine.leads.is_some() && !is_pair(machine.id));
+    world.run_until("another leads", another_leads)?;
+    world.cut_links.clear();
+    world.run_until("it is cut off", |world| {
+        let machines = &world.machines;
+        machines[other].committed() > before.0 && machines[leader].leads.is_none()
+    })?;
+    // Now only the former leader hears of the life that begins.
+    world.cut_links =
+        links().filter(|(from, to)| (*from == follower && *to != former) || *to == follower).collect();
+    world.machines[other].disk.kill(&mut dice(&mut world.rng));
+    world.end(other);
+    world.start(other, coverage)?;
+    if durable(&world) >= acknowledged {
+        return Ok(false);
+    }
+    for _ in 0..100 {
+        world.step(coverage)?;
+    }
+    (world.is_quiet, world.cut_links) = (false, BTreeSet::new());
+    let all = world.committed.len() as u64;
+    world.run_until("all get on", |world| world.machines.iter().all(|machine| machine.committed() > all))?;
+    Ok(true)
+}
+
 /// A follower acknowledges records, gets back the folder that it had before, and starts again among its peers.
 fn put_back(seed: u64) -> Result<(), String> {
-    let mut world = World::new(seed);
-    let ids = [NodeId(1), NodeId(2), NodeId(3)];
-    let members = Membership::of_voters(&ids);
-    (world.members, world.next_node, world.is_healed) = (members, 4, true);
-    (world.loss_percent, world.delay_max) = (0, 2);
-    world.machines = ids.iter().map(|id| Machine::new(*id, members, &mut world.rng)).collect();
     let coverage = &mut Coverage::default();
-    for at in 0..3 {
-        (world.machines[at].clock_speed, world.machines[at].disk_speed) = (100, 100);
-        world.start(at, coverage)?;
-    }
-    let run_until = |world: &mut World, committed: usize| {
-        let idle = |machine: &Machine| {
-            machine.node.as_ref().is_some_and(|n| n.committed().0.0 as usize >= committed)
-        };
-        while !world.machines.iter().all(idle) {
-            world.step(&mut Coverage::default())?;
-        }
-        Ok::<(), String>(())
-    };
-    run_until(&mut world, 20)?;
+    let mut world = World::calm(seed, 3)?;
+    world.run_until("all have 20 records", |world| {
+        world.machines.iter().all(|machine| machine.committed() >= 20)
+    })?;
     let follower = world.machines.iter().position(|machine| machine.leads.is_none()).expect("two follow");
     let mut before = world.machines[follower].disk.clone();
     before.kill(&mut dice(&mut world.rng));
-    run_until(&mut world, 80)?;
+    world.run_until("all have 80", |world| world.machines.iter().all(|machine| machine.committed() >= 80))?;
     world.end(follower);
     world.machines[follower].disk = before;
     world.is_put_back = true;
@@ -208,6 +260,8 @@ struct Machine {
     compared: Seq,
     /// What was read for other nodes, and not handed over yet.
     fetched: VecDeque<(Seq, Vec<Entry>)>,
+    /// Chance in 100 that this is done in a step.
+    fetch_speed: u32,
     beginning_offered: Option<Csn>,
     /// It has to show all commits from this one on.
     keep: Csn,
@@ -218,6 +272,10 @@ struct Machine {
 struct World {
     /// Leaders hand over now and then.
     hands_over: bool,
+    /// Of so many proposals one has a payload.
+    payload_one_in: u32,
+    /// Of 100 things that clients ask for so many are to forget old commits.
+    truncations_percent: u32,
     rng: ChaCha8Rng,
     now: u64,
     machines: Vec<Machine>,
@@ -228,6 +286,8 @@ struct World {
     loss_percent: u32,
     delay_max: u64,
     is_healed: bool,
+    /// Clients want nothing.
+    is_quiet: bool,
     /// An older state of a folder was put back.
     is_put_back: bool,
     /// Who was elected in each epoch.
@@ -291,6 +351,8 @@ impl World {
         let machines = ids.iter().map(|id| Machine::new(*id, members, &mut rng)).collect();
         World {
             hands_over: seed % 2 == 1,
+            payload_one_in: if seed % 4 < 2 { 10 } else { 2 },
+            truncations_percent: if seed % 4 < 2 { 2 } else { 20 },
             now: 0,
             machines,
             network: BTreeMap::new(),
@@ -299,6 +361,7 @@ impl World {
             loss_percent: rng.random_range(0..15),
             delay_max: rng.random_range(2..15),
             is_healed: false,
+            is_quiet: false,
             is_put_back: false,
             leaders: BTreeMap::new(),
             committed: Vec::new(),
@@ -315,6 +378,31 @@ impl World {
             rng,
             trace: None,
         }
+    }
+
+    /// So many nodes that run, of which nothing breaks by itself.
+    fn calm(seed: u64, nodes: u64) -> Result<World, String> {
+        let mut world = World::new(seed);
+        let ids: Vec<NodeId> = (1..=nodes).map(NodeId).collect();
+        let members = Membership::of_voters(&ids);
+        (world.members, world.next_node, world.is_healed) = (members, nodes + 1, true);
+        (world.loss_percent, world.delay_max) = (0, 2);
+        world.machines = ids.iter().map(|id| Machine::new(*id, members, &mut world.rng)).collect();
+        for at in 0..ids.len() {
+            (world.machines[at].clock_speed, world.machines[at].disk_speed) = (100, 100);
+            world.start(at, &mut Coverage::default())?;
+        }
+        Ok(world)
+    }
+
+    fn run_until(&mut self, what: &str, holds: impl Fn(&World) -> bool) -> Result<(), String> {
+        for _ in 0..HEALED_STEPS_MAX {
+            if holds(self) {
+                return Ok(());
+            }
+            self.step(&mut Coverage::default())?;
+        }
+        Err(format!("{what}: not in {HEALED_STEPS_MAX} steps"))
     }
 
     fn run(&mut self, coverage: &mut Coverage) -> Result<(), String> {
@@ -464,7 +552,7 @@ impl World {
 
     fn fetch(&mut self, at: usize, coverage: &mut Coverage) -> Result<(), String> {
         let machine = &mut self.machines[at];
-        if !machine.fetched.is_empty() && self.rng.random_ratio(1, 3) {
+        if !machine.fetched.is_empty() && self.rng.random_range(0..100) < machine.fetch_speed {
             let (from, read) = machine.fetched.pop_front().expect("not empty");
             coverage.fetches += u64::from(!read.is_empty());
             self.with_node(at, coverage, |node, effects| node.on_fetched(from, read, effects))?;
@@ -551,19 +639,21 @@ impl World {
     /// Clients propose where they think the leader is, and read anywhere.
     fn clients(&mut self, coverage: &mut Coverage) -> Result<(), String> {
         let at = self.rng.random_range(0..self.machines.len());
-        if self.machines[at].paused_until > self.now || self.machines[at].node.is_none() {
+        if self.is_quiet || self.machines[at].paused_until > self.now || self.machines[at].node.is_none() {
             return Ok(());
         }
         match self.rng.random_range(0..100) {
             0..30 => self.propose(at, coverage),
             30..45 => self.read(at, coverage),
-            45..47 if !self.is_healed => self.truncate(at, coverage),
-            47..50 if !self.is_healed => self.change_members(at, coverage),
-            50 if !self.is_healed && self.hands_over => {
+            45..48 if !self.is_healed => self.change_members(at, coverage),
+            48 if !self.is_healed && self.hands_over => {
                 let mut heir = None;
                 self.with_node(at, coverage, |node, effects| heir = node.hand_over(effects))?;
                 coverage.handed_over += u64::from(heir.is_some());
                 Ok(())
+            }
+            drawn if !self.is_healed && drawn >= 100 - self.truncations_percent => {
+                self.truncate(at, coverage)
             }
             _ => Ok(()),
         }
@@ -579,7 +669,7 @@ impl World {
                 return Ok(());
             };
             let (epoch, next) = (node.epoch(), node.tail().1.next());
-            let with_payload = self.rng.random_ratio(1, 10);
+            let with_payload = self.rng.random_ratio(1, self.payload_one_in);
             self.payloads += 1;
             let payload = PayloadId(self.payloads);
             let mut taken = Err(());
@@ -644,7 +734,8 @@ impl World {
         if last <= first {
             return Ok(());
         }
-        let keep = Csn(self.rng.random_range(first..=last));
+        // All of it, as far as others can do without, or less.
+        let keep = Csn(if self.rng.random() { last } else { self.rng.random_range(first..=last) });
         self.machines[at].keep = self.machines[at].keep.max(keep);
         self.with_node(at, coverage, |node, effects| node.truncate_before(keep, effects))?;
         let first_after = self.machines[at].node.as_ref().map_or(0, |node| node.engine().first().0);
@@ -725,7 +816,9 @@ impl World {
             30..37 => self.cut_links.clear(),
             37..45 => self.machines[at].clock_speed = self.rng.random_range(15..100),
             45..53 => self.machines[at].disk_speed = self.rng.random_range(5..100),
-            53..90 if self.machines[at].node.is_none() => self.start(at, coverage)?,
+            // What was read may have become old meanwhile.
+            53..58 => self.machines[at].fetch_speed = [1, 5, 33, 100][self.rng.random_range(0..4)],
+            58..95 if self.machines[at].node.is_none() => self.start(at, coverage)?,
             _ => {}
         }
         Ok(())
@@ -962,7 +1055,8 @@ impl World {
         self.cut_links.clear();
         for at in 0..self.machines.len() {
             let machine = &mut self.machines[at];
-            (machine.clock_speed, machine.disk_speed, machine.paused_until) = (100, 100, 0);
+            (machine.clock_speed, machine.disk_speed, machine.fetch_speed) = (100, 100, 100);
+            machine.paused_until = 0;
             if machine.node.is_none() {
                 self.start(at, coverage)?;
             }
@@ -1057,6 +1151,11 @@ impl World {
 }
 
 impl Machine {
+    /// The last record that is committed, as far as it knows.
+    fn committed(&self) -> u64 {
+        self.node.as_ref().map_or(0, |node| node.committed().0.0)
+    }
+
     fn new(id: NodeId, members: Membership, rng: &mut ChaCha8Rng) -> Machine {
         Machine {
             id,
@@ -1072,6 +1171,7 @@ impl Machine {
             is_gone: false,
             compared: Seq(0),
             fetched: VecDeque::new(),
+            fetch_speed: 33,
             beginning_offered: None,
             keep: Csn(1),
             leads: None,

@@ -18,6 +18,10 @@ const LASTS: TableId = TableId(6);
 pub(crate) const SETS: [TableId; 2] = [TableId(4), TableId(5)];
 /// The sequence that gives keys to rows.
 pub(crate) const SEQUENCE: TableId = TableId(9);
+/// A sequence that begins anew when it is used up.
+pub(crate) const CYCLE: TableId = TableId(10);
+/// Its values are from 1 to this.
+pub(crate) const CYCLE_MAX: i64 = 12;
 
 /// Rows of a list or register table belong to so many groups.
 const KEY_GROUPS: u64 = 2;
@@ -44,6 +48,7 @@ pub(crate) fn operations(plan: &Plan, answer: &Answer, keys: u64) -> Vec<Operati
             let read = |key| Operation::Read { register: register(LASTS, key), value: last(key) };
             keys_of(find, keys).map(read).collect()
         }
+        Plan::SetLast { table, find, .. } if SETS.contains(&table) => reads(table, find, answer, keys),
         Plan::SetLast { value, .. } => {
             let written = answer.changes.iter().map(|change| register(LASTS, change.key));
             written.map(|register| Operation::Write { register, value: Value(value) }).collect()
@@ -60,7 +65,7 @@ pub(crate) fn operations(plan: &Plan, answer: &Answer, keys: u64) -> Vec<Operati
         Plan::Upsert { table, key, value, .. } => {
             vec![Operation::Append { list: list(table, key), value: Value(value) }]
         }
-        Plan::Set { table, value, .. } => {
+        Plan::Set { table, value, .. } | Plan::Unclassified { table, value, .. } => {
             let written = answer.changes.iter().map(|change| register(table, change.key));
             written.map(|register| Operation::Write { register, value: Value(value) }).collect()
         }

@@ -2,7 +2,7 @@
 
 use onecopy_core::{AccessSet, TableId};
 
-use super::schema::{LISTS, REGISTERS, SEQUENCE, SET_GROUPS, SETS, group_of};
+use super::schema::{CYCLE, LISTS, REGISTERS, SEQUENCE, SET_GROUPS, SETS, group_of};
 use crate::plan::{Find, Key, Plan, Strength};
 use crate::random::Random;
 
@@ -10,8 +10,8 @@ use crate::random::Random;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Draft {
     pub(crate) plan: Plan,
-    /// The sequence whose next value becomes the key of the inserted row.
-    pub(crate) key_from: Option<TableId>,
+    /// The sequence of which it takes the next value: of [`SEQUENCE`] that becomes the key of the inserted row.
+    pub(crate) draws: Option<TableId>,
 }
 
 /// How a client ends its transaction, if nothing goes wrong before.
@@ -90,6 +90,10 @@ pub struct Mix {
     pub families: u32,
     /// LOCK TABLE.
     pub lock_table: u32,
+    /// Changes of all rows and then an insert of one that could be any.
+    pub change_then_insert: u32,
+    /// Writes, and changes of definitions, of which nobody knows what they are about.
+    pub unclassified: u32,
     /// Inserted rows may have a value of a unique key, of which there are few.
     pub uniques: bool,
     /// Of 1,000 transactions so many are rolled back.
@@ -150,6 +154,8 @@ impl Scripts {
                 (mix.joins, Scripts::joins),
                 (mix.families, Scripts::families),
                 (mix.lock_table, Scripts::lock_table),
+                (mix.change_then_insert, Scripts::change_then_insert),
+                (mix.unclassified, Scripts::unclassified),
             ])
             .unwrap_or(Scripts::single_read);
         let mut script = draw(self);
@@ -319,9 +325,38 @@ impl Scripts {
         self.bracketed(statements, FORMS[4])
     }
 
+    /// Rows of a set are changed, and one is added: what was taken for the first does not do for the second.
+    fn change_then_insert(&mut self) -> Script {
+        let table = self.random.pick(&SETS);
+        let find = self.predicate();
+        let value = self.fresh();
+        let mut insert = self.insert(table);
+        if let Plan::Insert { coarse, .. } = &mut insert.plan {
+            *coarse = true;
+        }
+        self.bracketed(vec![Plan::SetLast { table, find, value }.into(), insert], FORMS[3])
+    }
+
+    fn unclassified(&mut self) -> Script {
+        let (table, key) = self.register();
+        let (value, defines) = (self.fresh(), self.random.chance(500));
+        let write = Draft::from(Plan::Unclassified { table, key, value, defines });
+        if self.random.chance(500) {
+            return single(write);
+        }
+        let mut statements = vec![self.read(), write, self.write()];
+        statements.drain(..self.random.below(2) as usize);
+        self.bracketed(statements, FORMS[2])
+    }
+
     fn lock_table(&mut self) -> Script {
         let table = self.random.pick(&[REGISTERS, REGISTERS, REGISTERS, SETS[0], LISTS[0]]);
         let mut statements = vec![self.read(), Plan::Lock { table }.into(), self.read(), self.write()];
+        if self.random.chance(300) {
+            let another = self.random.pick(&[LISTS[1], SETS[1], REGISTERS]);
+            statements.push(Plan::Lock { table: another }.into());
+            statements.push(self.read());
+        }
         statements.drain(..self.random.below(2) as usize);
         self.bracketed(statements, FORMS[2])
     }
@@ -418,9 +453,10 @@ impl Scripts {
         let key = Key(1_000_000 + self.fresh());
         let group = self.random.below(SET_GROUPS);
         let copies = self.random.chance(500).then(|| self.register());
-        let plan = Plan::Insert { table, key, group, unique: self.unique(), parent, copies };
-        let key_from = self.random.chance(300).then_some(SEQUENCE);
-        Draft { plan, key_from }
+        let coarse = self.random.chance(150);
+        let plan = Plan::Insert { table, key, group, unique: self.unique(), parent, copies, coarse };
+        let draws = self.random.pick(&[Some(SEQUENCE), Some(SEQUENCE), Some(CYCLE), None, None, None]);
+        Draft { plan, draws }
     }
 
     fn delete(&mut self, table: TableId) -> Draft {
@@ -455,7 +491,7 @@ impl Scripts {
 
 impl From<Plan> for Draft {
     fn from(plan: Plan) -> Draft {
-        Draft { plan, key_from: None }
+        Draft { plan, draws: None }
     }
 }
 

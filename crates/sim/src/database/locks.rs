@@ -49,6 +49,12 @@ impl Locks {
         Ok(())
     }
 
+    /// Whether nobody else may use some table, for this lane.
+    pub(super) fn holds_a_table_alone(&self, lane: LaneId) -> bool {
+        let mut held = self.held.iter().filter(|(target, _)| matches!(target, Target::Table(_)));
+        held.any(|(_, holders)| holders.contains(&(lane, Strength::Update)))
+    }
+
     pub(super) fn release(&mut self, lane: LaneId) {
         self.held.retain(|_, holders| {
             holders.retain(|(holder, _)| *holder != lane);

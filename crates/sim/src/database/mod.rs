@@ -332,13 +332,16 @@ impl Database {
         }
     }
 
-    /// Whether a lane waits for itself, and if so, whether no unique value takes part.
+    /// Whether a lane waits for itself, and if so, whether no unique value takes part, nor who locks a second table.
     fn cycle_through(&self, start: LaneId) -> Option<bool> {
         let mut path = vec![(start, true)];
         let mut seen = BTreeSet::new();
         while let Some((lane, on_rows)) = path.pop() {
             let Some(waiting) = self.waiting.iter().find(|waiting| waiting.lane == lane) else { continue };
-            let on_rows = on_rows && !matches!(waiting.target, Target::Unique(..));
+            // Who locks one table after the other may meet a reader of both, as on a single server.
+            let locks_another =
+                matches!(waiting.plan, Plan::Lock { .. }) && self.locks.holds_a_table_alone(lane);
+            let on_rows = on_rows && !matches!(waiting.target, Target::Unique(..)) && !locks_another;
             for &blocker in &waiting.blockers {
                 if blocker == start {
                     return Some(on_rows);
@@ -388,6 +391,10 @@ impl Database {
                 needed.push((Target::Table(table), Strength::KeyShare));
                 let rows = found(table, find);
                 needed.extend(rows.map(|(key, _)| (Target::Row(table, key), Strength::NoKeyUpdate)));
+            }
+            Plan::Unclassified { table, key, .. } => {
+                needed.push((Target::Table(table), Strength::KeyShare));
+                needed.push((Target::Row(table, key), Strength::NoKeyUpdate));
             }
             Plan::Upsert { table, key, .. } => {
                 needed.push((Target::Table(table), Strength::KeyShare));
@@ -471,6 +478,12 @@ impl Database {
                     Some(Rc::new(Row { values: vec![value], ..row.clone() }))
                 });
             }
+            Plan::Unclassified { table, key, value, .. } => {
+                answer.rows = self.find_newest(lane, table, Find::Key(key), snapshot);
+                answer.changes = changed(table, &answer.rows, |row| {
+                    Some(Rc::new(Row { values: vec![value], ..row.clone() }))
+                });
+            }
             Plan::SetLast { table, find, value } => {
                 answer.rows = self.find_newest(lane, table, find, snapshot);
                 answer.changes = changed(table, &answer.rows, |row| {
@@ -483,7 +496,7 @@ impl Database {
                 row.values.push(value);
                 answer.changes.push(Change { table, key, before, after: Some(Rc::new(row)) });
             }
-            Plan::Insert { table, key, group, unique, parent, copies } => {
+            Plan::Insert { table, key, group, unique, parent, copies, .. } => {
                 if parent.is_some_and(|(table, key)| self.newest(lane, table, key).is_none()) {
                     return Err(Fault::NoParent);
                 }

@@ -43,7 +43,15 @@ fn append(key: u64, value: u64) -> Plan {
     Plan::Append { table: T, find: Find::Key(Key(key)), value }
 }
 fn insert(key: u64, unique: u64) -> Plan {
-    Plan::Insert { table: T, key: Key(key), group: 1, unique: Some(unique), parent: None, copies: None }
+    Plan::Insert {
+        table: T,
+        key: Key(key),
+        group: 1,
+        unique: Some(unique),
+        parent: None,
+        copies: None,
+        coarse: false,
+    }
 }
 fn delete(key: u64) -> Plan {
     Plan::Delete { table: T, find: Find::Key(Key(key)) }

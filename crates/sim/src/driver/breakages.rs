@@ -1,5 +1,7 @@
 //! What breaks, and how it comes back.
 
+use std::collections::BTreeSet;
+
 use onecopy_core::{Event, Instant, ReplicaId, StatementKind, TxnId};
 
 use super::node::OpenTxn;
@@ -41,7 +43,7 @@ impl Simulation<'_> {
             Breakage::Node => {
                 for replica in &mut self.replicas {
                     replica.disconnect();
-                    replica.outstanding.clear();
+                    replica.forget_outstanding();
                 }
                 self.crash_node();
                 true
@@ -82,7 +84,11 @@ impl Simulation<'_> {
         };
         let txns = self.node.txns.iter();
         let waiting = txns.filter(|(txn, open)| self.waits(**txn, open) || waits_to_commit(open));
-        let waiting: Vec<TxnId> = waiting.map(|(txn, _)| *txn).collect();
+        // Best one that had been sent to a replica, and was lost with that: it stands between two places.
+        let (between, others): (Vec<_>, Vec<_>) =
+            waiting.partition(|(_, open)| open.awaited == open.last_sent);
+        let waiting = if between.is_empty() { others } else { between };
+        let waiting: Vec<TxnId> = waiting.into_iter().map(|(txn, _)| *txn).collect();
         if waiting.is_empty() {
             return false;
         }
@@ -144,7 +150,14 @@ impl Simulation<'_> {
         self.note(format_args!("{id:?} lost, {}", if server { "server" } else { "connections" }));
         let replica = &mut self.replicas[usize::from(id.0)];
         replica.disconnect();
+        let answered = std::mem::take(&mut replica.answered);
         let outstanding = std::mem::take(&mut replica.outstanding);
+        // Who waits for an answer may have it, and say so later than somebody else says that the replica is lost.
+        let (late, outstanding): (BTreeSet<_>, BTreeSet<_>) =
+            outstanding.into_iter().partition(|sent| answered.contains(sent) && self.choices.chance(500));
+        let replica = &mut self.replicas[usize::from(id.0)];
+        replica.outstanding.clone_from(&late);
+        replica.heard_late.extend(late);
         if server {
             let lost_commits = self.choices.between(0, self.scenario.lost_commits_max);
             let replica = self.replica(id);

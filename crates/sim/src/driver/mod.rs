@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use onecopy_core::effect::Effect;
 use onecopy_core::protocol::Position;
-use onecopy_core::{Csn, Event, Instant, NodeId, Place, Protocol, ReplicaId, TxnId};
+use onecopy_core::{Csn, Event, Instant, NodeId, OpId, Place, Protocol, ReplicaId, TableId, TxnId};
 
 use crate::check::History;
 use crate::clients::recorder::Recorder;
@@ -232,6 +232,10 @@ struct Simulation<'a> {
     next_connection: u64,
     acknowledged: Vec<(TxnId, Csn)>,
     given_values: BTreeSet<i64>,
+    /// Of which sequence a value is awaited.
+    wanted_values: BTreeMap<(TxnId, OpId), TableId>,
+    /// Of the sequence that cycles, in order.
+    cycled_values: Vec<i64>,
     statistics: Statistics,
     failures: Vec<Failure>,
 }
@@ -283,6 +287,8 @@ impl<'a> Simulation<'a> {
             next_connection: 0,
             acknowledged: Vec::new(),
             given_values: BTreeSet::new(),
+            wanted_values: BTreeMap::new(),
+            cycled_values: Vec::new(),
             statistics: Statistics::default(),
             failures: Vec::new(),
         }
@@ -330,8 +336,10 @@ impl<'a> Simulation<'a> {
                     self.on_operation(replica, session, operation);
                 }
             }
-            Wake::Report { replica, session, report } if session == self.replica(replica).session => {
-                self.on_report(replica, report);
+            Wake::Report { replica, session, report } => {
+                if session == self.replica(replica).session || self.is_heard_late(replica, &report) {
+                    self.on_report(replica, report);
+                }
             }
             Wake::Flushed { epoch } if epoch == self.node.epoch => {
                 if self.queue.now() < self.disk_slow_until {
@@ -358,7 +366,7 @@ impl<'a> Simulation<'a> {
             }
             Wake::Drained { epoch, replica } if epoch == self.node.epoch => self.on_drained(replica),
             Wake::Copied { .. } | Wake::Drained { .. } => {}
-            Wake::Core { .. } | Wake::Report { .. } | Wake::Flushed { .. } | Wake::Fence { .. } => {}
+            Wake::Core { .. } | Wake::Flushed { .. } | Wake::Fence { .. } => {}
         }
     }
 

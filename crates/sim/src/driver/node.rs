@@ -12,7 +12,7 @@ use smallvec::smallvec;
 
 use super::replicas::{Membership, Operation};
 use super::{Simulation, Wake};
-use crate::clients::schema::SEQUENCE;
+use crate::clients::schema::{CYCLE, CYCLE_MAX, SEQUENCE};
 use crate::clients::script::Draft;
 use crate::clients::{ClientWake, Connection, Reply, Request};
 use crate::database::Fault;
@@ -75,6 +75,10 @@ pub(super) struct OpenTxn {
     pub(super) done_at_home: usize,
     /// A statement of the read phase has failed: whether it would fail again nobody can say.
     pub(super) has_failed: bool,
+    /// A statement of whose answer the client has seen a part.
+    pub(super) begun_answer: Option<OpId>,
+    /// The statement that was sent to a replica last.
+    pub(super) last_sent: Option<OpId>,
     /// How often it was done again somewhere.
     pub(super) revalidations: u32,
     /// After so many executions it brings down the server that executes it.
@@ -114,13 +118,15 @@ impl Simulation<'_> {
         self.node.up = true;
         self.node.found = Csn(0);
         self.node.committed.clear();
-        let reserved = self.log.iter().filter_map(|(_, record)| match record {
-            Record::Reserve { sequence, last } if *sequence == SEQUENCE => Some(*last),
-            _ => None,
-        });
-        let next = reserved.last().map_or(1, |last| last + 1);
-        let definition = SequenceDefinition { next, increment: 1, min: 1, max: i64::MAX, cycle: false };
-        self.feed(Event::Sequence { sequence: SEQUENCE, definition });
+        for (of, max, cycle) in [(SEQUENCE, i64::MAX, false), (CYCLE, CYCLE_MAX, true)] {
+            let reserved = self.log.iter().filter_map(|(_, record)| match record {
+                Record::Reserve { sequence, last } if *sequence == of => Some(*last),
+                _ => None,
+            });
+            let next = reserved.last().filter(|last| *last < max).map_or(1, |last| last + 1);
+            let definition = SequenceDefinition { next, increment: 1, min: 1, max, cycle };
+            self.feed(Event::Sequence { sequence: of, definition });
+        }
         self.begin_anew_what_was_copied();
         for replica in self.replica_ids() {
             if self.replica(replica).membership != Membership::Stays {
@@ -244,6 +250,8 @@ impl Simulation<'_> {
             done: Vec::new(),
             done_at_home: 0,
             has_failed: false,
+            begun_answer: None,
+            last_sent: None,
             revalidations: 0,
             poison: None,
             executions: 0,
@@ -275,28 +283,44 @@ impl Simulation<'_> {
 
     fn on_statement(&mut self, txn: TxnId, draft: Draft) {
         let op = self.next_op(txn);
-        let Some(sequence) = draft.key_from else { return self.submit(txn, op, draft.plan) };
+        let Some(sequence) = draft.draws else { return self.submit(txn, op, draft.plan) };
         if let Some(open) = self.node.txns.get_mut(&txn) {
             open.unbound = Some(draft);
+            self.wanted_values.insert((txn, op), sequence);
             self.feed(Event::NextValues { txn, op, wants: smallvec![(sequence, 1)] });
         }
     }
 
     pub(super) fn on_values(&mut self, txn: TxnId, op: OpId, values: &[Option<i64>]) {
+        let draws = self.wanted_values.remove(&(txn, op));
         for value in values.iter().flatten() {
-            if !self.given_values.insert(*value) {
+            let again = match draws {
+                Some(CYCLE) => self.is_given_too_soon(*value),
+                _ => !self.given_values.insert(*value),
+            };
+            if again {
                 self.fail(Failure::ValueGivenTwice { value: *value });
             }
         }
         let Some(open) = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else { return };
         let Some(Draft { mut plan, .. }) = open.unbound.take() else { return };
         match (&mut plan, values) {
+            (Plan::Insert { .. }, [Some(_)]) if draws == Some(CYCLE) => {}
             (Plan::Insert { key, .. }, [Some(value)]) => *key = Key(*value as u64),
             _ => {
                 return self.senseless(txn, Some(op), "has no value of the only sequence");
             }
         }
         self.submit(txn, op, plan);
+    }
+
+    /// A value of the sequence that cycles comes again when all others have come, but for those that crashes have lost: as many each
+    /// as are reserved at once.
+    fn is_given_too_soon(&mut self, value: i64) -> bool {
+        let lost = self.node.epoch as usize * (self.scenario.tuning.limits.reserved_values as usize + 1);
+        let before = self.cycled_values.iter().rev().position(|given| *given == value);
+        self.cycled_values.push(value);
+        before.is_some_and(|since| since + 1 + lost < CYCLE_MAX as usize)
     }
 
     fn submit(&mut self, txn: TxnId, op: OpId, plan: Plan) {

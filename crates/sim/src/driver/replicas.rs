@@ -47,6 +47,10 @@ pub(super) struct Replica {
     pub(super) blocked: BTreeMap<LaneId, (u64, Job)>,
     /// Statements whose answer has not come.
     pub(super) outstanding: BTreeSet<(TxnId, OpId)>,
+    /// Those of them whose answer is on its way.
+    pub(super) answered: BTreeSet<(TxnId, OpId)>,
+    /// Answers that had come when the connections were lost, and are heard of after that.
+    pub(super) heard_late: BTreeSet<(TxnId, OpId)>,
     /// Runs of decisions that are being applied: what is applied next, and the last.
     pub(super) runs: BTreeMap<RunId, (Csn, Csn)>,
     /// When the last report of commits arrives: they do not overtake each other.
@@ -148,6 +152,8 @@ impl Replica {
             committing: BTreeSet::new(),
             blocked: BTreeMap::new(),
             outstanding: BTreeSet::new(),
+            answered: BTreeSet::new(),
+            heard_late: BTreeSet::new(),
             runs: BTreeMap::new(),
             last_applied_report: Instant(0),
             stands_still: false,
@@ -164,6 +170,13 @@ impl Replica {
         self.committing.clear();
         self.runs.clear();
         self.catches_up_to = None;
+    }
+
+    /// Nobody is there any more who would hear of anything.
+    pub(super) fn forget_outstanding(&mut self) {
+        self.outstanding.clear();
+        self.answered.clear();
+        self.heard_late.clear();
     }
 
     /// Every session of before is ended.
@@ -191,6 +204,10 @@ impl Simulation<'_> {
         let Some(plan) = plan else {
             return self.senseless(txn, Some(op), "executes a statement that is over");
         };
+        if self.node.txns.get(&txn).is_some_and(|open| open.begun_answer == Some(op)) {
+            self.senseless(txn, Some(op), "executes again what its client has seen a part of");
+        }
+        self.node.txns.entry(txn).and_modify(|open| open.last_sent = Some(op));
         if !self.replica(replica).up {
             self.lose_statement(txn, op, replica, false);
             return;
@@ -384,6 +401,9 @@ impl Simulation<'_> {
         replica: ReplicaId,
         answer_begun: bool,
     ) -> Instant {
+        if answer_begun {
+            self.node.txns.entry(txn).and_modify(|open| open.begun_answer = Some(op));
+        }
         let outcome = Outcome::Lost { answer_begun };
         self.core_soon(Event::Executed { txn, op, replica, outcome, elapsed_ns: 0 })
     }

@@ -51,11 +51,24 @@ pub(super) enum Came {
 impl Simulation<'_> {
     pub(super) fn report(&mut self, replica: ReplicaId, session: u64, report: Report) {
         let mut at = self.in_a(Step::Answer);
+        if let Report::Executed { execution, .. } = &report {
+            let sent = (execution.txn, execution.op);
+            let replica = self.replica(replica);
+            if session == replica.session && replica.outstanding.contains(&sent) {
+                replica.answered.insert(sent);
+            }
+        }
         if matches!(report, Report::Applied { .. }) {
             at = at.max(self.replica(replica).last_applied_report.plus_ns(1));
             self.replica(replica).last_applied_report = at;
         }
         self.queue.schedule(at, Wake::Report { replica, session, report });
+    }
+
+    /// Whether an answer counts that came over a connection that is lost.
+    pub(super) fn is_heard_late(&mut self, replica: ReplicaId, report: &Report) -> bool {
+        let Report::Executed { execution, .. } = report else { return false };
+        self.replica(replica).heard_late.contains(&(execution.txn, execution.op))
     }
 
     pub(super) fn on_report(&mut self, replica: ReplicaId, report: Report) {
@@ -89,6 +102,8 @@ impl Simulation<'_> {
         if !self.replica(replica).outstanding.remove(&(txn, op)) {
             return;
         }
+        self.replica(replica).answered.remove(&(txn, op));
+        self.replica(replica).heard_late.remove(&(txn, op));
         if how != How::Alone {
             self.lane_is_idle(replica, txn);
         }
@@ -109,6 +124,9 @@ impl Simulation<'_> {
             Came::Loss => {
                 self.replica(replica).lanes.remove(&txn);
                 let answer_begun = self.may_have_begun(plan.kind());
+                if answer_begun {
+                    self.node.txns.entry(txn).and_modify(|open| open.begun_answer = Some(op));
+                }
                 return self.feed(executed(Outcome::Lost { answer_begun }));
             }
         };
