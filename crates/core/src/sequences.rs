@@ -253,6 +253,21 @@ mod tests {
     }
 
     #[test]
+    fn of_two_new_definitions_neither_is_allowed_anything_by_reservations_from_before() {
+        let mut sequences = Sequences::reserving(RESERVED_VALUES);
+        sequences.define(S, rules(5, i64::MAX, false));
+        sequences.next(want(1, 1));
+        sequences.define(S, rules(2, i64::MAX, false));
+        sequences.next(want(2, 1));
+        sequences.define(S, rules(1, i64::MAX, false));
+        let Giving::Waits { reserve } = sequences.next(want(3, 1)) else { panic!("gave") };
+        assert_eq!(reserve.as_slice(), [(S, 1001)]);
+        assert!(sequences.reserved(S, 1005).0.is_empty());
+        assert!(sequences.reserved(S, 1002).0.is_empty(), "it is of the second definition");
+        assert_eq!(sequences.reserved(S, 1001).0.len(), 3);
+    }
+
+    #[test]
     fn a_sequence_that_is_used_up_says_so() {
         let mut sequences = Sequences::reserving(RESERVED_VALUES);
         sequences.define(S, rules(3, 3, false));

@@ -7,7 +7,7 @@ use onecopy_core::{Csn, OpId, ReplicaId, TxnId};
 use crate::database::Fault;
 
 /// What is promised, by the kind of failure that says otherwise.
-pub const PROMISES: [(&str, &str); 19] = [
+pub const PROMISES: [(&str, &str); 20] = [
     ("anomaly", "what clients saw is strictly serializable"),
     ("order broken", "what clients saw is what the log's order makes of it"),
     ("commit lost", "no commit that a client was told of is lost"),
@@ -25,6 +25,7 @@ pub const PROMISES: [(&str, &str); 19] = [
     ("core leaked", "the core forgets what is over, and knows what every replica contains"),
     ("order senseless", "the core gives no order that makes no sense"),
     ("history malformed", "the simulator's own records make sense"),
+    ("invariant broken", "nobody waits for a replica while one serves that contains what is needed"),
     ("servers brought down", "a statement that crashes servers crashes no more than three"),
     ("panicked", "no assertion of the code fails"),
 ];
@@ -143,6 +144,11 @@ pub enum Failure {
         /// What it said.
         message: String,
     },
+    /// The core has found in itself what must not be.
+    InvariantBroken {
+        /// What it is.
+        what: String,
+    },
     /// One transaction has brought down more servers than it may.
     ServersBroughtDown {
         /// The transaction.
@@ -182,6 +188,7 @@ impl Failure {
             Failure::CoreLeaked { .. } => "core leaked",
             Failure::Stuck { .. } => "stuck",
             Failure::ValueGivenTwice { .. } => "value given twice",
+            Failure::InvariantBroken { .. } => "invariant broken",
             Failure::ServersBroughtDown { .. } => "servers brought down",
             Failure::OrderSenseless { .. } => "order senseless",
             Failure::Panicked { .. } => "panicked",

@@ -92,6 +92,13 @@ pub enum Plan {
         /// It fails once it has shown them, by dividing by zero for one.
         fails: bool,
     },
+    /// SELECT by way of a function, of which nobody knows what it reads: all columns but the last.
+    ReadUnclassified {
+        /// The table.
+        table: TableId,
+        /// Which rows.
+        find: Find,
+    },
     /// SELECT of the last column.
     ReadLast {
         /// The table.
@@ -223,7 +230,10 @@ impl Plan {
     #[must_use]
     pub fn kind(&self) -> StatementKind {
         match self {
-            Plan::Read { lock: None, .. } | Plan::ReadLast { .. } | Plan::Join { .. } => StatementKind::Read,
+            Plan::Read { lock: None, .. }
+            | Plan::ReadUnclassified { .. }
+            | Plan::ReadLast { .. }
+            | Plan::Join { .. } => StatementKind::Read,
             Plan::Read { .. } | Plan::Lock { .. } => StatementKind::LockingRead,
             Plan::Truncate { .. } | Plan::Probe | Plan::Unclassified { defines: true, .. } => {
                 StatementKind::Schema
@@ -240,6 +250,7 @@ impl Plan {
             | Plan::Join { table, .. }
             | Plan::Lock { table }
             | Plan::Unclassified { table, .. }
+            | Plan::ReadUnclassified { table, .. }
             | Plan::ReadLast { table, .. }
             | Plan::SetLast { table, .. }
             | Plan::Append { table, .. }
@@ -277,6 +288,7 @@ impl Plan {
             Plan::Join { find, .. } => (17, find.shape()),
             Plan::Lock { .. } => (18, 0),
             Plan::Unclassified { defines, .. } => (19, u64::from(*defines)),
+            Plan::ReadUnclassified { find, .. } => (20, find.shape()),
         };
         ClassId(self.table().0 % 1_000 * 100 + verb * 4 + shape)
     }
@@ -298,6 +310,7 @@ impl Plan {
                 Access::of_columns(find.item(table), Mode::Shared, all_but_last()),
                 joined(Item::table(parents)),
             ],
+            Plan::ReadUnclassified { .. } => smallvec![Access::new(Item::everything(), Mode::Shared)],
             Plan::ReadLast { table, find } => {
                 let columns = [KEY, GROUP, LAST].into_iter().collect();
                 smallvec![Access::of_columns(find.item(table), Mode::Shared, columns)]

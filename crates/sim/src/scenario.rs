@@ -389,7 +389,7 @@ impl Mix {
             families: weight(10),
             lock_table: weight(10),
             change_then_insert: weight(5),
-            unclassified: weight(4),
+            unclassified: weight(10),
             poison_per_mille: 0,
         }
     }

@@ -122,6 +122,11 @@ pub trait Protocol: Send {
 
     /// Counters and positions, for people.
     fn status(&self) -> Status;
+
+    /// Something that must never be between two events, and is; for simulations, which ask after each.
+    fn broken_invariant(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What a protocol tells of itself.

@@ -21,7 +21,7 @@ pub(crate) const SEQUENCE: TableId = TableId(9);
 /// A sequence that begins anew when it is used up.
 pub(crate) const CYCLE: TableId = TableId(10);
 /// Its values are from 1 to this.
-pub(crate) const CYCLE_MAX: i64 = 12;
+pub(crate) const CYCLE_MAX: i64 = 8;
 
 /// Rows of a list or register table belong to so many groups.
 const KEY_GROUPS: u64 = 2;
@@ -42,7 +42,9 @@ pub(crate) fn initial_contents(keys: u64) -> Contents {
 /// What a statement and its answer say in the words of a history; `keys` is how many lists or registers a table has.
 pub(crate) fn operations(plan: &Plan, answer: &Answer, keys: u64) -> Vec<Operation> {
     match *plan {
-        Plan::Read { table, find, .. } => reads(table, find, answer, keys),
+        Plan::Read { table, find, .. } | Plan::ReadUnclassified { table, find } => {
+            reads(table, find, answer, keys)
+        }
         Plan::ReadLast { find, .. } => {
             let last = |key| answer.rows.iter().find(|(found, _)| *found == key)?.1.last.map(Value);
             let read = |key| Operation::Read { register: register(LASTS, key), value: last(key) };

@@ -339,10 +339,14 @@ impl Scripts {
 
     fn unclassified(&mut self) -> Script {
         let (table, key) = self.register();
-        let (value, defines) = (self.fresh(), self.random.chance(500));
+        let read = Draft::from(Plan::ReadUnclassified { table, find: Find::Key(key) });
+        let (value, defines) = (self.fresh(), self.random.chance(400));
         let write = Draft::from(Plan::Unclassified { table, key, value, defines });
-        if self.random.chance(500) {
-            return single(write);
+        match self.random.below(4) {
+            0 => return single(read),
+            1 => return single(write),
+            2 => return self.bracketed(vec![read, write], FORMS[1]),
+            _ => {}
         }
         let mut statements = vec![self.read(), write, self.write()];
         statements.drain(..self.random.below(2) as usize);
@@ -350,12 +354,11 @@ impl Scripts {
     }
 
     fn lock_table(&mut self) -> Script {
-        let table = self.random.pick(&[REGISTERS, REGISTERS, REGISTERS, SETS[0], LISTS[0]]);
+        let table = self.random.pick(&[REGISTERS, REGISTERS, LISTS[0], LISTS[1]]);
         let mut statements = vec![self.read(), Plan::Lock { table }.into(), self.read(), self.write()];
-        if self.random.chance(300) {
-            let another = self.random.pick(&[LISTS[1], SETS[1], REGISTERS]);
-            statements.push(Plan::Lock { table: another }.into());
-            statements.push(self.read());
+        if table != REGISTERS {
+            // Others go on adding rows that are copied from there meanwhile.
+            statements.insert(3, Plan::Lock { table: REGISTERS }.into());
         }
         statements.drain(..self.random.below(2) as usize);
         self.bracketed(statements, FORMS[2])
@@ -417,6 +420,11 @@ impl Scripts {
     }
 
     fn update(&mut self, table: TableId, find: Find) -> Draft {
+        let draws = self.random.chance(250).then_some(CYCLE);
+        Draft { draws, ..self.plain_update(table, find) }
+    }
+
+    fn plain_update(&mut self, table: TableId, find: Find) -> Draft {
         let value = self.fresh();
         if table == REGISTERS {
             return match self.random.chance(400) {
@@ -455,7 +463,7 @@ impl Scripts {
         let copies = self.random.chance(500).then(|| self.register());
         let coarse = self.random.chance(150);
         let plan = Plan::Insert { table, key, group, unique: self.unique(), parent, copies, coarse };
-        let draws = self.random.pick(&[Some(SEQUENCE), Some(SEQUENCE), Some(CYCLE), None, None, None]);
+        let draws = self.random.pick(&[Some(SEQUENCE), Some(CYCLE), None]);
         Draft { plan, draws }
     }
 

@@ -327,6 +327,13 @@ impl Database {
                     let waiting = &mut self.waiting[at];
                     (waiting.target, waiting.blockers) = (target, blockers);
                     at += 1;
+                    // It waits for somebody else now, who may wait for it.
+                    if let Some(on_rows) = self.cycle_through(lane) {
+                        self.waiting.retain(|waiting| waiting.lane != lane);
+                        self.fail(lane);
+                        self.woken.push((lane, Ran::Failed(Fault::Deadlock { on_rows })));
+                        at = 0;
+                    }
                 }
             }
         }
@@ -381,7 +388,9 @@ impl Database {
                     needed.extend(found(table, find).map(|(key, _)| (Target::Row(table, key), strength)));
                 }
             }
-            Plan::ReadLast { table, .. } => needed.push((Target::Table(table), Strength::KeyShare)),
+            Plan::ReadLast { table, .. } | Plan::ReadUnclassified { table, .. } => {
+                needed.push((Target::Table(table), Strength::KeyShare))
+            }
             Plan::Join { table, parents, .. } => {
                 needed.extend([table, parents].map(|table| (Target::Table(table), Strength::KeyShare)));
             }
@@ -443,7 +452,7 @@ impl Database {
     fn run(&mut self, lane: LaneId, plan: &Plan, snapshot: Commit) -> Result<Answer, Fault> {
         let mut answer = Answer { position: self.store.progress.complete_at(snapshot), ..Answer::default() };
         match *plan {
-            Plan::Read { table, find, lock: None } => {
+            Plan::Read { table, find, lock: None } | Plan::ReadUnclassified { table, find } => {
                 let rows = self.find(lane, table, find, snapshot);
                 answer.rows = shown(rows, |row| Row { last: None, ..row.clone() });
             }

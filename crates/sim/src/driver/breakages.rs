@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use onecopy_core::protocol::Writes;
 use onecopy_core::{Event, Instant, ReplicaId, StatementKind, TxnId};
 
 use super::node::OpenTxn;
@@ -150,8 +151,12 @@ impl Simulation<'_> {
         self.note(format_args!("{id:?} lost, {}", if server { "server" } else { "connections" }));
         let replica = &mut self.replicas[usize::from(id.0)];
         replica.disconnect();
-        let answered = std::mem::take(&mut replica.answered);
-        let outstanding = std::mem::take(&mut replica.outstanding);
+        let mut answered = std::mem::take(&mut replica.answered);
+        if self.protocol.writes() == Writes::Everywhere {
+            // There it is the place in front of a replica that hears of everything, in one order.
+            answered.clear();
+        }
+        let outstanding = std::mem::take(&mut self.replicas[usize::from(id.0)].outstanding);
         // Who waits for an answer may have it, and say so later than somebody else says that the replica is lost.
         let (late, outstanding): (BTreeSet<_>, BTreeSet<_>) =
             outstanding.into_iter().partition(|sent| answered.contains(sent) && self.choices.chance(500));

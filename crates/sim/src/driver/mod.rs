@@ -385,6 +385,11 @@ impl<'a> Simulation<'a> {
             let now = self.queue.now();
             let place = place.unwrap_or_else(|| self.protocol.place_of(&event));
             self.trace.line(now, "event", format_args!("{place:?} {event:?}"));
+            match event {
+                Event::ReplicaDown { replica } => _ = self.node.told_down.insert(replica),
+                Event::ReplicaUp { replica, .. } => _ = self.node.told_down.remove(&replica),
+                _ => {}
+            }
             let mut effects = std::mem::take(&mut self.effects);
             self.protocol.handle(place, now.plus_ns(self.node.clock_ahead_ns), event, &mut effects);
             for effect in effects.drain(..) {
@@ -392,6 +397,9 @@ impl<'a> Simulation<'a> {
                 self.carry_out(place, effect);
             }
             self.effects = effects;
+            if let Some(what) = self.protocol.broken_invariant() {
+                self.fail(Failure::InvariantBroken { what });
+            }
         }
         self.feeding = false;
     }

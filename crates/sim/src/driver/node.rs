@@ -37,6 +37,8 @@ pub(super) struct Node {
     pub(super) found: Csn,
     /// Decisions that some replica was reported to have committed, at the end of a unit.
     pub(super) committed: BTreeSet<Csn>,
+    /// Replicas that the core was told to be down.
+    pub(super) told_down: BTreeSet<ReplicaId>,
     /// It does nothing for now; what it was told meanwhile waits.
     pub(super) stands_still: bool,
     pub(super) unheard: Vec<Wake>,
@@ -118,6 +120,7 @@ impl Simulation<'_> {
         self.node.up = true;
         self.node.found = Csn(0);
         self.node.committed.clear();
+        self.node.told_down.clear();
         for (of, max, cycle) in [(SEQUENCE, i64::MAX, false), (CYCLE, CYCLE_MAX, true)] {
             let reserved = self.log.iter().filter_map(|(_, record)| match record {
                 Record::Reserve { sequence, last } if *sequence == of => Some(*last),
@@ -305,7 +308,7 @@ impl Simulation<'_> {
         let Some(open) = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else { return };
         let Some(Draft { mut plan, .. }) = open.unbound.take() else { return };
         match (&mut plan, values) {
-            (Plan::Insert { .. }, [Some(_)]) if draws == Some(CYCLE) => {}
+            (_, [Some(_)]) if draws == Some(CYCLE) => {}
             (Plan::Insert { key, .. }, [Some(value)]) => *key = Key(*value as u64),
             _ => {
                 return self.senseless(txn, Some(op), "has no value of the only sequence");

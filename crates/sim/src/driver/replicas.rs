@@ -204,6 +204,9 @@ impl Simulation<'_> {
         let Some(plan) = plan else {
             return self.senseless(txn, Some(op), "executes a statement that is over");
         };
+        if self.node.told_down.contains(&replica) {
+            self.senseless(txn, Some(op), "executes on a replica that is down");
+        }
         if self.node.txns.get(&txn).is_some_and(|open| open.begun_answer == Some(op)) {
             self.senseless(txn, Some(op), "executes again what its client has seen a part of");
         }
@@ -249,6 +252,9 @@ impl Simulation<'_> {
     }
 
     pub(super) fn on_revalidate(&mut self, txn: TxnId, replica: ReplicaId, how: How) {
+        if self.node.told_down.contains(&replica) {
+            self.senseless(txn, None, "does again on a replica that is down what a transaction has done");
+        }
         let Some(open) = self.node.txns.get_mut(&txn) else {
             return self.senseless(txn, None, "does again what is over");
         };

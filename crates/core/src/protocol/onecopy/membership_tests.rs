@@ -115,3 +115,14 @@ fn replica_that_is_removed_while_it_is_used_loses_what_is_open_there_and_never_c
         [true, false, false]
     );
 }
+
+#[test]
+fn who_waits_for_one_that_stays_is_served_by_one_that_leaves_once_the_former_is_lost() {
+    let mut rig = rig();
+    rig.commit_row_at(T1, 1, R0, 1);
+    rig.on(Event::ReplicaLeaving { replica: R0 });
+    rig.single(T2, read(1));
+    rig.effects.clear();
+    rig.on(Event::ReplicaDown { replica: R1 });
+    rig.expect(&[execute(T2, OP0, R0, ALONE)]);
+}

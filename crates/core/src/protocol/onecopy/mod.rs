@@ -205,6 +205,29 @@ impl Protocol for Onecopy {
             ..Status::default()
         }
     }
+
+    /// Nobody waits for a replica while one that serves contains what is needed.
+    fn broken_invariant(&self) -> Option<String> {
+        let is = |id: &TxnId, state: State| self.txns.get(id).is_some_and(|txn| txn.state == state);
+        if let Some(best) = self.replicas.most_advanced(self.versions.forgotten()) {
+            let waiting = self.awaiting_any.range(..=best);
+            let mut waiting = waiting.flat_map(|(floor, txns)| txns.iter().map(move |id| (*floor, *id)));
+            if let Some((floor, id)) = waiting.find(|(floor, id)| is(id, State::AwaitingReplica(*floor))) {
+                return Some(format!("{id:?} waits for {floor} though a replica at {best} serves"));
+            }
+        }
+        let at_home = self.txns.iter().filter(|(_, txn)| txn.state == State::AwaitingHome);
+        for (id, txn) in at_home {
+            let home = txn.home.map(|home| self.replicas.get(home));
+            let waits = home.is_some_and(|home| {
+                home.up && home.awaiting.range(home.applied.next()..).any(|(_, waiting)| waiting.contains(id))
+            });
+            if !waits {
+                return Some(format!("{id:?} waits for its home, which will not wake it"));
+            }
+        }
+        None
+    }
 }
 
 /// From the client.
@@ -323,6 +346,12 @@ impl Onecopy {
 
     fn place_read_phase(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let told = self.decisions.told();
+        let Some(txn) = self.txns.get(&id) else { return };
+        if let Some(snapshot) = txn.snapshot.filter(|snapshot| !self.replicas.get(snapshot.replica).up) {
+            // It was lost while an answer was under way.
+            effects.push(Effect::Leave { txn: id, replica: snapshot.replica });
+            self.forget_lane(id, effects);
+        }
         let Some(txn) = self.txns.get_mut(&id) else { return };
         if let Some(snapshot) = txn.snapshot {
             self.replicas.get_mut(snapshot.replica).reads += 1;
@@ -952,6 +981,8 @@ impl Onecopy {
         for txn in affected {
             self.lose_lane(txn, id, effects);
         }
+        // One that leaves serves again if it was the last that stays.
+        self.wake_awaiting_any(effects);
     }
 
     fn on_home_lost(&mut self, txn: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
