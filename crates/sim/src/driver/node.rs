@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onecopy_core::effect::How;
 use onecopy_core::protocol::{Position, Writes};
+use onecopy_core::sequences::RESERVED_VALUES;
 use onecopy_core::{
     AccessSet, Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SequenceDefinition, SessionId,
     StatementKind, TxnId,
@@ -320,7 +321,12 @@ impl Simulation<'_> {
     /// A value of the sequence that cycles comes again when all others have come, but for those that crashes have lost: as many each
     /// as are reserved at once.
     fn is_given_too_soon(&mut self, value: i64) -> bool {
-        let lost = self.node.epoch as usize * (self.scenario.tuning.limits.reserved_values as usize + 1);
+        // Only the default protocol can be tuned.
+        let at_once = match self.writes_everywhere() {
+            true => RESERVED_VALUES,
+            false => self.scenario.tuning.limits.reserved_values,
+        };
+        let lost = self.node.epoch as usize * (at_once as usize + 1);
         let before = self.cycled_values.iter().rev().position(|given| *given == value);
         self.cycled_values.push(value);
         before.is_some_and(|since| since + 1 + lost < CYCLE_MAX as usize)
