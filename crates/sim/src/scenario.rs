@@ -306,7 +306,7 @@ impl Scenario {
         }
         let lost_commits_max = random.pick(&[0, 1, 5]);
         let poison_per_mille = random.pick(&[0, 0, 10, 40]);
-        let mix = Mix { poison_per_mille, ..calm.mix };
+        let mix = Mix { poison_per_mille, ..calm.mix.clone().focused(random) };
         Scenario { replicas, breakages, lost_commits_max, mix, ..calm }
     }
 
@@ -364,6 +364,29 @@ fn tuning(random: &mut Random) -> Tuning {
 }
 
 impl Mix {
+    /// Of half of the seeds a mix in which some of the rarer kinds of transactions are frequent, and statements are given up often:
+    /// what takes several of them would hardly come about else.
+    fn focused(mut self, random: &mut Random) -> Mix {
+        if random.chance(500) {
+            return self;
+        }
+        for _ in 0..3 {
+            let rare = [
+                &mut self.joins,
+                &mut self.lock_table,
+                &mut self.impatient,
+                &mut self.truncate,
+                &mut self.unclassified,
+                &mut self.families,
+                &mut self.change_then_insert,
+            ];
+            let chosen = random.below(rare.len() as u64) as usize;
+            rare.into_iter().skip(chosen).take(1).for_each(|weight| *weight += 40);
+        }
+        self.cancel_per_mille += random.below(300);
+        self
+    }
+
     /// A mix in which some kinds of transactions are frequent and others do not occur, so that runs differ.
     fn drawn(random: &mut Random) -> Mix {
         let mut weight =
