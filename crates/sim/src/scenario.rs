@@ -304,6 +304,13 @@ impl Scenario {
                 breakages.extend([(lost, Breakage::GiveUp); 3]);
             }
         }
+        // What is done again somewhere is lost before it is done, and whoever then waits gives up.
+        if random.chance(250) {
+            for nth in 1..=6 {
+                breakages.push((Moment::Revalidate(nth), Breakage::Connections(HERE)));
+                breakages.extend([(Moment::Lost(nth), Breakage::GiveUp); 2]);
+            }
+        }
         let lost_commits_max = random.pick(&[0, 1, 5]);
         let poison_per_mille = random.pick(&[0, 0, 10, 40]);
         let mix = Mix { poison_per_mille, ..calm.mix.clone().focused(random) };

@@ -302,7 +302,15 @@ impl Scripts {
             let fails = self.random.chance(FAILS_PER_MILLE);
             statements.push(self.join(fails));
         }
-        statements.push(if self.random.chance(800) { self.write() } else { self.read() });
+        statements.push(match self.random.below(10) {
+            // Next time the joins are known to be followed by it, and are executed at a home at once.
+            0..=3 => {
+                let (table, key) = self.register();
+                self.update(table, Find::Key(key))
+            }
+            4..=7 => self.write(),
+            _ => self.read(),
+        });
         let returns = self.random.chance(RETURNS_PER_MILLE);
         let form = self.random.pick(&FORMS);
         Script { returns, ..self.bracketed(statements, form) }
