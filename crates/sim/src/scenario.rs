@@ -306,9 +306,13 @@ impl Scenario {
         }
         // What is done again somewhere is lost before it is done, and whoever then waits gives up.
         if random.chance(250) {
-            for nth in 1..=6 {
-                breakages.push((Moment::Revalidate(nth), Breakage::Connections(HERE)));
-                breakages.extend([(Moment::Lost(nth), Breakage::GiveUp); 2]);
+            let all = random.chance(500);
+            for nth in 1..=8 {
+                let lost = if all { 0..members } else { 0..1 };
+                let loss = |id| Breakage::Connections(if all { ReplicaId(id as u16) } else { HERE });
+                breakages.extend(lost.map(|id| (Moment::Revalidate(nth), loss(id))));
+                let losses = if all { replicas as u64 } else { 1 };
+                breakages.extend([(Moment::Lost(nth * losses), Breakage::GiveUp); 3]);
             }
         }
         let lost_commits_max = random.pick(&[0, 1, 5]);

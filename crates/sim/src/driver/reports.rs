@@ -11,7 +11,7 @@ use crate::plan::Answer;
 use crate::timing::Step;
 
 /// Of 1,000 answers that are held until it is known what they show so many are too large for that.
-const TOO_LARGE_PER_MILLE: u64 = 150;
+const TOO_LARGE_PER_MILLE: u64 = 250;
 /// Of an answer that shows more rows their table is taken.
 const SHOWN_ROWS_MAX: [usize; 4] = [0, 1, 2, 100];
 
