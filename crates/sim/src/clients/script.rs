@@ -313,7 +313,9 @@ impl Scripts {
         });
         let returns = self.random.chance(RETURNS_PER_MILLE);
         let form = self.random.pick(&FORMS);
-        Script { returns, ..self.bracketed(statements, form) }
+        let joined = statements.len() - 1;
+        let cancels = self.random.chance(300).then(|| self.random.below(joined as u64) as usize);
+        Script { cancels, returns, ..self.bracketed(statements, form) }
     }
 
     fn families(&mut self) -> Script {
