@@ -197,6 +197,9 @@ impl Protocol for Planted {
     fn status(&self) -> Status {
         self.protocol.status()
     }
+    fn broken_invariant(&self) -> Option<String> {
+        self.protocol.broken_invariant()
+    }
 }
 
 /// The protocol with a bug in it, as a run makes it.
