@@ -149,6 +149,80 @@ fn cut_off(seed: u64) -> Result<bool, String> {
     Ok(true)
 }
 
+#[test]
+fn records_that_were_read_before_they_were_cut_off_are_sent_to_nobody() {
+    let came_about =
+        (0..40).filter(|seed| read_long_ago(*seed).unwrap_or_else(|said| panic!("seed {seed}: {said}")));
+    let came_about = came_about.count();
+    assert!(came_about > 10, "{came_about}");
+}
+
+/// A leader that is alone with one other reads for that one what nobody else has, and the disk takes long. Meanwhile the rest elects
+/// another, what was read is cut off, and the first leads again when the answer comes. Says whether it came so far.
+fn read_long_ago(seed: u64) -> Result<bool, String> {
+    let coverage = &mut Coverage::default();
+    let mut world = World::calm(seed, 5)?;
+    world.run_until("all have 20 records", |world| {
+        world.machines.iter().all(|machine| machine.committed() >= 20)
+    })?;
+    let leader = world.machines.iter().position(|machine| machine.leads.is_some()).expect("one leads");
+    let other = (leader + 1) % 5;
+    world.is_quiet = true;
+    world.set_apart(&[&[leader], &[other]]);
+    // Only what is durable is forgotten here when more comes.
+    for _ in 0..6 {
+        (0..4).try_for_each(|_| world.propose(leader, coverage))?;
+        world.step(coverage)?;
+    }
+    world.set_apart(&[&[leader, other]]);
+    world.machines[leader].fetch_speed = 0;
+    let void = Seq(world.machines[leader].committed());
+    let reads_void = |world: &World| {
+        world.machines[leader].fetched.iter().any(|(from, read)| *from > void && !read.is_empty())
+    };
+    for _ in 0..40 {
+        if !reads_void(&world) {
+            world.step(coverage)?;
+        }
+    }
+    if !reads_void(&world) {
+        return Ok(false);
+    }
+    world.set_apart(&[&[leader], &[other]]);
+    world.run_until("another leads", |world| {
+        world.machines.iter().enumerate().any(|(at, machine)| at != leader && machine.leads.is_some())
+    })?;
+    world.set_apart(&[&[other]]);
+    world.is_quiet = false;
+    world.run_until("others are where it was", |world| world.machines[leader].committed() > void.0 + 60)?;
+    for round in 0..40 {
+        let leads = |world: &World| world.machines.iter().position(|machine| machine.leads.is_some());
+        match leads(&world) {
+            Some(now) if now == leader => break,
+            Some(now) => world.set_apart(&[&[other], &[now]]),
+            None => {}
+        }
+        if round == 39 {
+            return Ok(false);
+        }
+        for _ in 0..60 {
+            world.step(coverage)?;
+        }
+    }
+    world.set_apart(&[]);
+    for _ in 0..6 {
+        world.step(coverage)?;
+    }
+    world.machines[leader].fetch_speed = 100;
+    for _ in 0..100 {
+        world.step(coverage)?;
+        world.check_logs_match()?;
+    }
+    let all = world.committed.len() as u64;
+    world.run_until("all get on", |world| world.machines.iter().all(|machine| machine.committed() > all))?;
+    Ok(true)
+}
+
 /// A follower acknowledges records, gets back the folder that it had before, and starts again among its peers.
 fn put_back(seed: u64) -> Result<(), String> {
     let coverage = &mut Coverage::default();
@@ -393,6 +467,15 @@ impl World {
             world.start(at, &mut Coverage::default())?;
         }
         Ok(world)
+    }
+
+    /// Each of these groups of machines is cut off from all others.
+    fn set_apart(&mut self, groups: &[&[usize]]) {
+        let group = |at: usize| groups.iter().position(|group| group.contains(&at));
+        let ids = self.machines.iter().map(|machine| machine.id).enumerate();
+        let links = ids.clone().flat_map(|from| ids.clone().map(move |to| (from, to)));
+        let cut = links.filter(|((from, _), (to, _))| group(*from) != group(*to));
+        self.cut_links = cut.map(|((_, from), (_, to))| (from, to)).collect();
     }
 
     fn run_until(&mut self, what: &str, holds: impl Fn(&World) -> bool) -> Result<(), String> {
