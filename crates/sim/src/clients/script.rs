@@ -294,9 +294,11 @@ impl Scripts {
 
     fn joins(&mut self) -> Script {
         let mut statements = Vec::new();
-        if self.random.chance(600) {
-            // The joins are then executed at a home.
-            statements.push(self.write());
+        // The joins are then executed at a home.
+        match self.random.below(10) {
+            0..=4 => statements.push(self.write()),
+            5..=6 => statements.push(self.locking_read()),
+            _ => {}
         }
         for _ in 0..self.random.between(1, 4) {
             let fails = self.random.chance(FAILS_PER_MILLE);
@@ -308,7 +310,7 @@ impl Scripts {
                 let (table, key) = self.register();
                 self.update(table, Find::Key(key))
             }
-            4..=7 => self.write(),
+            4..=6 => self.write(),
             _ => self.read(),
         });
         let returns = self.random.chance(RETURNS_PER_MILLE);
