@@ -1385,33 +1385,6 @@ fn who_has_only_read_does_not_commit_if_what_a_failed_statement_showed_was_outda
     );
 }
 
-/// T1 has locked a table and T2 another one. A reader that holds the second, and waits for the first, would be waited for by T2 in
-/// the server.
-#[test]
-fn readers_are_locked_out_of_tables_by_one_transaction_at_a_time() {
-    let lock = |table| {
-        let accesses = [Item::table(TableId(table)), Item::schema(TableId(table))];
-        let accesses = accesses.map(|item| Access::new(item, Mode::Exclusive));
-        statement(StatementKind::LockingRead, &accesses)
-    };
-    let mut rig = rig();
-    rig.begin(T1);
-    rig.statement(T1, OP0, lock(8));
-    rig.expect(&[execute(T1, OP0, R0, OPEN_HOME)]);
-    rig.done(T1, OP0, R0);
-    rig.begin(T2);
-    rig.statement(T2, OP0, write(7));
-    rig.done(T2, OP0, R1);
-    rig.effects.clear();
-    rig.statement(T2, OP1, lock(9));
-    rig.expect(&[]);
-    // So it is seen that they wait for each other.
-    rig.statement(T1, OP1, write(7));
-    let victim = Effect::Refuse { txn: T2, op: OP1, reason: Refusal::Deadlock };
-    assert!(rig.effects.contains(&victim), "{:?}", rig.effects);
-    assert!(rig.effects.contains(&execute(T1, OP1, R0, HOME)), "{:?}", rig.effects);
-}
-
 /// T1 owes a row that a join had shown before it failed, and T2 changes it at the same home.
 #[test]
 fn a_statement_that_changes_what_somebody_owes_for_reading_does_not_wait_for_that_in_the_database() {

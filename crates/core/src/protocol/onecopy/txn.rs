@@ -137,14 +137,6 @@ impl Pending {
         })
     }
 
-    /// Whether a server locks out for it even who only reads. Such a reader may hold other tables meanwhile, unknown to the core,
-    /// and one that locks readers out of those would wait for it in the server. So only one transaction at a time may: the
-    /// others wait where a cycle is seen.
-    fn locks_table_whole(&self) -> bool {
-        let mut accesses = self.statement.access.iter();
-        accesses.any(|access| access.mode == Mode::Exclusive && access.item.space == Space::Schema)
-    }
-
     pub(super) fn writes(&self) -> bool {
         matches!(self.statement.kind, StatementKind::Write | StatementKind::Schema)
     }
@@ -348,10 +340,7 @@ impl Txn {
     /// statements, everything that the read phase has read.
     pub(super) fn next_request(&self) -> AccessSet {
         let Some(pending) = &self.pending else { return AccessSet::new() };
-        let mut own = in_update_mode(&pending.access(), &pending.predicted);
-        if pending.locks_table_whole() {
-            own.push(Access::new(Item::names(), Mode::Exclusive));
-        }
+        let own = in_update_mode(&pending.access(), &pending.predicted);
         if self.had_home {
             return own;
         }
