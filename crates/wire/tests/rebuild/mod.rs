@@ -13,6 +13,10 @@ pub fn client(message: &Frontend<'_>, out: &mut BytesMut) -> Result<bool, WireEr
     match message {
         Frontend::Query(sql) => build::query(out, sql)?,
         Frontend::Parse(parse) => build::parse(out, parse.name, parse.sql, parse.types.iter())?,
+        // No builder takes formats that there are not. Such messages are only passed on.
+        Frontend::Bind(bind) if bind.param_formats.unknown().or(bind.result_formats.unknown()).is_some() => {
+            bind.rewrite(bind.portal, bind.statement, &[], out)?;
+        }
         Frontend::Bind(bind) => build::bind(
             out,
             bind.portal,
