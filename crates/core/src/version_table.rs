@@ -87,8 +87,7 @@ impl VersionTable {
     /// A table for which everything up to `csn` was written before anybody can ask. Of each item it tells the last changes of so
     /// many sets of columns apart.
     #[must_use]
-    pub fn starting_at(csn: Csn, column_sets: usize) -> VersionTable {
-        let column_sets_max = column_sets;
+    pub fn starting_at(csn: Csn, column_sets_max: usize) -> VersionTable {
         VersionTable { column_sets_max, forgotten: csn, newest: csn, ..VersionTable::default() }
     }
 
@@ -242,15 +241,14 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const COLUMN_SETS: usize = 8;
-
-    fn table() -> VersionTable {
-        VersionTable::starting_at(Csn(0), COLUMN_SETS)
-    }
     use crate::item::Mode;
 
     const T: TableId = TableId(1);
+    const COLUMN_SETS: usize = 8;
+
+    fn nothing_written() -> VersionTable {
+        VersionTable::starting_at(Csn(0), COLUMN_SETS)
+    }
 
     fn rows(column: u16, value: i64) -> Item {
         Item::rows(T, [(ColumnId(column), ValueHash::of_integer(value))])
@@ -258,7 +256,7 @@ mod tests {
 
     #[test]
     fn only_overlapping_writes_count() {
-        let mut versions = table();
+        let mut versions = nothing_written();
         versions.write(Csn(1), &[Access::new(rows(1, 1), Mode::Exclusive)]);
         versions.write(Csn(2), &[Access::new(rows(1, 2), Mode::NoKeyExclusive)]);
         versions.write(Csn(3), &[Access::new(rows(1, 9), Mode::Shared)]);
@@ -271,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_table_write_covers_its_rows() {
-        let mut versions = table();
+        let mut versions = nothing_written();
         versions.write(Csn(1), &[Access::new(Item::table(T), Mode::Insert)]);
         assert_eq!(versions.last_writer(&rows(1, 1)), Csn(1));
         versions.write(Csn(2), &[Access::new(Item::everything(), Mode::Exclusive)]);
@@ -280,7 +278,7 @@ mod tests {
 
     #[test]
     fn whoever_adds_rows_need_not_find_what_others_only_added() {
-        let mut versions = table();
+        let mut versions = nothing_written();
         let access = |item: Item, mode| [Access::new(item, mode)];
         let table = || Item::table(T);
         versions.write(Csn(1), &access(rows(1, 1), Mode::Exclusive));
@@ -299,7 +297,7 @@ mod tests {
 
     #[test]
     fn items_that_name_some_of_the_columns_meet_those_that_have_their_values() {
-        let mut versions = table();
+        let mut versions = nothing_written();
         let item = |equals: &[(u16, i64)]| {
             let equals = equals.iter().map(|(column, v)| (ColumnId(*column), ValueHash::of_integer(*v)));
             Item::rows(T, equals)
@@ -356,7 +354,7 @@ mod tests {
                     _ => true,
                 }
         };
-        let (mut versions, mut written) = (table(), Vec::new());
+        let (mut versions, mut written) = (nothing_written(), Vec::new());
         for csn in 1..=400 {
             let write = random(&[Mode::Insert, Mode::NoKeyExclusive, Mode::Exclusive]);
             versions.write(Csn(csn), std::slice::from_ref(&write));
@@ -380,7 +378,7 @@ mod tests {
 
     #[test]
     fn who_reads_some_columns_need_not_find_what_changed_in_others() {
-        let mut versions = table();
+        let mut versions = nothing_written();
         let columns = |columns: &[u16]| columns.iter().map(|column| ColumnId(*column)).collect();
         let sets = |key, set: &[u16]| [Access::of_columns(rows(1, key), Mode::NoKeyExclusive, columns(set))];
         let floor = |versions: &VersionTable, item: Item, read: &[u16]| {
@@ -411,7 +409,7 @@ mod tests {
 
     #[test]
     fn more_sets_of_columns_than_are_kept_count_as_all() {
-        let mut versions = table();
+        let mut versions = nothing_written();
         let last = COLUMN_SETS as u64 + 3;
         for csn in 1..=last {
             let columns = ColumnSet::NONE.with(ColumnId(csn as u16));
@@ -426,7 +424,7 @@ mod tests {
 
     #[test]
     fn forgetting_keeps_what_is_newer() {
-        let mut versions = table();
+        let mut versions = nothing_written();
         for csn in 1..=4 {
             versions.write(Csn(csn), &[Access::new(rows(1, (csn % 2) as i64), Mode::Exclusive)]);
         }

@@ -35,6 +35,10 @@ pub(crate) enum Bug {
     ForgetMembers,
     /// A node that lost what it acknowledged goes on.
     IgnoreOldLog,
+    /// A node is held to what it has acknowledged, also where that was never committed.
+    TrustUncommitted,
+    /// What was read from the disk is sent although it was cut off since.
+    SendVoid,
 }
 
 /// Whether `bug` is planted in this thread.

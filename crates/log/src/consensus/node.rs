@@ -385,7 +385,8 @@ impl Node {
             let epoch = entry.record.epoch.0;
             self.raft.store().last() >= entry.seq && self.raft.store().term(entry.seq.0) == Ok(epoch)
         };
-        let records = if records.iter().all(counts) { records } else { Vec::new() };
+        let all_count = records.iter().all(counts) || planted(Bug::SendVoid);
+        let records = if all_count { records } else { Vec::new() };
         let is_read = !records.is_empty();
         let entry = |entry: Entry| entry_with(entry.seq, entry.record.epoch, data_of_record(&entry.record));
         let contexts = self.raft.mut_store().lend(from, records.into_iter().map(entry).collect());
@@ -883,7 +884,9 @@ impl Node {
         self.offering.clear();
         let committed = self.committed.0;
         for peer in self.peers.values_mut() {
-            peer.acknowledged = peer.acknowledged.max(peer.matched.min(committed));
+            let kept =
+                if planted(Bug::TrustUncommitted) { peer.matched } else { peer.matched.min(committed) };
+            peer.acknowledged = peer.acknowledged.max(kept);
             peer.matched = Seq(0);
         }
     }

@@ -22,6 +22,8 @@ use onecopy_core::{Csn, Epoch};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+mod scenarios;
+
 use super::expect_everything_happened;
 use crate::consensus::{
     Change, Config, Dropped, Effect, Membership, Node, NodeId, Origin, ReadId, Role, StopReason,
@@ -70,178 +72,6 @@ fn the_same_seed_gives_the_same_run() {
         };
         assert_eq!(trace(), trace(), "seed {seed}");
     }
-}
-
-#[test]
-fn a_node_whose_folder_was_put_back_is_told_so_and_takes_no_part() {
-    for seed in 0..20 {
-        let said = put_back(seed).expect_err("the node that lost records goes on");
-        assert!(said.contains("but the node had acknowledged record"), "seed {seed}: {said}");
-    }
-    plant(Bug::IgnoreOldLog, || put_back(0)).expect("nobody looks");
-}
-
-#[test]
-fn a_node_whose_unanswered_records_were_cut_off_is_not_taken_for_one_that_has_lost_some() {
-    let mut came_about = 0;
-    for seed in 0..20 {
-        match cut_off(seed) {
-            Ok(has) => came_about += u64::from(has),
-            Err(said) => panic!("seed {seed}: {said}"),
-        }
-    }
-    assert!(came_about > 10, "{came_about}");
-}
-
-/// Of five nodes a leader and one other are apart, which acknowledges what nobody else has. The others go on without, and when the
-/// two are back that is cut off. Then the one starts again, and asks its former leader for a vote. Says whether it came so far: the
-/// one may have got more from the others than it had acknowledged.
-fn cut_off(seed: u64) -> Result<bool, String> {
-    let coverage = &mut Coverage::default();
-    let mut world = World::calm(seed, 5)?;
-    world.run_until("all have 20 records", |world| {
-        world.machines.iter().all(|machine| machine.committed() >= 20)
-    })?;
-    let leader = world.machines.iter().position(|machine| machine.leads.is_some()).expect("one leads");
-    let other = (leader + 1) % 5;
-    let ids: Vec<NodeId> = world.machines.iter().map(|machine| machine.id).collect();
-    let [former, follower] = [leader, other].map(|at| ids[at]);
-    let is_pair = |id: NodeId| id == former || id == follower;
-    let links = || ids.iter().flat_map(|from| ids.iter().map(|to| (*from, *to)));
-    world.cut_links = links().filter(|(from, to)| is_pair(*from) != is_pair(*to)).collect();
-    let acknowledged = |world: &World| {
-        let node = world.machines[leader].node.as_ref().expect("nothing ends it");
-        node.matched(follower).filter(|matched| matched.0 > node.committed().0.0 + 4)
-    };
-    for _ in 0..6 {
-        world.propose(leader, coverage)?;
-    }
-    world.run_until("the other acknowledges", |world| acknowledged(world).is_some())?;
-    world.is_quiet = true;
-    let acknowledged = acknowledged(&world).expect("just now");
-    let before = Seq(world.machines[leader].committed());
-    let durable = |world: &World| {
-        world.machines[other].node.as_ref().map_or(Seq(0), |node| node.engine().durable_seq())
-    };
-    let another_leads =
-        |world: &World| world.machines.iter().any(|machine| machine.leads.is_some() && !is_pair(machine.id));
-    world.run_until("another leads", another_leads)?;
-    world.cut_links.clear();
-    world.run_until("it is cut off", |world| {
-        let machines = &world.machines;
-        machines[other].committed() > before.0 && machines[leader].leads.is_none()
-    })?;
-    // Now only the former leader hears of the life that begins.
-    world.cut_links =
-        links().filter(|(from, to)| (*from == follower && *to != former) || *to == follower).collect();
-    world.machines[other].disk.kill(&mut dice(&mut world.rng));
-    world.end(other);
-    world.start(other, coverage)?;
-    if durable(&world) >= acknowledged {
-        return Ok(false);
-    }
-    for _ in 0..100 {
-        world.step(coverage)?;
-    }
-    (world.is_quiet, world.cut_links) = (false, BTreeSet::new());
-    let all = world.committed.len() as u64;
-    world.run_until("all get on", |world| world.machines.iter().all(|machine| machine.committed() > all))?;
-    Ok(true)
-}
-
-#[test]
-fn records_that_were_read_before_they_were_cut_off_are_sent_to_nobody() {
-    let came_about =
-        (0..40).filter(|seed| read_long_ago(*seed).unwrap_or_else(|said| panic!("seed {seed}: {said}")));
-    let came_about = came_about.count();
-    assert!(came_about > 10, "{came_about}");
-}
-
-/// A leader that is alone with one other reads for that one what nobody else has, and the disk takes long. Meanwhile the rest elects
-/// another, what was read is cut off, and the first leads again when the answer comes. Says whether it came so far.
-fn read_long_ago(seed: u64) -> Result<bool, String> {
-    let coverage = &mut Coverage::default();
-    let mut world = World::calm(seed, 5)?;
-    world.run_until("all have 20 records", |world| {
-        world.machines.iter().all(|machine| machine.committed() >= 20)
-    })?;
-    let leader = world.machines.iter().position(|machine| machine.leads.is_some()).expect("one leads");
-    let other = (leader + 1) % 5;
-    world.is_quiet = true;
-    world.set_apart(&[&[leader], &[other]]);
-    // Only what is durable is forgotten here when more comes.
-    for _ in 0..6 {
-        (0..4).try_for_each(|_| world.propose(leader, coverage))?;
-        world.step(coverage)?;
-    }
-    world.set_apart(&[&[leader, other]]);
-    world.machines[leader].fetch_speed = 0;
-    let void = Seq(world.machines[leader].committed());
-    let reads_void = |world: &World| {
-        world.machines[leader].fetched.iter().any(|(from, read)| *from > void && !read.is_empty())
-    };
-    for _ in 0..40 {
-        if !reads_void(&world) {
-            world.step(coverage)?;
-        }
-    }
-    if !reads_void(&world) {
-        return Ok(false);
-    }
-    world.set_apart(&[&[leader], &[other]]);
-    world.run_until("another leads", |world| {
-        world.machines.iter().enumerate().any(|(at, machine)| at != leader && machine.leads.is_some())
-    })?;
-    world.set_apart(&[&[other]]);
-    world.is_quiet = false;
-    world.run_until("others are where it was", |world| world.machines[leader].committed() > void.0 + 60)?;
-    for round in 0..40 {
-        let leads = |world: &World| world.machines.iter().position(|machine| machine.leads.is_some());
-        match leads(&world) {
-            Some(now) if now == leader => break,
-            Some(now) => world.set_apart(&[&[other], &[now]]),
-            None => {}
-        }
-        if round == 39 {
-            return Ok(false);
-        }
-        for _ in 0..60 {
-            world.step(coverage)?;
-        }
-    }
-    world.set_apart(&[]);
-    for _ in 0..6 {
-        world.step(coverage)?;
-    }
-    world.machines[leader].fetch_speed = 100;
-    for _ in 0..100 {
-        world.step(coverage)?;
-        world.check_logs_match()?;
-    }
-    let all = world.committed.len() as u64;
-    world.run_until("all get on", |world| world.machines.iter().all(|machine| machine.committed() > all))?;
-    Ok(true)
-}
-
-/// A follower acknowledges records, gets back the folder that it had before, and starts again among its peers.
-fn put_back(seed: u64) -> Result<(), String> {
-    let coverage = &mut Coverage::default();
-    let mut world = World::calm(seed, 3)?;
-    world.run_until("all have 20 records", |world| {
-        world.machines.iter().all(|machine| machine.committed() >= 20)
-    })?;
-    let follower = world.machines.iter().position(|machine| machine.leads.is_none()).expect("two follow");
-    let mut before = world.machines[follower].disk.clone();
-    before.kill(&mut dice(&mut world.rng));
-    world.run_until("all have 80", |world| world.machines.iter().all(|machine| machine.committed() >= 80))?;
-    world.end(follower);
-    world.machines[follower].disk = before;
-    world.is_put_back = true;
-    world.start(follower, coverage)?;
-    for _ in 0..500 {
-        world.step(coverage)?;
-    }
-    Ok(())
 }
 
 #[test]
@@ -476,6 +306,28 @@ impl World {
         let links = ids.clone().flat_map(|from| ids.clone().map(move |to| (from, to)));
         let cut = links.filter(|((from, _), (to, _))| group(*from) != group(*to));
         self.cut_links = cut.map(|((_, from), (_, to))| (from, to)).collect();
+    }
+
+    /// The same once all of them have committed something, and one leads.
+    fn settled(seed: u64, nodes: u64) -> Result<World, String> {
+        let mut world = World::calm(seed, nodes)?;
+        world.run_until("all have 20 records", |world| world.have_all_committed(20))?;
+        Ok(world)
+    }
+
+    fn have_all_committed(&self, place: u64) -> bool {
+        self.machines.iter().all(|machine| machine.committed() >= place)
+    }
+
+    /// The machine of whoever takes itself for the leader.
+    fn leader(&self) -> Option<usize> {
+        self.machines.iter().position(|machine| machine.leads.is_some())
+    }
+
+    /// Until everybody has committed something new.
+    fn get_on(&mut self) -> Result<(), String> {
+        let next = self.committed.len() as u64 + 1;
+        self.run_until("all get on", |world| world.have_all_committed(next))
     }
 
     fn run_until(&mut self, what: &str, holds: impl Fn(&World) -> bool) -> Result<(), String> {

@@ -90,7 +90,7 @@ pub struct Mix {
     pub families: u32,
     /// LOCK TABLE.
     pub lock_table: u32,
-    /// Changes of all rows and then an insert of one that could be any.
+    /// A change of several rows and then an insert of one that could be any.
     pub change_then_insert: u32,
     /// Writes, and changes of definitions, of which nobody knows what they are about.
     pub unclassified: u32,

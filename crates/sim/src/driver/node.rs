@@ -100,12 +100,29 @@ pub(super) struct Letter {
     reply: Reply,
 }
 
+/// What an answer stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// It was read in the snapshot of a read phase, and may have to be read again.
+    InSnapshot,
+    /// Its items are held.
+    Held,
+    /// It counts once the core has granted what it shows.
+    ToBeReleased,
+}
+
 /// Whether an answer shows items that the core has to grant before the client may have it.
 pub(super) fn awaits_release(plan: &Plan, hold: bool, how: How) -> bool {
     hold && matches!(how, How::Home { .. }) && matches!(plan, Plan::Join { fails: false, .. })
 }
 
 impl OpenTxn {
+    /// Notes what its client is told, to be done again elsewhere if need be.
+    fn keep_done(&mut self, plan: &Plan, answer: &Answer, standing: Standing) {
+        self.done.push((plan.clone(), answer.clone()));
+        self.done_at_home += usize::from(standing != Standing::InSnapshot);
+    }
+
     /// Addresses a reply to the client, if it still wants to hear.
     fn letter(&self, reply: Reply) -> Option<Letter> {
         let (client, connection, number) = (self.client, self.connection, self.number);
@@ -412,13 +429,13 @@ impl Simulation<'_> {
 
 /// Answers.
 impl Simulation<'_> {
-    /// A statement's answer came from a replica; it is `final`, unless the core has still to say that it is.
+    /// A statement's answer came from a replica.
     pub(super) fn on_answer(
         &mut self,
         txn: TxnId,
         op: OpId,
         replica: ReplicaId,
-        (in_snapshot, is_final): (bool, bool),
+        standing: Standing,
         answer: Result<Answer, Fault>,
     ) {
         let captured = self.choices.chance(self.scenario.captured_per_mille);
@@ -427,13 +444,12 @@ impl Simulation<'_> {
         let Some(plan) = open.plans.get(&op).cloned() else { return };
         if let Ok(answer) = &answer {
             if plan.fails() {
-                open.has_failed |= in_snapshot;
-            } else if is_final && !replayed_only {
-                open.done.push((plan.clone(), answer.clone()));
-                open.done_at_home += usize::from(!in_snapshot);
+                open.has_failed |= standing == Standing::InSnapshot;
+            } else if standing != Standing::ToBeReleased && !replayed_only {
+                open.keep_done(&plan, answer, standing);
             }
             match plan.kind() {
-                _ if in_snapshot => {}
+                _ if standing == Standing::InSnapshot => {}
                 StatementKind::Read | StatementKind::LockingRead => {}
                 kind => match open.writes.get(&op) {
                     Some(first) if first.answer.changes != answer.changes => {
@@ -461,11 +477,11 @@ impl Simulation<'_> {
         if open.autocommit && !failed {
             open.released = Some(replica);
         } else {
-            if let (Some(plan), Some(Ok(answer))) = (open.plans.get(&op), open.answers.get(&(op, replica)))
-                && awaits_release(plan, true, How::Home { open: false })
+            if let (Some(plan), Some(Ok(answer))) =
+                (open.plans.get(&op).cloned(), open.answers.get(&(op, replica)).cloned())
+                && awaits_release(&plan, true, How::Home { open: false })
             {
-                open.done.push((plan.clone(), answer.clone()));
-                open.done_at_home += 1;
+                open.keep_done(&plan, &answer, Standing::ToBeReleased);
             }
             let letter = self.take_answer(txn, op, replica);
             self.post(letter, self.queue.now());

@@ -3,7 +3,7 @@
 use onecopy_core::effect::How;
 use onecopy_core::{Csn, Event, Outcome, ReplicaId, StatementKind, TxnId};
 
-use super::node::awaits_release;
+use super::node::{Standing, awaits_release};
 use super::replicas::Execution;
 use super::{SCHEDULER, Simulation, Wake};
 use crate::database::{Fault, LaneId};
@@ -133,8 +133,12 @@ impl Simulation<'_> {
         // Where only one replica executes, an error need not wait.
         let failed = answer.is_err() || plan.fails();
         let hold = hold && (!failed || self.writes_everywhere());
-        let in_snapshot = matches!(how, How::Snapshot { .. });
-        self.on_answer(txn, op, replica, (in_snapshot, !to_be_released), answer);
+        let standing = match how {
+            How::Snapshot { .. } => Standing::InSnapshot,
+            _ if to_be_released => Standing::ToBeReleased,
+            _ => Standing::Held,
+        };
+        self.on_answer(txn, op, replica, standing, answer);
         let letter = if hold { None } else { self.take_answer(txn, op, replica) };
         let event = executed(outcome);
         let heard_at = self.protocol.place_of(&event);

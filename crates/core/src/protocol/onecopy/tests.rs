@@ -1334,8 +1334,8 @@ fn an_answer_that_missed_nothing_is_good_though_every_replica_is_further_by_now(
 fn who_has_only_read_does_not_commit_if_what_a_failed_statement_showed_was_outdated_or_changes_meanwhile() {
     let failed =
         |op: OpId| Event::Executed { txn: T1, op, replica: R0, outcome: Outcome::Failed, elapsed_ns: 1 };
-    let predicted = |rig: &mut Rig| {
-        // A locking read has a home, and writes nothing.
+    let has_a_home = |rig: &mut Rig| {
+        // By a locking read, which writes nothing.
         rig.begin(T1);
         rig.statement(T1, OP0, statement(StatementKind::LockingRead, &[row(7, Mode::NoKeyExclusive)]));
         rig.done(T1, OP0, R0);
@@ -1345,7 +1345,7 @@ fn who_has_only_read_does_not_commit_if_what_a_failed_statement_showed_was_outda
 
     // It missed what T2 has committed.
     let mut rig = rig();
-    predicted(&mut rig);
+    has_a_home(&mut rig);
     rig.single(T2, write_joined(9));
     rig.done(T2, OP0, R1);
     rig.durable(1);
@@ -1358,7 +1358,7 @@ fn who_has_only_read_does_not_commit_if_what_a_failed_statement_showed_was_outda
 
     // T2 holds what was shown, and commits a change of it first.
     let mut rig = self::rig();
-    predicted(&mut rig);
+    has_a_home(&mut rig);
     rig.single(T2, write_joined(9));
     rig.statement(T1, OP1, join(7));
     rig.on(failed(OP1));
@@ -1371,7 +1371,7 @@ fn who_has_only_read_does_not_commit_if_what_a_failed_statement_showed_was_outda
 
     // T2 gives up.
     let mut rig = self::rig();
-    predicted(&mut rig);
+    has_a_home(&mut rig);
     rig.single(T2, write_joined(9));
     rig.statement(T1, OP1, join(7));
     rig.on(failed(OP1));
