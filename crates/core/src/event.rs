@@ -146,6 +146,12 @@ pub enum Event {
         /// The commit; at most the last one decided counts.
         csn: Csn,
     },
+    /// Somebody has looked who waits for whom where the core does not know of it: in servers (a table that is locked
+    /// whole, and who reads it), or for locks of sessions. What was said before is void.
+    WaitsOutside {
+        /// Pairs of who waits and for whom. A transaction that is not the core's is only a link between others.
+        waits: Vec<(TxnId, TxnId)>,
+    },
     /// Writes that were executed elsewhere and shipped are applied to a replica.
     ShippedApplied {
         /// Where they were executed.

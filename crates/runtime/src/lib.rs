@@ -42,6 +42,7 @@ mod health;
 mod membership;
 mod retention;
 mod standing;
+mod waits;
 
 mod postgres;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
-use onecopy_core::ReplicaId;
+use onecopy_core::{ReplicaId, TxnId};
 use onecopy_wire::backend::ErrorFields;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -16,6 +16,7 @@ use crate::object_ids::{LaneIds, ObjectIds};
 use crate::postgres::connect::{Connector, Credentials};
 use crate::postgres::version::ServerVersion;
 use crate::scheduler::AgentQueue;
+use crate::server::cancel::Backend;
 use crate::standing::Standing;
 use crate::workers;
 
@@ -364,6 +365,7 @@ impl Pool {
     }
 
     fn take_back(&self, who: &Credentials, lent: Lent) {
+        lent.lane.backend.serve(None);
         {
             let mut idle = self.idle[self.worker()].lock();
             // Looked at in here: whoever fences the replica counts on, and then closes what is idle.
@@ -379,6 +381,12 @@ impl Pool {
         if self.waiting.load(Ordering::Acquire) > 0 {
             self.given_back.notify_one();
         }
+    }
+
+    /// The server's processes on which a transaction of the scheduler's is open.
+    pub fn transactions(&self) -> Vec<(u32, TxnId)> {
+        let by_number = self.sockets.by_number.lock();
+        by_number.values().filter_map(|socket| Some((socket.backend.pid, socket.backend.serves()?))).collect()
     }
 
     /// Lanes lent at this moment.
@@ -460,19 +468,26 @@ impl Pool {
 #[derive(Default)]
 pub struct Sockets {
     next: AtomicU64,
-    by_number: Mutex<HashMap<u64, Arc<SocketHandle>>>,
+    by_number: Mutex<HashMap<u64, Socket>>,
+}
+
+struct Socket {
+    handle: Arc<SocketHandle>,
+    /// The server's process at its other end.
+    backend: Arc<Backend>,
 }
 
 impl Sockets {
     fn register(sockets: &Arc<Sockets>, lane: &mut Lane) -> std::io::Result<Registered> {
         let number = sockets.next.fetch_add(1, Ordering::Relaxed);
-        sockets.by_number.lock().insert(number, lane.handle()?);
+        let socket = Socket { handle: lane.handle()?, backend: lane.backend.clone() };
+        sockets.by_number.lock().insert(number, socket);
         Ok(Registered { number, sockets: sockets.clone() })
     }
 
     fn shut_down(&self) {
         for socket in self.by_number.lock().values() {
-            socket.shut_down();
+            socket.handle.shut_down();
         }
     }
 }

@@ -354,12 +354,10 @@ impl Plan {
                 Access::new(Item::key(table, PRIMARY_KEY, []), Mode::Exclusive),
                 Access::new(Item::key(table, UNIQUE_KEY, []), Mode::Exclusive),
                 Access::new(Item::schema(table), Mode::Exclusive),
-                one_locker_at_a_time(),
             ],
             Plan::Lock { table } => smallvec![
                 Access::new(Item::table(table), Mode::Exclusive),
                 Access::new(Item::schema(table), Mode::Exclusive),
-                one_locker_at_a_time(),
             ],
             Plan::Unclassified { defines, .. } => {
                 let space = if defines { Space::Schema } else { Space::Rows };
@@ -432,12 +430,6 @@ impl Find {
             Find::All => true,
         }
     }
-}
-
-/// Two that lock readers out of different tables may wait for each other by way of a reader of both, whom only the server knows: a
-/// hole that is left (docs/protocols/onecopy.md). Here they do so one after the other.
-fn one_locker_at_a_time() -> Access {
-    Access::new(Item::names(), Mode::Exclusive)
 }
 
 /// All columns but the last value's.

@@ -18,6 +18,7 @@ fn under_all_faults_no_promise_is_broken_and_every_fault_hits_every_step() {
     println!("{seen:?}\n{}", seen.coverage);
     let counts = [seen.executed_again, seen.returned_after_failures, seen.brought_down, seen.reads_changed];
     assert!(counts.iter().all(|count| *count > 100) && seen.returned > 100, "{seen:?}");
+    assert!(seen.broken_outside > 5, "{seen:?}");
     for fault in Fault::ALL {
         for stage in Stage::ALL {
             let hits = seen.coverage.hits(fault, stage);

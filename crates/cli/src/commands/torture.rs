@@ -293,6 +293,7 @@ fn summary(seeds: u64, seen: &Statistics, kept: bool) -> String {
         (seen.executed_again, "answers dropped for what they showed, and had again"),
         (seen.returned_after_failures, "transactions that went on after a statement had failed"),
         (seen.brought_down, "servers brought down by a statement"),
+        (seen.broken_outside, "cycles of waiting that were closed within servers"),
         (seen.joined, "copies of replicas made"),
         (seen.departed, "replicas left"),
         (seen.steps, "steps in all"),

@@ -18,6 +18,7 @@ mod failures;
 mod fetched;
 mod foreign_keys;
 mod functions_of_rows;
+mod hidden_waits;
 mod joins;
 mod messages;
 mod moved;

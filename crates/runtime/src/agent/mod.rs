@@ -613,13 +613,15 @@ impl Agent {
         }
     }
 
-    /// Whether what the agent applies waits for a lock of a transaction of onecopy's own that is idle there: it must have its
-    /// turn behind what the agent applies, which a server cannot know.
+    /// Whether what the agent applies waits for a lock of a transaction of onecopy's own that is idle there, perhaps by way of
+    /// others who wait: it must have its turn behind what the agent applies, which a server cannot know.
     async fn is_entangled(&self, agent_pid: u32) -> Result<bool, LaneError> {
         let mut lane = self.pool.connector.connect_unmarked(&self.who).await?;
         let sql = format!(
-            "SELECT 1 FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids({agent_pid})) blocking (pid) \
-             JOIN pg_catalog.pg_stat_activity a ON a.pid = blocking.pid AND a.state LIKE 'idle in transaction%' \
+            "WITH RECURSIVE met (pid) AS (\
+             SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids({agent_pid})) \
+             UNION SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids(met.pid)) FROM met) \
+             SELECT 1 FROM met JOIN pg_catalog.pg_stat_activity a ON a.pid = met.pid AND a.state LIKE 'idle in transaction%' \
              JOIN pg_catalog.pg_locks mark ON mark.pid = a.pid AND mark.locktype = 'advisory' \
              AND mark.classid::bigint = {SESSION_MARK}"
         );

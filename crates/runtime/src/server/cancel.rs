@@ -1,7 +1,7 @@
 //! Cancel requests: whose they are, and where their statement is at this moment.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -39,6 +39,8 @@ pub enum Whereabouts {
 pub struct Backend {
     pub pid: u32,
     pub key: Bytes,
+    /// The transaction that is open on the lane; 0: none that the scheduler knows.
+    serves: AtomicU64,
     requests: AtomicUsize,
     all_arrived: Notify,
     /// Nobody knows whether a request will still arrive.
@@ -48,6 +50,17 @@ pub struct Backend {
 impl Backend {
     pub fn new(pid: u32, key: Bytes) -> Backend {
         Backend { pid, key, ..Backend::default() }
+    }
+
+    /// A transaction is opened on the lane, or none is open there any more.
+    pub fn serve(&self, txn: Option<TxnId>) {
+        self.serves.store(txn.map_or(0, |txn| txn.0), Ordering::Relaxed);
+    }
+
+    /// Whose transaction is open on the lane.
+    pub fn serves(&self) -> Option<TxnId> {
+        let txn = self.serves.load(Ordering::Relaxed);
+        (txn != 0).then_some(TxnId(txn))
     }
 
     /// Whether the lane can go to somebody else at once.

@@ -44,6 +44,7 @@ use crate::retention::Retention;
 use crate::scheduler::{Decisions, Scheduler};
 use crate::settings::{Limits, ReplicaSettings, Settings};
 use crate::stream::Stream;
+use crate::waits;
 use crate::workers::{Admission, Workers};
 use cancel::Cancels;
 use door::Door;
@@ -470,7 +471,7 @@ pub async fn serve(
 pub struct Term {
     pub shared: Arc<Shared>,
     pub workers: Arc<Workers>,
-    housekeeping: [tokio::task::JoinHandle<()>; 2],
+    housekeeping: [tokio::task::JoinHandle<()>; 3],
     /// Tells when the log has failed, and why, if it is this process's alone.
     log_failed: Option<oneshot::Receiver<Fault>>,
 }
@@ -492,7 +493,9 @@ impl Term {
             let shared = shared.clone();
             tokio::spawn(async move { shared.keep_object_ids().await })
         };
-        Ok(Term { shared, workers: Arc::new(workers), housekeeping: [keeping, numbering], log_failed })
+        let watching = tokio::spawn(waits::watch(shared.clone()));
+        let housekeeping = [keeping, numbering, watching];
+        Ok(Term { shared, workers: Arc::new(workers), housekeeping, log_failed })
     }
 
     /// Ends what was begun, before the log may be closed.

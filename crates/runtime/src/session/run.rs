@@ -175,7 +175,7 @@ impl Session {
             let id = self.shared.scheduler.new_txn(&self.mail);
             let mut txn = Txn::new(id, false, form, &self.environment);
             txn.autocommit = true;
-            self.txn = Some(txn);
+            self.enter(txn);
         }
         let session = self.id;
         let Some(txn) = self.txn.as_mut() else { return Ok(Ran::Failed) };
@@ -241,7 +241,7 @@ impl Session {
         let mut txn = Txn::new(id, false, form, &self.environment);
         txn.autocommit = true;
         txn.begun = true;
-        self.txn = Some(txn);
+        self.enter(txn);
         let ran = self.carry_out(id, OpId(0), job, true).await;
         if ran.is_err() {
             self.abandon();
@@ -858,6 +858,7 @@ impl Session {
         commands.extend(open.map(str::to_owned));
         if let (true, Some(txn)) = (open.is_some(), self.txn.as_mut()) {
             txn.at_home = matches!(how, How::Home { .. });
+            lane.lent.lane.backend.serve(Some(txn.id));
             if txn.course.has_settings() {
                 // They are set again, and last longer than the transaction: the lane is dressed anew for whoever borrows it next.
                 lane.lent.lane.settings = u64::MAX;

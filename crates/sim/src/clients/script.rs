@@ -84,7 +84,7 @@ pub struct Mix {
     pub replace_unique: u32,
     /// TRUNCATE.
     pub truncate: u32,
-    /// Joins by key, some of which fail, and then a write.
+    /// Joins by key, some of which fail, and then a write; or one by itself.
     pub joins: u32,
     /// An insert that refers to a row, or a lock of a row that others may refer to.
     pub families: u32,
@@ -293,6 +293,9 @@ impl Scripts {
     }
 
     fn joins(&mut self) -> Script {
+        if self.random.chance(200) {
+            return single(self.join(false));
+        }
         let mut statements = Vec::new();
         // The joins are then executed at a home.
         match self.random.below(10) {

@@ -63,6 +63,10 @@ pub struct Statistics {
     pub executed_again: u64,
     /// Transactions refused since what they had read had changed.
     pub reads_changed: u64,
+    /// Cycles of waiting that were closed within servers, and found by looking there.
+    pub broken_outside: u64,
+    /// Replicas that left service since what they applied waited for an idle transaction.
+    pub entangled: u64,
     /// Which faults hit which steps.
     pub coverage: Coverage,
 }
@@ -104,6 +108,8 @@ impl Statistics {
         self.brought_down += other.brought_down;
         self.executed_again += other.executed_again;
         self.reads_changed += other.reads_changed;
+        self.broken_outside += other.broken_outside;
+        self.entangled += other.entangled;
         self.coverage.add(&other.coverage);
     }
 }

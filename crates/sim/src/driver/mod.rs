@@ -11,6 +11,7 @@
 mod audit;
 mod breakages;
 mod clients;
+mod looks;
 mod membership;
 mod node;
 mod operations;
@@ -51,6 +52,8 @@ pub type MakeProtocol<'a> = dyn Fn(usize, Csn) -> Box<dyn Protocol> + 'a;
 const STEPS_MAX: u64 = 2_000_000;
 /// Virtual time after which nobody may still wait: ten thousand times what a statement takes.
 const TIME_MAX: Instant = Instant(600_000_000_000);
+/// How often it is looked who waits within the servers, as long as something happens.
+const LOOK_PAUSE_NS: u64 = 1_000_000_000;
 /// In so many of 1,000 cases somebody waits for a replica when a client asks for something.
 const WANTED_PER_MILLE: u64 = 50;
 
@@ -224,6 +227,8 @@ struct Simulation<'a> {
     first_committed: Csn,
     /// The write of the log under way, or the next one, does not end before this.
     disk_slow_until: Instant,
+    /// When it was looked last who waits within the servers.
+    looked_at: Instant,
     steps: u64,
     /// Transactions that clients have begun or left out.
     begun: u64,
@@ -281,6 +286,7 @@ impl<'a> Simulation<'a> {
             counts: Counts::default(),
             first_committed: Csn(0),
             disk_slow_until: Instant(0),
+            looked_at: Instant(0),
             steps: 0,
             begun: 0,
             next_id: 0,
@@ -304,13 +310,21 @@ impl<'a> Simulation<'a> {
 
     /// Until nothing happens any more.
     fn go_on(&mut self) {
-        while let Some(wake) = self.queue.pop() {
-            self.steps += 1;
-            if self.steps > STEPS_MAX || self.queue.now() > TIME_MAX {
-                return self.fail(Failure::Stuck { waiting: self.who_waits("still going on") });
+        loop {
+            while let Some(wake) = self.queue.pop() {
+                self.steps += 1;
+                if self.steps > STEPS_MAX || self.queue.now() > TIME_MAX {
+                    return self.fail(Failure::Stuck { waiting: self.who_waits("still going on") });
+                }
+                self.wake(wake);
+                self.reached(Moment::Step(self.steps), None);
+                if self.queue.now() > self.looked_at.plus_ns(LOOK_PAUSE_NS) {
+                    self.look();
+                }
             }
-            self.wake(wake);
-            self.reached(Moment::Step(self.steps), None);
+            if !self.look() {
+                break;
+            }
         }
         if self.clients.iter().any(|client| client.current.is_some() || client.remaining > 0) {
             self.fail(Failure::Stuck { waiting: self.who_waits("nothing will happen") });

@@ -188,6 +188,7 @@ impl Simulation<'_> {
         }
         self.note(format_args!("{connection:?} {request:?}"));
         self.want_somewhere();
+        self.look_sometimes();
         let open = self.node.sessions.get(&connection).copied();
         match (request, open) {
             (Request::Single { draft, poison, entry }, None) => {

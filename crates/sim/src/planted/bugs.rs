@@ -501,3 +501,15 @@ impl Bug for LossesForgotten {
         }
     }
 }
+
+/// Nobody hears who waits for whom within servers.
+#[derive(Default)]
+pub struct WaitsUnheard;
+
+impl Bug for WaitsUnheard {
+    fn handle(&mut self, inner: &mut Inner<'_>, event: Event, effects: &mut Vec<Effect>) {
+        if !matches!(event, Event::WaitsOutside { .. }) {
+            effects.extend(inner.handle(event));
+        }
+    }
+}

@@ -23,7 +23,7 @@ pub struct Planting {
 }
 
 /// All of them.
-pub const BUGS: [Planting; 19] = [
+pub const BUGS: [Planting; 20] = [
     Planting {
         name: "commit-order-skipped",
         what: "a replica commits the first decision of some runs after the others",
@@ -137,6 +137,12 @@ pub const BUGS: [Planting; 19] = [
         what: "a read that was lost with its replica runs on the next one, however many it has brought down",
         make: plant::<LossesForgotten>,
         found_as: &["servers brought down"],
+    },
+    Planting {
+        name: "waits-unheard",
+        what: "nobody hears who waits for whom within servers",
+        make: plant::<WaitsUnheard>,
+        found_as: &["stuck"],
     },
 ];
 

@@ -3,19 +3,24 @@
 //! Most waiting is for items, and `ItemLocks` knows it. One kind is hidden: a statement that runs at a home may wait
 //! within the database for another transaction there whose answer has shown items (unique values that it freed) that
 //! the statement's transaction held already. Only both kinds together show such a cycle, which would else last for ever.
+//!
+//! What else waits where the core does not see it (for who reads a table that is to be locked whole, for advisory locks) is
+//! found by looking, as servers do by themselves once somebody has waited for a second: see [`Event::WaitsOutside`].
+//!
+//! [`Event::WaitsOutside`]: crate::event::Event::WaitsOutside
 
 use crate::effect::{Effect, Refusal};
 use crate::ids::TxnId;
 use crate::item_locks::cycle_through;
 
 use super::Onecopy;
-use super::txn::State;
+use super::txn::{State, Txn};
 
 impl Onecopy {
     /// Gives up the youngest member of every cycle that this transaction's waiting has closed.
     pub(super) fn break_cycles(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        while self.locks.waits(id) || !self.owing.is_empty() {
-            let Some(victim) = self.youngest_of_cycle(id) else { return };
+        while self.locks.waits(id) || !self.owing.is_empty() || !self.waits_outside.is_empty() {
+            let Some(victim) = self.victim_of_cycle(id) else { return };
             self.counts.deadlocks += 1;
             let Some(txn) = self.txns.get(&victim) else { return };
             let op = match (&txn.state, &txn.pending) {
@@ -26,12 +31,64 @@ impl Onecopy {
         }
     }
 
-    fn youngest_of_cycle(&self, start: TxnId) -> Option<TxnId> {
-        if !self.locks.is_waited_for(start) && !self.owing.contains(&start) {
+    /// The youngest member of a cycle. Of one that is closed outside of the core, only who waits in the core can be told at once.
+    fn victim_of_cycle(&self, start: TxnId) -> Option<TxnId> {
+        let is_waited_for = self.locks.is_waited_for(start) || self.owing.contains(&start);
+        if !is_waited_for && self.waits_outside.is_empty() {
             return None;
         }
-        let waits_for = |id| self.locks.blockers_of(id).chain(self.hidden_blockers(id));
-        cycle_through(start, waits_for).into_iter().max()
+        let cycle = cycle_through(start, |id| {
+            let outside = self.waits_outside.get(&id).into_iter().flatten().copied();
+            self.locks
+                .blockers_of(id)
+                .chain(self.hidden_blockers(id))
+                .chain(outside)
+                .chain(self.readers_before(id))
+        });
+        let is_closed_outside = cycle.iter().any(|id| self.waits_outside.contains_key(id));
+        let can_be_told = |id: &TxnId| self.txns.get(id).is_some_and(|txn| txn.state.waits_in_core());
+        cycle.into_iter().filter(|id| !is_closed_outside || can_be_told(id)).max()
+    }
+
+    /// Who waits in the core for other transactions to end, and for which.
+    pub(super) fn waits_for(&self) -> Vec<(u64, Vec<u64>)> {
+        let for_items = self
+            .locks
+            .waiters()
+            .map(|id| (id.0, self.locks.blockers_of(id).map(|blocker| blocker.0).collect()));
+        let snapshots = || {
+            let reads = |(id, txn): (&TxnId, &Txn)| txn.snapshot.map(|_| id.0);
+            let mut readers: Vec<u64> = self.txns.iter().filter_map(reads).collect();
+            readers.sort_unstable();
+            readers
+        };
+        let for_readers = |id: &TxnId| {
+            let waits = self.txns.get(id).is_some_and(|txn| txn.state == State::AwaitingSnapshots);
+            waits.then(|| (id.0, snapshots()))
+        };
+        for_items.chain(self.schema_changers.iter().filter_map(for_readers)).collect()
+    }
+
+    /// Who waits for whom outside of the core, as somebody has just found.
+    pub(super) fn on_waits_outside(&mut self, waits: Vec<(TxnId, TxnId)>, effects: &mut Vec<Effect>) {
+        self.waits_outside.clear();
+        for (waiter, blocker) in waits {
+            self.waits_outside.entry(waiter).or_default().push(blocker);
+        }
+        let waiters: Vec<TxnId> = self.waits_outside.keys().copied().collect();
+        for waiter in waiters {
+            self.break_cycles(waiter, effects);
+        }
+    }
+
+    /// The read phases that must end before this transaction changes a definition. They wait for nobody that the core knows.
+    fn readers_before(&self, id: TxnId) -> impl Iterator<Item = TxnId> {
+        let waits = self.txns.get(&id).is_some_and(|txn| txn.state == State::AwaitingSnapshots);
+        let reads = |(id, txn): (&TxnId, &Txn)| txn.snapshot.map(|_| *id);
+        waits
+            .then(|| self.waits_outside.keys().filter_map(|id| self.txns.get_key_value(id)).filter_map(reads))
+            .into_iter()
+            .flatten()
     }
 
     /// Those at the same home who owe an item that this transaction's statement there takes, and have locked it in the server: by

@@ -1,0 +1,164 @@
+//! Waiting that the scheduler does not see, in a server or for an advisory lock: what would wait for ever is broken up.
+
+use std::time::Duration;
+
+use super::clients::{block_on, connect, onecopy, rows};
+use super::three::Three;
+use super::{Up, folder, wait_until};
+use onecopy_cluster::ClusterFile;
+use tokio_postgres::Client;
+
+/// What must come of something within a minute.
+async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let done = tokio::time::timeout(Duration::from_secs(60), work).await;
+    done.unwrap_or_else(|_| panic!("nothing came of it within a minute: {what}"))
+}
+
+/// The SQLSTATE of a statement, or that it was done.
+async fn code(client: &Client, sql: &str) -> String {
+    match soon(sql, client.batch_execute(sql)).await {
+        Ok(()) => "done".to_owned(),
+        Err(error) => error.code().map_or_else(|| error.to_string(), |code| code.code().to_owned()),
+    }
+}
+
+/// Waits until so many sessions of a server wait for a lock there.
+async fn until_waiting(server: &Client, count: u64) {
+    soon("sessions wait", async {
+        let waiting = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted";
+        while rows(server, waiting).await != count.to_string() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+#[test]
+fn two_that_lock_tables_and_a_reader_of_both_do_not_wait_for_each_other_for_ever() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let file = ClusterFile::read(dir.path()).unwrap();
+        let server = connect(&file.replicas[0].dsn).await;
+        let dsn = &file.client.dsn;
+        let (one, two, reader) = (connect(dsn).await, connect(dsn).await, connect(dsn).await);
+        let schema = "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY); \
+                      CREATE TABLE c (id int PRIMARY KEY)";
+        one.batch_execute(schema).await.unwrap();
+        assert_eq!(code(&reader, "BEGIN; SELECT FROM c").await, "done");
+        assert_eq!(code(&one, "BEGIN; LOCK TABLE a").await, "done");
+        assert_eq!(code(&two, "BEGIN; LOCK TABLE b").await, "done");
+        // The reader waits in the server for the first one, the second one there for the reader, the first one for the second
+        // one in the scheduler.
+        let reads = code(&reader, "SELECT FROM a");
+        let locks = async {
+            until_waiting(&server, 1).await;
+            code(&two, "LOCK TABLE c").await
+        };
+        let closes = async {
+            until_waiting(&server, 2).await;
+            let closed = code(&one, "LOCK TABLE b").await;
+            // It was the only one that was refused, and lets go.
+            (closed, code(&one, "ROLLBACK").await)
+        };
+        let read_and_ended = async { (reads.await, code(&reader, "COMMIT").await) };
+        let (read, locked, closed) = tokio::join!(read_and_ended, locks, closes);
+        assert_eq!(closed, ("40P01".to_owned(), "done".to_owned()));
+        assert_eq!(read, ("done".to_owned(), "done".to_owned()));
+        assert_eq!(locked, "done");
+        assert_eq!(code(&two, "INSERT INTO c VALUES (1); COMMIT").await, "done");
+        assert_eq!(rows(&one, "SELECT count(*) FROM c").await, "1");
+    });
+}
+
+#[test]
+fn a_transaction_that_waits_for_a_row_gives_way_to_one_that_waits_for_its_advisory_lock() {
+    block_on(async {
+        let three = Three::start();
+        let (one, two) = (three.client().await, three.client().await);
+        one.batch_execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 0)")
+            .await
+            .unwrap();
+        for session_lock in [false, true] {
+            let lock =
+                if session_lock { "SELECT pg_advisory_lock(1)" } else { "SELECT pg_advisory_xact_lock(1)" };
+            let (first, second) = if session_lock { (lock, "BEGIN") } else { ("BEGIN", lock) };
+            assert_eq!(code(&one, first).await, "done");
+            assert_eq!(code(&one, second).await, "done");
+            assert_eq!(code(&two, "BEGIN; UPDATE t SET v = v + 1").await, "done");
+            let (locked, updated) = tokio::join!(code(&two, "SELECT pg_advisory_xact_lock(1)"), async {
+                let updated = code(&one, "UPDATE t SET v = v + 1").await;
+                assert_eq!(code(&one, "ROLLBACK; SELECT pg_advisory_unlock_all()").await, "done");
+                updated
+            });
+            assert_eq!((locked.as_str(), updated.as_str()), ("done", "40P01"));
+            assert_eq!(code(&two, "COMMIT").await, "done");
+        }
+        assert_eq!(three.everywhere("SELECT v FROM t").await, "2");
+    });
+}
+
+/// Takes some seconds: so long a commit is kept from being applied before it is looked who keeps it.
+#[test]
+fn a_commit_that_waits_for_a_reader_who_waits_for_an_idle_transaction_is_applied() {
+    block_on(async {
+        let three = Three::start();
+        let truncating = three.client().await;
+        let schema = "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1); CREATE TABLE b (id int PRIMARY KEY); \
+                      CREATE TABLE work (id int)";
+        truncating.batch_execute(schema).await.unwrap();
+        three.assert_identical();
+        let mut servers = Vec::new();
+        for replica in &three.file.replicas {
+            servers.push(connect(&replica.dsn).await);
+        }
+        let locked_at = |table: &'static str| {
+            let servers = &servers;
+            async move {
+                let held = format!(
+                    "SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass AND mode = 'AccessExclusiveLock'"
+                );
+                for (at, server) in servers.iter().enumerate() {
+                    if rows(server, &held).await == "1" {
+                        return at;
+                    }
+                }
+                panic!("{table} is locked nowhere")
+            }
+        };
+        assert_eq!(code(&truncating, "BEGIN; TRUNCATE a").await, "done");
+        let elsewhere = locked_at("a").await;
+        // Who begins while the last home is busy finds another one.
+        let (locking, busy) = (three.client().await, three.client().await);
+        let here = soon("a home elsewhere", async {
+            loop {
+                let work = "BEGIN; INSERT INTO work SELECT generate_series(1, 200000); ROLLBACK";
+                let (worked, at) = tokio::join!(code(&busy, work), async {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    assert_eq!(code(&locking, "BEGIN; LOCK TABLE b").await, "done");
+                    locked_at("b").await
+                });
+                assert_eq!(worked, "done");
+                if at != elsewhere {
+                    return at;
+                }
+                assert_eq!(code(&locking, "ROLLBACK").await, "done");
+            }
+        })
+        .await;
+        let reader = connect(&three.file.replicas[here].dsn).await;
+        reader.batch_execute("BEGIN; SELECT FROM a").await.unwrap();
+        let (read, ()) = tokio::join!(code(&reader, "SELECT FROM b; COMMIT"), async {
+            until_waiting(&servers[here], 1).await;
+            assert_eq!(code(&truncating, "COMMIT").await, "done");
+        });
+        assert_eq!(read, "done");
+        assert_eq!(code(&locking, "INSERT INTO b VALUES (1); COMMIT").await, "done");
+        // The replica left service for a moment.
+        wait_until("all replicas serve", || onecopy(three.dir.path(), &["verify"]).status.success());
+        assert_eq!(
+            three.everywhere("SELECT (SELECT count(*) FROM a), (SELECT count(*) FROM b)").await,
+            "0 1"
+        );
+    });
+}
