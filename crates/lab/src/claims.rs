@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn every_claim_of_both_papers_is_there_once_and_in_order() {
-        for (paper, (name, count)) in papers().iter().zip([("cas", 49), ("dv", 30), ("onecopy", 3)]) {
+        for (paper, (name, count)) in papers().iter().zip([("cas", 49), ("dv", 30), ("onecopy", 5)]) {
             let ids: Vec<&str> = paper.claims.iter().map(|claim| claim.id.as_str()).collect();
             let expected: Vec<String> = (1..=count).map(|number| format!("{name}-{number:02}")).collect();
             assert_eq!(ids, expected);

@@ -487,11 +487,21 @@ mod tests {
             let names = Variation::ALL.map(Variation::name).into_iter();
             names.filter(|name| !others.contains(name)).collect::<Vec<_>>()
         };
-        assert_eq!(asked("cas-06"), all_but(&["bracketed-pages", "on-tables"]));
+        assert_eq!(
+            asked("cas-06"),
+            all_but(&["bracketed-pages", "on-tables", "measured-apply", "repaired-column"])
+        );
         // It has neither carts nor orders nor administrators.
         assert_eq!(
             asked("dv-04"),
-            all_but(&["ten-tables", "light-admin", "free-carts", "long-orders", "on-tables"])
+            all_but(&[
+                "ten-tables",
+                "light-admin",
+                "free-carts",
+                "long-orders",
+                "on-tables",
+                "measured-apply"
+            ])
         );
         // It is about one conflict in a hundred already.
         assert_eq!(
@@ -501,7 +511,9 @@ mod tests {
                 "quarter-conflicts",
                 "few-conflicts",
                 "bracketed-pages",
-                "on-tables"
+                "on-tables",
+                "measured-apply",
+                "repaired-column"
             ])
         );
         // Nothing is run for it.

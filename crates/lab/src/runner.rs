@@ -147,11 +147,17 @@ impl Loaded {
         match self {
             Loaded::Bookstore(site) if variations.contains(&Variation::TenTables) => Box::new(site.clone()),
             Loaded::Bookstore(site) => Box::new(site.clone().of_eight_tables()),
-            Loaded::Auction(site) if variations.contains(&Variation::BracketedPages) => {
-                Box::new(site.clone())
+            Loaded::Auction(site) => {
+                let mut site = site.clone();
+                if variations.contains(&Variation::RepairedColumn) {
+                    site = site.of_mix(auction::Mix::Default);
+                }
+                // What DV counts as transactions changes data.
+                match variations.contains(&Variation::BracketedPages) {
+                    true => Box::new(site),
+                    false => Box::new(site.reading_alone()),
+                }
             }
-            // What DV counts as transactions changes data.
-            Loaded::Auction(site) => Box::new(site.clone().reading_alone()),
             Loaded::Board(site) => Box::new(site.clone()),
         }
     }

@@ -6,13 +6,12 @@ use onecopy_workload::tpcw::{MixName, Scale};
 
 use super::by_kind::{conflict_aware_with, reliability};
 use super::{
-    About, MEASURED_MAX, ON_TOP, Open, Parts, SATURATES, SCALES, at, figure, gains, lead, part,
-    part_of_the_bound, peak, percent,
+    About, MEASURED_MAX, ON_TOP, Open, Parts, SATURATES, SCALES, at, figure, gains, lead, one_processor,
+    part, part_of_the_bound, peak, percent,
 };
 use crate::claims::Claim;
 use crate::experiment::{Experiment, Metric, Mix};
 use crate::quantity::Quantity;
-use crate::scheduler_cost::SchedulerCost;
 use crate::verdict::Test;
 
 /// cas-13. The lead is said to grow over all; it is looked at for those over which the text gives it.
@@ -275,15 +274,8 @@ pub(super) fn work_of_the_scheduler(about: &About) -> Parts {
             Test::More(shopping, messages(mix, bottleneck_size(mix))?),
         ));
     }
-    let cost = SchedulerCost::of(about.first())
-        .ok_or_else(|| Open("What a message costs the scheduler was not measured.".to_owned()))?;
     for &mix in &about.mixes {
-        let size = about.size()?;
-        let share = messages(mix, size)? / Quantity::Constant(cost.messages_per_s());
-        parts.push(part(
-            format!("{}: percent of one processor that the scheduler takes", at(mix, size)),
-            Test::AtMost(percent(share), 100.0),
-        ));
+        parts.push(one_processor(about, mix, about.size()?, 100.0)?);
     }
     Ok(parts)
 }

@@ -14,6 +14,7 @@ use crate::claims::{Claim, DecidableBy};
 use crate::effort::Effort;
 use crate::experiment::{Experiment, Metric, Mix, databases};
 use crate::quantity::Quantity;
+use crate::scheduler_cost::SchedulerCost;
 use crate::variation::Variation;
 use crate::verdict::Test;
 
@@ -120,6 +121,8 @@ fn parts(claim: &Claim, effort: &Effort) -> Parts {
         "onecopy-01" => own::near_the_bound(&about?),
         "onecopy-02" => own::not_behind(&about?),
         "onecopy-03" => own::nothing_is_lost_beyond(&about?),
+        "onecopy-04" => own::past_the_bound(&about?),
+        "onecopy-05" => own::one_scheduler(&about?),
         _ => by_kind::by_kind(&about?),
     }
 }
@@ -226,6 +229,16 @@ fn percent(quantity: Quantity) -> Quantity {
     quantity / Quantity::Constant(0.01)
 }
 
+/// The scheduler takes at most so many percent of one processor.
+fn one_processor(about: &About, mix: Mix, size: u16, percent_max: f64) -> Result<Part, Open> {
+    let cost = SchedulerCost::of(about.first())
+        .ok_or_else(|| Open("What a message costs the scheduler was not measured.".to_owned()))?;
+    let messages = figure(Metric::SchedulerMessages, mix, about.first(), size)?;
+    let share = messages / Quantity::Constant(cost.messages_per_s());
+    let label = format!("{}: percent of one processor that the scheduler takes", at(mix, size));
+    Ok(part(label, Test::AtMost(percent(share), percent_max)))
+}
+
 /// Throughput over one database's, as a part of what reading one and writing all allows: 1 / (w + (1 - w) / N), where w is
 /// the share of writes in the time of one database.
 fn part_of_the_bound(one: &Experiment, all: &Experiment) -> Quantity {
@@ -253,7 +266,6 @@ mod tests {
     use crate::experiment::Figures;
     use crate::quantity::tests::with_peak;
     use crate::results::Results;
-    use crate::scheduler_cost::SchedulerCost;
     use crate::verdict::judge;
 
     fn questions() -> impl Iterator<Item = (&'static Claim, Question)> {

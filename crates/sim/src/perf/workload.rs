@@ -93,6 +93,13 @@ impl AuctionSite {
         AuctionSite { site: Auction { mix, scale }, memory, reads_alone: false }
     }
 
+    /// The same site, whose visitors walk otherwise.
+    #[must_use]
+    pub fn of_mix(mut self, mix: auction::Mix) -> AuctionSite {
+        self.site.mix = mix;
+        self
+    }
+
     /// The same site, but that each query of a page that changes nothing stands alone.
     #[must_use]
     pub fn reading_alone(self) -> AuctionSite {
