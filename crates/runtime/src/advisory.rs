@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
-use onecopy_core::{SessionId, TxnId};
+use onecopy_core::SessionId;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -289,21 +289,11 @@ impl Table {
     }
 }
 
-/// A session that waits, or for which one waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Party {
-    pub session: SessionId,
-    /// The transaction in which it is, or was last.
-    pub txn: Option<TxnId>,
-}
-
 /// The table as sessions on several threads share it.
 pub struct AdvisoryLocks(Mutex<Shared>);
 
 struct Shared {
     table: Table,
-    /// The transactions in which sessions were last, of those that hold or await anything.
-    txns: HashMap<SessionId, TxnId>,
     /// Who is to be told of its grant.
     told: HashMap<SessionId, oneshot::Sender<()>>,
 }
@@ -322,11 +312,7 @@ impl Shared {
 impl AdvisoryLocks {
     /// `held_max`: how many locks all sessions together may hold, one counted once a session.
     pub fn new(held_max: usize) -> AdvisoryLocks {
-        AdvisoryLocks(Mutex::new(Shared {
-            table: Table::new(held_max),
-            txns: HashMap::new(),
-            told: HashMap::new(),
-        }))
+        AdvisoryLocks(Mutex::new(Shared { table: Table::new(held_max), told: HashMap::new() }))
     }
 
     pub fn held_max(&self) -> usize {
@@ -334,22 +320,18 @@ impl AdvisoryLocks {
     }
 
     /// Who waits, each with somebody for whom.
-    pub fn waits(&self) -> Vec<[Party; 2]> {
+    pub fn waits(&self) -> Vec<(SessionId, SessionId)> {
         let shared = self.0.lock();
-        let party = |session| Party { session, txn: shared.txns.get(&session).copied() };
         let waits = shared.table.waiting.keys().flat_map(|waiter| {
             let blockers = shared.table.blockers(*waiter).into_iter();
-            blockers.map(|(blocker, _)| [party(*waiter), party(blocker)])
+            blockers.map(|(blocker, _)| (*waiter, blocker))
         });
         waits.collect()
     }
 
-    fn note_txn(&self, session: SessionId, txn: TxnId) {
-        self.0.lock().txns.insert(session, txn);
-    }
-
-    fn forget(&self, session: SessionId) {
-        self.0.lock().txns.remove(&session);
+    /// Tells a session that waits that it would wait for ever: what it awaits is never sent.
+    pub fn refuse(&self, session: SessionId) {
+        self.0.lock().told.remove(&session);
     }
 
     fn request(
@@ -401,7 +383,7 @@ pub enum Taken {
     Yes,
     /// Somebody else holds it, and the request does not wait.
     No,
-    /// Await this, then say how it ended by [`SessionLocks::waited`].
+    /// Await this, then say how it ended by [`SessionLocks::waited`]. It fails if the waiting would never end.
     Awaits(oneshot::Receiver<()>),
     Deadlock,
     Full,
@@ -411,9 +393,6 @@ pub enum Taken {
 pub struct SessionLocks {
     locks: Arc<AdvisoryLocks>,
     session: SessionId,
-    /// The transaction in which it is, or was last, and whether others may look that up.
-    txn: Option<TxnId>,
-    is_noted: bool,
     /// Until they are unlocked, and how often.
     of_session: HashMap<(Key, Mode), u64>,
     /// Until the transaction ends, in the order in which they were taken.
@@ -427,8 +406,6 @@ impl SessionLocks {
         SessionLocks {
             locks: locks.clone(),
             session,
-            txn: None,
-            is_noted: false,
             of_session: HashMap::new(),
             of_txn: Vec::new(),
             of_txn_known: HashSet::new(),
@@ -436,27 +413,10 @@ impl SessionLocks {
         }
     }
 
-    /// The session has begun a transaction.
-    pub fn in_txn(&mut self, txn: TxnId) {
-        self.txn = Some(txn);
-        self.is_noted = false;
-        if self.has_any_until_unlocked() {
-            self.note_txn();
-        }
-    }
-
-    fn note_txn(&mut self) {
-        if let Some(txn) = self.txn.filter(|_| !self.is_noted) {
-            self.locks.note_txn(self.session, txn);
-            self.is_noted = true;
-        }
-    }
-
     pub fn take(&mut self, key: Key, mode: Mode, until: Until, wait: bool) -> Taken {
         if until == Until::TransactionEnds && self.of_txn_known.contains(&(key, mode)) {
             return Taken::Yes;
         }
-        self.note_txn();
         let (answer, told) = self.locks.request(self.session, key, mode, wait);
         match answer {
             Answer::Granted => {
@@ -541,7 +501,6 @@ impl Drop for SessionLocks {
         self.waited();
         self.return_to(0);
         self.unlock_all();
-        self.locks.forget(self.session);
     }
 }
 

@@ -2,8 +2,10 @@
 //! locks. Together with waiting for items it may close a cycle that neither finds: no server knows of items.
 //!
 //! As a server does by itself once somebody has waited for a second, it is looked who waits for whom; only while somebody
-//! waits in the scheduler, since such a cycle has a member there.
+//! waits in the scheduler or for an advisory lock, since such a circle has a member there. In the scheduler that one is given up;
+//! if none waits there, a request for an advisory lock is refused.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +13,10 @@ use hashbrown::{HashMap, HashSet};
 use onecopy_core::{Event, ReplicaId, SessionId, TxnId};
 use tokio::task::JoinSet;
 
-use crate::advisory;
 use crate::lane::LaneError;
 use crate::pool::Pool;
 use crate::server::Shared;
+use crate::server::cancel::Whereabouts;
 
 /// How long somebody waits before it is looked, and how often it is looked again: PostgreSQL's `deadlock_timeout`.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -25,7 +27,7 @@ enum Party {
     Txn(TxnId),
     /// A server's process of which no transaction of the scheduler's is known: a read by itself, what is applied or parsed.
     Process(ReplicaId, u32),
-    /// A session that is in no transaction.
+    /// A session, which holds advisory locks, and gets on when its statement does.
     Session(SessionId),
 }
 
@@ -35,19 +37,27 @@ pub async fn watch(shared: Arc<Shared>) {
     let mut has_told = false;
     loop {
         tokio::time::sleep(LOOK_PAUSE).await;
-        let waiting = shared.scheduler.status().waits_for;
-        let waiting: HashSet<u64> = waiting.into_iter().map(|(waiter, _)| waiter).collect();
+        let waiting = who_waits(&shared);
         let is_worth_it = waiting.iter().any(|waiter| waited_before.contains(waiter));
         waited_before = waiting;
-        let waits = match is_worth_it {
-            true => between_transactions(&look(&shared).await),
-            false => Vec::new(),
-        };
-        if !waits.is_empty() || has_told {
-            has_told = !waits.is_empty();
-            shared.scheduler.handle(Event::WaitsOutside { waits });
+        let waits = if is_worth_it { Waits::of(look(&shared).await) } else { Waits::default() };
+        let between = waits.between_transactions();
+        if !between.is_empty() || has_told {
+            has_told = !between.is_empty();
+            shared.scheduler.handle(Event::WaitsOutside { waits: between });
+        }
+        for session in waits.victims() {
+            shared.advisory_locks.refuse(session);
         }
     }
+}
+
+/// Who waits in the scheduler, or for an advisory lock: a circle that no server sees has such a member.
+fn who_waits(shared: &Shared) -> HashSet<Party> {
+    let in_core = shared.scheduler.status().waits_for.into_iter();
+    let for_locks = shared.advisory_locks.waits().into_iter();
+    let for_locks = for_locks.map(|(session, _)| Party::Session(session));
+    in_core.map(|(txn, _)| Party::Txn(TxnId(txn))).chain(for_locks).collect()
 }
 
 /// Who waits for whom in all servers in service, and for advisory locks.
@@ -64,7 +74,7 @@ async fn look(shared: &Arc<Shared>) -> Vec<(Party, Party)> {
             })
         });
     }
-    let mut waits = for_advisory_locks(shared);
+    let mut waits = of_sessions(shared);
     while let Some(found) = looking.join_next().await {
         waits.extend(found.unwrap_or_default());
     }
@@ -81,11 +91,7 @@ async fn waits_at(shared: &Shared, pool: &Pool) -> Result<Vec<(Party, Party)>, L
              pg_catalog.unnest(pg_catalog.pg_blocking_pids(waiting.pid)) blocking (pid)",
         )
         .await?;
-    let txns: HashMap<u32, TxnId> = pool.transactions().into_iter().collect();
-    let party = |pid: u32| match txns.get(&pid) {
-        Some(txn) => Party::Txn(*txn),
-        None => Party::Process(pool.replica, pid),
-    };
+    let party = parties_at(pool);
     let pid = |value: &Option<String>| value.as_deref()?.parse().ok();
     Ok(rows
         .iter()
@@ -96,38 +102,92 @@ async fn waits_at(shared: &Shared, pool: &Pool) -> Result<Vec<(Party, Party)>, L
         .collect())
 }
 
-fn for_advisory_locks(shared: &Shared) -> Vec<(Party, Party)> {
-    let party = |party: advisory::Party| party.txn.map_or(Party::Session(party.session), Party::Txn);
-    let waits = shared.advisory_locks.waits().into_iter();
-    waits.map(|[waiter, blocker]| (party(waiter), party(blocker))).collect()
+/// The processes of a server: those on which a transaction is open stand for that.
+fn parties_at(pool: &Pool) -> impl Fn(u32) -> Party {
+    let txns: HashMap<u32, TxnId> = pool.transactions().into_iter().collect();
+    let replica = pool.replica;
+    move |pid| txns.get(&pid).map_or(Party::Process(replica, pid), |txn| Party::Txn(*txn))
 }
 
-/// Which transactions wait for which, directly or by way of others who are none.
-fn between_transactions(waits: &[(Party, Party)]) -> Vec<(TxnId, TxnId)> {
-    let mut blockers: HashMap<Party, Vec<Party>> = HashMap::new();
-    for (waiter, blocker) in waits {
-        blockers.entry(*waiter).or_default().push(*blocker);
+/// Sessions wait for those who hold advisory locks, and for their own statements.
+fn of_sessions(shared: &Shared) -> Vec<(Party, Party)> {
+    let parties: Vec<_> = shared.pools.iter().map(|pool| parties_at(pool)).collect();
+    let session = Party::Session;
+    let statements = shared.cancels.whereabouts().into_iter().filter_map(|(id, at)| match at {
+        Whereabouts::Idle | Whereabouts::Locking { txn: None, .. } => None,
+        Whereabouts::Locking { txn: Some(txn), .. } => Some((Party::Txn(txn), session(id))),
+        Whereabouts::Waiting { txn, .. } => Some((session(id), Party::Txn(txn))),
+        Whereabouts::OnLane { replica, backend } => {
+            Some((session(id), parties.get(usize::from(replica.0))?(backend.pid)))
+        }
+        Whereabouts::Everywhere { spread, .. } => Some((session(id), Party::Txn(spread.txn))),
+    });
+    let for_locks = shared.advisory_locks.waits().into_iter();
+    let for_locks = for_locks.map(|(waiter, blocker)| (session(waiter), session(blocker)));
+    statements.chain(for_locks).collect()
+}
+
+/// Who waits for whom.
+#[derive(Default)]
+struct Waits(BTreeMap<Party, Vec<Party>>);
+
+impl Waits {
+    fn of(pairs: Vec<(Party, Party)>) -> Waits {
+        let mut waits = Waits::default();
+        for (waiter, blocker) in pairs {
+            waits.0.entry(waiter).or_default().push(blocker);
+        }
+        waits
     }
-    let mut found = Vec::new();
-    for waiter in blockers.keys() {
-        let Party::Txn(txn) = *waiter else { continue };
-        let mut met = HashSet::new();
-        let mut left = vec![*waiter];
+
+    /// Whom one waits for, those for whom these wait with them, up to the first that count as an end.
+    fn met_from(&self, waiter: Party, is_end: impl Fn(Party) -> bool) -> BTreeSet<Party> {
+        let mut met = BTreeSet::new();
+        let mut left = vec![waiter];
         while let Some(party) = left.pop() {
-            for blocker in blockers.get(&party).into_iter().flatten() {
-                if met.insert(*blocker) {
-                    match *blocker {
-                        // A cycle that a server sees as a whole is the server's to break.
-                        Party::Txn(blocker) if blocker == txn => {}
-                        Party::Txn(blocker) => found.push((txn, blocker)),
-                        Party::Process(..) | Party::Session(_) => left.push(*blocker),
-                    }
+            for blocker in self.0.get(&party).into_iter().flatten() {
+                if met.insert(*blocker) && !is_end(*blocker) {
+                    left.push(*blocker);
                 }
             }
         }
+        met
     }
-    found.sort_unstable();
-    found
+
+    /// Which transactions wait for which, directly or by way of others who are none.
+    fn between_transactions(&self) -> Vec<(TxnId, TxnId)> {
+        let mut found = Vec::new();
+        for &waiter in self.0.keys() {
+            let Party::Txn(txn) = waiter else { continue };
+            let blockers = self.met_from(waiter, |party| matches!(party, Party::Txn(_)));
+            found.extend(blockers.into_iter().filter_map(|blocker| match blocker {
+                // A circle that is whole already is broken by who sees it: a server, or who refuses an advisory lock.
+                Party::Txn(blocker) if blocker != txn => Some((txn, blocker)),
+                _ => None,
+            }));
+        }
+        found
+    }
+
+    /// Of each circle without a member in the scheduler a session that waits for an advisory lock, the youngest.
+    fn victims(mut self) -> Vec<SessionId> {
+        let mut victims = Vec::new();
+        let waits_for_lock = |waits: &Waits, session: Party| {
+            let blockers = waits.0.get(&session).into_iter().flatten();
+            blockers.into_iter().any(|blocker| matches!(blocker, Party::Session(_)))
+        };
+        let sessions: Vec<Party> =
+            self.0.keys().filter(|party| waits_for_lock(&self, **party)).copied().collect();
+        for &party in sessions.iter().rev() {
+            if let Party::Session(session) = party
+                && self.met_from(party, |_| false).contains(&party)
+            {
+                victims.push(session);
+                self.0.remove(&party);
+            }
+        }
+        victims
+    }
 }
 
 #[cfg(test)]
@@ -141,18 +201,33 @@ mod tests {
         Party::Txn(TxnId(id))
     }
 
+    fn session(id: u64) -> Party {
+        Party::Session(SessionId(id))
+    }
+
+    fn between(pairs: &[(Party, Party)]) -> Vec<(u64, u64)> {
+        let found = Waits::of(pairs.to_vec()).between_transactions();
+        found.into_iter().map(|(waiter, blocker)| (waiter.0, blocker.0)).collect()
+    }
+
+    fn victims(pairs: &[(Party, Party)]) -> Vec<SessionId> {
+        Waits::of(pairs.to_vec()).victims()
+    }
+
     #[test]
     fn those_who_are_no_transactions_are_links_between_others() {
         let waits = [
             (txn(1), Party::Process(R0, 7)),
             (Party::Process(R0, 7), Party::Process(R0, 8)),
             (Party::Process(R0, 8), txn(2)),
-            (txn(2), Party::Session(SessionId(7))),
-            (Party::Session(SessionId(7)), txn(3)),
+            (txn(2), session(7)),
+            (session(7), session(8)),
+            (session(8), txn(3)),
             // Of the same number, but at another server.
             (Party::Process(R1, 7), txn(4)),
         ];
-        assert_eq!(between_transactions(&waits), [(TxnId(1), TxnId(2)), (TxnId(2), TxnId(3))]);
+        assert_eq!(between(&waits), [(1, 2), (2, 3)]);
+        assert_eq!(victims(&waits), []);
     }
 
     #[test]
@@ -164,6 +239,22 @@ mod tests {
             (Party::Process(R0, 8), txn(1)),
             (Party::Process(R0, 8), txn(2)),
         ];
-        assert_eq!(between_transactions(&waits), [(TxnId(1), TxnId(2))]);
+        assert_eq!(between(&waits), [(1, 2)]);
+        assert_eq!(victims(&waits), [], "the server sees it");
+    }
+
+    #[test]
+    fn of_a_circle_by_way_of_a_server_and_advisory_locks_one_session_is_refused() {
+        // The transaction 1 of session 1 has locked a table and waits for a lock of session 2, which reads the table by itself.
+        let waits = [
+            (txn(1), session(1)),
+            (session(1), session(2)),
+            (session(2), Party::Process(R0, 7)),
+            (Party::Process(R0, 7), txn(1)),
+        ];
+        assert_eq!(victims(&waits), [SessionId(1)]);
+        // So does session 3; refusing the younger one ends both circles only for that one.
+        let more = [(txn(3), session(3)), (session(3), session(2)), (Party::Process(R0, 7), txn(3))];
+        assert_eq!(victims(&[&waits[..], &more[..]].concat()), [SessionId(3), SessionId(1)]);
     }
 }

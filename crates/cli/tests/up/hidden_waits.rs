@@ -98,6 +98,53 @@ fn a_transaction_that_waits_for_a_row_gives_way_to_one_that_waits_for_its_adviso
     });
 }
 
+#[test]
+fn of_a_circle_of_advisory_locks_and_tables_that_are_locked_or_defined_somebody_is_refused() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let dsn = ClusterFile::read(dir.path()).unwrap().client.dsn;
+        let (one, two) = (connect(&dsn).await, connect(&dsn).await);
+        one.batch_execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+            .await
+            .unwrap();
+        let read = two.prepare("SELECT id FROM a").await.unwrap();
+        for (change, begin, sql) in [
+            // A read by itself waits in the server for who has locked the table.
+            ("LOCK TABLE a", "SELECT 1", Some("SELECT id FROM a")),
+            ("LOCK TABLE a", "SELECT 1", None),
+            ("LOCK TABLE a", "BEGIN", Some("SELECT id FROM a")),
+            // The first read of a transaction waits in the scheduler for whoever changes definitions.
+            ("TRUNCATE b", "BEGIN", Some("SELECT id FROM a")),
+        ] {
+            assert_eq!(code(&two, "SELECT pg_advisory_lock(1)").await, "done");
+            assert_eq!(code(&one, &format!("BEGIN; {change}")).await, "done");
+            assert_eq!(code(&two, begin).await, "done");
+            let reads = async {
+                let read = match sql {
+                    Some(sql) => code(&two, sql).await,
+                    None => soon("a prepared read", two.query(&read, &[]))
+                        .await
+                        .map_or("40P01", |_| "done")
+                        .to_owned(),
+                };
+                assert_eq!(code(&two, "ROLLBACK; SELECT pg_advisory_unlock_all()").await, "done");
+                read
+            };
+            let locks = async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let locked = code(&one, "SELECT pg_advisory_xact_lock(1)").await;
+                assert_eq!(code(&one, "ROLLBACK").await, "done");
+                locked
+            };
+            let (read, locked) = tokio::join!(reads, locks);
+            let refused = [&read, &locked].iter().filter(|code| **code == "40P01").count();
+            let done = [&read, &locked].iter().filter(|code| **code == "done").count();
+            assert_eq!((refused, done), (1, 1), "{change}, {begin}: {read}, {locked}");
+        }
+    });
+}
+
 /// Takes some seconds: so long a commit is kept from being applied before it is looked who keeps it.
 #[test]
 fn a_commit_that_waits_for_a_reader_who_waits_for_an_idle_transaction_is_applied() {

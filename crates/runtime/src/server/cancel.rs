@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
-use onecopy_core::{Event, OpId, ReplicaId, TxnId};
+use onecopy_core::{Event, OpId, ReplicaId, SessionId, TxnId};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -25,8 +25,8 @@ pub enum Whereabouts {
     Idle,
     /// It waits in the core.
     Waiting { txn: TxnId, op: OpId },
-    /// It waits for an advisory lock; this wakes it.
-    Locking(Arc<tokio::sync::Notify>),
+    /// It waits for an advisory lock, perhaps in a transaction; the other wakes it.
+    Locking { txn: Option<TxnId>, wake: Arc<Notify> },
     /// A replica executes it.
     OnLane { replica: ReplicaId, backend: Arc<Backend> },
     /// It waits in the core, or every replica executes it.
@@ -135,14 +135,18 @@ impl Target {
 }
 
 /// One session as cancel requests see it.
-#[derive(Default)]
 pub struct Cancellable {
+    session: SessionId,
     at: Mutex<Whereabouts>,
     /// Why a statement's waiting was given up, if it still waited then.
     cause: Mutex<Option<(TxnId, OpId, Cancelled)>>,
 }
 
 impl Cancellable {
+    fn new(session: SessionId) -> Cancellable {
+        Cancellable { session, at: Mutex::default(), cause: Mutex::default() }
+    }
+
     pub fn set(&self, at: Whereabouts) {
         *self.at.lock() = at;
     }
@@ -180,14 +184,20 @@ pub struct Cancels {
 }
 
 impl Cancels {
-    pub fn register(&self, pid: u32, key: &[u8]) -> Arc<Cancellable> {
-        let session = Arc::new(Cancellable::default());
+    pub fn register(&self, id: SessionId, pid: u32, key: &[u8]) -> Arc<Cancellable> {
+        let session = Arc::new(Cancellable::new(id));
         self.sessions.lock().insert((pid, key.to_vec()), session.clone());
         session
     }
 
     pub fn forget(&self, pid: u32, key: &[u8]) {
         self.sessions.lock().remove(&(pid, key.to_vec()));
+    }
+
+    /// Where the statements of all sessions are.
+    pub fn whereabouts(&self) -> Vec<(SessionId, Whereabouts)> {
+        let sessions = self.sessions.lock();
+        sessions.values().map(|session| (session.session, session.at.lock().clone())).collect()
     }
 
     fn find(&self, pid: u32, key: &[u8]) -> Option<Arc<Cancellable>> {
@@ -205,7 +215,7 @@ pub async fn cancel(shared: &Shared, pid: u32, key: &[u8]) {
             session.note_cause(txn, op, Cancelled::Client);
             shared.scheduler.handle(Event::Cancel { txn, op });
         }
-        Whereabouts::Locking(wake) => wake.notify_one(),
+        Whereabouts::Locking { wake, .. } => wake.notify_one(),
         Whereabouts::Everywhere { op, spread } => {
             session.note_cause(spread.txn, op, Cancelled::Client);
             shared.scheduler.handle(Event::Cancel { txn: spread.txn, op });
@@ -232,7 +242,7 @@ mod tests {
 
     #[test]
     fn cause_that_came_too_late_for_its_statement_is_not_that_of_the_next() {
-        let session = Cancellable::default();
+        let session = Cancellable::new(SessionId(1));
         let (t1, t2) = (TxnId(1), TxnId(2));
         session.note_cause(t1, OpId(0), Cancelled::Client);
         assert_eq!(session.take_cause(t1, OpId(1)), None);

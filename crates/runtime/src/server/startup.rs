@@ -126,7 +126,7 @@ async fn serve(
     if client.flush().await.is_err() {
         return;
     }
-    let cancellable = shared.cancels.register(pid, &key);
+    let cancellable = shared.cancels.register(id, pid, &key);
     Session::new(shared.clone(), id, client, who, cancellable, environment, reported)
         .carried(carried)
         .run()

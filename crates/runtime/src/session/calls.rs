@@ -42,6 +42,12 @@ pub(super) type Arguments = Vec<Option<String>>;
 /// The rows of computed arguments that a statement may have.
 const CALL_ROWS_MAX: usize = 1000;
 
+fn deadlock() -> Failure {
+    Failure::new(SqlState::DEADLOCK_DETECTED, "deadlock detected").hint(
+        "Sessions wait for each other, one of them for an advisory lock of this one; this request closed the circle, or would have. Take locks in the same order everywhere.",
+    )
+}
+
 /// What a call returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Returned {
@@ -164,12 +170,14 @@ impl Session {
         match self.locks.take(key, mode, until, wait) {
             Taken::Yes => Ok(Ok(true)),
             Taken::No => Ok(Ok(false)),
-            Taken::Deadlock => Ok(Err(Failure::new(SqlState::DEADLOCK_DETECTED, "deadlock detected")
-                .hint("Sessions wait for each other's advisory locks; this request would have closed the circle. Take the locks in the same order everywhere."))),
+            Taken::Deadlock => Ok(Err(deadlock())),
             Taken::Full => {
                 let max = self.shared.advisory_locks.held_max();
-                Ok(Err(Failure::new(SqlState::OUT_OF_MEMORY, format!("{max} advisory locks are held, and no more may be"))
-                    .hint("Unlock what is not needed, or raise limits.advisory_locks_max.")))
+                Ok(Err(Failure::new(
+                    SqlState::OUT_OF_MEMORY,
+                    format!("{max} advisory locks are held, and no more may be"),
+                )
+                .hint("Unlock what is not needed, or raise limits.advisory_locks_max.")))
             }
             Taken::Awaits(granted) => {
                 let end = self.await_lock(granted).await;
@@ -191,14 +199,15 @@ impl Session {
         // The client may be waiting for earlier answers before it does what is waited for here.
         self.client.flush().await?;
         let cancelled = Arc::new(tokio::sync::Notify::new());
-        self.cancel.set(Whereabouts::Locking(cancelled.clone()));
+        let txn = self.txn.as_ref().map(|txn| txn.id);
+        self.cancel.set(Whereabouts::Locking { txn, wake: cancelled.clone() });
         let patience = self.patience(false);
         let deadline = Deadline::after(patience.map_or(Duration::ZERO, |(limit, _)| limit));
         let end = loop {
             let may_read = self.client.may_read_ahead();
             tokio::select! {
                 biased;
-                _ = &mut granted => break Ok(None),
+                granted = &mut granted => break Ok(granted.is_err().then(deadlock)),
                 () = cancelled.notified() => {
                     break Ok(Some(Cancelled::Client.failure()));
                 }

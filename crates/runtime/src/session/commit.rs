@@ -72,12 +72,6 @@ impl Session {
         if let (false, Some(moment)) = (explicit, self.moment.take()) {
             txn.started_micros = moment;
         }
-        self.enter(txn);
-    }
-
-    /// From now on the session is in this transaction.
-    pub(super) fn enter(&mut self, txn: Txn) {
-        self.locks.in_txn(txn.id);
         self.txn = Some(txn);
     }
 

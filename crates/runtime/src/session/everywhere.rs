@@ -279,7 +279,7 @@ impl Session {
             let id = self.shared.scheduler.new_txn(&self.mail);
             let mut txn = Txn::new(id, false, form, &self.environment);
             txn.autocommit = true;
-            self.enter(txn);
+            self.txn = Some(txn);
         }
         let settings = self.settings_of_writes();
         let (session, attire, origin) = (self.id, self.attire(), self.next_origin());

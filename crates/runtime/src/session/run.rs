@@ -175,7 +175,7 @@ impl Session {
             let id = self.shared.scheduler.new_txn(&self.mail);
             let mut txn = Txn::new(id, false, form, &self.environment);
             txn.autocommit = true;
-            self.enter(txn);
+            self.txn = Some(txn);
         }
         let session = self.id;
         let Some(txn) = self.txn.as_mut() else { return Ok(Ran::Failed) };
@@ -241,7 +241,7 @@ impl Session {
         let mut txn = Txn::new(id, false, form, &self.environment);
         txn.autocommit = true;
         txn.begun = true;
-        self.enter(txn);
+        self.txn = Some(txn);
         let ran = self.carry_out(id, OpId(0), job, true).await;
         if ran.is_err() {
             self.abandon();

@@ -82,3 +82,18 @@ fn a_read_phase_that_waits_in_a_server_does_not_hold_up_a_change_of_definitions_
     rig.on(Event::WaitsOutside { waits: vec![(T2, T1)] });
     rig.expect(&[Effect::Refuse { txn: T3, op: OP0, reason: Refusal::Deadlock }, execute(T1, OP1, R0, HOME)]);
 }
+
+/// Only the session of the one that reads knows of what it has locked.
+#[test]
+fn a_read_that_waits_for_a_change_of_definitions_does_not_hold_that_up_by_a_lock_of_its_session() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, schema_change());
+    rig.done(T1, OP0, R0);
+    rig.begin(T2);
+    rig.statement(T2, OP0, read(1));
+    rig.effects.clear();
+    assert_eq!(rig.protocol.status().waits_for, [(2, vec![1])]);
+    rig.on(Event::WaitsOutside { waits: vec![(T1, T2)] });
+    rig.expect(&[Effect::Refuse { txn: T2, op: OP0, reason: Refusal::Deadlock }]);
+}

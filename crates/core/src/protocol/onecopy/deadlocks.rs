@@ -44,13 +44,15 @@ impl Onecopy {
                 .chain(self.hidden_blockers(id))
                 .chain(outside)
                 .chain(self.readers_before(id))
+                .chain(self.changers_before(id))
         });
         let is_closed_outside = cycle.iter().any(|id| self.waits_outside.contains_key(id));
         let can_be_told = |id: &TxnId| self.txns.get(id).is_some_and(|txn| txn.state.waits_in_core());
         cycle.into_iter().filter(|id| !is_closed_outside || can_be_told(id)).max()
     }
 
-    /// Who waits in the core for other transactions to end, and for which.
+    /// Who waits in the core for other transactions to end, and for which: for items, before a change of definitions for who reads
+    /// under those of before, and before a read for who changes them.
     pub(super) fn waits_for(&self) -> Vec<(u64, Vec<u64>)> {
         let for_items = self
             .locks
@@ -66,7 +68,12 @@ impl Onecopy {
             let waits = self.txns.get(id).is_some_and(|txn| txn.state == State::AwaitingSnapshots);
             waits.then(|| (id.0, snapshots()))
         };
-        for_items.chain(self.schema_changers.iter().filter_map(for_readers)).collect()
+        let for_changers = |id: &TxnId| {
+            let waits = self.txns.get(id).is_some_and(|txn| txn.state == State::AwaitingSchema);
+            waits.then(|| (id.0, self.changers_before(*id).map(|changer| changer.0).collect()))
+        };
+        let for_readers = self.schema_changers.iter().filter_map(for_readers);
+        for_items.chain(for_readers).chain(self.awaiting_schema.iter().filter_map(for_changers)).collect()
     }
 
     /// Who waits for whom outside of the core, as somebody has just found.
@@ -89,6 +96,13 @@ impl Onecopy {
             .then(|| self.waits_outside.keys().filter_map(|id| self.txns.get_key_value(id)).filter_map(reads))
             .into_iter()
             .flatten()
+    }
+
+    /// The transactions that change definitions, and must end before this one's read phase starts. It holds nothing that the core
+    /// knows; but its session may have locked what they wait for.
+    fn changers_before(&self, id: TxnId) -> impl Iterator<Item = TxnId> {
+        let waits = self.txns.get(&id).is_some_and(|txn| txn.state == State::AwaitingSchema);
+        waits.then(|| self.schema_changers.iter().copied()).into_iter().flatten()
     }
 
     /// Those at the same home who owe an item that this transaction's statement there takes, and have locked it in the server: by
