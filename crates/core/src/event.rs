@@ -147,7 +147,7 @@ pub enum Event {
         csn: Csn,
     },
     /// Somebody has looked who waits for whom where the core does not know of it: in servers (a table that is locked
-    /// whole, and who reads it), or for locks of sessions. What was said before is void.
+    /// whole, and who reads it), or for locks of sessions.
     WaitsOutside {
         /// Pairs of who waits and for whom. A transaction that is not the core's is only a link between others.
         waits: Vec<(TxnId, TxnId)>,

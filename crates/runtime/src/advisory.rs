@@ -319,14 +319,21 @@ impl AdvisoryLocks {
         self.0.lock().table.held_max
     }
 
-    /// Who waits, each with somebody for whom.
+    /// Who waits, each with those for whom: holders, and the nearest before it. Whoever stands before that one is met from there.
     pub fn waits(&self) -> Vec<(SessionId, SessionId)> {
         let shared = self.0.lock();
-        let waits = shared.table.waiting.keys().flat_map(|waiter| {
-            let blockers = shared.table.blockers(*waiter).into_iter();
-            blockers.map(|(blocker, _)| (*waiter, blocker))
-        });
-        waits.collect()
+        let mut waits = Vec::new();
+        for lock in shared.table.locks.values() {
+            for (at, waiter) in lock.queue.iter().enumerate() {
+                let holds =
+                    |holder: &&Holder| holder.session != waiter.session && holder.conflicts(waiter.mode);
+                waits
+                    .extend(lock.holders.iter().filter(holds).map(|holder| (waiter.session, holder.session)));
+                let nearest = lock.queue.iter().take(at).rfind(|other| other.mode.conflicts(waiter.mode));
+                waits.extend(nearest.map(|other| (waiter.session, other.session)));
+            }
+        }
+        waits
     }
 
     /// Tells a session that waits that it would wait for ever: what it awaits is never sent.

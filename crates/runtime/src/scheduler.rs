@@ -515,6 +515,15 @@ impl Scheduler {
         self.state.lock().protocol.changes_replicas()
     }
 
+    /// Who waits in the core for other transactions to end, if the core hears who waits elsewhere.
+    pub fn waiting(&self) -> Vec<TxnId> {
+        let state = self.state.lock();
+        if !state.protocol.hears_waits_outside() {
+            return Vec::new();
+        }
+        state.protocol.status().waits_for.into_iter().map(|(waiter, _)| TxnId(waiter)).collect()
+    }
+
     /// There is one more replica, which is down. Not to be called by two at once.
     pub fn add_replica(&self) -> ReplicaId {
         let replica = ReplicaId(self.agents.push(Arc::default()) as u16);

@@ -31,22 +31,23 @@ enum Party {
     Session(SessionId),
 }
 
-/// Tells the scheduler who waits for whom outside of it, as long as it matters.
+/// Looks who waits for whom, and sees to it that circles end, as long as somebody waits for long.
 pub async fn watch(shared: Arc<Shared>) {
     let mut waited_before = HashSet::new();
-    let mut has_told = false;
     loop {
         tokio::time::sleep(LOOK_PAUSE).await;
         let waiting = who_waits(&shared);
         let is_worth_it = waiting.iter().any(|waiter| waited_before.contains(waiter));
         waited_before = waiting;
-        let waits = if is_worth_it { Waits::of(look(&shared).await) } else { Waits::default() };
-        let between = waits.between_transactions();
-        if !between.is_empty() || has_told {
-            has_told = !between.is_empty();
-            shared.scheduler.handle(Event::WaitsOutside { waits: between });
+        if !is_worth_it {
+            continue;
         }
-        for session in waits.victims() {
+        let found = Waits::of(look(&shared).await);
+        let waits = found.between_transactions();
+        if !waits.is_empty() {
+            shared.scheduler.handle(Event::WaitsOutside { waits });
+        }
+        for session in found.victims() {
             shared.advisory_locks.refuse(session);
         }
     }
@@ -54,10 +55,9 @@ pub async fn watch(shared: Arc<Shared>) {
 
 /// Who waits in the scheduler, or for an advisory lock: a circle that no server sees has such a member.
 fn who_waits(shared: &Shared) -> HashSet<Party> {
-    let in_core = shared.scheduler.status().waits_for.into_iter();
+    let in_core = shared.scheduler.waiting().into_iter().map(Party::Txn);
     let for_locks = shared.advisory_locks.waits().into_iter();
-    let for_locks = for_locks.map(|(session, _)| Party::Session(session));
-    in_core.map(|(txn, _)| Party::Txn(TxnId(txn))).chain(for_locks).collect()
+    in_core.chain(for_locks.map(|(session, _)| Party::Session(session))).collect()
 }
 
 /// Who waits for whom in all servers in service, and for advisory locks.
@@ -66,23 +66,30 @@ async fn look(shared: &Arc<Shared>) -> Vec<(Party, Party)> {
     for pool in shared.pools.in_service() {
         let (shared, pool) = (shared.clone(), pool.clone());
         looking.spawn(async move {
-            let waits = pool.connector.in_time(waits_at(&shared, &pool)).await;
-            waits.unwrap_or_else(|error| {
-                // Whether the server is well, others look after.
-                tracing::debug!(replica = pool.name(), %error, "ask who waits for whom");
-                Vec::new()
-            })
+            // One that is silent, or leaves service, is not waited for: what others say would be old by then.
+            let looked = tokio::time::timeout(LOOK_PAUSE, pool.while_up(waits_at(&shared, &pool))).await;
+            match looked {
+                Ok(Some(Ok(waits))) => waits,
+                Ok(Some(Err(error))) => {
+                    // Whether the server is well, others look after.
+                    tracing::debug!(replica = pool.name(), %error, "ask who waits for whom");
+                    Vec::new()
+                }
+                Ok(None) | Err(_) => Vec::new(),
+            }
         });
     }
-    let mut waits = of_sessions(shared);
+    let mut waits = Vec::new();
     while let Some(found) = looking.join_next().await {
         waits.extend(found.unwrap_or_default());
     }
+    waits.extend(of_sessions(shared));
     waits
 }
 
 async fn waits_at(shared: &Shared, pool: &Pool) -> Result<Vec<(Party, Party)>, LaneError> {
     let mut lane = pool.connector.connect_unmarked(&shared.agent).await?;
+    let before = parties_at(pool);
     // Unlike what pg_stat_activity says of other users' sessions, locks are shown to everybody.
     let rows = lane
         .query(
@@ -91,12 +98,14 @@ async fn waits_at(shared: &Shared, pool: &Pool) -> Result<Vec<(Party, Party)>, L
              pg_catalog.unnest(pg_catalog.pg_blocking_pids(waiting.pid)) blocking (pid)",
         )
         .await?;
-    let party = parties_at(pool);
+    let after = parties_at(pool);
+    // A lane that went on to another transaction meanwhile says nothing of either.
+    let party = |pid: u32| Some(after(pid)).filter(|party| *party == before(pid));
     let pid = |value: &Option<String>| value.as_deref()?.parse().ok();
     Ok(rows
         .iter()
         .filter_map(|row| match row.as_slice() {
-            [waiter, blocker] => Some((party(pid(waiter)?), party(pid(blocker)?))),
+            [waiter, blocker] => Some((party(pid(waiter)?)?, party(pid(blocker)?)?)),
             _ => None,
         })
         .collect())

@@ -294,6 +294,7 @@ fn summary(seeds: u64, seen: &Statistics, kept: bool) -> String {
         (seen.returned_after_failures, "transactions that went on after a statement had failed"),
         (seen.brought_down, "servers brought down by a statement"),
         (seen.broken_outside, "cycles of waiting that were closed within servers"),
+        (seen.entangled, "commits that waited for an idle transaction by way of a reader"),
         (seen.joined, "copies of replicas made"),
         (seen.departed, "replicas left"),
         (seen.steps, "steps in all"),

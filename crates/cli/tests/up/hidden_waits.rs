@@ -145,6 +145,31 @@ fn of_a_circle_of_advisory_locks_and_tables_that_are_locked_or_defined_somebody_
     });
 }
 
+/// What a join that was cancelled may have shown is taken at COMMIT, if somebody else holds it.
+#[test]
+fn a_commit_that_waits_is_given_up_in_time_and_never_waits_with_definitions_of_its_own() {
+    block_on(async {
+        let three = Three::start();
+        let (holder, joins) = (three.client().await, three.client().await);
+        let schema = "CREATE TABLE item (id int PRIMARY KEY, title text); INSERT INTO item VALUES (1, 'title'); \
+                      CREATE TABLE line (id int PRIMARY KEY, item int NOT NULL REFERENCES item); \
+                      INSERT INTO line SELECT n, 1 FROM generate_series(1, 300000) n; CREATE TABLE other (id int PRIMARY KEY)";
+        holder.batch_execute(schema).await.unwrap();
+        joins.batch_execute("SET lock_timeout = '500ms'").await.unwrap();
+        for (change, refused) in [("SELECT 1", "55P03"), ("CREATE TABLE made (id int)", "40001")] {
+            assert_eq!(code(&holder, "BEGIN; UPDATE item SET title = 'other' WHERE id = 1").await, "done");
+            assert_eq!(code(&joins, "BEGIN; INSERT INTO other VALUES (1); SAVEPOINT s").await, "done");
+            assert_eq!(code(&joins, "SET LOCAL statement_timeout = '20ms'").await, "done");
+            let join = "SELECT l.item, i.title FROM line l JOIN item i ON i.id = l.item";
+            assert_eq!(code(&joins, join).await, "57014");
+            assert_eq!(code(&joins, &format!("ROLLBACK TO s; {change}")).await, "done");
+            assert_eq!(code(&joins, "COMMIT").await, refused);
+            assert_eq!(code(&holder, "COMMIT").await, "done");
+        }
+        assert_eq!(three.everywhere("SELECT title, (SELECT count(*) FROM other) FROM item").await, "other 0");
+    });
+}
+
 /// Takes some seconds: so long a commit is kept from being applied before it is looked who keeps it.
 #[test]
 fn a_commit_that_waits_for_a_reader_who_waits_for_an_idle_transaction_is_applied() {

@@ -217,9 +217,13 @@ fn who_writes_after_a_read_that_failed_is_refused_once_what_it_read_has_changed(
             .await
             .unwrap();
         let divide = "SELECT 1 / v FROM x WHERE id = 1";
-        for changes in [true, false] {
-            one.batch_execute("BEGIN; SAVEPOINT s").await.unwrap();
-            let failed = one.batch_execute(divide).await.unwrap_err();
+        for (changes, by_cursor) in [(true, false), (false, false), (true, true), (false, true)] {
+            one.batch_execute("BEGIN").await.unwrap();
+            if by_cursor {
+                one.batch_execute(&format!("DECLARE c CURSOR FOR {divide}")).await.unwrap();
+            }
+            one.batch_execute("SAVEPOINT s").await.unwrap();
+            let failed = one.batch_execute(if by_cursor { "FETCH c" } else { divide }).await.unwrap_err();
             assert_eq!(failed.code(), Some(&SqlState::DIVISION_BY_ZERO));
             one.batch_execute("ROLLBACK TO s").await.unwrap();
             if changes {

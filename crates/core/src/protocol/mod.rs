@@ -123,6 +123,11 @@ pub trait Protocol: Send {
     /// Counters and positions, for people.
     fn status(&self) -> Status;
 
+    /// Whether it hears [`Event::WaitsOutside`](crate::event::Event::WaitsOutside).
+    fn hears_waits_outside(&self) -> bool {
+        false
+    }
+
     /// Something that must never be between two events, and is; for simulations, which ask after each.
     fn broken_invariant(&self) -> Option<String> {
         None

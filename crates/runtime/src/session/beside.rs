@@ -59,6 +59,8 @@ impl Session {
                 return Err(error);
             }
         };
+        // Its transaction waits for what is done here, though that is no part of it.
+        lent.lane.backend.serve(self.txn.as_ref().map(|txn| txn.id));
         let mut lane = Lane { lent, replica };
         let mut commands = Vec::new();
         self.dress(&mut lane, &self.environment, &mut commands);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use onecopy_core::{ClassId, Csn, Event, Refusal, ReplicaId, StatementKind, TxnId};
+use onecopy_core::{ClassId, Csn, Event, OpId, Refusal, ReplicaId, StatementKind, TxnId};
 use onecopy_wire::backend::ErrorFields;
 use onecopy_wire::backend::build::Severity;
 
 use super::beside::LOSSES_MAX;
 use super::client::ClientError;
-use super::home::Home;
+use super::home::{Home, Turn};
 use super::job::{Aside, Job, Quiet};
 use super::listening::Listening;
 use super::run::{Ran, break_off, roll_back};
@@ -112,7 +112,7 @@ impl Session {
                 return Ok(Done::Failed);
             }
         };
-        let done = self.carry_out_commit(id).await;
+        let done = self.carry_out_commit(id, op).await;
         self.listened_at_commit(listening, matches!(done, Ok(Done::Answered)));
         self.local_settings_end();
         self.end_change(matches!(done, Ok(Done::Answered))).await;
@@ -197,10 +197,17 @@ impl Session {
         }
     }
 
-    async fn carry_out_commit(&mut self, id: TxnId) -> Result<Done, ClientError> {
+    async fn carry_out_commit(&mut self, id: TxnId, op: OpId) -> Result<Done, ClientError> {
+        // Unless it is decided already, it may wait for items that only answers have shown, and be given up. From here on the
+        // decision may be made at any time: the client is not listened to until it is known.
+        let mut undecided = self.txn.as_ref().is_some_and(|txn| txn.turn == Turn::Told);
         loop {
-            // From here on the decision may have been made: the client is not listened to until it is known.
-            let Some(directive) = self.next_at_commit(id).await else { continue };
+            let directive = if std::mem::take(&mut undecided) {
+                self.await_directive(Whereabouts::Waiting { txn: id, op }, id, op, false, false).await?
+            } else {
+                let Some(directive) = self.next_at_commit(id).await else { continue };
+                directive
+            };
             match directive {
                 Directive::CommitAt { replica, csn } => self.commit_at(id, replica, csn).await,
                 Directive::Acknowledge { .. } => {
@@ -214,7 +221,8 @@ impl Session {
                 }
                 Directive::Leave { replica } => self.leave(replica).await,
                 Directive::Refuse { reason, .. } => {
-                    let failure = Failure::of_refusal(reason, Cancelled::Timeout);
+                    let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
+                    let failure = Failure::of_refusal(reason, cancelled);
                     return Ok(self.commit_failed(|out| failure.put(out, Severity::Error)));
                 }
                 Directive::Annul { reason } => return Ok(self.commit_failed(|out| reason.put_error(out))),

@@ -643,8 +643,9 @@ impl Session {
             Err(None) => Outcome::Failed,
         };
         let failed = outcome == Outcome::Failed;
-        if failed && in_read_phase && !job.access.is_empty() {
-            self.txn.iter_mut().for_each(|txn| txn.failed_read = true);
+        if let Some(txn) = self.txn.as_mut().filter(|_| failed && in_read_phase) {
+            // A step of a cursor names no table.
+            txn.failed_read |= !job.access.is_empty() || txn.cursors;
         }
         if matches!(job.repeat, Some(Past::Setting(_))) {
             // It may have changed a setting: the lane is dressed anew for whoever borrows it next.

@@ -9,6 +9,8 @@
 //!
 //! [`Event::WaitsOutside`]: crate::event::Event::WaitsOutside
 
+use std::collections::BTreeMap;
+
 use crate::effect::{Effect, Refusal};
 use crate::ids::TxnId;
 use crate::item_locks::cycle_through;
@@ -19,36 +21,57 @@ use super::txn::{State, Txn};
 impl Onecopy {
     /// Gives up the youngest member of every cycle that this transaction's waiting has closed.
     pub(super) fn break_cycles(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        while self.locks.waits(id) || !self.owing.is_empty() || !self.waits_outside.is_empty() {
-            let Some(victim) = self.victim_of_cycle(id) else { return };
-            self.counts.deadlocks += 1;
-            let Some(txn) = self.txns.get(&victim) else { return };
-            let op = match (&txn.state, &txn.pending) {
-                (State::AwaitingOwed, _) | (_, None) => txn.commit_op,
-                (_, Some(pending)) => pending.op,
-            };
-            self.refuse(victim, op, Refusal::Deadlock, effects);
+        while self.locks.waits(id) || !self.owing.is_empty() {
+            let Some(victim) = self.youngest_of_cycle(id) else { return };
+            self.give_up(victim, effects);
         }
     }
 
-    /// The youngest member of a cycle. Of one that is closed outside of the core, only who waits in the core can be told at once.
-    fn victim_of_cycle(&self, start: TxnId) -> Option<TxnId> {
-        let is_waited_for = self.locks.is_waited_for(start) || self.owing.contains(&start);
-        if !is_waited_for && self.waits_outside.is_empty() {
+    fn give_up(&mut self, victim: TxnId, effects: &mut Vec<Effect>) {
+        self.counts.deadlocks += 1;
+        let Some(txn) = self.txns.get(&victim) else { return };
+        let op = match (&txn.state, &txn.pending) {
+            (State::AwaitingOwed, _) | (_, None) => txn.commit_op,
+            (_, Some(pending)) => pending.op,
+        };
+        self.refuse(victim, op, Refusal::Deadlock, effects);
+    }
+
+    fn youngest_of_cycle(&self, start: TxnId) -> Option<TxnId> {
+        if !self.locks.is_waited_for(start) && !self.owing.contains(&start) {
             return None;
         }
+        let waits_for = |id| self.locks.blockers_of(id).chain(self.hidden_blockers(id));
+        cycle_through(start, waits_for).into_iter().max()
+    }
+
+    /// Somebody has just looked who waits for whom outside of the core: gives up the youngest member that waits in the core of
+    /// every cycle that this closes. Only those can be told at once. Nothing of it is kept: a cycle that closes later
+    /// is found when somebody looks again.
+    pub(super) fn on_waits_outside(&mut self, waits: &[(TxnId, TxnId)], effects: &mut Vec<Effect>) {
+        let waits_in_core = |id: &TxnId| self.txns.get(id).is_some_and(|txn| txn.state.waits_in_core());
+        let mut outside: BTreeMap<TxnId, Vec<TxnId>> = BTreeMap::new();
+        // Who waits in the core has been answered since.
+        for (waiter, blocker) in waits.iter().filter(|(waiter, _)| !waits_in_core(waiter)) {
+            outside.entry(*waiter).or_default().push(*blocker);
+        }
+        for waiter in outside.keys() {
+            while let Some(victim) = self.victim_outside(*waiter, &outside) {
+                self.give_up(victim, effects);
+            }
+        }
+    }
+
+    fn victim_outside(&self, start: TxnId, outside: &BTreeMap<TxnId, Vec<TxnId>>) -> Option<TxnId> {
         let cycle = cycle_through(start, |id| {
-            let outside = self.waits_outside.get(&id).into_iter().flatten().copied();
-            self.locks
-                .blockers_of(id)
-                .chain(self.hidden_blockers(id))
-                .chain(outside)
-                .chain(self.readers_before(id))
+            let within = self.locks.blockers_of(id).chain(self.hidden_blockers(id));
+            within
+                .chain(outside.get(&id).into_iter().flatten().copied())
+                .chain(self.readers_before(id, outside))
                 .chain(self.changers_before(id))
         });
-        let is_closed_outside = cycle.iter().any(|id| self.waits_outside.contains_key(id));
         let can_be_told = |id: &TxnId| self.txns.get(id).is_some_and(|txn| txn.state.waits_in_core());
-        cycle.into_iter().filter(|id| !is_closed_outside || can_be_told(id)).max()
+        cycle.into_iter().filter(can_be_told).max()
     }
 
     /// Who waits in the core for other transactions to end, and for which: for items, before a change of definitions for who reads
@@ -76,24 +99,17 @@ impl Onecopy {
         for_items.chain(for_readers).chain(self.awaiting_schema.iter().filter_map(for_changers)).collect()
     }
 
-    /// Who waits for whom outside of the core, as somebody has just found.
-    pub(super) fn on_waits_outside(&mut self, waits: Vec<(TxnId, TxnId)>, effects: &mut Vec<Effect>) {
-        self.waits_outside.clear();
-        for (waiter, blocker) in waits {
-            self.waits_outside.entry(waiter).or_default().push(blocker);
-        }
-        let waiters: Vec<TxnId> = self.waits_outside.keys().copied().collect();
-        for waiter in waiters {
-            self.break_cycles(waiter, effects);
-        }
-    }
-
-    /// The read phases that must end before this transaction changes a definition. They wait for nobody that the core knows.
-    fn readers_before(&self, id: TxnId) -> impl Iterator<Item = TxnId> {
+    /// The read phases that must end before this transaction changes a definition, and wait outside of the core: for nobody that
+    /// it knows.
+    fn readers_before(
+        &self,
+        id: TxnId,
+        outside: &BTreeMap<TxnId, Vec<TxnId>>,
+    ) -> impl Iterator<Item = TxnId> {
         let waits = self.txns.get(&id).is_some_and(|txn| txn.state == State::AwaitingSnapshots);
         let reads = |(id, txn): (&TxnId, &Txn)| txn.snapshot.map(|_| *id);
         waits
-            .then(|| self.waits_outside.keys().filter_map(|id| self.txns.get_key_value(id)).filter_map(reads))
+            .then(|| outside.keys().filter_map(|id| self.txns.get_key_value(id)).filter_map(reads))
             .into_iter()
             .flatten()
     }

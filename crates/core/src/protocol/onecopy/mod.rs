@@ -80,8 +80,6 @@ pub struct Onecopy {
     pins: BTreeMap<Csn, u32>,
     /// Transactions whose answers have shown items that somebody else held, oldest first.
     owing: Vec<TxnId>,
-    /// Who waits for whom outside of the core, as far as somebody has looked; until the statement is answered.
-    waits_outside: BTreeMap<TxnId, Vec<TxnId>>,
     /// Transactions that change definitions, in the order in which they were granted their items.
     schema_changers: Vec<TxnId>,
     /// The last commit told that changed a definition: an older snapshot must not be opened any more, anywhere.
@@ -131,7 +129,6 @@ impl Onecopy {
             snapshots: BTreeMap::new(),
             pins: BTreeMap::new(),
             owing: Vec::new(),
-            waits_outside: BTreeMap::new(),
             schema_changers: Vec::new(),
             schema_changed: Csn(0),
             awaiting_schema: Vec::new(),
@@ -151,6 +148,10 @@ impl Protocol for Onecopy {
     }
 
     fn changes_replicas(&self) -> bool {
+        true
+    }
+
+    fn hears_waits_outside(&self) -> bool {
         true
     }
 
@@ -176,7 +177,7 @@ impl Protocol for Onecopy {
             Event::ReplicaLeaving { replica } => self.on_replica_leaving(replica, effects),
             Event::ReplicaRemoved { replica } => self.on_replica_removed(replica, effects),
             Event::Wanted { replica, csn } => self.on_wanted(replica, csn, effects),
-            Event::WaitsOutside { waits } => self.on_waits_outside(waits, effects),
+            Event::WaitsOutside { waits } => self.on_waits_outside(&waits, effects),
             Event::NextValues { txn, op, wants } => self.on_next_values(Want { txn, op, wants }, effects),
             Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
             Event::Timer { timer } => self.on_timer(ReplicaId(timer as u16), effects),
@@ -676,7 +677,6 @@ impl Onecopy {
         elapsed_ns: u64,
         effects: &mut Vec<Effect>,
     ) {
-        self.waits_outside.remove(&id);
         if self.on_lone_read_executed(id, &outcome, elapsed_ns, effects) {
             return;
         }
@@ -925,7 +925,6 @@ impl Onecopy {
     fn forget(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         self.unpin(id);
         self.owing.retain(|owing| *owing != id);
-        self.waits_outside.remove(&id);
         let Some(txn) = self.txns.remove(&id) else { return };
         if let Some((replica, expected_ns)) = txn.pending.as_ref().and_then(|pending| pending.sent) {
             self.replicas.get_mut(replica).load.remove(expected_ns);

@@ -3,7 +3,7 @@
 use super::txn::{Pending, State, in_update_mode};
 use super::{Effect, Granting, Onecopy, Refusal};
 use crate::ids::{Csn, ReplicaId, TxnId};
-use crate::item::Access;
+use crate::item::{Access, Mode, Space};
 
 impl Onecopy {
     /// An answer showed items that the text does not. They are taken at once if nobody else holds them, so that whoever
@@ -93,9 +93,15 @@ impl Onecopy {
             return self.settle(id, effects);
         }
         txn.state = State::AwaitingOwed;
-        let owed = txn.owed.clone();
+        let (owed, op) = (txn.owed.clone(), txn.commit_op);
         match self.locks.request(id, &owed) {
             Granting::Granted => self.on_owed_granted(id, effects),
+            // Until it is known what it has made of definitions nobody's statement can be classified, nor the COMMIT for which it
+            // would wait.
+            Granting::Waits if self.locks.held(id).iter().any(changes_definitions) => {
+                self.counts.reads_changed += 1;
+                self.refuse(id, op, Refusal::ReadsChanged, effects);
+            }
             Granting::Waits => self.break_cycles(id, effects),
         }
     }
@@ -108,4 +114,9 @@ impl Onecopy {
         }
         self.settle(id, effects);
     }
+}
+
+/// Whether it is held for a change of definitions, perhaps.
+fn changes_definitions(access: &Access) -> bool {
+    access.item.space == Space::Schema && access.mode == Mode::Exclusive
 }

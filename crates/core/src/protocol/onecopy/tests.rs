@@ -1403,6 +1403,26 @@ fn a_statement_that_changes_what_somebody_owes_for_reading_does_not_wait_for_tha
     rig.expect(&[]);
 }
 
+/// Nobody's statement is classified while definitions that may be committed are not known, nor T2's COMMIT.
+#[test]
+fn who_changes_definitions_does_not_wait_at_its_commit_for_what_a_failed_statement_showed() {
+    let mut rig = rig();
+    rig.begin(T1);
+    rig.statement(T1, OP0, statement(StatementKind::LockingRead, &[row(7, Mode::NoKeyExclusive)]));
+    rig.done(T1, OP0, R0);
+    rig.begin(T2);
+    rig.statement(T2, OP0, write_joined(9));
+    rig.statement(T1, OP1, join(7));
+    rig.on(Event::Executed { txn: T1, op: OP1, replica: R0, outcome: Outcome::Failed, elapsed_ns: 1 });
+    // A table that is new: nobody who reads is kept waiting for that.
+    let names = Access::new(Item::names(), Mode::Exclusive);
+    rig.statement(T1, OP2, statement(StatementKind::Write, &[names]));
+    rig.done(T1, OP2, R0);
+    rig.effects.clear();
+    rig.commit(T1, OP3);
+    rig.expect(&[leave(T1, R0), Effect::Refuse { txn: T1, op: OP3, reason: Refusal::ReadsChanged }]);
+}
+
 /// T1 fails to join at R0, loses it, and fails to join once more at R1, which contains less. T2 holds what was shown.
 #[test]
 fn what_is_owed_is_judged_by_the_home_that_contained_least() {
