@@ -51,7 +51,7 @@ impl Effort {
             seeds: 1,
             search: Search::QUICK,
             sizes: vec![1, 8, 16, 60],
-            sizes_beyond: vec![100],
+            sizes_beyond: vec![100, 300, 600],
         }
     }
 
@@ -107,6 +107,6 @@ mod tests {
 
     #[test]
     fn a_claim_is_looked_at_where_curves_are_measured() {
-        assert_eq!(Effort::quick().sizes_of(&[1, 2, 4, 8, 100, 600]), [1, 8, 100]);
+        assert_eq!(Effort::quick().sizes_of(&[1, 2, 4, 8, 100, 600]), [1, 8, 100, 600]);
     }
 }
