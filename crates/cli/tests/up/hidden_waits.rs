@@ -145,6 +145,51 @@ fn of_a_circle_of_advisory_locks_and_tables_that_are_locked_or_defined_somebody_
     });
 }
 
+/// Texts are read on other lanes than the transaction's, so that these hold nothing that the scheduler does not know.
+#[test]
+fn who_prepares_a_statement_on_a_table_that_is_locked_waits_for_others_only_and_no_longer_than_it_may() {
+    block_on(async {
+        let dir = folder();
+        let _up = Up::ready(dir.path(), 1);
+        let dsn = ClusterFile::read(dir.path()).unwrap().client.dsn;
+        let (one, two) = (connect(&dsn).await, connect(&dsn).await);
+        one.batch_execute("CREATE TABLE a (id int PRIMARY KEY, v int); INSERT INTO a VALUES (1, 0)")
+            .await
+            .unwrap();
+        for lock in [
+            "LOCK TABLE a IN SHARE ROW EXCLUSIVE MODE",
+            "LOCK TABLE a",
+            "TRUNCATE a",
+            "ALTER TABLE a ADD w int",
+        ] {
+            assert_eq!(code(&one, &format!("BEGIN; {lock}")).await, "done");
+            let update = soon(lock, one.prepare("UPDATE a SET v = v + $1 WHERE id = 1")).await.unwrap();
+            assert_eq!(
+                soon(lock, one.execute(&update, &[&1])).await.unwrap(),
+                u64::from(lock != "TRUNCATE a")
+            );
+            let size = soon(lock, one.query("SELECT pg_relation_size('a'::regclass) > 0", &[])).await;
+            assert_eq!(size.unwrap().len(), 1, "{lock}");
+            assert_eq!(code(&one, "ROLLBACK").await, "done");
+        }
+        assert_eq!(code(&one, "BEGIN; LOCK TABLE a").await, "done");
+        assert_eq!(code(&two, "BEGIN; SET LOCAL lock_timeout = '300ms'").await, "done");
+        let refused = soon("others wait", two.prepare("SELECT v FROM a WHERE id = 7")).await.map(drop);
+        assert_eq!(refused.unwrap_err().code().unwrap().code(), "55P03");
+        assert_eq!(code(&two, "ROLLBACK; BEGIN").await, "done");
+        let cancel = two.cancel_token();
+        let cancelled = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            cancel.cancel_query(tokio_postgres::NoTls).await.unwrap();
+        };
+        let (refused, ()) =
+            tokio::join!(soon("a cancel request", two.prepare("SELECT v FROM a WHERE id = 8")), cancelled);
+        assert_eq!(refused.map(drop).unwrap_err().code().unwrap().code(), "57014");
+        assert_eq!(code(&two, "ROLLBACK").await, "done");
+        assert_eq!(code(&one, "COMMIT").await, "done");
+    });
+}
+
 /// What a join that was cancelled may have shown is taken at COMMIT, if somebody else holds it.
 #[test]
 fn a_commit_that_waits_is_given_up_in_time_and_never_waits_with_definitions_of_its_own() {

@@ -13,6 +13,7 @@ use onecopy_classify::Kind;
 use super::client::ClientError;
 use super::environment::is_meaningful;
 use super::portals::Portal;
+use super::run::break_off;
 use super::txn::Lane;
 use super::unit::{self, Answer, Request, Sink, UnitError, Watch};
 use super::{Done, Session};
@@ -81,8 +82,8 @@ impl Session {
     }
 
     /// Whether a query of the catalogue finds outside the open transaction what it would find inside. Where it does not,
-    /// the transaction has changed definitions, so that nobody else has been told of them, or settings; or its portal was
-    /// bound on the transaction's own lane, with an earlier message.
+    /// the transaction has changed definitions, so that nobody else has been told of them, or settings; or it would have to wait
+    /// there for itself; or its portal was bound on the transaction's own lane, with an earlier message.
     pub(super) fn sees_shared_catalogue(&self, portal: Option<&Portal>) -> bool {
         let Some(txn) = &self.txn else { return true };
         let steps_stand_alone = || {
@@ -93,6 +94,7 @@ impl Session {
             bound == 1 && !self.steps.iter().any(others)
         };
         !txn.schema_changed
+            && !txn.locks_readers_out
             && txn.catalogue.is_none()
             && txn.local_settings.is_empty()
             && (portal.is_none() || steps_stand_alone())
@@ -117,6 +119,8 @@ impl Session {
         self.client.must_confirm();
         self.client.begin_to_confirm();
         let (begun_at, sent) = (self.client.output.len(), self.client.sent);
+        // To read a text takes no time, but it may wait for who has locked its tables.
+        let patience = if shows_catalogue { None } else { self.patience(false) };
         let mut losses = 0;
         loop {
             let found = match shows_catalogue {
@@ -159,8 +163,20 @@ impl Session {
                     let mut watch = Watch::default();
                     let backend = lane.lent.lane.backend.clone();
                     self.cancel.set(Whereabouts::OnLane { replica, backend });
-                    let result = unit::run(&mut lane.lent.lane, 0, request, sink, &mut watch, None).await;
+                    let run = unit::run(&mut lane.lent.lane, 0, request, sink, &mut watch, None);
+                    let result = match patience {
+                        Some((limit, _)) => tokio::time::timeout(limit, run).await.ok(),
+                        None => Some(run.await),
+                    };
                     self.cancel.set(Whereabouts::Idle);
+                    let Some(result) = result else {
+                        break_off(&self.shared, lane).await;
+                        if self.client.sent == sent {
+                            self.client.output.truncate(begun_at);
+                        }
+                        patience.into_iter().for_each(|(_, cause)| self.fail(&cause.failure()));
+                        return Ok(Done::Failed);
+                    };
                     match result {
                         Err(UnitError::Lane(error)) if self.client.sent == sent => {
                             self.drop_held();
@@ -223,10 +239,12 @@ impl Session {
 
     /// Whether what a statement is can be found out outside the open transaction. On the transaction's own lane, the server
     /// would hold its tables before the core has granted them, and nobody would know of that: a change of definitions might
-    /// wait there for a transaction that waits for it. Where lanes are scarce, waiting for another one would be no better.
+    /// wait there for a transaction that waits for it. Where lanes are scarce, waiting for another one would be no better; and if
+    /// the transaction has locked tables, the other one might wait for this.
     pub(super) fn describes_beside(&self) -> bool {
-        if self.txn.is_none() || self.is_by_itself() {
-            return self.txn.is_none();
+        let Some(txn) = &self.txn else { return true };
+        if self.is_by_itself() || txn.locks_tables {
+            return false;
         }
         let most_advanced = most_advanced(&self.shared.scheduler.status().replicas);
         most_advanced.is_some_and(|replica| self.shared.pools[usize::from(replica.0)].has_room(&self.who))

@@ -22,6 +22,7 @@ use super::{Done, Session};
 use crate::classifier::Statement;
 use crate::errors::Failure;
 use crate::lane::StatementKey;
+use crate::server::cancel::Whereabouts;
 
 /// A statement that the client has prepared.
 pub struct PreparedStatement {
@@ -543,6 +544,8 @@ impl Session {
         };
         if !is_beside && let Some(mut lane) = self.open_lane() {
             let (begun_at, sent) = (self.client.output.len(), self.client.sent);
+            let backend = lane.lent.lane.backend.clone();
+            self.cancel.set(Whereabouts::OnLane { replica: lane.replica, backend });
             let result = super::unit::run(
                 &mut lane.lent.lane,
                 0,
@@ -552,6 +555,7 @@ impl Session {
                 None,
             )
             .await;
+            self.cancel.set(Whereabouts::Idle);
             if let (Err(super::unit::UnitError::Lane(error)), true) = (&result, self.client.sent == sent) {
                 // It is asked for again where the transaction goes on.
                 self.client.output.truncate(begun_at);

@@ -14,6 +14,7 @@ use onecopy_wire::sqlstate::SqlState;
 use super::beside::{LOSSES_MAX, no_replica};
 use super::client::ClientError;
 use super::extended::PreparedStatement;
+use super::run::break_off;
 use super::unit::{self, Preparation, Request, Sink, Step, UnitError, Watch};
 use super::{Done, Session};
 use crate::agent::quote;
@@ -201,8 +202,18 @@ impl Session {
             let sink = Sink::Hold(&mut answer, DESCRIPTION_LEN_MAX);
             let backend = lane.lent.lane.backend.clone();
             self.cancel.set(Whereabouts::OnLane { replica: lane.replica, backend });
-            let result = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await;
+            let patience = self.patience(false).filter(|_| !in_txn);
+            let mut watch = Watch::default();
+            let run = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut watch, None);
+            let result = match patience {
+                Some((limit, _)) => tokio::time::timeout(limit, run).await.ok(),
+                None => Some(run.await),
+            };
             self.cancel.set(Whereabouts::Idle);
+            let Some(result) = result else {
+                break_off(&self.shared, lane).await;
+                return Ok(Err(patience.map_or_else(no_replica, |(_, cause)| cause.failure())));
+            };
             match result {
                 Ok(answer) => {
                     match answer.status {

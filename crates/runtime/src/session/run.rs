@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use onecopy_classify::{CopiedMoments, Determinism};
-use onecopy_core::{Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, StatementKind, TxnId};
+use onecopy_classify::{CopiedMoments, Determinism, Kind};
+use onecopy_core::{
+    Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, Space, StatementKind, TxnId,
+};
 use onecopy_wire::Format;
 use onecopy_wire::backend::{ErrorFields, Status, build};
 use onecopy_wire::sqlstate::SqlState;
@@ -789,6 +791,10 @@ impl Session {
             let read = Read { request: job.request.clone(), hash: hash.value(), read_under };
             txn.course.note(Past::Read(read));
         }
+        let class = job.aside.classified.as_ref().map(|(_, class)| &class.kind);
+        txn.locks_tables |=
+            job.kind == StatementKind::Schema || matches!(class, Some(Kind::LockTable { .. }));
+        txn.locks_readers_out |= job.access.iter().any(|access| access.item.space == Space::Schema);
         txn.schema_changed |= job.schema_changed && !(txn.autocommit && job.aside.keeps_catalogue);
         txn.restarted.extend(job.aside.restarts.iter().cloned());
         let mut writes = Vec::new();

@@ -76,6 +76,10 @@ pub struct Txn {
     /// What it will have begun and ended to listen to.
     pub listens: Vec<Listen>,
     pub schema_changed: bool,
+    /// It may have locked tables as a whole: whose text is read outside of it may wait for it.
+    pub locks_tables: bool,
+    /// So does whoever only looks at them there.
+    pub locks_readers_out: bool,
     /// Sequences that it has restarted, by schema and name.
     pub restarted: Vec<(String, String)>,
     /// Nobody classifies until this transaction's definitions have been read.
@@ -240,6 +244,8 @@ impl Txn {
             notifications: Vec::new(),
             listens: Vec::new(),
             schema_changed: false,
+            locks_tables: false,
+            locks_readers_out: false,
             restarted: Vec::new(),
             changing: false,
             catalogue: None,
