@@ -5,7 +5,8 @@
 //! - two transactions never hold conflicting accesses at once;
 //! - a waiting request is blocked by somebody: a holder, or a request that came before it;
 //! - a request that came first is granted first, except that whoever already holds what an earlier request
-//!   waits for does not queue behind that request (it would be a cycle for nothing).
+//!   waits for does not queue behind that request (it would be a cycle for nothing), nor behind those that wait
+//!   behind that one, if nothing else is in its way.
 
 use std::collections::BTreeMap;
 
@@ -97,6 +98,11 @@ impl ItemLocks {
             self.hold(txn, missing);
             return Granting::Granted;
         }
+        if self.all_wait_behind(txn, &missing, &blockers) {
+            self.grants += 1;
+            self.hold_out_of_turn(txn, missing);
+            return Granting::Granted;
+        }
         self.waits += 1;
         self.last_ticket = ticket;
         for access in &missing {
@@ -185,6 +191,53 @@ impl ItemLocks {
         self.held.entry(txn).or_default().extend(accesses);
     }
 
+    /// Whether nobody holds what is asked for, and all who asked before wait for this transaction, be it by way of others:
+    /// none of them can be granted before it ends.
+    fn all_wait_behind(&self, txn: TxnId, request: &[Access], blockers: &HashSet<TxnId>) -> bool {
+        if !self.held.contains_key(&txn) || !self.is_waited_for(txn) {
+            return false;
+        }
+        let mut is_held = false;
+        for access in request {
+            self.for_overlapping(&access.item, |entry| {
+                is_held |= entry.txn != txn && entry.ticket == HELD && conflict(entry, access);
+            });
+        }
+        if is_held {
+            return false;
+        }
+        let mut behind = HashSet::default();
+        behind.insert(txn);
+        loop {
+            let before = behind.len();
+            for waiting in self.waiting.values() {
+                if waiting.blockers.iter().any(|blocker| behind.contains(blocker)) {
+                    behind.insert(waiting.txn);
+                }
+            }
+            if behind.len() == before {
+                return blockers.is_subset(&behind);
+            }
+        }
+    }
+
+    fn hold_out_of_turn(&mut self, txn: TxnId, accesses: AccessSet) {
+        let mut passed = HashSet::default();
+        for access in &accesses {
+            self.for_overlapping(&access.item, |entry| {
+                if entry.txn != txn && entry.ticket != HELD && conflict(entry, access) {
+                    passed.insert(entry.ticket);
+                }
+            });
+        }
+        for ticket in passed {
+            if let Some(waiting) = self.waiting.get_mut(&ticket) {
+                waiting.blockers.insert(txn);
+            }
+        }
+        self.hold(txn, accesses);
+    }
+
     fn withdraw_entries(&mut self, txn: TxnId) -> bool {
         let Some(ticket) = self.ticket_of.remove(&txn) else { return false };
         if let Some(waiting) = self.waiting.remove(&ticket) {
@@ -234,7 +287,7 @@ impl ItemLocks {
             self.for_overlapping(&access.item, |entry| {
                 if entry.txn != txn
                     && entry.ticket < ticket
-                    && modes_conflict((entry.mode, entry.columns), (access.mode, access.columns))
+                    && conflict(entry, access)
                     && (entry.ticket == HELD || !self.waits_for(entry.ticket, txn))
                 {
                     blockers.insert(entry.txn);
@@ -346,6 +399,10 @@ where
         }
     }
     path
+}
+
+fn conflict(entry: &Entry, access: &Access) -> bool {
+    modes_conflict((entry.mode, entry.columns), (access.mode, access.columns))
 }
 
 impl Group {
@@ -515,6 +572,30 @@ mod tests {
         assert_eq!(locks.request(T2, &[table(Mode::Exclusive)]), Granting::Waits);
         assert_eq!(locks.request(T1, &[row(2, Mode::Shared)]), Granting::Granted);
         assert_eq!(locks.release(T1), [T2]);
+    }
+
+    #[test]
+    fn who_is_waited_for_passes_those_who_wait_only_behind_them_unless_something_else_is_in_its_way() {
+        for held_by_another in [false, true] {
+            let mut locks = ItemLocks::default();
+            locks.request(T1, &[row(1, Mode::Exclusive)]);
+            if held_by_another {
+                locks.request(TxnId(4), &[other_table(2, Mode::Exclusive)]);
+            }
+            assert_eq!(locks.request(T2, &[table(Mode::Exclusive)]), Granting::Waits);
+            assert_eq!(locks.request(T3, &[row(2, Mode::Exclusive)]), Granting::Waits);
+            // T3 waits for its turn behind T2, which waits for T1.
+            let wanted = [row(2, Mode::Exclusive), other_table(2, Mode::Exclusive)];
+            if held_by_another {
+                assert_eq!(locks.request(T1, &wanted), Granting::Waits);
+                assert_eq!(locks.youngest_of_cycle(T1), Some(T3));
+                continue;
+            }
+            assert_eq!(locks.request(T1, &wanted), Granting::Granted);
+            assert_eq!(locks.blockers_of(T3).collect::<HashSet<_>>(), [T1, T2].into_iter().collect());
+            assert_eq!(locks.release(T1), [T2]);
+            assert_eq!(locks.release(T2), [T3]);
+        }
     }
 
     #[test]
