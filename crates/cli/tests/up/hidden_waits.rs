@@ -153,7 +153,7 @@ fn who_prepares_a_statement_on_a_table_that_is_locked_waits_for_others_only_and_
         let _up = Up::ready(dir.path(), 1);
         let dsn = ClusterFile::read(dir.path()).unwrap().client.dsn;
         let (one, two) = (connect(&dsn).await, connect(&dsn).await);
-        one.batch_execute("CREATE TABLE a (id int PRIMARY KEY, v int); INSERT INTO a VALUES (1, 0)")
+        one.batch_execute("CREATE TABLE a (id int PRIMARY KEY, v int); INSERT INTO a VALUES (1, 0); CREATE TABLE b (id int PRIMARY KEY)")
             .await
             .unwrap();
         for lock in [
@@ -186,7 +186,22 @@ fn who_prepares_a_statement_on_a_table_that_is_locked_waits_for_others_only_and_
             tokio::join!(soon("a cancel request", two.prepare("SELECT v FROM a WHERE id = 8")), cancelled);
         assert_eq!(refused.map(drop).unwrap_err().code().unwrap().code(), "57014");
         assert_eq!(code(&two, "ROLLBACK").await, "done");
-        assert_eq!(code(&one, "COMMIT").await, "done");
+        let cancelled = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            cancel.cancel_query(tokio_postgres::NoTls).await.unwrap();
+        };
+        assert_eq!(tokio::join!(code(&two, "VACUUM a"), cancelled).0, "57014");
+        // What is read beside a transaction is waited for by those who wait for the transaction.
+        assert_eq!(code(&two, "BEGIN; INSERT INTO b VALUES (1)").await, "done");
+        let (read, wrote) =
+            tokio::join!(soon("one of both", two.prepare("SELECT v FROM a WHERE id = 9")), async {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let wrote = code(&one, "INSERT INTO b VALUES (1)").await;
+                assert_eq!(code(&one, "ROLLBACK").await, "done");
+                wrote
+            });
+        assert_eq!((read.is_ok(), wrote.as_str()), (true, "40P01"));
+        assert_eq!(code(&two, "ROLLBACK").await, "done");
     });
 }
 

@@ -21,6 +21,7 @@ use super::{Done, Session};
 use crate::classifier::Statement;
 use crate::errors::{Cancelled, Failure};
 use crate::lane::LaneError;
+use crate::server::cancel::Whereabouts;
 
 /// What a client hears that asks for an unlogged relation.
 const UNLOGGED: &str =
@@ -486,7 +487,10 @@ impl Session {
         let mut lane = self.plain_lane(replica).await.map_err(|error| Failure::of_lane(&error))?;
         let mut words = BytesMut::new();
         let sink = Sink::Hold(&mut words, 1024 * 1024);
-        match unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await {
+        self.cancel.set(Whereabouts::OnLane { replica, backend: lane.lent.lane.backend.clone() });
+        let result = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await;
+        self.cancel.set(Whereabouts::Idle);
+        match result {
             Ok(answer) => {
                 match answer.status {
                     Some(Status::Idle) => self.give_back(lane),
@@ -545,7 +549,9 @@ impl Session {
                 }
             };
             let sink = if first { Sink::Client(&mut self.client) } else { Sink::Drop };
+            self.cancel.set(Whereabouts::OnLane { replica, backend: lane.lent.lane.backend.clone() });
             let result = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await;
+            self.cancel.set(Whereabouts::Idle);
             let failed_later = !first && matches!(&result, Ok(answer) if answer.error.is_some());
             let done = self.after_lone_unit(lane, result).await?;
             if done == Done::Failed {
