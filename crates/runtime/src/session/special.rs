@@ -552,14 +552,19 @@ impl Session {
             self.cancel.set(Whereabouts::OnLane { replica, backend: lane.lent.lane.backend.clone() });
             let result = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut Watch::default(), None).await;
             self.cancel.set(Whereabouts::Idle);
-            let failed_later = !first && matches!(&result, Ok(answer) if answer.error.is_some());
+            // The client sees the first one's answer only.
+            let failed_later = match &result {
+                Ok(answer) if !first => answer.error.clone(),
+                _ => None,
+            };
             let done = self.after_lone_unit(lane, result).await?;
             if done == Done::Failed {
-                if failed_later {
-                    self.fail(&Failure::new(
-                        SqlState::INTERNAL_ERROR,
-                        format!("{command} succeeded on one replica and failed on replica {}", replica.0),
-                    ));
+                if let Some(error) = failed_later {
+                    let failure = Failure::of_lane(&LaneError::Database(error));
+                    let name = self.shared.pools[usize::from(replica.0)].name();
+                    self.fail(&failure.hint(format!(
+                        "{command} is done on replicas before {name}, and not on this one and those after it. Run it again."
+                    )));
                 }
                 return Ok(Done::Failed);
             }
