@@ -10,8 +10,8 @@ use crate::random::Random;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Draft {
     pub(crate) plan: Plan,
-    /// The sequence of which it takes the next value: of [`SEQUENCE`] that becomes the key of the inserted row.
-    pub(crate) draws: Option<TableId>,
+    /// The sequences of which it takes the next values: that of [`SEQUENCE`] becomes the key of the inserted row.
+    pub(crate) draws: &'static [TableId],
 }
 
 /// How a client ends its transaction, if nothing goes wrong before.
@@ -280,8 +280,15 @@ impl Scripts {
 
     fn truncate(&mut self) -> Script {
         let truncate = Draft::from(Plan::Truncate { table: self.random.pick(&SETS) });
-        if self.random.chance(500) {
-            return single(truncate);
+        match self.random.below(10) {
+            0..=4 => return single(truncate),
+            // The second one waits, and is given up: the first one stands.
+            5..=6 => {
+                let again = Plan::Truncate { table: self.random.pick(&SETS) }.into();
+                let statements = vec![truncate, again, self.read(), self.write()];
+                return Script { cancels: Some(1), returns: true, ..self.bracketed(statements, FORMS[2]) };
+            }
+            _ => {}
         }
         let last = if self.random.chance(500) { self.write() } else { self.read() };
         let mut statements = vec![self.read(), truncate, last];
@@ -435,7 +442,7 @@ impl Scripts {
     }
 
     fn update(&mut self, table: TableId, find: Find) -> Draft {
-        let draws = self.random.chance(250).then_some(CYCLE);
+        let draws: &[TableId] = if self.random.chance(250) { &[CYCLE] } else { &[] };
         Draft { draws, ..self.plain_update(table, find) }
     }
 
@@ -478,7 +485,13 @@ impl Scripts {
         let copies = self.random.chance(500).then(|| self.register());
         let coarse = self.random.chance(150);
         let plan = Plan::Insert { table, key, group, unique: self.unique(), parent, copies, coarse };
-        let draws = self.random.pick(&[Some(SEQUENCE), Some(CYCLE), None]);
+        let draws: &[TableId] = self.random.pick(&[
+            &[SEQUENCE] as &[TableId],
+            &[CYCLE],
+            &[SEQUENCE, CYCLE],
+            &[CYCLE, SEQUENCE],
+            &[],
+        ]);
         Draft { plan, draws }
     }
 
@@ -514,7 +527,7 @@ impl Scripts {
 
 impl From<Plan> for Draft {
     fn from(plan: Plan) -> Draft {
-        Draft { plan, draws: None }
+        Draft { plan, draws: &[] }
     }
 }
 

@@ -237,8 +237,8 @@ struct Simulation<'a> {
     next_connection: u64,
     acknowledged: Vec<(TxnId, Csn)>,
     given_values: BTreeSet<i64>,
-    /// Of which sequence a value is awaited.
-    wanted_values: BTreeMap<(TxnId, OpId), TableId>,
+    /// Of which sequences values are awaited.
+    wanted_values: BTreeMap<(TxnId, OpId), &'static [TableId]>,
     /// Of the sequence that cycles, in order.
     cycled_values: Vec<i64>,
     statistics: Statistics,

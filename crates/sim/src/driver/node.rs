@@ -9,7 +9,6 @@ use onecopy_core::{
     AccessSet, Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SequenceDefinition, SessionId,
     StatementKind, TxnId,
 };
-use smallvec::smallvec;
 
 use super::replicas::{Membership, Operation};
 use super::{Simulation, Wake};
@@ -305,33 +304,39 @@ impl Simulation<'_> {
 
     fn on_statement(&mut self, txn: TxnId, draft: Draft) {
         let op = self.next_op(txn);
-        let Some(sequence) = draft.draws else { return self.submit(txn, op, draft.plan) };
+        if draft.draws.is_empty() {
+            return self.submit(txn, op, draft.plan);
+        }
         if let Some(open) = self.node.txns.get_mut(&txn) {
+            self.wanted_values.insert((txn, op), draft.draws);
+            let wants = draft.draws.iter().map(|sequence| (*sequence, 1)).collect();
             open.unbound = Some(draft);
-            self.wanted_values.insert((txn, op), sequence);
-            self.feed(Event::NextValues { txn, op, wants: smallvec![(sequence, 1)] });
+            self.feed(Event::NextValues { txn, op, wants });
         }
     }
 
     pub(super) fn on_values(&mut self, txn: TxnId, op: OpId, values: &[Option<i64>]) {
-        let draws = self.wanted_values.remove(&(txn, op));
-        for value in values.iter().flatten() {
-            let again = match draws {
-                Some(CYCLE) => self.is_given_too_soon(*value),
-                _ => !self.given_values.insert(*value),
+        let draws = self.wanted_values.remove(&(txn, op)).unwrap_or_default();
+        let mut drawn = Vec::new();
+        for (sequence, value) in draws.iter().zip(values) {
+            let Some(value) = *value else { continue };
+            drawn.push((*sequence, value));
+            let again = match *sequence {
+                CYCLE => self.is_given_too_soon(value),
+                _ => !self.given_values.insert(value),
             };
             if again {
-                self.fail(Failure::ValueGivenTwice { value: *value });
+                self.fail(Failure::ValueGivenTwice { value });
             }
         }
         let Some(open) = self.node.txns.get_mut(&txn).filter(|open| open.awaited == Some(op)) else { return };
         let Some(Draft { mut plan, .. }) = open.unbound.take() else { return };
-        match (&mut plan, values) {
-            (_, [Some(_)]) if draws == Some(CYCLE) => {}
-            (Plan::Insert { key, .. }, [Some(value)]) => *key = Key(*value as u64),
-            _ => {
-                return self.senseless(txn, Some(op), "has no value of the only sequence");
-            }
+        if drawn.len() != draws.len() || values.len() != draws.len() {
+            return self.senseless(txn, Some(op), "has no value of a sequence that has some");
+        }
+        let of_sequence = drawn.iter().find(|(sequence, _)| *sequence == SEQUENCE);
+        if let (Plan::Insert { key, .. }, Some((_, value))) = (&mut plan, of_sequence) {
+            *key = Key(*value as u64);
         }
         self.submit(txn, op, plan);
     }
