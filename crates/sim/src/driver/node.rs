@@ -7,7 +7,7 @@ use onecopy_core::protocol::{Position, Writes};
 use onecopy_core::sequences::RESERVED_VALUES;
 use onecopy_core::{
     AccessSet, Begin, Csn, Decision, Event, Instant, OpId, Refusal, ReplicaId, SequenceDefinition, SessionId,
-    StatementKind, TxnId,
+    StatementKind, TableId, TxnId,
 };
 
 use super::replicas::{Membership, Operation};
@@ -321,6 +321,9 @@ impl Simulation<'_> {
         for (sequence, value) in draws.iter().zip(values) {
             let Some(value) = *value else { continue };
             drawn.push((*sequence, value));
+            if *sequence == SEQUENCE && value > self.reserved_up_to(SEQUENCE) {
+                self.senseless(txn, Some(op), "gives a value whose reservation a crash would lose");
+            }
             let again = match *sequence {
                 CYCLE => self.is_given_too_soon(value),
                 _ => !self.given_values.insert(value),
@@ -339,6 +342,17 @@ impl Simulation<'_> {
             *key = Key(*value as u64);
         }
         self.submit(txn, op, plan);
+    }
+
+    /// The last value of a sequence that a durable record has reserved; 0 if there is none.
+    fn reserved_up_to(&self, of: TableId) -> i64 {
+        let durable = self.log.durable();
+        let records = self.log.iter().take_while(|(csn, _)| *csn <= durable);
+        let reserved = records.filter_map(|(_, record)| match record {
+            Record::Reserve { sequence, last } if *sequence == of => Some(*last),
+            _ => None,
+        });
+        reserved.max().unwrap_or_default()
     }
 
     /// A value of the sequence that cycles comes again when all others have come, but for those that crashes have lost: as many each
