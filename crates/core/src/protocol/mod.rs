@@ -123,7 +123,7 @@ pub trait Protocol: Send {
     /// Counters and positions, for people.
     fn status(&self) -> Status;
 
-    /// Whether it hears [`Event::WaitsOutside`](crate::event::Event::WaitsOutside).
+    /// Whether it hears [`Event::WaitsOutside`].
     fn hears_waits_outside(&self) -> bool {
         false
     }
