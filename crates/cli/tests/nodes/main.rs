@@ -81,6 +81,27 @@ fn transaction_whose_reads_have_changed_since_is_told_and_its_session_goes_on() 
     });
 }
 
+/// Its client knows that it failed. Done again at the next leader it would succeed.
+#[test]
+fn transaction_that_failed_with_its_commit_behind_it_does_not_happen_when_the_leader_is_killed() {
+    block_on(async {
+        let mut nodes = Nodes::start(3, 2);
+        let leader = nodes.leader();
+        let others: Vec<usize> = (0..3).filter(|node| *node != leader).collect();
+        let (first, second) = (nodes.client(others[0]).await, nodes.client(others[1]).await);
+        first.batch_execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)").await.unwrap();
+        let whole = "BEGIN; INSERT INTO t VALUES (1); COMMIT";
+        assert_eq!(code(first.batch_execute(whole).await), SqlState::UNIQUE_VIOLATION);
+        second.batch_execute("DELETE FROM t").await.unwrap();
+        nodes.kill(leader);
+        assert_eq!(code(first.batch_execute("SELECT 1").await), SqlState::IN_FAILED_SQL_TRANSACTION);
+        first.batch_execute("ROLLBACK").await.unwrap();
+        assert_eq!(rows(&first, "SELECT count(*) FROM t").await, "0");
+        nodes.spawn(leader);
+        assert_eq!(nodes.everywhere("SELECT count(*) FROM t").await, "0");
+    });
+}
+
 #[test]
 fn deposed_leader_that_does_not_know_answers_nobody_with_what_is_old() {
     block_on(async {

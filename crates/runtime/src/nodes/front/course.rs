@@ -12,7 +12,9 @@ use onecopy_wire::frontend::{self, Frontend, tag as from_client};
 use onecopy_wire::sqlstate::SqlState;
 use sha2::{Digest, Sha256};
 
-use super::words::{PREPARED_BY, SET_BY, gives_up, is_command, is_commit, is_single, may_change_session};
+use super::words::{
+    PREPARED_BY, SET_BY, gives_up, is_command, is_commit, is_single, may_change_session, may_commit,
+};
 use crate::errors::Failure;
 
 /// Bytes of a client's messages that are kept to be sent again.
@@ -475,6 +477,9 @@ impl Course {
         if self.chained.is_some() || (self.heard.len > self.heard_whole.len && self.has_flushed) {
             return Err(Lost::Unchecked);
         }
+        if self.status == Status::Failed && self.may_have_committed() {
+            self.forget_block()?;
+        }
         self.begin_anew(up);
         if self.has_failed {
             fail(up);
@@ -487,6 +492,27 @@ impl Course {
         } else {
             self.proceed(up);
         }
+        Ok(())
+    }
+
+    /// Whether one of the answered requests of the open block would have committed it if it had not failed: done again it might.
+    fn may_have_committed(&self) -> bool {
+        let end = self.told.checked_sub(1).map_or(0, |last| self.requests[last].end);
+        Frames::new(&self.sent[..end], usize::MAX).flatten().any(|frame| {
+            match frontend::decode(frame.tag, frame.body) {
+                Ok(Frontend::Query(sql) | Frontend::Parse(frontend::Parse { sql, .. })) => may_commit(sql),
+                Ok(Frontend::Bind(bind)) => self.is_prepared(bind.statement, may_commit),
+                _ => false,
+            }
+        })
+    }
+
+    /// Of a block that has failed nothing is done again but its failure.
+    fn forget_block(&mut self) -> Result<(), Lost> {
+        self.keep_what_stays(self.told.checked_sub(1).map_or(0, |last| self.requests[last].end), false)?;
+        self.answered = self.told;
+        self.forget_answered();
+        self.has_failed = true;
         Ok(())
     }
 
@@ -698,7 +724,7 @@ impl Course {
                 }
                 Frontend::Parse(parse) if is_commit(parse.sql) => build::parse_complete(&mut answer),
                 Frontend::Bind(bind) => {
-                    bound = Some(self.is_prepared_commit(bind.statement));
+                    bound = Some(self.is_prepared(bind.statement, is_commit));
                     build::bind_complete(&mut answer);
                 }
                 Frontend::Describe(frontend::Named { target: frontend::Target::Portal, .. }) => {
@@ -717,19 +743,19 @@ impl Course {
         (commits == 1).then_some(answer)
     }
 
-    /// Whether what was prepared under a name is a COMMIT.
-    fn is_prepared_commit(&self, name: &str) -> bool {
+    /// Whether what was prepared under a name is such a text.
+    fn is_prepared(&self, name: &str, is_such: impl Fn(&str) -> bool) -> bool {
         let scripts = self.former.as_ref().unwrap_or(&self.script).values();
         let texts = scripts.map(|part| &part.messages[..]).chain([&self.sent[..]]);
-        let mut is_commit_last = false;
+        let mut is_such_last = false;
         for frame in texts.flat_map(|messages| Frames::new(messages, usize::MAX).flatten()) {
             if let Ok(Frontend::Parse(parse)) = frontend::decode(frame.tag, frame.body)
                 && parse.name == name
             {
-                is_commit_last = is_commit(parse.sql);
+                is_such_last = is_such(parse.sql);
             }
         }
-        is_commit_last
+        is_such_last
     }
 }
 

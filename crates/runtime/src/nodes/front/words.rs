@@ -11,6 +11,12 @@ pub(super) fn is_commit(sql: &str) -> bool {
             .all(|word| ["work", "transaction"].iter().any(|known| word.eq_ignore_ascii_case(known)))
 }
 
+/// Whether a text may contain a COMMIT, as far as can be told without reading it as SQL.
+pub(super) fn may_commit(sql: &str) -> bool {
+    let mut words = sql.split(|c: char| !c.is_alphanumeric() && c != '_');
+    words.any(|word| ["commit", "end"].iter().any(|known| word.eq_ignore_ascii_case(known)))
+}
+
 /// Whether a text is surely of one statement: without any semicolon but at its end.
 pub(super) fn is_single(sql: &str) -> bool {
     !sql.trim_end_matches(is_end).contains(';')

@@ -473,6 +473,76 @@ fn nothing_is_committed_before_all_that_was_heard_has_come_out_as_it_was() {
     assert_eq!(tags(&rig.heard()), "CZCZ");
 }
 
+/// Done again it might succeed, and be committed, though its client was told that it had failed.
+#[test]
+fn what_failed_and_would_have_committed_is_not_done_again() {
+    let whole = "BEGIN; UPDATE t SET a = 1; COMMIT";
+    let whole_by_parts = |out: &mut BytesMut| {
+        for sql in ["BEGIN", "UPDATE t SET a = 1", "COMMIT"] {
+            say::parse(out, "", sql, []).unwrap();
+            say::bind(out, "", "", [], [], []).unwrap();
+            say::execute(out, "", 0).unwrap();
+        }
+        say::sync(out);
+    };
+    let by_name = |out: &mut BytesMut| {
+        for name in ["begins", "ends"] {
+            say::bind(out, "", name, [], [], []).unwrap();
+            say::execute(out, "", 0).unwrap();
+        }
+        say::sync(out);
+    };
+    for way in [0, 1, 2] {
+        let mut rig = Rig::new();
+        match way {
+            0 => rig.query(whole),
+            1 => rig.client(whole_by_parts),
+            _ => {
+                rig.client(|out| say::parse(out, "ends", "COMMIT", []).unwrap());
+                rig.client(by_name);
+            }
+        }
+        rig.session(|out| {
+            conflict().put(out, Severity::Error);
+            build::ready_for_query(out, Status::Failed);
+        })
+        .unwrap();
+        rig.heard();
+        // Whether or not the client has gone on.
+        let goes_on = way != 1;
+        if goes_on {
+            rig.query("ROLLBACK");
+        }
+        let sent = asked(&rig.resume());
+        let (last, before) = sent.split_last().unwrap();
+        assert_eq!(last, if goes_on { "ROLLBACK" } else { "(fails)" }, "{way}: {sent:?}");
+        assert!(
+            before.iter().all(|sql| ["(fails)", "Parse", "Sync"].contains(&sql.as_str())),
+            "{way}: {sent:?}"
+        );
+        // Once more, before anything was answered.
+        assert_eq!(asked(&rig.resume()), sent);
+        if !goes_on {
+            rig.query("ROLLBACK");
+        }
+        rig.heard();
+    }
+}
+
+/// What was done before it, and failed, is: the client may return to a savepoint.
+#[test]
+fn a_block_that_failed_without_a_commit_in_what_failed_is_done_again() {
+    let mut rig = Rig::new();
+    for (sql, status) in
+        [("BEGIN", Status::InTransaction), ("SAVEPOINT s", Status::InTransaction), ("x", Status::Failed)]
+    {
+        rig.query(sql);
+        rig.answer("", status, 0).unwrap();
+    }
+    rig.heard();
+    assert_eq!(asked(&rig.resume()), ["BEGIN", "SAVEPOINT s", "x"]);
+}
+
 #[test]
 fn what_was_asked_behind_a_large_answer_waits_until_that_has_come_again() {
     let mut rig = Rig::new();
