@@ -12,6 +12,7 @@ use onecopy_classify::Kind;
 
 use super::client::ClientError;
 use super::environment::is_meaningful;
+use super::patience::within;
 use super::portals::Portal;
 use super::run::break_off;
 use super::txn::Lane;
@@ -164,18 +165,18 @@ impl Session {
                     let backend = lane.lent.lane.backend.clone();
                     self.cancel.set(Whereabouts::OnLane { replica, backend });
                     let run = unit::run(&mut lane.lent.lane, 0, request, sink, &mut watch, None);
-                    let result = match patience {
-                        Some((limit, _)) => tokio::time::timeout(limit, run).await.ok(),
-                        None => Some(run.await),
-                    };
+                    let result = within(patience, run).await;
                     self.cancel.set(Whereabouts::Idle);
-                    let Some(result) = result else {
-                        break_off(&self.shared, lane).await;
-                        if self.client.sent == sent {
-                            self.client.output.truncate(begun_at);
+                    let result = match result {
+                        Ok(result) => result,
+                        Err(failure) => {
+                            break_off(&self.shared, lane).await;
+                            if self.client.sent == sent {
+                                self.client.output.truncate(begun_at);
+                            }
+                            self.fail(&failure);
+                            return Ok(Done::Failed);
                         }
-                        patience.into_iter().for_each(|(_, cause)| self.fail(&cause.failure()));
-                        return Ok(Done::Failed);
                     };
                     match result {
                         Err(UnitError::Lane(error)) if self.client.sent == sent => {
@@ -223,10 +224,7 @@ impl Session {
             shared.await_applied(replica, told).await;
             self.plain_lane(replica).await
         };
-        match patience {
-            None => Ok(lane.await),
-            Some((limit, cause)) => tokio::time::timeout(limit, lane).await.map_err(|_| cause.failure()),
-        }
+        within(patience, lane).await
     }
 
     /// The replica that has applied most: it says first what others are told of.

@@ -40,6 +40,17 @@ impl Session {
     }
 }
 
+/// Waits for something for a limited time; if that is over, returns what a client is told.
+pub(super) async fn within<T>(
+    patience: Option<(Duration, Cancelled)>,
+    work: impl Future<Output = T>,
+) -> Result<T, Failure> {
+    match patience {
+        None => Ok(work.await),
+        Some((limit, cause)) => tokio::time::timeout(limit, work).await.map_err(|_| cause.failure()),
+    }
+}
+
 /// A time limit as `SHOW` tells it: in the largest unit that needs no fraction.
 pub fn shown_limit(name: &str, value: &str) -> Result<String, Failure> {
     const UNITS: [(u64, &str); 5] =

@@ -14,6 +14,7 @@ use onecopy_wire::sqlstate::SqlState;
 use super::beside::{LOSSES_MAX, no_replica};
 use super::client::ClientError;
 use super::extended::PreparedStatement;
+use super::patience::within;
 use super::run::break_off;
 use super::unit::{self, Preparation, Request, Sink, Step, UnitError, Watch};
 use super::{Done, Session};
@@ -205,14 +206,14 @@ impl Session {
             let patience = self.patience(false).filter(|_| !in_txn);
             let mut watch = Watch::default();
             let run = unit::run(&mut lane.lent.lane, 0, &request, sink, &mut watch, None);
-            let result = match patience {
-                Some((limit, _)) => tokio::time::timeout(limit, run).await.ok(),
-                None => Some(run.await),
-            };
+            let result = within(patience, run).await;
             self.cancel.set(Whereabouts::Idle);
-            let Some(result) = result else {
-                break_off(&self.shared, lane).await;
-                return Ok(Err(patience.map_or_else(no_replica, |(_, cause)| cause.failure())));
+            let result = match result {
+                Ok(result) => result,
+                Err(failure) => {
+                    break_off(&self.shared, lane).await;
+                    return Ok(Err(failure));
+                }
             };
             match result {
                 Ok(answer) => {
