@@ -207,7 +207,7 @@ impl Protocol for Onecopy {
         }
     }
 
-    /// Nobody waits for a replica while one that serves contains what is needed.
+    /// Nobody waits for a replica while one that serves contains what is needed, and nothing is kept of transactions that are over.
     fn broken_invariant(&self) -> Option<String> {
         let is = |id: &TxnId, state: State| self.txns.get(id).is_some_and(|txn| txn.state == state);
         if let Some(best) = self.replicas.most_advanced(self.versions.forgotten()) {
@@ -226,6 +226,14 @@ impl Protocol for Onecopy {
             if !waits {
                 return Some(format!("{id:?} waits for its home, which will not wake it"));
             }
+        }
+        let is_kept = !self.locks.is_empty()
+            || !self.owing.is_empty()
+            || !self.pins.is_empty()
+            || !self.snapshots.is_empty()
+            || !self.schema_changers.is_empty();
+        if self.txns.is_empty() && is_kept {
+            return Some("no transaction is open, and something of one is kept".to_owned());
         }
         None
     }
