@@ -25,7 +25,10 @@ pub const PROMISES: [(&str, &str); 20] = [
     ("core leaked", "the core forgets what is over, and knows what every replica contains"),
     ("order senseless", "the core gives no order that makes no sense"),
     ("history malformed", "the simulator's own records make sense"),
-    ("invariant broken", "nobody waits for a replica while one serves that contains what is needed"),
+    (
+        "invariant broken",
+        "nobody waits for a replica while one serves that contains what is needed, and nothing is kept of who is gone",
+    ),
     ("servers brought down", "a statement that crashes servers crashes no more than three"),
     ("panicked", "no assertion of the code fails"),
 ];
