@@ -120,6 +120,8 @@ pub enum Moment {
     Leave(u64),
     /// A statement of a transaction was sent to a replica that has come back and is still behind.
     Behind(u64),
+    /// A statement failed at a home after its answer had shown rows.
+    Shown(u64),
 }
 
 /// One run.
@@ -288,6 +290,13 @@ impl Scenario {
             breakages.push((Moment::FirstWrite(begins + 1), loss));
             breakages.push((Moment::Move(1), breakage(random, HERE)));
         }
+        // What failing statements showed is still to be had when the home is lost: more is shown at the next one.
+        if random.chance(200) {
+            for nth in 1..=20 {
+                let loss = random.pick(&[Breakage::Connections(HERE), Breakage::Lane(HERE)]);
+                breakages.push((Moment::Shown(nth), loss));
+            }
+        }
         if random.chance(300) {
             let replica = random.replica_or_here(members);
             let leaves = Breakage::Depart { replica: HERE, at_once: false };
@@ -392,7 +401,8 @@ impl Mix {
                 &mut self.change_then_insert,
             ];
             let chosen = random.below(rare.len() as u64) as usize;
-            rare.into_iter().skip(chosen).take(1).for_each(|weight| *weight += 40);
+            let more = random.pick(&[40, 40, 200]);
+            rare.into_iter().skip(chosen).take(1).for_each(|weight| *weight += more);
         }
         self.cancel_per_mille += random.below(300);
         self

@@ -304,17 +304,24 @@ impl Scripts {
             return single(self.join(false));
         }
         let mut statements = Vec::new();
-        // The joins are then executed at a home.
-        match self.random.below(10) {
-            0..=4 => statements.push(self.write()),
-            5..=6 => statements.push(self.locking_read()),
-            _ => {}
-        }
+        // The joins are then executed at a home, by who has written something or will only read.
+        let only_reads = match self.random.below(10) {
+            0..=4 => {
+                statements.push(self.write());
+                false
+            }
+            5..=8 => {
+                statements.push(self.locking_read());
+                self.random.chance(700)
+            }
+            _ => false,
+        };
         for _ in 0..self.random.between(1, 4) {
             let fails = self.random.chance(FAILS_PER_MILLE);
             statements.push(self.join(fails));
         }
         statements.push(match self.random.below(10) {
+            _ if only_reads => self.read(),
             // Next time the joins are known to be followed by it, and are executed at a home at once.
             0..=3 => {
                 let (table, key) = self.register();
@@ -327,7 +334,9 @@ impl Scripts {
         let form = self.random.pick(&FORMS);
         let joined = statements.len() - 1;
         let cancels = self.random.chance(300).then(|| self.random.below(joined as u64) as usize);
-        Script { cancels, returns, ..self.bracketed(statements, form) }
+        // What it was shown changes meanwhile, or its home is lost.
+        let stalls_before = self.random.chance(300).then(|| self.random.between(1, joined as u64) as usize);
+        Script { cancels, returns, stalls_before, ..self.bracketed(statements, form) }
     }
 
     fn families(&mut self) -> Script {

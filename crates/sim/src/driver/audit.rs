@@ -155,6 +155,9 @@ impl Simulation<'_> {
                 self.fail(Failure::LaneLeaked { replica: id, lanes });
             }
         }
+        for ((txn, _), _) in std::mem::take(&mut self.node.unended) {
+            self.senseless(txn, None, "never ends what it has opened on a replica");
+        }
         let status = self.protocol.status();
         let end = self.log.end().0;
         let at_rest = status.transactions == 0

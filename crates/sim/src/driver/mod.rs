@@ -192,6 +192,7 @@ struct Counts {
     copies: u64,
     leaves: u64,
     behind: u64,
+    shown: u64,
 }
 
 /// A run.
@@ -404,6 +405,7 @@ impl<'a> Simulation<'a> {
                 Event::ReplicaUp { replica, .. } => _ = self.node.told_down.remove(&replica),
                 _ => {}
             }
+            self.ends_by(&event);
             let mut effects = std::mem::take(&mut self.effects);
             self.protocol.handle(place, now.plus_ns(self.node.clock_ahead_ns), event, &mut effects);
             for effect in effects.drain(..) {

@@ -31,6 +31,9 @@ pub(super) struct Node {
     pub(super) first_connection: Connection,
     sessions: BTreeMap<Connection, TxnId>,
     pub(super) txns: BTreeMap<TxnId, OpenTxn>,
+    /// What the core has opened on replicas and not ended, whatever became of the connection; with the place in the order
+    /// at which it is to be committed.
+    pub(super) unended: BTreeMap<(TxnId, ReplicaId), Option<Csn>>,
     /// Never given twice, not even by different lives.
     last_txn: u64,
     /// What some replica contained when it was fenced, up to this.
@@ -173,6 +176,7 @@ impl Simulation<'_> {
         self.node.clock_ahead_ns = 0;
         self.node.sessions.clear();
         self.node.txns.clear();
+        self.node.unended.clear();
         let undecided = self.log.end().0 - self.log.durable().0;
         let survivors = self.choices.between(0, undecided);
         self.log.crash(survivors);
@@ -560,6 +564,7 @@ impl Simulation<'_> {
 
     pub(super) fn on_finish(&mut self, txn: TxnId, op: OpId, replica: Option<ReplicaId>) {
         if let Some(replica) = replica {
+            self.node.unended.remove(&(txn, replica));
             self.end_lane(txn, replica, |lane| Operation::Finish { lane, txn });
         }
         self.answer_committed(txn, op);

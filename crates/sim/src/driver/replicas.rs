@@ -211,6 +211,9 @@ impl Simulation<'_> {
             self.senseless(txn, Some(op), "executes again what its client has seen a part of");
         }
         self.node.txns.entry(txn).and_modify(|open| open.last_sent = Some(op));
+        if matches!(how, How::Snapshot { open: true } | How::Home { open: true }) {
+            self.begins(txn, replica);
+        }
         if !self.replica(replica).up {
             self.lose_statement(txn, op, replica, false);
             return;
@@ -259,6 +262,8 @@ impl Simulation<'_> {
             return self.senseless(txn, None, "does again what is over");
         };
         open.revalidations += 1;
+        self.begins(txn, replica);
+        let Some(open) = self.node.txns.get(&txn) else { return };
         if !self.replicas[usize::from(replica.0)].up {
             let (epoch, nth) = (self.node.epoch, open.revalidations);
             let at = self.in_a(Step::Answer);
@@ -282,11 +287,43 @@ impl Simulation<'_> {
         self.command(replica, txn, step, Operation::Work { lane, open, job });
     }
 
+    /// What the core opens somewhere comes to an end there: by an order, by a report that it is lost, or in the order. Of protocols
+    /// that write everywhere, the loss of the replica ends it.
+    fn begins(&mut self, txn: TxnId, replica: ReplicaId) {
+        if self.writes_everywhere() {
+            return;
+        }
+        if self.node.unended.insert((txn, replica), None).is_some() {
+            self.senseless(txn, None, "opens a second transaction on a replica before it left the first");
+        }
+    }
+
+    /// Notes what the core is told to have ended.
+    pub(super) fn ends_by(&mut self, event: &Event) {
+        match *event {
+            Event::Executed { txn, replica, outcome: Outcome::Lost { .. }, .. }
+            | Event::HomeLost { txn, replica } => {
+                self.node.unended.remove(&(txn, replica));
+            }
+            Event::Applied { replica, csn } if self.protocol.position() == Position::Set => {
+                self.node.unended.retain(|(_, at), ending| *at != replica || *ending != Some(csn));
+            }
+            Event::Applied { replica, csn } | Event::ReplicaUp { replica, applied: csn } => {
+                self.node
+                    .unended
+                    .retain(|(_, at), ending| *at != replica || ending.is_none_or(|ends| ends > csn));
+            }
+            _ => {}
+        }
+    }
+
     pub(super) fn on_leave(&mut self, txn: TxnId, replica: ReplicaId) {
+        self.node.unended.remove(&(txn, replica));
         self.end_lane(txn, replica, |lane| Operation::Rollback { lane });
     }
 
     pub(super) fn on_commit_at(&mut self, txn: TxnId, replica: ReplicaId, csn: Csn) {
+        self.node.unended.entry((txn, replica)).and_modify(|ending| *ending = Some(csn));
         match self.end_lane(txn, replica, |lane| Operation::CommitAt { lane, txn, csn }) {
             Some(lane) => _ = self.replica(replica).committing.insert(lane),
             None if self.replica(replica).up => _ = self.core_soon(Event::HomeLost { txn, replica }),
@@ -350,9 +387,7 @@ impl Simulation<'_> {
     fn open_lane(&mut self, txn: TxnId, replica: ReplicaId) -> LaneId {
         let id = self.new_lane();
         let lane = Lane { id, last_command: Instant(0), busy: false };
-        if self.replica(replica).lanes.insert(txn, lane).is_some() {
-            self.senseless(txn, None, "opens a second transaction on a replica before it left the first");
-        }
+        self.replica(replica).lanes.insert(txn, lane);
         id
     }
 

@@ -8,6 +8,7 @@ use super::replicas::Execution;
 use super::{SCHEDULER, Simulation, Wake};
 use crate::database::{Fault, LaneId};
 use crate::plan::Answer;
+use crate::scenario::Moment;
 use crate::timing::Step;
 
 /// Of 1,000 answers that are held until it is known what they show so many are too large for that.
@@ -143,6 +144,10 @@ impl Simulation<'_> {
         let event = executed(outcome);
         let heard_at = self.protocol.place_of(&event);
         self.feed(event);
+        if plan.fails() && matches!(how, How::Home { .. }) {
+            self.counts.shown += 1;
+            self.reached(Moment::Shown(self.counts.shown), Some(replica));
+        }
         // The answer goes through the scheduler, which has then heard what this place told it before.
         self.post(letter, self.through_channel(heard_at, SCHEDULER));
     }

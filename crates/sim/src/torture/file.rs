@@ -136,11 +136,12 @@ impl Moment {
             Moment::Copy(nth) => ("copy", nth),
             Moment::Leave(nth) => ("leave", nth),
             Moment::Behind(nth) => ("behind", nth),
+            Moment::Shown(nth) => ("shown", nth),
         }
     }
 
     /// One of each kind.
-    const KINDS: [fn(u64) -> Moment; 14] = [
+    const KINDS: [fn(u64) -> Moment; 15] = [
         Moment::Step,
         Moment::Append,
         Moment::CommitAt,
@@ -155,6 +156,7 @@ impl Moment {
         Moment::Copy,
         Moment::Leave,
         Moment::Behind,
+        Moment::Shown,
     ];
 }
 

@@ -795,7 +795,12 @@ impl Onecopy {
         self.owing.retain(|owing| *owing != id);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.state = State::AwaitingDurable;
-        let csn = self.decisions.decide(Some(id), txn.home, txn.commit_op, None);
+        // The answer to its last statement may have come when its home was down already: then nothing is open there any more.
+        let home = txn.home.filter(|home| self.replicas.get(*home).up);
+        if let Some(replica) = txn.home.filter(|_| home.is_none()) {
+            effects.push(Effect::Leave { txn: id, replica });
+        }
+        let csn = self.decisions.decide(Some(id), home, txn.commit_op, None);
         effects.push(Effect::Append { csn, decision: Decision::Commit(id) });
     }
 

@@ -74,6 +74,20 @@ fn a_transaction_whose_home_is_lost_before_its_commit_needs_no_other() {
 }
 
 #[test]
+fn an_answer_heard_after_its_home_was_lost_decides_and_leaves_nothing_open() {
+    let mut rig = rig();
+    rig.single(T1, write(1));
+    rig.on(Event::ReplicaDown { replica: R0 });
+    rig.effects.clear();
+    rig.done(T1, OP0, R0);
+    rig.expect(&[leave(T1, R0), append(T1, 1)]);
+    rig.durable(1);
+    rig.expect(&[apply(R1, 1, 1)]);
+    rig.applied(R1, 1);
+    rig.expect(&[acknowledge(T1, OP0, 1)]);
+}
+
+#[test]
 fn a_statement_lost_with_its_home_runs_again_after_what_came_before_it() {
     let mut rig = rig();
     rig.begin(T1);
