@@ -7,6 +7,7 @@ pub mod event;
 pub mod ids;
 pub mod item;
 
+pub mod conflict_index;
 pub mod footprints;
 pub mod map;
 
@@ -18,6 +19,7 @@ pub mod sequences;
 pub mod table_queues;
 pub mod table_versions;
 pub mod version_table;
+pub mod write_sets;
 
 pub mod protocol;
 

@@ -1,0 +1,227 @@
+//! The scheduler: puts each update behind those that it conflicts with, and finds a worker for it (II.B).
+
+use std::collections::VecDeque;
+
+use crate::conflict_index::ConflictIndex;
+use crate::effect::Effect;
+use crate::event::{Place, Statement, StatementKind};
+use crate::ids::{ReplicaId, TxnId};
+use crate::item::{Access, Item, Mode};
+use crate::map::HashMap;
+use crate::write_sets::{Numbered, Vector};
+
+use super::{Message, send};
+
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    /// Every update is put behind every other.
+    pub(super) all_conflict: bool,
+    conflicts: ConflictIndex,
+    /// Updates that some worker may not contain.
+    updates: HashMap<TxnId, Update>,
+    workers: Vec<Chain>,
+    /// Workers with nothing to do, the one that was busy last at the end.
+    idle: Vec<ReplicaId>,
+    /// What could run and finds no worker, in the order in which it came.
+    awaiting_worker: VecDeque<TxnId>,
+    reads: u64,
+    /// What every worker contains, and reports since that was found.
+    everywhere: Vec<u64>,
+    reports: usize,
+}
+
+#[derive(Debug)]
+struct Update {
+    predecessors: Vec<TxnId>,
+    /// How many of these have no worker yet.
+    awaited: usize,
+    /// Those that wait until this one has a worker.
+    followers: Vec<TxnId>,
+    numbered: Option<Numbered>,
+    finished: bool,
+}
+
+/// What a worker was given and has not finished.
+#[derive(Debug)]
+struct Chain {
+    unfinished: u64,
+    /// The last update.
+    last: Option<TxnId>,
+    given: u64,
+    /// Updates that some worker may not contain, in order.
+    remembered: VecDeque<TxnId>,
+    contains: Option<Vector>,
+}
+
+impl Scheduler {
+    pub(super) fn new(workers: usize) -> Scheduler {
+        let chain = || Chain { unfinished: 0, last: None, given: 0, remembered: VecDeque::new(), contains: None };
+        Scheduler {
+            all_conflict: false,
+            conflicts: ConflictIndex::default(),
+            updates: HashMap::default(),
+            workers: (0..workers).map(|_| chain()).collect(),
+            idle: (0..workers as u16).rev().map(ReplicaId).collect(),
+            awaiting_worker: VecDeque::new(),
+            reads: 0,
+            everywhere: vec![0; workers],
+            reports: 0,
+        }
+    }
+
+    /// Transactions that are not finished.
+    pub(super) fn open(&self) -> u64 {
+        let waiting = self.updates.values().filter(|update| update.numbered.is_none()).count() as u64;
+        self.workers.iter().map(|chain| chain.unfinished).sum::<u64>() + waiting
+    }
+
+    /// Transactions that could run and find no worker.
+    pub(super) fn awaiting_worker(&self) -> u64 {
+        self.awaiting_worker.len() as u64
+    }
+
+    pub(super) fn unfinished(&self, worker: ReplicaId) -> u64 {
+        self.chain(worker).unfinished
+    }
+
+    fn chain(&self, worker: ReplicaId) -> &Chain {
+        &self.workers[usize::from(worker.0)]
+    }
+
+    fn chain_mut(&mut self, worker: ReplicaId) -> &mut Chain {
+        &mut self.workers[usize::from(worker.0)]
+    }
+
+    pub(super) fn on_transaction(&mut self, txn: TxnId, statement: Statement, effects: &mut Vec<Effect>) {
+        if statement.kind == StatementKind::Read {
+            self.reads += 1;
+            return match self.idle.pop() {
+                Some(worker) => self.give_read(txn, worker, effects),
+                None => self.awaiting_worker.push_back(txn),
+            };
+        }
+        let everything = [Access::new(Item::everything(), Mode::Exclusive)];
+        let accesses = if self.all_conflict { &everything[..] } else { &statement.access[..] };
+        let predecessors = self.conflicts.add(txn, accesses);
+        let mut awaited = 0;
+        for predecessor in &predecessors {
+            if let Some(before) = self.updates.get_mut(predecessor).filter(|before| before.numbered.is_none()) {
+                before.followers.push(txn);
+                awaited += 1;
+            }
+        }
+        let update = Update { predecessors, awaited, followers: Vec::new(), numbered: None, finished: false };
+        self.updates.insert(txn, update);
+        if awaited == 0 {
+            self.place(txn, effects);
+        }
+    }
+
+    /// All of its predecessors have workers.
+    fn place(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let worker = self.chain_to_append_to(txn).or_else(|| self.idle.pop());
+        match worker {
+            Some(worker) => self.give_update(txn, worker, effects),
+            None => self.awaiting_worker.push_back(txn),
+        }
+    }
+
+    /// Of those chains that end with one of its predecessors the longest: whatever it waits for elsewhere is over before.
+    fn chain_to_append_to(&self, txn: TxnId) -> Option<ReplicaId> {
+        let ends = |predecessor: &TxnId| {
+            let before = self.updates.get(predecessor).filter(|before| !before.finished)?;
+            let worker = before.numbered?.worker;
+            (self.chain(worker).last == Some(*predecessor)).then_some(worker)
+        };
+        let ends = self.updates.get(&txn)?.predecessors.iter().filter_map(ends);
+        // Of several that are as long the first, so that runs are alike.
+        ends.min_by_key(|worker| (std::cmp::Reverse(self.chain(*worker).unfinished), worker.0))
+    }
+
+    fn give_update(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        let chain = self.chain_mut(worker);
+        chain.unfinished += 1;
+        chain.given += 1;
+        chain.last = Some(txn);
+        chain.remembered.push_back(txn);
+        let numbered = Numbered { worker, number: chain.given };
+        let Some(update) = self.updates.get_mut(&txn) else { return };
+        update.numbered = Some(numbered);
+        let followers = std::mem::take(&mut update.followers);
+        let predecessors = std::mem::take(&mut update.predecessors);
+        let elsewhere = |predecessor: &TxnId| {
+            let numbered = self.updates.get(predecessor)?.numbered?;
+            (numbered.worker != worker).then_some(numbered)
+        };
+        let predecessors = predecessors.iter().filter_map(elsewhere).collect();
+        send(Place::Proxy(worker), Message::Update { txn, predecessors }, effects);
+        for follower in followers {
+            let Some(update) = self.updates.get_mut(&follower) else { continue };
+            update.awaited -= 1;
+            if update.awaited == 0 {
+                self.place(follower, effects);
+            }
+        }
+    }
+
+    fn give_read(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        self.chain_mut(worker).unfinished += 1;
+        send(Place::Proxy(worker), Message::Read { txn }, effects);
+    }
+
+    pub(super) fn on_message(&mut self, worker: ReplicaId, message: Message, effects: &mut Vec<Effect>) {
+        match message {
+            Message::Finished { txn, vector } => {
+                if let Some(update) = self.updates.get_mut(&txn) {
+                    update.finished = true;
+                } else {
+                    self.reads = self.reads.saturating_sub(1);
+                }
+                let chain = self.chain_mut(worker);
+                chain.unfinished = chain.unfinished.saturating_sub(1);
+                if chain.unfinished == 0 {
+                    self.on_idle(worker, effects);
+                }
+                if let Some(vector) = vector {
+                    self.on_report(worker, vector);
+                }
+            }
+            Message::Contains { vector } => self.on_report(worker, vector),
+            _ => {}
+        }
+    }
+
+    fn on_idle(&mut self, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        match self.awaiting_worker.pop_front() {
+            Some(txn) if self.updates.contains_key(&txn) => self.give_update(txn, worker, effects),
+            Some(txn) => self.give_read(txn, worker, effects),
+            None => self.idle.push(worker),
+        }
+    }
+
+    /// What every worker contains nobody has to wait for.
+    fn on_report(&mut self, worker: ReplicaId, vector: Vector) {
+        self.chain_mut(worker).contains = Some(vector);
+        self.reports += 1;
+        if self.reports < self.workers.len() {
+            return;
+        }
+        self.reports = 0;
+        let vectors: Option<Vec<&Vector>> = self.workers.iter().map(|chain| chain.contains.as_ref()).collect();
+        // Who has said nothing yet contains nothing for sure.
+        let Some(vectors) = vectors else { return };
+        let mut everywhere = vec![u64::MAX; self.workers.len()];
+        for vector in vectors {
+            everywhere.iter_mut().zip(vector.iter()).for_each(|(least, of)| *least = (*least).min(*of));
+        }
+        for (chain, (least, before)) in self.workers.iter_mut().zip(everywhere.iter().zip(&self.everywhere)) {
+            for _ in *before..*least {
+                if let Some(txn) = chain.remembered.pop_front() {
+                    self.conflicts.remove(txn);
+                    self.updates.remove(&txn);
+                }
+            }
+        }
+        self.everywhere = everywhere;
+    }
+}
