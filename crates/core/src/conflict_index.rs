@@ -87,6 +87,25 @@ struct Holder {
 }
 
 impl ConflictIndex {
+    /// Those that conflict with these items, but for those of whom others have taken the place, by number.
+    pub fn find(&mut self, accesses: &[Access]) -> Vec<TxnId> {
+        if accesses.iter().any(|access| access.item.table == TableId::ALL) {
+            let mut all: Vec<TxnId> = self.places.keys().copied().collect();
+            all.sort_unstable();
+            return all;
+        }
+        let mut found: Vec<TxnId> = self.of_everything.to_vec();
+        for access in accesses {
+            let (columns, values) = split(&access.item.equals);
+            for shape in self.tables.entry((access.item.table, access.item.space)).or_default() {
+                shape.ask(None, (access.mode, access.columns), (&columns, &values), &mut found);
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
     /// Adds a transaction behind all others, and returns those that it conflicts with, each once, but for those of whom
     /// others that are returned have taken the place, by number.
     pub fn add(&mut self, txn: TxnId, accesses: &[Access]) -> Vec<TxnId> {
@@ -106,7 +125,7 @@ impl ConflictIndex {
             let (columns, values) = split(&access.item.equals);
             let shapes = self.tables.entry((access.item.table, access.item.space)).or_default();
             for shape in &mut *shapes {
-                shape.ask(txn, (access.mode, access.columns), (&columns, &values), &mut found);
+                shape.ask(Some(txn), (access.mode, access.columns), (&columns, &values), &mut found);
             }
         }
         let places = self.places.entry(txn).or_default();
@@ -156,9 +175,10 @@ fn split(equals: &Equals) -> (Columns, Values) {
 }
 
 impl Shape {
+    /// Finds who conflicts. `new` takes the place of those that it covers.
     fn ask(
         &mut self,
-        txn: TxnId,
+        new: Option<TxnId>,
         kind: (Mode, ColumnSet),
         (columns, values): (&Columns, &Values),
         found: &mut Vec<TxnId>,
@@ -171,10 +191,10 @@ impl Shape {
                 common.push(values[theirs]);
             }
         }
-        // All rows of these are its own, too.
-        let includes = at.len() == columns.len();
+        // Only if all rows of these are its own, too.
+        let new = new.map(|txn| (txn, at.len() == columns.len()));
         if at.len() == self.columns.len() {
-            return self.ask_row(txn, kind, &common, includes, found);
+            return self.ask_row(new, kind, &common, found);
         }
         let rows: Vec<Values> = if at.is_empty() {
             self.holders.keys().cloned().collect()
@@ -182,25 +202,25 @@ impl Shape {
             self.part(at).values.get(&common).cloned().unwrap_or_default()
         };
         for row in &rows {
-            self.ask_row(txn, kind, row, includes, found);
+            self.ask_row(new, kind, row, found);
         }
     }
 
     fn ask_row(
         &mut self,
-        txn: TxnId,
+        new: Option<(TxnId, bool)>,
         kind: (Mode, ColumnSet),
         row: &Values,
-        includes: bool,
         found: &mut Vec<TxnId>,
     ) {
         let Some(holders) = self.holders.get_mut(row) else { return };
         holders.retain(|holder| {
-            let conflicts = holder.txn != txn && kinds_conflict(holder.kind, kind);
+            let is_own = new.is_some_and(|(txn, _)| txn == holder.txn);
+            let conflicts = !is_own && kinds_conflict(holder.kind, kind);
             if conflicts {
                 found.push(holder.txn);
             }
-            !(conflicts && includes && covers(kind, holder.kind))
+            !(conflicts && new.is_some_and(|(_, includes)| includes) && covers(kind, holder.kind))
         });
         if holders.is_empty() {
             self.drop_row(row);

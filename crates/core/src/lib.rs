@@ -11,6 +11,8 @@ pub mod conflict_index;
 pub mod footprints;
 pub mod map;
 
+pub mod certification;
+pub mod chaining;
 pub mod item_locks;
 pub mod load;
 pub mod prediction;

@@ -55,7 +55,8 @@ impl Arrived {
         let origin = usize::from(self.origin.0);
         let number = |vector: &[u64]| vector.get(origin).copied().unwrap_or_default();
         // Counted to the end, which is faster than to stop at the first: nearly always there is one, its own.
-        let newer = self.vector.iter().zip(ours).map(|(theirs, ours)| usize::from(theirs > ours)).sum::<usize>();
+        let newer =
+            self.vector.iter().zip(ours).map(|(theirs, ours)| usize::from(theirs > ours)).sum::<usize>();
         newer == 1 && number(&self.vector) == number(ours) + 1
     }
 }
@@ -108,6 +109,58 @@ impl WriteSets {
             self.vector[usize::from(origin.0)] += 1;
         }
         is_awaited
+    }
+}
+
+/// Which updates every worker contains, for whoever need not remember these.
+#[derive(Debug)]
+pub struct Everywhere {
+    /// What each worker said last.
+    told: Vec<Option<Vector>>,
+    /// Of each worker the updates that some worker may not contain, in order.
+    remembered: Vec<VecDeque<TxnId>>,
+    contained: Vec<u64>,
+    reports: usize,
+}
+
+impl Everywhere {
+    /// Of so many workers.
+    #[must_use]
+    pub fn new(workers: usize) -> Everywhere {
+        Everywhere {
+            told: vec![None; workers],
+            remembered: vec![VecDeque::new(); workers],
+            contained: vec![0; workers],
+            reports: 0,
+        }
+    }
+
+    /// The next update of a worker.
+    pub fn remember(&mut self, worker: ReplicaId, txn: TxnId) {
+        self.remembered[usize::from(worker.0)].push_back(txn);
+    }
+
+    /// A worker contains so much. Returns, now and then, the updates that are found to be everywhere.
+    pub fn report(&mut self, worker: ReplicaId, vector: Vector) -> Vec<TxnId> {
+        self.told[usize::from(worker.0)] = Some(vector);
+        self.reports += 1;
+        if self.reports < self.told.len() {
+            return Vec::new();
+        }
+        self.reports = 0;
+        let mut least = vec![u64::MAX; self.told.len()];
+        for told in &self.told {
+            // Who has said nothing yet contains nothing for sure.
+            let Some(vector) = told else { return Vec::new() };
+            least.iter_mut().zip(vector.iter()).for_each(|(least, of)| *least = (*least).min(*of));
+        }
+        let mut everywhere = Vec::new();
+        for (of, (least, before)) in self.remembered.iter_mut().zip(least.iter().zip(&self.contained)) {
+            let new = usize::try_from(least - before).unwrap_or(usize::MAX).min(of.len());
+            everywhere.extend(of.drain(..new));
+        }
+        self.contained = least;
+        everywhere
     }
 }
 

@@ -20,8 +20,11 @@ struct Rig {
     effects: Vec<Effect>,
 }
 
+fn rig_of(order: Order, workers: usize) -> Rig {
+    Rig { protocol: Chains::new("chains", order, workers, Csn(0)), effects: Vec::new() }
+}
 fn rig(workers: usize) -> Rig {
-    Rig { protocol: Chains::new(workers, Csn(0)), effects: Vec::new() }
+    rig_of(Order::OfConflicts, workers)
 }
 
 impl Rig {
@@ -51,11 +54,11 @@ impl Rig {
         self.at(SCHEDULER, Event::Autocommit { begin, statement });
     }
     fn deliver(&mut self, from: Place, worker: ReplicaId, message: Message) {
-        self.at(Place::Proxy(worker), Event::Message { from, message: AnyMessage::Chains(message) });
+        self.at(Place::Proxy(worker), Event::Message { from, message: AnyMessage::Chaining(message) });
     }
     fn tell(&mut self, from: ReplicaId, message: Message) {
         let from = Place::Proxy(from);
-        self.at(SCHEDULER, Event::Message { from, message: AnyMessage::Chains(message) });
+        self.at(SCHEDULER, Event::Message { from, message: AnyMessage::Chaining(message) });
     }
     fn executed(&mut self, txn: TxnId, replica: ReplicaId) {
         let outcome = Outcome::Done { returned: Vec::new() };
@@ -76,7 +79,7 @@ fn nth(worker: ReplicaId, number: u64) -> Numbered {
     Numbered { worker, number }
 }
 fn given(worker: ReplicaId, txn: TxnId, predecessors: &[Numbered]) -> Effect {
-    let message = AnyMessage::Chains(update(txn, predecessors));
+    let message = AnyMessage::Chaining(update(txn, predecessors));
     Effect::Send { to: Place::Proxy(worker), message }
 }
 fn execute(txn: TxnId, replica: ReplicaId) -> Effect {
@@ -95,13 +98,13 @@ fn write_set(txn: TxnId, vector: &[u64]) -> Message {
     Message::WriteSet { txn, vector: vector.into() }
 }
 fn ship(to: ReplicaId, txn: TxnId, vector: &[u64]) -> Effect {
-    Effect::Ship { txn, to: Place::Proxy(to), message: AnyMessage::Chains(write_set(txn, vector)) }
+    Effect::Ship { txn, to: Place::Proxy(to), message: AnyMessage::Chaining(write_set(txn, vector)) }
 }
 fn finished(txn: TxnId, vector: &[u64]) -> Message {
     Message::Finished { txn, vector: Some(vector.into()) }
 }
 fn to_scheduler(message: Message) -> Effect {
-    Effect::Send { to: SCHEDULER, message: AnyMessage::Chains(message) }
+    Effect::Send { to: SCHEDULER, message: AnyMessage::Chaining(message) }
 }
 fn apply_shipped(origin: ReplicaId, txn: TxnId, replica: ReplicaId) -> Effect {
     Effect::ApplyShipped { origin: Place::Proxy(origin), txn, replica }
@@ -181,7 +184,7 @@ fn s5_b_what_finds_no_worker_waits_for_one_and_its_chain_with_it() {
     rig.expect(&[given(W0, T2, &[]), given(W0, T3, &[])]);
     rig.tell(W0, finished(T2, &[3]));
     rig.tell(W0, finished(T3, &[4]));
-    rig.expect(&[Effect::Send { to: Place::Proxy(W0), message: AnyMessage::Chains(read(T5)) }]);
+    rig.expect(&[Effect::Send { to: Place::Proxy(W0), message: AnyMessage::Chaining(read(T5)) }]);
 }
 
 #[test]
@@ -204,11 +207,11 @@ fn s2_b_what_every_worker_contains_is_no_predecessor_any_more() {
 
 #[test]
 fn s4_b_centralised_writes_is_one_chain_beside_which_reads_run() {
-    let mut rig = Rig { protocol: Chains::of_one_chain("centralised_writes", 3, Csn(0)), effects: Vec::new() };
+    let mut rig = rig_of(Order::OfAll, 3);
     rig.update(T1, [1]);
     rig.update(T2, [2]);
     rig.single(T3, StatementKind::Read, [1], Mode::Shared);
-    let message = AnyMessage::Chains(read(T3));
+    let message = AnyMessage::Chaining(read(T3));
     rig.expect(&[given(W0, T1, &[]), given(W0, T2, &[]), Effect::Send { to: Place::Proxy(W1), message }]);
 }
 
@@ -252,7 +255,8 @@ fn an_update_that_fails_ends_like_one_that_writes_nothing() {
     let mut rig = rig(2);
     rig.deliver(SCHEDULER, W0, update(T1, &[]));
     rig.effects.clear();
-    let event = Event::Executed { txn: T1, op: OpId(0), replica: W0, outcome: Outcome::Failed, elapsed_ns: 1 };
+    let event =
+        Event::Executed { txn: T1, op: OpId(0), replica: W0, outcome: Outcome::Failed, elapsed_ns: 1 };
     rig.at(Place::Proxy(W0), event);
     rig.expect(&[
         release(T1, W0),
@@ -282,7 +286,7 @@ fn s3_a_read_only_transaction_is_not_delayed_for_writes() {
     rig.update(T1, [1]);
     rig.effects.clear();
     rig.single(T2, StatementKind::Read, [1], Mode::Shared);
-    rig.expect(&[Effect::Send { to: Place::Proxy(W1), message: AnyMessage::Chains(read(T2)) }]);
+    rig.expect(&[Effect::Send { to: Place::Proxy(W1), message: AnyMessage::Chaining(read(T2)) }]);
     rig.deliver(SCHEDULER, W1, read(T2));
     rig.expect(&[Effect::Execute { txn: T2, op: OpId(0), replica: W1, how: How::Alone, hold: false }]);
 }

@@ -8,14 +8,13 @@ use crate::event::{Place, Statement, StatementKind};
 use crate::ids::{ReplicaId, TxnId};
 use crate::item::{Access, Item, Mode};
 use crate::map::HashMap;
-use crate::write_sets::{Numbered, Vector};
+use crate::write_sets::{Everywhere, Numbered, Vector};
 
-use super::{Message, send};
+use super::{Message, Order, send};
 
 #[derive(Debug)]
 pub(super) struct Scheduler {
-    /// Every update is put behind every other.
-    pub(super) all_conflict: bool,
+    order: Order,
     conflicts: ConflictIndex,
     /// Updates that some worker may not contain.
     updates: HashMap<TxnId, Update>,
@@ -25,9 +24,7 @@ pub(super) struct Scheduler {
     /// What could run and finds no worker, in the order in which it came.
     awaiting_worker: VecDeque<TxnId>,
     reads: u64,
-    /// What every worker contains, and reports since that was found.
-    everywhere: Vec<u64>,
-    reports: usize,
+    everywhere: Everywhere,
 }
 
 #[derive(Debug)]
@@ -48,24 +45,20 @@ struct Chain {
     /// The last update.
     last: Option<TxnId>,
     given: u64,
-    /// Updates that some worker may not contain, in order.
-    remembered: VecDeque<TxnId>,
-    contains: Option<Vector>,
 }
 
 impl Scheduler {
-    pub(super) fn new(workers: usize) -> Scheduler {
-        let chain = || Chain { unfinished: 0, last: None, given: 0, remembered: VecDeque::new(), contains: None };
+    pub(super) fn new(order: Order, workers: usize) -> Scheduler {
+        let chain = || Chain { unfinished: 0, last: None, given: 0 };
         Scheduler {
-            all_conflict: false,
+            order,
             conflicts: ConflictIndex::default(),
             updates: HashMap::default(),
             workers: (0..workers).map(|_| chain()).collect(),
             idle: (0..workers as u16).rev().map(ReplicaId).collect(),
             awaiting_worker: VecDeque::new(),
             reads: 0,
-            everywhere: vec![0; workers],
-            reports: 0,
+            everywhere: Everywhere::new(workers),
         }
     }
 
@@ -101,11 +94,12 @@ impl Scheduler {
             };
         }
         let everything = [Access::new(Item::everything(), Mode::Exclusive)];
-        let accesses = if self.all_conflict { &everything[..] } else { &statement.access[..] };
+        let accesses = if self.order == Order::OfAll { &everything[..] } else { &statement.access[..] };
         let predecessors = self.conflicts.add(txn, accesses);
         let mut awaited = 0;
         for predecessor in &predecessors {
-            if let Some(before) = self.updates.get_mut(predecessor).filter(|before| before.numbered.is_none()) {
+            if let Some(before) = self.updates.get_mut(predecessor).filter(|before| before.numbered.is_none())
+            {
                 before.followers.push(txn);
                 awaited += 1;
             }
@@ -143,8 +137,8 @@ impl Scheduler {
         chain.unfinished += 1;
         chain.given += 1;
         chain.last = Some(txn);
-        chain.remembered.push_back(txn);
         let numbered = Numbered { worker, number: chain.given };
+        self.everywhere.remember(worker, txn);
         let Some(update) = self.updates.get_mut(&txn) else { return };
         update.numbered = Some(numbered);
         let followers = std::mem::take(&mut update.followers);
@@ -201,27 +195,9 @@ impl Scheduler {
 
     /// What every worker contains nobody has to wait for.
     fn on_report(&mut self, worker: ReplicaId, vector: Vector) {
-        self.chain_mut(worker).contains = Some(vector);
-        self.reports += 1;
-        if self.reports < self.workers.len() {
-            return;
+        for txn in self.everywhere.report(worker, vector) {
+            self.conflicts.remove(txn);
+            self.updates.remove(&txn);
         }
-        self.reports = 0;
-        let vectors: Option<Vec<&Vector>> = self.workers.iter().map(|chain| chain.contains.as_ref()).collect();
-        // Who has said nothing yet contains nothing for sure.
-        let Some(vectors) = vectors else { return };
-        let mut everywhere = vec![u64::MAX; self.workers.len()];
-        for vector in vectors {
-            everywhere.iter_mut().zip(vector.iter()).for_each(|(least, of)| *least = (*least).min(*of));
-        }
-        for (chain, (least, before)) in self.workers.iter_mut().zip(everywhere.iter().zip(&self.everywhere)) {
-            for _ in *before..*least {
-                if let Some(txn) = chain.remembered.pop_front() {
-                    self.conflicts.remove(txn);
-                    self.updates.remove(&txn);
-                }
-            }
-        }
-        self.everywhere = everywhere;
     }
 }

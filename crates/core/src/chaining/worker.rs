@@ -111,7 +111,9 @@ impl Worker {
     }
 
     pub(super) fn on_committed(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
-        let Some(Running { txn, .. }) = self.running.filter(|running| running.decided == Some(csn)) else { return };
+        let Some(Running { txn, .. }) = self.running.filter(|running| running.decided == Some(csn)) else {
+            return;
+        };
         effects.push(Effect::Release { txn, op: OpId(0), replica: self.me });
         effects.push(Effect::Acknowledge { txn, op: OpId(0), csn });
         self.complete(txn, effects);
@@ -123,7 +125,7 @@ impl Worker {
         let vector = self.contains.commit();
         let others = (0..vector.len() as u16).map(ReplicaId).filter(|other| *other != self.me);
         for other in others {
-            let message = AnyMessage::Chains(Message::WriteSet { txn, vector: vector.clone() });
+            let message = AnyMessage::Chaining(Message::WriteSet { txn, vector: vector.clone() });
             effects.push(Effect::Ship { txn, to: Place::Proxy(other), message });
         }
         self.untold = 0;
