@@ -181,6 +181,8 @@ impl Protocol for Certified {
             decided: self.decisions.decided().0,
             replicas: replicas.collect(),
             transactions: self.scheduler.open(),
+            awaiting_worker: self.scheduler.awaiting_worker()
+                + self.workers.iter().map(Worker::queued).sum::<u64>(),
             reads_changed: self.scheduler.refused(),
             ..Status::default()
         }

@@ -48,6 +48,14 @@ impl Placed {
         }
     }
 
+    /// How many wait for a worker.
+    pub(super) fn waiting(&self) -> u64 {
+        match self {
+            Placed::Turns { .. } => 0,
+            Placed::Groups { groups, .. } => groups.values().map(|group| group.waiting.len() as u64).sum(),
+        }
+    }
+
     /// A transaction of a kind. Returns who runs it, if it is known by now.
     pub(super) fn arrive(&mut self, txn: TxnId, kind: u64, updates: bool) -> Option<ReplicaId> {
         match self {

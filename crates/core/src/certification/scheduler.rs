@@ -42,6 +42,11 @@ impl Scheduler {
         self.open
     }
 
+    /// Transactions that wait for a worker here.
+    pub(super) fn awaiting_worker(&self) -> u64 {
+        self.placed.waiting()
+    }
+
     /// How often something was executed in vain.
     pub(super) fn refused(&self) -> u64 {
         self.refused

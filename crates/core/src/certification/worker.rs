@@ -51,6 +51,11 @@ impl Worker {
         &self.contains
     }
 
+    /// What waits for what it runs now.
+    pub(super) fn queued(&self) -> u64 {
+        self.queue.len() as u64
+    }
+
     /// What it was given and has not finished.
     pub(super) fn open(&self) -> u64 {
         self.queue.len() as u64 + u64::from(self.running.is_some())

@@ -170,7 +170,7 @@ impl Protocol for Chains {
             decided: self.decisions.decided().0,
             replicas: replicas.collect(),
             transactions: self.scheduler.open(),
-            freshness_waits: self.scheduler.awaiting_worker(),
+            awaiting_worker: self.scheduler.awaiting_worker(),
             ..Status::default()
         }
     }

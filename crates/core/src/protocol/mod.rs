@@ -146,6 +146,8 @@ pub struct Status {
     pub decided: u64,
     /// Per replica: whether it serves, what it contains, what is outstanding.
     pub replicas: Vec<ReplicaStatus>,
+    /// Transactions that could run and find no worker, where workers run one at a time.
+    pub awaiting_worker: u64,
     /// Transactions open.
     pub transactions: u64,
     /// Requests for items that were granted at once.
