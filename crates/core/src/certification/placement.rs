@@ -9,42 +9,55 @@ use crate::ids::{ReplicaId, TxnId};
 pub enum Placement {
     /// Workers take turns, and each keeps a queue.
     Turns,
-    /// Each kind of transaction has a group of workers and a queue. A worker that finds its group's queue empty moves to the group
-    /// that has most waiting for each of its workers.
+    /// Each kind of transaction has a group of workers and a queue. The load of a group is the part of its workers that is busy; who
+    /// has nothing to do moves to a group that is busy altogether and has something waiting, if its own then still is not.
     Groups,
 }
 
 /// What waits for a worker, and who does nothing.
 #[derive(Debug)]
 pub(super) enum Placed {
-    Turns {
-        next: usize,
-        workers: usize,
-    },
-    Groups {
-        /// By the kind of transactions.
-        groups: BTreeMap<u64, Group>,
-        /// Of each worker the group, once it has one.
-        of: Vec<Option<u64>>,
-        idle: Vec<ReplicaId>,
-    },
+    Turns { next: usize, workers: usize },
+    Groups(Groups),
+}
+
+/// Groups of workers, by the kind of transactions that they run.
+#[derive(Debug)]
+pub(super) struct Groups {
+    groups: BTreeMap<u64, Group>,
+    /// Of each worker the group, once it has one.
+    of: Vec<Option<u64>>,
+    /// Those that nobody has asked yet, the first at the end.
+    unasked: Vec<ReplicaId>,
 }
 
 #[derive(Default, Debug)]
-pub(super) struct Group {
+struct Group {
     waiting: VecDeque<(TxnId, bool)>,
-    workers: u64,
+    idle: Vec<ReplicaId>,
+    busy: usize,
+}
+
+impl Group {
+    fn workers(&self) -> usize {
+        self.busy + self.idle.len()
+    }
+
+    /// Whether somebody could leave without making all others busy.
+    fn can_spare(&self) -> bool {
+        self.idle.len() > 1 || self.busy == 0 && !self.idle.is_empty()
+    }
 }
 
 impl Placed {
     pub(super) fn new(placement: Placement, workers: usize) -> Placed {
         match placement {
             Placement::Turns => Placed::Turns { next: 0, workers },
-            Placement::Groups => Placed::Groups {
+            Placement::Groups => Placed::Groups(Groups {
                 groups: BTreeMap::new(),
                 of: vec![None; workers],
-                idle: (0..workers as u16).rev().map(ReplicaId).collect(),
-            },
+                unasked: (0..workers as u16).rev().map(ReplicaId).collect(),
+            }),
         }
     }
 
@@ -52,7 +65,7 @@ impl Placed {
     pub(super) fn waiting(&self) -> u64 {
         match self {
             Placed::Turns { .. } => 0,
-            Placed::Groups { groups, .. } => groups.values().map(|group| group.waiting.len() as u64).sum(),
+            Placed::Groups(all) => all.groups.values().map(|group| group.waiting.len() as u64).sum(),
         }
     }
 
@@ -64,52 +77,58 @@ impl Placed {
                 *next = (*next + 1) % *workers;
                 Some(worker)
             }
-            Placed::Groups { groups, of, idle } => {
-                // One of its group, else whoever does nothing: that it moves costs nothing.
-                let own = idle.iter().rposition(|worker| of[usize::from(worker.0)] == Some(kind));
-                let group = groups.entry(kind).or_default();
-                let Some(worker) = own.map(|at| idle.remove(at)).or_else(|| idle.pop()) else {
-                    group.waiting.push_back((txn, updates));
-                    return None;
-                };
-                move_to(groups, of, worker, kind);
-                Some(worker)
-            }
+            Placed::Groups(all) => all.arrive(txn, kind, updates),
         }
     }
 
     /// A worker has finished. Returns what it runs next, if that was not said before.
     pub(super) fn finish(&mut self, worker: ReplicaId) -> Option<(TxnId, bool)> {
-        let Placed::Groups { groups, of, idle } = self else { return None };
-        let own = of[usize::from(worker.0)].filter(|own| groups.get(own).is_some_and(Group::has_waiting));
-        let load = |group: &Group| group.waiting.len() as f64 / group.workers.max(1) as f64;
-        let fullest = || {
-            let waiting = groups.iter().filter(|(_, group)| group.has_waiting());
-            waiting.max_by(|(_, a), (_, b)| load(a).total_cmp(&load(b))).map(|(kind, _)| *kind)
-        };
-        let Some(kind) = own.or_else(fullest) else {
-            idle.push(worker);
+        match self {
+            Placed::Turns { .. } => None,
+            Placed::Groups(all) => all.finish(worker),
+        }
+    }
+}
+
+impl Groups {
+    fn arrive(&mut self, txn: TxnId, kind: u64, updates: bool) -> Option<ReplicaId> {
+        let own = self.groups.entry(kind).or_default().idle.pop();
+        let Some(worker) = own.or_else(|| self.unasked.pop()).or_else(|| self.take_from_another()) else {
+            self.groups.entry(kind).or_default().waiting.push_back((txn, updates));
             return None;
         };
-        move_to(groups, of, worker, kind);
-        groups.get_mut(&kind)?.waiting.pop_front()
+        self.groups.entry(kind).or_default().busy += 1;
+        self.of[usize::from(worker.0)] = Some(kind);
+        Some(worker)
     }
-}
 
-impl Group {
-    fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    /// Somebody who does nothing, of the group that is least busy.
+    fn take_from_another(&mut self) -> Option<ReplicaId> {
+        let load = |group: &Group| group.busy as f64 / group.workers() as f64;
+        let can_spare = self.groups.values_mut().filter(|group| group.can_spare());
+        can_spare.min_by(|a, b| load(a).total_cmp(&load(b)))?.idle.pop()
     }
-}
 
-fn move_to(groups: &mut BTreeMap<u64, Group>, of: &mut [Option<u64>], worker: ReplicaId, kind: u64) {
-    let own = &mut of[usize::from(worker.0)];
-    if *own == Some(kind) {
-        return;
+    fn finish(&mut self, worker: ReplicaId) -> Option<(TxnId, bool)> {
+        let own = self.of[usize::from(worker.0)]?;
+        let group = self.groups.get_mut(&own)?;
+        group.busy -= 1;
+        group.idle.push(worker);
+        let (has_waiting, can_spare) = (!group.waiting.is_empty(), group.can_spare());
+        let without_workers = self.groups.iter().find(|(_, g)| !g.waiting.is_empty() && g.workers() == 0);
+        let longest = || {
+            let waiting = self.groups.iter().filter(|(_, group)| !group.waiting.is_empty());
+            waiting.max_by_key(|(_, group)| group.waiting.len()).map(|(kind, _)| *kind)
+        };
+        let kind = match without_workers {
+            Some((kind, _)) => *kind,
+            None if has_waiting => own,
+            None => longest().filter(|_| can_spare)?,
+        };
+        self.groups.get_mut(&own)?.idle.retain(|idle| *idle != worker);
+        self.of[usize::from(worker.0)] = Some(kind);
+        let group = self.groups.get_mut(&kind)?;
+        group.busy += 1;
+        group.waiting.pop_front()
     }
-    if let Some(before) = own.take().and_then(|before| groups.get_mut(&before)) {
-        before.workers -= 1;
-    }
-    *own = Some(kind);
-    groups.entry(kind).or_default().workers += 1;
 }

@@ -76,17 +76,26 @@ fn s4_b_workers_take_turns_and_each_keeps_a_queue() {
 }
 
 #[test]
-fn s4_b_a_worker_without_work_moves_to_the_group_that_has_most_waiting() {
-    let mut rig = rig(Placement::Groups, 2);
-    for (txn, form) in [(1, 7), (2, 7), (3, 7), (4, 8), (5, 7)] {
+fn s4_b_a_worker_without_work_moves_to_a_busy_group_unless_its_own_would_be_busy_then() {
+    let mut rig = rig(Placement::Groups, 4);
+    // Three workers for one kind, one for the other, for which one more waits.
+    for (txn, form) in [(1, 7), (2, 7), (3, 7), (4, 8), (5, 8), (6, 8)] {
         rig.arrive(TxnId(txn), form, StatementKind::Write);
     }
-    // Both went to the first kind, for which two more wait, as one does for the other.
-    rig.expect(&[run(W0, T1), run(W1, T2)]);
-    rig.deliver(Place::Proxy(W1), SCHEDULER, finished(T2, &[0, 1]));
-    rig.deliver(Place::Proxy(W0), SCHEDULER, finished(T1, &[1, 1]));
-    rig.deliver(Place::Proxy(W0), SCHEDULER, finished(T3, &[1, 1]));
-    rig.expect(&[run(W1, T3), run(W0, TxnId(5)), run(W0, TxnId(4))]);
+    let [w2, w3] = [ReplicaId(2), ReplicaId(3)];
+    rig.expect(&[run(W0, T1), run(W1, T2), run(w2, T3), run(w3, TxnId(4))]);
+    // The others of its group would be busy altogether.
+    rig.deliver(Place::Proxy(w2), SCHEDULER, finished(T3, &[0; 4]));
+    rig.expect(&[]);
+    rig.deliver(Place::Proxy(W1), SCHEDULER, finished(T2, &[0; 4]));
+    rig.expect(&[run(W1, TxnId(5))]);
+    // A group that has nobody comes first.
+    rig.arrive(TxnId(7), 9, StatementKind::Write);
+    rig.expect(&[]);
+    rig.deliver(Place::Proxy(w3), SCHEDULER, finished(TxnId(4), &[0; 4]));
+    rig.expect(&[run(w3, TxnId(7))]);
+    rig.deliver(Place::Proxy(W1), SCHEDULER, finished(TxnId(5), &[0; 4]));
+    rig.expect(&[run(W1, TxnId(6))]);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Tashkent+: each kind of transaction has a group of workers, whose memory holds what such transactions read; what conflicts is given
 //! up and runs again.
 //!
-//! Idea. A worker that runs one kind of transactions needs few pages of the database (IV.B). Groups grow and shrink with their load:
-//! whoever has nothing to do moves to the group that has most waiting for each of its workers. What conflicts is found when it has run
+//! Idea. A worker that runs one kind of transactions needs few pages of the database (IV.B). Groups grow and shrink with their load,
+//! the part of their workers that is busy: whoever has nothing to do moves to a group all of which is busy, if its own then still is not. What conflicts is found when it has run
 //! ([certification](crate::certification)).
 //!
 //! Paper: P. Cincilla, S. Monnet, M. Shapiro: Gargamel (ICPADS 2012), section IV.B, after Elnikety, Dropsho and Zwaenepoel: Tashkent+ (EuroSys 2007).
