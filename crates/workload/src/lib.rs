@@ -11,6 +11,7 @@
 
 pub mod catalogue;
 pub mod client;
+mod named;
 pub mod random;
 pub mod value;
 
