@@ -72,15 +72,14 @@ pub struct Column {
 }
 
 /// A reference to another table.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct ForeignKey {
-    /// The referring column.
-    pub column: String,
+    /// The referring columns.
+    pub columns: Vec<String>,
     /// The table referred to.
     pub table: String,
-    /// Its column.
-    pub key: String,
+    /// As many columns of it, in the same order.
+    pub key: Vec<String>,
 }
 
 /// Something a user does: a page of a web site, or whatever counts once in the results.
@@ -177,7 +176,8 @@ pub struct Statement {
     pub repeat: Option<String>,
     /// Statements of one group form the body of one loop.
     pub group: Option<String>,
-    /// Where its parameters come from; these four are read by [`crate::site::Plan`], and empty for other workloads.
+    /// Where its parameters come from. These four are read by [`crate::site::Plan`]; of TPC-C's statements this one is set, by
+    /// the names of [`Parameters`](crate::tpcc::Parameters), and for other workloads all are empty.
     pub params: Vec<String>,
     /// The results for whose rows it is repeated.
     pub each: Vec<String>,
@@ -233,6 +233,14 @@ pub enum CatalogueError {
         statement: String,
         /// The name that was not found.
         table: String,
+    },
+    /// A foreign key that does not refer column by column.
+    #[error("table {table} refers to {referred} by another number of columns than it names there")]
+    ForeignKey {
+        /// The table that refers.
+        table: String,
+        /// The table referred to.
+        referred: String,
     },
     /// The same name twice.
     #[error("the name {0} stands twice in the catalogue")]
@@ -328,17 +336,24 @@ impl Catalogue {
     }
 
     fn add_table(&mut self, raw: raw::Table) -> Result<(), CatalogueError> {
-        for key in &raw.foreign_keys {
+        let mut foreign_keys = Vec::new();
+        for key in raw.foreign_keys {
             if self.table_index(&key.table).is_none() {
-                return Err(CatalogueError::UnknownTable { statement: raw.name, table: key.table.clone() });
+                return Err(CatalogueError::UnknownTable { statement: raw.name, table: key.table });
             }
+            let key =
+                ForeignKey { columns: key.column.into_names(), table: key.table, key: key.key.into_names() };
+            if key.columns.len() != key.key.len() {
+                return Err(CatalogueError::ForeignKey { table: raw.name, referred: key.table });
+            }
+            foreign_keys.push(key);
         }
         self.tables.push(Table {
             name: raw.name,
             rows: raw.rows,
             columns: raw.columns,
             primary_key: raw.primary_key,
-            foreign_keys: raw.foreign_keys,
+            foreign_keys,
             indexes: raw.indexes,
         });
         Ok(())
@@ -461,7 +476,8 @@ impl Table {
 
     fn add_foreign_keys(&self) -> String {
         let clause = |key: &ForeignKey| {
-            format!("ADD FOREIGN KEY ({}) REFERENCES {} ({})", key.column, key.table, key.key)
+            let (columns, referred) = (key.columns.join(", "), key.key.join(", "));
+            format!("ADD FOREIGN KEY ({columns}) REFERENCES {} ({referred})", key.table)
         };
         let clauses: Vec<String> = self.foreign_keys.iter().map(clause).collect();
         format!("ALTER TABLE {} {}", self.name, clauses.join(", "))
@@ -519,7 +535,7 @@ fn split_parameters(sql: &str) -> Vec<Piece> {
 mod raw {
     use serde::Deserialize;
 
-    use super::{Class, Column, ForeignKey};
+    use super::{Class, Column};
 
     #[derive(Deserialize)]
     pub(super) struct Catalogue {
@@ -545,6 +561,31 @@ mod raw {
         pub(super) columns: Vec<Column>,
         #[serde(default, rename = "note")]
         _note: String,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(super) struct ForeignKey {
+        pub(super) column: Names,
+        pub(super) table: String,
+        pub(super) key: Names,
+    }
+
+    /// Most keys have one column, which is written without brackets.
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    pub(super) enum Names {
+        One(String),
+        Several(Vec<String>),
+    }
+
+    impl Names {
+        pub(super) fn into_names(self) -> Vec<String> {
+            match self {
+                Names::One(name) => vec![name],
+                Names::Several(names) => names,
+            }
+        }
     }
 
     #[derive(Deserialize)]
@@ -660,6 +701,19 @@ mod tests {
         assert_eq!(catalogue.create_indexes(), ["CREATE INDEX b_a_id_idx ON b (a_id)"]);
         assert_eq!(catalogue.add_foreign_keys(), ["ALTER TABLE b ADD FOREIGN KEY (a_id) REFERENCES a (id)"]);
         assert_eq!(catalogue.drop_tables(), ["DROP TABLE IF EXISTS b", "DROP TABLE IF EXISTS a"]);
+    }
+
+    #[test]
+    fn a_foreign_key_may_have_several_columns_and_refers_to_as_many() {
+        let one = r#"{ column = "a_id", table = "a", key = "id" }"#;
+        let with = |key: &str| Catalogue::parse(&SMALL.replace(one, key));
+        let catalogue = with(r#"{ column = ["id", "a_id"], table = "a", key = ["x", "y"] }"#).unwrap();
+        assert_eq!(
+            catalogue.add_foreign_keys(),
+            ["ALTER TABLE b ADD FOREIGN KEY (id, a_id) REFERENCES a (x, y)"]
+        );
+        let error = with(r#"{ column = ["id", "a_id"], table = "a", key = "id" }"#).unwrap_err();
+        assert!(matches!(error, CatalogueError::ForeignKey { .. }), "{error}");
     }
 
     #[test]

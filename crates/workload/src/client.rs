@@ -38,6 +38,12 @@ pub trait Client {
     fn is_usual(&self) -> bool {
         false
     }
+
+    /// Whether the rollback just asked for is what the user wanted, so that it completes the interaction: a part of TPC-C's
+    /// orders is taken back. Other users give up where something that they need is not there.
+    fn rollback_completes(&self) -> bool {
+        false
+    }
 }
 
 /// What a [`Client`] does next.

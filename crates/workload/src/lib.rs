@@ -5,15 +5,18 @@
 //! connections. Randomness is seeded and passed in, so one seed gives one course of events for the same answers.
 //!
 //! * [`tpcw`]: the online bookstore of TPC-W, complete.
+//! * [`tpcc`]: the wholesale supplier of TPC-C, complete.
 //! * [`auction`] and [`bulletin_board`]: RUBiS and RUBBoS, web sites of which [`site`] has what they share.
 //! * [`pgbench`]: the two scripts that everyone knows, select-only and TPC-B-like.
 //! * [`bank`], [`list_append`], [`long_fork`]: small generators whose histories a checker can judge.
 
 pub mod catalogue;
 pub mod client;
+mod named;
 pub mod random;
 pub mod value;
 
+pub mod tpcc;
 pub mod tpcw;
 
 pub mod site;

@@ -44,10 +44,16 @@ pub fn choose<'a, T>(random: &mut Random, choices: &'a [T]) -> &'a T {
     &choices[uniform(random, 0, choices.len() as i64 - 1) as usize]
 }
 
-/// The non-uniform distribution of TPC-W and TPC-C, without their additive constant:
+/// The non-uniform distribution of TPC-W and TPC-C, without TPC-C's additive constant:
 /// `((uniform(0, a) | uniform(x, y)) mod (y - x + 1)) + x`.
 pub fn nurand(random: &mut Random, a: i64, x: i64, y: i64) -> i64 {
-    ((uniform(random, 0, a) | uniform(random, x, y)) % (y - x + 1)) + x
+    nurand_with(random, a, 0, x, y)
+}
+
+/// The same with an additive constant `c` in `0..=a`, which decides which values are the frequent ones:
+/// `(((uniform(0, a) | uniform(x, y)) + c) mod (y - x + 1)) + x`.
+pub fn nurand_with(random: &mut Random, a: i64, c: i64, x: i64, y: i64) -> i64 {
+    (((uniform(random, 0, a) | uniform(random, x, y)) + c) % (y - x + 1)) + x
 }
 
 /// Negative exponential with this mean, cut off at `max`.

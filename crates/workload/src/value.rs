@@ -5,9 +5,10 @@ use std::time::Duration;
 
 /// One SQL value. What comes back may also be the text form of any of these ([`Value::Text`]): the simple query
 /// protocol says nothing about types. The accessors accept both.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Value {
     /// SQL NULL.
+    #[default]
     Null,
     /// Any integer type.
     Int(i64),

@@ -1,28 +1,6 @@
 //! The statements by name, so that code and data cannot part unnoticed.
 
-use crate::catalogue::StatementId;
-
-macro_rules! statements {
-    ($($variant:ident = $id:literal,)*) => {
-        /// A statement of the catalogue.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Statement {
-            $(#[doc = concat!("`", $id, "`")] $variant,)*
-        }
-
-        impl Statement {
-            /// All of them, in the order of the catalogue.
-            pub const ALL: &[Statement] = &[$(Statement::$variant,)*];
-
-            /// The name in the catalogue.
-            pub fn id(self) -> &'static str {
-                match self {
-                    $(Statement::$variant => $id,)*
-                }
-            }
-        }
-    };
-}
+use crate::named::statements;
 
 statements! {
     HomeGreetName = "home.greet.name",
@@ -78,19 +56,6 @@ statements! {
     AdmcUpdate = "admc.update.item",
     AdmcRelated = "admc.update.related",
     AdmcSetRelated = "admc.update.setrelated",
-}
-
-impl From<Statement> for StatementId {
-    fn from(statement: Statement) -> Self {
-        StatementId(statement as u16)
-    }
-}
-
-impl Statement {
-    /// The statement with this id, if it is one of this catalogue.
-    pub fn from_id(id: StatementId) -> Option<Self> {
-        Self::ALL.get(usize::from(id.0)).copied()
-    }
 }
 
 #[cfg(test)]
