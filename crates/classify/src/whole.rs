@@ -31,9 +31,8 @@ pub enum Counted {
 
 /// Adds what one execution of a statement may do, of that which counts.
 ///
-/// Rows that a statement removes or changes are in its snapshot, and rows that another one adds are in no snapshot but its own; so of who
-/// adds rows only the values of unique keys count, and of who removes them only the rows
-/// ([`onecopy_core::conflict_index::conflict`]).
+/// Rows that a statement removes, changes or refers to are in its snapshot, and rows that another one adds are in no snapshot but its own; so
+/// of who adds rows only the values of unique keys count, and of the others only the rows ([`onecopy_core::conflict_index::conflict`]).
 pub fn foresee<P: Params + ?Sized>(
     class: &Class,
     sql: &str,
@@ -47,7 +46,7 @@ pub fn foresee<P: Params + ?Sized>(
     for access in class.bind(sql, layout, known, &[]) {
         let counts = match (access.item.space, access.mode) {
             (Space::Rows, Mode::Shared | Mode::Insert) => counted == Counted::ReadsAndWrites,
-            (Space::Key(_), _) => !removes,
+            (Space::Key(_), mode) => mode.writes() && !removes,
             (Space::Rows | Space::Schema, _) => true,
         };
         let access = match (access.mode, granularity) {
