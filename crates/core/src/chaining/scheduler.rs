@@ -23,16 +23,15 @@ pub(super) struct Scheduler {
     idle: Vec<ReplicaId>,
     /// What could run and finds no worker, in the order in which it came.
     awaiting_worker: VecDeque<TxnId>,
-    reads: u64,
     everywhere: Everywhere,
 }
 
 #[derive(Debug)]
 struct Update {
     predecessors: Vec<TxnId>,
-    /// How many of these have no worker yet.
+    /// How many it waits for: that they have a worker, and then, if it is not put behind one of them there, that they are over.
     awaited: usize,
-    /// Those that wait until this one has a worker.
+    /// Those that wait until this one has a worker, and then those that wait until it is over.
     followers: Vec<TxnId>,
     numbered: Option<Numbered>,
     finished: bool,
@@ -57,7 +56,6 @@ impl Scheduler {
             workers: (0..workers).map(|_| chain()).collect(),
             idle: (0..workers as u16).rev().map(ReplicaId).collect(),
             awaiting_worker: VecDeque::new(),
-            reads: 0,
             everywhere: Everywhere::new(workers),
         }
     }
@@ -87,7 +85,6 @@ impl Scheduler {
 
     pub(super) fn on_transaction(&mut self, txn: TxnId, statement: Statement, effects: &mut Vec<Effect>) {
         if statement.kind == StatementKind::Read {
-            self.reads += 1;
             return match self.idle.pop() {
                 Some(worker) => self.give_read(txn, worker, effects),
                 None => self.awaiting_worker.push_back(txn),
@@ -111,10 +108,30 @@ impl Scheduler {
         }
     }
 
-    /// All of its predecessors have workers.
+    /// All of its predecessors have workers. If others follow all of them already it takes no worker before they are over: it
+    /// could only wait there.
     fn place(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        let worker = self.chain_to_append_to(txn).or_else(|| self.idle.pop());
-        match worker {
+        if let Some(worker) = self.chain_to_append_to(txn) {
+            return self.give_update(txn, worker, effects);
+        }
+        let predecessors =
+            self.updates.get(&txn).map(|update| update.predecessors.clone()).unwrap_or_default();
+        let mut awaited = 0;
+        for predecessor in predecessors {
+            if let Some(before) = self.updates.get_mut(&predecessor).filter(|before| !before.finished) {
+                before.followers.push(txn);
+                awaited += 1;
+            }
+        }
+        match self.updates.get_mut(&txn) {
+            Some(update) if awaited > 0 => update.awaited = awaited,
+            _ => self.find_worker(txn, effects),
+        }
+    }
+
+    /// All of its predecessors are over.
+    fn find_worker(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        match self.idle.pop() {
             Some(worker) => self.give_update(txn, worker, effects),
             None => self.awaiting_worker.push_back(txn),
         }
@@ -166,15 +183,15 @@ impl Scheduler {
     pub(super) fn on_message(&mut self, worker: ReplicaId, message: Message, effects: &mut Vec<Effect>) {
         match message {
             Message::Finished { txn, vector } => {
-                if let Some(update) = self.updates.get_mut(&txn) {
-                    update.finished = true;
-                } else {
-                    self.reads = self.reads.saturating_sub(1);
-                }
                 let chain = self.chain_mut(worker);
                 chain.unfinished = chain.unfinished.saturating_sub(1);
-                if chain.unfinished == 0 {
-                    self.on_idle(worker, effects);
+                let is_idle = chain.unfinished == 0;
+                if is_idle {
+                    self.idle.push(worker);
+                }
+                self.on_finished(txn, effects);
+                if is_idle {
+                    self.use_idle(effects);
                 }
                 if let Some(vector) = vector {
                     self.on_report(worker, vector);
@@ -185,11 +202,29 @@ impl Scheduler {
         }
     }
 
-    fn on_idle(&mut self, worker: ReplicaId, effects: &mut Vec<Effect>) {
-        match self.awaiting_worker.pop_front() {
-            Some(txn) if self.updates.contains_key(&txn) => self.give_update(txn, worker, effects),
-            Some(txn) => self.give_read(txn, worker, effects),
-            None => self.idle.push(worker),
+    /// Those that waited for it to be over go on.
+    fn on_finished(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let Some(update) = self.updates.get_mut(&txn) else { return };
+        update.finished = true;
+        for follower in std::mem::take(&mut update.followers) {
+            let Some(update) = self.updates.get_mut(&follower) else { continue };
+            update.awaited -= 1;
+            if update.awaited == 0 {
+                self.awaiting_worker.push_back(follower);
+            }
+        }
+        self.use_idle(effects);
+    }
+
+    fn use_idle(&mut self, effects: &mut Vec<Effect>) {
+        while !self.awaiting_worker.is_empty()
+            && let Some(worker) = self.idle.pop()
+            && let Some(txn) = self.awaiting_worker.pop_front()
+        {
+            match self.updates.contains_key(&txn) {
+                true => self.give_update(txn, worker, effects),
+                false => self.give_read(txn, worker, effects),
+            }
         }
     }
 

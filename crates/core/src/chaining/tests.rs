@@ -154,8 +154,13 @@ fn s2_b_two_transactions_behind_one_that_do_not_conflict_split_the_chain() {
         given(W1, T2, &[]),
         given(W0, T3, &[nth(W1, 1)]),
         given(W0, T4, &[]),
-        given(W2, T5, &[nth(W0, 2)]),
     ]);
+    // The second takes no worker before the transaction behind which both are is over.
+    rig.tell(W0, finished(T1, &[1, 0, 0]));
+    rig.tell(W1, finished(T2, &[1, 1, 0]));
+    rig.expect(&[]);
+    rig.tell(W0, finished(T3, &[2, 1, 0]));
+    rig.expect(&[given(W1, T5, &[nth(W0, 2)])]);
 }
 
 #[test]
