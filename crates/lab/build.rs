@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 /// Whatever decides what a run finds.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 11] = [
+    "../classify/src",
     "../core/src",
     "../sim/data",
     "../sim/src",
@@ -17,6 +18,7 @@ const SOURCES: [&str; 9] = [
     "src/experiment.rs",
     "src/runner.rs",
     "src/variation.rs",
+    "src/whole",
 ];
 
 fn main() -> io::Result<()> {

@@ -42,8 +42,11 @@ pub struct Claim {
     pub systems: Vec<String>,
     /// What of it.
     pub metric: String,
-    /// At how many databases; empty if that does not matter.
+    /// At how many databases (or workers); empty if that does not matter.
     pub replicas: Vec<u16>,
+    /// At how many transactions a second, where transactions arrive at a rate.
+    #[serde(default)]
+    pub rates: Vec<u32>,
     /// The paper's figures: one, or one for each workload, size or part of the sentence.
     #[serde(default)]
     pub values: Vec<f64>,
@@ -135,10 +138,11 @@ impl Claim {
     }
 }
 
-static PAPERS: LazyLock<[Paper; 3]> = LazyLock::new(|| {
+static PAPERS: LazyLock<[Paper; 4]> = LazyLock::new(|| {
     [
         include_str!("../data/claims/cas.toml"),
         include_str!("../data/claims/dv.toml"),
+        include_str!("../data/claims/gargamel.toml"),
         include_str!("../data/claims/onecopy.toml"),
     ]
     .map(|text| toml::from_str(text).expect("data/claims is in order"))
@@ -169,8 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn every_claim_of_both_papers_is_there_once_and_in_order() {
-        for (paper, (name, count)) in papers().iter().zip([("cas", 49), ("dv", 30), ("onecopy", 5)]) {
+    fn every_claim_of_each_paper_is_there_once_and_in_order() {
+        for (paper, (name, count)) in
+            papers().iter().zip([("cas", 49), ("dv", 30), ("gargamel", 26), ("onecopy", 5)])
+        {
             let ids: Vec<&str> = paper.claims.iter().map(|claim| claim.id.as_str()).collect();
             let expected: Vec<String> = (1..=count).map(|number| format!("{name}-{number:02}")).collect();
             assert_eq!(ids, expected);
@@ -179,11 +185,11 @@ mod tests {
     }
 
     #[test]
-    fn seventy_three_claims_are_owed_a_verdict() {
+    fn ninety_eight_claims_are_owed_a_verdict() {
         let published =
             || papers().iter().filter(|paper| paper.is_published()).flat_map(|paper| &paper.claims);
-        assert_eq!(published().count(), 79);
-        assert_eq!(published().filter(|claim| claim.is_decidable()).count(), 73);
+        assert_eq!(published().count(), 105);
+        assert_eq!(published().filter(|claim| claim.is_decidable()).count(), 98);
     }
 
     #[test]
@@ -193,8 +199,7 @@ mod tests {
             assert!(!workloads.is_empty() && !systems.is_empty(), "{id}");
             match kind {
                 Kind::Ratio => {
-                    assert_eq!(systems.len(), 2, "{id}");
-                    assert!(!values.is_empty() && values.iter().all(|value| *value > 1.0), "{id}");
+                    assert!(systems.len() >= 2 && !values.is_empty(), "{id}");
                 }
                 Kind::AtMost
                 | Kind::AtLeast
@@ -206,7 +211,7 @@ mod tests {
                 }
                 _ => {}
             }
-            assert!(replicas.iter().all(|count| (1..=600).contains(count)), "{id}");
+            assert!(replicas.iter().all(|count| (1..=2_000).contains(count)), "{id}");
             let a_sentence = claim.says.ends_with(['.', ')']);
             assert!(a_sentence, "{id}: {}", claim.says);
         }
@@ -221,6 +226,7 @@ mod tests {
             "bulletin board",
             "one table",
             "three tables",
+            "tpcc",
             "tpcw browsing",
             "tpcw ordering",
             "tpcw shopping",

@@ -28,7 +28,7 @@ mod report;
 
 pub use effort::Effort;
 pub use experiment::{Durability, Experiment, Figures, Metric, Mix, UnknownSystem};
-pub use quantity::{Missing, Quantity};
+pub use quantity::{Missing, Needed, Quantity};
 pub use questions::{Part, Question, question};
 pub use report::{Report, ReportError, Tally, asked_elsewhere, write_report};
 pub use results::{Results, ResultsError, SOURCES};

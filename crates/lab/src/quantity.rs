@@ -5,12 +5,15 @@ use std::ops::{Div, Sub};
 
 use crate::experiment::{Experiment, Metric};
 use crate::results::Results;
+use crate::whole::{WholeExperiment, WholeMetric};
 
 /// A number for each seed.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Quantity {
     /// A figure of an experiment.
     Of(Metric, Experiment),
+    /// A figure of an experiment with whole transactions.
+    OfWhole(WholeMetric, WholeExperiment),
     /// The same for every seed.
     Constant(f64),
     /// One less another.
@@ -21,9 +24,18 @@ pub enum Quantity {
     Largest(Vec<Quantity>),
 }
 
-/// An experiment that was not run yet.
+/// An experiment that was not run yet, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Missing(pub Experiment);
+pub struct Missing(pub String);
+
+/// What has to be run.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Needed {
+    /// Peaks of systems.
+    pub peaks: BTreeSet<Experiment>,
+    /// Whole transactions at a rate.
+    pub whole: BTreeSet<WholeExperiment>,
+}
 
 impl Quantity {
     /// The peak of an experiment.
@@ -33,10 +45,13 @@ impl Quantity {
     }
 
     /// What it needs.
-    pub fn experiments(&self, into: &mut BTreeSet<Experiment>) {
+    pub fn experiments(&self, into: &mut Needed) {
         match self {
             Quantity::Of(_, experiment) => {
-                into.insert(experiment.clone());
+                into.peaks.insert(experiment.clone());
+            }
+            Quantity::OfWhole(_, experiment) => {
+                into.whole.insert(experiment.clone());
             }
             Quantity::Constant(_) => {}
             Quantity::Difference(left, right) | Quantity::Ratio(left, right) => {
@@ -47,11 +62,11 @@ impl Quantity {
         }
     }
 
-    /// Changes every experiment that it needs.
+    /// Changes every peak that it needs.
     pub fn change(&mut self, change: &impl Fn(&mut Experiment)) {
         match self {
             Quantity::Of(_, experiment) => change(experiment),
-            Quantity::Constant(_) => {}
+            Quantity::OfWhole(..) | Quantity::Constant(_) => {}
             Quantity::Difference(left, right) | Quantity::Ratio(left, right) => {
                 left.change(change);
                 right.change(change);
@@ -69,7 +84,11 @@ impl Quantity {
             Quantity::Of(metric, experiment) => (0..seeds)
                 .map(|seed| results.get(experiment, seed).map(|figures| figures.get(*metric)))
                 .collect::<Option<Vec<f64>>>()
-                .ok_or_else(|| Missing(experiment.clone())),
+                .ok_or_else(|| Missing(experiment.to_string())),
+            Quantity::OfWhole(metric, experiment) => (0..seeds)
+                .map(|seed| results.whole(experiment, seed).map(|figures| figures.get(*metric)))
+                .collect::<Option<Vec<f64>>>()
+                .ok_or_else(|| Missing(experiment.to_string())),
             Quantity::Constant(value) => Ok(vec![*value; usize::try_from(seeds).unwrap_or(usize::MAX)]),
             Quantity::Difference(left, right) => pairwise(left, right, results, seeds, |a, b| a - b),
             Quantity::Ratio(left, right) => pairwise(left, right, results, seeds, |a, b| a / b),
@@ -168,6 +187,6 @@ pub(crate) mod tests {
     fn a_seed_that_was_not_run_is_missing() {
         let first = of("eager", 8);
         let results = results(&[(&first, &[6.0, 9.0])]);
-        assert_eq!(Quantity::peak(&first).samples(&results, 3), Err(Missing(first)));
+        assert_eq!(Quantity::peak(&first).samples(&results, 3), Err(Missing(first.to_string())));
     }
 }

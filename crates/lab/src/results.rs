@@ -17,6 +17,7 @@ use thiserror::Error;
 use crate::effort::Effort;
 use crate::experiment::{Durability, Experiment, Figures, Mix};
 use crate::variation::Variation;
+use crate::whole::{WholeExperiment, WholeFigures, WholeResults};
 
 /// Why results cannot be read or kept.
 #[derive(Debug, Error)]
@@ -64,6 +65,7 @@ const FILE_NAME: &str = "runs.csv";
 #[derive(Debug)]
 pub struct Results {
     figures: HashMap<(Experiment, u64), Figures>,
+    whole: WholeResults,
     file: Option<(PathBuf, csv::Writer<File>)>,
     /// How long runs are, and which sources made them: what all rows have in common.
     common: Common,
@@ -102,7 +104,14 @@ impl Results {
     /// Results that are kept nowhere.
     #[must_use]
     pub fn in_memory() -> Results {
-        Results { figures: HashMap::new(), file: None, common: Common::default(), foreign: 0, was_cut: false }
+        Results {
+            figures: HashMap::new(),
+            whole: WholeResults::default(),
+            file: None,
+            common: Common::default(),
+            foreign: 0,
+            was_cut: false,
+        }
     }
 
     /// Opens `runs.csv` in a folder, and makes both if they are not there. Rows of another effort or other sources stay in the file and are
@@ -129,6 +138,7 @@ impl Results {
         }
         let writer = csv::WriterBuilder::new().has_headers(whole == 0).from_writer(file);
         results.file = Some((path, writer));
+        results.whole = WholeResults::open(folder, sources, true)?;
         Ok(results)
     }
 
@@ -142,7 +152,9 @@ impl Results {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             read => read.map_err(|error| ResultsError::File { path: path.clone(), error })?,
         };
-        Ok(Results::of(&content, &path, effort, sources)?.0)
+        let mut results = Results::of(&content, &path, effort, sources)?.0;
+        results.whole = WholeResults::open(folder, sources, false)?;
+        Ok(results)
     }
 
     /// What the content of a file says, and how long it is without a part of a line at its end.
@@ -196,6 +208,25 @@ impl Results {
         }
         self.figures.insert((experiment.clone(), seed), figures);
         Ok(())
+    }
+
+    /// What came of an experiment with whole transactions with a seed.
+    #[must_use]
+    pub fn whole(&self, experiment: &WholeExperiment, seed: u64) -> Option<&WholeFigures> {
+        self.whole.get(experiment, seed)
+    }
+
+    /// Keeps what came of an experiment with whole transactions with a seed.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn add_whole(
+        &mut self,
+        experiment: &WholeExperiment,
+        seed: u64,
+        figures: WholeFigures,
+    ) -> Result<(), ResultsError> {
+        self.whole.add(experiment, seed, figures)
     }
 
     fn take(&mut self, key: Key, figures: Figures) {

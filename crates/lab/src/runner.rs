@@ -1,6 +1,7 @@
 //! Runs experiments on all cores.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -15,8 +16,10 @@ use thiserror::Error;
 
 use crate::effort::Effort;
 use crate::experiment::{Experiment, Figures, Mix};
+use crate::quantity::Needed;
 use crate::results::{Results, ResultsError};
 use crate::variation::{Variation, profile};
+use crate::whole::{WholeError, WholeExperiment};
 
 /// The mean think time of all three sites, in seconds.
 const THINK_S: f64 = 7.0;
@@ -43,6 +46,9 @@ pub enum LabError {
         /// What, first of all.
         fault: Fault,
     },
+    /// The same with whole transactions.
+    #[error(transparent)]
+    Whole(#[from] WholeError),
     /// Results cannot be kept.
     #[error(transparent)]
     Results(#[from] ResultsError),
@@ -55,15 +61,17 @@ pub enum LabError {
 pub trait Progress: Sync {
     /// So many runs are to be made.
     fn starts(&self, runs: usize);
-    /// One of them is done.
-    fn done(&self, experiment: &Experiment, seed: u64, figures: &Figures);
+    /// One of them is done, and found this: a peak, or a throughput.
+    fn done(&self, what: &dyn Display, found: f64);
 }
 
 /// Of so many seeds of these experiments, those that are not there yet.
 #[must_use]
-pub fn missing(experiments: &BTreeSet<Experiment>, seeds: u64, results: &Results) -> usize {
-    let all = experiments.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
-    all.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count()
+pub fn missing(needed: &Needed, seeds: u64, results: &Results) -> usize {
+    let peaks = needed.peaks.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
+    let whole = needed.whole.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
+    peaks.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count()
+        + whole.filter(|(experiment, seed)| results.whole(experiment, *seed).is_none()).count()
 }
 
 /// Runs what is not there yet, with every seed of the effort, on `threads` threads; the largest clusters first, so that no
@@ -72,7 +80,7 @@ pub fn missing(experiments: &BTreeSet<Experiment>, seeds: u64, results: &Results
 /// # Errors
 /// If a run fails, or what came of it cannot be kept.
 pub fn run_all(
-    experiments: &BTreeSet<Experiment>,
+    needed: &Needed,
     effort: &Effort,
     results: &mut Results,
     threads: usize,
@@ -81,20 +89,41 @@ pub fn run_all(
 ) -> Result<(), LabError> {
     let is_missing =
         |experiment: &&Experiment| (0..effort.seeds).any(|seed| results.get(experiment, seed).is_none());
-    let mut jobs: Vec<&Experiment> = experiments.iter().filter(is_missing).collect();
+    let mut jobs: Vec<&Experiment> = needed.peaks.iter().filter(is_missing).collect();
     jobs.sort_by_key(|experiment| std::cmp::Reverse(u32::from(experiment.replicas) * experiment.speed));
-    progress.starts(missing(experiments, effort.seeds, results));
+    progress.starts(missing(needed, effort.seeds, results));
+    let all =
+        needed.whole.iter().flat_map(|experiment| (0..effort.seeds).map(move |seed| (experiment, seed)));
+    let is_missing =
+        |(experiment, seed): &(&WholeExperiment, u64)| results.whole(experiment, *seed).is_none();
+    let whole: Vec<(&WholeExperiment, u64)> = all.filter(is_missing).collect();
 
     let mixes: BTreeSet<Mix> = jobs.iter().map(|experiment| experiment.mix).collect();
     let lab = Lab { effort, sites: sites(&mixes, effort)? };
     let (next, results, failure) = (AtomicUsize::new(0), Mutex::new(results), Mutex::new(None));
+    let next_whole = AtomicUsize::new(0);
+    let fail = |error: LabError| {
+        stop.store(true, Ordering::Relaxed);
+        *failure.lock().expect("nobody panics with it") = Some(error);
+    };
     let work = || {
+        while !stop.load(Ordering::Relaxed)
+            && let Some((experiment, seed)) = whole.get(next_whole.fetch_add(1, Ordering::Relaxed))
+        {
+            let ran = experiment.run(*seed).map_err(LabError::from).and_then(|figures| {
+                results.lock().expect("nobody panics with it").add_whole(experiment, *seed, figures)?;
+                progress.done(experiment, figures.throughput);
+                Ok(())
+            });
+            if let Err(error) = ran {
+                fail(error);
+            }
+        }
         while !stop.load(Ordering::Relaxed)
             && let Some(experiment) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
         {
             if let Err(error) = lab.run(experiment, &results, stop, progress) {
-                stop.store(true, Ordering::Relaxed);
-                *failure.lock().expect("nobody panics with it") = Some(error);
+                fail(error);
             }
         }
     };
@@ -279,7 +308,7 @@ impl Lab<'_> {
             let figures = Figures::of(&peak);
             start = figures.users;
             results.lock().expect("nobody panics with it").add(experiment, seed, figures)?;
-            progress.done(experiment, seed, &figures);
+            progress.done(experiment, figures.peak);
         }
         Ok(())
     }
@@ -299,7 +328,7 @@ mod tests {
             self.0.store(runs, Ordering::Relaxed);
         }
 
-        fn done(&self, _: &Experiment, _: u64, _: &Figures) {
+        fn done(&self, _: &dyn Display, _: f64) {
             self.1.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -307,7 +336,8 @@ mod tests {
     fn run_here(experiments: &BTreeSet<Experiment>, results: &mut Results, threads: usize) -> (usize, usize) {
         let effort = Effort { warm_up_s: 5, measured_s: 10, seeds: 2, ..Effort::quick() };
         let (count, stop) = (Count(AtomicUsize::new(0), AtomicUsize::new(0)), AtomicBool::new(false));
-        run_all(experiments, &effort, results, threads, &stop, &count).expect("it runs");
+        let needed = Needed { peaks: experiments.clone(), ..Needed::default() };
+        run_all(&needed, &effort, results, threads, &stop, &count).expect("it runs");
         (count.0.into_inner(), count.1.into_inner())
     }
 

@@ -1,9 +1,6 @@
 //! Whether what a claim says holds (docs/laboratory.md, *When a claim holds*).
 
-use std::collections::BTreeSet;
-
-use crate::experiment::Experiment;
-use crate::quantity::{Missing, Quantity};
+use crate::quantity::{Missing, Needed, Quantity};
 use crate::questions::Part;
 use crate::results::Results;
 use crate::statistics::Estimate;
@@ -81,7 +78,7 @@ pub fn judge(parts: &[Part], results: &Results, seeds: u64) -> Verdict {
 
 impl Test {
     /// What has to be run for it.
-    pub fn experiments(&self, into: &mut BTreeSet<Experiment>) {
+    pub fn experiments(&self, into: &mut Needed) {
         // There is one list of what a test looks at.
         self.clone().quantities_mut().into_iter().for_each(|quantity| quantity.experiments(into));
     }

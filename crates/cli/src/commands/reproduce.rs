@@ -1,6 +1,6 @@
 //! `onecopy reproduce`.
 
-use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_lab::claims::{Claim, Paper, papers};
 use onecopy_lab::{
-    Effort, Experiment, Figures, Progress, Report, Results, SOURCES, Tally, Variation, asked_elsewhere,
-    missing, question, run_all, write_report,
+    Effort, Needed, Progress, Report, Results, SOURCES, Tally, Variation, asked_elsewhere, missing, question,
+    run_all, write_report,
 };
 
 use crate::CommandError;
@@ -113,7 +113,7 @@ impl Args {
         results: &mut Results,
         stop: &AtomicBool,
     ) -> Result<usize, CommandError> {
-        let mut experiments = BTreeSet::new();
+        let mut experiments = Needed::default();
         for claim in wanted.iter().flat_map(|(_, claims)| claims) {
             question(claim, effort).varied(&self.vary).experiments(&mut experiments);
         }
@@ -124,7 +124,7 @@ impl Args {
             return Ok(unfinished);
         }
         let once = Effort { seeds: 1, ..effort.clone() };
-        let mut experiments = BTreeSet::new();
+        let mut experiments = Needed::default();
         for claim in Report::new(wanted, &self.vary, effort, results)?.failed() {
             for (_, question) in asked_elsewhere(claim, &self.vary, effort) {
                 question.experiments(&mut experiments);
@@ -201,9 +201,9 @@ impl Progress for Bar {
         self.0.tick();
     }
 
-    fn done(&self, experiment: &Experiment, _: u64, figures: &Figures) {
+    fn done(&self, what: &dyn Display, found: f64) {
         self.0.inc(1);
-        self.0.set_message(format!("{experiment}: {:.1}", figures.peak));
+        self.0.set_message(format!("{what}: {found:.1}"));
     }
 }
 
@@ -254,7 +254,9 @@ mod tests {
 
     #[test]
     fn papers_and_single_claims_may_be_asked_for() {
-        assert_eq!(count(&[]), Ok(vec![("cas".to_owned(), 49), ("dv".to_owned(), 30)]));
+        let all =
+            [("cas", 49), ("dv", 30), ("gargamel", 26)].map(|(paper, claims)| (paper.to_owned(), claims));
+        assert_eq!(count(&[]), Ok(all.to_vec()));
         assert_eq!(count(&["dv"]), Ok(vec![("dv".to_owned(), 30)]));
         assert_eq!(count(&["onecopy"]), Ok(vec![("onecopy".to_owned(), 5)]));
         assert_eq!(
@@ -268,8 +270,8 @@ mod tests {
         let error = count(&["cas-50"]).expect_err("there is none");
         assert_eq!(
             error,
-            "there is no paper or claim cas-50: choose cas, or cas-01 to cas-49; dv, or dv-01 to dv-30; onecopy, or \
-             onecopy-01 to onecopy-05"
+            "there is no paper or claim cas-50: choose cas, or cas-01 to cas-49; dv, or dv-01 to dv-30; gargamel, or \
+             gargamel-01 to gargamel-26; onecopy, or onecopy-01 to onecopy-05"
         );
     }
 }

@@ -1,7 +1,11 @@
 //! Experiments with transactions that arrive whole: a rate, so many workers, a protocol (docs/protocols/chains.md).
 
+mod experiment;
+mod results;
 mod supplier;
 #[cfg(test)]
 mod tests;
 
-pub use supplier::{Classes, Supplier};
+pub use experiment::{UnknownWholeSystem, WholeError, WholeExperiment, WholeFigures, WholeMetric};
+pub(crate) use results::WholeResults;
+pub use supplier::{Classes, PairShares, Supplier, shares_of_pairs};

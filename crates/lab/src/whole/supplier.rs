@@ -1,9 +1,12 @@
 //! TPC-C's transactions as they arrive whole: what each may write, by the analysis of its SQL, and what it does write.
 
+use std::sync::LazyLock;
+
 use onecopy_classify::whole::{Counted, Granularity, foresee};
 use onecopy_classify::{
     Catalogue as Tables, Class, Context, OwnedLayout, ParamValue, Scratch, classify, normalise,
 };
+use onecopy_core::conflict_index::conflict;
 use onecopy_core::{Access, AccessSet, Mode};
 use onecopy_sim::whole::{Arriving, Drawn, Source};
 use onecopy_workload::client::{Script, Step};
@@ -110,6 +113,67 @@ impl onecopy_classify::Params for Known {
 /// A value as a client sends it; `None` is NULL.
 fn text(value: &Value) -> Option<String> {
     (*value != Value::Null).then(|| value.to_string())
+}
+
+/// Of pairs of transactions that update, how many were foreseen to conflict in vain.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PairShares {
+    /// Pairs of transactions of all kinds.
+    pub all: u64,
+    /// Those that conflict.
+    pub conflicting: u64,
+    /// Pairs of payments of which one finds its customer by name, foreseen in vain.
+    pub in_vain_by_name: u64,
+    /// Others that were foreseen in vain.
+    pub in_vain_otherwise: u64,
+}
+
+/// Transactions of which each is compared with each.
+const COMPARED: usize = 1_000;
+
+/// Compares transactions of a supplier of the paper's size, half a million pairs, by cell. Done once.
+#[must_use]
+pub fn shares_of_pairs() -> PairShares {
+    static SHARES: LazyLock<PairShares> = LazyLock::new(compare_pairs);
+    *SHARES
+}
+
+fn compare_pairs() -> PairShares {
+    let classes = Classes::new(Granularity::Cell, Counted::Writes);
+    let mut shares = PairShares::default();
+    let Ok(scale) = Scale::new(10, 3_000) else { return shares };
+    let population = Population::new(scale, 1, Timestamp::default());
+    let mut generator = Generator::new(&population, Home::Uniform, 1, 0, 1, population.highest_history());
+    let mut supplier = Memory::new(population);
+    let drawn: Vec<(Parameters, AccessSet, AccessSet)> = (0..COMPARED)
+        .map(|_| {
+            let kind = generator.kind();
+            let given = generator.draw(kind, Timestamp::default());
+            if matches!(kind, Kind::OrderStatus | Kind::StockLevel) {
+                return (given, AccessSet::new(), AccessSet::new());
+            }
+            let (foreseen, done) = (classes.foreseen(&given), classes.done(&given, &mut supplier));
+            (given, foreseen, done)
+        })
+        .collect();
+    let conflict = |a: &[Access], b: &[Access]| a.iter().any(|a| b.iter().any(|b| conflict(a, b)));
+    let by_name = |given: &Parameters| matches!(given, Parameters::Payment(_)) && given.value("c").is_none();
+    let is_payment = |given: &Parameters| matches!(given, Parameters::Payment(_));
+    for (at, (given, foreseen, done)) in drawn.iter().enumerate() {
+        for (other, theirs, did) in &drawn[at + 1..] {
+            shares.all += 1;
+            if conflict(done, did) {
+                shares.conflicting += 1;
+            } else if conflict(foreseen, theirs) {
+                let of_payments = is_payment(given) && is_payment(other);
+                match of_payments && (by_name(given) || by_name(other)) {
+                    true => shares.in_vain_by_name += 1,
+                    false => shares.in_vain_otherwise += 1,
+                }
+            }
+        }
+    }
+    shares
 }
 
 /// Transactions of clients of all warehouses, by the mix.

@@ -3,8 +3,8 @@
 use onecopy_classify::whole::{Counted, Granularity};
 use onecopy_core::conflict_index::conflict;
 use onecopy_core::{Access, AccessSet};
-use onecopy_workload::tpcc::{Customer, Generator, Home, Kind, Memory, Parameters, Population, Scale};
 use onecopy_workload::Timestamp;
+use onecopy_workload::tpcc::{Customer, Generator, Home, Kind, Memory, Parameters, Population, Scale};
 
 use super::Classes;
 
@@ -25,9 +25,8 @@ fn table_2(a: &Parameters, b: &Parameters) -> bool {
             a.w == b.w || (a.cw, a.cd) == (b.cw, b.cd) && same_customer
         }
         (Parameters::Delivery(a), Parameters::Delivery(b)) => a.w == b.w,
-        (Parameters::Delivery(a), Parameters::Payment(b)) | (Parameters::Payment(b), Parameters::Delivery(a)) => {
-            a.w == b.cw
-        }
+        (Parameters::Delivery(a), Parameters::Payment(b))
+        | (Parameters::Payment(b), Parameters::Delivery(a)) => a.w == b.cw,
         _ => false,
     }
 }

@@ -82,11 +82,11 @@ impl Measured {
 
     /// The highest throughput over so long a time, by whole steps of a quarter of it.
     #[must_use]
-    pub fn highest_throughput(&self, over_ns: u64) -> f64 {
+    pub fn highest_throughput(&self, over_ns: u64, only_updates: bool) -> f64 {
         let step = (over_ns / 4).max(1);
         let steps = 0..=self.ended().0 / step;
         let from = |step_number: u64| Instant(step_number * step);
-        steps.map(|n| self.throughput(from(n), from(n).plus_ns(over_ns), false)).fold(0.0, f64::max)
+        steps.map(|n| self.throughput(from(n), from(n).plus_ns(over_ns), only_updates)).fold(0.0, f64::max)
     }
 
     /// The mean of the penalties.
