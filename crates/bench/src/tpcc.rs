@@ -93,7 +93,7 @@ impl Website for Supplier {
 
     fn size(&self) -> String {
         let (warehouses, customers) = (thousands(self.warehouses as f64), thousands(self.customers as f64));
-        format!("{warehouses} warehouses, {customers} customers a district")
+        format!("{warehouses} warehouses of {customers} customers a district")
     }
 
     fn mix(&self) -> &'static str {
