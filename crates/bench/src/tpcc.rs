@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use onecopy_workload::catalogue::Interaction;
 use onecopy_workload::site::Check;
-use onecopy_workload::tpcc::{self, Home, Kind, Population, Scale, Terminal, rules};
+use onecopy_workload::tpcc::{self, HomeWarehouse, Kind, Population, Scale, Terminal, rules};
 use onecopy_workload::{Catalogue, InteractionId, Timestamp};
 
 use crate::site::{self, Report, Website};
@@ -32,14 +32,18 @@ pub struct Supplier {
     pub warehouses: i64,
     /// Customers of each district. The benchmark has 3,000; with fewer, orders, items and stocks are fewer in proportion.
     pub customers: i64,
-    /// Which warehouses terminals work for.
-    pub home: Home,
+    /// Which warehouse a terminal works for.
+    pub home_warehouse: HomeWarehouse,
 }
 
 impl Default for Supplier {
     /// One warehouse of the benchmark's size.
     fn default() -> Self {
-        Supplier { warehouses: 1, customers: rules().population.customers_per_district, home: Home::Terminal }
+        Supplier {
+            warehouses: 1,
+            customers: rules().population.customers_per_district,
+            home_warehouse: HomeWarehouse::Terminal,
+        }
     }
 }
 
@@ -97,9 +101,9 @@ impl Website for Supplier {
     }
 
     fn mix(&self) -> &'static str {
-        match self.home {
-            Home::Terminal => "standard",
-            Home::Uniform => "homeless",
+        match self.home_warehouse {
+            HomeWarehouse::Terminal => "standard",
+            HomeWarehouse::Uniform => "uniform",
         }
     }
 
@@ -136,7 +140,7 @@ impl Website for Supplier {
 
     fn user(&self, population: &Population, seed: u64, number: u32, users: u32, highest: &[i64]) -> Terminal {
         let history = highest.first().copied().unwrap_or(0);
-        Terminal::new(population, self.home, seed, number, users, history)
+        Terminal::new(population, self.home_warehouse, seed, number, users, history)
     }
 
     fn checks(population: &Population) -> Vec<Check<Population>> {
