@@ -42,6 +42,7 @@ pub mod rewrite;
 pub mod session_calls;
 mod template;
 pub mod value;
+pub mod whole;
 
 pub use analyse::{Context, classify};
 pub use ast::{Discard, Isolation, LockStrength, LockWait, Modes};

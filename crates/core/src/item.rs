@@ -45,6 +45,12 @@ impl ColumnSet {
         ColumnSet(self.0 | 1 << column.0.saturating_sub(1).min(63))
     }
 
+    /// The columns of both sets.
+    #[must_use]
+    pub fn union(self, other: ColumnSet) -> ColumnSet {
+        ColumnSet(self.0 | other.0)
+    }
+
     /// The set as bits: the first column's is the lowest.
     #[must_use]
     pub fn bits(self) -> u64 {

@@ -7,9 +7,12 @@ pub mod event;
 pub mod ids;
 pub mod item;
 
+pub mod conflict_index;
 pub mod footprints;
 pub mod map;
 
+pub mod certification;
+pub mod chaining;
 pub mod item_locks;
 pub mod load;
 pub mod prediction;
@@ -18,6 +21,7 @@ pub mod sequences;
 pub mod table_queues;
 pub mod table_versions;
 pub mod version_table;
+pub mod write_sets;
 
 pub mod protocol;
 

@@ -1,7 +1,7 @@
 //! Messages between the places of a protocol: one type a protocol (or family of protocols), under one enum.
 
-use crate::protocol::{chains, invalidation};
-use crate::scheduling;
+use crate::protocol::invalidation;
+use crate::{certification, chaining, scheduling};
 
 /// What one place of a protocol says to another.
 #[derive(Clone, PartialEq, Debug)]
@@ -10,6 +10,8 @@ pub enum Message {
     Scheduling(scheduling::Message),
     /// Between peers.
     Invalidation(invalidation::Message),
-    /// Between the scheduler and the workers of conflict chains.
-    Chains(chains::Message),
+    /// Between a scheduler and the workers of its chains.
+    Chaining(chaining::Message),
+    /// Between the scheduler that certifies and its workers.
+    Certification(certification::Message),
 }

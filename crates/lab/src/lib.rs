@@ -14,6 +14,7 @@ mod scheduler_cost;
 mod effort;
 mod experiment;
 mod variation;
+pub mod whole;
 
 mod results;
 mod runner;

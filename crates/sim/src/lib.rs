@@ -1,8 +1,8 @@
 //! The simulated driver: the same core, virtual time, simulated databases, faults, checkers.
 //!
-//! There are two drivers. The safety driver is for promises: [`run`] takes a [`Scenario`] and a protocol and gives back
+//! There are three drivers. The safety driver is for promises: [`run`] takes a [`Scenario`] and a protocol and gives back
 //! every promise that was not kept. [`perf`] is for figures: how much a cluster of hundreds of replicas does, and what
-//! it waits for. Either way the same input gives the same trace, byte for byte.
+//! it waits for. [`whole`] is for both where transactions arrive whole. The same input always gives the same run.
 //!
 //! The files stand in the order in which a run meets them: what time and chance are, what statements and databases are,
 //! who asks, what is asked of whom and what breaks, and who judges.
@@ -23,6 +23,7 @@ pub mod scenario;
 pub mod coverage;
 
 pub mod perf;
+pub mod whole;
 
 pub mod check;
 pub mod failure;

@@ -62,6 +62,12 @@ pub fn exponential(random: &mut Random, mean: Duration, max: Duration) -> Durati
     Duration::from_secs_f64((-u.ln() * mean.as_secs_f64()).min(max.as_secs_f64()))
 }
 
+/// Normal with this mean and standard deviation (Box and Muller).
+pub fn normal(random: &mut Random, mean: f64, deviation: f64) -> f64 {
+    let (radius, angle) = (1.0 - unit(random), unit(random));
+    mean + deviation * (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+}
+
 /// Words of small letters, `min` to `max` bytes in all, without a space at either end.
 pub fn text(random: &mut Random, min: usize, max: usize) -> String {
     let mut text = String::with_capacity(max);

@@ -10,6 +10,7 @@ fn a_server_describes_its_schemas_as_the_committed_documents_do() {
     let Some(server) = TestServer::start() else { return };
     for name in [
         "pgbench",
+        "tpcc",
         "tpcw",
         "auction",
         "bulletin_board",

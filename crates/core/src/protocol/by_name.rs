@@ -4,8 +4,9 @@ use crate::ids::Csn;
 
 use super::onecopy::Onecopy;
 use super::{
-    InProcess, Protocol, conflict_aware, eager, fixed_conflict, fixed_load, level0, level1, level2, special,
-    variable_load, versioning, versioning_late_acquire, versioning_no_early_release,
+    InProcess, Protocol, centralised_writes, chains, conflict_aware, eager, fixed_conflict, fixed_load,
+    level0, level1, level2, round_robin, special, tashkent_plus, variable_load, versioning,
+    versioning_late_acquire, versioning_no_early_release,
 };
 
 /// The names of those that are complete, the default first.
@@ -24,6 +25,23 @@ pub const SELECTABLE: [&str; 13] = [
     "level2",
     "special",
 ];
+
+/// The names of those to which transactions come whole, as one statement each, and which run in the simulator only.
+pub const WHOLE: [&str; 4] = ["chains", "centralised_writes", "round_robin", "tashkent_plus"];
+
+/// One of [`WHOLE`] with its places apart, for so many workers, whose log ends at `decided`.
+///
+/// # Errors
+/// If none of them has this name.
+pub fn whole_by_name(name: &str, workers: usize, decided: Csn) -> Result<Box<dyn Protocol>, UnknownProtocol> {
+    match name {
+        "chains" => Ok(Box::new(chains::new(workers, decided))),
+        "centralised_writes" => Ok(Box::new(centralised_writes::new(workers, decided))),
+        "round_robin" => Ok(Box::new(round_robin::new(workers, decided))),
+        "tashkent_plus" => Ok(Box::new(tashkent_plus::new(workers, decided))),
+        _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
+    }
+}
 
 /// The configuration names a protocol that does not exist, or that is not complete.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use crate::effect::Effect;
 use crate::event::{Event, Place};
 use crate::ids::{Instant, NodeId};
 
+pub mod centralised_writes;
 pub mod chains;
 pub mod conflict_aware;
 pub mod eager;
@@ -17,7 +18,9 @@ pub mod level0;
 pub mod level1;
 pub mod level2;
 pub mod onecopy;
+pub mod round_robin;
 pub mod special;
+pub mod tashkent_plus;
 pub mod variable_load;
 pub mod versioning;
 pub mod versioning_late_acquire;
@@ -26,7 +29,7 @@ pub mod versioning_no_early_release;
 mod by_name;
 mod in_process;
 
-pub use by_name::{SELECTABLE, UnknownProtocol, apart_by_name, by_name};
+pub use by_name::{SELECTABLE, UnknownProtocol, WHOLE, apart_by_name, by_name, whole_by_name};
 pub use in_process::InProcess;
 
 /// What the histories of a protocol satisfy.
@@ -143,6 +146,8 @@ pub struct Status {
     pub decided: u64,
     /// Per replica: whether it serves, what it contains, what is outstanding.
     pub replicas: Vec<ReplicaStatus>,
+    /// Transactions that could run and find no worker, where workers run one at a time.
+    pub awaiting_worker: u64,
     /// Transactions open.
     pub transactions: u64,
     /// Requests for items that were granted at once.

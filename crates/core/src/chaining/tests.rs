@@ -1,9 +1,10 @@
-//! The sketch against sections II and III of its paper; whole lists of effects are compared.
+//! Sections II and III of the paper; whole lists of effects are compared.
 
 use super::*;
-use crate::event::Begin;
-use crate::ids::{ClassId, SessionId};
-use crate::item::{ColumnId, Item, Mode, TableId, ValueHash};
+use crate::effect::{Decision, How};
+use crate::event::{Begin, Outcome, Statement, StatementKind};
+use crate::ids::{ClassId, OpId, SessionId};
+use crate::item::{Access, ColumnId, Item, Mode, TableId, ValueHash};
 
 const W0: ReplicaId = ReplicaId(0);
 const W1: ReplicaId = ReplicaId(1);
@@ -19,8 +20,11 @@ struct Rig {
     effects: Vec<Effect>,
 }
 
-fn rig(workers: u16) -> Rig {
-    Rig { protocol: Chains::new(workers, Csn(0)), effects: Vec::new() }
+fn rig_of(order: Order, workers: usize) -> Rig {
+    Rig { protocol: Chains::new("chains", order, workers, Csn(0)), effects: Vec::new() }
+}
+fn rig(workers: usize) -> Rig {
+    rig_of(Order::OfConflicts, workers)
 }
 
 impl Rig {
@@ -50,7 +54,11 @@ impl Rig {
         self.at(SCHEDULER, Event::Autocommit { begin, statement });
     }
     fn deliver(&mut self, from: Place, worker: ReplicaId, message: Message) {
-        self.at(Place::Proxy(worker), Event::Message { from, message: AnyMessage::Chains(message) });
+        self.at(Place::Proxy(worker), Event::Message { from, message: AnyMessage::Chaining(message) });
+    }
+    fn tell(&mut self, from: ReplicaId, message: Message) {
+        let from = Place::Proxy(from);
+        self.at(SCHEDULER, Event::Message { from, message: AnyMessage::Chaining(message) });
     }
     fn executed(&mut self, txn: TxnId, replica: ReplicaId) {
         let outcome = Outcome::Done { returned: Vec::new() };
@@ -66,18 +74,37 @@ impl Rig {
     }
 }
 
-fn given(worker: ReplicaId, txn: TxnId, predecessors: &[TxnId]) -> Effect {
-    let message = AnyMessage::Chains(Message::Update { txn, predecessors: predecessors.to_vec() });
+/// The `number`-th update of a worker.
+fn nth(worker: ReplicaId, number: u64) -> Numbered {
+    Numbered { worker, number }
+}
+fn given(worker: ReplicaId, txn: TxnId, predecessors: &[Numbered]) -> Effect {
+    let message = AnyMessage::Chaining(update(txn, predecessors));
     Effect::Send { to: Place::Proxy(worker), message }
 }
 fn execute(txn: TxnId, replica: ReplicaId) -> Effect {
     Effect::Execute { txn, op: OpId(0), replica, how: How::Home { open: true }, hold: true }
 }
-fn update(txn: TxnId, predecessors: &[TxnId]) -> Message {
+fn release(txn: TxnId, replica: ReplicaId) -> Effect {
+    Effect::Release { txn, op: OpId(0), replica }
+}
+fn update(txn: TxnId, predecessors: &[Numbered]) -> Message {
     Message::Update { txn, predecessors: predecessors.to_vec() }
 }
+fn read(txn: TxnId) -> Message {
+    Message::Read { txn }
+}
 fn write_set(txn: TxnId, vector: &[u64]) -> Message {
-    Message::WriteSet { txn, vector: vector.to_vec() }
+    Message::WriteSet { txn, vector: vector.into() }
+}
+fn ship(to: ReplicaId, txn: TxnId, vector: &[u64]) -> Effect {
+    Effect::Ship { txn, to: Place::Proxy(to), message: AnyMessage::Chaining(write_set(txn, vector)) }
+}
+fn finished(txn: TxnId, vector: &[u64]) -> Message {
+    Message::Finished { txn, vector: Some(vector.into()) }
+}
+fn to_scheduler(message: Message) -> Effect {
+    Effect::Send { to: SCHEDULER, message: AnyMessage::Chaining(message) }
 }
 fn apply_shipped(origin: ReplicaId, txn: TxnId, replica: ReplicaId) -> Effect {
     Effect::ApplyShipped { origin: Place::Proxy(origin), txn, replica }
@@ -110,7 +137,7 @@ fn s2_b_a_transaction_that_conflicts_with_two_chains_merges_them_and_names_the_o
     rig.update(T1, [1]);
     rig.update(T2, [2]);
     rig.update(T3, [1, 2]);
-    rig.expect(&[given(W0, T1, &[]), given(W1, T2, &[]), given(W1, T3, &[T1])]);
+    rig.expect(&[given(W0, T1, &[]), given(W1, T2, &[]), given(W0, T3, &[nth(W1, 1)])]);
 }
 
 /// Figure 2 (d).
@@ -125,16 +152,78 @@ fn s2_b_two_transactions_behind_one_that_do_not_conflict_split_the_chain() {
     rig.expect(&[
         given(W0, T1, &[]),
         given(W1, T2, &[]),
-        given(W1, T3, &[T1]),
-        given(W1, T4, &[]),
-        given(W2, T5, &[T3]),
+        given(W0, T3, &[nth(W1, 1)]),
+        given(W0, T4, &[]),
     ]);
+    // The second takes no worker before the transaction behind which both are is over.
+    rig.tell(W0, finished(T1, &[1, 0, 0]));
+    rig.tell(W1, finished(T2, &[1, 1, 0]));
+    rig.expect(&[]);
+    rig.tell(W0, finished(T3, &[2, 1, 0]));
+    rig.expect(&[given(W1, T5, &[nth(W0, 2)])]);
+}
+
+#[test]
+fn s2_b_where_chains_meet_the_longest_goes_on() {
+    let mut rig = rig(3);
+    rig.update(T1, [1]);
+    rig.update(T2, [2]);
+    rig.update(T3, [2]);
+    rig.effects.clear();
+    rig.update(T4, [1, 2]);
+    rig.expect(&[given(W1, T4, &[nth(W0, 1)])]);
+}
+
+#[test]
+fn s5_b_what_finds_no_worker_waits_for_one_and_its_chain_with_it() {
+    let mut rig = rig(1);
+    rig.update(T1, [1]);
+    rig.update(T2, [2]);
+    rig.update(T3, [2]);
+    rig.update(T4, [1]);
+    rig.single(T5, StatementKind::Read, [9], Mode::Shared);
+    rig.expect(&[given(W0, T1, &[]), given(W0, T4, &[])]);
+    rig.tell(W0, finished(T1, &[1]));
+    rig.expect(&[]);
+    rig.tell(W0, finished(T4, &[2]));
+    rig.expect(&[given(W0, T2, &[]), given(W0, T3, &[])]);
+    rig.tell(W0, finished(T2, &[3]));
+    rig.tell(W0, finished(T3, &[4]));
+    rig.expect(&[Effect::Send { to: Place::Proxy(W0), message: AnyMessage::Chaining(read(T5)) }]);
+}
+
+#[test]
+fn s2_b_what_every_worker_contains_is_no_predecessor_any_more() {
+    let mut rig = rig(2);
+    rig.update(T1, [1]);
+    rig.tell(W0, finished(T1, &[1, 0]));
+    rig.effects.clear();
+    // It is over, but not everywhere: whoever runs elsewhere has to wait for its writes.
+    rig.update(T2, [2]);
+    rig.update(T3, [1]);
+    rig.expect(&[given(W0, T2, &[]), given(W1, T3, &[nth(W0, 1)])]);
+    rig.tell(W1, finished(T3, &[1, 1]));
+    rig.tell(W1, Message::Contains { vector: [1, 1].as_slice().into() });
+    rig.tell(W0, finished(T2, &[2, 1]));
+    rig.tell(W0, Message::Contains { vector: [2, 1].as_slice().into() });
+    rig.update(T4, [1]);
+    rig.expect(&[given(W0, T4, &[])]);
+}
+
+#[test]
+fn s4_b_centralised_writes_is_one_chain_beside_which_reads_run() {
+    let mut rig = rig_of(Order::OfAll, 3);
+    rig.update(T1, [1]);
+    rig.update(T2, [2]);
+    rig.single(T3, StatementKind::Read, [1], Mode::Shared);
+    let message = AnyMessage::Chaining(read(T3));
+    rig.expect(&[given(W0, T1, &[]), given(W0, T2, &[]), Effect::Send { to: Place::Proxy(W1), message }]);
 }
 
 #[test]
 fn s3_a_worker_delays_a_transaction_until_it_has_the_write_sets_of_its_predecessors() {
     let mut rig = rig(2);
-    rig.deliver(SCHEDULER, W1, update(T3, &[T1]));
+    rig.deliver(SCHEDULER, W1, update(T3, &[nth(W0, 1)]));
     rig.expect(&[]);
     rig.deliver(Place::Proxy(W0), W1, write_set(T1, &[1, 0]));
     rig.expect(&[apply_shipped(W0, T1, W1)]);
@@ -156,17 +245,29 @@ fn s2_b_a_worker_runs_its_queue_in_order_and_ships_each_write_set_to_all_others(
         Effect::CommitAt { txn: T1, replica: W0, csn: Csn(1) },
     ]);
     rig.at(Place::Proxy(W0), Event::Applied { replica: W0, csn: Csn(1) });
-    let ship = |to| {
-        let message = AnyMessage::Chains(write_set(T1, &[1, 0, 0]));
-        Effect::Ship { txn: T1, to: Place::Proxy(to), message }
-    };
-    let finished = AnyMessage::Chains(Message::Finished { txn: T1, worker: W0 });
     rig.expect(&[
+        release(T1, W0),
         Effect::Acknowledge { txn: T1, op: OpId(0), csn: Csn(1) },
-        ship(W1),
-        ship(W2),
-        Effect::Send { to: SCHEDULER, message: finished },
+        ship(W1, T1, &[1, 0, 0]),
+        ship(W2, T1, &[1, 0, 0]),
+        to_scheduler(finished(T1, &[1, 0, 0])),
         execute(T2, W0),
+    ]);
+}
+
+#[test]
+fn an_update_that_fails_ends_like_one_that_writes_nothing() {
+    let mut rig = rig(2);
+    rig.deliver(SCHEDULER, W0, update(T1, &[]));
+    rig.effects.clear();
+    let event =
+        Event::Executed { txn: T1, op: OpId(0), replica: W0, outcome: Outcome::Failed, elapsed_ns: 1 };
+    rig.at(Place::Proxy(W0), event);
+    rig.expect(&[
+        release(T1, W0),
+        Effect::Leave { txn: T1, replica: W0 },
+        ship(W1, T1, &[1, 0]),
+        to_scheduler(finished(T1, &[1, 0])),
     ]);
 }
 
@@ -185,13 +286,12 @@ fn s3_write_sets_are_applied_in_causal_order() {
 }
 
 #[test]
-fn s3_a_read_only_transaction_is_never_delayed() {
-    let mut rig = rig(1);
-    rig.deliver(SCHEDULER, W0, update(T1, &[]));
+fn s3_a_read_only_transaction_is_not_delayed_for_writes() {
+    let mut rig = rig(2);
+    rig.update(T1, [1]);
     rig.effects.clear();
     rig.single(T2, StatementKind::Read, [1], Mode::Shared);
-    let message = AnyMessage::Chains(Message::Read { txn: T2 });
-    rig.expect(&[Effect::Send { to: Place::Proxy(W0), message }]);
-    rig.deliver(SCHEDULER, W0, Message::Read { txn: T2 });
-    rig.expect(&[Effect::Execute { txn: T2, op: OpId(0), replica: W0, how: How::Alone, hold: false }]);
+    rig.expect(&[Effect::Send { to: Place::Proxy(W1), message: AnyMessage::Chaining(read(T2)) }]);
+    rig.deliver(SCHEDULER, W1, read(T2));
+    rig.expect(&[Effect::Execute { txn: T2, op: OpId(0), replica: W1, how: How::Alone, hold: false }]);
 }

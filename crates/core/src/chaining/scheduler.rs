@@ -1,0 +1,238 @@
+//! The scheduler: puts each update behind those that it conflicts with, and finds a worker for it (II.B).
+
+use std::collections::VecDeque;
+
+use crate::conflict_index::ConflictIndex;
+use crate::effect::Effect;
+use crate::event::{Place, Statement, StatementKind};
+use crate::ids::{ReplicaId, TxnId};
+use crate::item::{Access, Item, Mode};
+use crate::map::HashMap;
+use crate::write_sets::{Everywhere, Numbered, Vector};
+
+use super::{Message, Order, send};
+
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    order: Order,
+    conflicts: ConflictIndex,
+    /// Updates that some worker may not contain.
+    updates: HashMap<TxnId, Update>,
+    workers: Vec<Chain>,
+    /// Workers with nothing to do, the one that was busy last at the end.
+    idle: Vec<ReplicaId>,
+    /// What could run and finds no worker, in the order in which it came.
+    awaiting_worker: VecDeque<TxnId>,
+    everywhere: Everywhere,
+}
+
+#[derive(Debug)]
+struct Update {
+    predecessors: Vec<TxnId>,
+    /// How many it waits for: that they have a worker, and then, if it is not put behind one of them there, that they are over.
+    awaited: usize,
+    /// Those that wait until this one has a worker, and then those that wait until it is over.
+    followers: Vec<TxnId>,
+    numbered: Option<Numbered>,
+    finished: bool,
+}
+
+/// What a worker was given and has not finished.
+#[derive(Debug)]
+struct Chain {
+    unfinished: u64,
+    /// The last update.
+    last: Option<TxnId>,
+    given: u64,
+}
+
+impl Scheduler {
+    pub(super) fn new(order: Order, workers: usize) -> Scheduler {
+        let chain = || Chain { unfinished: 0, last: None, given: 0 };
+        Scheduler {
+            order,
+            conflicts: ConflictIndex::default(),
+            updates: HashMap::default(),
+            workers: (0..workers).map(|_| chain()).collect(),
+            idle: (0..workers as u16).rev().map(ReplicaId).collect(),
+            awaiting_worker: VecDeque::new(),
+            everywhere: Everywhere::new(workers),
+        }
+    }
+
+    /// Transactions that are not finished.
+    pub(super) fn open(&self) -> u64 {
+        let waiting = self.updates.values().filter(|update| update.numbered.is_none()).count() as u64;
+        self.workers.iter().map(|chain| chain.unfinished).sum::<u64>() + waiting
+    }
+
+    /// Transactions that could run and find no worker.
+    pub(super) fn awaiting_worker(&self) -> u64 {
+        self.awaiting_worker.len() as u64
+    }
+
+    pub(super) fn unfinished(&self, worker: ReplicaId) -> u64 {
+        self.chain(worker).unfinished
+    }
+
+    fn chain(&self, worker: ReplicaId) -> &Chain {
+        &self.workers[usize::from(worker.0)]
+    }
+
+    fn chain_mut(&mut self, worker: ReplicaId) -> &mut Chain {
+        &mut self.workers[usize::from(worker.0)]
+    }
+
+    pub(super) fn on_transaction(&mut self, txn: TxnId, statement: Statement, effects: &mut Vec<Effect>) {
+        if statement.kind == StatementKind::Read {
+            return match self.idle.pop() {
+                Some(worker) => self.give_read(txn, worker, effects),
+                None => self.awaiting_worker.push_back(txn),
+            };
+        }
+        let everything = [Access::new(Item::everything(), Mode::Exclusive)];
+        let accesses = if self.order == Order::OfAll { &everything[..] } else { &statement.access[..] };
+        let predecessors = self.conflicts.add(txn, accesses);
+        let mut awaited = 0;
+        for predecessor in &predecessors {
+            if let Some(before) = self.updates.get_mut(predecessor).filter(|before| before.numbered.is_none())
+            {
+                before.followers.push(txn);
+                awaited += 1;
+            }
+        }
+        let update = Update { predecessors, awaited, followers: Vec::new(), numbered: None, finished: false };
+        self.updates.insert(txn, update);
+        if awaited == 0 {
+            self.place(txn, effects);
+        }
+    }
+
+    /// All of its predecessors have workers. If others follow all of them already it takes no worker before they are over: it
+    /// could only wait there.
+    fn place(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        if let Some(worker) = self.chain_to_append_to(txn) {
+            return self.give_update(txn, worker, effects);
+        }
+        let predecessors =
+            self.updates.get(&txn).map(|update| update.predecessors.clone()).unwrap_or_default();
+        let mut awaited = 0;
+        for predecessor in predecessors {
+            if let Some(before) = self.updates.get_mut(&predecessor).filter(|before| !before.finished) {
+                before.followers.push(txn);
+                awaited += 1;
+            }
+        }
+        match self.updates.get_mut(&txn) {
+            Some(update) if awaited > 0 => update.awaited = awaited,
+            _ => self.find_worker(txn, effects),
+        }
+    }
+
+    /// All of its predecessors are over.
+    fn find_worker(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        match self.idle.pop() {
+            Some(worker) => self.give_update(txn, worker, effects),
+            None => self.awaiting_worker.push_back(txn),
+        }
+    }
+
+    /// Of those chains that end with one of its predecessors the longest: whatever it waits for elsewhere is over before.
+    fn chain_to_append_to(&self, txn: TxnId) -> Option<ReplicaId> {
+        let ends = |predecessor: &TxnId| {
+            let before = self.updates.get(predecessor).filter(|before| !before.finished)?;
+            let worker = before.numbered?.worker;
+            (self.chain(worker).last == Some(*predecessor)).then_some(worker)
+        };
+        let ends = self.updates.get(&txn)?.predecessors.iter().filter_map(ends);
+        // Of several that are as long the first, so that runs are alike.
+        ends.min_by_key(|worker| (std::cmp::Reverse(self.chain(*worker).unfinished), worker.0))
+    }
+
+    fn give_update(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        let chain = self.chain_mut(worker);
+        chain.unfinished += 1;
+        chain.given += 1;
+        chain.last = Some(txn);
+        let numbered = Numbered { worker, number: chain.given };
+        self.everywhere.remember(worker, txn);
+        let Some(update) = self.updates.get_mut(&txn) else { return };
+        update.numbered = Some(numbered);
+        let followers = std::mem::take(&mut update.followers);
+        let predecessors = std::mem::take(&mut update.predecessors);
+        let elsewhere = |predecessor: &TxnId| {
+            let numbered = self.updates.get(predecessor)?.numbered?;
+            (numbered.worker != worker).then_some(numbered)
+        };
+        let predecessors = predecessors.iter().filter_map(elsewhere).collect();
+        send(Place::Proxy(worker), Message::Update { txn, predecessors }, effects);
+        for follower in followers {
+            let Some(update) = self.updates.get_mut(&follower) else { continue };
+            update.awaited -= 1;
+            if update.awaited == 0 {
+                self.place(follower, effects);
+            }
+        }
+    }
+
+    fn give_read(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        self.chain_mut(worker).unfinished += 1;
+        send(Place::Proxy(worker), Message::Read { txn }, effects);
+    }
+
+    pub(super) fn on_message(&mut self, worker: ReplicaId, message: Message, effects: &mut Vec<Effect>) {
+        match message {
+            Message::Finished { txn, vector } => {
+                let chain = self.chain_mut(worker);
+                chain.unfinished = chain.unfinished.saturating_sub(1);
+                let is_idle = chain.unfinished == 0;
+                if is_idle {
+                    self.idle.push(worker);
+                }
+                self.on_finished(txn, effects);
+                if is_idle {
+                    self.use_idle(effects);
+                }
+                if let Some(vector) = vector {
+                    self.on_report(worker, vector);
+                }
+            }
+            Message::Contains { vector } => self.on_report(worker, vector),
+            _ => {}
+        }
+    }
+
+    /// Those that waited for it to be over go on.
+    fn on_finished(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let Some(update) = self.updates.get_mut(&txn) else { return };
+        update.finished = true;
+        for follower in std::mem::take(&mut update.followers) {
+            let Some(update) = self.updates.get_mut(&follower) else { continue };
+            update.awaited -= 1;
+            if update.awaited == 0 {
+                self.awaiting_worker.push_back(follower);
+            }
+        }
+        self.use_idle(effects);
+    }
+
+    fn use_idle(&mut self, effects: &mut Vec<Effect>) {
+        while !self.awaiting_worker.is_empty()
+            && let Some(worker) = self.idle.pop()
+            && let Some(txn) = self.awaiting_worker.pop_front()
+        {
+            match self.updates.contains_key(&txn) {
+                true => self.give_update(txn, worker, effects),
+                false => self.give_read(txn, worker, effects),
+            }
+        }
+    }
+
+    /// What every worker contains nobody has to wait for.
+    fn on_report(&mut self, worker: ReplicaId, vector: Vector) {
+        for txn in self.everywhere.report(worker, vector) {
+            self.conflicts.remove(txn);
+            self.updates.remove(&txn);
+        }
+    }
+}

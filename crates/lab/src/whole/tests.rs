@@ -1,0 +1,127 @@
+//! What the analysis of TPC-C's SQL says of pairs of transactions, against what the paper says and what they do.
+
+use onecopy_classify::whole::{Counted, Granularity};
+use onecopy_core::conflict_index::conflict;
+use onecopy_core::{Access, AccessSet};
+use onecopy_workload::Timestamp;
+use onecopy_workload::tpcc::{
+    Customer, Generator, HomeWarehouse, Kind, Memory, Parameters, Population, Scale,
+};
+
+use super::Classes;
+
+/// Gargamel's Table II. An unknown customer may be any of the district (IV.A).
+fn table_2(a: &Parameters, b: &Parameters) -> bool {
+    match (a, b) {
+        (Parameters::NewOrder(a), Parameters::NewOrder(b)) => {
+            let same = |line: &&onecopy_workload::tpcc::OrderLine| {
+                b.lines.iter().any(|other| (line.supply, line.item) == (other.supply, other.item))
+            };
+            (a.w, a.d) == (b.w, b.d) || a.lines.iter().any(|line| same(&line))
+        }
+        (Parameters::Payment(a), Parameters::Payment(b)) => {
+            let same_customer = match (&a.customer, &b.customer) {
+                (Customer::Number(a), Customer::Number(b)) => a == b,
+                _ => true,
+            };
+            a.w == b.w || (a.cw, a.cd) == (b.cw, b.cd) && same_customer
+        }
+        (Parameters::Delivery(a), Parameters::Delivery(b)) => a.w == b.w,
+        (Parameters::Delivery(a), Parameters::Payment(b))
+        | (Parameters::Payment(b), Parameters::Delivery(a)) => a.w == b.cw,
+        _ => false,
+    }
+}
+
+/// The same by row: orders and payments of a district change one row of it, orders its next number and payments its sum.
+fn table_2_by_row(a: &Parameters, b: &Parameters) -> bool {
+    let (order, payment) = match (a, b) {
+        (Parameters::NewOrder(order), Parameters::Payment(payment))
+        | (Parameters::Payment(payment), Parameters::NewOrder(order)) => (order, payment),
+        _ => return table_2(a, b),
+    };
+    (order.w, order.d) == (payment.w, payment.d)
+}
+
+fn may_conflict(a: &[Access], b: &[Access]) -> bool {
+    a.iter().any(|a| b.iter().any(|b| conflict(a, b)))
+}
+
+/// Transactions of two small warehouses, with what each may write and what it would write, both on the same supplier.
+struct Drawn {
+    given: Parameters,
+    foreseen: AccessSet,
+    done: AccessSet,
+}
+
+fn drawn(classes: &Classes, count: usize, seed: u64) -> Vec<Drawn> {
+    let population = Population::new(Scale::new(2, 60).expect("it is in range"), seed, Timestamp::default());
+    let highest = population.highest_history();
+    let mut generator = Generator::new(&population, HomeWarehouse::Uniform, seed, 0, 1, highest);
+    let supplier = {
+        // Once for all: every district is made when it is asked for first.
+        let mut supplier = Memory::new(population);
+        for _ in 0..200 {
+            let given = generator.draw(Kind::Payment, Timestamp::default());
+            let _ = classes.done(&given, &mut supplier);
+        }
+        supplier
+    };
+    let mut one = || {
+        let kind = generator.kind();
+        let given = generator.draw(kind, Timestamp::default());
+        // What only looks is in no chain.
+        let reads = matches!(kind, Kind::OrderStatus | Kind::StockLevel);
+        let foreseen = if reads { AccessSet::new() } else { classes.foreseen(&given) };
+        let done = classes.done(&given, &mut supplier.clone());
+        Drawn { given, foreseen, done }
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+/// Pairs of transactions, in numbers.
+#[derive(Default, Debug)]
+struct Pairs {
+    all: u64,
+    in_one_warehouse: u64,
+    conflicting: u64,
+    foreseen_in_vain: u64,
+}
+
+/// Compares each transaction with each later one.
+fn compare(granularity: Granularity, paper: fn(&Parameters, &Parameters) -> bool, count: usize) -> Pairs {
+    let classes = Classes::new(granularity, Counted::Writes);
+    let drawn = drawn(&classes, count, 3);
+    let mut pairs = Pairs::default();
+    for (at, a) in drawn.iter().enumerate() {
+        for b in &drawn[at + 1..] {
+            let foreseen = may_conflict(&a.foreseen, &b.foreseen);
+            assert_eq!(foreseen, paper(&a.given, &b.given), "{:?}\n{:?}", a.given, b.given);
+            let conflicts = may_conflict(&a.done, &b.done);
+            assert!(foreseen || !conflicts, "not foreseen: {:?}\n{:?}", a.given, b.given);
+            pairs.all += 1;
+            pairs.in_one_warehouse += u64::from(a.given.value("w") == b.given.value("w"));
+            pairs.conflicting += u64::from(conflicts);
+            pairs.foreseen_in_vain += u64::from(foreseen && !conflicts);
+        }
+    }
+    println!("{granularity:?}: {pairs:?}");
+    pairs
+}
+
+/// Of 4,500 transactions each is compared with each: `ONECOPY_PAIRS=4500` makes ten million pairs.
+fn transactions() -> usize {
+    std::env::var("ONECOPY_PAIRS").ok().and_then(|count| count.parse().ok()).unwrap_or(500)
+}
+
+#[test]
+fn by_cell_the_analysis_finds_table_2_and_every_conflict_that_there_is() {
+    let pairs = compare(Granularity::Cell, table_2, transactions());
+    assert!(5 * pairs.in_one_warehouse >= pairs.all && 12 * pairs.conflicting >= pairs.all, "{pairs:?}");
+}
+
+#[test]
+fn by_row_the_analysis_finds_one_pair_of_kinds_more_and_every_conflict_that_there_is() {
+    let pairs = compare(Granularity::Row, table_2_by_row, transactions());
+    assert!(5 * pairs.in_one_warehouse >= pairs.all && 10 * pairs.conflicting >= pairs.all, "{pairs:?}");
+}

@@ -1,0 +1,114 @@
+//! What workers hold: for each register the transaction that wrote it last; and what clients saw of that.
+
+use std::collections::BTreeMap;
+
+use onecopy_core::map::HashMap;
+use onecopy_core::{Instant, ReplicaId, TxnId};
+
+use super::Arriving;
+use crate::check::{History, MalformedHistory, Operation, Process, Register, Status, Transaction, Value};
+
+/// Of each worker, the last writer of each register.
+#[derive(Debug)]
+pub(super) struct Contents {
+    workers: Vec<BTreeMap<u64, TxnId>>,
+    /// Of each transaction that was begun, what it found in what it reads and in what it writes, at its last execution.
+    found: HashMap<TxnId, Found>,
+    /// The last transaction that was committed at its worker, by register.
+    newest: HashMap<u64, TxnId>,
+}
+
+#[derive(Default, Debug)]
+struct Found {
+    reads: Vec<Option<TxnId>>,
+    writes: Vec<(u64, Option<TxnId>)>,
+}
+
+impl Contents {
+    pub(super) fn new(workers: usize) -> Contents {
+        let workers = (0..workers).map(|_| BTreeMap::new()).collect();
+        Contents { workers, found: HashMap::default(), newest: HashMap::default() }
+    }
+
+    /// A transaction begins on what a worker holds.
+    pub(super) fn begin(&mut self, txn: TxnId, worker: ReplicaId, reads: &[u64], writes: &[u64]) {
+        if reads.is_empty() && writes.is_empty() {
+            return;
+        }
+        let holds = &self.workers[usize::from(worker.0)];
+        let found = Found {
+            reads: reads.iter().map(|register| holds.get(register).copied()).collect(),
+            writes: writes.iter().map(|register| (*register, holds.get(register).copied())).collect(),
+        };
+        self.found.insert(txn, found);
+    }
+
+    /// It is committed there. Returns what it overwrote without having seen it, if there is such a thing.
+    pub(super) fn commit(&mut self, txn: TxnId, worker: ReplicaId) -> Option<TxnId> {
+        self.apply(txn, worker);
+        let found = self.found.get(&txn)?;
+        let mut missing = None;
+        for (register, saw) in &found.writes {
+            let before = self.newest.insert(*register, txn);
+            missing = missing.or(before.filter(|before| Some(*before) != *saw));
+        }
+        missing
+    }
+
+    /// What it wrote is written at a worker.
+    pub(super) fn apply(&mut self, txn: TxnId, worker: ReplicaId) {
+        if let Some(found) = self.found.get(&txn) {
+            let registers = found.writes.iter().map(|(register, _)| (*register, txn));
+            self.workers[usize::from(worker.0)].extend(registers);
+        }
+    }
+
+    /// What a transaction found in what it reads.
+    pub(super) fn seen(&self, txn: TxnId) -> &[Option<TxnId>] {
+        self.found.get(&txn).map_or(&[], |found| &found.reads)
+    }
+
+    pub(super) fn first_difference(&self) -> Option<(ReplicaId, u64)> {
+        let (first, others) = self.workers.split_first()?;
+        others.iter().enumerate().find_map(|(at, holds)| {
+            let registers = first.keys().chain(holds.keys());
+            let register = registers.copied().find(|register| first.get(register) != holds.get(register))?;
+            Some((ReplicaId(at as u16 + 1), register))
+        })
+    }
+}
+
+/// What clients saw, in the words of the checker. Each transaction comes from a client of its own.
+#[derive(Default, Debug)]
+pub(super) struct Recorder {
+    transactions: Vec<Transaction>,
+}
+
+impl Recorder {
+    pub(super) fn committed(
+        &mut self,
+        txn: TxnId,
+        arrived: Instant,
+        committed: Instant,
+        seen: &[Option<TxnId>],
+        arriving: &Arriving,
+    ) {
+        // A history's values are numbers above zero.
+        let value = |txn: TxnId| Value(txn.0 + 1);
+        let reads = arriving.reads.iter().zip(seen);
+        let reads = reads.map(|(r, saw)| Operation::Read { register: Register(*r), value: saw.map(value) });
+        let write = |r: &u64| Operation::Write { register: Register(*r), value: value(txn) };
+        let operations = reads.chain(arriving.writes.iter().map(write)).collect();
+        self.transactions.push(Transaction {
+            process: Process(txn.0 as u32),
+            invoked_ns: arrived.0,
+            completed_ns: committed.0,
+            status: Status::Committed,
+            operations,
+        });
+    }
+
+    pub(super) fn finish(self) -> Result<History, MalformedHistory> {
+        History::new(self.transactions)
+    }
+}

@@ -1,0 +1,442 @@
+//! The driver of transactions that arrive whole: the real core between arrivals and workers, in virtual time.
+//!
+//! For protocols that know beforehand what a transaction may write, or find out when it has run, and execute it at one worker
+//! (docs/protocols/chains.md). A transaction is one job: it takes its worker for a time. Workers execute one at a time, send what
+//! was written to all others, and nothing breaks. Arrivals come at a rate for a time; the run ends when everything is committed.
+//! One thread and one queue of events, so the same setup gives the same run.
+//!
+//! A [`Source`] says what arrives and a [`Setup`] how it is run; `contents` is what workers hold, `measure` what came of it.
+
+mod contents;
+mod measure;
+mod setup;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use onecopy_core::effect::Effect;
+use onecopy_core::map::HashMap;
+use onecopy_core::{
+    Access, AccessSet, Begin, ClassId, Event, Instant, Message, OpId, Place, Protocol, ReplicaId, SessionId,
+    Statement, StatementKind, TxnId,
+};
+use onecopy_workload::random::{self, Random};
+use thiserror::Error;
+
+use crate::check::{History, MalformedHistory};
+use crate::clock::EventQueue;
+
+pub use measure::{Committed, Measured, Sample};
+pub use setup::{Drawn, Setup};
+
+use contents::{Contents, Recorder};
+
+/// Streams of the seed.
+const ARRIVALS_STREAM: u64 = 0;
+const NETWORK_STREAM: u64 = 1;
+const DURATIONS_STREAM: u64 = 2;
+/// Faults that are kept; whoever has so many has the same one many times.
+const FAULTS_MAX: usize = 100;
+
+/// A transaction as it arrives.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Arriving {
+    /// What kind it is.
+    pub kind: u64,
+    /// Whether it may write.
+    pub updates: bool,
+    /// What a classifier says of it before it runs.
+    pub foreseen: AccessSet,
+    /// What it writes when it runs.
+    pub written: Vec<Access>,
+    /// How long it takes at a worker.
+    pub duration_ns: u64,
+    /// For a history: registers that it reads, and those that it writes then.
+    pub reads: Vec<u64>,
+    /// See `reads`.
+    pub writes: Vec<u64>,
+}
+
+/// What arrives.
+pub trait Source {
+    /// The next transaction. `durations` is a stream of its own.
+    fn next(&mut self, durations: &mut Random) -> Arriving;
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Figures.
+    pub measured: Measured,
+    /// What clients saw, if the setup asked for it.
+    pub history: Option<History>,
+    /// What went wrong: nothing, unless the protocol or the driver is at fault.
+    pub faults: Vec<Fault>,
+    /// Things that happened.
+    pub events: u64,
+}
+
+/// A bug that shows itself.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Fault {
+    /// A worker was told to execute two transactions at once.
+    #[error("{worker:?} is to execute {txn:?} while it executes {other:?}")]
+    TwoAtOnce {
+        /// The worker.
+        worker: ReplicaId,
+        /// The transaction.
+        txn: TxnId,
+        /// The one that it executes.
+        other: TxnId,
+    },
+    /// A transaction began where something was missing that conflicts with it and was committed elsewhere before.
+    #[error("{worker:?} began {txn:?}, which was committed, without {missing:?}, which conflicts with it")]
+    LostUpdate {
+        /// The worker.
+        worker: ReplicaId,
+        /// The transaction.
+        txn: TxnId,
+        /// What it overwrote without having seen it.
+        missing: TxnId,
+    },
+    /// Something that was written is not what was foreseen.
+    #[error("{txn:?} wrote what nobody had foreseen: {what}")]
+    Unforeseen {
+        /// The transaction.
+        txn: TxnId,
+        /// What it wrote.
+        what: String,
+    },
+    /// A transaction never ended.
+    #[error("{txn:?} was never committed")]
+    Stuck {
+        /// The transaction.
+        txn: TxnId,
+    },
+    /// Workers do not contain the same in the end.
+    #[error("{worker:?} differs from the first worker in register {register}")]
+    Differs {
+        /// The worker.
+        worker: ReplicaId,
+        /// Where.
+        register: u64,
+    },
+    /// An order that makes no sense here.
+    #[error("{txn:?} {what}")]
+    Senseless {
+        /// The transaction.
+        txn: TxnId,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+#[derive(Debug)]
+enum Wake {
+    Arrival,
+    Message { from: Place, to: Place, message: Message },
+    Executed { worker: ReplicaId, txn: TxnId },
+    Applied { origin: Place, txn: TxnId, worker: ReplicaId },
+    Sample,
+}
+
+#[derive(Debug)]
+struct Txn {
+    arriving: Arriving,
+    arrived: Instant,
+    executions: u32,
+    committed: Option<Instant>,
+}
+
+/// Runs what arrives through a protocol whose places are apart.
+///
+/// # Errors
+/// If the history makes no sense, which is a fault of this driver.
+pub fn run(
+    setup: &Setup,
+    source: &mut dyn Source,
+    protocol: Box<dyn Protocol>,
+) -> Result<Outcome, MalformedHistory> {
+    let mut simulation = Simulation::new(setup, source, protocol);
+    simulation.queue.schedule(Instant(0), Wake::Sample);
+    simulation.schedule_arrival();
+    while let Some(wake) = simulation.queue.pop() {
+        simulation.on_wake(wake);
+    }
+    simulation.finish()
+}
+
+struct Simulation<'a> {
+    setup: &'a Setup,
+    source: &'a mut dyn Source,
+    protocol: Box<dyn Protocol>,
+    queue: EventQueue<Wake>,
+    /// Events that wait until the effects of the one before are carried out.
+    feeds: VecDeque<(Place, Event)>,
+    feeding: bool,
+    arrivals: Random,
+    network: Random,
+    durations: Random,
+    /// When the last message between two places arrives: they do not overtake each other.
+    channels: HashMap<(Place, Place), Instant>,
+    txns: Vec<Txn>,
+    open: u64,
+    executing: Vec<Option<TxnId>>,
+    contents: Contents,
+    recorder: Option<Recorder>,
+    measured: Measured,
+    busy: u64,
+    busy_since: Instant,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(setup: &'a Setup, source: &'a mut dyn Source, protocol: Box<dyn Protocol>) -> Simulation<'a> {
+        let workers = usize::from(setup.workers);
+        Simulation {
+            setup,
+            source,
+            protocol,
+            queue: EventQueue::default(),
+            feeds: VecDeque::new(),
+            feeding: false,
+            arrivals: random::stream(setup.seed, ARRIVALS_STREAM),
+            network: random::stream(setup.seed, NETWORK_STREAM),
+            durations: random::stream(setup.seed, DURATIONS_STREAM),
+            channels: HashMap::default(),
+            txns: Vec::new(),
+            open: 0,
+            executing: vec![None; workers],
+            contents: Contents::new(workers),
+            recorder: setup.history.then(Recorder::default),
+            measured: Measured::new(setup.load_ns),
+            busy: 0,
+            busy_since: Instant(0),
+            faults: Vec::new(),
+        }
+    }
+
+    fn schedule_arrival(&mut self) {
+        let gap = -(1.0 - random::unit(&mut self.arrivals)).ln() / self.setup.rate;
+        let at = self.queue.now().plus_ns((gap * 1e9) as u64);
+        if at.0 < self.setup.load_ns {
+            self.queue.schedule(at, Wake::Arrival);
+        }
+    }
+
+    fn on_wake(&mut self, wake: Wake) {
+        match wake {
+            Wake::Arrival => {
+                self.arrive();
+                self.schedule_arrival();
+            }
+            Wake::Message { from, to, message } => self.feed(to, Event::Message { from, message }),
+            Wake::Executed { worker, txn } => self.on_executed(worker, txn),
+            Wake::Applied { origin, txn, worker } => self.on_applied(origin, txn, worker),
+            Wake::Sample => self.sample(),
+        }
+    }
+
+    fn arrive(&mut self) {
+        let arriving = self.source.next(&mut self.durations);
+        let txn = TxnId(self.txns.len() as u64);
+        let kind = if arriving.updates { StatementKind::Write } else { StatementKind::Read };
+        let begin = Begin {
+            txn,
+            session: SessionId(txn.0),
+            read_only: !arriving.updates,
+            form: arriving.kind,
+            declared: None,
+            stale_ok_ns: None,
+        };
+        let statement = Statement::new(ClassId(arriving.kind), kind, arriving.foreseen.clone());
+        self.expect_foreseen(txn, &arriving);
+        self.txns.push(Txn { arriving, arrived: self.queue.now(), executions: 0, committed: None });
+        self.open += 1;
+        let event = Event::Autocommit { begin, statement };
+        self.feed(self.protocol.place_of(&event), event);
+    }
+
+    /// Whatever is written was foreseen: a classifier may foresee too much, and never too little.
+    fn expect_foreseen(&mut self, txn: TxnId, arriving: &Arriving) {
+        let is_foreseen = |written: &&Access| {
+            let of = |foreseen: &Access| {
+                let names =
+                    |(column, value)| foreseen.item.equals.iter().all(|(c, v)| *c != column || *v == value);
+                foreseen.item.table == written.item.table
+                    && foreseen.item.space == written.item.space
+                    && foreseen.columns.contains(written.columns)
+                    && written.item.equals.iter().copied().all(names)
+                    && foreseen
+                        .item
+                        .equals
+                        .iter()
+                        .all(|(c, _)| written.item.equals.iter().any(|(w, _)| w == c))
+            };
+            !arriving.foreseen.iter().any(of)
+        };
+        if let Some(what) = arriving.written.iter().find(is_foreseen) {
+            self.fault(Fault::Unforeseen { txn, what: format!("{what:?}") });
+        }
+    }
+
+    fn feed(&mut self, place: Place, event: Event) {
+        self.feeds.push_back((place, event));
+        if std::mem::replace(&mut self.feeding, true) {
+            return;
+        }
+        let mut effects = Vec::new();
+        while let Some((place, event)) = self.feeds.pop_front() {
+            self.protocol.handle(place, self.queue.now(), event, &mut effects);
+            for effect in effects.drain(..) {
+                self.carry_out(place, effect);
+            }
+        }
+        self.feeding = false;
+    }
+
+    /// Hears of something at once, after what is heard now.
+    fn feed_at_home(&mut self, event: Event) {
+        let place = self.protocol.place_of(&event);
+        self.feed(place, event);
+    }
+
+    fn carry_out(&mut self, place: Place, effect: Effect) {
+        match effect {
+            Effect::Execute { txn, replica, .. } => self.execute(txn, replica),
+            Effect::Append { csn, .. } => self.feed_at_home(Event::Durable { csn }),
+            Effect::CommitAt { txn, replica, csn } => {
+                self.commit_at(txn, replica);
+                self.feed_at_home(Event::Applied { replica, csn });
+            }
+            Effect::Acknowledge { txn, .. } => self.on_committed(txn),
+            Effect::Leave { .. } => self.measured.executed_in_vain += 1,
+            Effect::Release { .. } => {}
+            Effect::Send { to, message } | Effect::Ship { to, message, .. } => self.send(place, to, message),
+            Effect::ApplyShipped { origin, txn, replica } => match self.setup.apply_ns {
+                0 => self.on_applied(origin, txn, replica),
+                ns => {
+                    let at = self.queue.now().plus_ns(ns);
+                    self.queue.schedule(at, Wake::Applied { origin, txn, worker: replica });
+                }
+            },
+            Effect::Finish { txn, .. }
+            | Effect::Refuse { txn, .. }
+            | Effect::Revalidate { txn, .. }
+            | Effect::Withdraw { txn, .. }
+            | Effect::Values { txn, .. }
+            | Effect::Forget { txn }
+            | Effect::Notice { txn, .. } => {
+                self.senseless(txn, "is given an order that whole transactions have no use for")
+            }
+            Effect::Apply { .. } | Effect::SetTimer { .. } => {
+                self.senseless(TxnId(0), "is given an order that whole transactions have no use for");
+            }
+        }
+    }
+
+    fn send(&mut self, from: Place, to: Place, message: Message) {
+        let at = self.queue.now().plus_ns(self.setup.message.draw_ns(&mut self.network));
+        let last = self.channels.entry((from, to)).or_insert(Instant(0));
+        let at = at.max(last.plus_ns(1));
+        *last = at;
+        self.queue.schedule(at, Wake::Message { from, to, message });
+    }
+
+    fn execute(&mut self, txn: TxnId, worker: ReplicaId) {
+        let Some(executing) = self.executing.get_mut(usize::from(worker.0)) else {
+            return self.senseless(txn, "is to run at a worker that there is not");
+        };
+        if let Some(other) = executing.replace(txn) {
+            self.fault(Fault::TwoAtOnce { worker, txn, other });
+        }
+        self.count_busy(1);
+        let of = &mut self.txns[txn.0 as usize];
+        of.executions += 1;
+        self.contents.begin(txn, worker, &of.arriving.reads, &of.arriving.writes);
+        let ns = (of.arriving.duration_ns as f64 * self.setup.duration_factor) as u64;
+        self.queue.schedule(self.queue.now().plus_ns(ns), Wake::Executed { worker, txn });
+    }
+
+    fn on_executed(&mut self, worker: ReplicaId, txn: TxnId) {
+        self.executing[usize::from(worker.0)] = None;
+        self.count_busy(-1);
+        let arriving = &self.txns[txn.0 as usize].arriving;
+        let outcome = onecopy_core::Outcome::Done { returned: arriving.written.clone() };
+        let elapsed_ns = arriving.duration_ns;
+        if !arriving.updates {
+            self.on_committed(txn);
+        }
+        self.feed_at_home(Event::Executed { txn, op: OpId(0), replica: worker, outcome, elapsed_ns });
+    }
+
+    fn commit_at(&mut self, txn: TxnId, worker: ReplicaId) {
+        if let Some(missing) = self.contents.commit(txn, worker) {
+            self.fault(Fault::LostUpdate { worker, txn, missing });
+        }
+    }
+
+    fn on_applied(&mut self, origin: Place, txn: TxnId, worker: ReplicaId) {
+        self.contents.apply(txn, worker);
+        self.feed_at_home(Event::ShippedApplied { origin, txn, replica: worker });
+    }
+
+    fn on_committed(&mut self, txn: TxnId) {
+        let now = self.queue.now();
+        let of = &mut self.txns[txn.0 as usize];
+        if of.committed.replace(now).is_some() {
+            return self.senseless(txn, "is committed twice");
+        }
+        self.open -= 1;
+        self.measured.committed.push(Committed {
+            kind: of.arriving.kind,
+            updates: of.arriving.updates,
+            arrived: of.arrived,
+            committed: now,
+            duration_ns: of.arriving.duration_ns,
+            executions: of.executions,
+        });
+        if let Some(recorder) = &mut self.recorder {
+            recorder.committed(txn, of.arrived, now, self.contents.seen(txn), &of.arriving);
+        }
+    }
+
+    fn count_busy(&mut self, change: i64) {
+        let now = self.queue.now();
+        self.measured.busy_ns += u128::from(self.busy) * u128::from(now.since_ns(self.busy_since));
+        self.busy_since = now;
+        self.busy = self.busy.saturating_add_signed(change);
+    }
+
+    fn sample(&mut self) {
+        let awaiting_worker = self.protocol.status().awaiting_worker;
+        let at = self.queue.now();
+        self.measured.samples.push(Sample { at, busy: self.busy, awaiting_worker, open: self.open });
+        if self.open > 0 || at.0 < self.setup.load_ns {
+            self.queue.schedule(at.plus_ns(self.setup.sample_ns), Wake::Sample);
+        }
+    }
+
+    fn finish(mut self) -> Result<Outcome, MalformedHistory> {
+        let stuck = self.txns.iter().position(|txn| txn.committed.is_none());
+        if let Some(txn) = stuck {
+            self.fault(Fault::Stuck { txn: TxnId(txn as u64) });
+        } else if let Some((worker, register)) = self.contents.first_difference() {
+            self.fault(Fault::Differs { worker, register });
+        }
+        let history = self.recorder.take().map(Recorder::finish).transpose()?;
+        let events = self.queue.scheduled();
+        Ok(Outcome { measured: self.measured, history, faults: self.faults, events })
+    }
+
+    fn senseless(&mut self, txn: TxnId, what: &'static str) {
+        self.fault(Fault::Senseless { txn, what });
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        if self.faults.len() < FAULTS_MAX {
+            self.faults.push(fault);
+        }
+    }
+}

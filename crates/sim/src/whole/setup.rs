@@ -1,0 +1,61 @@
+//! How transactions that arrive whole are run.
+
+use onecopy_workload::random::{self, Random};
+
+/// One run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Setup {
+    /// Decides everything that is drawn at random, but for what arrives.
+    pub seed: u64,
+    /// Workers.
+    pub workers: u16,
+    /// Transactions a second, on average, at random instants.
+    pub rate: f64,
+    /// For how long they arrive, in nanoseconds.
+    pub load_ns: u64,
+    /// How long a message takes between the scheduler and a worker, or two workers.
+    pub message: Drawn,
+    /// How long a worker takes to apply a write set, in nanoseconds.
+    pub apply_ns: u64,
+    /// Every duration is multiplied by this.
+    pub duration_factor: f64,
+    /// How often it is noted who is busy, in nanoseconds.
+    pub sample_ns: u64,
+    /// Whether what clients saw is recorded, for the checker.
+    pub history: bool,
+}
+
+impl Setup {
+    /// The defaults of Gargamel's Table I: 100 workers, 150 transactions a second for 28 s, 0.06 ms a message, write sets applied in no time.
+    #[must_use]
+    pub fn gargamel(seed: u64) -> Setup {
+        Setup {
+            seed,
+            workers: 100,
+            rate: 150.0,
+            load_ns: 28_000_000_000,
+            message: Drawn { ns: 60_000.0, variance: 0.005 },
+            apply_ns: 0,
+            duration_factor: 1.0,
+            sample_ns: 250_000_000,
+            history: false,
+        }
+    }
+}
+
+/// A time from a normal distribution: so many nanoseconds times a draw with mean 1 and this variance.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Drawn {
+    /// The mean, in nanoseconds.
+    pub ns: f64,
+    /// The variance of the factor.
+    pub variance: f64,
+}
+
+impl Drawn {
+    /// A time, in nanoseconds, of at least a hundredth of the mean.
+    #[must_use]
+    pub fn draw_ns(self, random: &mut Random) -> u64 {
+        (self.ns * random::normal(random, 1.0, self.variance.sqrt()).max(0.01)) as u64
+    }
+}
