@@ -1,7 +1,7 @@
 //! Drives workloads against any DSN, and compares what stands in front of PostgreSQL.
 //!
 //! * [`site`]: loads a web site and lets emulated users visit it: the online bookstore ([`tpcw`]), the [`auction`] site or the
-//!   [`bulletin_board`]; or the tables of [`pgbench`].
+//!   [`bulletin_board`]; or the wholesale supplier of TPC-C ([`tpcc`]) or the tables of [`pgbench`], in the same way.
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
 //! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side;
 //!   and what it costs there that decisions are durable.
@@ -31,6 +31,7 @@ pub mod progress;
 pub mod site;
 mod table;
 pub mod torture;
+pub mod tpcc;
 pub mod tpcw;
 pub mod upgrade;
 mod wire_value;

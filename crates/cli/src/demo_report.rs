@@ -189,6 +189,7 @@ mod tests {
             wips,
             metric: "WIPS".into(),
             completed: 2100,
+            taken_back: 0,
             statements: 9000,
             transactions: 3000,
             latency,
@@ -196,6 +197,8 @@ mod tests {
             pages: Vec::new(),
             errors: Vec::new(),
             retries: vec![Counted { code: "40001".into(), count: 2 }],
+            measures: Default::default(),
+            remark: None,
             series: Vec::new(),
             samples: Vec::new(),
         }

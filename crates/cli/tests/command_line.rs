@@ -189,3 +189,29 @@ fn nothing_to_explain_is_refused_by_the_command_line() {
     let output = onecopy(&["explain", ""]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
+
+#[test]
+fn supplier_is_loaded_worked_with_and_checked_by_one_command() {
+    let server = onecopy_cluster::Server::temporary(&onecopy_cluster::Options::default()).unwrap();
+    let run = |more: &[&str]| {
+        let dsn = server.dsn();
+        let args = ["bench", "tpcc", "--target", &dsn, "--customers", "30", "--terminals", "3", "--quiet"];
+        let pauses = ["--think", "0", "--ramp", "0", "--duration", "2", "--isolation", "repeatable read"];
+        onecopy(&[&args[..], &pauses, more].concat()).output().unwrap()
+    };
+    let output = run(&[]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("TPC-C standard mix") && said.contains("3 terminals on 3 connections"), "{said}");
+    for part in
+        ["new orders a minute: ", "not of the specification's size: 30", "  holds   12: ", "errors: none"]
+    {
+        assert!(said.contains(part), "no {part} in {said}");
+    }
+    let refused = run(&["--warehouses", "2"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        said.contains("another wholesale supplier, of 1 warehouses of 30 customers a district"),
+        "{said}"
+    );
+}

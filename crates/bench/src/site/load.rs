@@ -45,12 +45,14 @@ pub struct LoadReport {
     pub was_there: bool,
     /// The target refused COPY, and rows went in by INSERT.
     pub by_insert: bool,
+    /// What must be known of the site to read reports on it.
+    pub remark: Option<String>,
 }
 
 impl LoadReport {
     fn there<S: Website>(site: &S) -> Self {
-        let (size, tables) = (site.size(), Vec::new());
-        LoadReport { site: S::NAME, size, tables, seconds: 0.0, was_there: true, by_insert: false }
+        let (size, remark, tables) = (site.size(), site.remark(), Vec::new());
+        LoadReport { site: S::NAME, size, tables, seconds: 0.0, was_there: true, by_insert: false, remark }
     }
 
     /// All rows.
@@ -70,7 +72,11 @@ impl fmt::Display for LoadReport {
         }
         write!(f, "{}", table.terminal())?;
         let how = if self.by_insert { " by INSERT, since the target refuses COPY" } else { "" };
-        write!(f, "{} rows in {:.1} s{how}", thousands(self.rows() as f64), self.seconds)
+        write!(f, "{} rows in {:.1} s{how}", thousands(self.rows() as f64), self.seconds)?;
+        match &self.remark {
+            Some(remark) => write!(f, "\n{remark}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -114,6 +120,7 @@ pub async fn load<S: Website>(options: &Options<S>) -> Result<LoadReport> {
         seconds: begin.elapsed().as_secs_f64(),
         was_there: false,
         by_insert: filled.by_insert,
+        remark: site.remark(),
     })
 }
 
@@ -293,9 +300,12 @@ async fn copy(client: &Client, table: &Table, text: &str) -> Result<bool> {
     }
 }
 
-/// One INSERT of the same rows. No value of these sites needs more than quotes.
+/// One INSERT of the same rows. No value of these sites needs more than quotes, but for what COPY writes for NULL.
 async fn insert(client: &Client, table: &Table, text: &str) -> Result<()> {
-    let row = |line: &str| format!("('{}')", line.replace('\'', "''").replace('\t', "','"));
+    let row = |line: &str| {
+        let row = format!("('{}')", line.replace('\'', "''").replace('\t', "','"));
+        row.replace("'\\N'", "NULL")
+    };
     let rows: Vec<String> = text.lines().map(row).collect();
     let statement = format!("INSERT INTO {} ({}) VALUES {}", table.name, columns(table), rows.join(","));
     let inserting = client.batch_execute(&statement).await;
@@ -325,17 +335,23 @@ fn spinner(visible: bool, message: &'static str) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use onecopy_cluster::Server;
+    use onecopy_workload::tpcc;
     use onecopy_workload::tpcw::{self, Population, Scale};
 
     use super::*;
 
     #[tokio::test]
     async fn rows_that_go_in_by_insert_are_those_that_go_in_by_copy() {
+        let bookstore = Population::new(Scale::new(1_000, 1).unwrap(), 1, now());
+        expect_the_same_rows(tpcw::catalogue(), bookstore).await;
+        let supplier = tpcc::Population::new(tpcc::Scale::new(1, 10).unwrap(), 1, now());
+        expect_the_same_rows(tpcc::catalogue(), supplier).await;
+    }
+
+    async fn expect_the_same_rows(catalogue: &Catalogue, population: impl SiteRows) {
         let server = Server::temporary(&onecopy_cluster::Options::replica()).unwrap();
         let target = Target::parse(&server.dsn()).unwrap();
         let client = target.connect().await.unwrap();
-        let population = Population::new(Scale::new(1_000, 1).unwrap(), 1, now());
-        let catalogue = tpcw::catalogue();
         for schema in ["by_copy", "by_insert"] {
             run_all(&client, &[format!("CREATE SCHEMA {schema}"), format!("SET search_path = {schema}")])
                 .await

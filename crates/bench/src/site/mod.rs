@@ -1,5 +1,5 @@
 //! Loads a web site, lets emulated users visit it, and checks its rules afterwards: what [`Website`] says of the bookstore, the
-//! auction site, the bulletin board and pgbench's tables is enough for that.
+//! auction site, the bulletin board, the wholesale supplier and pgbench's tables is enough for that.
 
 mod check;
 mod crowd;
@@ -21,6 +21,7 @@ use crate::auction::Auction;
 use crate::bulletin_board::BulletinBoard;
 pub use crate::connection::Protocol;
 use crate::pgbench::Pgbench;
+use crate::tpcc::Supplier;
 use crate::tpcw::Bookstore;
 use crate::{Error, Result};
 pub use check::{CheckReport, Checked, check};
@@ -101,6 +102,16 @@ pub trait Website: Clone + Send + Sync + 'static {
         None
     }
 
+    /// Figures that its authors want besides, by their names.
+    fn measures(_report: &Report) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
+    /// What whoever reads a report must know of the site, if anything.
+    fn remark(&self) -> Option<String> {
+        None
+    }
+
     /// User `number` of `users`, counted from 0. `highest` are the ids in use, by [`Website::IDS`].
     fn user(
         &self,
@@ -116,11 +127,11 @@ pub trait Website: Clone + Send + Sync + 'static {
 }
 
 /// The marks and tables of all sites, some of which have the same names.
-fn all() -> [(&'static str, &'static Catalogue); 4] {
+fn all() -> [(&'static str, &'static Catalogue); 5] {
     fn of<S: Website>() -> (&'static str, &'static Catalogue) {
         (S::MARK_TABLE, S::catalogue())
     }
-    [of::<Bookstore>(), of::<Auction>(), of::<BulletinBoard>(), of::<Pgbench>()]
+    [of::<Bookstore>(), of::<Auction>(), of::<BulletinBoard>(), of::<Supplier>(), of::<Pgbench>()]
 }
 
 /// What to load and what to run.

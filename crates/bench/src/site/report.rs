@@ -23,6 +23,8 @@ pub(crate) struct Collected {
     pub(crate) uncounted: u64,
     pub(crate) statements: u64,
     pub(crate) transactions: u64,
+    /// Interactions that a rollback completed, as their users wanted.
+    pub(crate) taken_back: u64,
     /// From a request to its reply; waiting for a connection of the pool does not count, connecting does.
     pub(crate) longest_request: Duration,
     pub(crate) errors: BTreeMap<String, u64>,
@@ -82,6 +84,8 @@ pub struct Report {
     pub metric: String,
     /// Interactions completed.
     pub completed: u64,
+    /// Those of them that a rollback completed, as their users wanted.
+    pub taken_back: u64,
     /// Statements sent, BEGIN and COMMIT not counted.
     pub statements: u64,
     /// Transactions committed.
@@ -97,6 +101,10 @@ pub struct Report {
     pub errors: Vec<Counted>,
     /// Transactions that ran again, by SQLSTATE.
     pub retries: Vec<Counted>,
+    /// What the site's authors want to know besides, by name: "new orders a minute" of TPC-C.
+    pub measures: BTreeMap<String, f64>,
+    /// What must be known of the site to read this.
+    pub remark: Option<String>,
     /// Second by second.
     pub series: Vec<Second>,
     /// Every interaction, in order of completion.
@@ -200,7 +208,7 @@ impl Report {
         let completed = samples.iter().filter(|sample| !sample.failed).count() as u64;
         let page = |(place, interaction)| PageReport::new::<S>(place, interaction, &samples, completed);
         let pages = (0..).zip(&S::catalogue().interactions).map(page).collect();
-        Report {
+        let mut report = Report {
             site: S::TITLE.to_owned(),
             command: S::COMMAND.to_owned(),
             target,
@@ -218,6 +226,7 @@ impl Report {
             wips: completed as f64 / seconds.max(1e-9),
             metric: site.metric().to_owned(),
             completed,
+            taken_back: collected.taken_back,
             statements: collected.statements,
             transactions: collected.transactions,
             latency: Latency::of(completed_latencies(&samples, |_| true)),
@@ -225,9 +234,14 @@ impl Report {
             pages,
             errors: counted(collected.errors),
             retries: counted(collected.retries),
+            measures: BTreeMap::new(),
+            remark: site.remark(),
             series: series(&samples, seconds.ceil() as usize),
             samples,
-        }
+        };
+        let measures = S::measures(&report).into_iter();
+        report.measures = measures.map(|(name, value)| (name.to_owned(), value)).collect();
+        report
     }
 
     /// Interactions that failed.
@@ -367,13 +381,14 @@ impl fmt::Display for Report {
             self.think_factor
         )?;
         let has_limits = self.pages.iter().any(|page| page.limit_ms.is_some());
-        let mut header = vec!["interaction", "completed", "share", "mean ms", "p50", "p90", "p95", "p99"];
+        let mut header =
+            vec!["interaction", "completed", "share", "per s", "mean ms", "p50", "p90", "p95", "p99"];
         if has_limits {
             header.extend(["limit", ""]);
         }
         let mut table = Table::new(header);
         for page in &self.pages {
-            let mut cells = cells(&page.title, page.completed, page.share, &page.latency);
+            let mut cells = self.cells(&page.title, page.completed, page.share, &page.latency);
             if let Some(limit_ms) = page.limit_ms {
                 let verdict = match page.latency.p90_ms {
                     _ if page.completed == 0 => "",
@@ -385,7 +400,7 @@ impl fmt::Display for Report {
             table.row(cells);
         }
         table.rule();
-        table.row(cells("all", self.completed, 1.0, &self.latency));
+        table.row(self.cells("all", self.completed, 1.0, &self.latency));
         write!(f, "{}", table.terminal())?;
         writeln!(
             f,
@@ -395,6 +410,15 @@ impl fmt::Display for Report {
             thousands(self.transactions as f64 / self.seconds),
             thousands(self.statements as f64 / self.seconds)
         )?;
+        for (name, value) in &self.measures {
+            writeln!(f, "{name}: {value:.1}")?;
+        }
+        if self.taken_back > 0 {
+            writeln!(f, "taken back as asked: {}", thousands(self.taken_back as f64))?;
+        }
+        if let Some(remark) = &self.remark {
+            writeln!(f, "{remark}")?;
+        }
         writeln!(
             f,
             "errors: {}   retries: {}   longest stall: {} ms",
@@ -405,11 +429,14 @@ impl fmt::Display for Report {
     }
 }
 
-fn cells(title: &str, completed: u64, share: f64, latency: &Latency) -> Vec<String> {
-    let times = [latency.mean_ms, latency.p50_ms, latency.p90_ms, latency.p95_ms, latency.p99_ms];
-    let times = times.map(|ms| if completed == 0 { String::new() } else { millis(ms) });
-    let share = format!("{:.2} %", share * 100.0);
-    [title.to_owned(), thousands(completed as f64), share].into_iter().chain(times).collect()
+impl Report {
+    fn cells(&self, title: &str, completed: u64, share: f64, latency: &Latency) -> Vec<String> {
+        let times = [latency.mean_ms, latency.p50_ms, latency.p90_ms, latency.p95_ms, latency.p99_ms];
+        let times = times.map(|ms| if completed == 0 { String::new() } else { millis(ms) });
+        let share = format!("{:.2} %", share * 100.0);
+        let rate = format!("{:.1}", completed as f64 / self.seconds.max(1e-9));
+        [title.to_owned(), thousands(completed as f64), share, rate].into_iter().chain(times).collect()
+    }
 }
 
 fn list(counted: &[Counted]) -> String {

@@ -1,11 +1,12 @@
-//! The auction site and the bulletin board through onecopy: their visitors meet no error, nothing that they did is lost, and replicas
-//! stay equal. Each takes more than ten seconds: a day of stories has comments of a megabyte, which is loaded into every replica.
+//! The auction site, the bulletin board and the supplier of TPC-C through onecopy: their visitors meet no error, nothing that they did is
+//! lost, and replicas stay equal. Each site takes more than ten seconds: a day of stories has comments of a megabyte, which is loaded into every replica.
 
 use super::clients::block_on;
 use super::scheduled::Scheduled;
 use onecopy_bench::auction::Auction;
 use onecopy_bench::bulletin_board::BulletinBoard;
 use onecopy_bench::site::{self, Options, Website};
+use onecopy_bench::tpcc::Supplier;
 use std::time::Duration;
 
 /// Replaces whatever site is there, lets visitors come, and looks at what they have left.
@@ -45,4 +46,16 @@ fn visitors_of_both_sites_lose_nothing_on_three_replicas() {
 #[test]
 fn visitors_of_both_sites_lose_nothing_where_their_tables_are_declared() {
     block_on(visit_both("versioning", 2, true));
+}
+
+#[test]
+fn terminals_of_a_supplier_keep_its_conditions_on_three_replicas() {
+    let cluster = Scheduled::start("onecopy", 3);
+    block_on(visit(&cluster, Supplier { warehouses: 2, customers: 30, ..Supplier::default() }, false));
+}
+
+#[test]
+fn terminals_of_a_supplier_keep_its_conditions_where_its_tables_are_declared() {
+    let cluster = Scheduled::start("conflict_aware", 2);
+    block_on(visit(&cluster, Supplier { warehouses: 2, customers: 30, ..Supplier::default() }, true));
 }

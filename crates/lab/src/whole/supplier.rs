@@ -12,7 +12,7 @@ use onecopy_sim::whole::{Arriving, Drawn, Source};
 use onecopy_workload::client::{Script, Step};
 use onecopy_workload::random::Random;
 use onecopy_workload::tpcc::{
-    Generator, Home, Kind, Memory, Parameters, Population, Scale, Transaction, catalogue,
+    Generator, HomeWarehouse, Kind, Memory, Parameters, Population, Scale, Transaction, catalogue,
 };
 use onecopy_workload::{StatementId, Timestamp, Value};
 
@@ -143,7 +143,8 @@ fn compare_pairs() -> PairShares {
     let mut shares = PairShares::default();
     let Ok(scale) = Scale::new(10, 3_000) else { return shares };
     let population = Population::new(scale, 1, Timestamp::default());
-    let mut generator = Generator::new(&population, Home::Uniform, 1, 0, 1, population.highest_history());
+    let mut generator =
+        Generator::new(&population, HomeWarehouse::Uniform, 1, 0, 1, population.highest_history());
     let mut supplier = Memory::new(population);
     let drawn: Vec<(Parameters, AccessSet, AccessSet)> = (0..COMPARED)
         .map(|_| {
@@ -193,7 +194,7 @@ impl Supplier {
         let highest = population.highest_history();
         Some(Supplier {
             classes: Classes::new(Granularity::Cell, Counted::Writes),
-            generator: Generator::new(&population, Home::Uniform, seed, 0, 1, highest),
+            generator: Generator::new(&population, HomeWarehouse::Uniform, seed, 0, 1, highest),
             memory: Memory::new(population),
         })
     }

@@ -4,7 +4,9 @@ use onecopy_classify::whole::{Counted, Granularity};
 use onecopy_core::conflict_index::conflict;
 use onecopy_core::{Access, AccessSet};
 use onecopy_workload::Timestamp;
-use onecopy_workload::tpcc::{Customer, Generator, Home, Kind, Memory, Parameters, Population, Scale};
+use onecopy_workload::tpcc::{
+    Customer, Generator, HomeWarehouse, Kind, Memory, Parameters, Population, Scale,
+};
 
 use super::Classes;
 
@@ -55,7 +57,7 @@ struct Drawn {
 fn drawn(classes: &Classes, count: usize, seed: u64) -> Vec<Drawn> {
     let population = Population::new(Scale::new(2, 60).expect("it is in range"), seed, Timestamp::default());
     let highest = population.highest_history();
-    let mut generator = Generator::new(&population, Home::Uniform, seed, 0, 1, highest);
+    let mut generator = Generator::new(&population, HomeWarehouse::Uniform, seed, 0, 1, highest);
     let supplier = {
         // Once for all: every district is made when it is asked for first.
         let mut supplier = Memory::new(population);

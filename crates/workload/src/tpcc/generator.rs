@@ -9,9 +9,9 @@ use super::rules::rules;
 use crate::random::{self, Random, chance, uniform};
 use crate::value::Timestamp;
 
-/// Which warehouse a terminal works for.
+/// Which warehouse a terminal works for, its home warehouse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Home {
+pub enum HomeWarehouse {
     /// Each terminal has one, with a district whose stock it looks at, as the benchmark wants it.
     #[default]
     Terminal,
@@ -19,20 +19,20 @@ pub enum Home {
     Uniform,
 }
 
-impl Home {
+impl HomeWarehouse {
     /// Both.
-    pub const ALL: [Home; 2] = [Home::Terminal, Home::Uniform];
+    pub const ALL: [HomeWarehouse; 2] = [HomeWarehouse::Terminal, HomeWarehouse::Uniform];
 
     /// The name: `terminal` or `uniform`.
     pub fn as_str(self) -> &'static str {
         match self {
-            Home::Terminal => "terminal",
-            Home::Uniform => "uniform",
+            HomeWarehouse::Terminal => "terminal",
+            HomeWarehouse::Uniform => "uniform",
         }
     }
 }
 
-impl std::fmt::Display for Home {
+impl std::fmt::Display for HomeWarehouse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.as_str())
     }
@@ -40,15 +40,15 @@ impl std::fmt::Display for Home {
 
 /// No such rule.
 #[derive(Debug, thiserror::Error)]
-#[error("terminals have no home by the name of {0:?}: choose terminal or uniform")]
-pub struct UnknownHome(String);
+#[error("there is no rule {0:?} for home warehouses: choose terminal or uniform")]
+pub struct UnknownHomeWarehouse(String);
 
-impl std::str::FromStr for Home {
-    type Err = UnknownHome;
+impl std::str::FromStr for HomeWarehouse {
+    type Err = UnknownHomeWarehouse;
 
-    fn from_str(name: &str) -> Result<Self, UnknownHome> {
-        let found = Home::ALL.into_iter().find(|home| home.as_str() == name);
-        found.ok_or_else(|| UnknownHome(name.to_owned()))
+    fn from_str(name: &str) -> Result<Self, UnknownHomeWarehouse> {
+        let found = HomeWarehouse::ALL.into_iter().find(|home| home.as_str() == name);
+        found.ok_or_else(|| UnknownHomeWarehouse(name.to_owned()))
     }
 }
 
@@ -71,7 +71,7 @@ impl Generator {
     /// of them starts; of a freshly loaded supplier that is [`Population::highest_history`].
     pub fn new(
         population: &Population,
-        home: Home,
+        home_warehouse: HomeWarehouse,
         seed: u64,
         number: u32,
         terminals: u32,
@@ -82,7 +82,7 @@ impl Generator {
         Generator {
             scale,
             constants: population.constants(),
-            home: (home == Home::Terminal).then_some(own),
+            home: (home_warehouse == HomeWarehouse::Terminal).then_some(own),
             random: random::stream(seed, number as u64),
             next_history: highest_history + 1 + number,
             terminals: i64::from(terminals.max(1)),
@@ -196,9 +196,9 @@ mod tests {
         Population::new(Scale::new(WAREHOUSES, 300).unwrap(), 1, Timestamp::default())
     }
 
-    fn generator(home: Home, number: u32, terminals: u32) -> Generator {
+    fn generator(home_warehouse: HomeWarehouse, number: u32, terminals: u32) -> Generator {
         let population = population();
-        Generator::new(&population, home, 1, number, terminals, population.highest_history())
+        Generator::new(&population, home_warehouse, 1, number, terminals, population.highest_history())
     }
 
     #[track_caller]
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn kinds_keep_the_mix() {
-        let mut generator = generator(Home::Terminal, 0, 1);
+        let mut generator = generator(HomeWarehouse::Terminal, 0, 1);
         let kinds: Vec<Kind> = (0..50_000).map(|_| generator.kind()).collect();
         for kind in Kind::ALL {
             let count = kinds.iter().filter(|drawn| **drawn == kind).count();
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn orders_keep_the_rules() {
-        let mut generator = generator(Home::Uniform, 0, 1);
+        let mut generator = generator(HomeWarehouse::Uniform, 0, 1);
         let (mut lines, mut remote, mut taken_back) = (0, 0, 0);
         const ORDERS: usize = 20_000;
         for _ in 0..ORDERS {
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn payments_keep_the_rules() {
-        let mut generator = generator(Home::Terminal, 6, 8);
+        let mut generator = generator(HomeWarehouse::Terminal, 6, 8);
         let (mut remote, mut by_name, mut keys) = (0, 0, BTreeSet::new());
         const PAYMENTS: usize = 20_000;
         for _ in 0..PAYMENTS {
@@ -269,7 +269,7 @@ mod tests {
     fn terminals_stay_at_home_and_share_the_districts() {
         let mut homes = BTreeSet::new();
         for number in 0..40 {
-            let mut generator = generator(Home::Terminal, number, 40);
+            let mut generator = generator(HomeWarehouse::Terminal, number, 40);
             for _ in 0..5 {
                 let Parameters::StockLevel(level) = generator.draw(Kind::StockLevel, Timestamp::default())
                 else {
@@ -281,7 +281,7 @@ mod tests {
         }
         assert_eq!(homes.len(), 40);
         let mut anywhere = BTreeSet::new();
-        let mut generator = generator(Home::Uniform, 0, 1);
+        let mut generator = generator(HomeWarehouse::Uniform, 0, 1);
         for _ in 0..1_000 {
             anywhere
                 .insert(generator.draw(Kind::Delivery, Timestamp::default()).value("w").unwrap().to_string());
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn one_warehouse_supplies_everything_itself() {
         let population = Population::new(Scale::new(1, 10).unwrap(), 1, Timestamp::default());
-        let mut generator = Generator::new(&population, Home::Uniform, 1, 0, 1, 100);
+        let mut generator = Generator::new(&population, HomeWarehouse::Uniform, 1, 0, 1, 100);
         for _ in 0..2_000 {
             let order = generator.draw(Kind::NewOrder, Timestamp::default());
             assert!(order.lines().iter().all(|line| line.supply == 1));

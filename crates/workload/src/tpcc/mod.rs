@@ -22,7 +22,7 @@ mod transactions;
 
 pub use checks::checks;
 pub use constants::Constants;
-pub use generator::{Generator, Home, UnknownHome};
+pub use generator::{Generator, HomeWarehouse, UnknownHomeWarehouse};
 pub use memory::Memory;
 pub use parameters::{
     Customer, Delivery, Kind, NewOrder, OrderLine, OrderStatus, Parameters, Payment, StockLevel,

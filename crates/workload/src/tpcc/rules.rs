@@ -150,7 +150,7 @@ impl Rules {
 impl ClientRules {
     /// Pieces in stock after a sale.
     pub fn stock_after(&self, stock: i64, sold: i64) -> i64 {
-        let left = stock - sold;
+        let left = stock.saturating_sub(sold);
         if left < self.stock_min { left + self.stock_delivery } else { left }
     }
 }

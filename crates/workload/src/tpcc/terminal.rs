@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::generator::{Generator, Home};
+use super::generator::{Generator, HomeWarehouse};
 use super::parameters::Kind;
 use super::population::Population;
 use super::rules::rules;
@@ -51,13 +51,14 @@ impl Terminal {
     /// them starts.
     pub fn new(
         population: &Population,
-        home: Home,
+        home_warehouse: HomeWarehouse,
         seed: u64,
         number: u32,
         terminals: u32,
         highest_history: i64,
     ) -> Self {
-        let mut generator = Generator::new(population, home, seed, number, terminals, highest_history);
+        let mut generator =
+            Generator::new(population, home_warehouse, seed, number, terminals, highest_history);
         Terminal {
             kind: generator.kind(),
             generator,
@@ -153,7 +154,7 @@ mod tests {
 
     fn terminal(seed: u64) -> Terminal {
         let population = population();
-        Terminal::new(&population, Home::Terminal, seed, 0, 1, population.highest_history())
+        Terminal::new(&population, HomeWarehouse::Terminal, seed, 0, 1, population.highest_history())
     }
 
     /// Lets a terminal work for so many transactions over a supplier in memory, with `see` told every action and whether a

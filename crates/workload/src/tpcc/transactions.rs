@@ -122,7 +122,7 @@ impl Transaction {
 
     fn on_stock_set(&mut self) -> Step {
         let quantity = self.given.lines().get(self.round).map_or(0, |line| line.quantity);
-        let amount = Decimal::cents(quantity * self.known.price_cents);
+        let amount = Decimal::cents(quantity.saturating_mul(self.known.price_cents));
         let dist_info = self.known.dist_info.take().unwrap_or_default();
         let order = self.known.order;
         self.send(Statement::NewOrderLine, [order.into(), amount.into(), dist_info])
@@ -237,7 +237,7 @@ impl Transaction {
 
             Statement::StockLevelDistrict => {
                 let next = rows.first(0)?.as_int()?;
-                let first = next - rules().client.stock_orders;
+                let first = next.saturating_sub(rules().client.stock_orders);
                 self.send(Statement::StockLevelCount, [next.into(), first.into()])
             }
             Statement::PaymentHistory | Statement::OrderStatusLines | Statement::StockLevelCount => {
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use crate::catalogue::StatementId;
     use crate::random::{Random, stream, text, uniform};
-    use crate::tpcc::{Generator, Home, Kind, Population, Scale, catalogue};
+    use crate::tpcc::{Generator, HomeWarehouse, Kind, Population, Scale, catalogue};
     use crate::value::Timestamp;
 
     /// Rows of any number, as wide as any statement's, of values that it may make sense of or not.
@@ -274,7 +274,7 @@ mod tests {
 
     fn generator() -> Generator {
         let population = Population::new(Scale::new(3, 100).unwrap(), 3, Timestamp::default());
-        Generator::new(&population, Home::Uniform, 5, 0, 1, population.highest_history())
+        Generator::new(&population, HomeWarehouse::Uniform, 5, 0, 1, population.highest_history())
     }
 
     /// Runs a transaction over such rows; `see` is told each statement and the round of its loop.

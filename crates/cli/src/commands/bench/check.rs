@@ -7,6 +7,7 @@ use onecopy_bench::auction::Auction;
 use onecopy_bench::bulletin_board::BulletinBoard;
 use onecopy_bench::pgbench::Pgbench;
 use onecopy_bench::site::{self, Options, Website};
+use onecopy_bench::tpcc::Supplier;
 use onecopy_bench::tpcw::Bookstore;
 
 /// Look for what users may not have done to the sites that a database holds: sums that do not add up, bids that were lost.
@@ -26,14 +27,15 @@ impl Args {
             self.check::<Bookstore>().await?,
             self.check::<Auction>().await?,
             self.check::<BulletinBoard>().await?,
+            self.check::<Supplier>().await?,
             self.check::<Pgbench>().await?,
         ];
         let broken: Vec<&str> =
             found.iter().flatten().filter(|site| !site.holds).map(|site| site.name).collect();
         if found.iter().all(Option::is_none) {
             return Err(
-                "the target holds no bookstore, no auction site, no bulletin board and no bank of pgbench: load one \
-                 first (`onecopy bench load`)"
+                "the target holds no bookstore, no auction site, no bulletin board, no wholesale supplier and no bank of \
+                 pgbench: load one first (`onecopy bench load`)"
                     .into(),
             );
         }

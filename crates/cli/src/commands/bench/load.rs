@@ -7,9 +7,11 @@ use onecopy_bench::auction::Auction;
 use onecopy_bench::bulletin_board::BulletinBoard;
 use onecopy_bench::pgbench::Pgbench;
 use onecopy_bench::site::{self, Options, Website};
+use onecopy_bench::tpcc::Supplier;
 use onecopy_bench::tpcw::Bookstore;
 
-/// Fill a database with a site: the TPC-W bookstore, the auction site, the bulletin board or pgbench's bank.
+/// Fill a database with a site: the TPC-W bookstore, the auction site, the bulletin board, the wholesale supplier of TPC-C or
+/// pgbench's bank.
 ///
 /// One of the same size and seed that is there is left alone.
 #[derive(Debug, clap::Args)]
@@ -29,14 +31,21 @@ pub(super) struct Args {
     /// Of how many days the bulletin board has stories [default: 45]
     #[arg(long)]
     days: Option<i64>,
+    /// How many warehouses the supplier has [default: 1]
+    #[arg(long)]
+    warehouses: Option<i64>,
+    /// How many customers each of the supplier's districts has; with fewer, orders, items and stocks are fewer in proportion [default: 3000]
+    #[arg(long)]
+    customers: Option<i64>,
     /// How many branches pgbench's bank has, what pgbench calls its scale [default: 10]
     #[arg(long)]
     branches: Option<i64>,
     /// How many accounts each branch has [default: 100000]
     #[arg(long)]
     accounts: Option<i64>,
-    /// As large as in the papers: see the commands that run the sites; 100,000 books and 1,000 emulated browsers.
-    #[arg(long, conflicts_with_all = ["items", "browsers", "users", "days", "branches", "accounts"])]
+    /// As large as in the papers: see the commands that run the sites; 100,000 books and 1,000 emulated browsers; 10
+    /// warehouses.
+    #[arg(long, conflicts_with_all = ["items", "browsers", "users", "days", "warehouses", "customers", "branches", "accounts"])]
     paper_size: bool,
     /// Replace the site that is there, and whatever tables have its tables' names, with all of the site that they are of.
     #[arg(long)]
@@ -50,6 +59,7 @@ enum Kind {
     Bookstore,
     Auction,
     BulletinBoard,
+    Tpcc,
     Pgbench,
 }
 
@@ -59,6 +69,7 @@ impl Args {
             Kind::Bookstore => self.load::<Bookstore>().await,
             Kind::Auction => self.load::<Auction>().await,
             Kind::BulletinBoard => self.load::<BulletinBoard>().await,
+            Kind::Tpcc => self.load::<Supplier>().await,
             Kind::Pgbench if self.paper_size => {
                 Err("no paper has pgbench's bank: say by --branches and --accounts how large it is".into())
             }
@@ -80,6 +91,8 @@ impl Args {
             ("browsers", self.browsers),
             ("users", self.users),
             ("days", self.days),
+            ("warehouses", self.warehouses),
+            ("customers", self.customers),
             ("branches", self.branches),
             ("accounts", self.accounts),
         ];

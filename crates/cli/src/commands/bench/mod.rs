@@ -11,6 +11,7 @@ mod load;
 mod pgbench;
 mod progress;
 mod site;
+mod tpcc;
 mod tpcw;
 mod upgrade;
 
@@ -54,6 +55,7 @@ enum Command {
     Tpcw(tpcw::Args),
     Auction(auction::Args),
     BulletinBoard(bulletin_board::Args),
+    Tpcc(tpcc::Args),
     Pgbench(pgbench::Args),
     Load(load::Args),
     Check(check::Args),
@@ -77,6 +79,7 @@ impl Args {
                 Command::Tpcw(args) => args.run().await,
                 Command::Auction(args) => args.run().await,
                 Command::BulletinBoard(args) => args.run().await,
+                Command::Tpcc(args) => args.run().await,
                 Command::Pgbench(args) => args.run().await,
                 Command::Load(args) => args.run().await,
                 Command::Check(args) => args.run().await,

@@ -34,9 +34,9 @@ impl Place {
 pub(super) struct Visits {
     #[command(flatten)]
     place: Place,
-    /// Emulated users at work.
-    #[arg(long, default_value_t = tpcw::Options::default().clients, value_parser = clap::value_parser!(u32).range(1..))]
-    clients: u32,
+    /// Emulated users at work [default: 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    clients: Option<u32>,
     /// Connections that they share [default: one each, at most 64]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     connections: Option<u32>,
@@ -82,8 +82,15 @@ impl Visits {
         site: S,
         transactions: Transactions,
     ) -> Result<(), CommandError> {
-        let options = Options {
-            clients: self.clients,
+        let options = self.options(site, tpcw::Options::default().clients, transactions);
+        site::load(&options).await?;
+        Ok(print(site::run(&options).await?)?)
+    }
+
+    /// The same as options, with so many users where nobody says how many.
+    pub(super) fn options<S: Default>(self, site: S, clients: u32, transactions: Transactions) -> Options<S> {
+        Options {
+            clients: self.clients.unwrap_or(clients),
             connections: self.connections,
             duration: Duration::from_secs(self.duration),
             ramp: Duration::from_secs(self.ramp),
@@ -95,8 +102,6 @@ impl Visits {
             retries_max: self.retries,
             results: self.out,
             ..self.place.options(site)
-        };
-        site::load(&options).await?;
-        Ok(print(site::run(&options).await?)?)
+        }
     }
 }
