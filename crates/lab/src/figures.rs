@@ -1,4 +1,4 @@
-//! Curves of throughput over databases, as SVG.
+//! Curves of throughput over databases, and of several figures over the rate of whole transactions, as SVG.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -11,6 +11,7 @@ use crate::quantity::Quantity;
 use crate::results::Results;
 use crate::statistics::Estimate;
 use crate::variation::Variation;
+use crate::whole::{WholeExperiment, WholeMetric};
 
 /// A figure of a paper, with what came out here.
 #[derive(Clone, PartialEq, Debug)]
@@ -19,6 +20,8 @@ pub struct Figure {
     pub name: String,
     /// What it shows.
     pub title: String,
+    /// What its axes show.
+    pub axes: [&'static str; 2],
     /// The curves that something is known of.
     pub curves: Vec<Curve>,
 }
@@ -28,7 +31,7 @@ pub struct Figure {
 pub struct Curve {
     /// What it stands for.
     pub label: String,
-    /// Databases, and interactions a second.
+    /// Of both axes: databases and interactions a second, or a rate and a figure.
     pub points: Vec<(u16, f64)>,
 }
 
@@ -100,9 +103,50 @@ pub fn figures_of(
     let figures = plans.map(|plan| Figure {
         name: format!("{}-figure-{}", plan.paper, plan.figure),
         title: plan.title(),
+        axes: ["databases", "interactions a second"],
         curves: plan.curves(variations, effort, results),
     });
-    figures.filter(|figure| !figure.curves.iter().all(is_bound)).collect()
+    let figures = figures.filter(|figure| !figure.curves.iter().all(is_bound));
+    figures.chain(figures_over_rates(paper, effort, results)).collect()
+}
+
+/// Rates of whole transactions at which something may be known, a second.
+const RATES: [u32; 9] = [10, 50, 75, 100, 150, 175, 200, 250, 300];
+
+/// Systems whose figures are of one size; one chain of all updates is behind by orders of magnitude.
+const OVER_RATES_OF: [&str; 3] = ["chains", "tashkent_plus", "round_robin"];
+
+/// Figures of whole transactions: number, what they show, of what, with how many workers.
+const OVER_RATES: [(u8, &str, WholeMetric, u16); 5] = [
+    (5, "highest throughput, a second", WholeMetric::Highest, 100),
+    (6, "mean penalty ratio", WholeMetric::Penalty, 100),
+    (8, "speed-up", WholeMetric::SpeedUp, 100),
+    (10, "transactions that find no worker, on average", WholeMetric::Queue, 100),
+    (12, "workers busy while transactions arrive", WholeMetric::Cost, 100),
+];
+
+fn figures_over_rates(paper: &Paper, effort: &Effort, results: &Results) -> Vec<Figure> {
+    if paper.name != "gargamel" {
+        return Vec::new();
+    }
+    let figure = |(number, what, metric, workers): &(u8, &'static str, WholeMetric, u16)| {
+        let curve = |system: &&'static str| {
+            let point = |rate: &u32| {
+                let experiment = WholeExperiment::new(system, *rate, *workers).ok()?;
+                let samples = Quantity::OfWhole(*metric, experiment).samples(results, effort.seeds).ok()?;
+                Some((*rate as u16, Estimate::of(&samples)?.mean))
+            };
+            Curve { label: (*system).to_owned(), points: RATES.iter().filter_map(point).collect() }
+        };
+        let curves = OVER_RATES_OF.iter().map(curve).filter(|curve| curve.points.len() > 1);
+        Figure {
+            name: format!("gargamel-figure-{number}"),
+            title: format!("GARGAMEL figure {number}: {what}"),
+            axes: ["transactions that arrive, a second", what],
+            curves: curves.collect(),
+        }
+    };
+    OVER_RATES.iter().map(figure).filter(|figure| !figure.curves.is_empty()).collect()
 }
 
 impl Plan {
@@ -205,8 +249,8 @@ impl Figure {
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
-            .x_desc("databases")
-            .y_desc("interactions a second")
+            .x_desc(self.axes[0])
+            .y_desc(self.axes[1])
             .x_label_formatter(&|size| format!("{size:.0}"))
             .y_label_formatter(&|peak| format!("{peak:.0}"))
             .draw()?;
