@@ -5,7 +5,7 @@
 //! result is left out of [`Params`], so its columns are open and the item is wider. It may foresee too much, never too little. Source:
 //! Cincilla and others, *Gargamel*, ICPADS 2012, section IV.A.
 
-use onecopy_core::{Access, AccessSet, ColumnSet, Mode, Space};
+use onecopy_core::{Access, AccessSet, ColumnSet, Item, Mode, Space, TableId};
 
 use crate::class::{Class, Kind};
 use crate::lexer::Layout;
@@ -20,41 +20,54 @@ pub enum Granularity {
     Row,
 }
 
-/// What conflicts are counted on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Counted {
-    /// What is written: enough for (parallel) snapshot isolation.
-    Writes,
-    /// What is read as well: for serializability.
-    ReadsAndWrites,
-}
-
-/// Adds what one execution of a statement may do, of that which counts.
+/// Adds what one execution of a statement may write, or refers to.
 ///
 /// Rows that a statement removes, changes or refers to are in its snapshot, and rows that another one adds are in no snapshot but its own; so
 /// of who adds rows only the values of unique keys count, and of the others only the rows ([`onecopy_core::conflict_index::conflict`]).
+/// What is neither a query nor a plain change of rows, such as TRUNCATE, may write everything.
 pub fn foresee<P: Params + ?Sized>(
     class: &Class,
     sql: &str,
     layout: Layout<'_>,
     known: &P,
     granularity: Granularity,
-    counted: Counted,
     foreseen: &mut AccessSet,
 ) {
-    let removes = class.kind == Kind::Delete;
-    for access in class.bind(sql, layout, known, &[]) {
+    let is_plain = matches!(
+        class.kind,
+        Kind::Select | Kind::SelectLocking { .. } | Kind::Insert | Kind::Update | Kind::Delete
+    );
+    if !is_plain {
+        let everything = Access::new(Item::everything(), Mode::Exclusive);
+        foreseen.extend((!foreseen.contains(&everything)).then_some(everything));
+        return;
+    }
+    let accesses = class.bind(sql, layout, known, &[]);
+    // The keys of rows that are removed become free; those that it adds elsewhere, by a foreign key's default, count.
+    let removes_from = |table: TableId| {
+        let removed = |access: &Access| access.item.table == table && access.item.space == Space::Rows;
+        class.kind == Kind::Delete && accesses.iter().any(|a| removed(a) && a.mode == Mode::Exclusive)
+    };
+    for access in &accesses {
         let counts = match (access.item.space, access.mode) {
-            (Space::Rows, Mode::Shared | Mode::Insert) => counted == Counted::ReadsAndWrites,
-            (Space::Key(_), mode) => mode.writes() && !removes,
+            (Space::Rows, Mode::Shared | Mode::Insert) => false,
+            (Space::Key(_), mode) => mode.writes() && !removes_from(access.item.table),
             (Space::Rows | Space::Schema, _) => true,
         };
         let access = match (access.mode, granularity) {
-            (Mode::NoKeyExclusive, Granularity::Row) => Access { columns: ColumnSet::ALL, ..access },
-            _ => access,
+            (Mode::NoKeyExclusive, Granularity::Row) => Access { columns: ColumnSet::ALL, ..access.clone() },
+            _ => access.clone(),
         };
-        if counts && !foreseen.contains(&access) {
-            foreseen.push(access);
+        if !counts || foreseen.iter().any(|known| *known == access || says_more(known, &access)) {
+            continue;
         }
+        foreseen.retain(|known| !says_more(&access, known));
+        foreseen.push(access);
     }
+}
+
+/// Whether one changes the row to which the other only refers: whoever removes that row conflicts with both.
+fn says_more(one: &Access, other: &Access) -> bool {
+    let changes = matches!(one.mode, Mode::NoKeyExclusive | Mode::Exclusive);
+    other.mode == Mode::KeyShared && changes && one.item == other.item
 }

@@ -2,8 +2,8 @@
 //!
 //! For protocols that order transactions before they run, by what they may write (docs/protocols/chains.md). An item is kept
 //! under its table and the set of columns that it names, by their values. A new item asks each such set of its table by the
-//! columns that both name. Who conflicts with another one and covers what that one does takes its place: whoever comes later and
-//! conflicts with the earlier one conflicts with the later one, too, and is behind both.
+//! columns that both name. Who conflicts with another one takes its place, as far as it does the same to the same rows: whoever comes
+//! later and conflicts with the earlier one conflicts with the later one, too, and is behind both.
 
 use smallvec::SmallVec;
 
@@ -18,7 +18,8 @@ type Values = SmallVec<[ValueHash; 4]>;
 /// snapshot of the other, so they are not those that the other changes, removes or refers to; two may add the same key.
 #[must_use]
 pub fn conflict(a: &Access, b: &Access) -> bool {
-    kinds_conflict((a.mode, a.columns), (b.mode, b.columns)) && a.item.overlaps(&b.item)
+    let everything = a.item.table == TableId::ALL || b.item.table == TableId::ALL;
+    everything || kinds_conflict((a.mode, a.columns), (b.mode, b.columns)) && a.item.overlaps(&b.item)
 }
 
 fn kinds_conflict(a: (Mode, ColumnSet), b: (Mode, ColumnSet)) -> bool {
@@ -38,12 +39,16 @@ fn kinds_conflict(a: (Mode, ColumnSet), b: (Mode, ColumnSet)) -> bool {
     }
 }
 
-/// Whether whatever conflicts with `earlier` conflicts with `later` of the same rows, which conflicts with it.
-fn covers(later: (Mode, ColumnSet), earlier: (Mode, ColumnSet)) -> bool {
+/// What of `earlier` has still to be known, if `later` conflicts with it on the same rows: with the rest nothing conflicts that does not
+/// conflict with `later`, too.
+fn left_of(earlier: (Mode, ColumnSet), later: (Mode, ColumnSet)) -> Option<ColumnSet> {
     match (later.0, earlier.0) {
-        (Mode::Exclusive, Mode::Exclusive | Mode::NoKeyExclusive | Mode::KeyShared) => true,
-        (Mode::NoKeyExclusive, Mode::NoKeyExclusive) => later.1.contains(earlier.1),
-        _ => false,
+        (Mode::Exclusive, Mode::Exclusive | Mode::NoKeyExclusive | Mode::KeyShared) => None,
+        (Mode::NoKeyExclusive, Mode::NoKeyExclusive) => {
+            let left = earlier.1.without(later.1);
+            (left != ColumnSet::NONE).then_some(left)
+        }
+        _ => Some(earlier.1),
     }
 }
 
@@ -98,7 +103,7 @@ impl ConflictIndex {
         for access in accesses {
             let (columns, values) = split(&access.item.equals);
             for shape in self.tables.entry((access.item.table, access.item.space)).or_default() {
-                shape.ask(None, (access.mode, access.columns), (&columns, &values), &mut found);
+                shape.ask(false, (access.mode, access.columns), (&columns, &values), &mut found);
             }
         }
         found.sort_unstable();
@@ -125,7 +130,7 @@ impl ConflictIndex {
             let (columns, values) = split(&access.item.equals);
             let shapes = self.tables.entry((access.item.table, access.item.space)).or_default();
             for shape in &mut *shapes {
-                shape.ask(Some(txn), (access.mode, access.columns), (&columns, &values), &mut found);
+                shape.ask(true, (access.mode, access.columns), (&columns, &values), &mut found);
             }
         }
         let places = self.places.entry(txn).or_default();
@@ -175,10 +180,10 @@ fn split(equals: &Equals) -> (Columns, Values) {
 }
 
 impl Shape {
-    /// Finds who conflicts. `new` takes the place of those that it covers.
+    /// Finds who conflicts; who is new takes the place of those that are beneath it.
     fn ask(
         &mut self,
-        new: Option<TxnId>,
+        is_new: bool,
         kind: (Mode, ColumnSet),
         (columns, values): (&Columns, &Values),
         found: &mut Vec<TxnId>,
@@ -192,9 +197,9 @@ impl Shape {
             }
         }
         // Only if all rows of these are its own, too.
-        let new = new.map(|txn| (txn, at.len() == columns.len()));
+        let takes_place = is_new && at.len() == columns.len();
         if at.len() == self.columns.len() {
-            return self.ask_row(new, kind, &common, found);
+            return self.ask_row(takes_place, kind, &common, found);
         }
         let rows: Vec<Values> = if at.is_empty() {
             self.holders.keys().cloned().collect()
@@ -202,25 +207,20 @@ impl Shape {
             self.part(at).values.get(&common).cloned().unwrap_or_default()
         };
         for row in &rows {
-            self.ask_row(new, kind, row, found);
+            self.ask_row(takes_place, kind, row, found);
         }
     }
 
-    fn ask_row(
-        &mut self,
-        new: Option<(TxnId, bool)>,
-        kind: (Mode, ColumnSet),
-        row: &Values,
-        found: &mut Vec<TxnId>,
-    ) {
+    fn ask_row(&mut self, takes_place: bool, kind: (Mode, ColumnSet), row: &Values, found: &mut Vec<TxnId>) {
         let Some(holders) = self.holders.get_mut(row) else { return };
         holders.retain(|holder| {
-            let is_own = new.is_some_and(|(txn, _)| txn == holder.txn);
-            let conflicts = !is_own && kinds_conflict(holder.kind, kind);
+            let conflicts = kinds_conflict(holder.kind, kind);
             if conflicts {
                 found.push(holder.txn);
             }
-            !(conflicts && new.is_some_and(|(_, includes)| includes) && covers(kind, holder.kind))
+            let is_beneath = conflicts && takes_place;
+            let left = if is_beneath { left_of(holder.kind, kind) } else { Some(holder.kind.1) };
+            left.map(|left| holder.kind.1 = left).is_some()
         });
         if holders.is_empty() {
             self.drop_row(row);
@@ -387,11 +387,13 @@ mod tests {
         let mode = prop_oneof![
             Just(Mode::KeyShared),
             Just(Mode::Shared),
+            Just(Mode::Update),
             Just(Mode::Insert),
             Just(Mode::NoKeyExclusive),
             Just(Mode::Exclusive)
         ];
-        let columns = prop_oneof![Just(ColumnSet::ALL), columns_of(BALANCE), columns_of(NAME)];
+        let some = prop_oneof![Just(ColumnSet::ALL), columns_of(BALANCE), columns_of(NAME)];
+        let columns = prop_oneof![4 => some, 1 => Just(ColumnSet::NONE)];
         let equals = proptest::collection::btree_map(1..4_u16, 0..3_i64, 0..3);
         (equals, mode, columns, 0..40_u8).prop_map(|(equals, mode, columns, everything)| {
             if everything == 0 {
@@ -421,9 +423,8 @@ mod tests {
                 if nth == 13 {
                     (0..kept).for_each(|txn| index.remove(TxnId(txn as u64)));
                 }
-                let everything = |access: &Access| access.item.table == TableId::ALL;
                 let conflicts = |other: usize| {
-                    txns[other].iter().any(|a| accesses.iter().any(|b| conflict(a, b) || everything(a) || everything(b)))
+                    txns[other].iter().any(|a| accesses.iter().any(|b| conflict(a, b)))
                 };
                 let found: Vec<usize> =
                     index.add(TxnId(nth as u64), accesses).into_iter().map(|txn| txn.0 as usize).collect();

@@ -51,6 +51,12 @@ impl ColumnSet {
         ColumnSet(self.0 | other.0)
     }
 
+    /// The columns of this set that are not in the other.
+    #[must_use]
+    pub fn without(self, other: ColumnSet) -> ColumnSet {
+        ColumnSet(self.0 & !other.0)
+    }
+
     /// The set as bits: the first column's is the lowest.
     #[must_use]
     pub fn bits(self) -> u64 {

@@ -153,3 +153,24 @@ fn s4_b_what_may_commit_is_decided_committed_and_sent_to_all_others() {
         say(SCHEDULER, finished(T1, &[1, 0])),
     ]);
 }
+
+#[test]
+fn what_a_running_transaction_has_not_seen_is_remembered_however_much_is_applied_meanwhile() {
+    let mut rig = rig(Placement::Turns, 2);
+    rig.deliver(SCHEDULER, Place::Proxy(W1), Message::Run { txn: T1, updates: true });
+    rig.effects.clear();
+    for number in 1..=100 {
+        let (origin, txn) = (Place::Proxy(W0), TxnId(100 + number));
+        let vector: Vector = [number, 0].as_slice().into();
+        rig.deliver(origin, Place::Proxy(W1), Message::WriteSet { txn, vector });
+        rig.at(Place::Proxy(W1), Event::ShippedApplied { origin, txn, replica: W1 });
+    }
+    let told = |effect: &Effect| {
+        matches!(effect, Effect::Send { message: AnyMessage::Certification(Message::Contains { .. }), .. })
+    };
+    assert!(!rig.effects.iter().any(told), "the scheduler would forget what T1 has to be compared with");
+    rig.executed(T1, W1, 5);
+    rig.effects.clear();
+    rig.deliver(SCHEDULER, Place::Proxy(W1), Message::Again { txn: T1, after: Vec::new() });
+    assert!(rig.effects.contains(&execute(T1, W1)));
+}

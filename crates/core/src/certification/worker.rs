@@ -160,7 +160,9 @@ impl Worker {
             return;
         }
         self.untold += 1;
-        if self.untold >= APPLIED_UNTOLD_MAX {
+        // While something executes in an older snapshot, the scheduler must remember what that has not seen.
+        let executes = self.running.as_ref().is_some_and(|of| matches!(of.state, State::Executes { .. }));
+        if self.untold >= APPLIED_UNTOLD_MAX && !executes {
             self.untold = 0;
             send(SCHEDULER, Message::Contains { vector: self.contains.vector().into() }, effects);
         }

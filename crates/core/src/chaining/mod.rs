@@ -5,7 +5,8 @@
 //! predecessors. Write sets go to all other workers in causal order, in the background. Source: P. Cincilla, S. Monnet, M. Shapiro:
 //! *Gargamel: boosting DBMS performance by parallelising write transactions* (ICPADS 2012), sections II and III.
 //!
-//! Where several chains meet, the paper does not say which goes on; here it is the longest. Missing: workers that fail or join.
+//! Where several chains meet, the paper does not say which goes on; here it is the longest. Its worker may then wait for the others, and runs
+//! nothing else meanwhile. Missing: workers that fail or join.
 
 mod scheduler;
 mod worker;

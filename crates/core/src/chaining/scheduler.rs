@@ -103,16 +103,19 @@ impl Scheduler {
         }
         let update = Update { predecessors, awaited, followers: Vec::new(), numbered: None, finished: false };
         self.updates.insert(txn, update);
-        if awaited == 0 {
-            self.place(txn, effects);
+        if awaited == 0
+            && let Some(worker) = self.place(txn)
+        {
+            self.give_update(txn, worker, effects);
         }
     }
 
-    /// All of its predecessors have workers. If others follow all of them already it takes no worker before they are over: it
-    /// could only wait there.
-    fn place(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        if let Some(worker) = self.chain_to_append_to(txn) {
-            return self.give_update(txn, worker, effects);
+    /// All of its predecessors have workers. Returns its own, if it is to have one by now. If others follow all of them already it
+    /// takes no worker before they are over: it could only wait there.
+    fn place(&mut self, txn: TxnId) -> Option<ReplicaId> {
+        let chain = self.chain_to_append_to(txn);
+        if chain.is_some() {
+            return chain;
         }
         let predecessors =
             self.updates.get(&txn).map(|update| update.predecessors.clone()).unwrap_or_default();
@@ -123,18 +126,15 @@ impl Scheduler {
                 awaited += 1;
             }
         }
-        match self.updates.get_mut(&txn) {
-            Some(update) if awaited > 0 => update.awaited = awaited,
-            _ => self.find_worker(txn, effects),
+        if let Some(update) = self.updates.get_mut(&txn).filter(|_| awaited > 0) {
+            update.awaited = awaited;
+            return None;
         }
-    }
-
-    /// All of its predecessors are over.
-    fn find_worker(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        match self.idle.pop() {
-            Some(worker) => self.give_update(txn, worker, effects),
-            None => self.awaiting_worker.push_back(txn),
+        let idle = self.idle.pop();
+        if idle.is_none() {
+            self.awaiting_worker.push_back(txn);
         }
+        idle
     }
 
     /// Of those chains that end with one of its predecessors the longest: whatever it waits for elsewhere is over before.
@@ -149,14 +149,29 @@ impl Scheduler {
         ends.min_by_key(|worker| (std::cmp::Reverse(self.chain(*worker).unfinished), worker.0))
     }
 
+    /// Gives a worker its next update, and then those for which only that it has a worker was missing.
     fn give_update(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        let mut followers: VecDeque<TxnId> = self.give(txn, worker, effects).into();
+        while let Some(follower) = followers.pop_front() {
+            let Some(update) = self.updates.get_mut(&follower) else { continue };
+            update.awaited -= 1;
+            if update.awaited == 0
+                && let Some(worker) = self.place(follower)
+            {
+                followers.extend(self.give(follower, worker, effects));
+            }
+        }
+    }
+
+    /// Returns those that waited for it to have a worker.
+    fn give(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) -> Vec<TxnId> {
         let chain = self.chain_mut(worker);
         chain.unfinished += 1;
         chain.given += 1;
         chain.last = Some(txn);
         let numbered = Numbered { worker, number: chain.given };
         self.everywhere.remember(worker, txn);
-        let Some(update) = self.updates.get_mut(&txn) else { return };
+        let Some(update) = self.updates.get_mut(&txn) else { return Vec::new() };
         update.numbered = Some(numbered);
         let followers = std::mem::take(&mut update.followers);
         let predecessors = std::mem::take(&mut update.predecessors);
@@ -166,13 +181,7 @@ impl Scheduler {
         };
         let predecessors = predecessors.iter().filter_map(elsewhere).collect();
         send(Place::Proxy(worker), Message::Update { txn, predecessors }, effects);
-        for follower in followers {
-            let Some(update) = self.updates.get_mut(&follower) else { continue };
-            update.awaited -= 1;
-            if update.awaited == 0 {
-                self.place(follower, effects);
-            }
-        }
+        followers
     }
 
     fn give_read(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) {

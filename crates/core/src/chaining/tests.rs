@@ -149,12 +149,7 @@ fn s2_b_two_transactions_behind_one_that_do_not_conflict_split_the_chain() {
     rig.update(T3, [1, 2]);
     rig.update(T4, [1]);
     rig.update(T5, [2]);
-    rig.expect(&[
-        given(W0, T1, &[]),
-        given(W1, T2, &[]),
-        given(W0, T3, &[nth(W1, 1)]),
-        given(W0, T4, &[]),
-    ]);
+    rig.expect(&[given(W0, T1, &[]), given(W1, T2, &[]), given(W0, T3, &[nth(W1, 1)]), given(W0, T4, &[])]);
     // The second takes no worker before the transaction behind which both are is over.
     rig.tell(W0, finished(T1, &[1, 0, 0]));
     rig.tell(W1, finished(T2, &[1, 1, 0]));

@@ -39,16 +39,18 @@ pub fn whole_by_name(name: &str, workers: usize, decided: Csn) -> Result<Box<dyn
         "centralised_writes" => Ok(Box::new(centralised_writes::new(workers, decided))),
         "round_robin" => Ok(Box::new(round_robin::new(workers, decided))),
         "tashkent_plus" => Ok(Box::new(tashkent_plus::new(workers, decided))),
-        _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
+        _ => Err(unknown(name, &WHOLE)),
     }
 }
 
 /// The configuration names a protocol that does not exist, or that is not complete.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unknown protocol `{name}`: choose one of {}{}", SELECTABLE.join(", "), hint(*.nearest))]
+#[error("unknown protocol `{name}`: choose one of {}{}", .choices.join(", "), hint(*.nearest))]
 pub struct UnknownProtocol {
     /// What was asked for.
     pub name: String,
+    /// Those that there are.
+    pub choices: &'static [&'static str],
     /// The known name that looks most like it, if any does.
     pub nearest: Option<&'static str>,
 }
@@ -86,7 +88,7 @@ pub fn apart_by_name(
         "level1" => Ok(Box::new(level1::new(replicas, decided))),
         "level2" => Ok(Box::new(level2::new(replicas, decided))),
         "special" => Ok(Box::new(special::new(replicas, decided))),
-        _ => Err(UnknownProtocol { name: name.to_owned(), nearest: nearest(name) }),
+        _ => Err(unknown(name, &SELECTABLE)),
     }
 }
 
@@ -94,11 +96,15 @@ fn hint(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
+fn unknown(name: &str, choices: &'static [&'static str]) -> UnknownProtocol {
+    UnknownProtocol { name: name.to_owned(), choices, nearest: nearest(name, choices) }
+}
+
 /// The known name that fewest changes lead to, unless it would be another word altogether.
-fn nearest(name: &str) -> Option<&'static str> {
+fn nearest(name: &str, choices: &[&'static str]) -> Option<&'static str> {
     let name = name.to_ascii_lowercase().replace('-', "_");
     let distance = |known: &&str| strsim::damerau_levenshtein(&name, known);
-    let nearest = SELECTABLE.into_iter().min_by_key(distance)?;
+    let nearest = choices.iter().copied().min_by_key(distance)?;
     (distance(&nearest) * 2 < nearest.len()).then_some(nearest)
 }
 
@@ -117,6 +123,16 @@ mod tests {
     }
 
     #[test]
+    fn every_name_for_whole_transactions_gives_the_protocol_of_that_name() {
+        for name in WHOLE {
+            let protocol = whole_by_name(name, 3, Csn(0)).expect("it is there");
+            assert_eq!((protocol.name(), protocol.status().replicas.len()), (name, 3));
+        }
+        let error = whole_by_name("chain", 3, Csn(0)).err().expect("it is unknown").to_string();
+        assert!(error.ends_with("tashkent_plus; did you mean `chains`?"), "{error}");
+    }
+
+    #[test]
     fn a_name_that_is_nearly_right_gets_a_suggestion() {
         let unknown = |name| by_name(name, 1, Csn(0)).err().expect("it is unknown").to_string();
         let names = SELECTABLE.join(", ");
@@ -130,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_cannot_be_selected() {
+    fn a_sketch_and_what_needs_whole_transactions_cannot_be_selected() {
         assert!(by_name("invalidation", 1, Csn(0)).is_err());
         assert!(by_name("chains", 1, Csn(0)).is_err());
     }

@@ -12,6 +12,10 @@ use crate::whole::{WholeExperiment, WholeMetric, shares_of_pairs};
 const UNBOUNDED: u16 = 2_000;
 /// The paper's number of workers (Table I).
 const WORKERS: u16 = 100;
+/// So many of the paper's workers are as good as all.
+const ALL_BUSY: f64 = 99.0;
+/// Rates between which cost grows where there are as many workers as are wanted: of more, `round_robin` would want more of them.
+const GROWTH: [u32; 2] = [35, 70];
 /// How much slower *negligible* may be.
 const NEGLIGIBLE: f64 = 1.05;
 
@@ -23,7 +27,8 @@ pub(super) fn parts(claim: &Claim) -> Parts {
         "gargamel-04" => as_others(claim, WholeMetric::Throughput),
         "gargamel-05" => more_while_they_arrive(claim),
         "gargamel-06" => grows_with_the_rate(claim),
-        "gargamel-07" | "gargamel-08" => no_more_beyond(claim, WholeMetric::Highest, 1.0),
+        "gargamel-07" => no_more_beyond(claim),
+        "gargamel-08" => saturates_its_workers(claim),
         "gargamel-09" => over_others(claim, WholeMetric::Penalty),
         "gargamel-10" => low_penalties(claim),
         "gargamel-11" => as_others(claim, WholeMetric::SpeedUp),
@@ -148,17 +153,28 @@ fn grows_with_the_rate(claim: &Claim) -> Parts {
     Ok(parts)
 }
 
-/// From the claim's rate on each further transaction that arrives brings less than a tenth of `each`.
-fn no_more_beyond(claim: &Claim, metric: WholeMetric, each: f64) -> Parts {
+/// From the claim's rate on each further transaction that arrives brings less than a tenth of a commit.
+fn no_more_beyond(claim: &Claim) -> Parts {
     let from = value(claim, 0)? as u32;
     let mut parts = Vec::new();
     for system in &claim.systems {
-        let at = |rate: u32| of(metric, system, rate, WORKERS);
+        let at = |rate: u32| of(WholeMetric::Highest, system, rate, WORKERS);
         for &rate in claim.rates.iter().filter(|rate| **rate > from) {
             let gain = (at(rate)? - at(from)?) / Quantity::Constant(f64::from(rate - from));
             let label = format!("{system}: each transaction a second from {from} to {rate}");
-            parts.push(part(label, Test::AtMost(gain, SATURATES * each)));
+            parts.push(part(label, Test::AtMost(gain, SATURATES)));
         }
+    }
+    Ok(parts)
+}
+
+/// The same, and there all workers execute something.
+fn saturates_its_workers(claim: &Claim) -> Parts {
+    let mut parts = no_more_beyond(claim)?;
+    for system in &claim.systems {
+        let rate = value(claim, 0)? as u32;
+        let busy = of(WholeMetric::Busy, system, rate, WORKERS)?;
+        parts.push(part(format!("{}: busy workers", label(system, rate)), Test::AtLeast(busy, ALL_BUSY)));
     }
     Ok(parts)
 }
@@ -278,8 +294,7 @@ fn cost_of_others(claim: &Claim) -> Parts {
             format!("{system}, {WORKERS} workers: {high} a second as {low}"),
             Test::Equal(cost(high, WORKERS)?, cost(low, WORKERS)?),
         ));
-        // More of them would want more workers than are simulated.
-        let (low, high) = (low / 2, high / 2);
+        let [low, high] = GROWTH;
         let growth = cost(high, UNBOUNDED)? / cost(low, UNBOUNDED)?;
         let label = format!("{system}, as many workers as are wanted: {high} a second over {low}");
         parts.push(part(label, Test::RatioNear(growth, value(claim, 1)?)));

@@ -31,30 +31,42 @@ struct Key {
 }
 
 impl WholeResults {
-    /// Opens the file to read it, and to add to it if `adds`. Rows of other sources stay there and are not used, and so do parts
-    /// of a line at its end, behind which a new line begins.
+    /// Opens the file to read it, and to add to it if `adds`. Rows of other sources stay there and are not used; a part of a line at its
+    /// end is not used either, and goes if something may be added.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written, or it is something else, which is left alone.
     pub(crate) fn open(folder: &Path, sources: &str, adds: bool) -> Result<WholeResults, ResultsError> {
         let path = folder.join(FILE_NAME);
         let on_file = |error| ResultsError::File { path: path.clone(), error };
         let mut content = Vec::new();
-        let mut file = None;
+        let mut opened = None;
         if adds {
-            let mut opened =
-                OpenOptions::new().read(true).append(true).create(true).open(&path).map_err(on_file)?;
-            opened.read_to_end(&mut content).map_err(on_file)?;
-            let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |place| place + 1);
-            if whole < content.len() {
-                opened.set_len(whole as u64).map_err(on_file)?;
-                content.truncate(whole);
-            }
-            let writer = csv::WriterBuilder::new().has_headers(content.is_empty()).from_writer(opened);
-            file = Some((path.clone(), writer));
+            let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
+            let mut file = file.map_err(on_file)?;
+            file.read_to_end(&mut content).map_err(on_file)?;
+            opened = Some(file);
         } else {
             match std::fs::read(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 read => content = read.map_err(on_file)?,
             }
         }
+        let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |place| place + 1);
+        let first_line = first_line();
+        let is_ours = match whole {
+            0 => first_line.starts_with(&content),
+            _ => content.starts_with(&first_line),
+        };
+        if !is_ours {
+            return Err(ResultsError::OtherColumns { path });
+        }
+        if let Some(file) = opened.as_ref().filter(|_| whole < content.len()) {
+            file.set_len(whole as u64).map_err(on_file)?;
+        }
+        content.truncate(whole);
+        let writer = |file| csv::WriterBuilder::new().has_headers(whole == 0).from_writer(file);
+        let file = opened.map(|file| (path.clone(), writer(file)));
         let mut results = WholeResults { file, sources: sources.to_owned(), ..WholeResults::default() };
         let mut reader = csv::Reader::from_reader(&content[..]);
         let names = reader.headers().cloned().unwrap_or_default();
@@ -91,5 +103,69 @@ impl WholeResults {
         }
         self.figures.insert((experiment.clone(), seed), figures);
         Ok(())
+    }
+}
+
+/// The first line of the file: the names of its columns.
+fn first_line() -> Vec<u8> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.serialize((Key::default(), WholeFigures::default())).expect("both are flat, and memory takes all");
+    let mut lines = writer.into_inner().expect("memory takes all");
+    let end = lines.iter().position(|byte| *byte == b'\n').expect("a line has an end");
+    lines.truncate(end + 1);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> (tempfile::TempDir, WholeExperiment, WholeFigures) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let experiment = WholeExperiment::new("chains", 150, 100).expect("it is there");
+        let figures = WholeFigures { throughput: 17.25, in_vain: 0.125, ..WholeFigures::default() };
+        let mut results = WholeResults::open(folder.path(), "a", true).expect("it opens");
+        results.add(&experiment, 0, figures).expect("it is kept");
+        results.add(&experiment, 1, figures).expect("it is kept");
+        (folder, experiment, figures)
+    }
+
+    #[test]
+    fn what_was_kept_is_there_again_for_the_same_sources_only() {
+        let (folder, experiment, figures) = kept();
+        for adds in [false, true] {
+            let results = WholeResults::open(folder.path(), "a", adds).expect("it opens");
+            assert_eq!(results.get(&experiment, 1), Some(&figures));
+            assert_eq!(results.get(&experiment, 2), None);
+            let results = WholeResults::open(folder.path(), "b", adds).expect("it opens");
+            assert_eq!(results.get(&experiment, 0), None);
+        }
+    }
+
+    #[test]
+    fn a_line_without_its_end_is_not_used() {
+        let (folder, experiment, figures) = kept();
+        let path = folder.path().join(FILE_NAME);
+        let content = std::fs::read(&path).expect("it is there");
+        std::fs::write(&path, &content[..content.len() - 2]).expect("it is written");
+        for adds in [false, true] {
+            let results = WholeResults::open(folder.path(), "a", adds).expect("it opens");
+            assert_eq!((results.get(&experiment, 0), results.get(&experiment, 1)), (Some(&figures), None));
+        }
+        let mut results = WholeResults::open(folder.path(), "a", true).expect("it opens");
+        results.add(&experiment, 1, figures).expect("it is kept");
+        drop(results);
+        assert_eq!(std::fs::read(&path).expect("it is there"), content);
+    }
+
+    #[test]
+    fn a_file_that_is_something_else_is_refused_and_left_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join(FILE_NAME);
+        std::fs::write(&path, "a,b\n1,2\n").expect("it is written");
+        let error =
+            WholeResults::open(folder.path(), "a", true).expect_err("it is something else").to_string();
+        assert!(error.contains("move the file away"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).expect("it is there"), "a,b\n1,2\n");
     }
 }

@@ -1,13 +1,14 @@
 //! TPC-C's transactions as they arrive whole: what each may write, by the analysis of its SQL, and what it does write.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::LazyLock;
 
-use onecopy_classify::whole::{Counted, Granularity, foresee};
+use onecopy_classify::whole::{Granularity, foresee};
 use onecopy_classify::{
-    Catalogue as Tables, Class, Context, OwnedLayout, ParamValue, Scratch, classify, normalise,
+    Catalogue as Tables, Class, Context, OwnedLayout, ParamValue, Scratch, classify, normalise, table_id,
 };
 use onecopy_core::conflict_index::conflict;
-use onecopy_core::{Access, AccessSet, Mode};
+use onecopy_core::{Access, AccessSet, Mode, Space};
 use onecopy_sim::whole::{Arriving, Drawn, Source};
 use onecopy_workload::client::{Script, Step};
 use onecopy_workload::random::Random;
@@ -33,13 +34,12 @@ const DURATIONS: [(Kind, Drawn); 5] = [
 pub struct Classes {
     statements: Vec<(Class, String, OwnedLayout)>,
     granularity: Granularity,
-    counted: Counted,
 }
 
 impl Classes {
     /// Analyses the SQL of TPC-C's statements.
     #[must_use]
-    pub fn new(granularity: Granularity, counted: Counted) -> Classes {
+    pub fn new(granularity: Granularity) -> Classes {
         let mut tables = Tables::from_json(TABLES).unwrap_or_default();
         tables.rebuild();
         let path = ["public".to_owned()];
@@ -50,14 +50,14 @@ impl Classes {
             let class = classify(&statement.sql, &normalised, &context);
             (class, statement.sql.clone(), normalised.layout.to_owned())
         });
-        Classes { statements: statements.collect(), granularity, counted }
+        Classes { statements: statements.collect(), granularity }
     }
 
     /// Adds what an execution of a statement with these parameters may do; those that are `None` are not known.
     fn add(&self, statement: StatementId, known: &[Option<Value>], foreseen: &mut AccessSet) {
         let (class, sql, layout) = &self.statements[usize::from(statement.0)];
         let known = Known(known.iter().map(|value| value.as_ref().map(text)).collect());
-        foresee(class, sql, layout.layout(), &known, self.granularity, self.counted, foreseen);
+        foresee(class, sql, layout.layout(), &known, self.granularity, foreseen);
     }
 
     /// What a transaction may do, by what its client gave.
@@ -74,6 +74,18 @@ impl Classes {
             }
         }
         foreseen
+    }
+
+    /// What it writes when it runs at the same time as others that arrive with it: where each takes the oldest order of a district, all
+    /// mean the same one, though the supplier here has given another one to each.
+    #[must_use]
+    pub fn written(&self, given: &Parameters, foreseen: &[Access], supplier: &mut Memory) -> Vec<Access> {
+        let orders = table_id("public", "new_order");
+        let taken = |access: &&Access| access.item.table == orders && access.mode == Mode::Exclusive;
+        let removes = |access: &Access| taken(&access) && access.item.space == Space::Rows;
+        let done = self.done(given, supplier).into_iter();
+        let done = done.filter(|access| access.mode != Mode::KeyShared && !removes(access));
+        done.chain(foreseen.iter().filter(|access| removes(access)).cloned()).collect()
     }
 
     /// What it does when it runs on this supplier.
@@ -115,7 +127,7 @@ fn text(value: &Value) -> Option<String> {
     (*value != Value::Null).then(|| value.to_string())
 }
 
-/// Of pairs of transactions that update, how many were foreseen to conflict in vain.
+/// Of pairs of transactions of the mix, how many were foreseen to conflict in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PairShares {
     /// Pairs of transactions of all kinds.
@@ -139,7 +151,7 @@ pub fn shares_of_pairs() -> PairShares {
 }
 
 fn compare_pairs() -> PairShares {
-    let classes = Classes::new(Granularity::Cell, Counted::Writes);
+    let classes = Classes::new(Granularity::Cell);
     let mut shares = PairShares::default();
     let Ok(scale) = Scale::new(10, 3_000) else { return shares };
     let population = Population::new(scale, 1, Timestamp::default());
@@ -150,10 +162,13 @@ fn compare_pairs() -> PairShares {
         .map(|_| {
             let kind = generator.kind();
             let given = generator.draw(kind, Timestamp::default());
-            if matches!(kind, Kind::OrderStatus | Kind::StockLevel) {
+            // What only looks is in no chain, and an order that is taken back leaves nothing to compare.
+            let is_taken_back = matches!(&given, Parameters::NewOrder(order) if order.is_taken_back);
+            if is_taken_back || matches!(kind, Kind::OrderStatus | Kind::StockLevel) {
                 return (given, AccessSet::new(), AccessSet::new());
             }
-            let (foreseen, done) = (classes.foreseen(&given), classes.done(&given, &mut supplier));
+            let foreseen = classes.foreseen(&given);
+            let done = classes.written(&given, &foreseen, &mut supplier).into();
             (given, foreseen, done)
         })
         .collect();
@@ -183,6 +198,7 @@ pub struct Supplier {
     classes: Classes,
     generator: Generator,
     memory: Memory,
+    notes_registers: bool,
 }
 
 impl Supplier {
@@ -193,10 +209,17 @@ impl Supplier {
         let population = Population::new(scale, seed, Timestamp::default());
         let highest = population.highest_history();
         Some(Supplier {
-            classes: Classes::new(Granularity::Cell, Counted::Writes),
+            classes: Classes::new(Granularity::Cell),
             generator: Generator::new(&population, HomeWarehouse::Uniform, seed, 0, 1, highest),
             memory: Memory::new(population),
+            notes_registers: false,
         })
+    }
+
+    /// The same, and each changed cell is a register, so that a run finds updates that are lost.
+    #[must_use]
+    pub fn noting_registers(self) -> Supplier {
+        Supplier { notes_registers: true, ..self }
     }
 }
 
@@ -207,20 +230,30 @@ impl Source for Supplier {
         let duration = DURATIONS.iter().find(|(of, _)| *of == kind).map(|(_, drawn)| *drawn);
         let updates = !matches!(kind, Kind::OrderStatus | Kind::StockLevel);
         let foreseen = if updates { self.classes.foreseen(&given) } else { AccessSet::new() };
-        let written = self.classes.done(&given, &mut self.memory);
+        let written = self.classes.written(&given, &foreseen, &mut self.memory);
+        let registers = if self.notes_registers { registers(&written) } else { Vec::new() };
         Arriving {
             kind: kind as u64,
             updates,
             foreseen,
-            written: written.into_iter().filter(changes).collect(),
+            written,
             duration_ns: duration.map_or(0, |drawn| drawn.draw_ns(durations)),
-            reads: Vec::new(),
-            writes: Vec::new(),
+            reads: registers.clone(),
+            writes: registers,
         }
     }
 }
 
-/// Whether it is a change, and not what it refers to.
-fn changes(access: &Access) -> bool {
-    access.mode != Mode::KeyShared
+/// A number for each cell that is changed.
+fn registers(written: &[Access]) -> Vec<u64> {
+    let changed = written.iter().filter(|access| access.mode == Mode::NoKeyExclusive);
+    let cells = changed.flat_map(|access| {
+        let columns = (0..64).filter(|column| access.columns.bits() >> column & 1 == 1);
+        columns.map(|column| (access.item.clone(), column))
+    });
+    let mut registers: Vec<u64> =
+        cells.map(|cell| BuildHasherDefault::<DefaultHasher>::default().hash_one(cell)).collect();
+    registers.sort_unstable();
+    registers.dedup();
+    registers
 }

@@ -1,14 +1,16 @@
 //! What the analysis of TPC-C's SQL says of pairs of transactions, against what the paper says and what they do.
 
-use onecopy_classify::whole::{Counted, Granularity};
+use onecopy_classify::whole::Granularity;
 use onecopy_core::conflict_index::conflict;
-use onecopy_core::{Access, AccessSet};
+use onecopy_core::protocol::{WHOLE, whole_by_name};
+use onecopy_core::{Access, AccessSet, Csn};
+use onecopy_sim::whole::{Setup, run};
 use onecopy_workload::Timestamp;
 use onecopy_workload::tpcc::{
     Customer, Generator, HomeWarehouse, Kind, Memory, Parameters, Population, Scale,
 };
 
-use super::Classes;
+use super::{Classes, Supplier};
 
 /// Gargamel's Table II. An unknown customer may be any of the district (IV.A).
 fn table_2(a: &Parameters, b: &Parameters) -> bool {
@@ -90,7 +92,7 @@ struct Pairs {
 
 /// Compares each transaction with each later one.
 fn compare(granularity: Granularity, paper: fn(&Parameters, &Parameters) -> bool, count: usize) -> Pairs {
-    let classes = Classes::new(granularity, Counted::Writes);
+    let classes = Classes::new(granularity);
     let drawn = drawn(&classes, count, 3);
     let mut pairs = Pairs::default();
     for (at, a) in drawn.iter().enumerate() {
@@ -124,4 +126,16 @@ fn by_cell_the_analysis_finds_table_2_and_every_conflict_that_there_is() {
 fn by_row_the_analysis_finds_one_pair_of_kinds_more_and_every_conflict_that_there_is() {
     let pairs = compare(Granularity::Row, table_2_by_row, transactions());
     assert!(5 * pairs.in_one_warehouse >= pairs.all && 10 * pairs.conflicting >= pairs.all, "{pairs:?}");
+}
+
+#[test]
+fn no_update_of_a_supplier_is_lost_and_workers_agree_in_the_end() {
+    for name in WHOLE {
+        let setup = Setup { workers: 12, rate: 30.0, load_ns: 8_000_000_000, ..Setup::gargamel(2) };
+        let mut source = Supplier::new(2, 2).expect("there is such a supplier").noting_registers();
+        let protocol = whole_by_name(name, 12, Csn(0)).expect("it is there");
+        let outcome = run(&setup, &mut source, protocol).expect("it keeps no history");
+        assert_eq!(outcome.faults, [], "{name}");
+        assert!(outcome.measured.committed.len() > 150, "{name}");
+    }
 }

@@ -32,10 +32,10 @@ pub use setup::{Drawn, Setup};
 
 use contents::{Contents, Recorder};
 
-/// Streams of the seed.
-const ARRIVALS_STREAM: u64 = 0;
-const NETWORK_STREAM: u64 = 1;
-const DURATIONS_STREAM: u64 = 2;
+/// Streams of the seed that no source has.
+const ARRIVALS_STREAM: u64 = u64::MAX;
+const NETWORK_STREAM: u64 = u64::MAX - 1;
+const DURATIONS_STREAM: u64 = u64::MAX - 2;
 /// Faults that are kept; whoever has so many has the same one many times.
 const FAULTS_MAX: usize = 100;
 
@@ -260,12 +260,13 @@ impl<'a> Simulation<'a> {
 
     /// Whatever is written was foreseen: a classifier may foresee too much, and never too little.
     fn expect_foreseen(&mut self, txn: TxnId, arriving: &Arriving) {
-        let is_foreseen = |written: &&Access| {
+        let is_unforeseen = |written: &&Access| {
             let of = |foreseen: &Access| {
                 let names =
                     |(column, value)| foreseen.item.equals.iter().all(|(c, v)| *c != column || *v == value);
                 foreseen.item.table == written.item.table
                     && foreseen.item.space == written.item.space
+                    && foreseen.mode.covers(written.mode)
                     && foreseen.columns.contains(written.columns)
                     && written.item.equals.iter().copied().all(names)
                     && foreseen
@@ -276,7 +277,7 @@ impl<'a> Simulation<'a> {
             };
             !arriving.foreseen.iter().any(of)
         };
-        if let Some(what) = arriving.written.iter().find(is_foreseen) {
+        if let Some(what) = arriving.written.iter().find(is_unforeseen) {
             self.fault(Fault::Unforeseen { txn, what: format!("{what:?}") });
         }
     }

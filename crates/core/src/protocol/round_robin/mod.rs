@@ -7,7 +7,7 @@
 //! Guarantee: parallel snapshot isolation.
 //!
 //! How it differs from the paper: the paper says neither where a transaction runs again nor who finds the conflict; here it is the same
-//! worker, at once, and the scheduler.
+//! worker, as soon as it contains what it conflicts with, and the scheduler.
 
 use crate::certification::{Certified, Placement};
 use crate::ids::Csn;
