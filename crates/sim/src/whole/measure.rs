@@ -9,8 +9,6 @@ pub struct Measured {
     pub committed: Vec<Committed>,
     /// Who was busy when, in order.
     pub samples: Vec<Sample>,
-    /// The time for which workers were busy, added up, in nanoseconds.
-    pub busy_ns: u128,
     /// Executions that were given up.
     pub executed_in_vain: u64,
     /// For how long transactions arrived, in nanoseconds.
@@ -63,7 +61,7 @@ pub struct Sample {
 
 impl Measured {
     pub(super) fn new(load_ns: u64) -> Measured {
-        Measured { committed: Vec::new(), samples: Vec::new(), busy_ns: 0, executed_in_vain: 0, load_ns }
+        Measured { committed: Vec::new(), samples: Vec::new(), executed_in_vain: 0, load_ns }
     }
 
     /// When the last transaction was committed.

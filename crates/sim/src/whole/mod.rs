@@ -187,7 +187,6 @@ struct Simulation<'a> {
     recorder: Option<Recorder>,
     measured: Measured,
     busy: u64,
-    busy_since: Instant,
     faults: Vec<Fault>,
 }
 
@@ -212,7 +211,6 @@ impl<'a> Simulation<'a> {
             recorder: setup.history.then(Recorder::default),
             measured: Measured::new(setup.load_ns),
             busy: 0,
-            busy_since: Instant(0),
             faults: Vec::new(),
         }
     }
@@ -404,9 +402,6 @@ impl<'a> Simulation<'a> {
     }
 
     fn count_busy(&mut self, change: i64) {
-        let now = self.queue.now();
-        self.measured.busy_ns += u128::from(self.busy) * u128::from(now.since_ns(self.busy_since));
-        self.busy_since = now;
         self.busy = self.busy.saturating_add_signed(change);
     }
 
