@@ -21,7 +21,7 @@ pub mod sequences;
 pub mod table_queues;
 pub mod table_versions;
 pub mod version_table;
-pub mod write_sets;
+pub mod workers;
 
 pub mod protocol;
 

@@ -2,17 +2,19 @@
 
 use crate::conflict_index::ConflictIndex;
 use crate::effect::Effect;
-use crate::event::{Place, Statement, StatementKind};
+use crate::event::{Begin, Place, Statement, StatementKind};
 use crate::ids::{ReplicaId, TxnId};
 use crate::item::Access;
 use crate::map::HashMap;
-use crate::write_sets::{Everywhere, Numbered, Vector};
+use crate::message::Message as AnyMessage;
+use crate::workers::{Everywhere, Numbered, Schedules, Vector};
 
 use super::placement::{Placed, Placement};
 use super::{Message, send};
 
+/// Hands out transactions, and says which may commit.
 #[derive(Debug)]
-pub(super) struct Scheduler {
+pub struct Scheduler {
     placed: Placed,
     /// Of what was committed and some worker may not contain.
     writes: ConflictIndex,
@@ -37,53 +39,6 @@ impl Scheduler {
         }
     }
 
-    /// Transactions that are not finished.
-    pub(super) fn open(&self) -> u64 {
-        self.open
-    }
-
-    /// Transactions that wait for a worker here.
-    pub(super) fn awaiting_worker(&self) -> u64 {
-        self.placed.waiting()
-    }
-
-    /// How often something was executed in vain.
-    pub(super) fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    pub(super) fn on_transaction(
-        &mut self,
-        txn: TxnId,
-        kind: u64,
-        statement: &Statement,
-        effects: &mut Vec<Effect>,
-    ) {
-        self.open += 1;
-        let updates = statement.kind != StatementKind::Read;
-        if let Some(worker) = self.placed.arrive(txn, kind, updates) {
-            send(Place::Proxy(worker), Message::Run { txn, updates }, effects);
-        }
-    }
-
-    pub(super) fn on_message(&mut self, worker: ReplicaId, message: Message, effects: &mut Vec<Effect>) {
-        match message {
-            Message::Certify { txn, snapshot, writes } => {
-                let answer = self.certify(txn, worker, &snapshot, &writes);
-                send(Place::Proxy(worker), answer, effects);
-            }
-            Message::Finished { vector, .. } => {
-                self.open = self.open.saturating_sub(1);
-                self.forget(worker, vector);
-                if let Some((txn, updates)) = self.placed.finish(worker) {
-                    send(Place::Proxy(worker), Message::Run { txn, updates }, effects);
-                }
-            }
-            Message::Contains { vector } => self.forget(worker, vector),
-            _ => {}
-        }
-    }
-
     fn certify(&mut self, txn: TxnId, worker: ReplicaId, snapshot: &[u64], writes: &[Access]) -> Message {
         let unseen =
             |other: TxnId| self.committed.get(&other).copied().filter(|other| !other.is_in(snapshot));
@@ -105,5 +60,46 @@ impl Scheduler {
             self.writes.remove(txn);
             self.committed.remove(&txn);
         }
+    }
+}
+
+impl Schedules for Scheduler {
+    fn on_transaction(&mut self, begin: &Begin, statement: Statement, effects: &mut Vec<Effect>) {
+        self.open += 1;
+        let (txn, updates) = (begin.txn, statement.kind != StatementKind::Read);
+        if let Some(worker) = self.placed.arrive(txn, begin.form, updates) {
+            send(Place::Proxy(worker), Message::Run { txn, updates }, effects);
+        }
+    }
+
+    fn on_message(&mut self, worker: ReplicaId, message: AnyMessage, effects: &mut Vec<Effect>) {
+        let AnyMessage::Certification(message) = message else { return };
+        match message {
+            Message::Certify { txn, snapshot, writes } => {
+                let answer = self.certify(txn, worker, &snapshot, &writes);
+                send(Place::Proxy(worker), answer, effects);
+            }
+            Message::Finished { vector, .. } => {
+                self.open = self.open.saturating_sub(1);
+                self.forget(worker, vector);
+                if let Some((txn, updates)) = self.placed.finish(worker) {
+                    send(Place::Proxy(worker), Message::Run { txn, updates }, effects);
+                }
+            }
+            Message::Contains { vector } => self.forget(worker, vector),
+            _ => {}
+        }
+    }
+
+    fn open(&self) -> u64 {
+        self.open
+    }
+
+    fn awaiting_worker(&self) -> u64 {
+        self.placed.waiting()
+    }
+
+    fn refused(&self) -> u64 {
+        self.refused
     }
 }

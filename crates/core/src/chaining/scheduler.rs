@@ -4,16 +4,18 @@ use std::collections::VecDeque;
 
 use crate::conflict_index::ConflictIndex;
 use crate::effect::Effect;
-use crate::event::{Place, Statement, StatementKind};
+use crate::event::{Begin, Place, Statement, StatementKind};
 use crate::ids::{ReplicaId, TxnId};
 use crate::item::{Access, Item, Mode};
 use crate::map::HashMap;
-use crate::write_sets::{Everywhere, Numbered, Vector};
+use crate::message::Message as AnyMessage;
+use crate::workers::{Everywhere, Numbered, Schedules, Vector};
 
 use super::{Message, Order, send};
 
+/// Builds the chains.
 #[derive(Debug)]
-pub(super) struct Scheduler {
+pub struct Scheduler {
     order: Order,
     conflicts: ConflictIndex,
     /// Updates that some worker may not contain.
@@ -60,54 +62,12 @@ impl Scheduler {
         }
     }
 
-    /// Transactions that are not finished.
-    pub(super) fn open(&self) -> u64 {
-        let waiting = self.updates.values().filter(|update| update.numbered.is_none()).count() as u64;
-        self.workers.iter().map(|chain| chain.unfinished).sum::<u64>() + waiting
-    }
-
-    /// Transactions that could run and find no worker.
-    pub(super) fn awaiting_worker(&self) -> u64 {
-        self.awaiting_worker.len() as u64
-    }
-
-    pub(super) fn unfinished(&self, worker: ReplicaId) -> u64 {
-        self.chain(worker).unfinished
-    }
-
     fn chain(&self, worker: ReplicaId) -> &Chain {
         &self.workers[usize::from(worker.0)]
     }
 
     fn chain_mut(&mut self, worker: ReplicaId) -> &mut Chain {
         &mut self.workers[usize::from(worker.0)]
-    }
-
-    pub(super) fn on_transaction(&mut self, txn: TxnId, statement: Statement, effects: &mut Vec<Effect>) {
-        if statement.kind == StatementKind::Read {
-            return match self.idle.pop() {
-                Some(worker) => self.give_read(txn, worker, effects),
-                None => self.awaiting_worker.push_back(txn),
-            };
-        }
-        let everything = [Access::new(Item::everything(), Mode::Exclusive)];
-        let accesses = if self.order == Order::OfAll { &everything[..] } else { &statement.access[..] };
-        let predecessors = self.conflicts.add(txn, accesses);
-        let mut awaited = 0;
-        for predecessor in &predecessors {
-            if let Some(before) = self.updates.get_mut(predecessor).filter(|before| before.numbered.is_none())
-            {
-                before.followers.push(txn);
-                awaited += 1;
-            }
-        }
-        let update = Update { predecessors, awaited, followers: Vec::new(), numbered: None, finished: false };
-        self.updates.insert(txn, update);
-        if awaited == 0
-            && let Some(worker) = self.place(txn)
-        {
-            self.give_update(txn, worker, effects);
-        }
     }
 
     /// All of its predecessors have workers. Returns its own, if it is to have one by now. If others follow all of them already it
@@ -189,28 +149,6 @@ impl Scheduler {
         send(Place::Proxy(worker), Message::Read { txn }, effects);
     }
 
-    pub(super) fn on_message(&mut self, worker: ReplicaId, message: Message, effects: &mut Vec<Effect>) {
-        match message {
-            Message::Finished { txn, vector } => {
-                let chain = self.chain_mut(worker);
-                chain.unfinished = chain.unfinished.saturating_sub(1);
-                let is_idle = chain.unfinished == 0;
-                if is_idle {
-                    self.idle.push(worker);
-                }
-                self.on_finished(txn, effects);
-                if is_idle {
-                    self.use_idle(effects);
-                }
-                if let Some(vector) = vector {
-                    self.on_report(worker, vector);
-                }
-            }
-            Message::Contains { vector } => self.on_report(worker, vector),
-            _ => {}
-        }
-    }
-
     /// Those that waited for it to be over go on.
     fn on_finished(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
         let Some(update) = self.updates.get_mut(&txn) else { return };
@@ -243,5 +181,67 @@ impl Scheduler {
             self.conflicts.remove(txn);
             self.updates.remove(&txn);
         }
+    }
+}
+
+impl Schedules for Scheduler {
+    fn on_transaction(&mut self, begin: &Begin, statement: Statement, effects: &mut Vec<Effect>) {
+        let txn = begin.txn;
+        if statement.kind == StatementKind::Read {
+            return match self.idle.pop() {
+                Some(worker) => self.give_read(txn, worker, effects),
+                None => self.awaiting_worker.push_back(txn),
+            };
+        }
+        let everything = [Access::new(Item::everything(), Mode::Exclusive)];
+        let accesses = if self.order == Order::OfAll { &everything[..] } else { &statement.access[..] };
+        let predecessors = self.conflicts.add(txn, accesses);
+        let mut awaited = 0;
+        for predecessor in &predecessors {
+            if let Some(before) = self.updates.get_mut(predecessor).filter(|before| before.numbered.is_none())
+            {
+                before.followers.push(txn);
+                awaited += 1;
+            }
+        }
+        let update = Update { predecessors, awaited, followers: Vec::new(), numbered: None, finished: false };
+        self.updates.insert(txn, update);
+        if awaited == 0
+            && let Some(worker) = self.place(txn)
+        {
+            self.give_update(txn, worker, effects);
+        }
+    }
+
+    fn on_message(&mut self, worker: ReplicaId, message: AnyMessage, effects: &mut Vec<Effect>) {
+        let AnyMessage::Chaining(message) = message else { return };
+        match message {
+            Message::Finished { txn, vector } => {
+                let chain = self.chain_mut(worker);
+                chain.unfinished = chain.unfinished.saturating_sub(1);
+                let is_idle = chain.unfinished == 0;
+                if is_idle {
+                    self.idle.push(worker);
+                }
+                self.on_finished(txn, effects);
+                if is_idle {
+                    self.use_idle(effects);
+                }
+                if let Some(vector) = vector {
+                    self.on_report(worker, vector);
+                }
+            }
+            Message::Contains { vector } => self.on_report(worker, vector),
+            _ => {}
+        }
+    }
+
+    fn open(&self) -> u64 {
+        let waiting = self.updates.values().filter(|update| update.numbered.is_none()).count() as u64;
+        self.workers.iter().map(|chain| chain.unfinished).sum::<u64>() + waiting
+    }
+
+    fn awaiting_worker(&self) -> u64 {
+        self.awaiting_worker.len() as u64
     }
 }

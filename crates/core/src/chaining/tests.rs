@@ -2,74 +2,39 @@
 
 use super::*;
 use crate::effect::{Decision, How};
-use crate::event::{Begin, Outcome, Statement, StatementKind};
-use crate::ids::{ClassId, OpId, SessionId};
-use crate::item::{Access, ColumnId, Item, Mode, TableId, ValueHash};
+use crate::event::{Outcome, StatementKind};
+use crate::ids::OpId;
+use crate::item::{Access, Mode};
+use crate::workers::SCHEDULER;
+use crate::workers::rig::*;
 
-const W0: ReplicaId = ReplicaId(0);
-const W1: ReplicaId = ReplicaId(1);
-const W2: ReplicaId = ReplicaId(2);
-const T1: TxnId = TxnId(1);
-const T2: TxnId = TxnId(2);
-const T3: TxnId = TxnId(3);
-const T4: TxnId = TxnId(4);
-const T5: TxnId = TxnId(5);
-
-struct Rig {
-    protocol: Chains,
-    effects: Vec<Effect>,
+fn rig_of(order: Order, workers: usize) -> Rig<Scheduler, Worker> {
+    Rig::new(super::new("chains", order, workers, Csn(0)))
 }
-
-fn rig_of(order: Order, workers: usize) -> Rig {
-    Rig { protocol: Chains::new("chains", order, workers, Csn(0)), effects: Vec::new() }
-}
-fn rig(workers: usize) -> Rig {
+fn rig(workers: usize) -> Rig<Scheduler, Worker> {
     rig_of(Order::OfConflicts, workers)
 }
 
-impl Rig {
-    fn at(&mut self, place: Place, event: Event) {
-        self.protocol.handle(place, Instant(0), event, &mut self.effects);
-    }
-    #[track_caller]
-    fn expect(&mut self, effects: &[Effect]) {
-        assert_eq!(std::mem::take(&mut self.effects), effects);
-    }
+impl Rig<Scheduler, Worker> {
     /// A transaction that writes these rows.
     fn update<const N: usize>(&mut self, txn: TxnId, rows: [i64; N]) {
-        self.single(txn, StatementKind::Write, rows, Mode::NoKeyExclusive);
+        self.arrive(txn, 0, StatementKind::Write, rows.map(changed));
     }
-    fn single<const N: usize>(&mut self, txn: TxnId, kind: StatementKind, rows: [i64; N], mode: Mode) {
-        let item = |row| Item::rows(TableId(1), [(ColumnId(1), ValueHash::of_integer(row))]);
-        let access = rows.into_iter().map(|row| Access::new(item(row), mode)).collect();
-        let begin = Begin {
-            txn,
-            session: SessionId(0),
-            read_only: false,
-            form: 0,
-            declared: None,
-            stale_ok_ns: None,
-        };
-        let statement = Statement::new(ClassId(1), kind, access);
-        self.at(SCHEDULER, Event::Autocommit { begin, statement });
+    /// One that reads a row.
+    fn reads(&mut self, txn: TxnId, row: i64) {
+        self.arrive(txn, 0, StatementKind::Read, [Access { mode: Mode::Shared, ..changed(row) }]);
     }
     fn deliver(&mut self, from: Place, worker: ReplicaId, message: Message) {
-        self.at(Place::Proxy(worker), Event::Message { from, message: AnyMessage::Chaining(message) });
+        self.message(from, Place::Proxy(worker), AnyMessage::Chaining(message));
     }
     fn tell(&mut self, from: ReplicaId, message: Message) {
-        let from = Place::Proxy(from);
-        self.at(SCHEDULER, Event::Message { from, message: AnyMessage::Chaining(message) });
-    }
-    fn executed(&mut self, txn: TxnId, replica: ReplicaId) {
-        let outcome = Outcome::Done { returned: Vec::new() };
-        let event = Event::Executed { txn, op: OpId(0), replica, outcome, elapsed_ns: 1 };
-        self.at(Place::Proxy(replica), event);
+        self.message(Place::Proxy(from), SCHEDULER, AnyMessage::Chaining(message));
     }
     /// Runs an update at its worker up to its commit.
     fn run(&mut self, txn: TxnId, worker: ReplicaId, csn: u64) {
-        self.executed(txn, worker);
-        self.at(SCHEDULER, Event::Durable { csn: Csn(csn) });
-        self.at(Place::Proxy(worker), Event::Applied { replica: worker, csn: Csn(csn) });
+        self.executed(txn, worker, &[]);
+        self.durable(csn);
+        self.committed(worker, csn);
         self.effects.clear();
     }
 }
@@ -81,12 +46,6 @@ fn nth(worker: ReplicaId, number: u64) -> Numbered {
 fn given(worker: ReplicaId, txn: TxnId, predecessors: &[Numbered]) -> Effect {
     let message = AnyMessage::Chaining(update(txn, predecessors));
     Effect::Send { to: Place::Proxy(worker), message }
-}
-fn execute(txn: TxnId, replica: ReplicaId) -> Effect {
-    Effect::Execute { txn, op: OpId(0), replica, how: How::Home { open: true }, hold: true }
-}
-fn release(txn: TxnId, replica: ReplicaId) -> Effect {
-    Effect::Release { txn, op: OpId(0), replica }
 }
 fn update(txn: TxnId, predecessors: &[Numbered]) -> Message {
     Message::Update { txn, predecessors: predecessors.to_vec() }
@@ -105,9 +64,6 @@ fn finished(txn: TxnId, vector: &[u64]) -> Message {
 }
 fn to_scheduler(message: Message) -> Effect {
     Effect::Send { to: SCHEDULER, message: AnyMessage::Chaining(message) }
-}
-fn apply_shipped(origin: ReplicaId, txn: TxnId, replica: ReplicaId) -> Effect {
-    Effect::ApplyShipped { origin: Place::Proxy(origin), txn, replica }
 }
 
 /// Figure 2 (a).
@@ -176,7 +132,7 @@ fn s5_b_what_finds_no_worker_waits_for_one_and_its_chain_with_it() {
     rig.update(T2, [2]);
     rig.update(T3, [2]);
     rig.update(T4, [1]);
-    rig.single(T5, StatementKind::Read, [9], Mode::Shared);
+    rig.reads(T5, 9);
     rig.expect(&[given(W0, T1, &[]), given(W0, T4, &[])]);
     rig.tell(W0, finished(T1, &[1]));
     rig.expect(&[]);
@@ -210,7 +166,7 @@ fn s4_b_centralised_writes_is_one_chain_beside_which_reads_run() {
     let mut rig = rig_of(Order::OfAll, 3);
     rig.update(T1, [1]);
     rig.update(T2, [2]);
-    rig.single(T3, StatementKind::Read, [1], Mode::Shared);
+    rig.reads(T3, 1);
     let message = AnyMessage::Chaining(read(T3));
     rig.expect(&[given(W0, T1, &[]), given(W0, T2, &[]), Effect::Send { to: Place::Proxy(W1), message }]);
 }
@@ -222,7 +178,7 @@ fn s3_a_worker_delays_a_transaction_until_it_has_the_write_sets_of_its_predecess
     rig.expect(&[]);
     rig.deliver(Place::Proxy(W0), W1, write_set(T1, &[1, 0]));
     rig.expect(&[apply_shipped(W0, T1, W1)]);
-    rig.at(Place::Proxy(W1), Event::ShippedApplied { origin: Place::Proxy(W0), txn: T1, replica: W1 });
+    rig.applied(W0, T1, W1);
     rig.expect(&[execute(T3, W1)]);
 }
 
@@ -232,17 +188,17 @@ fn s2_b_a_worker_runs_its_queue_in_order_and_ships_each_write_set_to_all_others(
     rig.deliver(SCHEDULER, W0, update(T1, &[]));
     rig.deliver(SCHEDULER, W0, update(T2, &[]));
     rig.expect(&[execute(T1, W0)]);
-    rig.executed(T1, W0);
-    rig.at(SCHEDULER, Event::Durable { csn: Csn(1) });
+    rig.executed(T1, W0, &[]);
+    rig.durable(1);
     let decision = Decision::Commit(T1);
     rig.expect(&[
         Effect::Append { csn: Csn(1), decision },
         Effect::CommitAt { txn: T1, replica: W0, csn: Csn(1) },
     ]);
-    rig.at(Place::Proxy(W0), Event::Applied { replica: W0, csn: Csn(1) });
+    rig.committed(W0, 1);
     rig.expect(&[
         release(T1, W0),
-        Effect::Acknowledge { txn: T1, op: OpId(0), csn: Csn(1) },
+        acknowledge(T1, 1),
         ship(W1, T1, &[1, 0, 0]),
         ship(W2, T1, &[1, 0, 0]),
         to_scheduler(finished(T1, &[1, 0, 0])),
@@ -255,9 +211,7 @@ fn an_update_that_fails_ends_like_one_that_writes_nothing() {
     let mut rig = rig(2);
     rig.deliver(SCHEDULER, W0, update(T1, &[]));
     rig.effects.clear();
-    let event =
-        Event::Executed { txn: T1, op: OpId(0), replica: W0, outcome: Outcome::Failed, elapsed_ns: 1 };
-    rig.at(Place::Proxy(W0), event);
+    rig.comes_of(T1, W0, Outcome::Failed);
     rig.expect(&[
         release(T1, W0),
         Effect::Leave { txn: T1, replica: W0 },
@@ -276,7 +230,7 @@ fn s3_write_sets_are_applied_in_causal_order() {
     rig.expect(&[]);
     rig.deliver(Place::Proxy(W0), W2, write_set(T1, &[1, 0, 0]));
     rig.expect(&[apply_shipped(W0, T1, W2)]);
-    rig.at(Place::Proxy(W2), Event::ShippedApplied { origin: Place::Proxy(W0), txn: T1, replica: W2 });
+    rig.applied(W0, T1, W2);
     rig.expect(&[apply_shipped(W1, T2, W2)]);
 }
 
@@ -285,7 +239,7 @@ fn s3_a_read_only_transaction_is_not_delayed_for_writes() {
     let mut rig = rig(2);
     rig.update(T1, [1]);
     rig.effects.clear();
-    rig.single(T2, StatementKind::Read, [1], Mode::Shared);
+    rig.reads(T2, 1);
     rig.expect(&[Effect::Send { to: Place::Proxy(W1), message: AnyMessage::Chaining(read(T2)) }]);
     rig.deliver(SCHEDULER, W1, read(T2));
     rig.expect(&[Effect::Execute { txn: T2, op: OpId(0), replica: W1, how: How::Alone, hold: false }]);

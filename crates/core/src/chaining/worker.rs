@@ -6,21 +6,17 @@ use crate::effect::{Effect, How};
 use crate::event::{Outcome, Place};
 use crate::ids::{Csn, OpId, ReplicaId, TxnId};
 use crate::message::Message as AnyMessage;
-use crate::write_sets::{Decisions, Numbered, WriteSets};
+use crate::workers::{Decisions, Numbered, SCHEDULER, Works, WriteSets};
 
-use super::{Message, SCHEDULER, send};
+use super::{Message, send};
 
-/// So many write sets are applied before the scheduler is told of it, unless an update of its own ends before.
-const APPLIED_UNTOLD_MAX: u32 = 64;
-
+/// Runs its queue, one after the other.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub struct Worker {
     me: ReplicaId,
     queue: VecDeque<Queued>,
     running: Option<Running>,
     contains: WriteSets,
-    /// Write sets applied since the scheduler was told last.
-    untold: u32,
 }
 
 #[derive(Debug)]
@@ -38,33 +34,7 @@ struct Running {
 
 impl Worker {
     pub(super) fn new(me: ReplicaId, workers: usize) -> Worker {
-        Worker { me, queue: VecDeque::new(), running: None, contains: WriteSets::new(me, workers), untold: 0 }
-    }
-
-    pub(super) fn id(&self) -> ReplicaId {
-        self.me
-    }
-
-    pub(super) fn contains(&self) -> &WriteSets {
-        &self.contains
-    }
-
-    pub(super) fn on_message(&mut self, from: Place, message: Message, effects: &mut Vec<Effect>) {
-        match (message, from) {
-            (Message::Update { txn, predecessors }, _) => {
-                self.queue.push_back(Queued::Update { txn, predecessors });
-                self.run_next(effects);
-            }
-            (Message::Read { txn }, _) => {
-                self.queue.push_back(Queued::Read { txn });
-                self.run_next(effects);
-            }
-            (Message::WriteSet { txn, vector }, Place::Proxy(origin)) => {
-                self.contains.arrive(origin, txn, vector);
-                self.contains.apply_next(effects);
-            }
-            _ => {}
-        }
+        Worker { me, queue: VecDeque::new(), running: None, contains: WriteSets::new(me, workers) }
     }
 
     /// The next update starts when the writes of its predecessors at other workers are here (III, iv).
@@ -87,10 +57,41 @@ impl Worker {
         effects.push(Effect::Execute { txn, op: OpId(0), replica: self.me, how, hold: updates });
     }
 
-    pub(super) fn on_executed(
+    /// Tells everybody, and goes on with the queue.
+    fn complete(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        self.running = None;
+        let message = |vector| AnyMessage::Chaining(Message::WriteSet { txn, vector });
+        self.contains.commit(txn, message, effects);
+        send(SCHEDULER, Message::Finished { txn, vector: Some(self.contains.tell()) }, effects);
+        self.contains.apply_next(effects);
+        self.run_next(effects);
+    }
+}
+
+impl Works for Worker {
+    fn on_message(&mut self, from: Place, message: AnyMessage, _: &mut Decisions, effects: &mut Vec<Effect>) {
+        let AnyMessage::Chaining(message) = message else { return };
+        match (message, from) {
+            (Message::Update { txn, predecessors }, _) => {
+                self.queue.push_back(Queued::Update { txn, predecessors });
+                self.run_next(effects);
+            }
+            (Message::Read { txn }, _) => {
+                self.queue.push_back(Queued::Read { txn });
+                self.run_next(effects);
+            }
+            (Message::WriteSet { txn, vector }, Place::Proxy(origin)) => {
+                self.contains.arrive(origin, txn, vector);
+                self.contains.apply_next(effects);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_executed(
         &mut self,
         txn: TxnId,
-        outcome: &Outcome,
+        outcome: Outcome,
         decisions: &mut Decisions,
         effects: &mut Vec<Effect>,
     ) {
@@ -110,7 +111,7 @@ impl Worker {
         self.complete(txn, effects);
     }
 
-    pub(super) fn on_committed(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
+    fn on_committed(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
         let Some(Running { txn, .. }) = self.running.filter(|running| running.decided == Some(csn)) else {
             return;
         };
@@ -119,31 +120,18 @@ impl Worker {
         self.complete(txn, effects);
     }
 
-    /// Tells everybody, and goes on with the queue.
-    fn complete(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        self.running = None;
-        let vector = self.contains.commit();
-        let others = (0..vector.len() as u16).map(ReplicaId).filter(|other| *other != self.me);
-        for other in others {
-            let message = AnyMessage::Chaining(Message::WriteSet { txn, vector: vector.clone() });
-            effects.push(Effect::Ship { txn, to: Place::Proxy(other), message });
+    fn on_write_set_applied(&mut self, origin: ReplicaId, txn: TxnId, effects: &mut Vec<Effect>) {
+        if !self.contains.applied(origin, txn) {
+            return;
         }
-        self.untold = 0;
-        send(SCHEDULER, Message::Finished { txn, vector: Some(vector) }, effects);
+        if self.contains.is_to_be_told() {
+            send(SCHEDULER, Message::Contains { vector: self.contains.tell() }, effects);
+        }
         self.contains.apply_next(effects);
         self.run_next(effects);
     }
 
-    pub(super) fn on_write_set_applied(&mut self, origin: ReplicaId, txn: TxnId, effects: &mut Vec<Effect>) {
-        if !self.contains.applied(origin, txn) {
-            return;
-        }
-        self.untold += 1;
-        if self.untold >= APPLIED_UNTOLD_MAX {
-            self.untold = 0;
-            send(SCHEDULER, Message::Contains { vector: self.contains.vector().into() }, effects);
-        }
-        self.contains.apply_next(effects);
-        self.run_next(effects);
+    fn contains(&self) -> &WriteSets {
+        &self.contains
     }
 }

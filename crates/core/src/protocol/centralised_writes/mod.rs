@@ -9,11 +9,11 @@
 //!
 //! How it differs from the paper: it does not.
 
-use crate::chaining::{Chains, Order};
+use crate::chaining::{self, Chains, Order};
 use crate::ids::Csn;
 
 /// A scheduler and so many workers, whose log ends at `decided`.
 #[must_use]
 pub fn new(workers: usize, decided: Csn) -> Chains {
-    Chains::new("centralised_writes", Order::OfAll, workers, decided)
+    chaining::new("centralised_writes", Order::OfAll, workers, decided)
 }

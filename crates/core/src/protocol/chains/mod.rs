@@ -19,11 +19,11 @@
 //! How it differs from the paper: where several chains meet, the longest goes on; the paper does not say which. Missing: workers that
 //! fail or join.
 
-use crate::chaining::{Chains, Order};
+use crate::chaining::{self, Chains, Order};
 use crate::ids::Csn;
 
 /// A scheduler and so many workers, whose log ends at `decided`.
 #[must_use]
 pub fn new(workers: usize, decided: Csn) -> Chains {
-    Chains::new("chains", Order::OfConflicts, workers, decided)
+    chaining::new("chains", Order::OfConflicts, workers, decided)
 }

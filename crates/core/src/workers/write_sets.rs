@@ -1,5 +1,4 @@
-//! What workers have in common that execute each update at one of them and send its writes to all others: causal order, and
-//! the one log of decisions.
+//! Causal order of what workers write, and the one log of their decisions.
 //!
 //! The updates of a worker are numbered from 1. What a worker contains is said by a vector: of each worker, the number of the
 //! last update. A write set carries what its origin contained when it committed, itself included, and is applied where all of
@@ -12,6 +11,10 @@ use std::sync::Arc;
 use crate::effect::{Decision, Effect};
 use crate::event::Place;
 use crate::ids::{Csn, ReplicaId, TxnId};
+use crate::message::Message;
+
+/// So many write sets are applied before the scheduler is told of it, unless a transaction ends before.
+const APPLIED_UNTOLD_MAX: u32 = 64;
 
 /// Of each worker the number of its last update, at most as many as there are workers; the others have none.
 pub type Vector = Arc<[u64]>;
@@ -40,6 +43,8 @@ pub struct WriteSets {
     vector: Vec<u64>,
     arrived: Vec<Arrived>,
     applying: Option<(ReplicaId, TxnId)>,
+    /// Write sets applied since the scheduler was told last what is contained.
+    untold: u32,
 }
 
 #[derive(Debug)]
@@ -65,7 +70,7 @@ impl WriteSets {
     /// A worker of so many that contains nothing.
     #[must_use]
     pub fn new(me: ReplicaId, workers: usize) -> WriteSets {
-        WriteSets { me, vector: vec![0; workers], arrived: Vec::new(), applying: None }
+        WriteSets { me, vector: vec![0; workers], arrived: Vec::new(), applying: None, untold: 0 }
     }
 
     /// What it contains.
@@ -80,10 +85,26 @@ impl WriteSets {
         self.vector[usize::from(self.me.0)]
     }
 
-    /// It has committed its next own update. Returns what goes with the write set.
-    pub fn commit(&mut self) -> Vector {
+    /// It has committed its next own update, whose writes go to all others with a message that says what it contains by now.
+    pub fn commit(&mut self, txn: TxnId, message: impl Fn(Vector) -> Message, effects: &mut Vec<Effect>) {
         self.vector[usize::from(self.me.0)] += 1;
+        let vector: Vector = self.vector.as_slice().into();
+        let others = (0..vector.len() as u16).map(ReplicaId).filter(|other| *other != self.me);
+        for other in others {
+            effects.push(Effect::Ship { txn, to: Place::Proxy(other), message: message(vector.clone()) });
+        }
+    }
+
+    /// What it contains, for the scheduler.
+    pub fn tell(&mut self) -> Vector {
+        self.untold = 0;
         self.vector.as_slice().into()
+    }
+
+    /// Whether so much was applied since the scheduler was told that it should hear of it.
+    #[must_use]
+    pub fn is_to_be_told(&self) -> bool {
+        self.untold >= APPLIED_UNTOLD_MAX
     }
 
     /// A write set has come from another worker.
@@ -107,6 +128,7 @@ impl WriteSets {
         let is_awaited = self.applying.take_if(|applying| *applying == (origin, txn)).is_some();
         if is_awaited {
             self.vector[usize::from(origin.0)] += 1;
+            self.untold += 1;
         }
         is_awaited
     }
