@@ -1,6 +1,6 @@
 //! Centralised writes: all updates at one worker, one after the other; reads anywhere.
 //!
-//! Idea. Whatever writes could conflict with whatever else writes, so there is one chain of updates ([chaining](crate::chaining)). Nothing
+//! Idea. Whatever writes could conflict with whatever else writes, so there is one chain of updates ([chaining]). Nothing
 //! is given up, and nothing that writes runs beside anything else that writes (IV.B: an idealised Ganymed).
 //!
 //! Paper: P. Cincilla, S. Monnet, M. Shapiro: Gargamel (ICPADS 2012), section IV.B, after Plattner and Alonso's Ganymed.

@@ -1,7 +1,7 @@
 //! Conflict chains (Gargamel): conflicting updates run one after the other, others in parallel, each at one worker.
 //!
 //! Idea. A transaction arrives whole, and what it may write is known before it runs, so it is put behind those that it conflicts with
-//! ([chaining](crate::chaining)), and nothing is ever given up for a conflict. In effect the database is partitioned anew for each
+//! ([chaining]), and nothing is ever given up for a conflict. In effect the database is partitioned anew for each
 //! transaction (docs/protocols/chains.md).
 //!
 //! Paper: P. Cincilla, S. Monnet, M. Shapiro: Gargamel: boosting DBMS performance by parallelising write transactions (ICPADS

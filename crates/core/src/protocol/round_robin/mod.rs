@@ -1,6 +1,6 @@
 //! Round robin: each transaction at the worker whose turn it is; what conflicts is given up and runs again.
 //!
-//! Idea. As much as possible runs at once (IV.B). What conflicts is found when it has run ([certification](crate::certification)).
+//! Idea. As much as possible runs at once (IV.B). What conflicts is found when it has run ([certification]).
 //!
 //! Paper: P. Cincilla, S. Monnet, M. Shapiro: Gargamel (ICPADS 2012), section IV.B.
 //!

@@ -3,7 +3,7 @@
 //!
 //! Idea. A worker that runs one kind of transactions needs few pages of the database (IV.B). Groups grow and shrink with their load,
 //! the part of their workers that is busy: whoever has nothing to do moves to a group all of which is busy, if its own then still is not. What conflicts is found when it has run
-//! ([certification](crate::certification)).
+//! ([certification]).
 //!
 //! Paper: P. Cincilla, S. Monnet, M. Shapiro: Gargamel (ICPADS 2012), section IV.B, after Elnikety, Dropsho and Zwaenepoel: Tashkent+ (EuroSys 2007).
 //!
