@@ -13,6 +13,7 @@ pub mod map;
 
 pub mod certification;
 pub mod chaining;
+pub mod commit_order;
 pub mod item_locks;
 pub mod load;
 pub mod prediction;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use onecopy_core::ReplicaId;
-use onecopy_core::protocol::onecopy::{Limits, Tuning};
+use onecopy_core::commit_order::{Limits, Tuning};
 
 use crate::check::Options;
 use crate::clients::script::Mix;

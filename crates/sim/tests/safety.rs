@@ -5,7 +5,8 @@
 mod sweep;
 
 use onecopy_core::Csn;
-use onecopy_core::protocol::onecopy::{Onecopy, Tuning};
+use onecopy_core::commit_order::Tuning;
+use onecopy_core::protocol::onecopy::Onecopy;
 use onecopy_core::protocol::{Protocol, apart_by_name, by_name};
 use onecopy_core::protocol::{conflict_aware, eager};
 use onecopy_sim::check::Level;

@@ -3,7 +3,8 @@
 
 mod bugs;
 
-use onecopy_core::protocol::onecopy::{Onecopy, Tuning};
+use onecopy_core::commit_order::Tuning;
+use onecopy_core::protocol::onecopy::Onecopy;
 use onecopy_core::protocol::{Guarantee, Position, Protocol, Status, Writes};
 use onecopy_core::{Csn, Effect, Event, Instant, Place};
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use onecopy_core::protocol::onecopy::Tuning;
+use onecopy_core::commit_order::Tuning;
 use onecopy_core::{Csn, Protocol};
 use onecopy_sim::{Outcome, Scenario, Statistics, run};
 

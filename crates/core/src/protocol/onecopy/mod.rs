@@ -27,16 +27,14 @@
 //! has still to commit.
 
 mod deadlocks;
-mod limits;
 mod lone_reads;
 mod membership;
-mod replicas;
 mod shown;
-mod turns;
 mod txn;
 
 use std::collections::BTreeMap;
 
+use crate::commit_order::{Decisions, Limits, Replicas, Tuning};
 use crate::map::HashMap;
 
 use crate::effect::{Decision, Effect, How, Refusal};
@@ -50,10 +48,7 @@ use crate::protocol::{Guarantee, Protocol, Status};
 use crate::sequences::{Giving, Sequences, Want};
 use crate::version_table::VersionTable;
 
-pub use limits::Limits;
 use lone_reads::LoneRead;
-pub use replicas::Tuning;
-use replicas::{Decisions, Replicas};
 use txn::{Pending, Snapshot, State, Tables, Txn};
 
 /// The scheduler of the default protocol.

@@ -12,7 +12,7 @@ const TURNS_A_REPLICA: u64 = 3;
 /// While reads that are placed keep coming turns grow, in proportion to the time for which they have. If they come evenly, each
 /// of three replicas serves a quarter at least from 0.3 s on, and 27 to 40 percent from 1 s on.
 #[derive(Default, Debug)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     whose: usize,
     since: Instant,
     last_read: Instant,
@@ -22,7 +22,7 @@ pub(super) struct Turns {
 
 impl Turns {
     /// Whose turn it is for a read that comes now, of the replicas that are up and stay.
-    pub(super) fn take(&mut self, now: Instant, replicas: &[Replica], tuning: &Tuning) -> ReplicaId {
+    pub(crate) fn take(&mut self, now: Instant, replicas: &[Replica], tuning: &Tuning) -> ReplicaId {
         if now.since_ns(self.last_read) >= tuning.turn_ns {
             self.busy_since = now;
         }

@@ -7,8 +7,9 @@ use crate::ids::{Csn, Instant, OpId, ReplicaId, TxnId};
 use crate::item::TableId;
 use crate::load::Load;
 use crate::protocol::ReplicaStatus;
-use crate::protocol::onecopy::limits::Limits;
-use crate::protocol::onecopy::turns::Turns;
+
+use super::limits::Limits;
+use super::turns::Turns;
 
 /// What committing a decision is expected to take a replica that has committed none yet, in nanoseconds.
 const COMMIT_UNKNOWN_NS: f64 = 50_000.0;
@@ -108,7 +109,7 @@ impl Pace {
 
 /// Whether a replica is one of the set.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) enum Membership {
+pub(crate) enum Membership {
     #[default]
     Stays,
     /// Nothing is begun there any more, unless nobody else serves.
@@ -118,29 +119,29 @@ pub(super) enum Membership {
 
 /// One replica.
 #[derive(Default, Debug)]
-pub(super) struct Replica {
-    pub(super) membership: Membership,
-    pub(super) up: bool,
+pub(crate) struct Replica {
+    pub(crate) membership: Membership,
+    pub(crate) up: bool,
     /// How often it has come up.
-    pub(super) ups: u32,
-    pub(super) applied: Csn,
-    pub(super) load: Load,
+    pub(crate) ups: u32,
+    pub(crate) applied: Csn,
+    pub(crate) load: Load,
     run: Option<Run>,
     pace: Pace,
     /// Transactions whose home this is and that wait until it contains a commit.
-    pub(super) awaiting: BTreeMap<Csn, Vec<TxnId>>,
+    pub(crate) awaiting: BTreeMap<Csn, Vec<TxnId>>,
     last_chosen: u64,
     /// Somebody could have used it, had it contained this: until then it applies without lingering.
     wanted: Csn,
     /// It waits for more to apply together, and a timer will end that.
     lingers: bool,
-    pub(super) reads: u64,
-    pub(super) home_statements: u64,
+    pub(crate) reads: u64,
+    pub(crate) home_statements: u64,
     applies: u64,
 }
 
 impl Replica {
-    pub(super) fn on_up(&mut self, applied: Csn) {
+    pub(crate) fn on_up(&mut self, applied: Csn) {
         self.up = true;
         self.ups += 1;
         self.applied = applied;
@@ -148,32 +149,32 @@ impl Replica {
         self.load = Load::default();
     }
 
-    pub(super) fn on_down(&mut self) {
+    pub(crate) fn on_down(&mut self) {
         self.up = false;
         self.run = None;
         self.load = Load::default();
     }
 
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.membership == Membership::Gone
     }
 
     /// It has left for good.
-    pub(super) fn become_gone(&mut self) {
+    pub(crate) fn become_gone(&mut self) {
         self.membership = Membership::Gone;
     }
 
     /// Whether it serves, and goes on to.
-    pub(super) fn stays_up(&self) -> bool {
+    pub(crate) fn stays_up(&self) -> bool {
         self.up && self.membership == Membership::Stays
     }
 
     /// The open transaction that was to be committed as `csn` cannot be; a run of others may well be under way.
-    pub(super) fn on_home_lost(&mut self, csn: Csn) {
+    pub(crate) fn on_home_lost(&mut self, csn: Csn) {
         self.run = self.run.filter(|run| run.to != csn);
     }
 
-    pub(super) fn on_applied(&mut self, csn: Csn, now: Instant) {
+    pub(crate) fn on_applied(&mut self, csn: Csn, now: Instant) {
         self.applied = csn;
         if let Some(run) = self.run.take_if(|run| run.to <= csn) {
             self.pace.learn(run, now);
@@ -190,14 +191,14 @@ impl Replica {
     }
 
     /// Those who waited for a commit up to this one.
-    pub(super) fn take_awaiting(&mut self, csn: Csn) -> Vec<TxnId> {
+    pub(crate) fn take_awaiting(&mut self, csn: Csn) -> Vec<TxnId> {
         let later = self.awaiting.split_off(&csn.next());
         std::mem::replace(&mut self.awaiting, later).into_values().flatten().collect()
     }
 
     /// What to commit next, if nothing is under way: the open transaction of which this is the home, or a run of
     /// decisions that were executed elsewhere. Such a run may be worth waiting for.
-    pub(super) fn advance(
+    pub(crate) fn advance(
         &mut self,
         me: ReplicaId,
         decisions: &Decisions,
@@ -236,7 +237,7 @@ impl Replica {
     }
 
     /// Whether it is behind a commit that somebody wants, and did not know so.
-    pub(super) fn want(&mut self, csn: Csn) -> bool {
+    pub(crate) fn want(&mut self, csn: Csn) -> bool {
         let is_news = self.up && self.applied < csn && self.wanted < csn;
         if is_news {
             self.wanted = csn;
@@ -245,7 +246,7 @@ impl Replica {
     }
 
     /// It has waited for more long enough.
-    pub(super) fn end_lingering(&mut self, told: Csn) {
+    pub(crate) fn end_lingering(&mut self, told: Csn) {
         self.lingers = false;
         self.wanted = self.wanted.max(told);
     }
@@ -257,7 +258,7 @@ fn outstanding_ns(replica: &Replica) -> f64 {
 
 /// All replicas.
 #[derive(Debug)]
-pub(super) struct Replicas {
+pub(crate) struct Replicas {
     replicas: Vec<Replica>,
     choices: u64,
     tuning: Tuning,
@@ -267,32 +268,32 @@ pub(super) struct Replicas {
 }
 
 impl Replicas {
-    pub(super) fn new(count: usize, tuning: Tuning) -> Replicas {
+    pub(crate) fn new(count: usize, tuning: Tuning) -> Replicas {
         let replicas = (0..count).map(|_| Replica::default()).collect();
         Replicas { replicas, choices: 0, tuning, home: None, turns: Turns::default() }
     }
 
-    pub(super) fn get(&self, id: ReplicaId) -> &Replica {
+    pub(crate) fn get(&self, id: ReplicaId) -> &Replica {
         &self.replicas[usize::from(id.0)]
     }
 
-    pub(super) fn get_mut(&mut self, id: ReplicaId) -> &mut Replica {
+    pub(crate) fn get_mut(&mut self, id: ReplicaId) -> &mut Replica {
         &mut self.replicas[usize::from(id.0)]
     }
 
-    pub(super) fn ids(&self) -> impl Iterator<Item = ReplicaId> + use<> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ReplicaId> + use<> {
         (0..self.replicas.len() as u16).map(ReplicaId)
     }
 
     /// There is one more, if this is the next number.
-    pub(super) fn add(&mut self, id: ReplicaId) {
+    pub(crate) fn add(&mut self, id: ReplicaId) {
         if usize::from(id.0) == self.replicas.len() {
             self.replicas.push(Replica::default());
         }
     }
 
     /// New transactions find their home elsewhere.
-    pub(super) fn on_leaving(&mut self, id: ReplicaId) {
+    pub(crate) fn on_leaving(&mut self, id: ReplicaId) {
         self.get_mut(id).membership = Membership::Leaves;
         if self.home == Some(id) {
             self.home = self.ids().find(|other| self.get(*other).stays_up());
@@ -301,7 +302,7 @@ impl Replicas {
 
     /// The replica must not be used. New transactions find their home elsewhere, also when it is back in a moment: what made it
     /// leave may come again.
-    pub(super) fn on_down(&mut self, id: ReplicaId) {
+    pub(crate) fn on_down(&mut self, id: ReplicaId) {
         self.get_mut(id).on_down();
         if self.home == Some(id) {
             let up = || self.ids().filter(|other| self.get(*other).up);
@@ -310,7 +311,7 @@ impl Replicas {
     }
 
     /// A lane there was lost, and it will be taken out of service, or has something of its own to do first.
-    pub(super) fn avoid_as_home(&mut self, id: ReplicaId) {
+    pub(crate) fn avoid_as_home(&mut self, id: ReplicaId) {
         if self.home == Some(id) {
             self.home = self.ids().find(|other| *other != id && self.get(*other).stays_up()).or(self.home);
         }
@@ -318,7 +319,7 @@ impl Replicas {
 
     /// Where the next read runs: among the replicas that contain `floor`, the one whose turn it is or, if that has much
     /// more to do, the least loaded.
-    pub(super) fn for_read(&mut self, floor: Csn, forgotten: Csn, now: Instant) -> Option<ReplicaId> {
+    pub(crate) fn for_read(&mut self, floor: Csn, forgotten: Csn, now: Instant) -> Option<ReplicaId> {
         let floor = floor.max(forgotten);
         let least = self.least(floor, forgotten, outstanding_ns)?;
         let Some(slack_ns) = self.tuning.turn_slack_ns else { return Some(least) };
@@ -329,7 +330,7 @@ impl Replicas {
     /// Where a transaction executes from its first write on: among the replicas that contain `floor`, where the last one
     /// did or, if that has much more to do, the one with the least to do. What it has still to commit counts: a later
     /// statement may have to wait for it, with the locks of the ones before.
-    pub(super) fn for_home(
+    pub(crate) fn for_home(
         &mut self,
         floor: Csn,
         forgotten: Csn,
@@ -377,18 +378,18 @@ impl Replicas {
     }
 
     /// What a replica commits next.
-    pub(super) fn advance(&mut self, id: ReplicaId, decisions: &Decisions, now: Instant) -> Option<Effect> {
+    pub(crate) fn advance(&mut self, id: ReplicaId, decisions: &Decisions, now: Instant) -> Option<Effect> {
         let tuning = self.tuning;
         self.get_mut(id).advance(id, decisions, &tuning, now)
     }
 
     /// The greatest position of a replica that may serve.
-    pub(super) fn most_advanced(&self, forgotten: Csn) -> Option<Csn> {
+    pub(crate) fn most_advanced(&self, forgotten: Csn) -> Option<Csn> {
         self.serving(forgotten).filter(|r| self.takes_new(r, forgotten)).map(|r| r.applied).max()
     }
 
     /// The smallest position of a replica that may serve, or soon will.
-    pub(super) fn least_advanced(&self, forgotten: Csn, told: Csn) -> Option<Csn> {
+    pub(crate) fn least_advanced(&self, forgotten: Csn, told: Csn) -> Option<Csn> {
         let near = Csn(told.0.saturating_sub(self.tuning.limits.near)).min(forgotten);
         self.serving(near).map(|r| r.applied).min()
     }
@@ -409,7 +410,7 @@ impl Replicas {
         self.replicas.iter().filter(move |r| r.up && r.applied >= forgotten)
     }
 
-    pub(super) fn status(&self) -> Vec<ReplicaStatus> {
+    pub(crate) fn status(&self) -> Vec<ReplicaStatus> {
         self.replicas
             .iter()
             .map(|r| ReplicaStatus {
@@ -429,20 +430,20 @@ impl Replicas {
 
 /// One decision that some serving replica may not contain yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Decided {
-    pub(super) csn: Csn,
+pub(crate) struct Decided {
+    pub(crate) csn: Csn,
     /// Whom to tell; `None` of a reservation.
-    pub(super) txn: Option<TxnId>,
+    pub(crate) txn: Option<TxnId>,
     /// The replica on which that is still open; `None` once it can only be applied.
-    pub(super) home: Option<ReplicaId>,
-    pub(super) op: OpId,
-    pub(super) reserved: Option<(TableId, i64)>,
+    pub(crate) home: Option<ReplicaId>,
+    pub(crate) op: OpId,
+    pub(crate) reserved: Option<(TableId, i64)>,
     acknowledged: bool,
 }
 
 /// The end of the one order of commits: `told <= decided`.
 #[derive(Debug)]
-pub(super) struct Decisions {
+pub(crate) struct Decisions {
     /// In order and without gaps; `recent[0]` follows `before`.
     recent: VecDeque<Decided>,
     before: Csn,
@@ -450,19 +451,19 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    pub(super) fn starting_at(csn: Csn) -> Decisions {
+    pub(crate) fn starting_at(csn: Csn) -> Decisions {
         Decisions { recent: VecDeque::new(), before: csn, told: csn }
     }
 
-    pub(super) fn decided(&self) -> Csn {
+    pub(crate) fn decided(&self) -> Csn {
         Csn(self.before.0 + self.recent.len() as u64)
     }
 
-    pub(super) fn told(&self) -> Csn {
+    pub(crate) fn told(&self) -> Csn {
         self.told
     }
 
-    pub(super) fn decide(
+    pub(crate) fn decide(
         &mut self,
         txn: Option<TxnId>,
         home: Option<ReplicaId>,
@@ -476,19 +477,19 @@ impl Decisions {
     }
 
     /// The next decision became durable: from now on somebody may see it.
-    pub(super) fn tell_next(&mut self) -> Decided {
+    pub(crate) fn tell_next(&mut self) -> Decided {
         self.told = self.told.next();
         self.recent[self.index(self.told)]
     }
 
     /// Decided transactions that have still to be committed where they are open, at this replica.
-    pub(super) fn open_on(&self, replica: ReplicaId, applied: Csn) -> impl Iterator<Item = TxnId> {
+    pub(crate) fn open_on(&self, replica: ReplicaId, applied: Csn) -> impl Iterator<Item = TxnId> {
         let is_open = move |decided: &&Decided| decided.csn > applied && decided.home == Some(replica);
         self.recent.iter().filter(is_open).filter_map(|decided| decided.txn)
     }
 
     /// The transaction that is open at this replica and shall commit there as `csn`.
-    pub(super) fn open_at(&self, csn: Csn, replica: ReplicaId) -> Option<TxnId> {
+    pub(crate) fn open_at(&self, csn: Csn, replica: ReplicaId) -> Option<TxnId> {
         if csn <= self.before {
             return None;
         }
@@ -505,7 +506,7 @@ impl Decisions {
     }
 
     /// Those after `before` up to `csn` that nobody has been told of.
-    pub(super) fn acknowledge(&mut self, before: Csn, csn: Csn) -> Vec<Decided> {
+    pub(crate) fn acknowledge(&mut self, before: Csn, csn: Csn) -> Vec<Decided> {
         let first = before.next().max(self.before.next());
         let mut news = Vec::new();
         for csn in first.0..=csn.0.min(self.told.0) {
@@ -518,13 +519,13 @@ impl Decisions {
         news
     }
 
-    pub(super) fn first_unacknowledged(&self) -> Csn {
+    pub(crate) fn first_unacknowledged(&self) -> Csn {
         let first = self.recent.iter().find(|decided| !decided.acknowledged);
         first.map_or(self.decided().next(), |decided| decided.csn)
     }
 
     /// A transaction can no longer be committed at its home. Its place in the order, if it was decided.
-    pub(super) fn home_lost(&mut self, txn: TxnId, replica: ReplicaId) -> Option<Csn> {
+    pub(crate) fn home_lost(&mut self, txn: TxnId, replica: ReplicaId) -> Option<Csn> {
         let is_open_there =
             |decided: &&mut Decided| decided.txn == Some(txn) && decided.home == Some(replica);
         let decided = self.recent.iter_mut().find(is_open_there)?;
@@ -533,7 +534,7 @@ impl Decisions {
     }
 
     /// What was open at a replica is gone with it, and will be applied there. Returns whose it was, and its place.
-    pub(super) fn home_is_gone(&mut self, replica: ReplicaId) -> Vec<(TxnId, Csn)> {
+    pub(crate) fn home_is_gone(&mut self, replica: ReplicaId) -> Vec<(TxnId, Csn)> {
         let mut gone = Vec::new();
         for decided in self.recent.iter_mut() {
             if decided.home.take_if(|home| *home == replica).is_some() {
@@ -544,7 +545,7 @@ impl Decisions {
     }
 
     /// Drops what every serving replica contains and every client knows.
-    pub(super) fn forget(&mut self, csn: Csn) {
+    pub(crate) fn forget(&mut self, csn: Csn) {
         while self.before < csn {
             match self.recent.front() {
                 Some(decided) if decided.acknowledged => {
