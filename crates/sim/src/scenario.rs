@@ -163,6 +163,9 @@ pub struct Scenario {
     pub keep_trace: bool,
 }
 
+/// The weight of a kind of transactions that hardly any others interrupt.
+const OFTEN: u32 = 200;
+
 impl Scenario {
     /// The run of a seed in which nothing breaks but clients.
     #[must_use]
@@ -244,8 +247,11 @@ impl Scenario {
     /// The run of a seed with every fault that there is, at every step that there is.
     #[must_use]
     pub fn torture(seed: u64) -> Scenario {
-        let calm = Scenario::calm(seed);
         let random = &mut Random::new(seed, Purpose::Torture);
+        // What takes several rare things comes about in long runs; short ones are easily understood.
+        let length = random.pick(&[1, 4, 20]);
+        let calm = Scenario::calm(seed);
+        let calm = Scenario { transactions_per_client: calm.transactions_per_client * length, ..calm };
         // Alone, a replica can neither leave nor be copied.
         let replicas = if calm.replicas == 1 && random.chance(700) { 2 } else { calm.replicas };
         let members = replicas as u64 + random.below(3);
@@ -272,7 +278,7 @@ impl Scenario {
             random.weighted(&kinds).unwrap_or(Breakage::Node)
         };
         let mut breakages = Vec::new();
-        for _ in 0..random.between(1, 14) {
+        for _ in 0..random.between(1, 14) * u64::from(length) {
             let replica = random.replica_or_here(members);
             breakages.push((calm.tortured_moment(random), breakage(random, replica)));
         }
@@ -291,8 +297,10 @@ impl Scenario {
             breakages.push((Moment::Move(1), breakage(random, HERE)));
         }
         // What failing statements showed is still to be had when the home is lost: more is shown at the next one.
+        let (mut joins, mut impatient) = (0, 0);
         if random.chance(200) {
-            for nth in 1..=20 {
+            joins = OFTEN;
+            for nth in 1..=20 * u64::from(length) {
                 let loss = random.pick(&[Breakage::Connections(HERE), Breakage::Lane(HERE)]);
                 breakages.push((Moment::Shown(nth), loss));
             }
@@ -315,6 +323,7 @@ impl Scenario {
         }
         // What is done again somewhere is lost before it is done, and whoever then waits gives up.
         if random.chance(250) {
+            impatient = random.pick(&[0, OFTEN]);
             let all = random.chance(500);
             for nth in 1..=8 {
                 let lost = if all { 0..members } else { 0..1 };
@@ -326,7 +335,9 @@ impl Scenario {
         }
         let lost_commits_max = random.pick(&[0, 1, 5]);
         let poison_per_mille = random.pick(&[0, 0, 10, 40]);
-        let mix = Mix { poison_per_mille, ..calm.mix.clone().focused(random) };
+        let mut mix = Mix { poison_per_mille, ..calm.mix.clone().focused(random) };
+        mix.joins += joins;
+        mix.impatient += impatient;
         Scenario { replicas, breakages, lost_commits_max, mix, ..calm }
     }
 
@@ -401,7 +412,7 @@ impl Mix {
                 &mut self.change_then_insert,
             ];
             let chosen = random.below(rare.len() as u64) as usize;
-            let more = random.pick(&[40, 40, 200]);
+            let more = random.pick(&[40, 40, OFTEN]);
             rare.into_iter().skip(chosen).take(1).for_each(|weight| *weight += more);
         }
         self.cancel_per_mille += random.below(300);

@@ -252,6 +252,9 @@ impl Scripts {
     }
 
     fn impatient(&mut self) -> Script {
+        if self.random.chance(400) {
+            return self.impatient_between_read_and_update();
+        }
         let mut statements = Vec::new();
         let mut anything = |scripts: &mut Scripts, at_least| {
             for _ in 0..scripts.random.between(at_least, 2) {
@@ -267,6 +270,17 @@ impl Scripts {
         let returns = self.random.chance(RETURNS_PER_MILLE);
         let form = self.random.pick(&FORMS);
         Script { cancels: Some(given_up), returns, ..self.bracketed(statements, form) }
+    }
+
+    /// What it has read at first must still be so when it is written, whatever was waited for, given up and read again meanwhile.
+    fn impatient_between_read_and_update(&mut self) -> Script {
+        let (table, find) = self.row();
+        let read = self.read_of(table, find);
+        let (other, at) = self.row();
+        let wanted = if self.random.chance(500) { self.locking_read() } else { self.update(other, at) };
+        let statements = vec![read, wanted, self.read(), self.update(table, find)];
+        let form = self.random.pick(&FORMS);
+        Script { cancels: Some(1), returns: true, ..self.bracketed(statements, form) }
     }
 
     fn replace_unique(&mut self) -> Script {
