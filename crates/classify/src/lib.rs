@@ -38,6 +38,7 @@ pub mod moment_text;
 pub mod name_types;
 pub mod parameterise;
 pub mod prepared;
+pub mod references;
 pub mod rewrite;
 pub mod session_calls;
 mod template;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
-use onecopy_core::protocol::{Statements, Writes as WritesAt};
+use onecopy_core::protocol::{Foresight, Statements, Writes as WritesAt};
 use onecopy_core::{
     Begin, Csn, Decision, Effect, Event, How, Instant, NodeId, OpId, Place, Protocol, Refusal, ReplicaId,
     Statement, Status, TableId, TxnId,
@@ -339,6 +339,8 @@ pub struct Scheduler {
     pub clock: Clock,
     /// How statements must come, where the protocol executes writes on every replica.
     pub everywhere: Option<Statements>,
+    /// What the protocol must know of transactions before they run.
+    pub foresight: Option<Foresight>,
     /// Where notifications go, in the order of commits.
     channels: Arc<Channels>,
     /// Renders a reservation of sequence values as a record.
@@ -367,6 +369,7 @@ impl Scheduler {
         let is_everywhere = protocol.writes() == WritesAt::Everywhere;
         let everywhere = is_everywhere.then(|| Box::new(Everywhere::new(replicas)));
         let statements = is_everywhere.then(|| protocol.statements());
+        let foresight = protocol.foresight();
         let told = AtomicU64::new(protocol.status().told);
         // There every replica compares what it has executed with what was logged.
         let len_max = if is_everywhere { usize::MAX } else { unapplied_bytes_max };
@@ -386,6 +389,7 @@ impl Scheduler {
         let (timers, timers_set) = mpsc::unbounded_channel();
         Scheduler {
             everywhere: statements,
+            foresight,
             timers,
             timers_set: Mutex::new(Some(timers_set)),
             state: Mutex::new(state),

@@ -135,6 +135,8 @@ states! {
     INSUFFICIENT_PRIVILEGE = b"42501";
     /// No such column.
     UNDEFINED_COLUMN = b"42703";
+    /// A result has more rows than one where one is wanted.
+    CARDINALITY_VIOLATION = b"21000";
     /// No such function.
     UNDEFINED_FUNCTION = b"42883";
     /// No such table.

@@ -8,6 +8,8 @@
 //! Where several chains meet, the paper does not say which goes on; here it is the longest. Its worker may then wait for the others, and runs
 //! nothing else meanwhile. Missing: workers that fail or join.
 
+mod in_order;
+mod numbers;
 mod scheduler;
 mod worker;
 
@@ -17,6 +19,7 @@ use crate::ids::{Csn, ReplicaId, TxnId};
 use crate::message::Message as AnyMessage;
 use crate::workers::{Numbered, Vector, Workers};
 
+pub use in_order::InOrder;
 pub use scheduler::Scheduler;
 pub use worker::Worker;
 

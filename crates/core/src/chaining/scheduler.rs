@@ -25,7 +25,8 @@ pub struct Scheduler {
     idle: Vec<ReplicaId>,
     /// What could run and finds no worker, in the order in which it came.
     awaiting_worker: VecDeque<TxnId>,
-    everywhere: Everywhere,
+    /// Where workers say what they contain; else whoever knows says what is to be forgotten.
+    everywhere: Option<Everywhere>,
 }
 
 #[derive(Debug)]
@@ -46,11 +47,13 @@ struct Chain {
     /// The last update.
     last: Option<TxnId>,
     given: u64,
+    /// It is given nothing while it does not serve.
+    serves: bool,
 }
 
 impl Scheduler {
     pub(super) fn new(order: Order, workers: usize) -> Scheduler {
-        let chain = || Chain { unfinished: 0, last: None, given: 0 };
+        let chain = || Chain { unfinished: 0, last: None, given: 0, serves: true };
         Scheduler {
             order,
             conflicts: ConflictIndex::default(),
@@ -58,8 +61,71 @@ impl Scheduler {
             workers: (0..workers).map(|_| chain()).collect(),
             idle: (0..workers as u16).rev().map(ReplicaId).collect(),
             awaiting_worker: VecDeque::new(),
-            everywhere: Everywhere::new(workers),
+            everywhere: Some(Everywhere::new(workers)),
         }
+    }
+
+    /// The same, where the order of the log says who contains what.
+    pub(super) fn in_order(order: Order, workers: usize) -> Scheduler {
+        Scheduler { everywhere: None, ..Scheduler::new(order, workers) }
+    }
+
+    /// An update arrives, which may do this.
+    pub(super) fn on_update(&mut self, txn: TxnId, accesses: &[Access], effects: &mut Vec<Effect>) {
+        let everything = [Access::new(Item::everything(), Mode::Exclusive)];
+        let accesses = if self.order == Order::OfAll { &everything[..] } else { accesses };
+        let predecessors = self.conflicts.add(txn, accesses);
+        let mut awaited = 0;
+        for predecessor in &predecessors {
+            if let Some(before) = self.updates.get_mut(predecessor).filter(|before| before.numbered.is_none())
+            {
+                before.followers.push(txn);
+                awaited += 1;
+            }
+        }
+        let update = Update { predecessors, awaited, followers: Vec::new(), numbered: None, finished: false };
+        self.updates.insert(txn, update);
+        if awaited == 0
+            && let Some(worker) = self.place(txn)
+        {
+            self.give_update(txn, worker, effects);
+        }
+    }
+
+    /// A worker has done a transaction.
+    pub(super) fn on_worker_finished(&mut self, worker: ReplicaId, txn: TxnId, effects: &mut Vec<Effect>) {
+        let chain = self.chain_mut(worker);
+        chain.unfinished = chain.unfinished.saturating_sub(1);
+        let is_idle = chain.unfinished == 0 && chain.serves;
+        if is_idle {
+            self.idle.push(worker);
+        }
+        self.on_finished(txn, effects);
+        if is_idle {
+            self.use_idle(effects);
+        }
+    }
+
+    /// It is given nothing more. What it has done nothing of is to be reported as finished, and comes again.
+    pub(super) fn on_worker_down(&mut self, worker: ReplicaId) {
+        self.chain_mut(worker).serves = false;
+        self.idle.retain(|idle| *idle != worker);
+    }
+
+    /// It serves, or serves again.
+    pub(super) fn on_worker_up(&mut self, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        let chain = self.chain_mut(worker);
+        let is_news = !std::mem::replace(&mut chain.serves, true);
+        if is_news && chain.unfinished == 0 {
+            self.idle.push(worker);
+            self.use_idle(effects);
+        }
+    }
+
+    /// Every worker contains it.
+    pub(super) fn forget(&mut self, txn: TxnId) {
+        self.conflicts.remove(txn);
+        self.updates.remove(&txn);
     }
 
     fn chain(&self, worker: ReplicaId) -> &Chain {
@@ -102,7 +168,8 @@ impl Scheduler {
         let ends = |predecessor: &TxnId| {
             let before = self.updates.get(predecessor).filter(|before| !before.finished)?;
             let worker = before.numbered?.worker;
-            (self.chain(worker).last == Some(*predecessor)).then_some(worker)
+            let chain = self.chain(worker);
+            (chain.serves && chain.last == Some(*predecessor)).then_some(worker)
         };
         let ends = self.updates.get(&txn)?.predecessors.iter().filter_map(ends);
         // Of several that are as long the first, so that runs are alike.
@@ -130,16 +197,21 @@ impl Scheduler {
         chain.given += 1;
         chain.last = Some(txn);
         let numbered = Numbered { worker, number: chain.given };
-        self.everywhere.remember(worker, txn);
+        if let Some(everywhere) = &mut self.everywhere {
+            everywhere.remember(worker, txn);
+        }
         let Some(update) = self.updates.get_mut(&txn) else { return Vec::new() };
         update.numbered = Some(numbered);
         let followers = std::mem::take(&mut update.followers);
         let predecessors = std::mem::take(&mut update.predecessors);
-        let elsewhere = |predecessor: &TxnId| {
+        // What a worker that stays has run it contains. One that was lost may have run nothing of what it was given, and then whoever
+        // comes later is behind those by way of it.
+        let stays = self.everywhere.is_some();
+        let counts = |predecessor: &TxnId| {
             let numbered = self.updates.get(predecessor)?.numbered?;
-            (numbered.worker != worker).then_some(numbered)
+            (!stays || numbered.worker != worker).then_some(numbered)
         };
-        let predecessors = predecessors.iter().filter_map(elsewhere).collect();
+        let predecessors = predecessors.iter().filter_map(counts).collect();
         send(Place::Proxy(worker), Message::Update { txn, predecessors }, effects);
         followers
     }
@@ -177,10 +249,8 @@ impl Scheduler {
 
     /// What every worker contains nobody has to wait for.
     fn on_report(&mut self, worker: ReplicaId, vector: Vector) {
-        for txn in self.everywhere.report(worker, vector) {
-            self.conflicts.remove(txn);
-            self.updates.remove(&txn);
-        }
+        let everywhere = self.everywhere.as_mut().map(|everywhere| everywhere.report(worker, vector));
+        everywhere.into_iter().flatten().for_each(|txn| self.forget(txn));
     }
 }
 
@@ -193,40 +263,14 @@ impl Schedules for Scheduler {
                 None => self.awaiting_worker.push_back(txn),
             };
         }
-        let everything = [Access::new(Item::everything(), Mode::Exclusive)];
-        let accesses = if self.order == Order::OfAll { &everything[..] } else { &statement.access[..] };
-        let predecessors = self.conflicts.add(txn, accesses);
-        let mut awaited = 0;
-        for predecessor in &predecessors {
-            if let Some(before) = self.updates.get_mut(predecessor).filter(|before| before.numbered.is_none())
-            {
-                before.followers.push(txn);
-                awaited += 1;
-            }
-        }
-        let update = Update { predecessors, awaited, followers: Vec::new(), numbered: None, finished: false };
-        self.updates.insert(txn, update);
-        if awaited == 0
-            && let Some(worker) = self.place(txn)
-        {
-            self.give_update(txn, worker, effects);
-        }
+        self.on_update(txn, &statement.access, effects);
     }
 
     fn on_message(&mut self, worker: ReplicaId, message: AnyMessage, effects: &mut Vec<Effect>) {
         let AnyMessage::Chaining(message) = message else { return };
         match message {
             Message::Finished { txn, vector } => {
-                let chain = self.chain_mut(worker);
-                chain.unfinished = chain.unfinished.saturating_sub(1);
-                let is_idle = chain.unfinished == 0;
-                if is_idle {
-                    self.idle.push(worker);
-                }
-                self.on_finished(txn, effects);
-                if is_idle {
-                    self.use_idle(effects);
-                }
+                self.on_worker_finished(worker, txn, effects);
                 if let Some(vector) = vector {
                     self.on_report(worker, vector);
                 }

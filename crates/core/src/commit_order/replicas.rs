@@ -155,6 +155,11 @@ impl Replica {
         self.load = Load::default();
     }
 
+    /// Whether something is being committed there.
+    pub(crate) fn is_committing(&self) -> bool {
+        self.run.is_some()
+    }
+
     pub(crate) fn is_gone(&self) -> bool {
         self.membership == Membership::Gone
     }

@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The names of those that are complete, the default first.
-pub const SELECTABLE: [&str; 13] = [
+pub const SELECTABLE: [&str; 15] = [
     "onecopy",
     "conflict_aware",
     "eager",
@@ -24,9 +24,11 @@ pub const SELECTABLE: [&str; 13] = [
     "level1",
     "level2",
     "special",
+    "chains",
+    "centralised_writes",
 ];
 
-/// The names of those to which transactions come whole, as one statement each, and which run in the simulator only.
+/// The names of those that run whole transactions as one statement each, in the simulator.
 pub const WHOLE: [&str; 4] = ["chains", "centralised_writes", "round_robin", "tashkent_plus"];
 
 /// One of [`WHOLE`] with its places apart, for so many workers, whose log ends at `decided`.
@@ -88,6 +90,8 @@ pub fn apart_by_name(
         "level1" => Ok(Box::new(level1::new(replicas, decided))),
         "level2" => Ok(Box::new(level2::new(replicas, decided))),
         "special" => Ok(Box::new(special::new(replicas, decided))),
+        "chains" => Ok(Box::new(chains::in_order(replicas, decided))),
+        "centralised_writes" => Ok(Box::new(centralised_writes::in_order(replicas, decided))),
         _ => Err(unknown(name, &SELECTABLE)),
     }
 }
@@ -148,6 +152,6 @@ mod tests {
     #[test]
     fn a_sketch_and_what_needs_whole_transactions_cannot_be_selected() {
         assert!(by_name("invalidation", 1, Csn(0)).is_err());
-        assert!(by_name("chains", 1, Csn(0)).is_err());
+        assert!(by_name("round_robin", 1, Csn(0)).is_err());
     }
 }

@@ -6,7 +6,7 @@ use crate::effect::Effect;
 use crate::event::{Event, Place};
 use crate::ids::Instant;
 
-use super::{Engine, Guarantee, Position, Protocol, Statements, Status, Writes};
+use super::{Engine, Foresight, Guarantee, Position, Protocol, Statements, Status, Writes};
 
 /// A protocol whose messages never leave it: its effects are only those that concern databases, clients, log and
 /// timers.
@@ -53,6 +53,10 @@ impl Protocol for InProcess {
 
     fn statements(&self) -> Statements {
         self.protocol.statements()
+    }
+
+    fn foresight(&self) -> Option<Foresight> {
+        self.protocol.foresight()
     }
 
     fn engine_is(&mut self, engine: Engine) {

@@ -75,6 +75,14 @@ pub enum Statements {
     Alone,
 }
 
+/// What a protocol must know of a transaction before it runs: the driver says it when the transaction begins, as far as it knows
+/// its statements by then ([`Begin::declared`](crate::event::Begin::declared)).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Foresight {
+    /// What it may write.
+    OfWrites,
+}
+
 /// What the databases can do that not all can.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Engine {
@@ -103,6 +111,11 @@ pub trait Protocol: Send {
     /// How its clients' statements must come.
     fn statements(&self) -> Statements {
         Statements::InTransactions
+    }
+
+    /// What must be known of its transactions before they run. Their writes then reach other replicas as rows, never as statements.
+    fn foresight(&self) -> Option<Foresight> {
+        None
     }
 
     /// What the databases can do; told once, before anything else. Nobody has to make use of it.

@@ -232,13 +232,14 @@ async fn depart(shared: &Arc<Shared>, pool: &Arc<Pool>) {
 }
 
 /// While the servers of members, those included that are away or leave, are of different versions, transactions that begin have
-/// their changes captured (design 3.7). Returns whether this is news.
+/// their changes captured (design 3.7); under a protocol that ships rows, always. Returns whether this is news.
 pub fn settle_manner(shared: &Shared) -> bool {
     let _settling = shared.membership.settling.lock();
     let versions: BTreeSet<ServerVersion> =
         shared.pools.members().filter_map(|pool| pool.version()).collect();
     let differ = versions.len() > 1;
-    if !shared.classifier.set_manner(differ) {
+    let ships_rows = shared.scheduler.foresight.is_some();
+    if !shared.classifier.set_manner(differ || ships_rows) || ships_rows {
         return false;
     }
     let versions: Vec<String> = versions.iter().map(ServerVersion::to_string).collect();

@@ -54,6 +54,8 @@ pub struct Client {
     pub sent: u64,
     /// The output, sent or not, ends in the middle of a message, so nothing but its rest may follow.
     pub mid_message: bool,
+    /// Answers are held up to so many bytes, since what they answer may have to be done again; 0: they are sent as they come.
+    pub hold_max: usize,
     /// A front is the client, which may say more than clients may.
     pub is_carried: bool,
     /// Where there are several nodes: answers wait until it is sure that this one still led when they were asked for.
@@ -124,6 +126,7 @@ impl Client {
             output,
             sent: 0,
             mid_message: false,
+            hold_max: 0,
             is_carried: false,
             gate: None,
             message_len_max,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_classify::moment_text::may_keep_moment;
+use onecopy_classify::whole::{Granularity, foresee};
 use onecopy_classify::{
     Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised, Rechecks,
 };
@@ -31,6 +32,8 @@ pub(super) struct Job {
     pub request: Request,
     pub kind: StatementKind,
     pub access: AccessSet,
+    /// What it may write, where the protocol must know that before it runs.
+    pub foreseen: Option<AccessSet>,
     pub class: onecopy_core::ClassId,
     /// How it is done again on the other replicas, if it writes.
     pub write: Option<What>,
@@ -97,6 +100,7 @@ impl Job {
             request,
             kind,
             access: AccessSet::new(),
+            foreseen: None,
             class,
             write: None,
             capture: None,
@@ -163,6 +167,7 @@ impl Session {
             Some(portal) => portal
                 .with_params(|params| class.bind(&statement.sql, statement.layout.layout(), params, &frozen)),
         };
+        let foreseen = self.foresees().then(|| foreseen(statement, portal));
         let rechecks = rechecks(statement, portal, &access, &frozen);
         let capture = match determinism {
             Determinism::Capture(plan) => Some(plan),
@@ -190,6 +195,7 @@ impl Session {
             request,
             kind,
             access,
+            foreseen,
             class: class.id,
             write,
             capture,
@@ -262,6 +268,19 @@ pub(super) fn rechecks(
         None => class.rechecks(access, sql, layout, &NoParams, frozen),
         Some(portal) => portal.with_params(|params| class.rechecks(access, sql, layout, params, frozen)),
     }
+}
+
+/// What an execution may write, as far as that conflicts with others that run in other snapshots.
+fn foreseen(statement: &Statement, portal: Option<&Portal>) -> AccessSet {
+    let (class, sql, layout) = (&statement.class, &statement.sql, statement.layout.layout());
+    let mut foreseen = AccessSet::new();
+    match portal {
+        None => foresee(class, sql, layout, &NoParams, Granularity::Row, &mut foreseen),
+        Some(portal) => {
+            portal.with_params(|params| foresee(class, sql, layout, params, Granularity::Row, &mut foreseen))
+        }
+    }
+    foreseen
 }
 
 /// How the core must treat a statement.

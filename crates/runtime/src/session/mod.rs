@@ -40,6 +40,7 @@ mod shown;
 mod simple;
 mod special;
 mod statements;
+mod whole;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +99,8 @@ pub struct Session {
     manner: Option<Arc<Manner>>,
     /// Where the protocol executes every write on every replica.
     everywhere: Option<Everywhere>,
+    /// The transaction was refused since what it had open at its replica is lost.
+    home_lost: bool,
     /// How old what the next statement reads may be, in nanoseconds, if its client said so.
     stale_ok_ns: Option<u64>,
     /// Microseconds since 1970 that a statement outside any transaction took for its `now()`, since the last message
@@ -156,6 +159,7 @@ impl Session {
             fetch: None,
             placed_read: None,
             stale_ok_ns: None,
+            home_lost: false,
             everywhere: shared.scheduler.everywhere.map(|statements| Everywhere::new(statements, &who)),
             listener: None,
             notified: Vec::new(),

@@ -283,6 +283,7 @@ fn own_job(statement: &Statement, request: Request, access: AccessSet, aside: As
         request,
         kind: StatementKind::Write,
         access,
+        foreseen: None,
         class: statement.class.id,
         write: None,
         capture: None,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use onecopy_classify::{CopiedMoments, Determinism, Kind};
 use onecopy_core::{
-    Access, AccessSet, ClassId, Event, How, OpId, Outcome, ReplicaId, Space, StatementKind, TxnId,
+    Access, AccessSet, ClassId, ColumnSet, Event, How, OpId, Outcome, Refusal, ReplicaId, Space,
+    StatementKind, TxnId,
 };
 use onecopy_wire::Format;
 use onecopy_wire::backend::{ErrorFields, Status, build};
@@ -180,9 +181,14 @@ impl Session {
             self.txn = Some(txn);
         }
         let session = self.id;
+        let foresees = self.foresees();
         let Some(txn) = self.txn.as_mut() else { return Ok(Ran::Failed) };
         let (id, op) = (txn.id, txn.take_op());
-        let mut access = job.access.clone();
+        let mut access = job.foreseen.as_ref().unwrap_or(&job.access).clone();
+        if foresees {
+            // What is shipped is rows, whichever of their columns changed.
+            access.iter_mut().for_each(|access| access.columns = ColumnSet::ALL);
+        }
         if let Some(rechecks) = &job.aside.rechecks {
             if txn.changed.meets(&rechecks.changed) {
                 access.extend(rechecks.parents.iter().cloned());
@@ -199,7 +205,7 @@ impl Session {
             session,
             read_only: txn.read_only,
             form: txn.form,
-            declared: None,
+            declared: txn.declared.take(),
             stale_ok_ns: None,
         };
         if autocommit {
@@ -346,6 +352,7 @@ impl Session {
                     return Ok(Ran::Failed);
                 }
                 Directive::Refuse { op, reason } => {
+                    self.home_lost |= reason == Refusal::HomeLost;
                     let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
                     let failure = Failure::of_refusal(reason, cancelled);
                     return Ok(self.given_up(|out| failure.put(out, build::Severity::Error)));

@@ -246,6 +246,7 @@ fn plain_job(statement: &Statement, request: Request, kind: StatementKind, acces
         request,
         kind,
         access,
+        foreseen: None,
         class: statement.class.id,
         write: None,
         capture: None,

@@ -39,11 +39,20 @@ impl Session {
         self.statements.remove("");
         self.portals.remove("");
         self.moment = None;
-        let message = self.read_message(sql).await;
-        let mut completion = None;
-        if self.is_grammatical(sql, &message).await? {
-            completion = self.execute_message(sql, message).await?;
-        }
+        let completion = match self.read_whole(sql).await {
+            Ok(Some(whole)) => self.execute_whole(sql, whole).await?,
+            Ok(None) => {
+                let message = self.read_message(sql).await;
+                match self.is_grammatical(sql, &message).await? {
+                    true => self.execute_message(sql, message).await?,
+                    false => None,
+                }
+            }
+            Err(failure) => {
+                self.fail_statement(&failure).await?;
+                None
+            }
+        };
         if self.end_implicit().await? == Done::Answered {
             self.client.output.extend_from_slice(&completion.unwrap_or_default());
         }
@@ -143,7 +152,7 @@ impl Session {
 
     /// Takes CommandComplete out of an answer that began there. A long answer, of which a part was sent, keeps it; after a
     /// COPY, it stands by itself.
-    fn take_completion(&mut self, begun_at: u64, is_copy: bool) -> Option<BytesMut> {
+    pub(super) fn take_completion(&mut self, begun_at: u64, is_copy: bool) -> Option<BytesMut> {
         let client = &mut self.client;
         let mut at = match begun_at.checked_sub(client.sent) {
             Some(unsent) => usize::try_from(unsent).ok()?,

@@ -1,7 +1,7 @@
 //! One open transaction of a session: its lanes, what it has read and written so far.
 
 use onecopy_classify::{Isolation, Modes};
-use onecopy_core::{OpId, ReplicaId, TxnId};
+use onecopy_core::{AccessSet, OpId, ReplicaId, TxnId};
 use onecopy_wire::sqlstate::SqlState;
 
 use crate::agent::{quote, quote_identifier};
@@ -38,6 +38,8 @@ pub struct Txn {
     /// Whether it was said to be DEFERRABLE, which changes nothing here and is shown.
     pub deferrable: Option<bool>,
     pub form: u64,
+    /// The items that it may write, where that was found out before it began.
+    pub declared: Option<AccessSet>,
     pub next_op: u32,
     pub snapshot: Option<Lane>,
     pub home: Option<Lane>,
@@ -222,6 +224,7 @@ impl Txn {
             isolation: Isolation::ReadCommitted,
             deferrable: None,
             form,
+            declared: None,
             next_op: 0,
             snapshot: None,
             home: None,

@@ -606,7 +606,8 @@ impl Relay<'_, '_> {
         lane.input.advance(len);
         if let Sink::Client(client) = &mut self.sink {
             client.mid_message = mid_frame;
-            if client.output.len() >= SEND_LEN || mid_frame {
+            let is_held = client.output.len() < client.hold_max;
+            if !is_held && (client.output.len() >= SEND_LEN || mid_frame) {
                 client.flush().await?;
             }
         }

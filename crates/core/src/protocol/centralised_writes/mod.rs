@@ -9,11 +9,17 @@
 //!
 //! How it differs from the paper: it does not.
 
-use crate::chaining::{self, Chains, Order};
+use crate::chaining::{self, Chains, InOrder, Order};
 use crate::ids::Csn;
 
 /// A scheduler and so many workers, whose log ends at `decided`.
 #[must_use]
 pub fn new(workers: usize, decided: Csn) -> Chains {
     chaining::new("centralised_writes", Order::OfAll, workers, decided)
+}
+
+/// The same for as many real servers, all down, which commit in the order of the log.
+#[must_use]
+pub fn in_order(replicas: usize, decided: Csn) -> InOrder {
+    InOrder::new("centralised_writes", Order::OfAll, replicas, decided)
 }

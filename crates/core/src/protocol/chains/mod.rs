@@ -19,11 +19,17 @@
 //! How it differs from the paper: where several chains meet, the longest goes on; the paper does not say which. Missing: workers that
 //! fail or join.
 
-use crate::chaining::{self, Chains, Order};
+use crate::chaining::{self, Chains, InOrder, Order};
 use crate::ids::Csn;
 
 /// A scheduler and so many workers, whose log ends at `decided`.
 #[must_use]
 pub fn new(workers: usize, decided: Csn) -> Chains {
     chaining::new("chains", Order::OfConflicts, workers, decided)
+}
+
+/// The same for as many real servers, all down, which commit in the order of the log.
+#[must_use]
+pub fn in_order(replicas: usize, decided: Csn) -> InOrder {
+    InOrder::new("chains", Order::OfConflicts, replicas, decided)
 }

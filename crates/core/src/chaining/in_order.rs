@@ -1,0 +1,768 @@
+//! Chains where replicas commit in the one order of the log: for real servers (docs/protocols/chains.md, *On real servers*).
+//!
+//! Idea. The scheduler puts updates into chains as everywhere ([`Scheduler`]); a worker is a replica, which runs one update at a
+//! time. What it may write is declared when it begins, and its statements follow, so that a session carries it out. Its decision takes the next
+//! place in the log; its replica commits it when it has applied what comes before, and the others apply it from the log. This is more than
+//! causal order: all replicas show prefixes of one history, so there are no long forks, and what a replica contains is one number.
+//!
+//! Invariants:
+//! - an update runs only where all of its predecessors are contained;
+//! - while one runs, until it is decided, nothing else is committed at its replica: so its statements, each of which sees what
+//!   was committed before it, see one snapshot;
+//! - nobody's predecessor is forgotten before every replica that serves contains it.
+//!
+//! Missing: replicas cannot be added and removed.
+
+use std::collections::VecDeque;
+
+use crate::commit_order::{Decisions, Replicas, Tuning};
+use crate::effect::{Decision, Effect, How, Refusal};
+use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
+use crate::ids::{ClassId, Csn, Instant, OpId, ReplicaId, SessionId, TxnId};
+use crate::item::{Access, Item, Mode};
+use crate::load::Costs;
+use crate::map::HashMap;
+use crate::message::Message as AnyMessage;
+use crate::protocol::{Foresight, Guarantee, Protocol, Status};
+use crate::sequences::{Giving, Sequences, Want};
+use crate::workers::Numbered;
+
+use super::numbers::{Ended, Numbers};
+use super::{Message, Order, Scheduler};
+
+/// The scheduler of chains, and the workers.
+#[derive(Debug)]
+pub struct InOrder {
+    name: &'static str,
+    chains: Scheduler,
+    workers: Vec<Worker>,
+    replicas: Replicas,
+    decisions: Decisions,
+    sequences: Sequences,
+    txns: HashMap<TxnId, Txn>,
+    costs: Costs,
+    /// The last commit of each session that some replica may lack: what it has written it sees.
+    sessions: HashMap<SessionId, Csn>,
+    /// Reads that no replica can execute now.
+    awaiting_any: Vec<TxnId>,
+    /// Updates that change definitions, given to a worker and not told.
+    schema_changers: Vec<TxnId>,
+    /// The last commit told that changed a definition: no older snapshot is opened any more.
+    schema_changed: Csn,
+    counts: Counts,
+    now: Instant,
+}
+
+#[derive(Default, Debug)]
+struct Counts {
+    reads_placed: u64,
+    freshness_waits: u64,
+    lost: u64,
+}
+
+/// One replica's worker.
+#[derive(Debug)]
+struct Worker {
+    queue: VecDeque<Queued>,
+    running: Option<Running>,
+    /// Its updates, and how they ended.
+    numbers: Numbers,
+    /// Of each worker the number up to which this replica contains its updates.
+    contains: Vec<u64>,
+    /// It has come back, and serves as a worker when it contains this: others may have forgotten who wrote it.
+    catches_up: Option<Csn>,
+    serves: bool,
+}
+
+#[derive(Debug)]
+struct Queued {
+    txn: TxnId,
+    predecessors: Vec<Numbered>,
+}
+
+#[derive(Debug)]
+struct Running {
+    txn: TxnId,
+    predecessors: Vec<Numbered>,
+    decided: Option<Csn>,
+}
+
+/// An open transaction.
+#[derive(Debug)]
+struct Txn {
+    session: SessionId,
+    autocommit: bool,
+    /// The items that it may write; `None`: it only reads.
+    may_write: Option<Vec<Access>>,
+    /// It is in the chains.
+    arrived: bool,
+    /// Where it is open, or has been.
+    at: Option<ReplicaId>,
+    state: State,
+    /// The statement that waits, or is executed.
+    pending: Option<Pending>,
+    wrote: bool,
+    changes_definitions: bool,
+    commit_op: OpId,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    AwaitingClient,
+    /// An update, for its turn.
+    AwaitingTurn,
+    /// A read, for a replica.
+    AwaitingReplica,
+    Executing,
+    /// What it had open is gone.
+    Lost,
+    Decided,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    op: OpId,
+    class: ClassId,
+    kind: StatementKind,
+    /// Where it was sent, and what was expected of it.
+    sent: Option<(ReplicaId, f64)>,
+}
+
+impl InOrder {
+    /// A scheduler for `replicas` servers, all down, whose log ends at `decided`.
+    #[must_use]
+    pub fn new(name: &'static str, order: Order, replicas: usize, decided: Csn) -> InOrder {
+        let tuning = Tuning::default();
+        let mut chains = Scheduler::in_order(order, replicas);
+        let worker = || Worker {
+            queue: VecDeque::new(),
+            running: None,
+            numbers: Numbers::default(),
+            contains: vec![0; replicas],
+            catches_up: None,
+            serves: false,
+        };
+        (0..replicas as u16).for_each(|worker| chains.on_worker_down(ReplicaId(worker)));
+        InOrder {
+            name,
+            chains,
+            workers: (0..replicas).map(|_| worker()).collect(),
+            replicas: Replicas::new(replicas, tuning),
+            decisions: Decisions::starting_at(decided),
+            sequences: Sequences::reserving(tuning.limits.reserved_values),
+            txns: HashMap::default(),
+            costs: Costs::default(),
+            sessions: HashMap::default(),
+            awaiting_any: Vec::new(),
+            schema_changers: Vec::new(),
+            schema_changed: Csn(0),
+            counts: Counts::default(),
+            now: Instant(0),
+        }
+    }
+
+    fn worker(&mut self, id: ReplicaId) -> &mut Worker {
+        &mut self.workers[usize::from(id.0)]
+    }
+}
+
+impl Protocol for InOrder {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::ParallelSnapshotIsolation
+    }
+
+    fn foresight(&self) -> Option<Foresight> {
+        Some(Foresight::OfWrites)
+    }
+
+    fn handle(&mut self, _place: Place, now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        self.now = now;
+        match event {
+            Event::Begin(begin) => self.on_begin(begin, false),
+            Event::Autocommit { begin, statement } => self.on_autocommit(begin, &statement, effects),
+            Event::Statement { txn, op, statement } => self.on_statement(txn, op, &statement, effects),
+            Event::Commit { txn, op } => self.on_commit(txn, op, effects),
+            Event::Rollback { txn } => self.on_rollback(txn, effects),
+            Event::Cancel { txn, op } => self.on_cancel(txn, op, effects),
+            Event::Executed { txn, op, outcome, elapsed_ns, .. } => {
+                self.on_executed(txn, op, &outcome, elapsed_ns, effects);
+            }
+            Event::Durable { csn } => self.on_durable(csn, effects),
+            Event::Applied { replica, csn } => self.on_applied(replica, csn, effects),
+            Event::HomeLost { txn, replica } => self.on_home_lost(txn, replica, effects),
+            Event::ReplicaUp { replica, applied } => self.on_replica_up(replica, applied, effects),
+            Event::ReplicaDown { replica } => self.on_replica_down(replica, effects),
+            Event::Wanted { replica, csn } => self.want(replica, csn.min(self.decisions.decided()), effects),
+            Event::NextValues { txn, op, wants } => self.on_next_values(Want { txn, op, wants }, effects),
+            Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
+            Event::Timer { timer } => {
+                let (replica, told) = (ReplicaId(timer as u16), self.decisions.told());
+                self.replicas.get_mut(replica).end_lingering(told);
+                self.advance(replica, effects);
+            }
+            // Nothing of a transaction is done again, replicas stay, and messages do not leave this place.
+            Event::Revalidated { .. }
+            | Event::ReplicaAdded { .. }
+            | Event::ReplicaLeaving { .. }
+            | Event::ReplicaRemoved { .. }
+            | Event::WaitsOutside { .. }
+            | Event::ShippedApplied { .. }
+            | Event::Message { .. } => {}
+        }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            told: self.decisions.told().0,
+            decided: self.decisions.decided().0,
+            replicas: self.replicas.status(),
+            transactions: self.txns.len() as u64,
+            awaiting_worker: self.workers.iter().map(|worker| worker.queue.len() as u64).sum(),
+            reads_placed: self.counts.reads_placed,
+            freshness_waits: self.counts.freshness_waits,
+            ..Status::default()
+        }
+    }
+}
+
+/// From clients.
+impl InOrder {
+    fn on_begin(&mut self, begin: Begin, autocommit: bool) {
+        let everything = || vec![Access::new(Item::everything(), Mode::Exclusive)];
+        // Of one whose statements are not known before anything may come.
+        let may_write =
+            (!begin.read_only).then(|| begin.declared.map_or_else(everything, |items| items.into_vec()));
+        let txn = Txn {
+            session: begin.session,
+            autocommit,
+            may_write,
+            arrived: false,
+            at: None,
+            state: State::AwaitingClient,
+            pending: None,
+            wrote: false,
+            changes_definitions: false,
+            commit_op: OpId(0),
+        };
+        self.txns.insert(begin.txn, txn);
+    }
+
+    fn on_autocommit(&mut self, begin: Begin, statement: &Statement, effects: &mut Vec<Effect>) {
+        let id = begin.txn;
+        let read_only = statement.kind == StatementKind::Read;
+        self.on_begin(Begin { read_only, declared: Some(statement.access.clone()), ..begin }, true);
+        self.on_statement(id, OpId(0), statement, effects);
+    }
+
+    fn on_statement(&mut self, id: TxnId, op: OpId, statement: &Statement, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.pending = Some(Pending { op, class: statement.class, kind: statement.kind, sent: None });
+        txn.changes_definitions |= statement.kind == StatementKind::Schema;
+        match (txn.state, txn.at, &txn.may_write) {
+            (State::Lost, ..) => self.refuse(id, op, Refusal::HomeLost, effects),
+            (_, Some(at), Some(_)) => self.execute(id, at, How::Home { open: false }, effects),
+            (_, Some(at), None) => self.execute(id, at, How::Snapshot { open: false }, effects),
+            (_, None, None) => self.place_read(id, effects),
+            (_, None, Some(_)) => self.arrive(id, effects),
+        }
+    }
+
+    fn on_commit(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.commit_op = op;
+        match (txn.state, txn.at) {
+            (State::Lost, _) => self.refuse(id, op, Refusal::HomeLost, effects),
+            (_, Some(at)) if txn.wrote => self.decide(id, at, effects),
+            (_, at) => {
+                effects.push(Effect::Finish { txn: id, op, replica: at });
+                self.forget(id, effects);
+            }
+        }
+    }
+
+    fn on_rollback(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        if self.txns.get(&id).is_some_and(|txn| txn.state != State::Decided) {
+            self.leave(id, effects);
+            self.forget(id, effects);
+        }
+    }
+
+    fn on_cancel(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        let waits = matches!(txn.state, State::AwaitingTurn | State::AwaitingReplica);
+        if waits && txn.pending.is_some_and(|pending| pending.op == op) {
+            self.refuse(id, op, Refusal::Cancelled, effects);
+        }
+    }
+
+    fn on_next_values(&mut self, want: Want, effects: &mut Vec<Effect>) {
+        let (txn, op) = (want.txn, want.op);
+        match self.sequences.next(want) {
+            Giving::Given(values) => effects.push(Effect::Values { txn, op, values }),
+            Giving::Waits { reserve } => {
+                for (sequence, last) in reserve {
+                    let csn = self.decisions.decide(None, None, OpId(0), Some((sequence, last)));
+                    effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
+                }
+            }
+        }
+    }
+}
+
+/// Reads (III): at any replica that its session cannot tell to be old; no write that is still on its way is waited for.
+impl InOrder {
+    fn place_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        let own = self.sessions.get(&txn.session).copied().unwrap_or_default();
+        let floor = own.max(self.schema_changed);
+        // Whoever comes back shows what is much older than the others show.
+        let serving = self.replicas.ids().filter(|id| self.workers[usize::from(id.0)].serves);
+        let shown = serving.map(|id| self.replicas.get(id).applied).min();
+        let floor = floor.max(shown.unwrap_or_default());
+        // A snapshot that is older than a change of definitions may find a table empty.
+        let is_open = !self.is_changing_definitions() || txn.autocommit;
+        let chosen = is_open.then(|| self.replicas.for_read(floor, Csn(0), self.now)).flatten();
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(replica) = chosen else {
+            self.counts.freshness_waits += 1;
+            txn.state = State::AwaitingReplica;
+            self.awaiting_any.push(id);
+            return self.replicas.ids().for_each(|id| self.want(id, floor, effects));
+        };
+        self.counts.reads_placed += 1;
+        self.replicas.get_mut(replica).reads += 1;
+        let how = if txn.autocommit { How::Alone } else { How::Snapshot { open: true } };
+        txn.at = Some(replica);
+        self.execute(id, replica, how, effects);
+    }
+
+    fn is_changing_definitions(&self) -> bool {
+        !self.schema_changers.is_empty()
+    }
+
+    fn has_open_snapshots(&self) -> bool {
+        self.txns.values().any(|txn| txn.may_write.is_none() && !txn.autocommit && txn.at.is_some())
+    }
+
+    /// Something has changed for reads that wait.
+    fn wake_reads(&mut self, effects: &mut Vec<Effect>) {
+        for id in std::mem::take(&mut self.awaiting_any) {
+            if self.txns.get(&id).is_some_and(|txn| txn.state == State::AwaitingReplica) {
+                self.place_read(id, effects);
+            }
+        }
+    }
+
+    fn want(&mut self, replica: ReplicaId, csn: Csn, effects: &mut Vec<Effect>) {
+        if self.replicas.get_mut(replica).want(csn) {
+            self.advance(replica, effects);
+        }
+    }
+}
+
+/// Updates (II.B).
+impl InOrder {
+    fn arrive(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.state = State::AwaitingTurn;
+        txn.arrived = true;
+        let items = txn.may_write.clone().unwrap_or_default();
+        let mut given = Vec::new();
+        self.chains.on_update(id, &items, &mut given);
+        self.on_given(given, effects);
+    }
+
+    /// The scheduler has given updates to workers.
+    fn on_given(&mut self, given: Vec<Effect>, effects: &mut Vec<Effect>) {
+        let mut workers = Vec::new();
+        for effect in given {
+            let Effect::Send { to: Place::Proxy(at), message: AnyMessage::Chaining(message) } = effect else {
+                continue;
+            };
+            let Message::Update { txn, predecessors } = message else { continue };
+            let worker = self.worker(at);
+            worker.numbers.give(txn);
+            worker.queue.push_back(Queued { txn, predecessors });
+            workers.push(at);
+        }
+        workers.into_iter().for_each(|at| self.run_next(at, effects));
+    }
+
+    /// The worker's next update begins when its predecessors are there, and nothing is being committed.
+    fn run_next(&mut self, at: ReplicaId, effects: &mut Vec<Effect>) {
+        while self.worker(at).running.is_none() && self.replicas.get(at).up {
+            let worker = &self.workers[usize::from(at.0)];
+            let Some(Queued { txn: id, predecessors }) = worker.queue.front() else { return };
+            let id = *id;
+            if let Some(missing) = predecessors.iter().find(|before| !before.is_in(&worker.contains)) {
+                let csn = self.workers[usize::from(missing.worker.0)].numbers.decided(missing.number);
+                return csn.into_iter().for_each(|csn| self.want(at, csn, effects));
+            }
+            let Some(txn) = self.txns.get(&id).filter(|txn| txn.state == State::AwaitingTurn) else {
+                // It was given up; whoever follows it waits for its predecessors.
+                let queued = self.worker(at).queue.pop_front();
+                self.end(at, id, Ended::Nothing(queued.map(|q| q.predecessors).unwrap_or_default()), effects);
+                continue;
+            };
+            let own = self.sessions.get(&txn.session).copied().unwrap_or_default();
+            if self.replicas.get(at).applied < own {
+                return self.want(at, own, effects);
+            }
+            if self.replicas.get(at).is_committing() {
+                return;
+            }
+            let changes_definitions = txn.changes_definitions;
+            if changes_definitions && !self.schema_changers.contains(&id) {
+                self.schema_changers.push(id);
+            }
+            if changes_definitions && self.has_open_snapshots() {
+                return;
+            }
+            let worker = self.worker(at);
+            let Some(Queued { txn: id, predecessors }) = worker.queue.pop_front() else { return };
+            worker.running = Some(Running { txn: id, predecessors, decided: None });
+            if let Some(txn) = self.txns.get_mut(&id) {
+                txn.at = Some(at);
+            }
+            self.execute(id, at, How::Home { open: true }, effects);
+        }
+    }
+
+    fn execute(&mut self, id: TxnId, at: ReplicaId, how: How, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(pending) = &mut txn.pending else { return };
+        let expected_ns = self.costs.expected_ns(pending.class);
+        let replica = self.replicas.get_mut(at);
+        replica.load.add(expected_ns);
+        replica.home_statements += u64::from(matches!(how, How::Home { .. }));
+        pending.sent = Some((at, expected_ns));
+        txn.state = State::Executing;
+        // The answer to a transaction's only statement is its commit's.
+        let hold = txn.autocommit && txn.may_write.is_some();
+        effects.push(Effect::Execute { txn: id, op: pending.op, replica: at, how, hold });
+    }
+
+    fn on_executed(
+        &mut self,
+        id: TxnId,
+        op: OpId,
+        outcome: &Outcome,
+        elapsed_ns: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        let Some(pending) = txn.pending.take_if(|pending| pending.op == op) else { return };
+        if let Some((replica, expected_ns)) = pending.sent {
+            let load = &mut self.replicas.get_mut(replica).load;
+            load.remove(expected_ns);
+            if matches!(outcome, Outcome::Done { .. }) {
+                self.costs.learn(pending.class, load.share_of_one_more(elapsed_ns));
+            }
+        }
+        let (is_alone, updates, at) = (txn.autocommit, txn.may_write.is_some(), txn.at);
+        if txn.state == State::Executing {
+            txn.state = State::AwaitingClient;
+        }
+        match outcome {
+            Outcome::Done { .. } => {
+                txn.wrote |= matches!(pending.kind, StatementKind::Write | StatementKind::Schema);
+                match is_alone {
+                    true if updates && txn.state == State::Lost => {
+                        self.refuse(id, op, Refusal::HomeLost, effects)
+                    }
+                    true if updates => self.on_commit(id, op, effects),
+                    true => self.forget(id, effects),
+                    false => {}
+                }
+            }
+            Outcome::Failed | Outcome::TooLarge if is_alone => {
+                if updates {
+                    self.leave(id, effects);
+                }
+                self.forget(id, effects);
+            }
+            Outcome::Failed | Outcome::TooLarge => {}
+            Outcome::Lost { answer_begun: true } => self.refuse(id, op, Refusal::AnswerCut, effects),
+            Outcome::Lost { answer_begun: false } if is_alone && !updates => {
+                // It is placed again; not where it was lost, if that can be helped.
+                at.into_iter().for_each(|at| self.replicas.avoid_as_home(at));
+                if let Some(txn) = self.txns.get_mut(&id) {
+                    (txn.at, txn.pending) = (None, Some(Pending { sent: None, ..pending }));
+                }
+                self.place_read(id, effects);
+            }
+            Outcome::Lost { answer_begun: false } => self.refuse(id, op, Refusal::HomeLost, effects),
+        }
+    }
+
+    fn decide(&mut self, id: TxnId, at: ReplicaId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.state = State::Decided;
+        let csn = self.decisions.decide(Some(id), Some(at), txn.commit_op, None);
+        self.sessions.insert(txn.session, csn);
+        let worker = self.worker(at);
+        if let Some(running) = worker.running.as_mut().filter(|running| running.txn == id) {
+            running.decided = Some(csn);
+            worker.numbers.end(id, Ended::Decided(csn));
+        }
+        effects.push(Effect::Append { csn, decision: Decision::Commit(id) });
+    }
+
+    /// A worker's update is over for it, without a decision.
+    fn end(&mut self, at: ReplicaId, id: TxnId, ended: Ended, effects: &mut Vec<Effect>) {
+        self.worker(at).numbers.end(id, ended);
+        self.schema_changers.retain(|changer| *changer != id);
+        self.finish(at, id, effects);
+        self.update_contents(effects);
+        self.wake_reads(effects);
+    }
+
+    /// Tells the scheduler that a worker has done an update.
+    fn finish(&mut self, at: ReplicaId, id: TxnId, effects: &mut Vec<Effect>) {
+        let mut given = Vec::new();
+        self.chains.on_worker_finished(at, id, &mut given);
+        self.on_given(given, effects);
+    }
+
+    /// What each replica contains, by the numbers of the workers.
+    fn update_contents(&mut self, effects: &mut Vec<Effect>) {
+        for id in self.replicas.ids() {
+            let applied = self.replicas.get(id).applied;
+            let mut contains = std::mem::take(&mut self.worker(id).contains);
+            loop {
+                let mut moves = false;
+                for (of, worker) in self.workers.iter().enumerate() {
+                    moves |= worker.numbers.advance(&mut contains, of, applied);
+                }
+                if !moves {
+                    break;
+                }
+            }
+            self.worker(id).contains = contains;
+        }
+        // Of who is down nobody knows what it will contain when it is back: it serves when it contains all that was told by then.
+        for of in 0..self.workers.len() {
+            let members = self.workers.iter().filter(|worker| worker.serves || worker.catches_up.is_some());
+            let Some(least) = members.map(|worker| worker.contains[of]).min() else { return };
+            for txn in self.workers[of].numbers.forget(least) {
+                self.chains.forget(txn);
+            }
+        }
+        self.replicas.ids().for_each(|id| self.run_next(id, effects));
+    }
+}
+
+/// Decisions, and what follows from them.
+impl InOrder {
+    fn on_durable(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
+        let mut reserved = Vec::new();
+        while self.decisions.told() < csn.min(self.decisions.decided()) {
+            let decision = self.decisions.tell_next();
+            if let Some(txn) = decision.txn.filter(|txn| self.schema_changers.contains(txn)) {
+                self.schema_changed = decision.csn;
+                self.schema_changers.retain(|changer| *changer != txn);
+            }
+            reserved.extend(decision.reserved);
+        }
+        // A worker may wait for one of them.
+        self.replicas.ids().for_each(|id| self.run_next(id, effects));
+        self.advance_all(effects);
+        for (sequence, last) in reserved {
+            let (served, more) = self.sequences.reserved(sequence, last);
+            for (Want { txn, op, .. }, values) in served {
+                effects.push(Effect::Values { txn, op, values });
+            }
+            for (sequence, last) in more {
+                let csn = self.decisions.decide(None, None, OpId(0), Some((sequence, last)));
+                effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
+            }
+        }
+        self.wake_reads(effects);
+    }
+
+    fn advance_all(&mut self, effects: &mut Vec<Effect>) {
+        self.replicas.ids().for_each(|id| self.advance(id, effects));
+    }
+
+    /// Nothing is committed at a replica while its worker runs an update that is not decided.
+    fn advance(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
+        if self.worker(id).running.as_ref().is_some_and(|running| running.decided.is_none()) {
+            return;
+        }
+        effects.extend(self.replicas.advance(id, &self.decisions, self.now));
+    }
+
+    fn on_applied(&mut self, id: ReplicaId, csn: Csn, effects: &mut Vec<Effect>) {
+        let before = self.replicas.get(id).applied;
+        if !self.replicas.get(id).up || csn <= before || csn > self.decisions.told() {
+            return;
+        }
+        self.replicas.get_mut(id).on_applied(csn, self.now);
+        self.acknowledge(before, csn, effects);
+        let worker = self.worker(id);
+        let done = worker.running.take_if(|running| running.decided.is_some_and(|decided| decided <= csn));
+        let caught_up = worker.catches_up.take_if(|all| *all <= csn).is_some();
+        worker.serves |= caught_up;
+        if let Some(running) = done {
+            self.finish(id, running.txn, effects);
+        }
+        if caught_up {
+            self.become_worker(id, effects);
+        }
+        self.update_contents(effects);
+        self.advance(id, effects);
+        self.wake_reads(effects);
+        self.forget_old();
+    }
+
+    /// Some replica contains the commits after `before` up to `csn`: the first time, their clients hear of it.
+    fn acknowledge(&mut self, before: Csn, csn: Csn, effects: &mut Vec<Effect>) {
+        for decision in self.decisions.acknowledge(before, csn) {
+            if let Some(txn) = decision.txn {
+                effects.push(Effect::Acknowledge { txn, op: decision.op, csn: decision.csn });
+                self.txns.remove(&txn);
+            }
+        }
+    }
+
+    fn forget_old(&mut self) {
+        let Some(everywhere) = self.replicas.least_advanced(Csn(0), self.decisions.told()) else { return };
+        self.decisions.forget(everywhere);
+        self.sessions.retain(|_, csn| *csn > everywhere);
+    }
+}
+
+/// Endings, and replicas that come and go.
+impl InOrder {
+    fn refuse(&mut self, id: TxnId, op: OpId, reason: Refusal, effects: &mut Vec<Effect>) {
+        self.leave(id, effects);
+        effects.push(Effect::Refuse { txn: id, op, reason });
+        self.forget(id, effects);
+    }
+
+    fn leave(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let at = self.txns.get(&id).and_then(|txn| txn.at);
+        effects.extend(at.map(|replica| Effect::Leave { txn: id, replica }));
+    }
+
+    /// The transaction is over and has no decision. One that waits in a queue keeps its place there until it is its turn.
+    fn forget(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.remove(&id) else { return };
+        if let Some((replica, expected_ns)) = txn.pending.and_then(|pending| pending.sent) {
+            self.replicas.get_mut(replica).load.remove(expected_ns);
+        }
+        match txn.at {
+            Some(at) if txn.may_write.is_some() => self.end_running(at, id, effects),
+            None if txn.arrived => self.replicas.ids().for_each(|at| self.run_next(at, effects)),
+            _ => {
+                // A change of definitions may have waited for its snapshot.
+                if self.is_changing_definitions() {
+                    self.replicas.ids().for_each(|at| self.run_next(at, effects));
+                }
+            }
+        }
+    }
+
+    /// What a worker was running has ended without a decision; its predecessors are all there.
+    fn end_running(&mut self, at: ReplicaId, id: TxnId, effects: &mut Vec<Effect>) {
+        if let Some(running) = self.worker(at).running.take_if(|running| running.txn == id) {
+            self.end(at, id, Ended::Nothing(running.predecessors), effects);
+            self.advance(at, effects);
+        }
+    }
+
+    fn on_home_lost(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
+        if let Some(csn) = self.decisions.home_lost(id, replica) {
+            self.replicas.get_mut(replica).on_home_lost(csn);
+            return self.advance_all(effects);
+        }
+        self.lose(id, replica, effects);
+    }
+
+    /// What an open transaction had at a replica is gone. What is executed there is reported by the driver.
+    fn lose(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id).filter(|txn| txn.at == Some(replica)) else { return };
+        if txn.state == State::Decided {
+            return;
+        }
+        self.counts.lost += 1;
+        let was_executing = txn.state == State::Executing;
+        let updates = txn.may_write.is_some();
+        if !was_executing || updates {
+            txn.state = State::Lost;
+        }
+        if !was_executing {
+            effects.push(Effect::Leave { txn: id, replica });
+        }
+        if updates {
+            self.end_running(replica, id, effects);
+        }
+    }
+
+    fn on_replica_up(&mut self, id: ReplicaId, applied: Csn, effects: &mut Vec<Effect>) {
+        self.replicas.get_mut(id).on_up(applied);
+        let (told, decided) = (self.decisions.told(), self.decisions.decided());
+        let forgotten: Vec<u64> = self.workers.iter().map(|worker| worker.numbers.forgotten()).collect();
+        let worker = self.worker(id);
+        worker.contains = forgotten;
+        // Its own updates that were decided are not asked for again: it is one worker.
+        worker.catches_up = (applied < decided).then_some(decided);
+        worker.serves = worker.catches_up.is_none();
+        // A commit may have reached this replica before its connection was lost: it is visible now.
+        let from = self.decisions.first_unacknowledged();
+        self.acknowledge(from.previous(), applied.min(told), effects);
+        if self.worker(id).serves {
+            self.become_worker(id, effects);
+        }
+        self.want(id, told, effects);
+        self.update_contents(effects);
+        self.advance(id, effects);
+        self.wake_reads(effects);
+    }
+
+    fn become_worker(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
+        let mut given = Vec::new();
+        self.chains.on_worker_up(id, &mut given);
+        self.on_given(given, effects);
+    }
+
+    fn on_replica_down(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
+        self.replicas.on_down(id);
+        self.chains.on_worker_down(id);
+        let applied = self.replicas.get(id).applied;
+        for (txn, csn) in self.decisions.home_is_gone(id) {
+            if csn > applied {
+                effects.push(Effect::Leave { txn, replica: id });
+            }
+        }
+        let worker = self.worker(id);
+        (worker.serves, worker.catches_up) = (false, None);
+        let queue = std::mem::take(&mut worker.queue);
+        let decided = worker.running.take_if(|running| running.decided.is_some());
+        if let Some(running) = decided {
+            self.finish(id, running.txn, effects);
+        }
+        let mut affected: Vec<TxnId> =
+            self.txns.iter().filter(|(_, txn)| txn.at == Some(id)).map(|(id, _)| *id).collect();
+        affected.sort_unstable();
+        affected.into_iter().for_each(|txn| self.lose(txn, id, effects));
+        // What waited there has run nowhere: whoever carries it lets it come again.
+        for Queued { txn, predecessors } in queue {
+            if let Some(pending) = self.txns.get(&txn).and_then(|txn| txn.pending) {
+                effects.push(Effect::Refuse { txn, op: pending.op, reason: Refusal::HomeLost });
+                self.txns.remove(&txn);
+            }
+            self.end(id, txn, Ended::Nothing(predecessors), effects);
+        }
+        self.advance_all(effects);
+        self.update_contents(effects);
+        self.wake_reads(effects);
+    }
+}
+
+#[cfg(test)]
+mod tests;

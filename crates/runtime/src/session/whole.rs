@@ -1,0 +1,314 @@
+//! Transactions that come whole: all statements in one message of the simple protocol, under a protocol that must know what a
+//! transaction may write before it runs (docs/protocols/chains.md, *On real servers*).
+//!
+//! Later statements name columns of earlier results (`:name`), since their client cannot put the values there. All answers are held
+//! until the transaction has ended, as far as there is room: if the replica is lost that executes it, it is executed again at
+//! another one, and its client hears of nothing.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use hashbrown::HashMap;
+use onecopy_classify::references::{Reference, references, replace};
+use onecopy_classify::whole::{Granularity, foresee};
+use onecopy_classify::{Class, Kind, NoParams, normalise, oid};
+use onecopy_core::AccessSet;
+use onecopy_wire::backend::{Backend, RowDescription, decode, tag};
+use onecopy_wire::frame::{self, HEAD_LEN};
+use onecopy_wire::sqlstate::SqlState;
+
+use super::beside::LOSSES_MAX;
+use super::client::ClientError;
+use super::simple::is_transaction_control;
+use super::{Done, Session};
+use crate::agent::quote;
+use crate::errors::Failure;
+use crate::lane::DECODE_LEN_MAX;
+
+/// A whole transaction.
+pub(super) struct Whole {
+    parts: Vec<Part>,
+    /// The items that it may write; `None`: it only reads.
+    may_write: Option<AccessSet>,
+    /// The definitions by which that was found out.
+    generation: u64,
+}
+
+/// One statement.
+struct Part {
+    sql: Arc<str>,
+    references: Vec<Reference>,
+}
+
+/// What earlier statements have returned, as later ones may name it.
+#[derive(Default)]
+struct Results {
+    found: HashMap<String, Found>,
+}
+
+enum Found {
+    /// In the only row, as a constant of its type.
+    Value(String),
+    /// There was no row, or NULL in it.
+    Null,
+    /// There were more rows than one.
+    Many,
+}
+
+/// How an attempt ended.
+enum Attempt {
+    /// The client has its answers, but for what says that the last statement is complete.
+    Answered(Option<BytesMut>),
+    /// Its replica was lost before it was decided, or definitions have changed: nothing of it happened.
+    Void,
+}
+
+impl Session {
+    /// Whether the protocol must know of transactions before they run.
+    pub(super) fn foresees(&self) -> bool {
+        self.shared.scheduler.foresight.is_some()
+    }
+
+    /// What a message holds if that is a transaction which comes whole; else its statements go their ordinary way.
+    pub(super) async fn read_whole(&mut self, sql: &str) -> Result<Option<Whole>, Failure> {
+        if !self.foresees() {
+            return Ok(None);
+        }
+        let (mut parts, mut kinds, mut may_write) = (Vec::new(), Vec::new(), None);
+        let generation = self.shared.classifier.generation();
+        let mut rest = Some(sql);
+        while let Some(text) = rest {
+            let (part, next) = {
+                let normalised = normalise(text, &mut self.scratch);
+                let own = text.get(..normalised.layout.end as usize).unwrap_or(text);
+                let references = references(own, normalised.layout.consts);
+                (Part { sql: own.into(), references }, normalised.next)
+            };
+            rest = next.and_then(|next| text.get(next as usize..));
+            let classified = replace(&part.sql, &part.references, |nth, _| format!("${}", nth + 1));
+            let (statement, _) = self.classify(&classified).await;
+            let class = &statement.class;
+            if class.kind == Kind::Empty {
+                continue;
+            }
+            if writes(class) {
+                let foreseen = may_write.get_or_insert_with(AccessSet::new);
+                let layout = statement.layout.layout();
+                foresee(class, &statement.sql, layout, &NoParams, Granularity::Row, foreseen);
+            }
+            kinds.push(class.kind.clone());
+            parts.push(part);
+        }
+        let has_brackets = matches!(kinds.first(), Some(Kind::Begin(_)))
+            && matches!(kinds.last(), Some(Kind::Commit { chain: false }));
+        let inner = if has_brackets { 1..kinds.len() - 1 } else { 0..kinds.len() };
+        let is_one = self.txn.is_none() && !kinds[inner].iter().any(is_transaction_control);
+        let refers = parts.iter().any(|part| !part.references.is_empty());
+        match is_one && (has_brackets || refers || parts.len() > 1) {
+            true => Ok(Some(Whole { parts, may_write, generation })),
+            false if refers => Err(Failure::unsupported(
+                "a statement refers to an earlier result outside of a transaction that comes whole",
+                "Send all of the transaction as one query: its statements, between BEGIN and COMMIT or by themselves.",
+            )),
+            false => Ok(None),
+        }
+    }
+
+    /// Executes a whole transaction, as often as its replica is lost. Returns what says that the last statement is complete, if that
+    /// is still to be told.
+    pub(super) async fn execute_whole(
+        &mut self,
+        sql: &str,
+        mut whole: Whole,
+    ) -> Result<Option<BytesMut>, ClientError> {
+        self.client.hold_max = self.shared.limits.held_result_bytes_max;
+        let (begun_at, sent) = (self.client.output.len(), self.client.sent);
+        let mut attempts = 0;
+        let completion = loop {
+            attempts += 1;
+            match self.attempt(&whole).await? {
+                Attempt::Answered(completion) => break completion,
+                Attempt::Void if self.client.sent == sent && attempts <= LOSSES_MAX => {}
+                // Its client has seen a part of the answers.
+                Attempt::Void => {
+                    if self.txn.as_ref().is_some_and(|txn| !txn.failed) {
+                        self.fail(&Failure::outdated());
+                    }
+                    break None;
+                }
+            }
+            self.client.output.truncate(begun_at);
+            self.skipping = false;
+            self.rollback().await;
+            match self.read_whole(sql).await {
+                Ok(Some(again)) => whole = again,
+                Ok(None) => break None,
+                Err(failure) => {
+                    self.fail(&failure);
+                    break None;
+                }
+            }
+        };
+        self.client.hold_max = 0;
+        Ok(completion)
+    }
+
+    async fn attempt(&mut self, whole: &Whole) -> Result<Attempt, ClientError> {
+        self.home_lost = false;
+        let read_only = whole.may_write.is_none() || self.default_read_only();
+        self.begin_txn(false, read_only);
+        if let Some(txn) = self.txn.as_mut() {
+            txn.declared.clone_from(&whole.may_write);
+        }
+        let mut results = Results::default();
+        let mut last_at = 0;
+        for part in &whole.parts {
+            let sql = match results.put_into(part) {
+                Ok(sql) => sql,
+                Err(failure) => {
+                    self.fail_statement(&failure).await?;
+                    return Ok(Attempt::Answered(None));
+                }
+            };
+            let (statement, _) = self.classify(&sql).await;
+            self.client.request_begins(self.is_settled_by_log());
+            if matches!(statement.class.kind, Kind::Commit { .. }) && self.is_outdated(whole) {
+                return Ok(Attempt::Void);
+            }
+            let (at, sent) = (self.client.output.len(), self.client.sent);
+            last_at = sent + at as u64;
+            if self.execute(&statement, None).await? == Done::Failed {
+                return Ok(if self.home_lost { Attempt::Void } else { Attempt::Answered(None) });
+            }
+            if self.client.sent == sent {
+                results.learn(&self.client.output[at..]);
+            } else {
+                results.forget();
+            }
+        }
+        if self.txn.is_none() {
+            return Ok(Attempt::Answered(None));
+        }
+        if self.is_outdated(whole) {
+            return Ok(Attempt::Void);
+        }
+        let completion = self.take_completion(last_at, false);
+        match self.commit().await? {
+            Done::Answered => Ok(Attempt::Answered(completion)),
+            Done::Failed if self.home_lost => Ok(Attempt::Void),
+            Done::Failed => Ok(Attempt::Answered(None)),
+        }
+    }
+
+    /// What it may write was found out by definitions that are not in force any more.
+    fn is_outdated(&self, whole: &Whole) -> bool {
+        self.shared.classifier.is_newer_than(whole.generation)
+    }
+}
+
+/// Whether an execution may change anything, or keep others from it.
+fn writes(class: &Class) -> bool {
+    class.effects.writes
+        || class.effects.locks_rows
+        || class.changes_definitions()
+        || matches!(class.kind, Kind::LockTable { .. })
+}
+
+impl Results {
+    /// The statement with values in the place of its references.
+    fn put_into(&self, part: &Part) -> Result<String, Failure> {
+        for reference in &part.references {
+            let name = &reference.name;
+            match self.found.get(name) {
+                Some(Found::Value(_) | Found::Null) => {}
+                Some(Found::Many) => {
+                    let what = format!("\":{name}\" refers to a result of more than one row");
+                    return Err(Failure::new(SqlState::CARDINALITY_VIOLATION, what)
+                        .hint("Have the earlier statement return one row, by LIMIT 1 for example."));
+                }
+                None => {
+                    let what =
+                        format!("\":{name}\" refers to a column that no earlier statement has returned");
+                    return Err(Failure::new(SqlState::UNDEFINED_COLUMN, what)
+                        .hint("Name the column in an earlier statement of the same query, by AS if need be; its answer must not be larger than limits.held_result_bytes_max."));
+                }
+            }
+        }
+        Ok(replace(&part.sql, &part.references, |_, reference| match self.found.get(&reference.name) {
+            Some(Found::Value(constant)) => constant.clone(),
+            _ => "NULL".to_owned(),
+        }))
+    }
+
+    /// Takes in an answer: a description, and rows in text form.
+    fn learn(&mut self, mut answer: &[u8]) {
+        let mut columns: Vec<(String, u32)> = Vec::new();
+        let mut rows = 0_usize;
+        while let Ok(Some(head)) = frame::peek(answer, DECODE_LEN_MAX) {
+            let Some(body) = answer.get(HEAD_LEN..head.len) else { return };
+            match head.tag {
+                tag::ROW_DESCRIPTION => {
+                    let described = RowDescription::decode(body).ok();
+                    let described = described.iter().flat_map(RowDescription::iter);
+                    let name = |name: &[u8]| String::from_utf8_lossy(name).to_lowercase();
+                    columns = described.map(|column| (name(column.name), column.type_oid)).collect();
+                    rows = 0;
+                    self.found.extend(columns.iter().map(|(name, _)| (name.clone(), Found::Null)));
+                }
+                tag::DATA_ROW if rows < 2 => {
+                    rows += 1;
+                    self.learn_row(&columns, body, rows == 1);
+                }
+                _ => {}
+            }
+            answer = &answer[head.len..];
+        }
+    }
+
+    fn learn_row(&mut self, columns: &[(String, u32)], body: &[u8], is_first: bool) {
+        let Ok(Backend::DataRow(values)) = decode(tag::DATA_ROW, body) else { return };
+        for ((name, type_oid), value) in columns.iter().zip(values.iter()) {
+            let found = match value {
+                _ if !is_first => Found::Many,
+                None => Found::Null,
+                Some(value) => Found::Value(constant(*type_oid, &String::from_utf8_lossy(value))),
+            };
+            self.found.insert(name.clone(), found);
+        }
+    }
+
+    /// An answer was too large to be looked at.
+    fn forget(&mut self) {
+        self.found.clear();
+    }
+}
+
+/// A value as a constant of its type, so that an operator means what it would mean for the column.
+fn constant(type_oid: u32, text: &str) -> String {
+    let name = match type_oid {
+        oid::BOOL => "bool",
+        oid::BYTEA => "bytea",
+        oid::INT2 => "int2",
+        oid::INT4 => "int4",
+        oid::INT8 => "int8",
+        oid::FLOAT4 => "float4",
+        oid::FLOAT8 => "float8",
+        oid::NUMERIC => "numeric",
+        oid::TEXT => "text",
+        oid::VARCHAR => "varchar",
+        oid::BPCHAR => "bpchar",
+        oid::JSON => "json",
+        oid::JSONB => "jsonb",
+        oid::UUID => "uuid",
+        oid::DATE => "date",
+        oid::TIME => "time",
+        oid::TIMETZ => "timetz",
+        oid::TIMESTAMP => "timestamp",
+        oid::TIMESTAMPTZ => "timestamptz",
+        oid::INET => "inet",
+        oid::CIDR => "cidr",
+        // It becomes what its place wants, as any constant.
+        _ => return quote(text),
+    };
+    format!("{}::pg_catalog.{name}", quote(text))
+}
