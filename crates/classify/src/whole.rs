@@ -9,6 +9,7 @@ use onecopy_core::{Access, AccessSet, ColumnSet, Item, Mode, Space, TableId};
 
 use crate::class::{Class, Kind};
 use crate::lexer::Layout;
+use crate::rewrite::FrozenValue;
 use crate::value::Params;
 
 /// When two updates of one row conflict.
@@ -20,7 +21,7 @@ pub enum Granularity {
     Row,
 }
 
-/// Adds what one execution of a statement may write, or refers to.
+/// Adds what one execution of a statement may write, or refers to. Of its frozen values all are known, or none (`frozen` is empty).
 ///
 /// Rows that a statement removes, changes or refers to are in its snapshot, and rows that another one adds are in no snapshot but its own; so
 /// of who adds rows only the values of unique keys count, and of the others only the rows ([`onecopy_core::conflict_index::conflict`]).
@@ -30,6 +31,7 @@ pub fn foresee<P: Params + ?Sized>(
     sql: &str,
     layout: Layout<'_>,
     known: &P,
+    frozen: &[FrozenValue],
     granularity: Granularity,
     foreseen: &mut AccessSet,
 ) {
@@ -42,7 +44,7 @@ pub fn foresee<P: Params + ?Sized>(
         foreseen.extend((!foreseen.contains(&everything)).then_some(everything));
         return;
     }
-    let accesses = class.bind(sql, layout, known, &[]);
+    let accesses = class.bind(sql, layout, known, frozen);
     // The keys of rows that are removed become free; those that it adds elsewhere, by a foreign key's default, count.
     let removes_from = |table: TableId| {
         let removed = |access: &Access| access.item.table == table && access.item.space == Space::Rows;

@@ -80,6 +80,12 @@ choice! {
         Level1 = "level1",
         /// The same, with reads that are at most 30 seconds old and see what their session has written.
         Level2 = "level2",
+        /// Conflict chains: a transaction that comes whole is put behind those that may write the same rows, before it runs,
+        /// so nothing is given up for a conflict. Snapshot isolation, not serializability: reads may be old, and what one transaction
+        /// reads another may write. See docs/protocols/chains.md.
+        Chains = "chains",
+        /// Conflict chains in which all updates conflict: one after the other, reads anywhere.
+        CentralisedWrites = "centralised_writes",
     }
 }
 

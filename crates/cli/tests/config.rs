@@ -202,7 +202,7 @@ fn every_protocol_that_is_complete_can_be_chosen_and_no_other() {
     for name in onecopy_core::protocol::SELECTABLE {
         parse(&format!("protocol = \"{name}\"\n{MINIMAL}")).unwrap();
     }
-    let error = parse(&format!("protocol = \"chains\"\n{MINIMAL}")).unwrap_err();
+    let error = parse(&format!("protocol = \"tashkent_plus\"\n{MINIMAL}")).unwrap_err();
     assert!(error.contains("onecopy.toml:1:12"), "{error}");
 }
 

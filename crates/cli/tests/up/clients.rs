@@ -285,7 +285,7 @@ fn replica_differs_and_stays_out_of_service_while_the_others_serve() {
     });
 }
 
-fn replicas(status: &serde_json::Value) -> &[serde_json::Value] {
+pub(super) fn replicas(status: &serde_json::Value) -> &[serde_json::Value] {
     status["replicas"].as_array().unwrap()
 }
 

@@ -40,6 +40,7 @@ mod three;
 mod verified;
 mod versions;
 mod waiting;
+mod whole;
 
 #[path = "../running/mod.rs"]
 mod running;

@@ -43,6 +43,17 @@ impl Scheduled {
         &self.file.client.dsn
     }
 
+    /// Its folder.
+    pub(super) fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A counter of each replica.
+    pub(super) fn of_replicas(&self, name: &str) -> Vec<u64> {
+        let status = json(self.dir.path(), &["status"]);
+        super::clients::replicas(&status).iter().map(|replica| replica[name].as_u64().unwrap_or(0)).collect()
+    }
+
     async fn client(&self) -> Client {
         connect(self.dsn()).await
     }

@@ -57,7 +57,7 @@ impl Classes {
     fn add(&self, statement: StatementId, known: &[Option<Value>], foreseen: &mut AccessSet) {
         let (class, sql, layout) = &self.statements[usize::from(statement.0)];
         let known = Known(known.iter().map(|value| value.as_ref().map(text)).collect());
-        foresee(class, sql, layout.layout(), &known, self.granularity, foreseen);
+        foresee(class, sql, layout.layout(), &known, &[], self.granularity, foreseen);
     }
 
     /// What a transaction may do, by what its client gave.

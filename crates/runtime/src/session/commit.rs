@@ -221,7 +221,7 @@ impl Session {
                 }
                 Directive::Leave { replica } => self.leave(replica).await,
                 Directive::Refuse { reason, .. } => {
-                    self.home_lost |= reason == Refusal::HomeLost;
+                    self.is_void |= reason == Refusal::HomeLost;
                     let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
                     let failure = Failure::of_refusal(reason, cancelled);
                     return Ok(self.commit_failed(|out| failure.put(out, Severity::Error)));

@@ -11,6 +11,13 @@ use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
 use crate::scheduler::Directive;
 
+/// A value of a sequence that was drawn for a statement before its transaction began.
+#[derive(Clone, Debug)]
+pub(super) struct Foreseen {
+    kind: FrozenKind,
+    value: i64,
+}
+
 impl Session {
     /// Values that every replica must use alike, found before the statement is sent anywhere.
     pub(super) async fn freeze(
@@ -90,7 +97,10 @@ impl Session {
         let mut values = Vec::with_capacity(draws.len());
         let mut wants = SmallVec::new();
         for kind in draws {
-            let own = self.draw_own(kind, count).await;
+            let own = match self.take_foreseen(kind) {
+                Some(value) => Some(Some(value)),
+                None => self.draw_own(kind, count).await,
+            };
             if let (None, FrozenKind::NextVal { schema, name }) = (&own, kind) {
                 wants.push((onecopy_classify::table_id(schema, name), count));
             }
@@ -98,6 +108,32 @@ impl Session {
         }
         let mut handed_out = self.draw_values(wants).await.into_iter();
         Ok(values.into_iter().map(|own| own.unwrap_or_else(|| handed_out.next().flatten())).collect())
+    }
+
+    /// Draws what a statement of a transaction needs that has not begun, for [`Session::take_foreseen`]. If that is all that is
+    /// frozen of it, its frozen values are returned.
+    pub(super) async fn foresee_values(
+        &mut self,
+        statement: &Statement,
+    ) -> Result<(Vec<Foreseen>, Vec<FrozenValue>), ClientError> {
+        let frozen = &rewrite_of(&statement.class, None, true).frozen;
+        let drawn = self.draw(frozen, 1).await?;
+        let kinds = frozen.iter().map(|frozen| &frozen.kind);
+        let draws = kinds.filter(|kind| matches!(kind, FrozenKind::NextVal { .. })).cloned();
+        let foreseen: Vec<Foreseen> =
+            draws.zip(drawn).filter_map(|(kind, value)| Some(Foreseen { kind, value: value? })).collect();
+        let values = if foreseen.len() == frozen.len() {
+            foreseen.iter().map(|foreseen| FrozenValue(foreseen.value.to_string())).collect()
+        } else {
+            Vec::new()
+        };
+        Ok((foreseen, values))
+    }
+
+    /// What was drawn for it before its transaction began.
+    fn take_foreseen(&mut self, kind: &FrozenKind) -> Option<i64> {
+        let at = self.foreseen.iter().position(|foreseen| foreseen.kind == *kind)?;
+        Some(self.foreseen.remove(at).value)
     }
 
     /// Asks the scheduler for numbers of sequences; the first ones, one a want.

@@ -8,7 +8,7 @@ use onecopy_classify::whole::{Granularity, foresee};
 use onecopy_classify::{
     Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised, Rechecks,
 };
-use onecopy_core::{Access, AccessSet, StatementKind};
+use onecopy_core::{Access, AccessSet, ColumnSet, StatementKind};
 use onecopy_wire::frontend::Bind;
 
 use super::Session;
@@ -118,6 +118,12 @@ impl Job {
         Write { reach, one_row, rows, changed: self.changed(), ..Write::new(what) }
     }
 
+    /// What it may write, for a protocol that must know that. What is shipped is rows, whichever of their columns changed.
+    pub fn announced(&self) -> AccessSet {
+        let accesses = self.foreseen.as_ref().unwrap_or(&self.access).iter();
+        accesses.map(|access| Access { columns: ColumnSet::ALL, ..access.clone() }).collect()
+    }
+
     /// The rows of tables with foreign keys that it changes.
     pub fn changed(&self) -> Option<Arc<[Access]>> {
         self.aside.rechecks.as_ref().map(|rechecks| rechecks.changed.clone())
@@ -167,7 +173,7 @@ impl Session {
             Some(portal) => portal
                 .with_params(|params| class.bind(&statement.sql, statement.layout.layout(), params, &frozen)),
         };
-        let foreseen = self.foresees().then(|| foreseen(statement, portal));
+        let foreseen = self.foresees().then(|| foreseen(statement, portal, &frozen));
         let rechecks = rechecks(statement, portal, &access, &frozen);
         let capture = match determinism {
             Determinism::Capture(plan) => Some(plan),
@@ -271,14 +277,14 @@ pub(super) fn rechecks(
 }
 
 /// What an execution may write, as far as that conflicts with others that run in other snapshots.
-fn foreseen(statement: &Statement, portal: Option<&Portal>) -> AccessSet {
+fn foreseen(statement: &Statement, portal: Option<&Portal>, frozen: &[FrozenValue]) -> AccessSet {
     let (class, sql, layout) = (&statement.class, &statement.sql, statement.layout.layout());
     let mut foreseen = AccessSet::new();
     match portal {
-        None => foresee(class, sql, layout, &NoParams, Granularity::Row, &mut foreseen),
-        Some(portal) => {
-            portal.with_params(|params| foresee(class, sql, layout, params, Granularity::Row, &mut foreseen))
-        }
+        None => foresee(class, sql, layout, &NoParams, frozen, Granularity::Row, &mut foreseen),
+        Some(portal) => portal.with_params(|params| {
+            foresee(class, sql, layout, params, frozen, Granularity::Row, &mut foreseen);
+        }),
     }
     foreseen
 }

@@ -69,6 +69,7 @@ use drawn::Drawn;
 use environment::{Environment, IDLE_IN_TRANSACTION, IDLE_SESSION};
 use everywhere::Everywhere;
 use fetched::Fetch;
+use frozen::Foreseen;
 use portals::Portal;
 use prepared_read::PlacedRead;
 use statements::Statements;
@@ -99,8 +100,10 @@ pub struct Session {
     manner: Option<Arc<Manner>>,
     /// Where the protocol executes every write on every replica.
     everywhere: Option<Everywhere>,
-    /// The transaction was refused since what it had open at its replica is lost.
-    home_lost: bool,
+    /// What was drawn of sequences for the next statement before its transaction began.
+    foreseen: Vec<Foreseen>,
+    /// The transaction was given up for no reason of its own, and may come again: its replica is lost, or definitions have changed.
+    is_void: bool,
     /// How old what the next statement reads may be, in nanoseconds, if its client said so.
     stale_ok_ns: Option<u64>,
     /// Microseconds since 1970 that a statement outside any transaction took for its `now()`, since the last message
@@ -159,7 +162,8 @@ impl Session {
             fetch: None,
             placed_read: None,
             stale_ok_ns: None,
-            home_lost: false,
+            foreseen: Vec::new(),
+            is_void: false,
             everywhere: shared.scheduler.everywhere.map(|statements| Everywhere::new(statements, &who)),
             listener: None,
             notified: Vec::new(),

@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use onecopy_classify::{CopiedMoments, Determinism, Kind};
 use onecopy_core::{
-    Access, AccessSet, ClassId, ColumnSet, Event, How, OpId, Outcome, Refusal, ReplicaId, Space,
-    StatementKind, TxnId,
+    Access, AccessSet, ClassId, Event, How, OpId, Outcome, Refusal, ReplicaId, Space, StatementKind, TxnId,
 };
 use onecopy_wire::Format;
 use onecopy_wire::backend::{ErrorFields, Status, build};
 use onecopy_wire::sqlstate::SqlState;
 
+use super::beside::LOSSES_MAX;
 use super::captured::captured_writes;
 use super::client::ClientError;
 use super::commands::{command_tag, takes_snapshot};
@@ -184,11 +184,7 @@ impl Session {
         let foresees = self.foresees();
         let Some(txn) = self.txn.as_mut() else { return Ok(Ran::Failed) };
         let (id, op) = (txn.id, txn.take_op());
-        let mut access = job.foreseen.as_ref().unwrap_or(&job.access).clone();
-        if foresees {
-            // What is shipped is rows, whichever of their columns changed.
-            access.iter_mut().for_each(|access| access.columns = ColumnSet::ALL);
-        }
+        let mut access = if foresees { job.announced() } else { job.access.clone() };
         if let Some(rechecks) = &job.aside.rechecks {
             if txn.changed.meets(&rechecks.changed) {
                 access.extend(rechecks.parents.iter().cloned());
@@ -277,12 +273,13 @@ impl Session {
     /// Carries out directives until the statement (of its own transaction: its commit) is answered.
     async fn carry_out(
         &mut self,
-        id: TxnId,
+        mut id: TxnId,
         op: OpId,
         job: &Job,
         autocommit: bool,
     ) -> Result<Ran, ClientError> {
         let (mut answered, mut held) = (None, None);
+        let (sent, mut attempts) = (self.client.sent, 0);
         // 0 stands for the transaction's own definitions.
         let own = self.txn.as_ref().filter(|txn| txn.catalogue.is_some() && job.generation == 0);
         let mut generation = own.map_or(job.generation, |txn| txn.generation);
@@ -351,8 +348,16 @@ impl Session {
                     self.end_if_failed(id).await;
                     return Ok(Ran::Failed);
                 }
+                Directive::Refuse { reason: Refusal::HomeLost, .. }
+                    if autocommit && self.foresees() && self.client.sent == sent && attempts < LOSSES_MAX =>
+                {
+                    attempts += 1;
+                    self.drop_held();
+                    (answered, held) = (None, None);
+                    id = self.come_again(id, job);
+                }
                 Directive::Refuse { op, reason } => {
-                    self.home_lost |= reason == Refusal::HomeLost;
+                    self.is_void |= reason == Refusal::HomeLost;
                     let cancelled = self.cancel.take_cause(id, op).unwrap_or(Cancelled::Timeout);
                     let failure = Failure::of_refusal(reason, cancelled);
                     return Ok(self.given_up(|out| failure.put(out, build::Severity::Error)));
@@ -379,6 +384,27 @@ impl Session {
                 Directive::Values { .. } => {}
             }
         }
+    }
+
+    /// A transaction of one statement, of which nothing has happened, arrives once more under another number.
+    fn come_again(&mut self, id: TxnId, job: &Job) -> TxnId {
+        self.shared.scheduler.end_txn(id);
+        let again = self.shared.scheduler.new_txn(&self.mail);
+        if let Some(txn) = self.txn.as_mut() {
+            txn.id = again;
+            txn.forget_writes();
+        }
+        let begin = onecopy_core::Begin {
+            txn: again,
+            session: self.id,
+            read_only: false,
+            form: self.form(),
+            declared: None,
+            stale_ok_ns: None,
+        };
+        let statement = onecopy_core::Statement::new(job.class, job.kind, job.announced());
+        self.shared.scheduler.handle(Event::Autocommit { begin, statement });
+        again
     }
 
     /// If an error says something about its server, others are asked from now on, if there are any.
@@ -426,6 +452,7 @@ impl Session {
     }
 
     async fn refuse_changed(&mut self, id: TxnId) -> Ran {
+        self.is_void = true;
         self.end_with(id, &Failure::outdated()).await
     }
 

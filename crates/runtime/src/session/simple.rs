@@ -39,7 +39,7 @@ impl Session {
         self.statements.remove("");
         self.portals.remove("");
         self.moment = None;
-        let completion = match self.read_whole(sql).await {
+        let completion = match self.read_whole(sql).await? {
             Ok(Some(whole)) => self.execute_whole(sql, whole).await?,
             Ok(None) => {
                 let message = self.read_message(sql).await;

@@ -19,6 +19,7 @@ use onecopy_wire::sqlstate::SqlState;
 
 use super::beside::LOSSES_MAX;
 use super::client::ClientError;
+use super::frozen::Foreseen;
 use super::simple::is_transaction_control;
 use super::{Done, Session};
 use crate::agent::quote;
@@ -38,6 +39,8 @@ pub(super) struct Whole {
 struct Part {
     sql: Arc<str>,
     references: Vec<Reference>,
+    /// Values of sequences that it will use: so it is known which keys it adds.
+    drawn: Vec<Foreseen>,
 }
 
 /// What earlier statements have returned, as later ones may name it.
@@ -70,48 +73,58 @@ impl Session {
     }
 
     /// What a message holds if that is a transaction which comes whole; else its statements go their ordinary way.
-    pub(super) async fn read_whole(&mut self, sql: &str) -> Result<Option<Whole>, Failure> {
+    pub(super) async fn read_whole(
+        &mut self,
+        sql: &str,
+    ) -> Result<Result<Option<Whole>, Failure>, ClientError> {
         if !self.foresees() {
-            return Ok(None);
+            return Ok(Ok(None));
         }
-        let (mut parts, mut kinds, mut may_write) = (Vec::new(), Vec::new(), None);
         let generation = self.shared.classifier.generation();
+        let (mut parts, mut statements) = (Vec::new(), Vec::new());
         let mut rest = Some(sql);
         while let Some(text) = rest {
             let (part, next) = {
                 let normalised = normalise(text, &mut self.scratch);
                 let own = text.get(..normalised.layout.end as usize).unwrap_or(text);
                 let references = references(own, normalised.layout.consts);
-                (Part { sql: own.into(), references }, normalised.next)
+                (Part { sql: own.into(), references, drawn: Vec::new() }, normalised.next)
             };
             rest = next.and_then(|next| text.get(next as usize..));
             let classified = replace(&part.sql, &part.references, |nth, _| format!("${}", nth + 1));
             let (statement, _) = self.classify(&classified).await;
-            let class = &statement.class;
-            if class.kind == Kind::Empty {
-                continue;
+            if statement.class.kind != Kind::Empty {
+                parts.push(part);
+                statements.push(statement);
             }
-            if writes(class) {
-                let foreseen = may_write.get_or_insert_with(AccessSet::new);
-                let layout = statement.layout.layout();
-                foresee(class, &statement.sql, layout, &NoParams, Granularity::Row, foreseen);
-            }
-            kinds.push(class.kind.clone());
-            parts.push(part);
         }
-        let has_brackets = matches!(kinds.first(), Some(Kind::Begin(_)))
-            && matches!(kinds.last(), Some(Kind::Commit { chain: false }));
-        let inner = if has_brackets { 1..kinds.len() - 1 } else { 0..kinds.len() };
-        let is_one = self.txn.is_none() && !kinds[inner].iter().any(is_transaction_control);
+        let kinds = || statements.iter().map(|statement| &statement.class.kind);
+        let has_brackets = matches!(kinds().next(), Some(Kind::Begin(_)))
+            && matches!(kinds().next_back(), Some(Kind::Commit { chain: false }));
+        let inner = kinds().skip(usize::from(has_brackets));
+        let inner = inner.take(statements.len().saturating_sub(2 * usize::from(has_brackets)));
+        let is_one = self.txn.is_none() && !inner.into_iter().any(is_transaction_control);
         let refers = parts.iter().any(|part| !part.references.is_empty());
-        match is_one && (has_brackets || refers || parts.len() > 1) {
-            true => Ok(Some(Whole { parts, may_write, generation })),
-            false if refers => Err(Failure::unsupported(
+        if !is_one && refers {
+            return Ok(Err(Failure::unsupported(
                 "a statement refers to an earlier result outside of a transaction that comes whole",
                 "Send all of the transaction as one query: its statements, between BEGIN and COMMIT or by themselves.",
-            )),
-            false => Ok(None),
+            )));
         }
+        if !is_one || !(has_brackets || refers || parts.len() > 1) {
+            return Ok(Ok(None));
+        }
+        let mut may_write = None;
+        for (part, statement) in parts.iter_mut().zip(&statements) {
+            if writes(&statement.class) {
+                let (drawn, frozen) = self.foresee_values(statement).await?;
+                part.drawn = drawn;
+                let foreseen = may_write.get_or_insert_with(AccessSet::new);
+                let (class, layout) = (&statement.class, statement.layout.layout());
+                foresee(class, &statement.sql, layout, &NoParams, &frozen, Granularity::Row, foreseen);
+            }
+        }
+        Ok(Ok(Some(Whole { parts, may_write, generation })))
     }
 
     /// Executes a whole transaction, as often as its replica is lost. Returns what says that the last statement is complete, if that
@@ -140,7 +153,7 @@ impl Session {
             self.client.output.truncate(begun_at);
             self.skipping = false;
             self.rollback().await;
-            match self.read_whole(sql).await {
+            match self.read_whole(sql).await? {
                 Ok(Some(again)) => whole = again,
                 Ok(None) => break None,
                 Err(failure) => {
@@ -154,7 +167,7 @@ impl Session {
     }
 
     async fn attempt(&mut self, whole: &Whole) -> Result<Attempt, ClientError> {
-        self.home_lost = false;
+        self.is_void = false;
         let read_only = whole.may_write.is_none() || self.default_read_only();
         self.begin_txn(false, read_only);
         if let Some(txn) = self.txn.as_mut() {
@@ -177,8 +190,11 @@ impl Session {
             }
             let (at, sent) = (self.client.output.len(), self.client.sent);
             last_at = sent + at as u64;
-            if self.execute(&statement, None).await? == Done::Failed {
-                return Ok(if self.home_lost { Attempt::Void } else { Attempt::Answered(None) });
+            self.foreseen.clone_from(&part.drawn);
+            let done = self.execute(&statement, None).await?;
+            self.foreseen.clear();
+            if done == Done::Failed {
+                return Ok(if self.is_void { Attempt::Void } else { Attempt::Answered(None) });
             }
             if self.client.sent == sent {
                 results.learn(&self.client.output[at..]);
@@ -195,7 +211,7 @@ impl Session {
         let completion = self.take_completion(last_at, false);
         match self.commit().await? {
             Done::Answered => Ok(Attempt::Answered(completion)),
-            Done::Failed if self.home_lost => Ok(Attempt::Void),
+            Done::Failed if self.is_void => Ok(Attempt::Void),
             Done::Failed => Ok(Attempt::Answered(None)),
         }
     }
