@@ -149,11 +149,12 @@ pub enum Effect {
     /// Apply the writes that came with a shipped message to a replica, in a database transaction of their own; report
     /// [`Event::ShippedApplied`](crate::event::Event::ShippedApplied).
     ApplyShipped {
-        /// Where the transaction was executed.
+        /// Where the transaction was executed; perhaps this very replica, if it failed before it committed that. If it contains the
+        /// writes nevertheless, they are not applied, and reported all the same.
         origin: Place,
         /// The transaction, by the origin's numbers.
         txn: TxnId,
-        /// Where to apply it.
+        /// Where to apply it. Several may be under way at once.
         replica: ReplicaId,
     },
     /// Nothing will be asked any more for this transaction on any replica: what is kept for it may go. Given once for

@@ -7,7 +7,7 @@ use crate::ids::{ReplicaId, TxnId};
 use crate::item::Access;
 use crate::map::HashMap;
 use crate::message::Message as AnyMessage;
-use crate::workers::{Everywhere, Numbered, Schedules, Vector};
+use crate::workers::{Decisions, Everywhere, Numbered, Schedules, Vector};
 
 use super::placement::{Placed, Placement};
 use super::{Message, send};
@@ -64,7 +64,13 @@ impl Scheduler {
 }
 
 impl Schedules for Scheduler {
-    fn on_transaction(&mut self, begin: &Begin, statement: Statement, effects: &mut Vec<Effect>) {
+    fn on_transaction(
+        &mut self,
+        begin: &Begin,
+        statement: Statement,
+        _: &mut Decisions,
+        effects: &mut Vec<Effect>,
+    ) {
         self.open += 1;
         let (txn, updates) = (begin.txn, statement.kind != StatementKind::Read);
         if let Some(worker) = self.placed.arrive(txn, begin.form, updates) {
@@ -72,7 +78,13 @@ impl Schedules for Scheduler {
         }
     }
 
-    fn on_message(&mut self, worker: ReplicaId, message: AnyMessage, effects: &mut Vec<Effect>) {
+    fn on_message(
+        &mut self,
+        worker: ReplicaId,
+        message: AnyMessage,
+        _: &mut Decisions,
+        effects: &mut Vec<Effect>,
+    ) {
         let AnyMessage::Certification(message) = message else { return };
         match message {
             Message::Certify { txn, snapshot, writes } => {

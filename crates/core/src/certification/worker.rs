@@ -123,7 +123,7 @@ impl Works for Worker {
         }
     }
 
-    fn on_committed(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
+    fn on_committed(&mut self, csn: Csn, _: &mut Decisions, effects: &mut Vec<Effect>) {
         let is_it = |running: &&Running| matches!(running.state, State::Certified(own) if own == csn);
         let Some(Running { txn, .. }) = self.running.as_ref().filter(is_it) else { return };
         let txn = *txn;
@@ -135,7 +135,13 @@ impl Works for Worker {
         self.finish(txn, effects);
     }
 
-    fn on_write_set_applied(&mut self, origin: ReplicaId, txn: TxnId, effects: &mut Vec<Effect>) {
+    fn on_write_set_applied(
+        &mut self,
+        origin: ReplicaId,
+        txn: TxnId,
+        _: &mut Decisions,
+        effects: &mut Vec<Effect>,
+    ) {
         if !self.contains.applied(origin, txn) {
             return;
         }

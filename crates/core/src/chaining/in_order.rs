@@ -11,7 +11,8 @@
 //!   was committed before it, see one snapshot;
 //! - nobody's predecessor is forgotten before every replica that serves contains it.
 //!
-//! Missing: replicas cannot be added and removed.
+//! In the chains a transaction has a number of its own, by its arrival: a queue is in the order of these, so that whoever is behind
+//! somebody elsewhere never stands before who is before that one.
 
 use std::collections::VecDeque;
 
@@ -23,11 +24,11 @@ use crate::item::{Access, Item, Mode};
 use crate::load::Costs;
 use crate::map::HashMap;
 use crate::message::Message as AnyMessage;
-use crate::protocol::{Foresight, Guarantee, Protocol, Status};
+use crate::protocol::{Foresight, Guarantee, Protocol, ReplicaStatus, Status};
 use crate::sequences::{Giving, Sequences, Want};
-use crate::workers::Numbered;
+use crate::workers::Schedules;
 
-use super::numbers::{Ended, Numbers};
+use super::endings::Endings;
 use super::{Message, Order, Scheduler};
 
 /// The scheduler of chains, and the workers.
@@ -35,6 +36,11 @@ use super::{Message, Order, Scheduler};
 pub struct InOrder {
     name: &'static str,
     chains: Scheduler,
+    endings: Endings,
+    /// The last number in the chains.
+    arrived: TxnId,
+    /// Who has which number, until it is over.
+    by_number: HashMap<TxnId, TxnId>,
     workers: Vec<Worker>,
     replicas: Replicas,
     decisions: Decisions,
@@ -61,14 +67,11 @@ struct Counts {
 }
 
 /// One replica's worker.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 struct Worker {
+    /// In the order of numbers.
     queue: VecDeque<Queued>,
     running: Option<Running>,
-    /// Its updates, and how they ended.
-    numbers: Numbers,
-    /// Of each worker the number up to which this replica contains its updates.
-    contains: Vec<u64>,
     /// It has come back, and serves as a worker when it contains this: others may have forgotten who wrote it.
     catches_up: Option<Csn>,
     serves: bool,
@@ -76,14 +79,16 @@ struct Worker {
 
 #[derive(Debug)]
 struct Queued {
-    txn: TxnId,
-    predecessors: Vec<Numbered>,
+    number: TxnId,
+    /// By number.
+    predecessors: Vec<TxnId>,
 }
 
 #[derive(Debug)]
 struct Running {
     txn: TxnId,
-    predecessors: Vec<Numbered>,
+    number: TxnId,
+    predecessors: Vec<TxnId>,
     decided: Option<Csn>,
 }
 
@@ -94,8 +99,8 @@ struct Txn {
     autocommit: bool,
     /// The items that it may write; `None`: it only reads.
     may_write: Option<Vec<Access>>,
-    /// It is in the chains.
-    arrived: bool,
+    /// Its number in the chains, if it is there.
+    number: Option<TxnId>,
     /// Where it is open, or has been.
     at: Option<ReplicaId>,
     state: State,
@@ -133,20 +138,13 @@ impl InOrder {
     #[must_use]
     pub fn new(name: &'static str, order: Order, replicas: usize, decided: Csn) -> InOrder {
         let tuning = Tuning::default();
-        let mut chains = Scheduler::in_order(order, replicas);
-        let worker = || Worker {
-            queue: VecDeque::new(),
-            running: None,
-            numbers: Numbers::default(),
-            contains: vec![0; replicas],
-            catches_up: None,
-            serves: false,
-        };
-        (0..replicas as u16).for_each(|worker| chains.on_worker_down(ReplicaId(worker)));
         InOrder {
             name,
-            chains,
-            workers: (0..replicas).map(|_| worker()).collect(),
+            chains: Scheduler::new(order, replicas),
+            endings: Endings::default(),
+            arrived: TxnId(0),
+            by_number: HashMap::default(),
+            workers: (0..replicas).map(|_| Worker::default()).collect(),
             replicas: Replicas::new(replicas, tuning),
             decisions: Decisions::starting_at(decided),
             sequences: Sequences::reserving(tuning.limits.reserved_values),
@@ -173,6 +171,10 @@ impl Protocol for InOrder {
 
     fn guarantee(&self) -> Guarantee {
         Guarantee::ParallelSnapshotIsolation
+    }
+
+    fn changes_replicas(&self) -> bool {
+        true
     }
 
     fn foresight(&self) -> Option<Foresight> {
@@ -204,11 +206,11 @@ impl Protocol for InOrder {
                 self.replicas.get_mut(replica).end_lingering(told);
                 self.advance(replica, effects);
             }
-            // Nothing of a transaction is done again, replicas stay, and messages do not leave this place.
+            Event::ReplicaAdded { replica } => self.on_replica_added(replica),
+            Event::ReplicaLeaving { replica } => self.on_replica_leaving(replica, effects),
+            Event::ReplicaRemoved { replica } => self.on_replica_removed(replica, effects),
+            // Nothing of a transaction is done again, and messages do not leave this place.
             Event::Revalidated { .. }
-            | Event::ReplicaAdded { .. }
-            | Event::ReplicaLeaving { .. }
-            | Event::ReplicaRemoved { .. }
             | Event::WaitsOutside { .. }
             | Event::ShippedApplied { .. }
             | Event::Message { .. } => {}
@@ -219,7 +221,7 @@ impl Protocol for InOrder {
         Status {
             told: self.decisions.told().0,
             decided: self.decisions.decided().0,
-            replicas: self.replicas.status(),
+            replicas: self.replica_status(),
             transactions: self.txns.len() as u64,
             awaiting_worker: self.workers.iter().map(|worker| worker.queue.len() as u64).sum(),
             reads_placed: self.counts.reads_placed,
@@ -240,7 +242,7 @@ impl InOrder {
             session: begin.session,
             autocommit,
             may_write,
-            arrived: false,
+            number: None,
             at: None,
             state: State::AwaitingClient,
             pending: None,
@@ -368,11 +370,24 @@ impl InOrder {
 impl InOrder {
     fn arrive(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id) else { return };
+        self.arrived = TxnId(self.arrived.0 + 1);
+        let number = self.arrived;
         txn.state = State::AwaitingTurn;
-        txn.arrived = true;
+        txn.number = Some(number);
         let items = txn.may_write.clone().unwrap_or_default();
+        self.by_number.insert(number, id);
+        self.endings.expect(number);
+        self.with_chains(effects, |chains, given| chains.on_update(number, &items, given));
+    }
+
+    /// Has the scheduler do something, and updates to workers that it gives.
+    fn with_chains(
+        &mut self,
+        effects: &mut Vec<Effect>,
+        tell: impl FnOnce(&mut Scheduler, &mut Vec<Effect>),
+    ) {
         let mut given = Vec::new();
-        self.chains.on_update(id, &items, &mut given);
+        tell(&mut self.chains, &mut given);
         self.on_given(given, effects);
     }
 
@@ -383,10 +398,10 @@ impl InOrder {
             let Effect::Send { to: Place::Proxy(at), message: AnyMessage::Chaining(message) } = effect else {
                 continue;
             };
-            let Message::Update { txn, predecessors } = message else { continue };
-            let worker = self.worker(at);
-            worker.numbers.give(txn);
-            worker.queue.push_back(Queued { txn, predecessors });
+            let Message::Update { txn: number, predecessors } = message else { continue };
+            let queue = &mut self.worker(at).queue;
+            let place = queue.partition_point(|queued| queued.number < number);
+            queue.insert(place, Queued { number, predecessors });
             workers.push(at);
         }
         workers.into_iter().for_each(|at| self.run_next(at, effects));
@@ -396,20 +411,23 @@ impl InOrder {
     fn run_next(&mut self, at: ReplicaId, effects: &mut Vec<Effect>) {
         while self.worker(at).running.is_none() && self.replicas.get(at).up {
             let worker = &self.workers[usize::from(at.0)];
-            let Some(Queued { txn: id, predecessors }) = worker.queue.front() else { return };
-            let id = *id;
-            if let Some(missing) = predecessors.iter().find(|before| !before.is_in(&worker.contains)) {
-                let csn = self.workers[usize::from(missing.worker.0)].numbers.decided(missing.number);
+            let applied = self.replicas.get(at).applied;
+            let Some(Queued { number, predecessors }) = worker.queue.front() else { return };
+            let number = *number;
+            let missing = predecessors.iter().find(|before| !self.endings.is_contained(**before, applied));
+            if let Some(missing) = missing {
+                let csn = self.endings.wanted(*missing);
                 return csn.into_iter().for_each(|csn| self.want(at, csn, effects));
             }
-            let Some(txn) = self.txns.get(&id).filter(|txn| txn.state == State::AwaitingTurn) else {
+            let waiting = self.by_number.get(&number).and_then(|id| Some((*id, self.txns.get(id)?)));
+            let Some((id, txn)) = waiting else {
                 // It was given up; whoever follows it waits for its predecessors.
                 let queued = self.worker(at).queue.pop_front();
-                self.end(at, id, Ended::Nothing(queued.map(|q| q.predecessors).unwrap_or_default()), effects);
+                self.end(at, number, queued.map(|queued| queued.predecessors).unwrap_or_default(), effects);
                 continue;
             };
             let own = self.sessions.get(&txn.session).copied().unwrap_or_default();
-            if self.replicas.get(at).applied < own {
+            if applied < own {
                 return self.want(at, own, effects);
             }
             if self.replicas.get(at).is_committing() {
@@ -423,8 +441,8 @@ impl InOrder {
                 return;
             }
             let worker = self.worker(at);
-            let Some(Queued { txn: id, predecessors }) = worker.queue.pop_front() else { return };
-            worker.running = Some(Running { txn: id, predecessors, decided: None });
+            let Some(Queued { predecessors, .. }) = worker.queue.pop_front() else { return };
+            worker.running = Some(Running { txn: id, number, predecessors, decided: None });
             if let Some(txn) = self.txns.get_mut(&id) {
                 txn.at = Some(at);
             }
@@ -504,55 +522,39 @@ impl InOrder {
         txn.state = State::Decided;
         let csn = self.decisions.decide(Some(id), Some(at), txn.commit_op, None);
         self.sessions.insert(txn.session, csn);
-        let worker = self.worker(at);
-        if let Some(running) = worker.running.as_mut().filter(|running| running.txn == id) {
+        let running = self.worker(at).running.as_mut().filter(|running| running.txn == id);
+        if let Some(running) = running {
             running.decided = Some(csn);
-            worker.numbers.end(id, Ended::Decided(csn));
+            let number = running.number;
+            self.endings.decide(number, csn);
         }
         effects.push(Effect::Append { csn, decision: Decision::Commit(id) });
     }
 
-    /// A worker's update is over for it, without a decision.
-    fn end(&mut self, at: ReplicaId, id: TxnId, ended: Ended, effects: &mut Vec<Effect>) {
-        self.worker(at).numbers.end(id, ended);
-        self.schema_changers.retain(|changer| *changer != id);
-        self.finish(at, id, effects);
-        self.update_contents(effects);
+    /// A worker's update is over, without a decision.
+    fn end(&mut self, at: ReplicaId, number: TxnId, predecessors: Vec<TxnId>, effects: &mut Vec<Effect>) {
+        self.endings.end_without_writes(number, predecessors);
+        let txn = self.by_number.remove(&number);
+        self.schema_changers.retain(|changer| Some(*changer) != txn);
+        self.with_chains(effects, |chains, given| chains.on_over(at, number, given));
+        self.run_all(effects);
         self.wake_reads(effects);
     }
 
-    /// Tells the scheduler that a worker has done an update.
-    fn finish(&mut self, at: ReplicaId, id: TxnId, effects: &mut Vec<Effect>) {
-        let mut given = Vec::new();
-        self.chains.on_worker_finished(at, id, &mut given);
-        self.on_given(given, effects);
+    fn run_all(&mut self, effects: &mut Vec<Effect>) {
+        self.replicas.ids().for_each(|id| self.run_next(id, effects));
     }
 
-    /// What each replica contains, by the numbers of the workers.
-    fn update_contents(&mut self, effects: &mut Vec<Effect>) {
-        for id in self.replicas.ids() {
-            let applied = self.replicas.get(id).applied;
-            let mut contains = std::mem::take(&mut self.worker(id).contains);
-            loop {
-                let mut moves = false;
-                for (of, worker) in self.workers.iter().enumerate() {
-                    moves |= worker.numbers.advance(&mut contains, of, applied);
-                }
-                if !moves {
-                    break;
-                }
-            }
-            self.worker(id).contains = contains;
+    /// Forgets what every replica contains that is given updates, or will be soon.
+    fn forget_contained(&mut self) {
+        let members = self.replicas.ids().filter(|id| {
+            let worker = &self.workers[usize::from(id.0)];
+            worker.serves || worker.catches_up.is_some()
+        });
+        let Some(least) = members.map(|id| self.replicas.get(id).applied).min() else { return };
+        for number in self.endings.forget(least) {
+            self.chains.forget(number);
         }
-        // Of who is down nobody knows what it will contain when it is back: it serves when it contains all that was told by then.
-        for of in 0..self.workers.len() {
-            let members = self.workers.iter().filter(|worker| worker.serves || worker.catches_up.is_some());
-            let Some(least) = members.map(|worker| worker.contains[of]).min() else { return };
-            for txn in self.workers[of].numbers.forget(least) {
-                self.chains.forget(txn);
-            }
-        }
-        self.replicas.ids().for_each(|id| self.run_next(id, effects));
     }
 }
 
@@ -569,7 +571,7 @@ impl InOrder {
             reserved.extend(decision.reserved);
         }
         // A worker may wait for one of them.
-        self.replicas.ids().for_each(|id| self.run_next(id, effects));
+        self.run_all(effects);
         self.advance_all(effects);
         for (sequence, last) in reserved {
             let (served, more) = self.sequences.reserved(sequence, last);
@@ -607,13 +609,15 @@ impl InOrder {
         let done = worker.running.take_if(|running| running.decided.is_some_and(|decided| decided <= csn));
         let caught_up = worker.catches_up.take_if(|all| *all <= csn).is_some();
         worker.serves |= caught_up;
-        if let Some(running) = done {
-            self.finish(id, running.txn, effects);
+        if let Some(Running { number, .. }) = done {
+            self.by_number.remove(&number);
+            self.with_chains(effects, |chains, given| chains.on_over(id, number, given));
         }
         if caught_up {
-            self.become_worker(id, effects);
+            self.with_chains(effects, |chains, given| chains.on_up(id, given));
         }
-        self.update_contents(effects);
+        self.forget_contained();
+        self.run_all(effects);
         self.advance(id, effects);
         self.wake_reads(effects);
         self.forget_old();
@@ -657,20 +661,16 @@ impl InOrder {
         }
         match txn.at {
             Some(at) if txn.may_write.is_some() => self.end_running(at, id, effects),
-            None if txn.arrived => self.replicas.ids().for_each(|at| self.run_next(at, effects)),
-            _ => {
-                // A change of definitions may have waited for its snapshot.
-                if self.is_changing_definitions() {
-                    self.replicas.ids().for_each(|at| self.run_next(at, effects));
-                }
-            }
+            // It may stand at the front of a queue, or a change of definitions may have waited for its snapshot.
+            _ if txn.number.is_some() || self.is_changing_definitions() => self.run_all(effects),
+            _ => {}
         }
     }
 
     /// What a worker was running has ended without a decision; its predecessors are all there.
     fn end_running(&mut self, at: ReplicaId, id: TxnId, effects: &mut Vec<Effect>) {
         if let Some(running) = self.worker(at).running.take_if(|running| running.txn == id) {
-            self.end(at, id, Ended::Nothing(running.predecessors), effects);
+            self.end(at, running.number, running.predecessors, effects);
             self.advance(at, effects);
         }
     }
@@ -706,33 +706,24 @@ impl InOrder {
     fn on_replica_up(&mut self, id: ReplicaId, applied: Csn, effects: &mut Vec<Effect>) {
         self.replicas.get_mut(id).on_up(applied);
         let (told, decided) = (self.decisions.told(), self.decisions.decided());
-        let forgotten: Vec<u64> = self.workers.iter().map(|worker| worker.numbers.forgotten()).collect();
         let worker = self.worker(id);
-        worker.contains = forgotten;
-        // Its own updates that were decided are not asked for again: it is one worker.
+        // What was decided may have been forgotten when it is told.
         worker.catches_up = (applied < decided).then_some(decided);
         worker.serves = worker.catches_up.is_none();
         // A commit may have reached this replica before its connection was lost: it is visible now.
         let from = self.decisions.first_unacknowledged();
         self.acknowledge(from.previous(), applied.min(told), effects);
         if self.worker(id).serves {
-            self.become_worker(id, effects);
+            self.with_chains(effects, |chains, given| chains.on_up(id, given));
         }
         self.want(id, told, effects);
-        self.update_contents(effects);
         self.advance(id, effects);
         self.wake_reads(effects);
     }
 
-    fn become_worker(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
-        let mut given = Vec::new();
-        self.chains.on_worker_up(id, &mut given);
-        self.on_given(given, effects);
-    }
-
     fn on_replica_down(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
         self.replicas.on_down(id);
-        self.chains.on_worker_down(id);
+        self.with_chains(effects, |chains, given| chains.on_down(id, given));
         let applied = self.replicas.get(id).applied;
         for (txn, csn) in self.decisions.home_is_gone(id) {
             if csn > applied {
@@ -743,24 +734,62 @@ impl InOrder {
         (worker.serves, worker.catches_up) = (false, None);
         let queue = std::mem::take(&mut worker.queue);
         let decided = worker.running.take_if(|running| running.decided.is_some());
-        if let Some(running) = decided {
-            self.finish(id, running.txn, effects);
+        if let Some(Running { number, .. }) = decided {
+            self.by_number.remove(&number);
+            self.with_chains(effects, |chains, given| chains.on_over(id, number, given));
         }
+        // What waited there has run nowhere, and waits elsewhere.
+        let waiting: Vec<TxnId> = queue.into_iter().map(|queued| queued.number).collect();
+        self.with_chains(effects, |chains, given| chains.take_back(id, &waiting, given));
         let mut affected: Vec<TxnId> =
             self.txns.iter().filter(|(_, txn)| txn.at == Some(id)).map(|(id, _)| *id).collect();
         affected.sort_unstable();
         affected.into_iter().for_each(|txn| self.lose(txn, id, effects));
-        // What waited there has run nowhere: whoever carries it lets it come again.
-        for Queued { txn, predecessors } in queue {
-            if let Some(pending) = self.txns.get(&txn).and_then(|txn| txn.pending) {
-                effects.push(Effect::Refuse { txn, op: pending.op, reason: Refusal::HomeLost });
-                self.txns.remove(&txn);
-            }
-            self.end(id, txn, Ended::Nothing(predecessors), effects);
-        }
         self.advance_all(effects);
-        self.update_contents(effects);
+        self.forget_contained();
+        self.run_all(effects);
         self.wake_reads(effects);
+    }
+
+    fn on_replica_added(&mut self, id: ReplicaId) {
+        self.replicas.add(id);
+        if usize::from(id.0) == self.workers.len() {
+            self.workers.push(Worker::default());
+            self.chains.on_added();
+        }
+    }
+
+    /// It is given nothing more as long as another one serves.
+    fn on_replica_leaving(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
+        if !self.replicas.get(id).is_gone() {
+            self.replicas.on_leaving(id);
+            self.with_chains(effects, |chains, given| chains.on_leaving(id, given));
+            self.wake_reads(effects);
+        }
+    }
+
+    fn on_replica_removed(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
+        if self.replicas.get(id).is_gone() {
+            return;
+        }
+        self.replicas.on_leaving(id);
+        self.with_chains(effects, |chains, given| chains.on_leaving(id, given));
+        if self.replicas.get(id).up {
+            self.on_replica_down(id, effects);
+        }
+        self.replicas.get_mut(id).become_gone();
+    }
+
+    fn replica_status(&self) -> Vec<ReplicaStatus> {
+        let mut status = self.replicas.status();
+        for (replica, id) in status.iter_mut().zip(self.replicas.ids()).filter(|(replica, _)| replica.leaving)
+        {
+            let open = self.txns.values().filter(|txn| txn.at == Some(id)).count();
+            let decided = self.decisions.open_on(id, self.replicas.get(id).applied);
+            let decided = decided.filter(|txn| !self.txns.contains_key(txn)).count();
+            replica.open = (open + decided + self.workers[usize::from(id.0)].queue.len()) as u64;
+        }
+        status
     }
 }
 

@@ -9,7 +9,7 @@ use crate::ids::{ReplicaId, TxnId};
 use crate::item::{Access, Item, Mode};
 use crate::map::HashMap;
 use crate::message::Message as AnyMessage;
-use crate::workers::{Everywhere, Numbered, Schedules, Vector};
+use crate::workers::{Course, Decisions, Everywhere, Schedules, Vector};
 
 use super::{Message, Order, send};
 
@@ -25,49 +25,59 @@ pub struct Scheduler {
     idle: Vec<ReplicaId>,
     /// What could run and finds no worker, in the order in which it came.
     awaiting_worker: VecDeque<TxnId>,
-    /// Where workers say what they contain; else whoever knows says what is to be forgotten.
-    everywhere: Option<Everywhere>,
+    /// Updates that were given back, if no worker is in use.
+    homeless: Vec<TxnId>,
+    everywhere: Everywhere,
 }
 
 #[derive(Debug)]
 struct Update {
+    /// Until it is over.
     predecessors: Vec<TxnId>,
     /// How many it waits for: that they have a worker, and then, if it is not put behind one of them there, that they are over.
     awaited: usize,
     /// Those that wait until this one has a worker, and then those that wait until it is over.
     followers: Vec<TxnId>,
-    numbered: Option<Numbered>,
-    finished: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// It has had no worker yet.
+    New,
+    At(ReplicaId),
+    /// The replica where it was to run has failed. Others may have been placed behind it, so it waits for nobody to get another worker.
+    GivenBack,
+    Over,
 }
 
 /// What a worker was given and has not finished.
 #[derive(Debug)]
 struct Chain {
+    is_up: bool,
+    is_leaving: bool,
+    /// It is given something. One that is about to leave only if no other one is up.
+    is_used: bool,
     unfinished: u64,
     /// The last update.
     last: Option<TxnId>,
-    given: u64,
-    /// It is given nothing while it does not serve.
-    serves: bool,
 }
 
 impl Scheduler {
+    /// So many workers, none of which is in use yet.
     pub(super) fn new(order: Order, workers: usize) -> Scheduler {
-        let chain = || Chain { unfinished: 0, last: None, given: 0, serves: true };
-        Scheduler {
+        let mut scheduler = Scheduler {
             order,
             conflicts: ConflictIndex::default(),
             updates: HashMap::default(),
-            workers: (0..workers).map(|_| chain()).collect(),
-            idle: (0..workers as u16).rev().map(ReplicaId).collect(),
+            workers: Vec::new(),
+            idle: Vec::new(),
             awaiting_worker: VecDeque::new(),
-            everywhere: Some(Everywhere::new(workers)),
-        }
-    }
-
-    /// The same, where the order of the log says who contains what.
-    pub(super) fn in_order(order: Order, workers: usize) -> Scheduler {
-        Scheduler { everywhere: None, ..Scheduler::new(order, workers) }
+            homeless: Vec::new(),
+            everywhere: Everywhere::new(0),
+        };
+        (0..workers).for_each(|_| scheduler.on_added());
+        scheduler
     }
 
     /// An update arrives, which may do this.
@@ -77,13 +87,12 @@ impl Scheduler {
         let predecessors = self.conflicts.add(txn, accesses);
         let mut awaited = 0;
         for predecessor in &predecessors {
-            if let Some(before) = self.updates.get_mut(predecessor).filter(|before| before.numbered.is_none())
-            {
+            if let Some(before) = self.updates.get_mut(predecessor).filter(|of| of.stage == Stage::New) {
                 before.followers.push(txn);
                 awaited += 1;
             }
         }
-        let update = Update { predecessors, awaited, followers: Vec::new(), numbered: None, finished: false };
+        let update = Update { predecessors, awaited, followers: Vec::new(), stage: Stage::New };
         self.updates.insert(txn, update);
         if awaited == 0
             && let Some(worker) = self.place(txn)
@@ -92,37 +101,23 @@ impl Scheduler {
         }
     }
 
-    /// A worker has done a transaction.
-    pub(super) fn on_worker_finished(&mut self, worker: ReplicaId, txn: TxnId, effects: &mut Vec<Effect>) {
+    /// A worker has done an update, or will not.
+    pub(super) fn on_over(&mut self, worker: ReplicaId, txn: TxnId, effects: &mut Vec<Effect>) {
+        self.take_off(worker, &[txn]);
+        self.end(txn);
+        self.use_idle(effects);
+    }
+
+    /// A worker will not do these, and they are to run elsewhere.
+    pub(super) fn take_back(&mut self, worker: ReplicaId, txns: &[TxnId], effects: &mut Vec<Effect>) {
         let chain = self.chain_mut(worker);
-        chain.unfinished = chain.unfinished.saturating_sub(1);
-        let is_idle = chain.unfinished == 0 && chain.serves;
-        if is_idle {
-            self.idle.push(worker);
-        }
-        self.on_finished(txn, effects);
-        if is_idle {
-            self.use_idle(effects);
-        }
+        chain.last = chain.last.filter(|last| !txns.contains(last));
+        self.take_off(worker, txns);
+        self.on_given_back(txns, effects);
+        self.use_idle(effects);
     }
 
-    /// It is given nothing more. What it has done nothing of is to be reported as finished, and comes again.
-    pub(super) fn on_worker_down(&mut self, worker: ReplicaId) {
-        self.chain_mut(worker).serves = false;
-        self.idle.retain(|idle| *idle != worker);
-    }
-
-    /// It serves, or serves again.
-    pub(super) fn on_worker_up(&mut self, worker: ReplicaId, effects: &mut Vec<Effect>) {
-        let chain = self.chain_mut(worker);
-        let is_news = !std::mem::replace(&mut chain.serves, true);
-        if is_news && chain.unfinished == 0 {
-            self.idle.push(worker);
-            self.use_idle(effects);
-        }
-    }
-
-    /// Every worker contains it.
+    /// Every worker contains it, or all that it was behind.
     pub(super) fn forget(&mut self, txn: TxnId) {
         self.conflicts.remove(txn);
         self.updates.remove(&txn);
@@ -147,7 +142,7 @@ impl Scheduler {
             self.updates.get(&txn).map(|update| update.predecessors.clone()).unwrap_or_default();
         let mut awaited = 0;
         for predecessor in predecessors {
-            if let Some(before) = self.updates.get_mut(&predecessor).filter(|before| !before.finished) {
+            if let Some(before) = self.updates.get_mut(&predecessor).filter(|of| of.stage != Stage::Over) {
                 before.followers.push(txn);
                 awaited += 1;
             }
@@ -166,10 +161,8 @@ impl Scheduler {
     /// Of those chains that end with one of its predecessors the longest: whatever it waits for elsewhere is over before.
     fn chain_to_append_to(&self, txn: TxnId) -> Option<ReplicaId> {
         let ends = |predecessor: &TxnId| {
-            let before = self.updates.get(predecessor).filter(|before| !before.finished)?;
-            let worker = before.numbered?.worker;
-            let chain = self.chain(worker);
-            (chain.serves && chain.last == Some(*predecessor)).then_some(worker)
+            let Stage::At(worker) = self.updates.get(predecessor)?.stage else { return None };
+            (self.chain(worker).last == Some(*predecessor)).then_some(worker)
         };
         let ends = self.updates.get(&txn)?.predecessors.iter().filter_map(ends);
         // Of several that are as long the first, so that runs are alike.
@@ -192,28 +185,22 @@ impl Scheduler {
 
     /// Returns those that waited for it to have a worker.
     fn give(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) -> Vec<TxnId> {
-        let chain = self.chain_mut(worker);
+        let updates = &self.updates;
+        let Some(update) = updates.get(&txn) else { return Vec::new() };
+        // What is not known any more is everywhere.
+        let is_known = |before: &TxnId| updates.contains_key(before);
+        let predecessors = update.predecessors.iter().copied().filter(is_known).collect();
+        let is_unfinished = |other: TxnId| updates.get(&other).is_some_and(|of| of.stage != Stage::Over);
+        let chain = &mut self.workers[usize::from(worker.0)];
         chain.unfinished += 1;
-        chain.given += 1;
-        chain.last = Some(txn);
-        let numbered = Numbered { worker, number: chain.given };
-        if let Some(everywhere) = &mut self.everywhere {
-            everywhere.remember(worker, txn);
-        }
-        let Some(update) = self.updates.get_mut(&txn) else { return Vec::new() };
-        update.numbered = Some(numbered);
-        let followers = std::mem::take(&mut update.followers);
-        let predecessors = std::mem::take(&mut update.predecessors);
-        // What a worker that stays has run it contains. One that was lost may have run nothing of what it was given, and then whoever
-        // comes later is behind those by way of it.
-        let stays = self.everywhere.is_some();
-        let counts = |predecessor: &TxnId| {
-            let numbered = self.updates.get(predecessor)?.numbered?;
-            (!stays || numbered.worker != worker).then_some(numbered)
-        };
-        let predecessors = predecessors.iter().filter_map(counts).collect();
+        // The worker puts what was given back before what came later.
+        chain.last = chain.last.filter(|last| *last > txn && is_unfinished(*last)).or(Some(txn));
         send(Place::Proxy(worker), Message::Update { txn, predecessors }, effects);
-        followers
+        let Some(update) = self.updates.get_mut(&txn) else { return Vec::new() };
+        match std::mem::replace(&mut update.stage, Stage::At(worker)) {
+            Stage::New => std::mem::take(&mut update.followers),
+            _ => Vec::new(),
+        }
     }
 
     fn give_read(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) {
@@ -221,10 +208,87 @@ impl Scheduler {
         send(Place::Proxy(worker), Message::Read { txn }, effects);
     }
 
+    /// What was given back gets another worker. Updates get one even if none has nothing to do: all that are busy may wait for them.
+    fn on_given_back(&mut self, txns: &[TxnId], effects: &mut Vec<Effect>) {
+        let is_update = |txn: &TxnId| self.updates.contains_key(txn);
+        let (updates, reads): (Vec<TxnId>, Vec<TxnId>) = txns.iter().copied().partition(is_update);
+        for txn in &updates {
+            if let Some(update) = self.updates.get_mut(txn) {
+                update.stage = Stage::GivenBack;
+            }
+        }
+        for txn in updates {
+            self.give_again(txn, effects);
+        }
+        for read in reads.into_iter().rev() {
+            self.awaiting_worker.push_front(read);
+        }
+    }
+
+    /// Behind one of its predecessors, if that is the last of its chain; else where nothing is to be done, or least.
+    fn give_again(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let chain = self.chain_to_append_to(txn);
+        match chain.or_else(|| self.idle.pop()).or_else(|| self.least_busy()) {
+            Some(worker) => _ = self.give(txn, worker, effects),
+            None => self.homeless.push(txn),
+        }
+    }
+
+    /// Who is given something has changed: what waits for somebody is given out.
+    fn choose_used(&mut self, effects: &mut Vec<Effect>) {
+        let some_stay = self.workers.iter().any(|chain| chain.is_up && !chain.is_leaving);
+        for (worker, chain) in (0..).map(ReplicaId).zip(&mut self.workers) {
+            let is_used = chain.is_up && !(chain.is_leaving && some_stay);
+            let was_used = std::mem::replace(&mut chain.is_used, is_used);
+            if was_used && !is_used {
+                chain.last = None;
+                self.idle.retain(|idle| *idle != worker);
+            } else if is_used && !was_used && chain.unfinished == 0 {
+                self.idle.push(worker);
+            }
+        }
+        for txn in std::mem::take(&mut self.homeless) {
+            self.give_again(txn, effects);
+        }
+        self.use_idle(effects);
+    }
+
+    fn least_busy(&self) -> Option<ReplicaId> {
+        let used = (0..).map(ReplicaId).zip(&self.workers).filter(|(_, chain)| chain.is_used);
+        used.min_by_key(|(_, chain)| chain.unfinished).map(|(worker, _)| worker)
+    }
+
+    /// Something that a worker was given is not there any more.
+    fn take_off(&mut self, worker: ReplicaId, txns: &[TxnId]) {
+        let chain = self.chain_mut(worker);
+        chain.unfinished = chain.unfinished.saturating_sub(txns.len() as u64);
+        if chain.unfinished == 0 && chain.is_used {
+            self.idle.push(worker);
+        }
+    }
+
     /// Those that waited for it to be over go on.
-    fn on_finished(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+    fn on_finished(
+        &mut self,
+        txn: TxnId,
+        worker: ReplicaId,
+        decisions: &Decisions,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.updates.contains_key(&txn) {
+            match decisions.course_of(txn) {
+                Some(Course::WroteNothing(seen)) => self.everywhere.remember_nothing(txn, seen.clone()),
+                _ => self.everywhere.remember(worker, txn),
+            }
+        }
+        self.end(txn);
+        self.use_idle(effects);
+    }
+
+    fn end(&mut self, txn: TxnId) {
         let Some(update) = self.updates.get_mut(&txn) else { return };
-        update.finished = true;
+        update.stage = Stage::Over;
+        update.predecessors = Vec::new();
         for follower in std::mem::take(&mut update.followers) {
             let Some(update) = self.updates.get_mut(&follower) else { continue };
             update.awaited -= 1;
@@ -232,7 +296,6 @@ impl Scheduler {
                 self.awaiting_worker.push_back(follower);
             }
         }
-        self.use_idle(effects);
     }
 
     fn use_idle(&mut self, effects: &mut Vec<Effect>) {
@@ -248,14 +311,22 @@ impl Scheduler {
     }
 
     /// What every worker contains nobody has to wait for.
-    fn on_report(&mut self, worker: ReplicaId, vector: Vector) {
-        let everywhere = self.everywhere.as_mut().map(|everywhere| everywhere.report(worker, vector));
-        everywhere.into_iter().flatten().for_each(|txn| self.forget(txn));
+    fn on_report(&mut self, worker: ReplicaId, vector: Vector, decisions: &mut Decisions) {
+        for txn in self.everywhere.report(worker, vector) {
+            self.forget(txn);
+            decisions.forget(txn);
+        }
     }
 }
 
 impl Schedules for Scheduler {
-    fn on_transaction(&mut self, begin: &Begin, statement: Statement, effects: &mut Vec<Effect>) {
+    fn on_transaction(
+        &mut self,
+        begin: &Begin,
+        statement: Statement,
+        decisions: &mut Decisions,
+        effects: &mut Vec<Effect>,
+    ) {
         let txn = begin.txn;
         if statement.kind == StatementKind::Read {
             return match self.idle.pop() {
@@ -263,29 +334,76 @@ impl Schedules for Scheduler {
                 None => self.awaiting_worker.push_back(txn),
             };
         }
+        decisions.expect(txn);
         self.on_update(txn, &statement.access, effects);
     }
 
-    fn on_message(&mut self, worker: ReplicaId, message: AnyMessage, effects: &mut Vec<Effect>) {
+    fn on_message(
+        &mut self,
+        worker: ReplicaId,
+        message: AnyMessage,
+        decisions: &mut Decisions,
+        effects: &mut Vec<Effect>,
+    ) {
         let AnyMessage::Chaining(message) = message else { return };
         match message {
             Message::Finished { txn, vector } => {
-                self.on_worker_finished(worker, txn, effects);
+                self.take_off(worker, &[txn]);
+                self.on_finished(txn, worker, decisions, effects);
+                self.use_idle(effects);
                 if let Some(vector) = vector {
-                    self.on_report(worker, vector);
+                    self.on_report(worker, vector, decisions);
                 }
             }
-            Message::Contains { vector } => self.on_report(worker, vector),
+            Message::GivenBack { txns } => self.take_back(worker, &txns, effects),
+            Message::Contains { vector } => self.on_report(worker, vector, decisions),
             _ => {}
         }
     }
 
+    fn on_down(&mut self, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        self.chain_mut(worker).is_up = false;
+        self.everywhere.leave(worker);
+        self.choose_used(effects);
+    }
+
+    fn on_leaving(&mut self, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        self.chain_mut(worker).is_leaving = true;
+        self.choose_used(effects);
+    }
+
+    fn unfinished_if_leaving(&self, worker: ReplicaId) -> Option<u64> {
+        let chain = self.chain(worker);
+        chain.is_leaving.then_some(chain.unfinished)
+    }
+
+    fn on_return(&mut self, worker: ReplicaId, vector: Vector) {
+        self.everywhere.come(worker, vector);
+    }
+
+    fn on_up(&mut self, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        self.chain_mut(worker).is_up = true;
+        self.choose_used(effects);
+    }
+
+    fn on_added(&mut self) {
+        self.workers.push(Chain {
+            is_up: false,
+            is_leaving: false,
+            is_used: false,
+            unfinished: 0,
+            last: None,
+        });
+        self.everywhere.add_worker();
+    }
+
     fn open(&self) -> u64 {
-        let waiting = self.updates.values().filter(|update| update.numbered.is_none()).count() as u64;
+        let waits = |update: &&Update| matches!(update.stage, Stage::New | Stage::GivenBack);
+        let waiting = self.updates.values().filter(waits).count() as u64;
         self.workers.iter().map(|chain| chain.unfinished).sum::<u64>() + waiting
     }
 
     fn awaiting_worker(&self) -> u64 {
-        self.awaiting_worker.len() as u64
+        (self.awaiting_worker.len() + self.homeless.len()) as u64
     }
 }

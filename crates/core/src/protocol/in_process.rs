@@ -59,6 +59,10 @@ impl Protocol for InProcess {
         self.protocol.foresight()
     }
 
+    fn changes_replicas(&self) -> bool {
+        self.protocol.changes_replicas()
+    }
+
     fn engine_is(&mut self, engine: Engine) {
         self.protocol.engine_is(engine);
     }

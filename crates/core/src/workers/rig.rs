@@ -1,7 +1,7 @@
 //! A protocol of scheduler and workers in a test: events in, whole lists of effects out.
 
 use super::{SCHEDULER, Schedules, Workers, Works};
-use crate::effect::{Effect, How};
+use crate::effect::{Decision, Effect, How};
 use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{ClassId, Csn, Instant, OpId, ReplicaId, SessionId, TxnId};
 use crate::item::{Access, ColumnId, Item, Mode, TableId, ValueHash};
@@ -34,6 +34,15 @@ impl<S: Schedules, W: Works> Rig<S, W> {
     #[track_caller]
     pub(crate) fn expect(&mut self, effects: &[Effect]) {
         assert_eq!(std::mem::take(&mut self.effects), effects);
+    }
+
+    /// A replica is there, and contains everything up to this.
+    pub(crate) fn up(&mut self, replica: ReplicaId, applied: u64) {
+        self.at(Place::Proxy(replica), Event::ReplicaUp { replica, applied: Csn(applied) });
+    }
+
+    pub(crate) fn down(&mut self, replica: ReplicaId) {
+        self.at(Place::Proxy(replica), Event::ReplicaDown { replica });
     }
 
     /// A transaction of a form arrives.
@@ -94,6 +103,18 @@ pub(crate) fn release(txn: TxnId, replica: ReplicaId) -> Effect {
 
 pub(crate) fn acknowledge(txn: TxnId, csn: u64) -> Effect {
     Effect::Acknowledge { txn, op: OpId(0), csn: Csn(csn) }
+}
+
+pub(crate) fn append(txn: TxnId, csn: u64) -> Effect {
+    Effect::Append { csn: Csn(csn), decision: Decision::Commit(txn) }
+}
+
+pub(crate) fn commit_at(txn: TxnId, replica: ReplicaId, csn: u64) -> Effect {
+    Effect::CommitAt { txn, replica, csn: Csn(csn) }
+}
+
+pub(crate) fn apply(replica: ReplicaId, from: u64, to: u64) -> Effect {
+    Effect::Apply { replica, from: Csn(from), to: Csn(to) }
 }
 
 pub(crate) fn apply_shipped(origin: ReplicaId, txn: TxnId, replica: ReplicaId) -> Effect {

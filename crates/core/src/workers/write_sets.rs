@@ -1,14 +1,19 @@
-//! Causal order of what workers write, and the one log of their decisions.
+//! Causal order of what workers write.
 //!
-//! The updates of a worker are numbered from 1. What a worker contains is said by a vector: of each worker, the number of the
-//! last update. A write set carries what its origin contained when it committed, itself included, and is applied where all of
-//! that is: so nobody sees an update without those that it has seen. Source: Cincilla and others, *Gargamel*, ICPADS 2012,
+//! The updates of a worker are numbered from 1, as they are decided. What a worker contains is said by a vector: of each worker, the
+//! number of the last update. A write set carries what its origin contained when it was decided, itself included, and is applied where all
+//! of that is: so nobody sees an update without those that it has seen. Source: Cincilla and others, *Gargamel*, ICPADS 2012,
 //! sections II.B and III.
+//!
+//! Those that may be applied are applied at once, side by side: they do not conflict. Of two that do, the later was executed where
+//! the earlier one's writes were, or the writes of one in between; so its vector includes the earlier, and it may not be applied
+//! before that is contained. Hence at most one of each origin is under way, since each includes the one before. They may be committed in
+//! any order: whatever one of them needs is contained when it begins, so at each moment the database contains nothing without what
+//! that has seen. The vector says at most as much, since what is committed is told later.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::effect::{Decision, Effect};
+use crate::effect::Effect;
 use crate::event::Place;
 use crate::ids::{Csn, ReplicaId, TxnId};
 use crate::message::Message;
@@ -36,13 +41,32 @@ impl Numbered {
     }
 }
 
+/// Whether a worker's replica serves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It serves.
+    Up,
+    /// It has failed, or has not come yet.
+    Down,
+    /// It is there again, and gets from the log what it lacks, up to this.
+    CatchesUp {
+        /// What it then contains the whole log up to.
+        to: Csn,
+    },
+    /// It has left for good.
+    Gone,
+}
+
 /// What one worker contains, and what it has received and does not contain yet.
 #[derive(Debug)]
 pub struct WriteSets {
     me: ReplicaId,
+    standing: Standing,
+    /// While it catches up: what it will contain then.
     vector: Vec<u64>,
     arrived: Vec<Arrived>,
-    applying: Option<(ReplicaId, TxnId)>,
+    /// At most one of each origin.
+    applying: Vec<(ReplicaId, TxnId)>,
     /// Write sets applied since the scheduler was told last what is contained.
     untold: u32,
 }
@@ -51,26 +75,41 @@ pub struct WriteSets {
 struct Arrived {
     origin: ReplicaId,
     txn: TxnId,
+    number: u64,
     vector: Vector,
 }
 
 impl Arrived {
     /// It is the next one of its origin, and all that its origin contained is there.
     fn is_next_after(&self, ours: &[u64]) -> bool {
-        let origin = usize::from(self.origin.0);
-        let number = |vector: &[u64]| vector.get(origin).copied().unwrap_or_default();
+        if self.number != ours[usize::from(self.origin.0)] + 1 {
+            return false;
+        }
         // Counted to the end, which is faster than to stop at the first: nearly always there is one, its own.
         let newer =
             self.vector.iter().zip(ours).map(|(theirs, ours)| usize::from(theirs > ours)).sum::<usize>();
-        newer == 1 && number(&self.vector) == number(ours) + 1
+        newer == 1
     }
 }
 
 impl WriteSets {
-    /// A worker of so many that contains nothing.
+    /// A worker of so many that contains nothing, and whose replica serves.
     #[must_use]
     pub fn new(me: ReplicaId, workers: usize) -> WriteSets {
-        WriteSets { me, vector: vec![0; workers], arrived: Vec::new(), applying: None, untold: 0 }
+        WriteSets {
+            me,
+            standing: Standing::Up,
+            vector: vec![0; workers],
+            arrived: Vec::new(),
+            applying: Vec::new(),
+            untold: 0,
+        }
+    }
+
+    /// Whether its replica serves.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing
     }
 
     /// What it contains.
@@ -85,14 +124,51 @@ impl WriteSets {
         self.vector[usize::from(self.me.0)]
     }
 
+    /// One more worker.
+    pub fn add_worker(&mut self) {
+        self.vector.push(0);
+    }
+
+    /// What it may have seen by now: what it contains, and what is being applied, since that may be committed and not yet told.
+    #[must_use]
+    pub fn seen(&self) -> Vector {
+        let mut seen: Vector = self.vector.as_slice().into();
+        let counts = Arc::make_mut(&mut seen);
+        self.applying.iter().for_each(|(origin, _)| counts[usize::from(origin.0)] += 1);
+        seen
+    }
+
+    /// The vector of its next own update, which is decided now.
+    #[must_use]
+    pub fn vector_of_next(&self) -> Vector {
+        let mut vector = self.seen();
+        Arc::make_mut(&mut vector)[usize::from(self.me.0)] = self.own() + 1;
+        vector
+    }
+
     /// It has committed its next own update, whose writes go to all others with a message that says what it contains by now.
     pub fn commit(&mut self, txn: TxnId, message: impl Fn(Vector) -> Message, effects: &mut Vec<Effect>) {
+        let vector = self.vector_of_next();
         self.vector[usize::from(self.me.0)] += 1;
-        let vector: Vector = self.vector.as_slice().into();
-        let others = (0..vector.len() as u16).map(ReplicaId).filter(|other| *other != self.me);
-        for other in others {
-            effects.push(Effect::Ship { txn, to: Place::Proxy(other), message: message(vector.clone()) });
+        self.ship(txn, || message(vector.clone()), effects);
+    }
+
+    /// Its own update that was decided with this vector is committed.
+    pub fn commit_own(&mut self) {
+        self.vector[usize::from(self.me.0)] += 1;
+    }
+
+    /// The writes of an own update go to all others, with a message.
+    pub fn ship(&self, txn: TxnId, message: impl Fn() -> Message, effects: &mut Vec<Effect>) {
+        for other in self.others() {
+            effects.push(Effect::Ship { txn, to: Place::Proxy(other), message: message() });
         }
+    }
+
+    /// All workers but this one.
+    pub fn others(&self) -> impl Iterator<Item = ReplicaId> + use<> {
+        let me = self.me;
+        (0..self.vector.len() as u16).map(ReplicaId).filter(move |other| *other != me)
     }
 
     /// What it contains, for the scheduler.
@@ -107,120 +183,61 @@ impl WriteSets {
         self.untold >= APPLIED_UNTOLD_MAX
     }
 
-    /// A write set has come from another worker.
+    /// A write set has come. It is kept only if the worker will not get it from the log.
     pub fn arrive(&mut self, origin: ReplicaId, txn: TxnId, vector: Vector) {
-        self.arrived.push(Arrived { origin, txn, vector });
+        let number = vector.get(usize::from(origin.0)).copied().unwrap_or_default();
+        let comes_from_log = matches!(self.standing, Standing::Down | Standing::Gone);
+        if !comes_from_log && number > self.vector[usize::from(origin.0)] {
+            self.arrived.push(Arrived { origin, txn, number, vector });
+        }
     }
 
-    /// Begins to apply the next write set that may be applied, if none is being applied.
+    /// Begins to apply all write sets that may be applied.
     pub fn apply_next(&mut self, effects: &mut Vec<Effect>) {
-        if self.applying.is_some() {
+        if self.standing != Standing::Up {
             return;
         }
-        let Some(next) = self.arrived.iter().position(|set| set.is_next_after(&self.vector)) else { return };
-        let Arrived { origin, txn, .. } = self.arrived.remove(next);
-        self.applying = Some((origin, txn));
-        effects.push(Effect::ApplyShipped { origin: Place::Proxy(origin), txn, replica: self.me });
+        let mut at = 0;
+        while let Some(set) = self.arrived.get(at) {
+            if !set.is_next_after(&self.vector) {
+                at += 1;
+                continue;
+            }
+            let Arrived { origin, txn, .. } = self.arrived.remove(at);
+            self.applying.push((origin, txn));
+            effects.push(Effect::ApplyShipped { origin: Place::Proxy(origin), txn, replica: self.me });
+        }
     }
 
-    /// A write set has been applied. Returns whether it was the one that is awaited.
+    /// A write set has been applied. Returns whether it was one that is awaited.
     pub fn applied(&mut self, origin: ReplicaId, txn: TxnId) -> bool {
-        let is_awaited = self.applying.take_if(|applying| *applying == (origin, txn)).is_some();
-        if is_awaited {
-            self.vector[usize::from(origin.0)] += 1;
-            self.untold += 1;
-        }
-        is_awaited
-    }
-}
-
-/// Which updates every worker contains, for whoever need not remember these.
-#[derive(Debug)]
-pub struct Everywhere {
-    /// What each worker said last.
-    told: Vec<Option<Vector>>,
-    /// Of each worker the updates that some worker may not contain, in order.
-    remembered: Vec<VecDeque<TxnId>>,
-    contained: Vec<u64>,
-    reports: usize,
-}
-
-impl Everywhere {
-    /// Of so many workers.
-    #[must_use]
-    pub fn new(workers: usize) -> Everywhere {
-        Everywhere {
-            told: vec![None; workers],
-            remembered: vec![VecDeque::new(); workers],
-            contained: vec![0; workers],
-            reports: 0,
-        }
+        let Some(at) = self.applying.iter().position(|applying| *applying == (origin, txn)) else {
+            return false;
+        };
+        self.applying.swap_remove(at);
+        self.vector[usize::from(origin.0)] += 1;
+        self.untold += 1;
+        true
     }
 
-    /// The next update of a worker.
-    pub fn remember(&mut self, worker: ReplicaId, txn: TxnId) {
-        self.remembered[usize::from(worker.0)].push_back(txn);
+    /// Its replica has failed, or left for good: what waits to be applied will come from the log.
+    pub fn fail(&mut self, for_good: bool) {
+        self.standing = if for_good { Standing::Gone } else { Standing::Down };
+        self.arrived.clear();
+        self.applying.clear();
     }
 
-    /// A worker contains so much. Returns, now and then, the updates that are found to be everywhere.
-    pub fn report(&mut self, worker: ReplicaId, vector: Vector) -> Vec<TxnId> {
-        self.told[usize::from(worker.0)] = Some(vector);
-        self.reports += 1;
-        if self.reports < self.told.len() {
-            return Vec::new();
-        }
-        self.reports = 0;
-        let mut least = vec![u64::MAX; self.told.len()];
-        for told in &self.told {
-            // Who has said nothing yet contains nothing for sure.
-            let Some(vector) = told else { return Vec::new() };
-            least.iter_mut().zip(vector.iter()).for_each(|(least, of)| *least = (*least).min(*of));
-        }
-        let mut everywhere = Vec::new();
-        for (of, (least, before)) in self.remembered.iter_mut().zip(least.iter().zip(&self.contained)) {
-            let new = usize::try_from(least - before).unwrap_or(usize::MAX).min(of.len());
-            everywhere.extend(of.drain(..new));
-        }
-        self.contained = least;
-        everywhere
-    }
-}
-
-/// The one log of the workers' decisions. An update is committed at its worker when its decision is durable.
-#[derive(Debug)]
-pub struct Decisions {
-    decided: Csn,
-    undurable: VecDeque<(Csn, TxnId, ReplicaId)>,
-}
-
-impl Decisions {
-    /// A log that ends here.
-    #[must_use]
-    pub fn new(decided: Csn) -> Decisions {
-        Decisions { decided, undurable: VecDeque::new() }
+    /// Its replica gets from the log whatever it lacks up to `to`, and will contain so much. What was decided later and arrives meanwhile is
+    /// kept.
+    pub fn catch_up(&mut self, to: Csn, contains: &[u64]) {
+        self.standing = Standing::CatchesUp { to };
+        self.vector.copy_from_slice(contains);
+        let vector = &self.vector;
+        self.arrived.retain(|set| set.number > vector[usize::from(set.origin.0)]);
     }
 
-    /// The last decision.
-    #[must_use]
-    pub fn decided(&self) -> Csn {
-        self.decided
-    }
-
-    /// Decides an update that was executed at a worker.
-    pub fn decide(&mut self, txn: TxnId, worker: ReplicaId, effects: &mut Vec<Effect>) -> Csn {
-        self.decided = self.decided.next();
-        self.undurable.push_back((self.decided, txn, worker));
-        effects.push(Effect::Append { csn: self.decided, decision: Decision::Commit(txn) });
-        self.decided
-    }
-
-    /// The log is durable up to here.
-    pub fn on_durable(&mut self, durable: Csn, effects: &mut Vec<Effect>) {
-        while let Some((csn, txn, replica)) =
-            self.undurable.front().copied().filter(|(csn, ..)| *csn <= durable)
-        {
-            self.undurable.pop_front();
-            effects.push(Effect::CommitAt { txn, replica, csn });
-        }
+    /// It has caught up.
+    pub fn serve(&mut self) {
+        self.standing = Standing::Up;
     }
 }

@@ -14,12 +14,13 @@ pub(super) struct Contents {
     workers: Vec<BTreeMap<u64, TxnId>>,
     /// Of each transaction that was begun, what it found in what it reads and in what it writes, at its last execution.
     found: HashMap<TxnId, Found>,
-    /// The last transaction that was committed at its worker, by register.
+    /// The last transaction that was decided, by register.
     newest: HashMap<u64, TxnId>,
 }
 
-#[derive(Default, Debug)]
+#[derive(Debug)]
 struct Found {
+    worker: ReplicaId,
     reads: Vec<Option<TxnId>>,
     writes: Vec<(u64, Option<TxnId>)>,
 }
@@ -37,15 +38,20 @@ impl Contents {
         }
         let holds = &self.workers[usize::from(worker.0)];
         let found = Found {
+            worker,
             reads: reads.iter().map(|register| holds.get(register).copied()).collect(),
             writes: writes.iter().map(|register| (*register, holds.get(register).copied())).collect(),
         };
         self.found.insert(txn, found);
     }
 
-    /// It is committed there. Returns what it overwrote without having seen it, if there is such a thing.
-    pub(super) fn commit(&mut self, txn: TxnId, worker: ReplicaId) -> Option<TxnId> {
-        self.apply(txn, worker);
+    /// Where it was executed last.
+    pub(super) fn worker_of(&self, txn: TxnId) -> Option<ReplicaId> {
+        self.found.get(&txn).map(|found| found.worker)
+    }
+
+    /// It is to be committed. Returns what it overwrites without having seen it, if there is such a thing.
+    pub(super) fn decide(&mut self, txn: TxnId) -> Option<TxnId> {
         let found = self.found.get(&txn)?;
         let mut missing = None;
         for (register, saw) in &found.writes {
@@ -61,6 +67,26 @@ impl Contents {
             let registers = found.writes.iter().map(|(register, _)| (*register, txn));
             self.workers[usize::from(worker.0)].extend(registers);
         }
+    }
+
+    /// The same. Returns whether the worker held what it overwrites.
+    pub(super) fn apply_in_order(&mut self, txn: TxnId, worker: ReplicaId) -> bool {
+        let holds = &self.workers[usize::from(worker.0)];
+        let is_held = |(register, saw): &(u64, Option<TxnId>)| holds.get(register) == saw.as_ref();
+        let is_in_order = self.found.get(&txn).is_none_or(|found| found.writes.iter().all(is_held));
+        self.apply(txn, worker);
+        is_in_order
+    }
+
+    /// A worker holds what these wrote, in this order, and nothing else.
+    pub(super) fn restore(&mut self, worker: ReplicaId, txns: &[TxnId]) {
+        self.workers[usize::from(worker.0)].clear();
+        txns.iter().for_each(|txn| self.apply(*txn, worker));
+    }
+
+    /// One more worker, which holds nothing.
+    pub(super) fn join(&mut self) {
+        self.workers.push(BTreeMap::new());
     }
 
     /// What a transaction found in what it reads.

@@ -2,12 +2,13 @@
 //!
 //! For protocols that know beforehand what a transaction may write, or find out when it has run, and execute it at one worker
 //! (docs/protocols/chains.md). A transaction is one job: it takes its worker for a time. Workers execute one at a time, send what
-//! was written to all others, and nothing breaks. Arrivals come at a rate for a time; the run ends when everything is committed.
+//! was written to all others, and nothing breaks, unless [`run_failing`] is asked for it. Arrivals come at a rate for a time; the run ends when everything is committed.
 //! One thread and one queue of events, so the same setup gives the same run.
 //!
 //! A [`Source`] says what arrives and a [`Setup`] how it is run; `contents` is what workers hold, `measure` what came of it.
 
 mod contents;
+mod failures;
 mod measure;
 mod setup;
 #[cfg(test)]
@@ -15,11 +16,11 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use onecopy_core::effect::Effect;
+use onecopy_core::effect::{Decision, Effect};
 use onecopy_core::map::HashMap;
 use onecopy_core::{
-    Access, AccessSet, Begin, ClassId, Event, Instant, Message, OpId, Place, Protocol, ReplicaId, SessionId,
-    Statement, StatementKind, TxnId,
+    Access, AccessSet, Begin, ClassId, Csn, Event, Instant, Message, OpId, Place, Protocol, ReplicaId,
+    SessionId, Statement, StatementKind, TxnId,
 };
 use onecopy_workload::random::{self, Random};
 use thiserror::Error;
@@ -27,10 +28,12 @@ use thiserror::Error;
 use crate::check::{History, MalformedHistory};
 use crate::clock::EventQueue;
 
+pub use failures::Failing;
 pub use measure::{Committed, Measured, Sample};
 pub use setup::{Drawn, Setup};
 
 use contents::{Contents, Recorder};
+use failures::{Failures, Happening};
 
 /// Streams of the seed that no source has.
 const ARRIVALS_STREAM: u64 = u64::MAX;
@@ -109,7 +112,7 @@ pub enum Fault {
         what: String,
     },
     /// A transaction never ended.
-    #[error("{txn:?} was never committed")]
+    #[error("{txn:?} was never answered")]
     Stuck {
         /// The transaction.
         txn: TxnId,
@@ -121,6 +124,46 @@ pub enum Fault {
         worker: ReplicaId,
         /// Where.
         register: u64,
+    },
+    /// A replica contains what is not durable.
+    #[error("{worker:?} contains {txn:?}, which is not durable")]
+    NotDurable {
+        /// The worker.
+        worker: ReplicaId,
+        /// The transaction.
+        txn: TxnId,
+    },
+    /// A client hears of a commit that is not durable.
+    #[error("{txn:?} is acknowledged, and is not durable")]
+    AcknowledgedEarly {
+        /// The transaction.
+        txn: TxnId,
+    },
+    /// A replica contains an update without one that came before it at its worker, or that its worker contained.
+    #[error("{worker:?} contains {txn:?} without {missing:?}, which that has seen")]
+    OutOfOrder {
+        /// The worker.
+        worker: ReplicaId,
+        /// The transaction.
+        txn: TxnId,
+        /// What it has seen.
+        missing: TxnId,
+    },
+    /// A replica contains updates of one register in another order than the one in which they saw each other.
+    #[error("{worker:?} contained something else than {txn:?} had overwritten")]
+    OrderDiffers {
+        /// The worker.
+        worker: ReplicaId,
+        /// The transaction.
+        txn: TxnId,
+    },
+    /// A replica lacks an update in the end.
+    #[error("{worker:?} lacks {txn:?}, which is committed")]
+    Missing {
+        /// The worker.
+        worker: ReplicaId,
+        /// The transaction.
+        txn: TxnId,
     },
     /// An order that makes no sense here.
     #[error("{txn:?} {what}")]
@@ -136,7 +179,8 @@ pub enum Fault {
 enum Wake {
     Arrival,
     Message { from: Place, to: Place, message: Message },
-    Executed { worker: ReplicaId, txn: TxnId },
+    Executed { worker: ReplicaId, life: u32, txn: TxnId },
+    Happens(Happening),
     Applied { origin: Place, txn: TxnId, worker: ReplicaId },
     Sample,
 }
@@ -146,7 +190,7 @@ struct Txn {
     arriving: Arriving,
     arrived: Instant,
     executions: u32,
-    committed: Option<Instant>,
+    answered: bool,
 }
 
 /// Runs what arrives through a protocol whose places are apart.
@@ -158,13 +202,20 @@ pub fn run(
     source: &mut dyn Source,
     protocol: Box<dyn Protocol>,
 ) -> Result<Outcome, MalformedHistory> {
-    let mut simulation = Simulation::new(setup, source, protocol);
-    simulation.queue.schedule(Instant(0), Wake::Sample);
-    simulation.schedule_arrival();
-    while let Some(wake) = simulation.queue.pop() {
-        simulation.on_wake(wake);
-    }
-    simulation.finish()
+    Simulation::new(setup, None, source, protocol).run()
+}
+
+/// The same, and replicas fail.
+///
+/// # Errors
+/// If the history makes no sense, which is a fault of this driver.
+pub fn run_failing(
+    setup: &Setup,
+    failing: &Failing,
+    source: &mut dyn Source,
+    protocol: Box<dyn Protocol>,
+) -> Result<Outcome, MalformedHistory> {
+    Simulation::new(setup, Some(failing), source, protocol).run()
 }
 
 struct Simulation<'a> {
@@ -184,6 +235,7 @@ struct Simulation<'a> {
     open: u64,
     executing: Vec<Option<TxnId>>,
     contents: Contents,
+    failures: Option<Failures<'a>>,
     recorder: Option<Recorder>,
     measured: Measured,
     busy: u64,
@@ -191,7 +243,12 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(setup: &'a Setup, source: &'a mut dyn Source, protocol: Box<dyn Protocol>) -> Simulation<'a> {
+    fn new(
+        setup: &'a Setup,
+        failing: Option<&'a Failing>,
+        source: &'a mut dyn Source,
+        protocol: Box<dyn Protocol>,
+    ) -> Simulation<'a> {
         let workers = usize::from(setup.workers);
         Simulation {
             setup,
@@ -208,11 +265,26 @@ impl<'a> Simulation<'a> {
             open: 0,
             executing: vec![None; workers],
             contents: Contents::new(workers),
+            failures: failing.map(|how| Failures::new(how, setup.seed, setup.workers)),
             recorder: setup.history.then(Recorder::default),
             measured: Measured::new(setup.load_ns),
             busy: 0,
             faults: Vec::new(),
         }
+    }
+
+    fn run(mut self) -> Result<Outcome, MalformedHistory> {
+        // Who comes last is used first.
+        for replica in (0..self.setup.workers).rev().map(ReplicaId) {
+            self.feed_at_home(Event::ReplicaUp { replica, applied: Csn(0) });
+        }
+        self.queue.schedule(Instant(0), Wake::Sample);
+        self.schedule_arrival();
+        self.start_failures();
+        while let Some(wake) = self.queue.pop() {
+            self.on_wake(wake);
+        }
+        self.finish()
     }
 
     fn schedule_arrival(&mut self) {
@@ -230,7 +302,8 @@ impl<'a> Simulation<'a> {
                 self.schedule_arrival();
             }
             Wake::Message { from, to, message } => self.feed(to, Event::Message { from, message }),
-            Wake::Executed { worker, txn } => self.on_executed(worker, txn),
+            Wake::Executed { worker, life, txn } => self.on_executed(worker, life, txn),
+            Wake::Happens(happening) => self.on_happening(happening),
             Wake::Applied { origin, txn, worker } => self.on_applied(origin, txn, worker),
             Wake::Sample => self.sample(),
         }
@@ -250,7 +323,7 @@ impl<'a> Simulation<'a> {
         };
         let statement = Statement::new(ClassId(arriving.kind), kind, arriving.foreseen.clone());
         self.expect_foreseen(txn, &arriving);
-        self.txns.push(Txn { arriving, arrived: self.queue.now(), executions: 0, committed: None });
+        self.txns.push(Txn { arriving, arrived: self.queue.now(), executions: 0, answered: false });
         self.open += 1;
         let event = Event::Autocommit { begin, statement };
         self.feed(self.protocol.place_of(&event), event);
@@ -304,9 +377,24 @@ impl<'a> Simulation<'a> {
     fn carry_out(&mut self, place: Place, effect: Effect) {
         match effect {
             Effect::Execute { txn, replica, .. } => self.execute(txn, replica),
-            Effect::Append { csn, .. } => self.feed_at_home(Event::Durable { csn }),
+            Effect::Append { .. }
+            | Effect::CommitAt { .. }
+            | Effect::Acknowledge { .. }
+            | Effect::Release { .. }
+            | Effect::ApplyShipped { .. }
+            | Effect::Apply { .. }
+                if self.failures.is_some() =>
+            {
+                self.carry_out_failing(&effect);
+            }
+            Effect::Append { csn, decision } => {
+                if let Decision::Commit(txn) = decision {
+                    self.decide(txn);
+                }
+                self.feed_at_home(Event::Durable { csn });
+            }
             Effect::CommitAt { txn, replica, csn } => {
-                self.commit_at(txn, replica);
+                self.contents.apply(txn, replica);
                 self.feed_at_home(Event::Applied { replica, csn });
             }
             Effect::Acknowledge { txn, .. } => self.on_committed(txn),
@@ -344,6 +432,9 @@ impl<'a> Simulation<'a> {
     }
 
     fn execute(&mut self, txn: TxnId, worker: ReplicaId) {
+        if !self.may_execute(txn, worker) {
+            return;
+        }
         let Some(executing) = self.executing.get_mut(usize::from(worker.0)) else {
             return self.senseless(txn, "is to run at a worker that there is not");
         };
@@ -355,23 +446,29 @@ impl<'a> Simulation<'a> {
         of.executions += 1;
         self.contents.begin(txn, worker, &of.arriving.reads, &of.arriving.writes);
         let ns = (of.arriving.duration_ns as f64 * self.setup.duration_factor) as u64;
-        self.queue.schedule(self.queue.now().plus_ns(ns), Wake::Executed { worker, txn });
+        let life = self.life(worker);
+        self.queue.schedule(self.queue.now().plus_ns(ns), Wake::Executed { worker, life, txn });
     }
 
-    fn on_executed(&mut self, worker: ReplicaId, txn: TxnId) {
+    fn on_executed(&mut self, worker: ReplicaId, life: u32, txn: TxnId) {
+        if self.life(worker) != life {
+            return;
+        }
         self.executing[usize::from(worker.0)] = None;
         self.count_busy(-1);
         let arriving = &self.txns[txn.0 as usize].arriving;
+        let (updates, elapsed_ns) = (arriving.updates, arriving.duration_ns);
         let outcome = onecopy_core::Outcome::Done { returned: arriving.written.clone() };
-        let elapsed_ns = arriving.duration_ns;
-        if !arriving.updates {
+        let outcome = self.outcome(txn, outcome);
+        if !updates && matches!(outcome, onecopy_core::Outcome::Done { .. }) {
             self.on_committed(txn);
         }
         self.feed_at_home(Event::Executed { txn, op: OpId(0), replica: worker, outcome, elapsed_ns });
     }
 
-    fn commit_at(&mut self, txn: TxnId, worker: ReplicaId) {
-        if let Some(missing) = self.contents.commit(txn, worker) {
+    fn decide(&mut self, txn: TxnId) {
+        if let Some(missing) = self.contents.decide(txn) {
+            let worker = self.contents.worker_of(txn).unwrap_or_default();
             self.fault(Fault::LostUpdate { worker, txn, missing });
         }
     }
@@ -382,12 +479,11 @@ impl<'a> Simulation<'a> {
     }
 
     fn on_committed(&mut self, txn: TxnId) {
-        let now = self.queue.now();
-        let of = &mut self.txns[txn.0 as usize];
-        if of.committed.replace(now).is_some() {
-            return self.senseless(txn, "is committed twice");
+        if !self.on_answered(txn) {
+            return;
         }
-        self.open -= 1;
+        let of = &self.txns[txn.0 as usize];
+        let now = self.queue.now();
         self.measured.committed.push(Committed {
             kind: of.arriving.kind,
             updates: of.arriving.updates,
@@ -401,6 +497,16 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    /// Returns whether its client had not heard of it before.
+    fn on_answered(&mut self, txn: TxnId) -> bool {
+        let is_first = !std::mem::replace(&mut self.txns[txn.0 as usize].answered, true);
+        match is_first {
+            true => self.open -= 1,
+            false => self.senseless(txn, "is answered twice"),
+        }
+        is_first
+    }
+
     fn count_busy(&mut self, change: i64) {
         self.busy = self.busy.saturating_add_signed(change);
     }
@@ -409,17 +515,21 @@ impl<'a> Simulation<'a> {
         let awaiting_worker = self.protocol.status().awaiting_worker;
         let at = self.queue.now();
         self.measured.samples.push(Sample { at, busy: self.busy, awaiting_worker, open: self.open });
-        if self.open > 0 || at.0 < self.setup.load_ns {
+        // If nothing else is to happen any more, whatever is open is so for ever.
+        if self.open > 0 && self.queue.next_at().is_some() || at.0 < self.setup.load_ns {
             self.queue.schedule(at.plus_ns(self.setup.sample_ns), Wake::Sample);
         }
     }
 
     fn finish(mut self) -> Result<Outcome, MalformedHistory> {
-        let stuck = self.txns.iter().position(|txn| txn.committed.is_none());
+        let stuck = self.txns.iter().position(|txn| !txn.answered);
+        let missing = self.failures.as_ref().and_then(Failures::first_missing);
         if let Some(txn) = stuck {
-            self.fault(Fault::Stuck { txn: TxnId(txn as u64) });
+            self.faults.push(Fault::Stuck { txn: TxnId(txn as u64) });
+        } else if let Some((worker, txn)) = missing {
+            self.faults.push(Fault::Missing { worker, txn });
         } else if let Some((worker, register)) = self.contents.first_difference() {
-            self.fault(Fault::Differs { worker, register });
+            self.faults.push(Fault::Differs { worker, register });
         }
         let history = self.recorder.take().map(Recorder::finish).transpose()?;
         let events = self.queue.scheduled();

@@ -1,5 +1,7 @@
 //! What the protocols for whole transactions promise, by the histories of random ones.
 
+mod failures;
+
 use onecopy_core::item::{ColumnId, ColumnSet, Item, Mode, TableId, ValueHash};
 use onecopy_core::protocol::whole_by_name;
 use onecopy_core::{Access, Csn};

@@ -12,7 +12,7 @@
 use crate::chaining::{self, Chains, InOrder, Order};
 use crate::ids::Csn;
 
-/// A scheduler and so many workers, whose log ends at `decided`.
+/// A scheduler and so many workers, whose log ends at `decided`. Their replicas are down until they are reported up.
 #[must_use]
 pub fn new(workers: usize, decided: Csn) -> Chains {
     chaining::new("centralised_writes", Order::OfAll, workers, decided)

@@ -16,13 +16,12 @@
 //! - a worker runs one transaction at a time;
 //! - a worker applies a write set after everything that its origin contained when it committed.
 //!
-//! How it differs from the paper: where several chains meet, the longest goes on; the paper does not say which. Missing: workers that
-//! fail or join.
+//! How it differs from the paper: where several chains meet, the longest goes on; the paper does not say which. Replicas fail, return and join.
 
 use crate::chaining::{self, Chains, InOrder, Order};
 use crate::ids::Csn;
 
-/// A scheduler and so many workers, whose log ends at `decided`.
+/// A scheduler and so many workers, whose log ends at `decided`. Their replicas are down until they are reported up.
 #[must_use]
 pub fn new(workers: usize, decided: Csn) -> Chains {
     chaining::new("chains", Order::OfConflicts, workers, decided)
