@@ -63,10 +63,30 @@ pub struct Catalogue {
     #[serde(default)]
     pub event_functions: Vec<(String, String)>,
     /// See [`Catalogue::capturing`].
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub captures: bool,
+    #[serde(default, skip_serializing_if = "Capturing::is_never")]
+    pub captures: Capturing,
     #[serde(skip)]
     index: Index,
+}
+
+/// Why no change of rows is replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum Capturing {
+    /// They are replayed, as far as they can be.
+    #[default]
+    Never,
+    /// The protocol ships rows.
+    ByProtocol,
+    /// Servers are of different major versions, or order text differently: functions and operators of the same name may have other
+    /// results on another one, and definitions another meaning.
+    BetweenVersions,
+}
+
+impl Capturing {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+    fn is_never(&self) -> bool {
+        *self == Capturing::Never
+    }
 }
 
 /// A setting with which sessions begin (ALTER DATABASE ... SET, ALTER ROLE ... SET, postgresql.conf).
@@ -557,11 +577,10 @@ impl Catalogue {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The same definitions for replicas whose servers are of different major versions, or order text differently: no change of
-    /// rows is replayed then, since functions and operators of the same name may have other results on another version.
+    /// The same definitions for replicas to which changes of rows are shipped.
     #[must_use]
-    pub fn capturing(&self) -> Catalogue {
-        let mut catalogue = Catalogue { captures: true, ..self.clone() };
+    pub fn capturing(&self, captures: Capturing) -> Catalogue {
+        let mut catalogue = Catalogue { captures, ..self.clone() };
         catalogue.rebuild();
         catalogue
     }
@@ -917,11 +936,6 @@ impl Index {
 
 fn yes() -> bool {
     true
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 fn no_modifier() -> i32 {

@@ -50,7 +50,7 @@ pub use ast::{Discard, Isolation, LockStrength, LockWait, Modes};
 pub use bulk::BulkText;
 pub use cache::{ClassCache, context_key};
 pub use capture::{CaptureColumn, CaptureOp, CapturePlan, CapturedSql, captured_sql};
-pub use catalogue::{Catalogue, CatalogueError, key_id, table_id};
+pub use catalogue::{Capturing, Catalogue, CatalogueError, key_id, table_id};
 pub use class::{
     Bulk, Class, Determinism, Effects, ExecuteArgument, Guard, Kind, NumberPlan, Numbered, Numbering,
     Rechecks, Refusal,

@@ -5,7 +5,8 @@
 
 use onecopy_classify::catalogue::{EventTrigger, Function, Volatility};
 use onecopy_classify::{
-    Bulk, Catalogue, Context, Determinism, NoParams, ParamValue, Scratch, classify, explain, normalise,
+    Bulk, Capturing, Catalogue, Context, Determinism, NoParams, ParamValue, Scratch, classify, explain,
+    normalise,
 };
 use std::fs;
 use std::path::Path;
@@ -448,7 +449,7 @@ fn run(text: &str) -> (String, usize) {
                     current = Some(catalogue(name));
                 }
                 if line == "versions: differ" {
-                    current = current.map(|catalogue| catalogue.capturing());
+                    current = current.map(|catalogue| catalogue.capturing(Capturing::BetweenVersions));
                 }
                 if let Some(schemas) = line.strip_prefix("search_path: ") {
                     path = schemas.split(", ").map(str::to_owned).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use hashbrown::HashSet;
-use onecopy_classify::{Class, Determinism, Kind, Scratch};
+use onecopy_classify::{Capturing, Class, Determinism, Kind, Scratch};
 use onecopy_core::{
     Access, AccessSet, Begin, ClassId, Csn, Event, Item, Mode, OpId, SessionId, StatementKind,
 };
@@ -173,7 +173,11 @@ fn show_status(shared: &Shared) -> Table {
     let log = shared.log.status();
     let pairs: Vec<(&str, String)> = vec![
         ("protocol", shared.settings.protocol.clone()),
-        ("changes", if shared.classifier.manner().captures { "shipped" } else { "replayed" }.to_owned()),
+        (
+            "changes",
+            if shared.classifier.manner().captures == Capturing::Never { "replayed" } else { "shipped" }
+                .to_owned(),
+        ),
         ("uptime_s", shared.started.elapsed_s().to_string()),
         ("epoch", shared.epoch.to_string()),
         ("decided", status.decided.to_string()),

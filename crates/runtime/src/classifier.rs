@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use onecopy_classify::{
-    CapturePlan, Catalogue, Class, ClassCache, Context, OwnedLayout, Rewrite, Scratch, context_key,
+    CapturePlan, Capturing, Catalogue, Class, ClassCache, Context, OwnedLayout, Rewrite, Scratch, context_key,
 };
 use onecopy_core::Csn;
 use parking_lot::{Mutex, RwLock};
@@ -51,8 +51,8 @@ const CLASSES_MAX: usize = 20_000;
 /// it began, so that it is known when the last one is over that replays.
 #[derive(Debug, Default)]
 pub struct Manner {
-    /// No change of rows is replayed: servers of different versions serve, or soon will.
-    pub captures: bool,
+    /// Whether no change of rows is replayed, and why: servers of different versions serve, or soon will, for example.
+    pub captures: Capturing,
 }
 
 /// The definitions in force, for either manner.
@@ -104,7 +104,7 @@ impl Classifier {
     }
 
     /// Whoever begins from now on has all changes of rows captured, or not. Returns whether this is news.
-    pub fn set_manner(&self, captures: bool) -> bool {
+    pub fn set_manner(&self, captures: Capturing) -> bool {
         let mut manner = self.manner.write();
         if manner.captures == captures {
             return false;
@@ -121,7 +121,7 @@ impl Classifier {
         let of = |manner: &Weak<Manner>| {
             manner.upgrade().map_or(0, |m| {
                 // One of them is this one.
-                if m.captures { 0 } else { Arc::strong_count(&m) - 1 }
+                if m.captures == Capturing::Never { Arc::strong_count(&m) - 1 } else { 0 }
             })
         };
         earlier.iter().map(of).sum()
@@ -132,14 +132,17 @@ impl Classifier {
         {
             let definitions = self.definitions.read();
             match &definitions.capturing {
-                _ if !manner.captures => return definitions.plain.clone(),
-                Some(capturing) => return capturing.clone(),
-                None => {}
+                _ if manner.captures == Capturing::Never => return definitions.plain.clone(),
+                Some(capturing) if capturing.captures == manner.captures => return capturing.clone(),
+                _ => {}
             }
         }
         let mut definitions = self.definitions.write();
         let Definitions { plain, capturing } = &mut *definitions;
-        capturing.get_or_insert_with(|| Arc::new(plain.capturing())).clone()
+        if capturing.as_ref().is_none_or(|known| known.captures != manner.captures) {
+            *capturing = Some(Arc::new(plain.capturing(manner.captures)));
+        }
+        capturing.clone().unwrap_or_else(|| plain.clone())
     }
 
     pub fn generation(&self) -> u64 {
@@ -282,16 +285,17 @@ mod tests {
     fn transaction_keeps_the_manner_in_which_it_began() {
         let classifier = Classifier::new(Catalogue::default(), Csn(0));
         let began = classifier.manner();
-        assert!(!began.captures && classifier.replaying() == 0, "nothing has changed yet");
-        assert!(classifier.set_manner(true) && !classifier.set_manner(true));
+        assert!(began.captures == Capturing::Never && classifier.replaying() == 0, "nothing has changed yet");
+        let between = Capturing::BetweenVersions;
+        assert!(classifier.set_manner(between) && !classifier.set_manner(between));
         let later = classifier.manner();
-        assert_eq!((later.captures, classifier.replaying()), (true, 1));
+        assert_eq!((later.captures, classifier.replaying()), (between, 1));
         let same = began.clone();
         drop(began);
         assert_eq!(classifier.replaying(), 1, "its transaction goes on");
         drop(same);
         assert_eq!(classifier.replaying(), 0);
-        classifier.set_manner(false);
+        classifier.set_manner(Capturing::Never);
         assert_eq!(classifier.replaying(), 0, "who still captures does no harm");
         drop(later);
     }
@@ -304,10 +308,10 @@ mod tests {
             catalogue
         };
         let classifier = Classifier::new(named("one"), Csn(0));
-        let capturing = Manner { captures: true };
+        let capturing = Manner { captures: Capturing::ByProtocol };
         let found = |manner| {
             let catalogue = classifier.catalogue_in(manner);
-            (catalogue.database.clone(), catalogue.captures)
+            (catalogue.database.clone(), catalogue.captures != Capturing::Never)
         };
         assert_eq!(found(&capturing), ("one".to_owned(), true));
         classifier.begin_change();

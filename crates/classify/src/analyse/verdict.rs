@@ -4,7 +4,7 @@ use super::Analyser;
 use super::freeze::Finished;
 use crate::ast::{Statement, Utility};
 use crate::capture::{CaptureColumn, CaptureOp, CapturePlan};
-use crate::catalogue::{Column, Table};
+use crate::catalogue::{Capturing, Column, Table};
 use crate::class::{Bulk, Class, Determinism, Kind, NumberPlan, Pinned, Refusal, all_constants};
 use crate::lexer::{Normalised, hash_bytes};
 use crate::rewrite::{Frozen, Piece, Rewrite, Splice, qualified, quoted};
@@ -279,7 +279,8 @@ impl<'a> Analyser<'a> {
         // A copy has to find materialized views fresh.
         let refreshes = matches!(kind, Kind::Ddl { command: "REFRESH MATERIALIZED VIEW", .. });
         let defines = matches!(kind, Kind::Ddl { temporary: false, .. }) && !kind.keeps_catalogue();
-        (self.catalogue().captures && defines && !refreshes).then(|| {
+        let is_between = self.catalogue().captures == Capturing::BetweenVersions;
+        (is_between && defines && !refreshes).then(|| {
             Refusal::new(
                 "definitions do not change while servers of different versions serve, which might make different things of them",
                 "complete the upgrade first: `onecopy replica list` shows the versions",
@@ -287,12 +288,16 @@ impl<'a> Analyser<'a> {
         })
     }
 
-    /// Why a change of rows is not replayed where servers are of different versions, which may compute it differently. The rows of a
+    /// Why a change of rows is not replayed where none is: other versions may compute it differently. The rows of a
     /// COPY go there as they are, if it chooses and fills in nothing, and TRUNCATE computes nothing.
     fn varies_between_versions(&mut self, statement: Option<&'a Statement>, kind: &Kind) -> Option<String> {
-        if !self.catalogue().captures {
-            return None;
-        }
+        let why = match self.catalogue().captures {
+            Capturing::Never => return None,
+            Capturing::ByProtocol => "the protocol ships rows",
+            Capturing::BetweenVersions => {
+                "servers of different versions serve, and may compute it differently"
+            }
+        };
         let computes_rows = match kind {
             Kind::CopyIn { .. } => self.has_triggers || !self.copies_rows_as_they_are(statement),
             Kind::Truncate { .. } => self.has_triggers,
@@ -304,8 +309,7 @@ impl<'a> Analyser<'a> {
             Kind::Notify { .. } | Kind::SetConstraints { .. } | Kind::Maintenance { .. } => false,
             _ => true,
         };
-        computes_rows
-            .then(|| "servers of different versions serve, and may compute it differently".to_owned())
+        computes_rows.then(|| why.to_owned())
     }
 
     /// Whether a COPY FROM STDIN gives every column that a server would fill in, and takes every row.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use onecopy_classify::Capturing;
 use onecopy_core::Csn;
 
 use crate::copy::source::Rest;
@@ -166,7 +167,7 @@ pub async fn copy(shared: &Arc<Shared>, target: &Arc<Pool>) -> Result<Csn, CopyE
 /// Where servers are of different versions: waits until nobody goes on whose changes may be replayed, and returns the last commit
 /// that may hold any, which must be part of the snapshot.
 async fn until_captured(shared: &Shared, target: &Pool) -> Csn {
-    while shared.classifier.manner().captures {
+    while shared.classifier.manner().captures != Capturing::Never {
         let open = shared.classifier.replaying();
         if open == 0 {
             return Csn(shared.scheduler.status().decided);

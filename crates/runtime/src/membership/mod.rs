@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
+use onecopy_classify::Capturing;
 use onecopy_core::{Event, ReplicaId};
 use onecopy_wire::sqlstate::SqlState;
 use parking_lot::Mutex;
@@ -238,9 +239,15 @@ pub fn settle_manner(shared: &Shared) -> bool {
     let versions: BTreeSet<ServerVersion> =
         shared.pools.members().filter_map(|pool| pool.version()).collect();
     let differ = versions.len() > 1;
-    let ships_rows = shared.scheduler.foresight.is_some();
-    if !shared.classifier.set_manner(differ || ships_rows) || ships_rows {
-        return false;
+    let captures = match (differ, shared.scheduler.foresight) {
+        (true, _) => Capturing::BetweenVersions,
+        (false, Some(_)) => Capturing::ByProtocol,
+        (false, None) => Capturing::Never,
+    };
+    let before = shared.classifier.manner().captures;
+    let is_news = shared.classifier.set_manner(captures);
+    if !is_news || !differ && before != Capturing::BetweenVersions {
+        return is_news;
     }
     let versions: Vec<String> = versions.iter().map(ServerVersion::to_string).collect();
     if differ {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use onecopy_classify::{Class, Kind};
+use onecopy_classify::{Capturing, Class, Kind};
 use onecopy_wire::Format;
 use onecopy_wire::frontend::{Bind, Named, Parse, Target};
 use onecopy_wire::sqlstate::SqlState;
@@ -63,14 +63,14 @@ pub(super) struct Classified {
     /// Settings under which it was classified.
     under: u64,
     /// In which manner: see [`Manner::captures`].
-    captures: bool,
+    captures: Capturing,
     /// See [`onecopy_classify::Class::only_reads`].
     pub only_reads: bool,
 }
 
 impl Classified {
     /// Whether it holds under these settings and this generation of definitions, in this manner unless it only reads.
-    pub fn holds(&self, under: u64, generation: u64, captures: Option<bool>) -> bool {
+    pub fn holds(&self, under: u64, generation: u64, captures: Option<Capturing>) -> bool {
         self.under == under
             && self.statement.generation == generation
             && captures.is_none_or(|captures| captures == self.captures)

@@ -1,7 +1,7 @@
 //! Commands that concern the session or the transaction itself, and statements with a way of their own.
 
 use bytes::BytesMut;
-use onecopy_classify::{Discard, Isolation, Kind, Modes};
+use onecopy_classify::{Capturing, Discard, Isolation, Kind, Modes};
 use onecopy_core::{ReplicaId, StatementKind};
 use onecopy_wire::backend::{ErrorFields, Status, build};
 use onecopy_wire::sqlstate::SqlState;
@@ -624,7 +624,9 @@ impl Session {
         };
         match read {
             Ok(catalogue) => {
-                let catalogue = if self.manner().captures { catalogue.capturing() } else { catalogue };
+                let captures = self.manner().captures;
+                let ships = captures != Capturing::Never;
+                let catalogue = if ships { catalogue.capturing(captures) } else { catalogue };
                 if let Some(txn) = self.txn.as_mut() {
                     txn.catalogue = Some(std::sync::Arc::new(catalogue));
                     txn.generation = contained.unwrap_or(txn.generation);
