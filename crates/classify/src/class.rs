@@ -10,7 +10,7 @@ use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
 use crate::template::{AccessTemplate, NotCanonical, RecheckTemplate, ShownTemplate, shown_by_row};
 use crate::value::{ParamValue, Params, string_value};
-use onecopy_core::{Access, AccessSet, ClassId, Space, TableId};
+use onecopy_core::{Access, AccessSet, ClassId, ColumnSet, Space, TableId};
 use std::sync::Arc;
 
 /// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.
@@ -47,6 +47,8 @@ pub struct Class {
     /// What must be asked at home before it is executed there, under the same items.
     pub guard: Option<Guard>,
     pub(crate) access: AccessTemplate,
+    /// Of rows that it reads, changes or removes, the columns that it reads, by table.
+    pub(crate) columns_read: Vec<(TableId, ColumnSet)>,
     /// Of the tables in `access`, those of which only rows matter that the answer shows.
     pub(crate) shown: Vec<ShownTemplate>,
     pub(crate) rechecks: Option<Box<RecheckTemplate>>,
@@ -522,6 +524,12 @@ impl Class {
         frozen: &[FrozenValue],
     ) -> AccessSet {
         self.access.bind(sql, layout, params, frozen)
+    }
+
+    /// The columns that it reads of a table's rows, those of rows that it changes included.
+    pub(crate) fn columns_read(&self, table: TableId) -> ColumnSet {
+        let known = self.columns_read.iter().find(|(of, _)| *of == table);
+        known.map_or(ColumnSet::ALL, |(_, columns)| *columns)
     }
 
     /// Of the items of one execution, those of tables of which only rows matter that its answer shows: see

@@ -1,16 +1,17 @@
-//! What a whole transaction may write, before it runs: for protocols that put transactions in order by that
+//! What a whole transaction may do, before it runs: for protocols that put transactions in order by that
 //! (docs/protocols/chains.md).
 //!
 //! The analysis looks at each statement's text and at those of its parameters that are known before: what depends on an earlier
 //! result is left out of [`Params`], so its columns are open and the item is wider. It may foresee too much, never too little. Source:
-//! Cincilla and others, *Gargamel*, ICPADS 2012, section IV.A.
+//! Cincilla and others, *Gargamel*, ICPADS 2012, section IV.A; that reads count as well is its section VII.
 
-use onecopy_core::{Access, AccessSet, ColumnSet, Item, Mode, Space, TableId};
+use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Item, Mode, Space, TableId};
 
 use crate::class::{Class, Kind};
 use crate::lexer::Layout;
 use crate::rewrite::FrozenValue;
 use crate::value::Params;
+use smallvec::SmallVec;
 
 /// When two updates of one row conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -21,18 +22,41 @@ pub enum Granularity {
     Row,
 }
 
-/// Adds what one execution of a statement may write, or refers to. Of its frozen values all are known, or none (`frozen` is empty).
+/// Whether what a transaction reads is foreseen, too.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reads {
+    /// It is not: for parallel snapshot isolation.
+    Ignored,
+    /// It is, so that all that conflict are in order: for 1-copy serializability.
+    Counted,
+}
+
+/// What counts as a conflict.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Conflicts {
+    /// Of two updates of one row.
+    pub granularity: Granularity,
+    /// Of who reads and who writes.
+    pub reads: Reads,
+}
+
+/// What all updates of a row have in common by [`Granularity::Row`], beside the columns that they change, and readers do not.
+const ROW: ColumnId = ColumnId(u16::MAX);
+
+/// Adds what one execution of a statement may write, or refers to, and if they count what it may read. Of its frozen values all are known,
+/// or none (`frozen` is empty).
 ///
 /// Rows that a statement removes, changes or refers to are in its snapshot, and rows that another one adds are in no snapshot but its own; so
 /// of who adds rows only the values of unique keys count, and of the others only the rows ([`onecopy_core::conflict_index::conflict`]).
-/// What is neither a query nor a plain change of rows, such as TRUNCATE, may write everything.
+/// If reads count, that a row is there or not is read, too: by whoever looks for rows in order to read, change or remove them, and by whoever adds
+/// a key. What is neither a query nor a plain change of rows, such as TRUNCATE, may write everything.
 pub fn foresee<P: Params + ?Sized>(
     class: &Class,
     sql: &str,
     layout: Layout<'_>,
     known: &P,
     frozen: &[FrozenValue],
-    granularity: Granularity,
+    Conflicts { granularity, reads }: Conflicts,
     foreseen: &mut AccessSet,
 ) {
     let is_plain = matches!(
@@ -40,29 +64,50 @@ pub fn foresee<P: Params + ?Sized>(
         Kind::Select | Kind::SelectLocking { .. } | Kind::Insert | Kind::Update | Kind::Delete
     );
     if !is_plain {
-        let everything = Access::new(Item::everything(), Mode::Exclusive);
-        foreseen.extend((!foreseen.contains(&everything)).then_some(everything));
-        return;
+        return add(Access::new(Item::everything(), Mode::Exclusive), foreseen);
     }
-    let accesses = class.bind(sql, layout, known, frozen);
     // The keys of rows that are removed become free; those that it adds elsewhere, by a foreign key's default, count.
-    let removes_from = |table: TableId| {
-        let removed = |access: &Access| access.item.table == table && access.item.space == Space::Rows;
-        class.kind == Kind::Delete && accesses.iter().any(|a| removed(a) && a.mode == Mode::Exclusive)
+    let removes = |access: &Access| {
+        class.kind == Kind::Delete && access.item.space == Space::Rows && access.mode == Mode::Exclusive
     };
-    for access in &accesses {
-        let counts = match (access.item.space, access.mode) {
-            (Space::Rows, Mode::Shared | Mode::Insert) => false,
-            (Space::Key(_), mode) => mode.writes() && !removes_from(access.item.table),
-            (Space::Rows | Space::Schema, _) => true,
+    let accesses = class.bind(sql, layout, known, frozen);
+    let removed: SmallVec<[TableId; 2]> =
+        accesses.iter().filter(|access| removes(access)).map(|access| access.item.table).collect();
+    for access in accesses {
+        let is_read = match (access.item.space, access.mode) {
+            (Space::Rows, Mode::Shared | Mode::Insert) => true,
+            (Space::Key(_), mode) => !mode.writes() || removed.contains(&access.item.table),
+            (Space::Rows | Space::Schema, _) => false,
         };
-        let access = match (access.mode, granularity) {
-            (Mode::NoKeyExclusive, Granularity::Row) => Access { columns: ColumnSet::ALL, ..access.clone() },
-            _ => access.clone(),
-        };
-        if !counts || foreseen.iter().any(|known| *known == access || says_more(known, &access)) {
+        if is_read && reads == Reads::Ignored {
             continue;
         }
+        if reads == Reads::Counted && finds_rows(&access) {
+            let named: ColumnSet = access.item.equals.iter().map(|(column, _)| *column).collect();
+            let columns = class.columns_read(access.item.table).union(named);
+            add(Access::of_columns(access.item.clone(), Mode::Shared, columns), foreseen);
+        }
+        let columns = match (access.mode, granularity, reads) {
+            (Mode::NoKeyExclusive, Granularity::Row, Reads::Ignored) => ColumnSet::ALL,
+            (Mode::NoKeyExclusive, Granularity::Row, Reads::Counted) => access.columns.with(ROW),
+            _ => access.columns,
+        };
+        add(Access { columns, ..access }, foreseen);
+    }
+}
+
+/// Whether rows were looked for in order to change, remove or lock them.
+fn finds_rows(access: &Access) -> bool {
+    let changes = matches!(access.mode, Mode::NoKeyExclusive | Mode::Exclusive);
+    changes && access.item.space == Space::Rows && access.item.table != TableId::ALL
+}
+
+/// Adds an access, to what is foreseen of the same rows if there is any.
+fn add(access: Access, foreseen: &mut AccessSet) {
+    let same = foreseen.iter_mut().find(|known| known.mode == access.mode && known.item == access.item);
+    if let Some(known) = same {
+        known.columns = known.columns.union(access.columns);
+    } else if !foreseen.iter().any(|known| says_more(known, &access)) {
         foreseen.retain(|known| !says_more(&access, known));
         foreseen.push(access);
     }

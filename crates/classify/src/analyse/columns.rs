@@ -9,6 +9,7 @@ use super::Analyser;
 use super::expr::is_system_column;
 use super::locks::Assigned;
 use crate::ast::Star;
+use crate::catalogue::ForeignKey;
 use onecopy_core::{ColumnId, ColumnSet};
 
 impl Analyser<'_> {
@@ -41,6 +42,40 @@ impl Analyser<'_> {
             }
         }
         columns
+    }
+
+    /// Notes what is read of rows of a table.
+    pub(super) fn note_columns(&mut self, table: usize, of: ColumnSet) {
+        let known = self.columns_read.entry(self.item_id(table)).or_insert(ColumnSet::NONE);
+        *known = known.union(of);
+    }
+
+    /// Notes what is read of rows that a statement changes or removes, which calls their table `shown`.
+    pub(super) fn note_columns_of_target(&mut self, table: usize, shown: &str, body: bool) {
+        let of = if body { ColumnSet::ALL } else { self.mentioned_columns(table, shown) };
+        self.note_columns(table, of);
+    }
+
+    /// Notes what else of a row that changes must be known: what checks, triggers and computed columns look at, and the other columns
+    /// of a foreign key.
+    pub(super) fn note_columns_beside(&mut self, table: usize, set: &Assigned) {
+        let t = self.table(table);
+        let looks_at_all = !t.checks.is_empty()
+            || !t.triggers.is_empty()
+            || t.columns.iter().any(|column| column.generated.is_some());
+        let is_set = |fk: &&ForeignKey| fk.columns.iter().any(|column| set.contains_key(column));
+        let of = match looks_at_all {
+            true => ColumnSet::ALL,
+            false => t
+                .foreign_keys
+                .iter()
+                .filter(is_set)
+                .flat_map(|fk| &fk.columns)
+                .copied()
+                .map(ColumnId)
+                .collect(),
+        };
+        self.note_columns(table, of);
     }
 
     /// The columns of rows that an UPDATE changes. One that is set to what it holds does not change by its value, but may by

@@ -34,6 +34,7 @@ impl<'a> Analyser<'a> {
     ) {
         let item = ItemTemplate { of, ..self.rows_item(table, known, mode, NullRule::Skip) };
         self.push_item(item);
+        self.note_columns(table, of);
         if !only {
             self.for_inheritors(table, known, |a, child, known| a.read_rows(child, false, known, mode));
         }
@@ -93,6 +94,7 @@ impl<'a> Analyser<'a> {
             };
         }
         let of = if rekeyed { ColumnSet::ALL } else { self.changed_columns(table, set) };
+        self.note_columns_beside(table, set);
         let before = ItemTemplate { of, ..self.rows_item(table, old, mode, NullRule::Skip) };
         let named = |item: &ItemTemplate| item.columns.iter().any(|c| set.contains_key(&c.column.0));
         let moves = named(&before);
@@ -217,6 +219,8 @@ impl<'a> Analyser<'a> {
         action: char,
         new: Option<&Known>,
     ) {
+        // No text says what is read of them.
+        self.note_columns(child, ColumnSet::ALL);
         if self.table(child).is_partition {
             let id = self.item_id(child);
             self.push_whole_table(id, Mode::Exclusive);

@@ -157,6 +157,8 @@ struct Analyser<'a> {
     items: Vec<ItemTemplate>,
     everything: Option<Mode>,
     tables: Vec<TableId>,
+    /// Of rows that it reads, changes or removes, the columns that it reads, by table.
+    columns_read: BTreeMap<TableId, ColumnSet>,
     /// What else it touches if its transaction has changed the same rows before.
     rechecked: Rechecked,
     /// How the statement names columns, once it is known.
@@ -247,6 +249,7 @@ impl<'a> Analyser<'a> {
             items: Vec::new(),
             everything: None,
             tables: Vec::new(),
+            columns_read: BTreeMap::new(),
             rechecked: Rechecked::default(),
             mentions: None,
             scopes: Vec::new(),

@@ -139,6 +139,7 @@ impl<'a> Analyser<'a> {
             copied_moments: self.copied_moments.take(),
             guard: self.guard.take(),
             access,
+            columns_read: std::mem::take(&mut self.columns_read).into_iter().collect(),
             shown,
             rechecks,
             pinned: self.pinned(normalised),

@@ -106,6 +106,7 @@ impl<'a> Analyser<'a> {
         self.checks(table);
         let relation = self.new_relation(Some(table));
         let name = insert.alias.clone().unwrap_or_else(|| insert.table.last().to_owned());
+        self.note_columns_of_target(table, &name, body);
         let inner = self.new_scope(Some(scope), env, body);
         self.scopes[inner].entries.push(Entry { name, columns: EntryColumns::Table(relation) });
         if let Some(conflict) = &insert.on_conflict {
@@ -767,6 +768,7 @@ impl<'a> Analyser<'a> {
             return;
         };
         let relation = self.new_relation(Some(table));
+        self.note_columns_of_target(table, &name, body);
         self.scopes[scope].entries.push(Entry { name, columns: EntryColumns::Table(relation) });
         let block = self.open_block(&update.from, scope);
         self.close_block(update.filter.as_ref(), scope, block);
@@ -1057,6 +1059,9 @@ impl<'a> Analyser<'a> {
             self.refuse_computed_oids(table);
         }
         let name = delete.alias.clone().unwrap_or_else(|| delete.table.last().to_owned());
+        if let Some(table) = target {
+            self.note_columns_of_target(table, &name, body);
+        }
         let relation = target.map(|table| self.new_relation(Some(table)));
         let columns = relation.map_or(EntryColumns::Opaque, EntryColumns::Table);
         self.scopes[scope].entries.push(Entry { name, columns });

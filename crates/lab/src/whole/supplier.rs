@@ -1,19 +1,20 @@
 //! TPC-C's transactions as they arrive whole: what each may write, by the analysis of its SQL, and what it does write.
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::sync::LazyLock;
 
-use onecopy_classify::whole::{Granularity, foresee};
+use onecopy_classify::whole::{Conflicts, Granularity, Reads, foresee};
 use onecopy_classify::{
     Catalogue as Tables, Class, Context, OwnedLayout, ParamValue, Scratch, classify, normalise, table_id,
 };
 use onecopy_core::conflict_index::conflict;
 use onecopy_core::{Access, AccessSet, Mode, Space};
 use onecopy_sim::whole::{Arriving, Drawn, Source};
-use onecopy_workload::client::{Script, Step};
+use onecopy_workload::client::{Rows, Script, Step};
 use onecopy_workload::random::Random;
 use onecopy_workload::tpcc::{
-    Generator, HomeWarehouse, Kind, Memory, Parameters, Population, Scale, Transaction, catalogue,
+    Generator, HomeWarehouse, How, Kind, Memory, Parameters, Population, Scale, Touched, Transaction,
+    catalogue,
 };
 use onecopy_workload::{StatementId, Timestamp, Value};
 
@@ -34,12 +35,13 @@ const DURATIONS: [(Kind, Drawn); 5] = [
 pub struct Classes {
     statements: Vec<(Class, String, OwnedLayout)>,
     granularity: Granularity,
+    reads: Reads,
 }
 
 impl Classes {
     /// Analyses the SQL of TPC-C's statements.
     #[must_use]
-    pub fn new(granularity: Granularity) -> Classes {
+    pub fn new(granularity: Granularity, reads: Reads) -> Classes {
         let mut tables = Tables::from_json(TABLES).unwrap_or_default();
         tables.rebuild();
         let path = ["public".to_owned()];
@@ -50,29 +52,27 @@ impl Classes {
             let class = classify(&statement.sql, &normalised, &context);
             (class, statement.sql.clone(), normalised.layout.to_owned())
         });
-        Classes { statements: statements.collect(), granularity }
+        Classes { statements: statements.collect(), granularity, reads }
     }
 
-    /// Adds what an execution of a statement with these parameters may do; those that are `None` are not known.
-    fn add(&self, statement: StatementId, known: &[Option<Value>], foreseen: &mut AccessSet) {
+    /// Adds what an execution of a statement may do.
+    fn add(&self, Execution { statement, known }: &Execution, foreseen: &mut AccessSet) {
         let (class, sql, layout) = &self.statements[usize::from(statement.0)];
-        let known = Known(known.iter().map(|value| value.as_ref().map(text)).collect());
-        foresee(class, sql, layout.layout(), &known, &[], self.granularity, foreseen);
+        let counted = Conflicts { granularity: self.granularity, reads: self.reads };
+        foresee(class, sql, layout.layout(), known, &[], counted, foreseen);
     }
 
     /// What a transaction may do, by what its client gave.
     #[must_use]
     pub fn foreseen(&self, given: &Parameters) -> AccessSet {
+        self.foreseen_of(&Execution::all(given))
+    }
+
+    /// The same, by its statements.
+    #[must_use]
+    pub fn foreseen_of(&self, executions: &[Execution]) -> AccessSet {
         let mut foreseen = AccessSet::new();
-        let of = &catalogue().transaction(given.kind().transaction()).statements;
-        for statement in of.clone() {
-            let data = &catalogue().statements[statement];
-            for round in 0..given.rounds(data.group.as_deref()) {
-                let known: Vec<Option<Value>> =
-                    data.params.iter().map(|name| given.value_in_round(name, round)).collect();
-                self.add(StatementId(statement as u16), &known, &mut foreseen);
-            }
-        }
+        executions.iter().for_each(|execution| self.add(execution, &mut foreseen));
         foreseen
     }
 
@@ -80,39 +80,96 @@ impl Classes {
     /// mean the same one, though the supplier here has given another one to each.
     #[must_use]
     pub fn written(&self, given: &Parameters, foreseen: &[Access], supplier: &mut Memory) -> Vec<Access> {
-        let orders = table_id("public", "new_order");
-        let taken = |access: &&Access| access.item.table == orders && access.mode == Mode::Exclusive;
-        let removes = |access: &Access| taken(&access) && access.item.space == Space::Rows;
-        let done = self.done(given, supplier).into_iter();
-        let done = done.filter(|access| access.mode != Mode::KeyShared && !removes(access));
-        done.chain(foreseen.iter().filter(|access| removes(access)).cloned()).collect()
+        written_of(self.run(given, supplier).0, foreseen)
     }
 
     /// What it does when it runs on this supplier.
     #[must_use]
     pub fn done(&self, given: &Parameters, supplier: &mut Memory) -> AccessSet {
-        let mut done = AccessSet::new();
-        let mut script = Transaction::new(given.clone());
-        let mut rows = None;
-        loop {
-            match script.next(rows.take()) {
-                Step::Execute(statement, params) => {
-                    let answer = supplier.answer(statement, &params);
-                    // What finds no row changes none.
-                    let changes = answer.count > 0;
-                    rows = Some(answer);
-                    let known: Vec<Option<Value>> = params.into_iter().map(Some).collect();
-                    if changes {
-                        self.add(statement, &known, &mut done);
-                    }
-                }
-                Step::Commit => return done,
-                Step::Rollback => return AccessSet::new(),
+        self.run(given, supplier).0
+    }
+
+    /// What it does by the analysis, and what it touches by what is written down of the benchmark. Nothing if it is taken back.
+    fn run(&self, given: &Parameters, supplier: &mut Memory) -> (AccessSet, Vec<Touched>) {
+        let (mut done, mut touched) = (AccessSet::new(), Vec::new());
+        let is_kept = execute(given, supplier, |statement, params, touches, rows| {
+            touched.extend(touches);
+            // What finds no row changes none.
+            if rows.count > 0 {
+                let known = Known(params.iter().map(|value| Some(text(value))).collect());
+                self.add(&Execution { statement, known }, &mut done);
             }
+        });
+        if is_kept { (done, touched) } else { (AccessSet::new(), Vec::new()) }
+    }
+}
+
+/// What of what a transaction does is written, by who runs at the same time.
+fn written_of(done: AccessSet, foreseen: &[Access]) -> Vec<Access> {
+    let orders = table_id("public", "new_order");
+    let taken = |access: &&Access| access.item.table == orders && access.mode == Mode::Exclusive;
+    let removes = |access: &Access| taken(&access) && access.item.space == Space::Rows;
+    let done = done.into_iter().filter(|access| access.mode.writes() && !removes(access));
+    done.chain(foreseen.iter().filter(|access| removes(access)).cloned()).collect()
+}
+
+/// Runs a transaction; returns whether it is committed. `see` is told of each statement when it has been answered, with what it touched.
+fn execute(
+    given: &Parameters,
+    supplier: &mut Memory,
+    mut see: impl FnMut(StatementId, &[Value], Vec<Touched>, &Rows),
+) -> bool {
+    let mut script = Transaction::new(given.clone());
+    let mut rows = None;
+    loop {
+        match script.next(rows.take()) {
+            Step::Execute(statement, params) => {
+                let touched = supplier.touched(statement, &params);
+                let answer = supplier.answer(statement, &params);
+                see(statement, &params, touched, &answer);
+                rows = Some(answer);
+            }
+            Step::Commit => return true,
+            Step::Rollback => return false,
         }
     }
 }
 
+/// What a transaction reads and writes when it runs on this supplier, by what is written down of the benchmark. Nothing if it is taken back.
+#[must_use]
+pub fn touched(given: &Parameters, supplier: &mut Memory) -> Vec<Touched> {
+    let mut all = Vec::new();
+    let is_kept = execute(given, supplier, |_, _, touched, _| all.extend(touched));
+    if is_kept { all } else { Vec::new() }
+}
+
+/// A statement of a transaction that has not run yet, with those of its parameters that are known, as a client sends them.
+#[derive(Clone, Debug)]
+pub struct Execution {
+    statement: StatementId,
+    known: Known,
+}
+
+impl Execution {
+    /// All that a transaction may execute.
+    #[must_use]
+    pub fn all(given: &Parameters) -> Vec<Execution> {
+        let mut executions = Vec::new();
+        let of = &catalogue().transaction(given.kind().transaction()).statements;
+        for statement in of.clone() {
+            let data = &catalogue().statements[statement];
+            for round in 0..given.rounds(data.group.as_deref()) {
+                let value = |name: &String| given.value_in_round(name, round).as_ref().map(text);
+                let known = Known(data.params.iter().map(value).collect());
+                executions.push(Execution { statement: StatementId(statement as u16), known });
+            }
+        }
+        executions
+    }
+}
+
+/// The values of parameters; those that are `None` are not known.
+#[derive(Clone, Debug)]
 struct Known(Vec<Option<Option<String>>>);
 
 impl onecopy_classify::Params for Known {
@@ -151,7 +208,7 @@ pub fn shares_of_pairs() -> PairShares {
 }
 
 fn compare_pairs() -> PairShares {
-    let classes = Classes::new(Granularity::Cell);
+    let classes = Classes::new(Granularity::Cell, Reads::Ignored);
     let mut shares = PairShares::default();
     let Ok(scale) = Scale::new(10, 3_000) else { return shares };
     let population = Population::new(scale, 1, Timestamp::default());
@@ -198,28 +255,53 @@ pub struct Supplier {
     classes: Classes,
     generator: Generator,
     memory: Memory,
-    notes_registers: bool,
+    notes: Notes,
+}
+
+/// Which cells are registers of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Notes {
+    Nothing,
+    Changes,
+    ChangesAndReads,
 }
 
 impl Supplier {
     /// A supplier of so many warehouses, of the benchmark's size, with conflicts by cell as the paper counts them.
     #[must_use]
     pub fn new(seed: u64, warehouses: i64) -> Option<Supplier> {
-        let scale = Scale::new(warehouses, 3_000).ok()?;
+        Some(Supplier::of_scale(seed, Scale::new(warehouses, 3_000).ok()?))
+    }
+
+    /// The same of another size.
+    #[must_use]
+    pub fn of_scale(seed: u64, scale: Scale) -> Supplier {
         let population = Population::new(scale, seed, Timestamp::default());
         let highest = population.highest_history();
-        Some(Supplier {
-            classes: Classes::new(Granularity::Cell),
+        Supplier {
+            classes: Classes::new(Granularity::Cell, Reads::Ignored),
             generator: Generator::new(&population, HomeWarehouse::Uniform, seed, 0, 1, highest),
             memory: Memory::new(population),
-            notes_registers: false,
-        })
+            notes: Notes::Nothing,
+        }
+    }
+
+    /// The same, where what is read is foreseen as well: those that only look are in the chains, too.
+    #[must_use]
+    pub fn counting_reads(self) -> Supplier {
+        Supplier { classes: Classes::new(Granularity::Cell, Reads::Counted), ..self }
     }
 
     /// The same, and each changed cell is a register, so that a run finds updates that are lost.
     #[must_use]
     pub fn noting_registers(self) -> Supplier {
-        Supplier { notes_registers: true, ..self }
+        Supplier { notes: Notes::Changes, ..self }
+    }
+
+    /// The same, and so is each cell that is read, so that a history shows who read what.
+    #[must_use]
+    pub fn noting_reads(self) -> Supplier {
+        Supplier { notes: Notes::ChangesAndReads, ..self }
     }
 }
 
@@ -228,18 +310,27 @@ impl Source for Supplier {
         let kind = self.generator.kind();
         let given = self.generator.draw(kind, Timestamp::default());
         let duration = DURATIONS.iter().find(|(of, _)| *of == kind).map(|(_, drawn)| *drawn);
-        let updates = !matches!(kind, Kind::OrderStatus | Kind::StockLevel);
+        let looks_only = matches!(kind, Kind::OrderStatus | Kind::StockLevel);
+        let updates = !looks_only || self.classes.reads == Reads::Counted;
         let foreseen = if updates { self.classes.foreseen(&given) } else { AccessSet::new() };
-        let written = self.classes.written(&given, &foreseen, &mut self.memory);
-        let registers = if self.notes_registers { registers(&written) } else { Vec::new() };
+        let (done, touched) = self.classes.run(&given, &mut self.memory);
+        let written = written_of(done, &foreseen);
+        let (reads, writes) = match self.notes {
+            Notes::Nothing => (Vec::new(), Vec::new()),
+            Notes::Changes => (registers(&written), registers(&written)),
+            // Whoever writes has read it, so that a history shows the order of versions.
+            Notes::ChangesAndReads => {
+                (cells(&touched, |_| true), cells(&touched, |how| matches!(how, How::Changes(_))))
+            }
+        };
         Arriving {
             kind: kind as u64,
             updates,
             foreseen,
             written,
             duration_ns: duration.map_or(0, |drawn| drawn.draw_ns(durations)),
-            reads: registers.clone(),
-            writes: registers,
+            reads,
+            writes,
         }
     }
 }
@@ -251,6 +342,33 @@ fn registers(written: &[Access]) -> Vec<u64> {
         let columns = (0..64).filter(|column| access.columns.bits() >> column & 1 == 1);
         columns.map(|column| (access.item.clone(), column))
     });
+    numbered(cells)
+}
+
+/// A number for each cell of rows that are known by their keys and touched so. Which rows there are is not in it.
+fn cells(touched: &[Touched], so: impl Fn(How) -> bool) -> Vec<u64> {
+    let of_row = |touched: &Touched| {
+        let key: &[&str] = match touched.table {
+            "warehouse" => &["w_id"],
+            "district" => &["d_w_id", "d_id"],
+            "customer" => &["c_w_id", "c_d_id", "c_id"],
+            "orders" => &["o_w_id", "o_d_id", "o_id"],
+            "stock" => &["s_w_id", "s_i_id"],
+            _ => return Vec::new(),
+        };
+        let value =
+            |column: &&str| touched.known.iter().find(|(known, _)| known == column).map(|(_, value)| *value);
+        let (Some(key), How::Reads(columns) | How::Changes(columns)) =
+            (key.iter().map(value).collect::<Option<Vec<i64>>>(), touched.how)
+        else {
+            return Vec::new();
+        };
+        columns.iter().map(|column| (touched.table, key.clone(), *column)).collect()
+    };
+    numbered(touched.iter().filter(|touched| so(touched.how)).flat_map(of_row))
+}
+
+fn numbered(cells: impl Iterator<Item = impl Hash>) -> Vec<u64> {
     let mut registers: Vec<u64> =
         cells.map(|cell| BuildHasherDefault::<DefaultHasher>::default().hash_one(cell)).collect();
     registers.sort_unstable();

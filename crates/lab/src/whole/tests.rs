@@ -1,16 +1,20 @@
 //! What the analysis of TPC-C's SQL says of pairs of transactions, against what the paper says and what they do.
 
-use onecopy_classify::whole::Granularity;
+use std::collections::BTreeMap;
+
+use onecopy_classify::table_id;
+use onecopy_classify::whole::{Granularity, Reads};
 use onecopy_core::conflict_index::conflict;
 use onecopy_core::protocol::{WHOLE, whole_by_name};
-use onecopy_core::{Access, AccessSet, Csn};
+use onecopy_core::{Access, AccessSet, Csn, TableId};
+use onecopy_sim::check::{Level, check};
 use onecopy_sim::whole::{Setup, run};
 use onecopy_workload::Timestamp;
 use onecopy_workload::tpcc::{
-    Customer, Generator, HomeWarehouse, Kind, Memory, Parameters, Population, Scale,
+    Customer, Generator, HomeWarehouse, Kind, Memory, Parameters, Population, Scale, Touched,
 };
 
-use super::{Classes, Supplier};
+use super::{Classes, Supplier, touched};
 
 /// Gargamel's Table II. An unknown customer may be any of the district (IV.A).
 fn table_2(a: &Parameters, b: &Parameters) -> bool {
@@ -56,7 +60,8 @@ struct Drawn {
     done: AccessSet,
 }
 
-fn drawn(classes: &Classes, count: usize, seed: u64) -> Vec<Drawn> {
+/// Given, and the same supplier for all.
+fn drawn_by<D>(count: usize, seed: u64, mut draw: impl FnMut(Parameters, Memory) -> D) -> Vec<D> {
     let population = Population::new(Scale::new(2, 60).expect("it is in range"), seed, Timestamp::default());
     let highest = population.highest_history();
     let mut generator = Generator::new(&population, HomeWarehouse::Uniform, seed, 0, 1, highest);
@@ -65,20 +70,25 @@ fn drawn(classes: &Classes, count: usize, seed: u64) -> Vec<Drawn> {
         let mut supplier = Memory::new(population);
         for _ in 0..200 {
             let given = generator.draw(Kind::Payment, Timestamp::default());
-            let _ = classes.done(&given, &mut supplier);
+            let _ = touched(&given, &mut supplier);
         }
         supplier
     };
     let mut one = || {
         let kind = generator.kind();
-        let given = generator.draw(kind, Timestamp::default());
-        // What only looks is in no chain.
-        let reads = matches!(kind, Kind::OrderStatus | Kind::StockLevel);
-        let foreseen = if reads { AccessSet::new() } else { classes.foreseen(&given) };
-        let done = classes.done(&given, &mut supplier.clone());
-        Drawn { given, foreseen, done }
+        draw(generator.draw(kind, Timestamp::default()), supplier.clone())
     };
     (0..count).map(|_| one()).collect()
+}
+
+fn drawn(classes: &Classes, count: usize, seed: u64) -> Vec<Drawn> {
+    drawn_by(count, seed, |given, mut supplier| {
+        // What only looks is in no chain.
+        let reads = matches!(given.kind(), Kind::OrderStatus | Kind::StockLevel);
+        let foreseen = if reads { AccessSet::new() } else { classes.foreseen(&given) };
+        let done = classes.done(&given, &mut supplier);
+        Drawn { given, foreseen, done }
+    })
 }
 
 /// Pairs of transactions, in numbers.
@@ -92,7 +102,7 @@ struct Pairs {
 
 /// Compares each transaction with each later one.
 fn compare(granularity: Granularity, paper: fn(&Parameters, &Parameters) -> bool, count: usize) -> Pairs {
-    let classes = Classes::new(granularity);
+    let classes = Classes::new(granularity, Reads::Ignored);
     let drawn = drawn(&classes, count, 3);
     let mut pairs = Pairs::default();
     for (at, a) in drawn.iter().enumerate() {
@@ -126,6 +136,92 @@ fn by_cell_the_analysis_finds_table_2_and_every_conflict_that_there_is() {
 fn by_row_the_analysis_finds_one_pair_of_kinds_more_and_every_conflict_that_there_is() {
     let pairs = compare(Granularity::Row, table_2_by_row, transactions());
     assert!(5 * pairs.in_one_warehouse >= pairs.all && 10 * pairs.conflicting >= pairs.all, "{pairs:?}");
+}
+
+/// What a transaction may read and write, and what it does by what is written down of the benchmark, by tables.
+struct Looking {
+    given: Parameters,
+    foreseen: BTreeMap<TableId, Vec<Access>>,
+    touched: BTreeMap<TableId, Vec<Touched>>,
+}
+
+fn by_table<T>(all: impl IntoIterator<Item = T>, table: impl Fn(&T) -> TableId) -> BTreeMap<TableId, Vec<T>> {
+    let mut tables: BTreeMap<TableId, Vec<T>> = BTreeMap::new();
+    all.into_iter().for_each(|one| tables.entry(table(&one)).or_default().push(one));
+    tables
+}
+
+fn meet<T>(
+    a: &BTreeMap<TableId, Vec<T>>,
+    b: &BTreeMap<TableId, Vec<T>>,
+    conflict: impl Fn(&T, &T) -> bool,
+) -> bool {
+    a.iter()
+        .any(|(table, a)| b.get(table).is_some_and(|b| a.iter().any(|a| b.iter().any(|b| conflict(a, b)))))
+}
+
+/// Both ways: what one reads and the other writes, rows that appear where one looks included, and what both write.
+#[test]
+fn if_reads_count_the_analysis_finds_whatever_one_reads_and_another_writes() {
+    let classes = Classes::new(Granularity::Cell, Reads::Counted);
+    let drawn = drawn_by(transactions(), 4, |given, mut supplier| Looking {
+        foreseen: by_table(classes.foreseen(&given), |access| access.item.table),
+        touched: by_table(touched(&given, &mut supplier), |touched| table_id("public", touched.table)),
+        given,
+    });
+    let mut pairs = Pairs::default();
+    let mut of_kinds: BTreeMap<[Kind; 2], [u64; 3]> = BTreeMap::new();
+    for (at, a) in drawn.iter().enumerate() {
+        for b in &drawn[at + 1..] {
+            let foreseen = meet(&a.foreseen, &b.foreseen, conflict);
+            let conflicts = meet(&a.touched, &b.touched, Touched::conflicts);
+            assert!(
+                foreseen || !conflicts,
+                "not foreseen: {:?}
+{:?}",
+                a.given,
+                b.given
+            );
+            let in_vain = u64::from(foreseen && !conflicts);
+            pairs.all += 1;
+            pairs.in_one_warehouse += u64::from(a.given.value("w") == b.given.value("w"));
+            pairs.conflicting += u64::from(conflicts);
+            pairs.foreseen_in_vain += in_vain;
+            let mut kinds = [a.given.kind(), b.given.kind()];
+            kinds.sort_unstable();
+            let [all, conflicting, vain] = of_kinds.entry(kinds).or_default();
+            (*all, *conflicting, *vain) = (*all + 1, *conflicting + u64::from(conflicts), *vain + in_vain);
+        }
+    }
+    println!("reads, too: {pairs:?} {of_kinds:?}");
+    assert!(5 * pairs.in_one_warehouse >= pairs.all && 8 * pairs.conflicting >= pairs.all, "{pairs:?}");
+    // Of all kinds that touch each other's data, some do.
+    assert!(of_kinds.values().filter(|[_, conflicting, _]| *conflicting > 0).count() >= 9, "{of_kinds:?}");
+}
+
+/// Whether a history of some 600 transactions keeps a level under chains, where workers are told of each other's writes late.
+fn keeps(level: Level, supplier: &mut Supplier) -> bool {
+    const WORKERS: u16 = 30;
+    let setup = Setup {
+        workers: WORKERS,
+        rate: 100.0,
+        load_ns: 6_000_000_000,
+        message: onecopy_sim::whole::Drawn { ns: 2e9, variance: 0.2 },
+        history: true,
+        ..Setup::gargamel(0)
+    };
+    let protocol = whole_by_name("chains", usize::from(WORKERS), Csn(0)).expect("it is there");
+    let outcome = run(&setup, supplier, protocol).expect("histories make sense");
+    assert_eq!(outcome.faults, []);
+    check(&outcome.history.expect("it was asked for"), level).is_valid()
+}
+
+#[test]
+fn a_supplier_whose_reads_are_foreseen_is_serializable_and_another_has_long_forks() {
+    let supplier = || Supplier::of_scale(0, Scale::new(2, 60).expect("it is in range")).noting_reads();
+    assert!(keeps(Level::Serializable, &mut supplier().counting_reads()));
+    assert!(keeps(Level::ParallelSnapshotIsolation, &mut supplier()));
+    assert!(!keeps(Level::Serializable, &mut supplier()));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_classify::moment_text::may_keep_moment;
-use onecopy_classify::whole::{Granularity, foresee};
+use onecopy_classify::whole::foresee;
 use onecopy_classify::{
     Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised, Rechecks,
 };
@@ -19,6 +19,7 @@ use super::extended::{PreparedStatement, Rendered};
 use super::portals::Portal;
 use super::shipping;
 use super::unit::{Preparation, Repeated, Request, Step};
+use super::whole::COUNTED;
 use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
 use crate::lane::StatementKey;
@@ -281,9 +282,9 @@ fn foreseen(statement: &Statement, portal: Option<&Portal>, frozen: &[FrozenValu
     let (class, sql, layout) = (&statement.class, &statement.sql, statement.layout.layout());
     let mut foreseen = AccessSet::new();
     match portal {
-        None => foresee(class, sql, layout, &NoParams, frozen, Granularity::Row, &mut foreseen),
+        None => foresee(class, sql, layout, &NoParams, frozen, COUNTED, &mut foreseen),
         Some(portal) => portal.with_params(|params| {
-            foresee(class, sql, layout, params, frozen, Granularity::Row, &mut foreseen);
+            foresee(class, sql, layout, params, frozen, COUNTED, &mut foreseen);
         }),
     }
     foreseen

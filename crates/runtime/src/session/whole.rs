@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use hashbrown::HashMap;
 use onecopy_classify::references::{Reference, references, replace};
-use onecopy_classify::whole::{Granularity, foresee};
+use onecopy_classify::whole::{Conflicts, Granularity, Reads, foresee};
 use onecopy_classify::{Class, Kind, NoParams, normalise, oid};
 use onecopy_core::AccessSet;
 use onecopy_wire::backend::{Backend, RowDescription, decode, tag};
@@ -25,6 +25,9 @@ use super::{Done, Session};
 use crate::agent::quote;
 use crate::errors::Failure;
 use crate::lane::DECODE_LEN_MAX;
+
+/// Servers lock rows, and rows are shipped.
+pub(super) const COUNTED: Conflicts = Conflicts { granularity: Granularity::Row, reads: Reads::Ignored };
 
 /// A whole transaction.
 pub(super) struct Whole {
@@ -121,7 +124,7 @@ impl Session {
                 part.drawn = drawn;
                 let foreseen = may_write.get_or_insert_with(AccessSet::new);
                 let (class, layout) = (&statement.class, statement.layout.layout());
-                foresee(class, &statement.sql, layout, &NoParams, &frozen, Granularity::Row, foreseen);
+                foresee(class, &statement.sql, layout, &NoParams, &frozen, COUNTED, foreseen);
             }
         }
         Ok(Ok(Some(Whole { parts, may_write, generation })))

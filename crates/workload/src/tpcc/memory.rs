@@ -1,7 +1,8 @@
 //! A supplier in memory, which answers a terminal's statements where no database is at hand: in tests and in simulations that care
 //! for times and not for contents.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use super::population::{Population, last_name};
 use super::statement::Statement;
@@ -30,8 +31,15 @@ struct District {
     last_orders: Vec<i64>,
     next_order: i64,
     oldest_undelivered: i64,
-    /// Customer and cents of those orders that terminals have entered.
-    entered: HashMap<i64, (i64, i64)>,
+    /// Those orders that terminals have entered.
+    entered: HashMap<i64, Entered>,
+}
+
+#[derive(Clone, Debug)]
+struct Entered {
+    customer: i64,
+    cents: i64,
+    items: Vec<i64>,
 }
 
 impl District {
@@ -85,7 +93,7 @@ impl Memory {
             Statement::NewOrderOrder => {
                 let (order, customer) = (int(0), int(3));
                 let district = self.district(int(2), int(1));
-                district.entered.insert(order, (customer, 0));
+                district.entered.insert(order, Entered { customer, cents: 0, items: Vec::new() });
                 if let Some(last) = district.last_orders.get_mut(customer as usize) {
                     *last = order;
                 }
@@ -106,16 +114,17 @@ impl Memory {
             }
             Statement::NewOrderLine => {
                 let cents = params.get(7).and_then(Value::as_cents).unwrap_or(0);
-                if let Some((_, total)) = self.district(int(2), int(1)).entered.get_mut(&int(0)) {
-                    *total += cents;
+                if let Some(order) = self.district(int(2), int(1)).entered.get_mut(&int(0)) {
+                    order.cents += cents;
+                    order.items.push(int(4));
                 }
                 Rows::changed(1)
             }
             Statement::PaymentWarehouse | Statement::PaymentDistrict => one([(0, "somewhere".into())]),
             Statement::PaymentByName | Statement::OrderStatusByName => {
                 let name = params.get(2).and_then(Value::as_text).unwrap_or_default();
-                let found = self.district(int(0), int(1)).by_name.get(name);
-                Rows::returned(found.into_iter().flatten().map(|customer| vec![(*customer).into()]).collect())
+                let found = self.customers_named(int(0), int(1), name);
+                Rows::returned(found.into_iter().map(|customer| vec![customer.into()]).collect())
             }
             Statement::PaymentCustomer => {
                 let (first_name, is_bad) = self.population.customer(int(0), int(1), int(2));
@@ -123,11 +132,8 @@ impl Memory {
                 one([(0, first_name.into()), (10, credit.into()), (14, "something".into())])
             }
             Statement::OrderStatusOrder => {
-                let orders = &self.district(int(0), int(1)).last_orders;
-                match orders.get(int(2) as usize) {
-                    Some(order) => one([(0, (*order).into())]),
-                    None => Rows::default(),
-                }
+                let last = self.last_order(int(0), int(1), int(2));
+                last.map_or_else(Rows::default, |order| one([(0, order.into())]))
             }
             Statement::DeliveryOldest => {
                 let District { oldest_undelivered, next_order, .. } = self.district(int(0), int(1));
@@ -140,9 +146,9 @@ impl Memory {
                 *oldest += i64::from(is_there);
                 Rows::changed(u64::from(is_there))
             }
-            Statement::DeliveryCustomer => one([(0, self.entered(int(0), int(1), int(2)).0.into())]),
+            Statement::DeliveryCustomer => one([(0, self.recipient(int(0), int(1), int(2)).into())]),
             Statement::DeliveryTotal => {
-                one([(0, Decimal::cents(self.entered(int(0), int(1), int(2)).1).into())])
+                one([(0, Decimal::cents(self.total_cents(int(0), int(1), int(2))).into())])
             }
             Statement::StockLevelDistrict => one([(0, self.district(int(0), int(1)).next_order.into())]),
             Statement::StockLevelCount | Statement::OrderStatusLines => one([(0, Value::Int(0))]),
@@ -162,14 +168,41 @@ impl Memory {
         self.districts.entry([warehouse, district]).or_insert_with(make)
     }
 
-    /// Customer and cents of an order.
-    fn entered(&mut self, warehouse: i64, district: i64, order: i64) -> (i64, i64) {
+    /// In the order of their first names.
+    pub(super) fn customers_named(&mut self, warehouse: i64, district: i64, name: &str) -> Vec<i64> {
+        self.district(warehouse, district).by_name.get(name).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn last_order(&mut self, warehouse: i64, district: i64, customer: i64) -> Option<i64> {
+        self.district(warehouse, district).last_orders.get(customer as usize).copied()
+    }
+
+    /// Whose order it is.
+    pub(super) fn recipient(&mut self, warehouse: i64, district: i64, order: i64) -> i64 {
         let population = self.population;
-        let entered = self.district(warehouse, district).entered.get(&order).copied();
-        entered.unwrap_or_else(|| {
-            let customer = population.order(warehouse, district, order).customer;
-            (customer, population.amounts_cents(warehouse, district, order))
-        })
+        let entered = self.district(warehouse, district).entered.get(&order).map(|order| order.customer);
+        entered.unwrap_or_else(|| population.order(warehouse, district, order).customer)
+    }
+
+    fn total_cents(&mut self, warehouse: i64, district: i64, order: i64) -> i64 {
+        let population = self.population;
+        let entered = self.district(warehouse, district).entered.get(&order).map(|order| order.cents);
+        entered.unwrap_or_else(|| population.amounts_cents(warehouse, district, order))
+    }
+
+    /// The items of some orders.
+    pub(super) fn items_of(&mut self, warehouse: i64, district: i64, orders: Range<i64>) -> BTreeSet<i64> {
+        let population = self.population;
+        let loaded = 1..=population.scale().customers();
+        let mut items = BTreeSet::new();
+        for order in orders {
+            match self.district(warehouse, district).entered.get(&order) {
+                Some(entered) => items.extend(&entered.items),
+                None if loaded.contains(&order) => items.extend(population.items(warehouse, district, order)),
+                None => {}
+            }
+        }
+        items
     }
 }
 

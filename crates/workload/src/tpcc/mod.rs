@@ -7,6 +7,7 @@
 //! * [`Transaction`]: a transaction with its parameters, as a [`Script`](crate::Script).
 //! * [`Terminal`]: an emulated terminal, as a [`Client`](crate::Client).
 //! * [`Memory`]: answers a terminal's statements from memory, where no database is at hand.
+//! * [`Touched`]: what a statement reads and writes there, to test what analyses of its SQL say.
 //! * [`checks`]: the consistency conditions, which must hold in the database after any run.
 
 mod checks;
@@ -18,6 +19,7 @@ mod population;
 mod rules;
 mod statement;
 mod terminal;
+mod touched;
 mod transactions;
 
 pub use checks::checks;
@@ -31,6 +33,7 @@ pub use population::{DISTRICTS, Population, Scale, ScaleError, last_name};
 pub use rules::{Rules, rules};
 pub use statement::Statement;
 pub use terminal::Terminal;
+pub use touched::{How, Touched};
 pub use transactions::Transaction;
 
 use std::sync::LazyLock;

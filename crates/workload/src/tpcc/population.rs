@@ -257,6 +257,13 @@ impl Population {
         (0..lines).map(|_| self.draw_line(random, order).1).sum()
     }
 
+    /// What the lines of an order are of.
+    pub(super) fn items(&self, warehouse: i64, district: i64, order: i64) -> Vec<i64> {
+        let lines = self.order(warehouse, district, order).lines;
+        let random = &mut self.stream(Draw::OrderLine, self.in_district(warehouse, district, order));
+        (0..lines).map(|_| self.draw_line(random, order).0).collect()
+    }
+
     /// Whether an order waits for its delivery at the start.
     pub(super) fn is_undelivered(&self, order: i64) -> bool {
         order > self.scale.customers - self.scale.undelivered()
