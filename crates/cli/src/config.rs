@@ -84,6 +84,8 @@ choice! {
         /// so nothing is given up for a conflict. Snapshot isolation, not serializability: reads may be old, and what one transaction
         /// reads another may write. See docs/protocols/chains.md.
         Chains = "chains",
+        /// Conflict chains in which what one update reads and another writes conflicts, too: 1-copy serializability. Reads may be old.
+        ChainsSerializable = "chains_serializable",
         /// Conflict chains in which all updates conflict: one after the other, reads anywhere.
         CentralisedWrites = "centralised_writes",
     }

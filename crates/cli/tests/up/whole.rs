@@ -190,6 +190,40 @@ fn nobody_notices_when_a_replica_dies_and_nothing_is_given_up_or_lost() {
     });
 }
 
+/// Two go off duty at once, each whole, if somebody else stays; returns how often nobody did.
+async fn nobody_on_duty(cluster: &Scheduled, rounds: u32) -> u32 {
+    let client = connect(cluster.dsn()).await;
+    client.batch_execute("CREATE TABLE doctors (id int PRIMARY KEY, on_duty bool NOT NULL)").await.unwrap();
+    client.batch_execute("INSERT INTO doctors VALUES (1, true), (2, true)").await.unwrap();
+    let (one, other) = (connect(cluster.dsn()).await, connect(cluster.dsn()).await);
+    let leave = |id: u32| {
+        format!(
+            "SELECT count(*) AS staying FROM doctors WHERE on_duty AND id <> {id};
+             UPDATE doctors SET on_duty = false WHERE id = {id} AND :staying > 0"
+        )
+    };
+    let mut none = 0;
+    for _ in 0..rounds {
+        let (first, second) = (leave(1), leave(2));
+        let (first, second) = tokio::join!(one.simple_query(&first), other.simple_query(&second));
+        first.and(second).unwrap();
+        // What an update sees is what was committed before it.
+        let back = "SELECT count(*) AS staying FROM doctors WHERE on_duty; UPDATE doctors SET on_duty = true; SELECT :staying";
+        let staying = answers(&client, back).await;
+        none += u32::from(staying.contains(&"0".to_owned()));
+    }
+    cluster.assert_identical();
+    none
+}
+
+#[test]
+fn what_is_read_counts_where_chains_are_to_be_serializable() {
+    block_on(async {
+        let cluster = Scheduled::start("chains_serializable", 3);
+        assert_eq!(nobody_on_duty(&cluster, 150).await, 0, "two at once must not both find the other one");
+    });
+}
+
 #[test]
 fn replicas_are_identical_after_whole_transactions_and_each_has_executed_some() {
     block_on(async {

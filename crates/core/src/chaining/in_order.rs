@@ -35,6 +35,7 @@ use super::{Message, Order, Scheduler};
 #[derive(Debug)]
 pub struct InOrder {
     name: &'static str,
+    foresight: Foresight,
     chains: Scheduler,
     endings: Endings,
     /// The last number in the chains.
@@ -136,10 +137,17 @@ struct Pending {
 impl InOrder {
     /// A scheduler for `replicas` servers, all down, whose log ends at `decided`.
     #[must_use]
-    pub fn new(name: &'static str, order: Order, replicas: usize, decided: Csn) -> InOrder {
+    pub fn new(
+        name: &'static str,
+        order: Order,
+        foresight: Foresight,
+        replicas: usize,
+        decided: Csn,
+    ) -> InOrder {
         let tuning = Tuning::default();
         InOrder {
             name,
+            foresight,
             chains: Scheduler::new(order, replicas),
             endings: Endings::default(),
             arrived: TxnId(0),
@@ -170,7 +178,10 @@ impl Protocol for InOrder {
     }
 
     fn guarantee(&self) -> Guarantee {
-        Guarantee::ParallelSnapshotIsolation
+        match self.foresight {
+            Foresight::OfWrites => Guarantee::ParallelSnapshotIsolation,
+            Foresight::OfReadsAndWrites => Guarantee::OneCopySerializability,
+        }
     }
 
     fn changes_replicas(&self) -> bool {
@@ -178,7 +189,7 @@ impl Protocol for InOrder {
     }
 
     fn foresight(&self) -> Option<Foresight> {
-        Some(Foresight::OfWrites)
+        Some(self.foresight)
     }
 
     fn handle(&mut self, _place: Place, now: Instant, event: Event, effects: &mut Vec<Effect>) {

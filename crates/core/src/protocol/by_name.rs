@@ -4,13 +4,13 @@ use crate::ids::Csn;
 
 use super::onecopy::Onecopy;
 use super::{
-    InProcess, Protocol, centralised_writes, chains, conflict_aware, eager, fixed_conflict, fixed_load,
-    level0, level1, level2, round_robin, special, tashkent_plus, variable_load, versioning,
-    versioning_late_acquire, versioning_no_early_release,
+    InProcess, Protocol, centralised_writes, chains, chains_serializable, conflict_aware, eager,
+    fixed_conflict, fixed_load, level0, level1, level2, round_robin, special, tashkent_plus, variable_load,
+    versioning, versioning_late_acquire, versioning_no_early_release,
 };
 
 /// The names of those that are complete, the default first.
-pub const SELECTABLE: [&str; 15] = [
+pub const SELECTABLE: [&str; 16] = [
     "onecopy",
     "conflict_aware",
     "eager",
@@ -25,6 +25,7 @@ pub const SELECTABLE: [&str; 15] = [
     "level2",
     "special",
     "chains",
+    "chains_serializable",
     "centralised_writes",
 ];
 
@@ -91,6 +92,7 @@ pub fn apart_by_name(
         "level2" => Ok(Box::new(level2::new(replicas, decided))),
         "special" => Ok(Box::new(special::new(replicas, decided))),
         "chains" => Ok(Box::new(chains::in_order(replicas, decided))),
+        "chains_serializable" => Ok(Box::new(chains_serializable::in_order(replicas, decided))),
         "centralised_writes" => Ok(Box::new(centralised_writes::in_order(replicas, decided))),
         _ => Err(unknown(name, &SELECTABLE)),
     }

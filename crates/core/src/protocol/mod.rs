@@ -9,6 +9,7 @@ use crate::ids::{Instant, NodeId};
 
 pub mod centralised_writes;
 pub mod chains;
+pub mod chains_serializable;
 pub mod conflict_aware;
 pub mod eager;
 pub mod fixed_conflict;
@@ -81,6 +82,8 @@ pub enum Statements {
 pub enum Foresight {
     /// What it may write.
     OfWrites,
+    /// What it may write, and what it may read if it writes.
+    OfReadsAndWrites,
 }
 
 /// What the databases can do that not all can.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use onecopy_classify::moment_text::may_keep_moment;
-use onecopy_classify::whole::foresee;
+use onecopy_classify::whole::{Conflicts, foresee};
 use onecopy_classify::{
     Bulk, CapturePlan, Class, Determinism, FrozenValue, Kind, LockWait, NoParams, Parameterised, Rechecks,
 };
@@ -19,7 +19,6 @@ use super::extended::{PreparedStatement, Rendered};
 use super::portals::Portal;
 use super::shipping;
 use super::unit::{Preparation, Repeated, Request, Step};
-use super::whole::COUNTED;
 use crate::classifier::{Statement, rewrite_of};
 use crate::errors::Failure;
 use crate::lane::StatementKey;
@@ -119,10 +118,16 @@ impl Job {
         Write { reach, one_row, rows, changed: self.changed(), ..Write::new(what) }
     }
 
-    /// What it may write, for a protocol that must know that. What is shipped is rows, whichever of their columns changed.
+    /// What it may write, for a protocol that must know that.
     pub fn announced(&self) -> AccessSet {
-        let accesses = self.foreseen.as_ref().unwrap_or(&self.access).iter();
-        accesses.map(|access| Access { columns: ColumnSet::ALL, ..access.clone() }).collect()
+        match &self.foreseen {
+            Some(foreseen) => foreseen.clone(),
+            // What is shipped is rows, whichever of their columns changed.
+            None => {
+                let whole = |access: &Access| Access { columns: ColumnSet::ALL, ..access.clone() };
+                self.access.iter().map(whole).collect()
+            }
+        }
     }
 
     /// The rows of tables with foreign keys that it changes.
@@ -174,7 +179,7 @@ impl Session {
             Some(portal) => portal
                 .with_params(|params| class.bind(&statement.sql, statement.layout.layout(), params, &frozen)),
         };
-        let foreseen = self.foresees().then(|| foreseen(statement, portal, &frozen));
+        let foreseen = self.foresees().then(|| foreseen(statement, portal, &frozen, self.conflicts()));
         let rechecks = rechecks(statement, portal, &access, &frozen);
         let capture = match determinism {
             Determinism::Capture(plan) => Some(plan),
@@ -278,13 +283,18 @@ pub(super) fn rechecks(
 }
 
 /// What an execution may write, as far as that conflicts with others that run in other snapshots.
-fn foreseen(statement: &Statement, portal: Option<&Portal>, frozen: &[FrozenValue]) -> AccessSet {
+fn foreseen(
+    statement: &Statement,
+    portal: Option<&Portal>,
+    frozen: &[FrozenValue],
+    conflicts: Conflicts,
+) -> AccessSet {
     let (class, sql, layout) = (&statement.class, &statement.sql, statement.layout.layout());
     let mut foreseen = AccessSet::new();
     match portal {
-        None => foresee(class, sql, layout, &NoParams, frozen, COUNTED, &mut foreseen),
+        None => foresee(class, sql, layout, &NoParams, frozen, conflicts, &mut foreseen),
         Some(portal) => portal.with_params(|params| {
-            foresee(class, sql, layout, params, frozen, COUNTED, &mut foreseen);
+            foresee(class, sql, layout, params, frozen, conflicts, &mut foreseen);
         }),
     }
     foreseen

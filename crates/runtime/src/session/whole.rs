@@ -13,6 +13,7 @@ use onecopy_classify::references::{Reference, references, replace};
 use onecopy_classify::whole::{Conflicts, Granularity, Reads, foresee};
 use onecopy_classify::{Class, Kind, NoParams, normalise, oid};
 use onecopy_core::AccessSet;
+use onecopy_core::protocol::Foresight;
 use onecopy_wire::backend::{Backend, RowDescription, decode, tag};
 use onecopy_wire::frame::{self, HEAD_LEN};
 use onecopy_wire::sqlstate::SqlState;
@@ -25,9 +26,6 @@ use super::{Done, Session};
 use crate::agent::quote;
 use crate::errors::Failure;
 use crate::lane::DECODE_LEN_MAX;
-
-/// Servers lock rows, and rows are shipped.
-pub(super) const COUNTED: Conflicts = Conflicts { granularity: Granularity::Row, reads: Reads::Ignored };
 
 /// A whole transaction.
 pub(super) struct Whole {
@@ -75,6 +73,15 @@ impl Session {
         self.shared.scheduler.foresight.is_some()
     }
 
+    /// What counts as a conflict: of two updates the row, since servers lock rows, and rows are shipped.
+    pub(super) fn conflicts(&self) -> Conflicts {
+        let reads = match self.shared.scheduler.foresight {
+            Some(Foresight::OfReadsAndWrites) => Reads::Counted,
+            Some(Foresight::OfWrites) | None => Reads::Ignored,
+        };
+        Conflicts { granularity: Granularity::Row, reads }
+    }
+
     /// What a message holds if that is a transaction which comes whole; else its statements go their ordinary way.
     pub(super) async fn read_whole(
         &mut self,
@@ -117,15 +124,18 @@ impl Session {
         if !is_one || !(has_brackets || refers || parts.len() > 1) {
             return Ok(Ok(None));
         }
-        let mut may_write = None;
+        let conflicts = self.conflicts();
+        let mut may_write = statements.iter().any(|statement| writes(&statement.class)).then(AccessSet::new);
         for (part, statement) in parts.iter_mut().zip(&statements) {
-            if writes(&statement.class) {
-                let (drawn, frozen) = self.foresee_values(statement).await?;
-                part.drawn = drawn;
-                let foreseen = may_write.get_or_insert_with(AccessSet::new);
-                let (class, layout) = (&statement.class, statement.layout.layout());
-                foresee(class, &statement.sql, layout, &NoParams, &frozen, COUNTED, foreseen);
-            }
+            // What it reads counts if it writes, and only where reads count.
+            let reads = conflicts.reads == Reads::Counted && matches!(statement.class.kind, Kind::Select);
+            let Some(foreseen) = may_write.as_mut().filter(|_| reads || writes(&statement.class)) else {
+                continue;
+            };
+            let (drawn, frozen) = self.foresee_values(statement).await?;
+            part.drawn = drawn;
+            let (class, layout) = (&statement.class, statement.layout.layout());
+            foresee(class, &statement.sql, layout, &NoParams, &frozen, conflicts, foreseen);
         }
         Ok(Ok(Some(Whole { parts, may_write, generation })))
     }

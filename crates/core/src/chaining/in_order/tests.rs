@@ -19,7 +19,8 @@ struct Rig {
 
 /// So many replicas, all up, at the start of an empty log.
 fn rig(replicas: u16) -> Rig {
-    let protocol = InOrder::new("chains", Order::OfConflicts, usize::from(replicas), Csn(0));
+    let protocol =
+        InOrder::new("chains", Order::OfConflicts, Foresight::OfWrites, usize::from(replicas), Csn(0));
     let mut rig = Rig { protocol, effects: Vec::new() };
     (0..replicas).rev().for_each(|id| rig.on(Event::ReplicaUp { replica: ReplicaId(id), applied: Csn(0) }));
     rig.expect(&[]);

@@ -20,6 +20,7 @@
 
 use crate::chaining::{self, Chains, InOrder, Order};
 use crate::ids::Csn;
+use crate::protocol::Foresight;
 
 /// A scheduler and so many workers, whose log ends at `decided`. Their replicas are down until they are reported up.
 #[must_use]
@@ -30,5 +31,5 @@ pub fn new(workers: usize, decided: Csn) -> Chains {
 /// The same for as many real servers, all down, which commit in the order of the log.
 #[must_use]
 pub fn in_order(replicas: usize, decided: Csn) -> InOrder {
-    InOrder::new("chains", Order::OfConflicts, replicas, decided)
+    InOrder::new("chains", Order::OfConflicts, Foresight::OfWrites, replicas, decided)
 }
