@@ -179,6 +179,8 @@ pub struct Statement {
     /// Where its parameters come from. These four are read by [`crate::site::Plan`]; of TPC-C's statements this one is set, by
     /// the names of [`Parameters`](crate::tpcc::Parameters), and for other workloads all are empty.
     pub params: Vec<String>,
+    /// What is in the place of parameters that a client computes, where the transaction goes as one text (see [`crate::tpcc::whole`]).
+    pub computed: Vec<String>,
     /// The results for whose rows it is repeated.
     pub each: Vec<String>,
     /// When it runs.
@@ -186,6 +188,8 @@ pub struct Statement {
     /// What its result teaches.
     pub learn: Vec<String>,
     pieces: Vec<Piece>,
+    /// Of the text that it has in a transaction that goes as one text.
+    whole_pieces: Vec<Piece>,
 }
 
 #[derive(Clone, Debug)]
@@ -215,6 +219,16 @@ impl Statement {
             }
         }
         sql
+    }
+
+    /// The text that it has in a transaction that goes as one text, with expressions in place of the parameters. Panics if there are
+    /// fewer of them.
+    pub(crate) fn whole_with(&self, params: &[String]) -> String {
+        let piece = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Parameter(index) => params[*index].clone(),
+        };
+        self.whole_pieces.iter().map(piece).collect()
     }
 }
 
@@ -424,6 +438,7 @@ impl Catalogue {
         let (reads, writes) = (find(&raw.reads)?, find(&raw.writes)?);
         Ok(Statement {
             pieces: split_parameters(&raw.sql),
+            whole_pieces: split_parameters(raw.whole_sql.as_ref().unwrap_or(&raw.sql)),
             id: raw.id,
             transaction,
             sql: raw.sql,
@@ -435,6 +450,7 @@ impl Catalogue {
             repeat: raw.repeat,
             group: raw.group,
             params: raw.params,
+            computed: raw.computed,
             each: raw.each,
             only_if: raw.only_if,
             learn: raw.learn,
@@ -616,6 +632,7 @@ mod raw {
     pub(super) struct Statement {
         pub(super) id: String,
         pub(super) sql: String,
+        pub(super) whole_sql: Option<String>,
         #[serde(default)]
         pub(super) reads: Vec<String>,
         #[serde(default)]
@@ -626,6 +643,8 @@ mod raw {
         pub(super) group: Option<String>,
         #[serde(default)]
         pub(super) params: Vec<String>,
+        #[serde(default)]
+        pub(super) computed: Vec<String>,
         #[serde(default)]
         pub(super) each: Vec<String>,
         pub(super) only_if: Option<String>,

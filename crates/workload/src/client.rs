@@ -44,6 +44,17 @@ pub trait Client {
     fn rollback_completes(&self) -> bool {
         false
     }
+
+    /// All of the transaction that [`Action::Begin`] has just asked for, as one text that starts with this text of BEGIN, for a driver
+    /// that can send it whole. The reply that follows is to all of it. `None` is a client that has no such text.
+    fn whole(&mut self, _begin: &str) -> Option<Whole> {
+        None
+    }
+
+    /// Whether a whole transaction that failed with this SQLSTATE has done so as the user wanted, so that it completes the interaction.
+    fn failure_completes(&self, _sqlstate: &str) -> bool {
+        false
+    }
 }
 
 /// What a [`Client`] does next.
@@ -64,6 +75,15 @@ pub enum Action {
     Commit,
     /// Send ROLLBACK.
     Rollback,
+}
+
+/// A transaction as one text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// All statements, from BEGIN to COMMIT.
+    pub text: String,
+    /// How many there are between these two.
+    pub statements: u32,
 }
 
 /// How the last [`Action`] of a [`Client`] went.

@@ -5,6 +5,7 @@
 //! * [`Parameters`]: what a client gives for one transaction, by the names that the catalogue's statements use; a [`Generator`]
 //!   draws them by the benchmark's rules.
 //! * [`Transaction`]: a transaction with its parameters, as a [`Script`](crate::Script).
+//! * [`whole()`]: the same as one text, for servers that take transactions whole.
 //! * [`Terminal`]: an emulated terminal, as a [`Client`](crate::Client).
 //! * [`Memory`]: answers a terminal's statements from memory, where no database is at hand.
 //! * [`Touched`]: what a statement reads and writes there, to test what analyses of its SQL say.
@@ -21,6 +22,7 @@ mod statement;
 mod terminal;
 mod touched;
 mod transactions;
+mod whole;
 
 pub use checks::checks;
 pub use constants::Constants;
@@ -35,6 +37,7 @@ pub use statement::Statement;
 pub use terminal::Terminal;
 pub use touched::{How, Touched};
 pub use transactions::Transaction;
+pub use whole::{TAKEN_BACK, whole};
 
 use std::sync::LazyLock;
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::generator::{Generator, HomeWarehouse};
-use super::parameters::Kind;
+use super::parameters::{Kind, Parameters};
 use super::population::Population;
 use super::rules::rules;
 use super::transactions::Transaction;
-use crate::client::{Action, Client, Failure, Reply, Rows, Script, Step};
+use super::whole::{TAKEN_BACK, whole};
+use crate::client::{Action, Client, Failure, Reply, Rows, Script, Step, Whole};
 use crate::random::{self, Random, exponential};
 use crate::value::Timestamp;
 
@@ -37,6 +38,8 @@ enum State {
     AwaitingRows,
     AwaitingCommit,
     AwaitingRollback,
+    /// For the reply to a transaction that went as one text.
+    AwaitingAll,
 }
 
 #[derive(Clone, Debug)]
@@ -130,12 +133,26 @@ impl Client for Terminal {
             (State::AwaitingBegin, _) => self.step(None),
             (State::AwaitingRows, Reply::Rows(rows)) => self.step(Some(rows)),
             (State::AwaitingRows, Reply::Done) => self.step(Some(Rows::default())),
-            (State::AwaitingCommit | State::AwaitingRollback, _) => self.think(),
+            (State::AwaitingCommit | State::AwaitingRollback | State::AwaitingAll, _) => self.think(),
         }
     }
 
     fn rollback_completes(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| running.now.is_taken_back_as_asked())
+        let completes = |running: &Running| match (self.state, running.start.parameters()) {
+            (State::AwaitingAll, Parameters::NewOrder(order)) => order.is_taken_back,
+            _ => running.now.is_taken_back_as_asked(),
+        };
+        self.running.as_ref().is_some_and(completes)
+    }
+
+    fn whole(&mut self, begin: &str) -> Option<Whole> {
+        let running = self.running.as_ref()?;
+        self.state = State::AwaitingAll;
+        Some(whole(running.start.parameters(), begin))
+    }
+
+    fn failure_completes(&self, sqlstate: &str) -> bool {
+        sqlstate == TAKEN_BACK && self.state == State::AwaitingAll && self.rollback_completes()
     }
 }
 
@@ -218,6 +235,34 @@ mod tests {
         let mean = paused.as_secs_f64() / TRANSACTIONS as f64;
         assert!((mean - expected).abs() < 0.5, "{mean} {expected}");
         assert!((50..130).contains(&rollbacks), "{rollbacks} of some 9,000 orders");
+    }
+
+    #[test]
+    fn a_transaction_that_goes_whole_has_one_reply_and_fails_as_asked_if_it_is_to_be_taken_back() {
+        let (mut terminal, mut now) = (terminal(4), Timestamp::default());
+        let (mut reply, mut taken_back) = (Reply::Done, 0);
+        for _ in 0..4_000 {
+            now = now.plus(Duration::from_secs(1));
+            reply = match terminal.next(now, reply) {
+                Action::Think { .. } => Reply::Done,
+                Action::Begin(transaction) => {
+                    assert_eq!(transaction, terminal.kind().transaction());
+                    let whole = terminal.whole("BEGIN").unwrap();
+                    let text = &whole.text;
+                    assert!(!terminal.failure_completes("40001"));
+                    // Items are 3,334.
+                    let is_to_fail = text.contains("s_i_id = 3335;");
+                    assert_eq!(terminal.failure_completes(TAKEN_BACK), is_to_fail, "{text}");
+                    taken_back += usize::from(is_to_fail);
+                    let mut again = terminal.clone();
+                    assert_eq!(again.next(now, Reply::Failed(Failure::Retry)), Action::Begin(transaction));
+                    assert_eq!(again.whole("BEGIN"), Some(whole));
+                    Reply::Done
+                }
+                other => panic!("{other:?}"),
+            };
+        }
+        assert!((3..30).contains(&taken_back), "{taken_back} of some 900 orders");
     }
 
     #[test]
