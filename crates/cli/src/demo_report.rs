@@ -183,6 +183,7 @@ mod tests {
             connections: 50,
             think_factor: 0.1,
             protocol: Protocol::Prepared,
+            whole: false,
             isolation: None,
             seed: 1,
             seconds: 30.0,

@@ -198,6 +198,7 @@ impl Options {
             protocol: site::Protocol::Prepared,
             isolation: None,
             declare: false,
+            whole: false,
             retries_max: 20,
             results: None,
             progress: false,

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onecopy_workload::catalogue::Transaction;
-use onecopy_workload::client::{Action, Client, Failure, Reply};
+use onecopy_workload::client::{Action, Client, Failure, Reply, Whole};
 use onecopy_workload::random::{self, Random, uniform};
-use onecopy_workload::{Catalogue, InteractionId};
+use onecopy_workload::{Catalogue, InteractionId, TransactionId};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
@@ -92,12 +92,13 @@ struct Makes<S: Website> {
     think_factor: f64,
     retries_max: u32,
     page_timeout: Duration,
+    whole: bool,
 }
 
 impl<S: Website> Makes<S> {
     /// User `number < users_max`.
     fn user(&self, number: u32) -> User<S::User> {
-        let Makes { seed, users_max, think_factor, retries_max, page_timeout, .. } = *self;
+        let Makes { seed, users_max, think_factor, retries_max, page_timeout, whole, .. } = *self;
         User {
             client: self.site.user(&self.population, seed, number, users_max, &self.highest),
             jitter: random::stream(seed, JITTER_STREAMS + u64::from(number)),
@@ -110,6 +111,7 @@ impl<S: Website> Makes<S> {
             think_factor,
             retries_max,
             page_timeout,
+            whole,
         }
     }
 }
@@ -147,6 +149,7 @@ impl<'a, S: Website> Crowd<'a, S> {
             think_factor: options.think_factor,
             retries_max: options.retries_max,
             page_timeout: options.page_timeout,
+            whole: options.whole,
         };
         Ok(Crowd { options, target, version, makes, clock, users: JoinSet::new(), count: 0 })
     }
@@ -372,6 +375,8 @@ struct User<C> {
     think_factor: f64,
     retries_max: u32,
     page_timeout: Duration,
+    /// Transactions go as one text each.
+    whole: bool,
 }
 
 /// A page on its way.
@@ -467,20 +472,52 @@ impl<C: Client> User<C> {
     async fn visit(&mut self, pool: &Pool, page: &mut Page<'_>) -> Action {
         let mut action = self.client.next(now(), Reply::Done);
         while !matches!(action, Action::Think { .. }) {
-            let reply = self.carry_out(pool, page, &action).await;
+            let reply = match &action {
+                Action::Begin(transaction) if self.whole => self.send_whole(pool, page, *transaction).await,
+                action => self.carry_out(pool, page, action).await,
+            };
             action = self.client.next(now(), reply);
         }
         action
     }
 
     async fn carry_out(&mut self, pool: &Pool, page: &mut Page<'_>, action: &Action) -> Reply {
-        let is_commit = matches!(action, Action::Commit);
         let was_in_transaction = page.in_transaction;
         if let Some(transaction) = self.transaction(action) {
             page.only_reads = !transaction.kind.is_update();
         }
         let sent = Instant::now();
         let reply = self.send(pool, page, action).await;
+        self.on_reply(page, action, sent, was_in_transaction, reply).await
+    }
+
+    /// Sends all of a transaction as one text, if the client has one.
+    async fn send_whole(&mut self, pool: &Pool, page: &mut Page<'_>, transaction: TransactionId) -> Reply {
+        let begin = self.texts.begin(transaction, self.client.is_usual());
+        let Some(Whole { text, statements }) = self.client.whole(begin) else {
+            return self.carry_out(pool, page, &Action::Begin(transaction)).await;
+        };
+        page.only_reads = !self.pool.catalogue.transaction(transaction).kind.is_update();
+        page.outcome.statements += statements;
+        let sent = Instant::now();
+        let reply = command(pool, page, &text).await;
+        if reply.as_ref().is_err_and(|refused| self.client.failure_completes(&refused.code)) {
+            let reply = self.on_reply(page, &Action::Rollback, sent, true, Ok(Reply::Done)).await;
+            self.clean_up(page, true).await;
+            return reply;
+        }
+        self.on_reply(page, &Action::Commit, sent, true, reply).await
+    }
+
+    /// What was sent then, by an action or by a text that ends with it, was replied to.
+    async fn on_reply(
+        &mut self,
+        page: &mut Page<'_>,
+        action: &Action,
+        sent: Instant,
+        was_in_transaction: bool,
+        reply: std::result::Result<Reply, Refused>,
+    ) -> Reply {
         page.outcome.longest_request = page.outcome.longest_request.max(sent.elapsed());
         let again = |refused: &Refused| {
             matches!(refused.code.as_str(), "40001" | "40P01") && page.attempts < self.retries_max
@@ -489,6 +526,7 @@ impl<C: Client> User<C> {
         self.note(page, action, sent, reply.as_ref().err(), again);
         match reply {
             Ok(reply) => {
+                let is_commit = matches!(action, Action::Commit);
                 if is_commit || !page.in_transaction && !matches!(action, Action::Begin(_)) {
                     page.attempts = 0;
                     page.outcome.transactions += 1;
@@ -570,27 +608,20 @@ impl<C: Client> User<C> {
             // What follows must not run on another connection, outside of the transaction: its COMMIT would succeed there.
             return Err(refused(None, "the connection was lost between two statements".to_owned()));
         }
-        let connecting = in_time(deadline, async {
-            let connecting = pool.connection(&mut page.held).await;
-            connecting.map_err(|error| refused(error.sqlstate(), error.to_string()))
-        });
-        let connection = connecting.await?;
-        let failed = |error: tokio_postgres::Error| refused(error.code(), crate::error::describe(&error));
         match action {
             Action::Begin(transaction) => {
                 let begin = self.texts.begin(*transaction, self.client.is_usual());
-                in_time(deadline, async { connection.command(begin).await.map_err(failed) }).await?;
-                page.in_transaction = true;
-                Ok(Reply::Done)
+                let reply = command(pool, page, begin).await;
+                page.in_transaction = reply.is_ok();
+                reply
             }
             Action::Commit | Action::Rollback => {
                 page.in_transaction = false;
-                let command = if *action == Action::Commit { "COMMIT" } else { "ROLLBACK" };
-                in_time(deadline, async { connection.command(command).await.map_err(failed) }).await?;
-                Ok(Reply::Done)
+                command(pool, page, if *action == Action::Commit { "COMMIT" } else { "ROLLBACK" }).await
             }
             Action::Execute(statement, params) => {
                 page.outcome.statements += 1;
+                let connection = connection(pool, page).await?;
                 let executing = async { connection.execute(*statement, params).await.map_err(failed) };
                 in_time(deadline, executing).await.map(Reply::Rows)
             }
@@ -653,6 +684,30 @@ impl<C: Client> User<C> {
 
 fn count(counts: &mut BTreeMap<String, u64>, code: &str) {
     *counts.entry(code.to_owned()).or_default() += 1;
+}
+
+/// The connection of a page, in time.
+async fn connection<'a>(
+    pool: &Pool,
+    page: &'a mut Page<'_>,
+) -> std::result::Result<&'a mut Connection, Refused> {
+    let (deadline, held) = (page.deadline, &mut page.held);
+    let connecting = async {
+        let connecting = pool.connection(held).await;
+        connecting.map_err(|error| refused(error.sqlstate(), error.to_string()))
+    };
+    in_time(deadline, connecting).await
+}
+
+/// Sends a text of which nothing is to be read but whether it succeeded.
+async fn command(pool: &Pool, page: &mut Page<'_>, text: &str) -> std::result::Result<Reply, Refused> {
+    let deadline = page.deadline;
+    let connection = connection(pool, page).await?;
+    in_time(deadline, async { connection.command(text).await.map_err(failed) }).await.map(|()| Reply::Done)
+}
+
+fn failed(error: tokio_postgres::Error) -> Refused {
+    refused(error.code(), crate::error::describe(&error))
 }
 
 fn refused(code: Option<&SqlState>, message: String) -> Refused {

@@ -164,6 +164,9 @@ pub struct Options<S> {
     /// Tell the target which tables each transaction will touch, and which it has used for the last time, as the papers'
     /// protocols want it; to others these are comments.
     pub declare: bool,
+    /// Send each transaction as one text where users have one, for protocols that must know it before it runs. Other servers do not
+    /// understand its references to earlier results.
+    pub whole: bool,
     /// How often a transaction runs again after SQLSTATE 40001 or 40P01 before the user leaves.
     pub retries_max: u32,
     /// A folder for results; a new folder is made in it for each run.
@@ -189,6 +192,7 @@ impl<S: Default> Default for Options<S> {
             protocol: Protocol::Prepared,
             isolation: None,
             declare: false,
+            whole: false,
             retries_max: 20,
             results: None,
             progress: true,

@@ -72,6 +72,8 @@ pub struct Report {
     pub think_factor: f64,
     /// How statements were sent.
     pub protocol: Protocol,
+    /// Each transaction was sent as one text.
+    pub whole: bool,
     /// Isolation level asked for, if any.
     pub isolation: Option<String>,
     /// Seed.
@@ -220,6 +222,7 @@ impl Report {
             connections: options.connection_count(),
             think_factor: options.think_factor,
             protocol: options.protocol,
+            whole: options.whole,
             isolation: options.isolation.clone(),
             seed: options.seed,
             seconds,

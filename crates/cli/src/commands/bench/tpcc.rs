@@ -4,7 +4,7 @@ use super::site::{Transactions, Visits};
 use crate::CommandError;
 use crate::output::print;
 use onecopy_bench::site;
-use onecopy_bench::tpcc::Supplier;
+use onecopy_bench::tpcc::{Options, Supplier};
 use onecopy_workload::tpcc::HomeWarehouse;
 
 /// Let emulated terminals enter, pay and deliver orders at the wholesale supplier of TPC-C, and check its consistency conditions.
@@ -28,6 +28,10 @@ pub(super) struct Args {
     /// transaction).
     #[arg(long, value_name = "RULE", default_value_t = Supplier::default().home_warehouse)]
     home_warehouse: HomeWarehouse,
+    /// Send each transaction as one text, from BEGIN to COMMIT, in which later statements name columns of earlier results: for onecopy
+    /// under chains or centralised_writes, which know so what it may write; --protocol says nothing then.
+    #[arg(long)]
+    whole: bool,
     #[command(flatten)]
     visits: Visits,
     #[command(flatten)]
@@ -42,6 +46,7 @@ impl Args {
             home_warehouse: self.home_warehouse,
         };
         let options = self.visits.options(site, site.terminals(), self.transactions);
+        let options = Options { whole: self.whole, ..options };
         site::load(&options).await?;
         print(site::run(&options).await?)?;
         let check = site::check(&options).await?;
