@@ -3,6 +3,7 @@
 //! * [`site`]: loads a web site and lets emulated users visit it: the online bookstore ([`tpcw`]), the [`auction`] site or the
 //!   [`bulletin_board`]; or the wholesale supplier of TPC-C ([`tpcc`]) or the tables of [`pgbench`], in the same way.
 //! * [`compare`]: pgbench against PostgreSQL, its rivals' arrangements and onecopy, side by side in one run.
+//! * [`chains`]: TPC-C where transactions come whole, side by side with what else there is.
 //! * [`cluster`]: the bookstore on clusters of capped servers, measured and simulated side by side;
 //!   and what it costs there that decisions are durable.
 //! * [`failures`]: what clients notice when replicas fail under load.
@@ -16,6 +17,7 @@
 pub mod auction;
 mod bar;
 pub mod bulletin_board;
+pub mod chains;
 pub mod cluster;
 pub mod compare;
 mod connection;

@@ -20,12 +20,30 @@ pub(crate) const ONECOPY_START: Duration = Duration::from_secs(180);
 /// How long a program may take to end after it was asked to.
 const STOP: Duration = Duration::from_secs(30);
 
-/// Pgpool-II in native replication mode before servers that run, for at most so many clients; and where they connect.
-pub(crate) async fn pgpool(program: &Path, cluster: &Cluster, children: u32) -> Result<(Program, String)> {
+/// How Pgpool-II keeps its servers the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PgpoolMode {
+    /// Every write goes to all of them.
+    NativeReplication,
+    /// As well, and snapshots are taken together. The servers' default level must be REPEATABLE READ.
+    SnapshotIsolation,
+}
+
+/// Pgpool-II before servers that run, for at most so many clients; and where they connect.
+pub(crate) async fn pgpool(
+    program: &Path,
+    cluster: &Cluster,
+    mode: PgpoolMode,
+    children: u32,
+) -> Result<(Program, String)> {
+    let mode = match mode {
+        PgpoolMode::NativeReplication => "native_replication",
+        PgpoolMode::SnapshotIsolation => "snapshot_isolation",
+    };
     let first = cluster.server(0);
     let (port, control_port, dir) = (free_port()?, free_port()?, first.dir().to_owned());
     let mut text = format!(
-        "backend_clustering_mode = 'native_replication'\nlisten_addresses = '127.0.0.1'\nport = {port}\n\
+        "backend_clustering_mode = '{mode}'\nlisten_addresses = '127.0.0.1'\nport = {port}\n\
          pcp_listen_addresses = '127.0.0.1'\npcp_port = {control_port}\nunix_socket_directories = '{dir}'\n\
          pcp_socket_dir = '{dir}'\nwd_ipc_socket_dir = '{dir}'\npid_file_name = '{dir}/pgpool.pid'\nlogdir = '{dir}'\n\
          num_init_children = {children}\nmax_pool = 1\nload_balance_mode = on\nenable_pool_hba = off\npool_passwd = ''\n\

@@ -12,7 +12,7 @@ use crate::cpu::{self, Group, Meter};
 use crate::cpu_groups::CpuGroup;
 use crate::nodes::{Nodes, Setup};
 use crate::pgbench::Pgbench;
-use crate::programs::{self, Program, find_program, write};
+use crate::programs::{self, PgpoolMode, Program, find_program, write};
 use crate::site::{self, Website};
 use crate::tpcw::Bookstore;
 use crate::{Error, Result};
@@ -192,7 +192,13 @@ impl Running {
             System::Pgpool => {
                 let program = find_program("pgpool", bench.options.pgpool.as_deref())?;
                 // Some more than there are customers' connections: who goes and who comes may meet.
-                let (program, dsn) = programs::pgpool(&program, cluster, 2 * connections(size) + 8).await?;
+                let (program, dsn) = programs::pgpool(
+                    &program,
+                    cluster,
+                    PgpoolMode::NativeReplication,
+                    2 * connections(size) + 8,
+                )
+                .await?;
                 (Before::Pgpool(program), dsn)
             }
             _ => {

@@ -266,7 +266,12 @@ pub async fn run(options: &Options) -> Result<Comparison> {
     let steps = options.loads.len() * options.targets.len() * options.rounds as usize;
     let bar = options.workplace.bar(steps);
 
-    let mut comparison = Comparison::new(options, Machine::look(options, &binaries));
+    let programs = [
+        ("pgbouncer", options.pgbouncer.as_deref()),
+        ("pgpool", options.pgpool.as_deref()),
+        ("onecopy", Some(&*options.workplace.onecopy)),
+    ];
+    let mut comparison = Comparison::new(options, Machine::look(&binaries, &programs));
     let mut running: Vec<Running> = Vec::new();
     let mut interrupt = std::pin::pin!(tokio::signal::ctrl_c());
     for &target in &options.targets {
@@ -336,9 +341,9 @@ async fn measure_all(
 }
 
 /// The targets in another order each round: turned by one, and every second time backwards.
-fn turned(running: &[Running], round: u32) -> Vec<&Running> {
+pub(crate) fn turned<T>(running: &[T], round: u32) -> Vec<&T> {
     let by = round as usize % running.len().max(1);
-    let mut order: Vec<&Running> = running[by..].iter().chain(&running[..by]).collect();
+    let mut order: Vec<&T> = running[by..].iter().chain(&running[..by]).collect();
     if round % 2 == 1 {
         order.reverse();
     }

@@ -49,17 +49,15 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub(super) fn look(options: &Options, binaries: &Binaries) -> Self {
+    /// With the versions of PostgreSQL and of these programs, by name and where they are if that is said.
+    pub(crate) fn look(binaries: &Binaries, others: &[(&str, Option<&Path>)]) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let mut programs = vec![version(&binaries.program("postgres"))];
-        for (name, given) in [("pgbouncer", &options.pgbouncer), ("pgpool", &options.pgpool)] {
-            programs.extend(find_program(name, given.as_deref()).ok().map(|path| version(&path)));
+        for (name, given) in others {
+            programs.extend(find_program(name, *given).ok().map(|path| version(&path)));
         }
-        programs.extend(
-            find_program("onecopy", Some(&options.workplace.onecopy)).ok().map(|path| version(&path)),
-        );
         Machine {
             processor: processor.map_or("unknown", |(_, name)| name).to_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),

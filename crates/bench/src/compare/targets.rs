@@ -10,7 +10,7 @@ use super::pgbench::Pgbench;
 use super::{Options, Target};
 use crate::connection;
 use crate::cpu::Group;
-use crate::programs::{self, PROXY_START, Program, dsn, find_program, write};
+use crate::programs::{self, PROXY_START, PgpoolMode, Program, dsn, find_program, write};
 use crate::{Error, Result};
 
 /// Clients that Pgpool-II serves at a time.
@@ -129,7 +129,8 @@ async fn pgpool(options: &Options, folder: &Path) -> Result<Running> {
     let program = find_program("pgpool", options.pgpool.as_deref())?;
     let mut cluster = Cluster::create(folder.join("pgpool"), 3, &server_options())?;
     cluster.start()?;
-    let (program, dsn) = programs::pgpool(&program, &cluster, PGPOOL_CHILDREN).await?;
+    let (program, dsn) =
+        programs::pgpool(&program, &cluster, PgpoolMode::NativeReplication, PGPOOL_CHILDREN).await?;
     Ok(Running { target: Target::Pgpool, dsn, program: Some(program), servers: Servers::Cluster(cluster) })
 }
 

@@ -199,13 +199,13 @@ async fn replicas(
     Ok(rows(&said).map(change).collect())
 }
 
-fn rows(said: &[SimpleQueryMessage]) -> impl Iterator<Item = &SimpleQueryRow> {
+pub(crate) fn rows(said: &[SimpleQueryMessage]) -> impl Iterator<Item = &SimpleQueryRow> {
     said.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
     })
 }
 
-fn cell(row: &SimpleQueryRow, column: &str) -> String {
+pub(crate) fn cell(row: &SimpleQueryRow, column: &str) -> String {
     row.try_get(column).ok().flatten().unwrap_or_default().to_owned()
 }

@@ -41,6 +41,7 @@ mod verified;
 mod versions;
 mod waiting;
 mod whole;
+mod whole_tpcc;
 
 #[path = "../running/mod.rs"]
 mod running;

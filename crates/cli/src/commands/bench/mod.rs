@@ -2,6 +2,7 @@
 
 mod auction;
 mod bulletin_board;
+mod chains;
 mod check;
 mod cluster;
 mod compare;
@@ -60,6 +61,7 @@ enum Command {
     Load(load::Args),
     Check(check::Args),
     Compare(compare::Args),
+    Chains(chains::Args),
     Cluster(cluster::Args),
     Durability(durability::Args),
     Failures(failures::Args),
@@ -84,6 +86,7 @@ impl Args {
                 Command::Load(args) => args.run().await,
                 Command::Check(args) => args.run().await,
                 Command::Compare(args) => args.run().await,
+                Command::Chains(args) => args.run().await,
                 Command::Cluster(args) => args.run().await,
                 Command::Durability(args) => args.run().await,
                 Command::Failures(args) => args.run().await,
