@@ -49,6 +49,7 @@ impl fmt::Display for CheckReport {
 /// [`Error::NotLoaded`](crate::Error::NotLoaded) if there is none; what the database refuses.
 pub async fn check<S: Website>(options: &Options<S>) -> Result<CheckReport> {
     let client = Target::parse(&options.target)?.connect().await?;
+    mark::begin(&client, options).await?;
     let population = find(&client, &options.site).await?.population;
     let mut checked = Vec::new();
     for check in S::checks(&population) {
@@ -56,5 +57,6 @@ pub async fn check<S: Website>(options: &Options<S>) -> Result<CheckReport> {
         let violations = check.violations(&population, &rows);
         checked.push(Checked { rule: check.rule.to_owned(), violations });
     }
+    mark::end(&client, options).await?;
     Ok(CheckReport { checked })
 }

@@ -130,8 +130,10 @@ impl<'a, S: Website> Crowd<'a, S> {
             ));
         }
         let client = target.connect().await?;
+        mark::begin(&client, options).await?;
         let Found { site, population, .. } = mark::find(&client, &options.site).await?;
         let highest = mark::highest::<S>(&client).await?;
+        mark::end(&client, options).await?;
         let version = mark::server_version(&client).await;
         let pool = Arc::new(Pool::open(target.clone(), options, texts.clone()).await?);
         let clock = watch::Sender::new(Clock::uncounted());

@@ -4,7 +4,7 @@ use onecopy_workload::Timestamp;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use super::Website;
+use super::{Options, Website};
 use crate::{Error, Result};
 
 /// A site that was found.
@@ -13,6 +13,24 @@ pub(crate) struct Found<S: Website> {
     pub(crate) site: S,
     pub(crate) seed: u64,
     pub(crate) population: S::Population,
+}
+
+/// Has all queries up to [`end`] show what was committed before, if that must be asked for: where transactions go whole, a query by itself
+/// may show an older state.
+pub(super) async fn begin<T>(client: &Client, options: &Options<T>) -> Result<()> {
+    command(client, options, "BEGIN").await
+}
+
+/// After [`begin`].
+pub(super) async fn end<T>(client: &Client, options: &Options<T>) -> Result<()> {
+    command(client, options, "COMMIT").await
+}
+
+async fn command<T>(client: &Client, options: &Options<T>, command: &str) -> Result<()> {
+    if !options.whole {
+        return Ok(());
+    }
+    client.batch_execute(command).await.map_err(Error::database(format!("run {command}")))
 }
 
 /// What the database holds, whatever the size of the site that is asked for.
