@@ -107,7 +107,7 @@ pub fn figures_of(
         curves: plan.curves(variations, effort, results),
     });
     let figures = figures.filter(|figure| !figure.curves.iter().all(is_bound));
-    figures.chain(figures_over_rates(paper, effort, results)).collect()
+    figures.chain(figures_over_rates(paper, variations, effort, results)).collect()
 }
 
 /// Rates of whole transactions at which something may be known, a second.
@@ -122,17 +122,23 @@ const OVER_RATES: [(u8, &str, WholeMetric, u16); 5] = [
     (6, "mean penalty ratio", WholeMetric::Penalty, 100),
     (8, "speed-up", WholeMetric::SpeedUp, 100),
     (10, "transactions that find no worker, on average", WholeMetric::Queue, 100),
-    (12, "workers busy while transactions arrive", WholeMetric::Cost, 100),
+    (12, "the most workers busy at once", WholeMetric::Cost, 100),
 ];
 
-fn figures_over_rates(paper: &Paper, effort: &Effort, results: &Results) -> Vec<Figure> {
+fn figures_over_rates(
+    paper: &Paper,
+    variations: &[Variation],
+    effort: &Effort,
+    results: &Results,
+) -> Vec<Figure> {
     if paper.name != "gargamel" {
         return Vec::new();
     }
     let figure = |(number, what, metric, workers): &(u8, &'static str, WholeMetric, u16)| {
         let curve = |system: &&'static str| {
             let point = |rate: &u32| {
-                let experiment = WholeExperiment::new(system, *rate, *workers).ok()?;
+                let mut experiment = WholeExperiment::new(system, *rate, *workers).ok()?;
+                variations.iter().for_each(|variation| variation.apply_to_whole(&mut experiment));
                 let samples = Quantity::OfWhole(*metric, experiment).samples(results, effort.seeds).ok()?;
                 Some((*rate as u16, Estimate::of(&samples)?.mean))
             };

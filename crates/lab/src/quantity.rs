@@ -5,6 +5,7 @@ use std::ops::{Div, Sub};
 
 use crate::experiment::{Experiment, Metric};
 use crate::results::Results;
+use crate::variation::Variation;
 use crate::whole::{WholeExperiment, WholeMetric};
 
 /// A number for each seed.
@@ -62,16 +63,21 @@ impl Quantity {
         }
     }
 
-    /// Changes every peak that it needs.
-    pub fn change(&mut self, change: &impl Fn(&mut Experiment)) {
+    /// The same of experiments that differ in some ways.
+    pub fn vary(&mut self, variations: &[Variation]) {
         match self {
-            Quantity::Of(_, experiment) => change(experiment),
-            Quantity::OfWhole(..) | Quantity::Constant(_) => {}
-            Quantity::Difference(left, right) | Quantity::Ratio(left, right) => {
-                left.change(change);
-                right.change(change);
+            Quantity::Of(_, experiment) => {
+                variations.iter().for_each(|variation| variation.apply(experiment));
             }
-            Quantity::Largest(parts) => parts.iter_mut().for_each(|part| part.change(change)),
+            Quantity::OfWhole(_, experiment) => {
+                variations.iter().for_each(|variation| variation.apply_to_whole(experiment));
+            }
+            Quantity::Constant(_) => {}
+            Quantity::Difference(left, right) | Quantity::Ratio(left, right) => {
+                left.vary(variations);
+                right.vary(variations);
+            }
+            Quantity::Largest(parts) => parts.iter_mut().for_each(|part| part.vary(variations)),
         }
     }
 

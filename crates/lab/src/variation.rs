@@ -6,6 +6,7 @@ use onecopy_sim::perf::{Discipline, Latency, Profile};
 use onecopy_workload::catalogue::Catalogue;
 
 use crate::experiment::{Durability, Experiment, Mix};
+use crate::whole::WholeExperiment;
 
 /// In what clusters differ from what is decided on, to see how much depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -48,6 +49,26 @@ pub enum Variation {
     MeasuredApply,
     /// The auction site's visitors walk by the published probabilities, repaired where they did not add up.
     RepairedColumn,
+    /// `round_robin` and `tashkent_plus` find conflicts by the rows that were written, not by Gargamel's Table II.
+    RowsWritten,
+    /// Transactions take as long under Tashkent+ as elsewhere.
+    NoDiscount,
+    /// Under Tashkent+, penalty ratio and speed-up are by what transactions would take elsewhere.
+    UndiscountedRatios,
+    /// Workers of `round_robin` and `tashkent_plus` take what comes from one queue.
+    OneQueue,
+    /// What `round_robin` and `tashkent_plus` give up runs again behind what waits.
+    RetryLast,
+    /// To certify takes `round_robin` and `tashkent_plus` the consensus of Gargamel's Table I.
+    Consensus,
+    /// It is drawn anew for each execution of a whole transaction how long it takes.
+    DrawnAnew,
+    /// Each whole transaction takes the mean of its kind.
+    MeanDurations,
+    /// Whole transactions arrive at equal distances.
+    EvenArrivals,
+    /// The classifier of `chains` knows which customer has a name.
+    KnownCustomers,
 }
 
 /// What the administrators' heavy read costs with [`Variation::LightAdmin`]: as much as the books of a page, in milliseconds.
@@ -68,7 +89,7 @@ const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 19] = [
+    pub const ALL: [Variation; 29] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
@@ -88,6 +109,16 @@ impl Variation {
         Variation::OnTables,
         Variation::MeasuredApply,
         Variation::RepairedColumn,
+        Variation::RowsWritten,
+        Variation::NoDiscount,
+        Variation::UndiscountedRatios,
+        Variation::OneQueue,
+        Variation::RetryLast,
+        Variation::Consensus,
+        Variation::DrawnAnew,
+        Variation::MeanDurations,
+        Variation::EvenArrivals,
+        Variation::KnownCustomers,
     ];
 
     /// As it is asked for.
@@ -113,6 +144,16 @@ impl Variation {
             Variation::OnTables => "on-tables",
             Variation::MeasuredApply => "measured-apply",
             Variation::RepairedColumn => "repaired-column",
+            Variation::RowsWritten => "rows-written",
+            Variation::NoDiscount => "no-discount",
+            Variation::UndiscountedRatios => "undiscounted-ratios",
+            Variation::OneQueue => "one-queue",
+            Variation::RetryLast => "retry-last",
+            Variation::Consensus => "consensus",
+            Variation::DrawnAnew => "drawn-anew",
+            Variation::MeanDurations => "mean-durations",
+            Variation::EvenArrivals => "even-arrivals",
+            Variation::KnownCustomers => "known-customers",
         }
     }
 
@@ -125,9 +166,10 @@ impl Variation {
     /// Two of these that cannot be had together: of two ways to serve, or two shares of conflicts, an experiment has one.
     #[must_use]
     pub fn contradiction(variations: &[Variation]) -> Option<[Variation; 2]> {
-        let alternatives: [&[Variation]; 2] = [
+        let alternatives: [&[Variation]; 3] = [
             &[Variation::Shared, Variation::WritesFirst],
             &[Variation::HalfConflicts, Variation::QuarterConflicts, Variation::FewConflicts],
+            &[Variation::DrawnAnew, Variation::MeanDurations],
         ];
         alternatives.into_iter().find_map(|alternatives| {
             let mut asked = alternatives.iter().copied().filter(|one| variations.contains(one));
@@ -158,6 +200,16 @@ impl Variation {
             Variation::OnTables => "onecopy counts conflicts on whole tables",
             Variation::MeasuredApply => "applying a write costs 0.70 of executing it",
             Variation::RepairedColumn => "fewer visitors of the auction site write",
+            Variation::RowsWritten => "conflicts found by the rows written",
+            Variation::NoDiscount => "Tashkent+ saves no time",
+            Variation::UndiscountedRatios => "ratios of Tashkent+ by the durations of the others",
+            Variation::OneQueue => "one queue for all workers",
+            Variation::RetryLast => "what is given up goes to the end of the queue",
+            Variation::Consensus => "to certify takes 180 ms",
+            Variation::DrawnAnew => "durations drawn anew for each execution",
+            Variation::MeanDurations => "each transaction takes the mean of its kind",
+            Variation::EvenArrivals => "transactions arrive at equal distances",
+            Variation::KnownCustomers => "chains know which customer has a name",
         }
     }
 
@@ -187,6 +239,36 @@ impl Variation {
             Variation::BracketedPages | Variation::RepairedColumn => experiment.mix == Mix::Auction,
             Variation::OnTables | Variation::MeasuredApply => experiment.system == "onecopy",
             Variation::SlowNetwork | Variation::ShortReads | Variation::Uneven | Variation::SameUsers => true,
+            // They are about whole transactions.
+            Variation::RowsWritten
+            | Variation::NoDiscount
+            | Variation::UndiscountedRatios
+            | Variation::OneQueue
+            | Variation::RetryLast
+            | Variation::Consensus
+            | Variation::DrawnAnew
+            | Variation::MeanDurations
+            | Variation::EvenArrivals
+            | Variation::KnownCustomers => false,
+        };
+        if concerns {
+            experiment.variations.insert(self);
+        }
+    }
+
+    /// Changes an experiment with whole transactions; one that has nothing to do with it stays as it is.
+    pub fn apply_to_whole(self, experiment: &mut WholeExperiment) {
+        let runs_first = matches!(experiment.system, "round_robin" | "tashkent_plus");
+        let concerns = match self {
+            Variation::NoDiscount | Variation::UndiscountedRatios => experiment.system == "tashkent_plus",
+            Variation::RowsWritten
+            | Variation::OneQueue
+            | Variation::RetryLast
+            | Variation::Consensus
+            | Variation::DrawnAnew => runs_first,
+            Variation::KnownCustomers => experiment.system == "chains",
+            Variation::MeanDurations | Variation::EvenArrivals => true,
+            _ => false,
         };
         if concerns {
             experiment.variations.insert(self);
@@ -290,12 +372,42 @@ mod tests {
     }
 
     #[test]
+    fn variations_of_whole_transactions_leave_alone_what_they_have_nothing_to_do_with() {
+        let varied = |system: &str, variation: Variation| {
+            let plain = WholeExperiment::new(system, 150, 100).expect("it is there");
+            let mut varied = plain.clone();
+            variation.apply_to_whole(&mut varied);
+            (varied != plain).then(|| varied.variations.into_iter().map(Variation::name).collect::<Vec<_>>())
+        };
+        for variation in Variation::ALL {
+            let concerned = |system| {
+                varied(system, variation).inspect(|names| assert_eq!(names, &[variation.name()])).is_some()
+            };
+            let concerned = ["chains", "centralised_writes", "round_robin", "tashkent_plus"].map(concerned);
+            let expected = match variation {
+                Variation::MeanDurations | Variation::EvenArrivals => [true; 4],
+                Variation::RowsWritten
+                | Variation::OneQueue
+                | Variation::RetryLast
+                | Variation::Consensus
+                | Variation::DrawnAnew => [false, false, true, true],
+                Variation::NoDiscount | Variation::UndiscountedRatios => [false, false, false, true],
+                Variation::KnownCustomers => [true, false, false, false],
+                _ => [false; 4],
+            };
+            assert_eq!(concerned, expected, "{}", variation.name());
+        }
+    }
+
+    #[test]
     fn only_alternatives_contradict_each_other() {
         use Variation::{FewConflicts, HalfConflicts, Memory, QuarterConflicts, Shared, WritesFirst};
         let of = Variation::contradiction;
         assert_eq!(of(&[Memory, WritesFirst, Shared]), Some([Shared, WritesFirst]));
         assert_eq!(of(&[FewConflicts, QuarterConflicts]), Some([QuarterConflicts, FewConflicts]));
         assert_eq!(of(&[Shared, Shared, HalfConflicts, Memory]), None);
+        let durations = [Variation::MeanDurations, Variation::DrawnAnew];
+        assert_eq!(of(&durations), Some([Variation::DrawnAnew, Variation::MeanDurations]));
     }
 
     #[test]

@@ -29,12 +29,14 @@ pub use worker::Worker;
 /// What scheduler and workers say to each other.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Message {
-    /// Scheduler to worker: run this.
+    /// Scheduler to worker: run this, once you contain these.
     Run {
         /// The transaction.
         txn: TxnId,
         /// Whether it may write.
         updates: bool,
+        /// With what it was in conflict when it was run before.
+        after: Vec<Numbered>,
     },
     /// Worker to scheduler: an update was executed. May it commit?
     Certify {
@@ -57,6 +59,11 @@ pub enum Message {
         /// What was committed.
         after: Vec<Numbered>,
     },
+    /// Scheduler to worker: something conflicts with it that it has not seen. Give it up: it runs again later, wherever that is.
+    GivenUp {
+        /// The transaction.
+        txn: TxnId,
+    },
     /// Worker to worker, with the writes: this has been committed.
     WriteSet {
         /// The transaction.
@@ -78,15 +85,30 @@ pub enum Message {
     },
 }
 
+/// Where what is given up runs again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Retry {
+    /// At its worker, before anything else.
+    Here,
+    /// As if it had just arrived, behind what waits already.
+    Last,
+}
+
 /// A scheduler that certifies, and its workers.
 pub type Certified = Workers<Scheduler, Worker>;
 
-/// So many workers, whose log ends at `decided`, and to which transactions go like this.
+/// So many workers, whose log ends at `decided`, and to which transactions go like this, at first and when they were given up.
 #[must_use]
-pub fn new(name: &'static str, placement: Placement, workers: usize, decided: Csn) -> Certified {
+pub fn new(
+    name: &'static str,
+    placement: Placement,
+    retry: Retry,
+    workers: usize,
+    decided: Csn,
+) -> Certified {
     let ids = (0..workers as u16).map(ReplicaId);
     let each = ids.map(|id| Worker::new(id, workers)).collect();
-    Workers::new(name, Scheduler::new(placement, workers), each, decided)
+    Workers::new(name, Scheduler::new(placement, retry, workers), each, decided)
 }
 
 fn send(to: Place, message: Message, effects: &mut Vec<Effect>) {

@@ -12,6 +12,8 @@ pub enum Placement {
     /// Each kind of transaction has a group of workers and a queue. The load of a group is the part of its workers that is busy; who
     /// has nothing to do moves to a group that is busy altogether and has something waiting, if its own then still is not.
     Groups,
+    /// All workers take what comes from one queue: one group of all kinds.
+    OneQueue,
 }
 
 /// What waits for a worker, and who does nothing.
@@ -24,6 +26,8 @@ pub(super) enum Placed {
 /// Groups of workers, by the kind of transactions that they run.
 #[derive(Debug)]
 pub(super) struct Groups {
+    /// Whether kinds differ.
+    by_kind: bool,
     groups: BTreeMap<u64, Group>,
     /// Of each worker the group, once it has one.
     of: Vec<Option<u64>>,
@@ -53,7 +57,8 @@ impl Placed {
     pub(super) fn new(placement: Placement, workers: usize) -> Placed {
         match placement {
             Placement::Turns => Placed::Turns { next: 0, workers },
-            Placement::Groups => Placed::Groups(Groups {
+            Placement::Groups | Placement::OneQueue => Placed::Groups(Groups {
+                by_kind: placement == Placement::Groups,
                 groups: BTreeMap::new(),
                 of: vec![None; workers],
                 unasked: (0..workers as u16).rev().map(ReplicaId).collect(),
@@ -92,6 +97,7 @@ impl Placed {
 
 impl Groups {
     fn arrive(&mut self, txn: TxnId, kind: u64, updates: bool) -> Option<ReplicaId> {
+        let kind = if self.by_kind { kind } else { 0 };
         let own = self.groups.entry(kind).or_default().idle.pop();
         let Some(worker) = own.or_else(|| self.unasked.pop()).or_else(|| self.take_from_another()) else {
             self.groups.entry(kind).or_default().waiting.push_back((txn, updates));

@@ -10,12 +10,16 @@ use crate::message::Message as AnyMessage;
 use crate::workers::{Decisions, Everywhere, Numbered, Schedules, Vector};
 
 use super::placement::{Placed, Placement};
-use super::{Message, send};
+use super::{Message, Retry, send};
 
 /// Hands out transactions, and says which may commit.
 #[derive(Debug)]
 pub struct Scheduler {
     placed: Placed,
+    retry: Retry,
+    /// Of updates that are not certified their kind and, if they were given up, what is to be there before; if they may have to be
+    /// placed again.
+    uncertified: HashMap<TxnId, Uncertified>,
     /// Of what was committed and some worker may not contain.
     writes: ConflictIndex,
     committed: HashMap<TxnId, Numbered>,
@@ -26,10 +30,18 @@ pub struct Scheduler {
     refused: u64,
 }
 
+#[derive(Debug)]
+struct Uncertified {
+    kind: u64,
+    after: Vec<Numbered>,
+}
+
 impl Scheduler {
-    pub(super) fn new(placement: Placement, workers: usize) -> Scheduler {
+    pub(super) fn new(placement: Placement, retry: Retry, workers: usize) -> Scheduler {
         Scheduler {
             placed: Placed::new(placement, workers),
+            retry,
+            uncertified: HashMap::default(),
             writes: ConflictIndex::default(),
             committed: HashMap::default(),
             certified: vec![0; workers],
@@ -39,20 +51,58 @@ impl Scheduler {
         }
     }
 
-    fn certify(&mut self, txn: TxnId, worker: ReplicaId, snapshot: &[u64], writes: &[Access]) -> Message {
+    /// Says what it is in conflict with and has not seen; if that is nothing it may commit.
+    fn certify(
+        &mut self,
+        txn: TxnId,
+        worker: ReplicaId,
+        snapshot: &[u64],
+        writes: &[Access],
+    ) -> Vec<Numbered> {
         let unseen =
             |other: TxnId| self.committed.get(&other).copied().filter(|other| !other.is_in(snapshot));
         let after: Vec<Numbered> = self.writes.find(writes).into_iter().filter_map(unseen).collect();
         if !after.is_empty() {
             self.refused += 1;
-            return Message::Again { txn, after };
+            return after;
         }
         let number = &mut self.certified[usize::from(worker.0)];
         *number += 1;
         self.committed.insert(txn, Numbered { worker, number: *number });
         self.writes.add(txn, writes);
         self.everywhere.remember(worker, txn);
-        Message::Certified { txn }
+        self.uncertified.remove(&txn);
+        after
+    }
+
+    /// Tells a worker to run something, for the first time or again.
+    fn run(&self, txn: TxnId, updates: bool, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        let after = self.uncertified.get(&txn).map(|of| of.after.clone()).unwrap_or_default();
+        send(Place::Proxy(worker), Message::Run { txn, updates, after }, effects);
+    }
+
+    fn run_next(&mut self, worker: ReplicaId, effects: &mut Vec<Effect>) {
+        if let Some((txn, updates)) = self.placed.finish(worker) {
+            self.run(txn, updates, worker, effects);
+        }
+    }
+
+    /// A worker gives it up, it is placed behind what waits, and the worker goes on with something else.
+    fn place_again(
+        &mut self,
+        txn: TxnId,
+        after: Vec<Numbered>,
+        worker: ReplicaId,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(of) = self.uncertified.get_mut(&txn) else { return };
+        of.after = after;
+        let kind = of.kind;
+        send(Place::Proxy(worker), Message::GivenUp { txn }, effects);
+        if let Some(worker) = self.placed.arrive(txn, kind, true) {
+            self.run(txn, true, worker, effects);
+        }
+        self.run_next(worker, effects);
     }
 
     fn forget(&mut self, worker: ReplicaId, vector: Vector) {
@@ -73,8 +123,11 @@ impl Schedules for Scheduler {
     ) {
         self.open += 1;
         let (txn, updates) = (begin.txn, statement.kind != StatementKind::Read);
+        if updates && self.retry == Retry::Last {
+            self.uncertified.insert(txn, Uncertified { kind: begin.form, after: Vec::new() });
+        }
         if let Some(worker) = self.placed.arrive(txn, begin.form, updates) {
-            send(Place::Proxy(worker), Message::Run { txn, updates }, effects);
+            self.run(txn, updates, worker, effects);
         }
     }
 
@@ -88,15 +141,18 @@ impl Schedules for Scheduler {
         let AnyMessage::Certification(message) = message else { return };
         match message {
             Message::Certify { txn, snapshot, writes } => {
-                let answer = self.certify(txn, worker, &snapshot, &writes);
-                send(Place::Proxy(worker), answer, effects);
-            }
-            Message::Finished { vector, .. } => {
-                self.open = self.open.saturating_sub(1);
-                self.forget(worker, vector);
-                if let Some((txn, updates)) = self.placed.finish(worker) {
-                    send(Place::Proxy(worker), Message::Run { txn, updates }, effects);
+                let after = self.certify(txn, worker, &snapshot, &writes);
+                match self.retry {
+                    _ if after.is_empty() => send(Place::Proxy(worker), Message::Certified { txn }, effects),
+                    Retry::Here => send(Place::Proxy(worker), Message::Again { txn, after }, effects),
+                    Retry::Last => self.place_again(txn, after, worker, effects),
                 }
+            }
+            Message::Finished { txn, vector } => {
+                self.open = self.open.saturating_sub(1);
+                self.uncertified.remove(&txn);
+                self.forget(worker, vector);
+                self.run_next(worker, effects);
             }
             Message::Contains { vector } => self.forget(worker, vector),
             _ => {}

@@ -16,7 +16,7 @@ use super::{Message, send};
 #[derive(Debug)]
 pub struct Worker {
     me: ReplicaId,
-    queue: VecDeque<(TxnId, bool)>,
+    queue: VecDeque<Running>,
     running: Option<Running>,
     contains: WriteSets,
 }
@@ -30,7 +30,7 @@ struct Running {
 
 #[derive(Debug)]
 enum State {
-    /// It has been executed in vain, and runs again after these.
+    /// It runs when these are here: it may have been executed in vain before.
     Waits(Vec<Numbered>),
     Executes {
         snapshot: Vector,
@@ -49,12 +49,10 @@ impl Worker {
         }
     }
 
-    /// Starts the next transaction, or the present one again.
+    /// Starts the next transaction, or the present one, if what it waits for is here.
     fn go_on(&mut self, effects: &mut Vec<Effect>) {
         if self.running.is_none() {
-            let next = self.queue.pop_front();
-            self.running =
-                next.map(|(txn, updates)| Running { txn, updates, state: State::Waits(Vec::new()) });
+            self.running = self.queue.pop_front();
         }
         let Some(running) = &mut self.running else { return };
         let State::Waits(after) = &running.state else { return };
@@ -84,8 +82,8 @@ impl Works for Worker {
     ) {
         let AnyMessage::Certification(message) = message else { return };
         match (message, from) {
-            (Message::Run { txn, updates }, _) => {
-                self.queue.push_back((txn, updates));
+            (Message::Run { txn, updates, after }, _) => {
+                self.queue.push_back(Running { txn, updates, state: State::Waits(after) });
                 self.go_on(effects);
             }
             (Message::Certified { txn }, _) => {
@@ -95,6 +93,11 @@ impl Works for Worker {
             (Message::Again { txn, after }, _) => {
                 effects.push(Effect::Leave { txn, replica: self.me });
                 self.turn(txn, State::Waits(after));
+                self.go_on(effects);
+            }
+            (Message::GivenUp { txn }, _) => {
+                let given_up = self.running.take_if(|running| running.txn == txn);
+                effects.extend(given_up.map(|of| Effect::Leave { txn: of.txn, replica: self.me }));
                 self.go_on(effects);
             }
             (Message::WriteSet { txn, vector }, Place::Proxy(origin)) => {
@@ -156,6 +159,10 @@ impl Works for Worker {
 
     fn contains(&self) -> &WriteSets {
         &self.contains
+    }
+
+    fn is_free(&self) -> bool {
+        self.running.is_none() && self.queue.is_empty()
     }
 
     fn queued(&self) -> u64 {

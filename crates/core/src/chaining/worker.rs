@@ -288,4 +288,8 @@ impl Works for Worker {
     fn on_up(&mut self, decisions: &mut Decisions, effects: &mut Vec<Effect>) {
         self.go_on(decisions, effects);
     }
+
+    fn is_free(&self) -> bool {
+        self.running.is_none() && self.queue.is_empty()
+    }
 }

@@ -164,6 +164,8 @@ pub struct Status {
     pub replicas: Vec<ReplicaStatus>,
     /// Transactions that could run and find no worker, where workers run one at a time.
     pub awaiting_worker: u64,
+    /// Workers that execute something, or were given something that waits there for the writes of others.
+    pub occupied_workers: u64,
     /// Transactions open.
     pub transactions: u64,
     /// Requests for items that were granted at once.

@@ -115,6 +115,9 @@ pub trait Works: Send {
     /// What it contains.
     fn contains(&self) -> &WriteSets;
 
+    /// Whether it has nothing to do, and waits for nothing.
+    fn is_free(&self) -> bool;
+
     /// The same, of workers whose replicas may fail and return; of others none of what follows is called.
     fn may_fail(&mut self) -> Option<&mut WriteSets> {
         None
@@ -338,6 +341,7 @@ impl<S: Schedules, W: Works> Protocol for Workers<S, W> {
             replicas: replicas.collect(),
             transactions: self.scheduler.open(),
             awaiting_worker: self.scheduler.awaiting_worker() + queued,
+            occupied_workers: self.workers.iter().filter(|worker| !worker.is_free()).count() as u64,
             reads_changed: self.scheduler.refused(),
             ..Status::default()
         }

@@ -39,12 +39,8 @@ impl Question {
     /// The same question of clusters that differ in some ways.
     #[must_use]
     pub fn varied(mut self, variations: &[Variation]) -> Question {
-        let change = |experiment: &mut Experiment| {
-            variations.iter().for_each(|variation| variation.apply(experiment));
-        };
-        for quantity in self.parts.iter_mut().flat_map(|part| part.test.quantities_mut()) {
-            quantity.change(&change);
-        }
+        let quantities = self.parts.iter_mut().flat_map(|part| part.test.quantities_mut());
+        quantities.for_each(|quantity| quantity.vary(variations));
         self
     }
 

@@ -1,19 +1,24 @@
 //! One experiment: a system, a rate of transactions, so many workers.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use onecopy_core::protocol::{WHOLE, whole_by_name};
-use onecopy_core::{Csn, Instant};
-use onecopy_sim::whole::{Fault, Measured, Setup, run};
+use onecopy_core::certification::{self, Placement, Retry};
+use onecopy_core::protocol::{UnknownProtocol, WHOLE, whole_by_name};
+use onecopy_core::{Csn, Instant, Protocol};
+use onecopy_sim::whole::{Arrivals, Drawn, Durations, Fault, Measured, Setup, run};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::supplier::Supplier;
+use super::supplier::{Judge, Supplier};
+use crate::variation::Variation;
 
 /// Warehouses of the supplier (Gargamel, Table I).
 const WAREHOUSES: i64 = 10;
 /// What Tashkent+ gains by reading less from disk (Gargamel, IV.B).
 const TASHKENT_FACTOR: f64 = 0.9;
+/// What it takes until those who may decide agree (Gargamel, Table I).
+const CONSENSUS: Drawn = Drawn { ns: 180e6, variance: 0.01 };
 /// Over so long a time throughput is looked at where the highest is meant.
 const WINDOW_NS: u64 = 4_000_000_000;
 /// A penalty ratio of which the paper says how many stay below it (V-A).
@@ -28,6 +33,8 @@ pub struct WholeExperiment {
     pub rate: u32,
     /// Workers.
     pub workers: u16,
+    /// In what else it differs.
+    pub variations: BTreeSet<Variation>,
 }
 
 /// A protocol's name that nobody has.
@@ -67,9 +74,9 @@ pub enum WholeMetric {
     SpeedUp,
     /// That time, in seconds.
     Total,
-    /// Workers that are busy when the last transaction arrives.
+    /// Workers that are busy, so not free for others, when the last transaction arrives.
     Busy,
-    /// Mean of workers that are busy while transactions arrive: what is paid for each hour, at 1 euro a worker.
+    /// The most workers that are busy at once while transactions arrive: what is paid for each hour, at 1 euro a worker.
     Cost,
     /// Mean of workers that are busy over the first half of the time after that.
     BusyAfterwards,
@@ -107,7 +114,45 @@ impl WholeExperiment {
     pub fn new(system: &str, rate: u32, workers: u16) -> Result<WholeExperiment, UnknownWholeSystem> {
         let known = WHOLE.into_iter().find(|known| *known == system);
         let system = known.ok_or_else(|| UnknownWholeSystem { name: system.to_owned() })?;
-        Ok(WholeExperiment { system, rate, workers })
+        Ok(WholeExperiment { system, rate, workers, variations: BTreeSet::new() })
+    }
+
+    fn has(&self, variation: Variation) -> bool {
+        self.variations.contains(&variation)
+    }
+
+    /// What Tashkent+ takes of a duration.
+    fn duration_factor(&self) -> f64 {
+        let is_discounted = self.system == "tashkent_plus" && !self.has(Variation::NoDiscount);
+        if is_discounted { TASHKENT_FACTOR } else { 1.0 }
+    }
+
+    fn setup(&self, seed: u64) -> Setup {
+        Setup {
+            rate: f64::from(self.rate),
+            workers: self.workers,
+            arrivals: if self.has(Variation::EvenArrivals) { Arrivals::Evenly } else { Arrivals::AtRandom },
+            durations: match () {
+                () if self.has(Variation::MeanDurations) => Durations::Means,
+                () if self.has(Variation::DrawnAnew) => Durations::Anew,
+                () => Durations::Once,
+            },
+            duration_factor: self.duration_factor(),
+            agreement: self.has(Variation::Consensus).then_some(CONSENSUS),
+            ..Setup::gargamel(seed)
+        }
+    }
+
+    fn protocol(&self) -> Result<Box<dyn Protocol>, UnknownProtocol> {
+        let (workers, decided) = (usize::from(self.workers), Csn(0));
+        let placement = match self.system {
+            "round_robin" | "tashkent_plus" if self.has(Variation::OneQueue) => Placement::OneQueue,
+            "round_robin" => Placement::Turns,
+            "tashkent_plus" => Placement::Groups,
+            _ => return whole_by_name(self.system, workers, decided),
+        };
+        let retry = if self.has(Variation::RetryLast) { Retry::Last } else { Retry::Here };
+        Ok(Box::new(certification::new(self.system, placement, retry, workers, decided)))
     }
 
     /// Runs it.
@@ -116,27 +161,31 @@ impl WholeExperiment {
     /// If something went wrong that only a bug can bring about.
     pub fn run(&self, seed: u64) -> Result<WholeFigures, WholeError> {
         let failed = |what: String| WholeError { experiment: self.clone(), what };
-        let setup = Setup {
-            rate: f64::from(self.rate),
-            workers: self.workers,
-            duration_factor: if self.system == "tashkent_plus" { TASHKENT_FACTOR } else { 1.0 },
-            ..Setup::gargamel(seed)
-        };
-        let mut source =
-            Supplier::new(seed, WAREHOUSES).ok_or_else(|| failed("there is no such supplier".to_owned()))?;
-        let protocol = whole_by_name(self.system, usize::from(self.workers), Csn(0))
-            .map_err(|error| failed(error.to_string()))?;
-        let outcome = run(&setup, &mut source, protocol).map_err(|error| failed(error.to_string()))?;
-        match outcome.faults.first().map(Fault::to_string) {
-            Some(fault) => Err(failed(fault)),
-            None => Ok(WholeFigures::of(&outcome.measured)),
+        let judge = if self.has(Variation::RowsWritten) { Judge::Rows } else { Judge::TableTwo };
+        let mut source = Supplier::new(seed, WAREHOUSES, judge)
+            .ok_or_else(|| failed("there is no such supplier".to_owned()))?;
+        if self.has(Variation::KnownCustomers) {
+            source = source.knowing_customers();
         }
+        let protocol = self.protocol().map_err(|error| failed(error.to_string()))?;
+        let outcome =
+            run(&self.setup(seed), &mut source, protocol).map_err(|error| failed(error.to_string()))?;
+        if let Some(fault) = outcome.faults.first().map(Fault::to_string) {
+            return Err(failed(fault));
+        }
+        let mut measured = outcome.measured;
+        if self.has(Variation::UndiscountedRatios) {
+            let of_duration = |ns: u64| (ns as f64 / self.duration_factor()) as u64;
+            measured.committed.iter_mut().for_each(|txn| txn.duration_ns = of_duration(txn.duration_ns));
+        }
+        Ok(WholeFigures::of(&measured))
     }
 }
 
 impl fmt::Display for WholeExperiment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tpcc, {}, {} a second, {} workers", self.system, self.rate, self.workers)
+        write!(f, "tpcc, {}, {} a second, {} workers", self.system, self.rate, self.workers)?;
+        self.variations.iter().try_for_each(|variation| write!(f, ", {}", variation.description()))
     }
 }
 
@@ -148,7 +197,7 @@ impl WholeFigures {
             measured.samples.iter().filter(move |sample| (from..to).contains(&sample.at))
         };
         let mean = |values: Vec<u64>| values.iter().sum::<u64>() as f64 / values.len().max(1) as f64;
-        let busy = |from, to| mean(samples(from, to).map(|sample| sample.busy).collect());
+        let busy = |from, to| mean(samples(from, to).map(|sample| sample.occupied).collect());
         WholeFigures {
             throughput: measured.throughput(start, load, false),
             throughput_afterwards: measured.throughput(load, end, false),
@@ -159,8 +208,8 @@ impl WholeFigures {
             penalty_up_to_4: 100.0 * measured.share_up_to(PENALTY),
             speed_up: measured.speed_up(),
             total_s: end.0 as f64 / 1e9,
-            busy: measured.at_end_of_load().map_or(0.0, |sample| sample.busy as f64),
-            cost: busy(start, load),
+            busy: measured.at_end_of_load().map_or(0.0, |sample| sample.occupied as f64),
+            cost: samples(start, load).map(|sample| sample.occupied).max().unwrap_or_default() as f64,
             busy_afterwards: busy(load, middle),
             queue: mean(samples(start, load).map(|sample| sample.awaiting_worker).collect()),
             in_vain: measured.executed_in_vain as f64 / measured.committed.len().max(1) as f64,

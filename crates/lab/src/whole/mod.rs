@@ -8,4 +8,4 @@ mod tests;
 
 pub use experiment::{UnknownWholeSystem, WholeError, WholeExperiment, WholeFigures, WholeMetric};
 pub(crate) use results::WholeResults;
-pub use supplier::{Classes, Execution, PairShares, Supplier, shares_of_pairs, touched};
+pub use supplier::{Classes, Execution, Judge, PairShares, Supplier, shares_of_pairs, touched};

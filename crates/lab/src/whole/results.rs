@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::experiment::{WholeExperiment, WholeFigures};
 use crate::results::ResultsError;
+use crate::variation::Variation;
 
 /// What the file is called in its folder.
 const FILE_NAME: &str = "whole.csv";
@@ -26,6 +27,7 @@ struct Key {
     system: String,
     rate: u32,
     workers: u16,
+    variations: String,
     sources: String,
     seed: u64,
 }
@@ -75,9 +77,12 @@ impl WholeResults {
             let line = line.map_err(on_line)?;
             let key: Key = line.deserialize(Some(&names)).map_err(on_line)?;
             let figures = line.deserialize(Some(&names)).map_err(on_line)?;
+            let variations = key.variations.split_whitespace().map(Variation::named).collect::<Option<_>>();
             if key.sources == sources
+                && let Some(variations) = variations
                 && let Ok(experiment) = WholeExperiment::new(&key.system, key.rate, key.workers)
             {
+                let experiment = WholeExperiment { variations, ..experiment };
                 results.figures.insert((experiment, key.seed), figures);
             }
         }
@@ -95,8 +100,16 @@ impl WholeResults {
         figures: WholeFigures,
     ) -> Result<(), ResultsError> {
         if let Some((path, writer)) = &mut self.file {
-            let WholeExperiment { system, rate, workers } = experiment.clone();
-            let key = Key { system: system.to_owned(), rate, workers, sources: self.sources.clone(), seed };
+            let WholeExperiment { system, rate, workers, ref variations } = *experiment;
+            let variations: Vec<&str> = variations.iter().map(|variation| variation.name()).collect();
+            let key = Key {
+                system: system.to_owned(),
+                rate,
+                workers,
+                variations: variations.join(" "),
+                sources: self.sources.clone(),
+                seed,
+            };
             let written = writer.serialize((key, figures)).map_err(io::Error::from);
             let written = written.and_then(|()| writer.flush());
             written.map_err(|error| ResultsError::File { path: path.clone(), error })?;

@@ -11,7 +11,6 @@ use onecopy_core::conflict_index::conflict;
 use onecopy_core::{Access, AccessSet, Mode, Space};
 use onecopy_sim::whole::{Arriving, Drawn, Source};
 use onecopy_workload::client::{Rows, Script, Step};
-use onecopy_workload::random::Random;
 use onecopy_workload::tpcc::{
     Generator, HomeWarehouse, How, Kind, Memory, Parameters, Population, Scale, Touched, Transaction,
     catalogue,
@@ -76,13 +75,6 @@ impl Classes {
         foreseen
     }
 
-    /// What it writes when it runs at the same time as others that arrive with it: where each takes the oldest order of a district, all
-    /// mean the same one, though the supplier here has given another one to each.
-    #[must_use]
-    pub fn written(&self, given: &Parameters, foreseen: &[Access], supplier: &mut Memory) -> Vec<Access> {
-        written_of(self.run(given, supplier).0, foreseen)
-    }
-
     /// What it does when it runs on this supplier.
     #[must_use]
     pub fn done(&self, given: &Parameters, supplier: &mut Memory) -> AccessSet {
@@ -104,13 +96,28 @@ impl Classes {
     }
 }
 
-/// What of what a transaction does is written, by who runs at the same time.
+/// What of what a transaction does is written when it runs at the same time as others that arrive with it: where each takes the oldest order
+/// of a district, all mean the same one, though the supplier here has given another one to each.
 fn written_of(done: AccessSet, foreseen: &[Access]) -> Vec<Access> {
     let orders = table_id("public", "new_order");
     let taken = |access: &&Access| access.item.table == orders && access.mode == Mode::Exclusive;
     let removes = |access: &Access| taken(&access) && access.item.space == Space::Rows;
     let done = done.into_iter().filter(|access| access.mode.writes() && !removes(access));
     done.chain(foreseen.iter().filter(|access| removes(access)).cloned()).collect()
+}
+
+/// What of it is written in the eyes of a judge. Table II asks for the parameters alone, so of all but payments that is what is foreseen.
+fn written_as(judge: Judge, given: &Parameters, done: AccessSet, foreseen: &[Access]) -> Vec<Access> {
+    match (judge, given) {
+        (Judge::Rows, _) | (Judge::TableTwo, Parameters::Payment(_)) => written_of(done, foreseen),
+        _ => foreseen.iter().filter(|access| access.mode.writes()).cloned().collect(),
+    }
+}
+
+/// What is foreseen by who knows what will be written; what is only read is as wide as before.
+fn known(written: &[Access], foreseen: AccessSet) -> AccessSet {
+    let reads = foreseen.into_iter().filter(|access| matches!(access.mode, Mode::Shared | Mode::Update));
+    written.iter().cloned().chain(reads).collect()
 }
 
 /// Runs a transaction; returns whether it is committed. `see` is told of each statement when it has been answered, with what it touched.
@@ -202,12 +209,16 @@ const COMPARED: usize = 1_000;
 
 /// Compares transactions of a supplier of the paper's size, half a million pairs, by cell. Done once.
 #[must_use]
-pub fn shares_of_pairs() -> PairShares {
-    static SHARES: LazyLock<PairShares> = LazyLock::new(compare_pairs);
-    *SHARES
+pub fn shares_of_pairs(judge: Judge) -> PairShares {
+    static BY_TABLE: LazyLock<PairShares> = LazyLock::new(|| compare_pairs(Judge::TableTwo));
+    static BY_ROWS: LazyLock<PairShares> = LazyLock::new(|| compare_pairs(Judge::Rows));
+    match judge {
+        Judge::TableTwo => *BY_TABLE,
+        Judge::Rows => *BY_ROWS,
+    }
 }
 
-fn compare_pairs() -> PairShares {
+fn compare_pairs(judge: Judge) -> PairShares {
     let classes = Classes::new(Granularity::Cell, Reads::Ignored);
     let mut shares = PairShares::default();
     let Ok(scale) = Scale::new(10, 3_000) else { return shares };
@@ -225,7 +236,7 @@ fn compare_pairs() -> PairShares {
                 return (given, AccessSet::new(), AccessSet::new());
             }
             let foreseen = classes.foreseen(&given);
-            let done = classes.written(&given, &foreseen, &mut supplier).into();
+            let done = written_as(judge, &given, classes.done(&given, &mut supplier), &foreseen).into();
             (given, foreseen, done)
         })
         .collect();
@@ -249,12 +260,23 @@ fn compare_pairs() -> PairShares {
     shares
 }
 
+/// By what it is found out whether two transactions that ran are in conflict.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Judge {
+    /// Gargamel's Table II, of the customer who was meant.
+    TableTwo,
+    /// The rows that they wrote.
+    Rows,
+}
+
 /// Transactions of clients of all warehouses, by the mix.
 #[derive(Debug)]
 pub struct Supplier {
     classes: Classes,
     generator: Generator,
     memory: Memory,
+    judge: Judge,
+    knows_customers: bool,
     notes: Notes,
 }
 
@@ -269,19 +291,21 @@ enum Notes {
 impl Supplier {
     /// A supplier of so many warehouses, of the benchmark's size, with conflicts by cell as the paper counts them.
     #[must_use]
-    pub fn new(seed: u64, warehouses: i64) -> Option<Supplier> {
-        Some(Supplier::of_scale(seed, Scale::new(warehouses, 3_000).ok()?))
+    pub fn new(seed: u64, warehouses: i64, judge: Judge) -> Option<Supplier> {
+        Some(Supplier::of_scale(seed, Scale::new(warehouses, 3_000).ok()?, judge))
     }
 
     /// The same of another size.
     #[must_use]
-    pub fn of_scale(seed: u64, scale: Scale) -> Supplier {
+    pub fn of_scale(seed: u64, scale: Scale, judge: Judge) -> Supplier {
         let population = Population::new(scale, seed, Timestamp::default());
         let highest = population.highest_history();
         Supplier {
             classes: Classes::new(Granularity::Cell, Reads::Ignored),
             generator: Generator::new(&population, HomeWarehouse::Uniform, seed, 0, 1, highest),
             memory: Memory::new(population),
+            judge,
+            knows_customers: false,
             notes: Notes::Nothing,
         }
     }
@@ -290,6 +314,12 @@ impl Supplier {
     #[must_use]
     pub fn counting_reads(self) -> Supplier {
         Supplier { classes: Classes::new(Granularity::Cell, Reads::Counted), ..self }
+    }
+
+    /// The same, and its classifier knows which customer has a name.
+    #[must_use]
+    pub fn knowing_customers(self) -> Supplier {
+        Supplier { knows_customers: true, ..self }
     }
 
     /// The same, and each changed cell is a register, so that a run finds updates that are lost.
@@ -306,7 +336,7 @@ impl Supplier {
 }
 
 impl Source for Supplier {
-    fn next(&mut self, durations: &mut Random) -> Arriving {
+    fn next(&mut self) -> Arriving {
         let kind = self.generator.kind();
         let given = self.generator.draw(kind, Timestamp::default());
         let duration = DURATIONS.iter().find(|(of, _)| *of == kind).map(|(_, drawn)| *drawn);
@@ -314,7 +344,11 @@ impl Source for Supplier {
         let updates = !looks_only || self.classes.reads == Reads::Counted;
         let foreseen = if updates { self.classes.foreseen(&given) } else { AccessSet::new() };
         let (done, touched) = self.classes.run(&given, &mut self.memory);
-        let written = written_of(done, &foreseen);
+        let written = written_as(self.judge, &given, done, &foreseen);
+        let foreseen = match self.knows_customers && updates {
+            true => known(&written, foreseen),
+            false => foreseen,
+        };
         let (reads, writes) = match self.notes {
             Notes::Nothing => (Vec::new(), Vec::new()),
             Notes::Changes => (registers(&written), registers(&written)),
@@ -328,7 +362,7 @@ impl Source for Supplier {
             updates,
             foreseen,
             written,
-            duration_ns: duration.map_or(0, |drawn| drawn.draw_ns(durations)),
+            duration: duration.unwrap_or(Drawn { ns: 0.0, variance: 0.0 }),
             reads,
             writes,
         }

@@ -8,13 +8,14 @@ use onecopy_core::conflict_index::conflict;
 use onecopy_core::protocol::{WHOLE, whole_by_name};
 use onecopy_core::{Access, AccessSet, Csn, TableId};
 use onecopy_sim::check::{Level, check};
-use onecopy_sim::whole::{Setup, run};
+use onecopy_sim::whole::{Arriving, Setup, Source, run};
 use onecopy_workload::Timestamp;
 use onecopy_workload::tpcc::{
     Customer, Generator, HomeWarehouse, Kind, Memory, Parameters, Population, Scale, Touched,
 };
 
-use super::{Classes, Supplier, touched};
+use super::{Classes, Judge, Supplier, WholeExperiment, shares_of_pairs, touched};
+use crate::variation::Variation;
 
 /// Gargamel's Table II. An unknown customer may be any of the district (IV.A).
 fn table_2(a: &Parameters, b: &Parameters) -> bool {
@@ -218,7 +219,8 @@ fn keeps(level: Level, supplier: &mut Supplier) -> bool {
 
 #[test]
 fn a_supplier_whose_reads_are_foreseen_is_serializable_and_another_has_long_forks() {
-    let supplier = || Supplier::of_scale(0, Scale::new(2, 60).expect("it is in range")).noting_reads();
+    let scale = || Scale::new(2, 60).expect("it is in range");
+    let supplier = || Supplier::of_scale(0, scale(), Judge::Rows).noting_reads();
     assert!(keeps(Level::Serializable, &mut supplier().counting_reads()));
     assert!(keeps(Level::ParallelSnapshotIsolation, &mut supplier()));
     assert!(!keeps(Level::Serializable, &mut supplier()));
@@ -228,10 +230,76 @@ fn a_supplier_whose_reads_are_foreseen_is_serializable_and_another_has_long_fork
 fn no_update_of_a_supplier_is_lost_and_workers_agree_in_the_end() {
     for name in WHOLE {
         let setup = Setup { workers: 12, rate: 30.0, load_ns: 8_000_000_000, ..Setup::gargamel(2) };
-        let mut source = Supplier::new(2, 2).expect("there is such a supplier").noting_registers();
+        let mut source =
+            Supplier::new(2, 2, Judge::Rows).expect("there is such a supplier").noting_registers();
         let protocol = whole_by_name(name, 12, Csn(0)).expect("it is there");
         let outcome = run(&setup, &mut source, protocol).expect("it keeps no history");
         assert_eq!(outcome.faults, [], "{name}");
         assert!(outcome.measured.committed.len() > 150, "{name}");
     }
+}
+
+/// The first so many that arrive.
+fn arriving(mut supplier: Supplier, count: usize) -> Vec<Arriving> {
+    (0..count).map(|_| supplier.next()).collect()
+}
+
+#[test]
+fn by_table_2_a_delivery_conflicts_with_whoever_pays_in_its_warehouse_and_by_the_rows_hardly() {
+    let supplier = |judge| Supplier::new(1, 1, judge).expect("there is such a supplier");
+    let conflicts = |judge| {
+        let all = arriving(supplier(judge), 400);
+        let of = |kind: Kind| all.iter().filter(move |one| one.kind == kind as u64);
+        let pairs =
+            of(Kind::Delivery).flat_map(|delivery| of(Kind::Payment).map(move |payment| (delivery, payment)));
+        let (mut count, mut all) = (0, 0);
+        for (delivery, payment) in pairs {
+            all += 1;
+            count += usize::from(may_conflict(&delivery.written, &payment.written));
+        }
+        (count, all)
+    };
+    let (by_table, all) = conflicts(Judge::TableTwo);
+    assert!(all > 100 && by_table == all, "{by_table} of {all}");
+    let (by_rows, all) = conflicts(Judge::Rows);
+    assert!(20 * by_rows < all, "{by_rows} of {all}");
+}
+
+#[test]
+fn foreseen_in_vain_by_table_2_are_payments_with_a_name_only_and_by_the_rows_deliveries_as_well() {
+    let [by_table, by_rows] = [Judge::TableTwo, Judge::Rows].map(shares_of_pairs);
+    assert_eq!(by_table.in_vain_otherwise, 0);
+    assert_eq!(by_table.in_vain_by_name, by_rows.in_vain_by_name);
+    assert!(by_rows.in_vain_otherwise > 4 * by_rows.in_vain_by_name, "{by_rows:?}");
+}
+
+#[test]
+fn who_knows_customers_foresees_what_is_written_and_nothing_else() {
+    let supplier = Supplier::new(1, 2, Judge::TableTwo).expect("there is such a supplier");
+    for one in arriving(supplier.knowing_customers(), 200) {
+        assert_eq!(one.foreseen, AccessSet::from(one.written));
+    }
+}
+
+#[test]
+fn each_variation_of_whole_transactions_can_be_run() {
+    for system in WHOLE {
+        let mut experiment = WholeExperiment::new(system, 20, 20).expect("it is there");
+        let plain = experiment.run(1).expect("it runs");
+        let alternatives = [Variation::DrawnAnew];
+        let all = Variation::ALL.into_iter().filter(|one| !alternatives.contains(one));
+        all.for_each(|variation| variation.apply_to_whole(&mut experiment));
+        assert_ne!(experiment.run(1).expect("it runs"), plain, "{system}");
+    }
+}
+
+#[test]
+fn ratios_of_tashkent_plus_are_by_its_own_durations_unless_asked_otherwise() {
+    let plain = WholeExperiment::new("tashkent_plus", 1, 100).expect("it is there");
+    let mut undiscounted = plain.clone();
+    Variation::UndiscountedRatios.apply_to_whole(&mut undiscounted);
+    let (plain, undiscounted) = (plain.run(1).expect("it runs"), undiscounted.run(1).expect("it runs"));
+    assert!((undiscounted.penalty / plain.penalty - 0.9).abs() < 1e-6, "{plain:?} {undiscounted:?}");
+    assert!((undiscounted.speed_up * 0.9 / plain.speed_up - 1.0).abs() < 1e-6);
+    assert_eq!(undiscounted.total_s, plain.total_s);
 }

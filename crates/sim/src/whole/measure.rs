@@ -26,7 +26,7 @@ pub struct Committed {
     pub arrived: Instant,
     /// When it was committed.
     pub committed: Instant,
-    /// How long it takes at a worker, without the setup's factor, in nanoseconds.
+    /// How long it takes at a worker, the setup's factor included, in nanoseconds.
     pub duration_ns: u64,
     /// How often it was executed.
     pub executions: u32,
@@ -53,6 +53,8 @@ pub struct Sample {
     pub at: Instant,
     /// Workers that execute something.
     pub busy: u64,
+    /// Workers that do so, or were given something that waits there for the writes of others.
+    pub occupied: u64,
     /// Transactions that could run and find no worker.
     pub awaiting_worker: u64,
     /// Transactions that are not committed.

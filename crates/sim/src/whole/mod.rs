@@ -16,6 +16,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
+use onecopy_core::certification;
 use onecopy_core::effect::{Decision, Effect};
 use onecopy_core::map::HashMap;
 use onecopy_core::{
@@ -30,7 +31,7 @@ use crate::clock::EventQueue;
 
 pub use failures::Failing;
 pub use measure::{Committed, Measured, Sample};
-pub use setup::{Drawn, Setup};
+pub use setup::{Arrivals, Drawn, Durations, Setup};
 
 use contents::{Contents, Recorder};
 use failures::{Failures, Happening};
@@ -39,6 +40,8 @@ use failures::{Failures, Happening};
 const ARRIVALS_STREAM: u64 = u64::MAX;
 const NETWORK_STREAM: u64 = u64::MAX - 1;
 const DURATIONS_STREAM: u64 = u64::MAX - 2;
+// The one before is that of failures.
+const DRAWN_ANEW_STREAM: u64 = u64::MAX - 4;
 /// Faults that are kept; whoever has so many has the same one many times.
 const FAULTS_MAX: usize = 100;
 
@@ -54,7 +57,7 @@ pub struct Arriving {
     /// What it writes when it runs.
     pub written: Vec<Access>,
     /// How long it takes at a worker.
-    pub duration_ns: u64,
+    pub duration: Drawn,
     /// For a history: registers that it reads, and those that it writes then.
     pub reads: Vec<u64>,
     /// See `reads`.
@@ -63,8 +66,8 @@ pub struct Arriving {
 
 /// What arrives.
 pub trait Source {
-    /// The next transaction. `durations` is a stream of its own.
-    fn next(&mut self, durations: &mut Random) -> Arriving;
+    /// The next transaction.
+    fn next(&mut self) -> Arriving;
 }
 
 /// What came of a run.
@@ -189,6 +192,8 @@ enum Wake {
 struct Txn {
     arriving: Arriving,
     arrived: Instant,
+    /// Of the first execution.
+    duration_ns: u64,
     executions: u32,
     answered: bool,
 }
@@ -229,6 +234,7 @@ struct Simulation<'a> {
     arrivals: Random,
     network: Random,
     durations: Random,
+    drawn_anew: Random,
     /// When the last message between two places arrives: they do not overtake each other.
     channels: HashMap<(Place, Place), Instant>,
     txns: Vec<Txn>,
@@ -260,6 +266,7 @@ impl<'a> Simulation<'a> {
             arrivals: random::stream(setup.seed, ARRIVALS_STREAM),
             network: random::stream(setup.seed, NETWORK_STREAM),
             durations: random::stream(setup.seed, DURATIONS_STREAM),
+            drawn_anew: random::stream(setup.seed, DRAWN_ANEW_STREAM),
             channels: HashMap::default(),
             txns: Vec::new(),
             open: 0,
@@ -288,7 +295,11 @@ impl<'a> Simulation<'a> {
     }
 
     fn schedule_arrival(&mut self) {
-        let gap = -(1.0 - random::unit(&mut self.arrivals)).ln() / self.setup.rate;
+        let gaps = match self.setup.arrivals {
+            Arrivals::AtRandom => -(1.0 - random::unit(&mut self.arrivals)).ln(),
+            Arrivals::Evenly => 1.0,
+        };
+        let gap = gaps / self.setup.rate;
         let at = self.queue.now().plus_ns((gap * 1e9) as u64);
         if at.0 < self.setup.load_ns {
             self.queue.schedule(at, Wake::Arrival);
@@ -310,7 +321,12 @@ impl<'a> Simulation<'a> {
     }
 
     fn arrive(&mut self) {
-        let arriving = self.source.next(&mut self.durations);
+        let arriving = self.source.next();
+        let duration_ns = match self.setup.durations {
+            Durations::Once | Durations::Anew => arriving.duration.draw_ns(&mut self.durations),
+            Durations::Means => arriving.duration.ns as u64,
+        };
+        let duration_ns = (duration_ns as f64 * self.setup.duration_factor) as u64;
         let txn = TxnId(self.txns.len() as u64);
         let kind = if arriving.updates { StatementKind::Write } else { StatementKind::Read };
         let begin = Begin {
@@ -323,7 +339,8 @@ impl<'a> Simulation<'a> {
         };
         let statement = Statement::new(ClassId(arriving.kind), kind, arriving.foreseen.clone());
         self.expect_foreseen(txn, &arriving);
-        self.txns.push(Txn { arriving, arrived: self.queue.now(), executions: 0, answered: false });
+        let arrived = self.queue.now();
+        self.txns.push(Txn { arriving, arrived, duration_ns, executions: 0, answered: false });
         self.open += 1;
         let event = Event::Autocommit { begin, statement };
         self.feed(self.protocol.place_of(&event), event);
@@ -424,7 +441,12 @@ impl<'a> Simulation<'a> {
     }
 
     fn send(&mut self, from: Place, to: Place, message: Message) {
-        let at = self.queue.now().plus_ns(self.setup.message.draw_ns(&mut self.network));
+        let mut at = self.queue.now().plus_ns(self.setup.message.draw_ns(&mut self.network));
+        if let (Message::Certification(certification::Message::Certify { .. }), Some(agreement)) =
+            (&message, self.setup.agreement)
+        {
+            at = at.plus_ns(agreement.draw_ns(&mut self.network));
+        }
         let last = self.channels.entry((from, to)).or_insert(Instant(0));
         let at = at.max(last.plus_ns(1));
         *last = at;
@@ -444,8 +466,10 @@ impl<'a> Simulation<'a> {
         self.count_busy(1);
         let of = &mut self.txns[txn.0 as usize];
         of.executions += 1;
+        let drawn_anew = of.executions > 1 && self.setup.durations == Durations::Anew;
+        let drawn_ns = drawn_anew.then(|| of.arriving.duration.draw_ns(&mut self.drawn_anew));
+        let ns = drawn_ns.map_or(of.duration_ns, |ns| (ns as f64 * self.setup.duration_factor) as u64);
         self.contents.begin(txn, worker, &of.arriving.reads, &of.arriving.writes);
-        let ns = (of.arriving.duration_ns as f64 * self.setup.duration_factor) as u64;
         let life = self.life(worker);
         self.queue.schedule(self.queue.now().plus_ns(ns), Wake::Executed { worker, life, txn });
     }
@@ -456,8 +480,8 @@ impl<'a> Simulation<'a> {
         }
         self.executing[usize::from(worker.0)] = None;
         self.count_busy(-1);
-        let arriving = &self.txns[txn.0 as usize].arriving;
-        let (updates, elapsed_ns) = (arriving.updates, arriving.duration_ns);
+        let Txn { arriving, duration_ns, .. } = &self.txns[txn.0 as usize];
+        let (updates, elapsed_ns) = (arriving.updates, *duration_ns);
         let outcome = onecopy_core::Outcome::Done { returned: arriving.written.clone() };
         let outcome = self.outcome(txn, outcome);
         if !updates && matches!(outcome, onecopy_core::Outcome::Done { .. }) {
@@ -489,7 +513,7 @@ impl<'a> Simulation<'a> {
             updates: of.arriving.updates,
             arrived: of.arrived,
             committed: now,
-            duration_ns: of.arriving.duration_ns,
+            duration_ns: of.duration_ns,
             executions: of.executions,
         });
         if let Some(recorder) = &mut self.recorder {
@@ -512,9 +536,15 @@ impl<'a> Simulation<'a> {
     }
 
     fn sample(&mut self) {
-        let awaiting_worker = self.protocol.status().awaiting_worker;
+        let status = self.protocol.status();
         let at = self.queue.now();
-        self.measured.samples.push(Sample { at, busy: self.busy, awaiting_worker, open: self.open });
+        self.measured.samples.push(Sample {
+            at,
+            busy: self.busy,
+            occupied: status.occupied_workers,
+            awaiting_worker: status.awaiting_worker,
+            open: self.open,
+        });
         // If nothing else is to happen any more, whatever is open is so for ever.
         if self.open > 0 && self.queue.next_at().is_some() || at.0 < self.setup.load_ns {
             self.queue.schedule(at.plus_ns(self.setup.sample_ns), Wake::Sample);

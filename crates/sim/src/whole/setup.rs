@@ -9,14 +9,20 @@ pub struct Setup {
     pub seed: u64,
     /// Workers.
     pub workers: u16,
-    /// Transactions a second, on average, at random instants.
+    /// Transactions a second, on average.
     pub rate: f64,
+    /// When they arrive.
+    pub arrivals: Arrivals,
     /// For how long they arrive, in nanoseconds.
     pub load_ns: u64,
     /// How long a message takes between the scheduler and a worker, or two workers.
     pub message: Drawn,
+    /// How much longer it takes until the scheduler hears what is to be certified: agreement among several of its kind.
+    pub agreement: Option<Drawn>,
     /// How long a worker takes to apply a write set, in nanoseconds.
     pub apply_ns: u64,
+    /// How often durations are drawn.
+    pub durations: Durations,
     /// Every duration is multiplied by this.
     pub duration_factor: f64,
     /// How often it is noted who is busy, in nanoseconds.
@@ -33,14 +39,37 @@ impl Setup {
             seed,
             workers: 100,
             rate: 150.0,
+            arrivals: Arrivals::AtRandom,
             load_ns: 28_000_000_000,
             message: Drawn { ns: 60_000.0, variance: 0.005 },
+            agreement: None,
             apply_ns: 0,
+            durations: Durations::Once,
             duration_factor: 1.0,
             sample_ns: 250_000_000,
             history: false,
         }
     }
+}
+
+/// When transactions arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrivals {
+    /// Each after a time drawn from a negative exponential distribution, so that the rate is a mean.
+    AtRandom,
+    /// Each as long after the one before.
+    Evenly,
+}
+
+/// How often it is drawn how long a transaction takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durations {
+    /// Once: what runs again takes as long again.
+    Once,
+    /// For each execution. The first one counts as what the transaction takes.
+    Anew,
+    /// Never: each takes the mean.
+    Means,
 }
 
 /// A time from a normal distribution: so many nanoseconds times a draw with mean 1 and this variance.

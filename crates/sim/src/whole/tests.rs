@@ -25,7 +25,7 @@ fn write(register: u64) -> Access {
 }
 
 impl Source for Few {
-    fn next(&mut self, durations: &mut Random) -> Arriving {
+    fn next(&mut self) -> Arriving {
         let mut some = |least, most| {
             let count = random::uniform(&mut self.random, least, most);
             let mut registers: Vec<u64> =
@@ -49,7 +49,7 @@ impl Source for Few {
             updates: updates || self.foresees_reads,
             foreseen: written.iter().cloned().chain(foreseen_reads).collect(),
             written,
-            duration_ns: Drawn { ns: 700_000.0, variance: 0.1 }.draw_ns(durations),
+            duration: Drawn { ns: 700_000.0, variance: 0.1 },
             reads,
             writes,
         }
@@ -125,4 +125,80 @@ fn the_same_setup_gives_the_same_run() {
         let [a, b] = [0, 1].map(|_| run_few(protocol, 3, false));
         assert_eq!((a.measured, a.events), (b.measured, b.events));
     }
+}
+
+/// A run of what takes 700 us each on workers of which there are more than enough.
+fn run_with(change: impl FnOnce(&mut Setup)) -> Measured {
+    let mut setup = Setup { workers: 40, rate: 200.0, load_ns: 500_000_000, ..Setup::gargamel(1) };
+    change(&mut setup);
+    let source = &mut Few { random: random::stream(1, 9), registers: 4, foresees_reads: false };
+    let protocol = whole_by_name("round_robin", 40, Csn(0)).expect("it is one of them");
+    run(&setup, source, protocol).expect("histories make sense").measured
+}
+
+#[test]
+fn where_arrivals_are_even_all_distances_are_alike() {
+    let arrived = |arrivals| {
+        let mut at: Vec<u64> =
+            run_with(|setup| setup.arrivals = arrivals).committed.iter().map(|txn| txn.arrived.0).collect();
+        at.sort_unstable();
+        at.windows(2).all(|pair| pair[1] - pair[0] == 5_000_000)
+    };
+    assert_eq!([Arrivals::Evenly, Arrivals::AtRandom].map(arrived), [true, false]);
+}
+
+#[test]
+fn durations_are_means_or_drawn_and_the_factor_is_in_them() {
+    let all_are_means = |durations| {
+        let change = |setup: &mut Setup| {
+            setup.durations = durations;
+            setup.duration_factor = 0.5;
+        };
+        run_with(change).committed.iter().all(|txn| txn.duration_ns == 350_000)
+    };
+    let [means, once, anew] = [Durations::Means, Durations::Once, Durations::Anew].map(all_are_means);
+    assert_eq!([means, once, anew], [true, false, false]);
+}
+
+#[test]
+fn what_is_drawn_anew_for_each_execution_is_told_by_the_first_one() {
+    let few = |durations| {
+        let mut drawn: Vec<(Instant, u64)> = run_with(|setup| {
+            setup.durations = durations;
+            setup.rate = 4_000.0;
+        })
+        .committed
+        .iter()
+        .map(|txn| (txn.arrived, txn.duration_ns))
+        .collect();
+        drawn.sort_unstable();
+        drawn
+    };
+    let total = |durations| {
+        let measured = run_with(|setup| {
+            setup.durations = durations;
+            setup.rate = 4_000.0;
+        });
+        (measured.executed_in_vain, measured.ended())
+    };
+    assert_eq!(few(Durations::Once), few(Durations::Anew));
+    assert_ne!(total(Durations::Once), total(Durations::Anew));
+}
+
+#[test]
+fn what_is_certified_waits_for_an_agreement_if_there_are_several_to_agree() {
+    let least = |agreement| {
+        let measured = run_with(|setup| setup.agreement = agreement);
+        measured.committed.iter().filter(|txn| txn.updates).map(Committed::response_ns).min()
+    };
+    let agreement = Drawn { ns: 5_000_000.0, variance: 0.0 };
+    assert!(least(None) < Some(2_000_000) && least(Some(agreement)) > Some(5_000_000));
+}
+
+#[test]
+fn a_worker_that_waits_for_a_predecessor_elsewhere_is_occupied_and_not_busy() {
+    let measured = run_few("chains", 1, false).measured;
+    assert!(measured.samples.iter().all(|sample| sample.busy <= sample.occupied && sample.occupied <= 5));
+    let setup = |setup: &mut Setup| setup.sample_ns = 1_000_000;
+    assert!(run_with(setup).samples.iter().any(|sample| sample.occupied > 0));
 }

@@ -11,11 +11,11 @@
 //!
 //! How it differs from the paper: as `round_robin`. That a worker whose pages are in memory is faster is the driver's to say.
 
-use crate::certification::{self, Certified, Placement};
+use crate::certification::{self, Certified, Placement, Retry};
 use crate::ids::Csn;
 
 /// A scheduler and so many workers, whose log ends at `decided`.
 #[must_use]
 pub fn new(workers: usize, decided: Csn) -> Certified {
-    certification::new("tashkent_plus", Placement::Groups, workers, decided)
+    certification::new("tashkent_plus", Placement::Groups, Retry::Here, workers, decided)
 }
