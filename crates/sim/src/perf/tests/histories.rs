@@ -42,9 +42,8 @@ fn promised(name: &str) -> Option<Options> {
             Some(Options::from(Level::Serializable).in_session_order())
         }
         // What may be old may be older than what the session has seen.
-        "special" => Some(Level::Serializable.into()),
+        "special" | "chains_serializable" => Some(Level::Serializable.into()),
         "level0" | "level1" | "level2" => None,
-        "chains_serializable" => Some(Options::from(Level::Serializable).in_session_order()),
         // Its replicas commit in one order, so it is more than the parallel kind, which the protocol promises.
         "chains" | "centralised_writes" => Some(Level::SnapshotIsolation.into()),
         _ => Some(Level::StrictSerializable.into()),
