@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 
-use crate::commit_order::{Decisions, Replicas, Tuning};
+use crate::commit_order::{Decisions, Replicas, Tuning, on_next_values, on_reserved};
 use crate::effect::{Decision, Effect, How, Refusal};
 use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{ClassId, Csn, Instant, OpId, ReplicaId, SessionId, TxnId};
@@ -25,7 +25,7 @@ use crate::load::Costs;
 use crate::map::HashMap;
 use crate::message::Message as AnyMessage;
 use crate::protocol::{Foresight, Guarantee, Protocol, ReplicaStatus, Status};
-use crate::sequences::{Giving, Sequences, Want};
+use crate::sequences::{Sequences, Want};
 use crate::workers::Schedules;
 
 use super::endings::Endings;
@@ -64,7 +64,6 @@ pub struct InOrder {
 struct Counts {
     reads_placed: u64,
     freshness_waits: u64,
-    lost: u64,
 }
 
 /// One replica's worker.
@@ -119,6 +118,8 @@ enum State {
     AwaitingTurn,
     /// A read, for a replica.
     AwaitingReplica,
+    /// An update in the middle that changes definitions: until no snapshot is open.
+    AwaitingSnapshots,
     Executing,
     /// What it had open is gone.
     Lost,
@@ -210,7 +211,10 @@ impl Protocol for InOrder {
             Event::ReplicaUp { replica, applied } => self.on_replica_up(replica, applied, effects),
             Event::ReplicaDown { replica } => self.on_replica_down(replica, effects),
             Event::Wanted { replica, csn } => self.want(replica, csn.min(self.decisions.decided()), effects),
-            Event::NextValues { txn, op, wants } => self.on_next_values(Want { txn, op, wants }, effects),
+            Event::NextValues { txn, op, wants } => {
+                let want = Want { txn, op, wants };
+                on_next_values(want, &mut self.sequences, &mut self.decisions, effects);
+            }
             Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
             Event::Timer { timer } => {
                 let (replica, told) = (ReplicaId(timer as u16), self.decisions.told());
@@ -277,7 +281,7 @@ impl InOrder {
         txn.changes_definitions |= statement.kind == StatementKind::Schema;
         match (txn.state, txn.at, &txn.may_write) {
             (State::Lost, ..) => self.refuse(id, op, Refusal::HomeLost, effects),
-            (_, Some(at), Some(_)) => self.execute(id, at, How::Home { open: false }, effects),
+            (_, Some(at), Some(_)) => self.go_on(id, at, effects),
             (_, Some(at), None) => self.execute(id, at, How::Snapshot { open: false }, effects),
             (_, None, None) => self.place_read(id, effects),
             (_, None, Some(_)) => self.arrive(id, effects),
@@ -306,22 +310,10 @@ impl InOrder {
 
     fn on_cancel(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get(&id) else { return };
-        let waits = matches!(txn.state, State::AwaitingTurn | State::AwaitingReplica);
+        let waits =
+            matches!(txn.state, State::AwaitingTurn | State::AwaitingReplica | State::AwaitingSnapshots);
         if waits && txn.pending.is_some_and(|pending| pending.op == op) {
             self.refuse(id, op, Refusal::Cancelled, effects);
-        }
-    }
-
-    fn on_next_values(&mut self, want: Want, effects: &mut Vec<Effect>) {
-        let (txn, op) = (want.txn, want.op);
-        match self.sequences.next(want) {
-            Giving::Given(values) => effects.push(Effect::Values { txn, op, values }),
-            Giving::Waits { reserve } => {
-                for (sequence, last) in reserve {
-                    let csn = self.decisions.decide(None, None, OpId(0), Some((sequence, last)));
-                    effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
-                }
-            }
         }
     }
 }
@@ -444,11 +436,7 @@ impl InOrder {
             if self.replicas.get(at).is_committing() {
                 return;
             }
-            let changes_definitions = txn.changes_definitions;
-            if changes_definitions && !self.schema_changers.contains(&id) {
-                self.schema_changers.push(id);
-            }
-            if changes_definitions && self.has_open_snapshots() {
+            if !self.may_change_definitions(id) {
                 return;
             }
             let worker = self.worker(at);
@@ -459,6 +447,38 @@ impl InOrder {
             }
             self.execute(id, at, How::Home { open: true }, effects);
         }
+    }
+
+    /// An update that has begun has another statement.
+    fn go_on(&mut self, id: TxnId, at: ReplicaId, effects: &mut Vec<Effect>) {
+        if self.may_change_definitions(id) {
+            return self.execute(id, at, How::Home { open: false }, effects);
+        }
+        if let Some(txn) = self.txns.get_mut(&id) {
+            txn.state = State::AwaitingSnapshots;
+        }
+    }
+
+    /// Whether it changes no definitions, or no snapshot is open; from now on none is opened if it changes some.
+    fn may_change_definitions(&mut self, id: TxnId) -> bool {
+        if !self.txns.get(&id).is_some_and(|txn| txn.changes_definitions) {
+            return true;
+        }
+        if !self.schema_changers.contains(&id) {
+            self.schema_changers.push(id);
+        }
+        !self.has_open_snapshots()
+    }
+
+    /// A snapshot may have been the last that a change of definitions waited for.
+    fn on_snapshot_closed(&mut self, effects: &mut Vec<Effect>) {
+        for id in self.schema_changers.clone() {
+            let waits = self.txns.get(&id).filter(|txn| txn.state == State::AwaitingSnapshots);
+            if let Some(at) = waits.and_then(|txn| txn.at) {
+                self.go_on(id, at, effects);
+            }
+        }
+        self.run_all(effects);
     }
 
     fn execute(&mut self, id: TxnId, at: ReplicaId, how: How, effects: &mut Vec<Effect>) {
@@ -584,16 +604,7 @@ impl InOrder {
         // A worker may wait for one of them.
         self.run_all(effects);
         self.advance_all(effects);
-        for (sequence, last) in reserved {
-            let (served, more) = self.sequences.reserved(sequence, last);
-            for (Want { txn, op, .. }, values) in served {
-                effects.push(Effect::Values { txn, op, values });
-            }
-            for (sequence, last) in more {
-                let csn = self.decisions.decide(None, None, OpId(0), Some((sequence, last)));
-                effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
-            }
-        }
+        on_reserved(reserved, &mut self.sequences, &mut self.decisions, effects);
         self.wake_reads(effects);
     }
 
@@ -672,8 +683,9 @@ impl InOrder {
         }
         match txn.at {
             Some(at) if txn.may_write.is_some() => self.end_running(at, id, effects),
-            // It may stand at the front of a queue, or a change of definitions may have waited for its snapshot.
-            _ if txn.number.is_some() || self.is_changing_definitions() => self.run_all(effects),
+            // It may stand at the front of a queue.
+            _ if txn.number.is_some() => self.run_all(effects),
+            _ if self.is_changing_definitions() => self.on_snapshot_closed(effects),
             _ => {}
         }
     }
@@ -697,10 +709,14 @@ impl InOrder {
     /// What an open transaction had at a replica is gone. What is executed there is reported by the driver.
     fn lose(&mut self, id: TxnId, replica: ReplicaId, effects: &mut Vec<Effect>) {
         let Some(txn) = self.txns.get_mut(&id).filter(|txn| txn.at == Some(replica)) else { return };
-        if txn.state == State::Decided {
-            return;
+        match (txn.state, txn.pending) {
+            (State::Decided, _) => return,
+            // No driver reports that its statement is lost.
+            (State::AwaitingSnapshots, Some(pending)) => {
+                return self.refuse(id, pending.op, Refusal::HomeLost, effects);
+            }
+            _ => {}
         }
-        self.counts.lost += 1;
         let was_executing = txn.state == State::Executing;
         let updates = txn.may_write.is_some();
         if !was_executing || updates {

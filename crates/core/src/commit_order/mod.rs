@@ -4,7 +4,9 @@
 mod limits;
 mod replicas;
 mod turns;
+mod values;
 
 pub use limits::Limits;
 pub use replicas::Tuning;
 pub(crate) use replicas::{Decisions, Replicas};
+pub(crate) use values::{on_next_values, on_reserved};

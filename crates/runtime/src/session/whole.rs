@@ -90,17 +90,26 @@ impl Session {
         if !self.foresees() {
             return Ok(Ok(None));
         }
-        let generation = self.shared.classifier.generation();
-        let (mut parts, mut statements) = (Vec::new(), Vec::new());
+        let mut texts = Vec::new();
         let mut rest = Some(sql);
         while let Some(text) = rest {
-            let (part, next) = {
-                let normalised = normalise(text, &mut self.scratch);
-                let own = text.get(..normalised.layout.end as usize).unwrap_or(text);
-                let references = references(own, normalised.layout.consts);
-                (Part { sql: own.into(), references, drawn: Vec::new() }, normalised.next)
-            };
-            rest = next.and_then(|next| text.get(next as usize..));
+            let normalised = normalise(text, &mut self.scratch);
+            let own = text.get(..normalised.layout.end as usize).unwrap_or(text);
+            texts.push(Part {
+                sql: own.into(),
+                references: references(own, normalised.layout.consts),
+                drawn: Vec::new(),
+            });
+            rest = normalised.next.and_then(|next| text.get(next as usize..));
+        }
+        if let [only] = &*texts
+            && only.references.is_empty()
+        {
+            return Ok(Ok(None));
+        }
+        let generation = self.shared.classifier.generation();
+        let (mut parts, mut statements) = (Vec::new(), Vec::new());
+        for part in texts {
             let classified = replace(&part.sql, &part.references, |nth, _| format!("${}", nth + 1));
             let (statement, _) = self.classify(&classified).await;
             if statement.class.kind != Kind::Empty {

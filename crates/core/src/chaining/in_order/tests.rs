@@ -344,6 +344,39 @@ fn a_change_of_definitions_waits_for_snapshots_and_new_ones_for_it() {
     rig.expect(&[told, execute(3, 0, R0, How::Snapshot { open: true })]);
 }
 
+#[test]
+fn a_change_of_definitions_in_the_middle_of_a_transaction_waits_for_snapshots_too() {
+    let mut rig = rig(2);
+    rig.whole(1, &[1]);
+    rig.done(1, 0, R0);
+    rig.on(Event::Begin(Begin { read_only: true, ..begin(2, 2) }));
+    rig.next(2, 0, StatementKind::Read);
+    rig.effects.clear();
+    rig.next(1, 1, StatementKind::Schema);
+    rig.expect(&[]);
+    rig.done(2, 0, R0);
+    rig.commit(2);
+    let finish = Effect::Finish { txn: TxnId(2), op: OpId(9), replica: Some(R0) };
+    rig.expect(&[finish, execute(1, 1, R0, How::Home { open: false })]);
+    // Nobody takes an older snapshot before it is told.
+    rig.on(Event::Begin(Begin { read_only: true, ..begin(3, 3) }));
+    rig.next(3, 0, StatementKind::Read);
+    rig.expect(&[]);
+}
+
+#[test]
+fn a_change_of_definitions_that_waits_for_snapshots_is_refused_when_its_replica_dies() {
+    let mut rig = rig(2);
+    rig.whole(1, &[1]);
+    rig.done(1, 0, R0);
+    rig.on(Event::Begin(Begin { read_only: true, ..begin(2, 2) }));
+    rig.next(2, 0, StatementKind::Read);
+    rig.next(1, 1, StatementKind::Schema);
+    rig.effects.clear();
+    rig.down(R0);
+    rig.expect(&[leave(1, R0), refuse(1, OpId(1), Refusal::HomeLost)]);
+}
+
 /// Numbers by a fixed rule, other ones for each seed.
 struct Numbers(u64);
 

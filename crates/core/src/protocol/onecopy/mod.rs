@@ -34,7 +34,7 @@ mod txn;
 
 use std::collections::BTreeMap;
 
-use crate::commit_order::{Decisions, Limits, Replicas, Tuning};
+use crate::commit_order::{Decisions, Limits, Replicas, Tuning, on_next_values, on_reserved};
 use crate::map::HashMap;
 
 use crate::effect::{Decision, Effect, How, Refusal};
@@ -45,7 +45,7 @@ use crate::item_locks::{Granting, ItemLocks};
 use crate::load::Costs;
 use crate::prediction::Predictor;
 use crate::protocol::{Guarantee, Protocol, Status};
-use crate::sequences::{Giving, Sequences, Want};
+use crate::sequences::{Sequences, Want};
 use crate::version_table::VersionTable;
 
 use lone_reads::LoneRead;
@@ -173,7 +173,10 @@ impl Protocol for Onecopy {
             Event::ReplicaRemoved { replica } => self.on_replica_removed(replica, effects),
             Event::Wanted { replica, csn } => self.on_wanted(replica, csn, effects),
             Event::WaitsOutside { waits } => self.on_waits_outside(&waits, effects),
-            Event::NextValues { txn, op, wants } => self.on_next_values(Want { txn, op, wants }, effects),
+            Event::NextValues { txn, op, wants } => {
+                let want = Want { txn, op, wants };
+                on_next_values(want, &mut self.sequences, &mut self.decisions, effects);
+            }
             Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
             Event::Timer { timer } => self.on_timer(ReplicaId(timer as u16), effects),
             // It has one place and ships nothing.
@@ -308,19 +311,6 @@ impl Onecopy {
         self.on_granted(granted, effects);
         if pending.begins_schema_change {
             self.end_schema_change(id, effects);
-        }
-    }
-
-    fn on_next_values(&mut self, want: Want, effects: &mut Vec<Effect>) {
-        let (txn, op) = (want.txn, want.op);
-        match self.sequences.next(want) {
-            Giving::Given(values) => effects.push(Effect::Values { txn, op, values }),
-            Giving::Waits { reserve } => {
-                for (sequence, last) in reserve {
-                    let csn = self.decisions.decide(None, None, OpId(0), Some((sequence, last)));
-                    effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
-                }
-            }
         }
     }
 }
@@ -829,16 +819,7 @@ impl Onecopy {
             reserved.extend(decision.reserved);
         }
         self.advance_all(effects);
-        for (sequence, last) in reserved {
-            let (served, more) = self.sequences.reserved(sequence, last);
-            for (Want { txn, op, .. }, values) in served {
-                effects.push(Effect::Values { txn, op, values });
-            }
-            for (sequence, last) in more {
-                let csn = self.decisions.decide(None, None, OpId(0), Some((sequence, last)));
-                effects.push(Effect::Append { csn, decision: Decision::Reserve { sequence, last } });
-            }
-        }
+        on_reserved(reserved, &mut self.sequences, &mut self.decisions, effects);
         self.on_granted(granted, effects);
         if !self.schema_changers.is_empty() {
             changed.into_iter().for_each(|txn| self.end_schema_change(txn, effects));
