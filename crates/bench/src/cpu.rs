@@ -19,6 +19,19 @@ pub(crate) struct Group {
     pub(crate) without: Vec<u32>,
 }
 
+impl Group {
+    /// The trees of servers, and of a program in front of them, which may have started them.
+    pub(crate) fn of_servers(front: &str, program: Option<u32>, servers: &[u32]) -> Vec<Group> {
+        let front = program.map(|root| Group { name: front.to_owned(), root, without: servers.to_vec() });
+        let server = |(place, pid): (usize, &u32)| Group {
+            name: format!("server {}", place + 1),
+            root: *pid,
+            without: Vec::new(),
+        };
+        front.into_iter().chain(servers.iter().enumerate().map(server)).collect()
+    }
+}
+
 /// What a process tree spent during a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Usage {

@@ -87,17 +87,20 @@ pub enum Target {
     CentralisedWrites,
     /// The same by `chains`.
     Chains,
+    /// The same by `chains_serializable`.
+    ChainsSerializable,
 }
 
 impl Target {
     /// All of them.
-    pub const ALL: [Target; 6] = [
+    pub const ALL: [Target; 7] = [
         Target::ReadCommitted,
         Target::RepeatableRead,
         Target::Pgpool,
         Target::Onecopy,
         Target::CentralisedWrites,
         Target::Chains,
+        Target::ChainsSerializable,
     ];
 
     /// A short name.
@@ -109,6 +112,7 @@ impl Target {
             Target::Onecopy => "onecopy",
             Target::CentralisedWrites => "centralised-writes",
             Target::Chains => "chains",
+            Target::ChainsSerializable => "chains-serializable",
         }
     }
 
@@ -121,6 +125,7 @@ impl Target {
             Target::Onecopy => "onecopy, 3 replicas",
             Target::CentralisedWrites => "centralised_writes, 3 replicas, whole",
             Target::Chains => "chains, 3 replicas, whole",
+            Target::ChainsSerializable => "chains_serializable, 3 replicas, whole",
         }
     }
 
@@ -139,12 +144,13 @@ impl Target {
             Target::Onecopy => Some("onecopy"),
             Target::CentralisedWrites => Some("centralised_writes"),
             Target::Chains => Some("chains"),
+            Target::ChainsSerializable => Some("chains_serializable"),
             Target::ReadCommitted | Target::RepeatableRead | Target::Pgpool => None,
         }
     }
 
     fn is_whole(self) -> bool {
-        matches!(self, Target::CentralisedWrites | Target::Chains)
+        matches!(self, Target::CentralisedWrites | Target::Chains | Target::ChainsSerializable)
     }
 }
 

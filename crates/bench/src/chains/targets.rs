@@ -50,18 +50,7 @@ impl Running {
 
     /// The process trees to account for.
     pub(super) fn groups(&self) -> Vec<Group> {
-        let servers = self.servers();
-        let middleware = self.program.iter().map(|program| Group {
-            name: "middleware".to_owned(),
-            root: program.id(),
-            without: servers.clone(),
-        });
-        let server = |(place, pid): (usize, &u32)| Group {
-            name: format!("server {}", place + 1),
-            root: *pid,
-            without: Vec::new(),
-        };
-        middleware.chain(servers.iter().enumerate().map(server)).collect()
+        Group::of_servers("middleware", self.program.as_ref().map(Program::id), &self.servers())
     }
 
     /// What each replica of onecopy has done since it started; nothing of others.
@@ -116,7 +105,7 @@ pub(super) async fn start(target: Target, options: &Options, folder: &Path) -> R
             Running { target, dsn: server.dsn(), program: None, servers: Servers::One(Box::new(server)) }
         }
         Target::Pgpool => pgpool(options, folder).await?,
-        Target::Onecopy | Target::CentralisedWrites | Target::Chains => {
+        Target::Onecopy | Target::CentralisedWrites | Target::Chains | Target::ChainsSerializable => {
             onecopy(target, options, folder).await?
         }
     };

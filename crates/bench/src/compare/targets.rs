@@ -45,17 +45,7 @@ impl Running {
             Servers::Own(servers) => servers.iter().filter_map(Server::pid).collect(),
             Servers::Cluster(cluster) => cluster.servers().iter().filter_map(Server::pid).collect(),
         };
-        let proxy = self.program.iter().map(|program| Group {
-            name: "proxy".to_owned(),
-            root: program.id(),
-            without: servers.clone(),
-        });
-        let server = |(number, pid): (usize, &u32)| Group {
-            name: format!("server {}", number + 1),
-            root: *pid,
-            without: Vec::new(),
-        };
-        proxy.chain(servers.iter().enumerate().map(server)).collect()
+        Group::of_servers("proxy", self.program.as_ref().map(Program::id), &servers)
     }
 }
 

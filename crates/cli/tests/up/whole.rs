@@ -88,7 +88,9 @@ fn what_cannot_be_done_leaves_nothing_behind() {
         ] {
             assert_eq!(code_of(&client, &sql).await, code, "{sql}");
         }
-        // As on a server, a block whose statement fails stays open.
+        // As on a server: of what is no SQL nothing is begun, and a block whose statement fails stays open.
+        assert_eq!(code_of(&client, &format!("BEGIN; {change}; SELEC; COMMIT")).await, "42601");
+        assert_eq!(code_of(&client, "SELECT 1").await, "served");
         assert_eq!(code_of(&client, &format!("BEGIN; {change}; SELECT 1 / 0; COMMIT")).await, "22012");
         assert_eq!(code_of(&client, "SELECT 1").await, "25P02");
         assert_eq!(code_of(&client, "SELECT 1 AS a; SELECT :a").await, "0A000");

@@ -130,7 +130,9 @@ impl Session {
                 "Send all of the transaction as one query: its statements, between BEGIN and COMMIT or by themselves.",
             )));
         }
-        if !is_one || !(has_brackets || refers || parts.len() > 1) {
+        // A server executes nothing of a message of which a part is no SQL; who says so sees the message as it is.
+        let is_no_sql = !refers && kinds().any(|kind| matches!(kind, Kind::SyntaxError { .. }));
+        if is_no_sql || !is_one || !(has_brackets || refers || parts.len() > 1) {
             return Ok(Ok(None));
         }
         let conflicts = self.conflicts();
