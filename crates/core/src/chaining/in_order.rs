@@ -14,6 +14,9 @@
 //! In the chains a transaction has a number of its own, by its arrival: a queue is in the order of these, so that whoever is behind
 //! somebody elsewhere never stands before who is before that one.
 
+mod reads;
+mod replicas;
+
 use std::collections::VecDeque;
 
 use crate::commit_order::{Decisions, Replicas, Tuning, on_next_values, on_reserved};
@@ -24,7 +27,7 @@ use crate::item::{Access, Item, Mode};
 use crate::load::Costs;
 use crate::map::HashMap;
 use crate::message::Message as AnyMessage;
-use crate::protocol::{Foresight, Guarantee, Protocol, ReplicaStatus, Status};
+use crate::protocol::{Foresight, Guarantee, Protocol, Status};
 use crate::sequences::{Sequences, Want};
 use crate::workers::Schedules;
 
@@ -314,57 +317,6 @@ impl InOrder {
             matches!(txn.state, State::AwaitingTurn | State::AwaitingReplica | State::AwaitingSnapshots);
         if waits && txn.pending.is_some_and(|pending| pending.op == op) {
             self.refuse(id, op, Refusal::Cancelled, effects);
-        }
-    }
-}
-
-/// Reads (III): at any replica that its session cannot tell to be old; no write that is still on its way is waited for.
-impl InOrder {
-    fn place_read(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get(&id) else { return };
-        let own = self.sessions.get(&txn.session).copied().unwrap_or_default();
-        let floor = own.max(self.schema_changed);
-        // Whoever comes back shows what is much older than the others show.
-        let serving = self.replicas.ids().filter(|id| self.workers[usize::from(id.0)].serves);
-        let shown = serving.map(|id| self.replicas.get(id).applied).min();
-        let floor = floor.max(shown.unwrap_or_default());
-        // A snapshot that is older than a change of definitions may find a table empty.
-        let is_open = !self.is_changing_definitions() || txn.autocommit;
-        let chosen = is_open.then(|| self.replicas.for_read(floor, Csn(0), self.now)).flatten();
-        let Some(txn) = self.txns.get_mut(&id) else { return };
-        let Some(replica) = chosen else {
-            self.counts.freshness_waits += 1;
-            txn.state = State::AwaitingReplica;
-            self.awaiting_any.push(id);
-            return self.replicas.ids().for_each(|id| self.want(id, floor, effects));
-        };
-        self.counts.reads_placed += 1;
-        self.replicas.get_mut(replica).reads += 1;
-        let how = if txn.autocommit { How::Alone } else { How::Snapshot { open: true } };
-        txn.at = Some(replica);
-        self.execute(id, replica, how, effects);
-    }
-
-    fn is_changing_definitions(&self) -> bool {
-        !self.schema_changers.is_empty()
-    }
-
-    fn has_open_snapshots(&self) -> bool {
-        self.txns.values().any(|txn| txn.may_write.is_none() && !txn.autocommit && txn.at.is_some())
-    }
-
-    /// Something has changed for reads that wait.
-    fn wake_reads(&mut self, effects: &mut Vec<Effect>) {
-        for id in std::mem::take(&mut self.awaiting_any) {
-            if self.txns.get(&id).is_some_and(|txn| txn.state == State::AwaitingReplica) {
-                self.place_read(id, effects);
-            }
-        }
-    }
-
-    fn want(&mut self, replica: ReplicaId, csn: Csn, effects: &mut Vec<Effect>) {
-        if self.replicas.get_mut(replica).want(csn) {
-            self.advance(replica, effects);
         }
     }
 }
@@ -662,7 +614,7 @@ impl InOrder {
     }
 }
 
-/// Endings, and replicas that come and go.
+/// Endings.
 impl InOrder {
     fn refuse(&mut self, id: TxnId, op: OpId, reason: Refusal, effects: &mut Vec<Effect>) {
         self.leave(id, effects);
@@ -728,95 +680,6 @@ impl InOrder {
         if updates {
             self.end_running(replica, id, effects);
         }
-    }
-
-    fn on_replica_up(&mut self, id: ReplicaId, applied: Csn, effects: &mut Vec<Effect>) {
-        self.replicas.get_mut(id).on_up(applied);
-        let (told, decided) = (self.decisions.told(), self.decisions.decided());
-        let worker = self.worker(id);
-        // What was decided may have been forgotten when it is told.
-        worker.catches_up = (applied < decided).then_some(decided);
-        worker.serves = worker.catches_up.is_none();
-        // A commit may have reached this replica before its connection was lost: it is visible now.
-        let from = self.decisions.first_unacknowledged();
-        self.acknowledge(from.previous(), applied.min(told), effects);
-        if self.worker(id).serves {
-            self.with_chains(effects, |chains, given| chains.on_up(id, given));
-        }
-        self.want(id, told, effects);
-        self.advance(id, effects);
-        self.wake_reads(effects);
-    }
-
-    fn on_replica_down(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
-        self.replicas.on_down(id);
-        self.with_chains(effects, |chains, given| chains.on_down(id, given));
-        let applied = self.replicas.get(id).applied;
-        for (txn, csn) in self.decisions.home_is_gone(id) {
-            if csn > applied {
-                effects.push(Effect::Leave { txn, replica: id });
-            }
-        }
-        let worker = self.worker(id);
-        (worker.serves, worker.catches_up) = (false, None);
-        let queue = std::mem::take(&mut worker.queue);
-        let decided = worker.running.take_if(|running| running.decided.is_some());
-        if let Some(Running { number, .. }) = decided {
-            self.by_number.remove(&number);
-            self.with_chains(effects, |chains, given| chains.on_over(id, number, given));
-        }
-        // What waited there has run nowhere, and waits elsewhere.
-        let waiting: Vec<TxnId> = queue.into_iter().map(|queued| queued.number).collect();
-        self.with_chains(effects, |chains, given| chains.take_back(id, &waiting, given));
-        let mut affected: Vec<TxnId> =
-            self.txns.iter().filter(|(_, txn)| txn.at == Some(id)).map(|(id, _)| *id).collect();
-        affected.sort_unstable();
-        affected.into_iter().for_each(|txn| self.lose(txn, id, effects));
-        self.advance_all(effects);
-        self.forget_contained();
-        self.run_all(effects);
-        self.wake_reads(effects);
-    }
-
-    fn on_replica_added(&mut self, id: ReplicaId) {
-        self.replicas.add(id);
-        if usize::from(id.0) == self.workers.len() {
-            self.workers.push(Worker::default());
-            self.chains.on_added();
-        }
-    }
-
-    /// It is given nothing more as long as another one serves.
-    fn on_replica_leaving(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
-        if !self.replicas.get(id).is_gone() {
-            self.replicas.on_leaving(id);
-            self.with_chains(effects, |chains, given| chains.on_leaving(id, given));
-            self.wake_reads(effects);
-        }
-    }
-
-    fn on_replica_removed(&mut self, id: ReplicaId, effects: &mut Vec<Effect>) {
-        if self.replicas.get(id).is_gone() {
-            return;
-        }
-        self.replicas.on_leaving(id);
-        self.with_chains(effects, |chains, given| chains.on_leaving(id, given));
-        if self.replicas.get(id).up {
-            self.on_replica_down(id, effects);
-        }
-        self.replicas.get_mut(id).become_gone();
-    }
-
-    fn replica_status(&self) -> Vec<ReplicaStatus> {
-        let mut status = self.replicas.status();
-        for (replica, id) in status.iter_mut().zip(self.replicas.ids()).filter(|(replica, _)| replica.leaving)
-        {
-            let open = self.txns.values().filter(|txn| txn.at == Some(id)).count();
-            let decided = self.decisions.open_on(id, self.replicas.get(id).applied);
-            let decided = decided.filter(|txn| !self.txns.contains_key(txn)).count();
-            replica.open = (open + decided + self.workers[usize::from(id.0)].queue.len()) as u64;
-        }
-        status
     }
 }
 
