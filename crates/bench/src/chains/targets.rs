@@ -96,7 +96,8 @@ impl Running {
     }
 }
 
-/// Starts a target and loads the supplier through it.
+/// Starts a target and loads the supplier through it, or into each of the servers of Pgpool-II: its version 4.3 stands
+/// still in the middle of a COPY in this mode.
 pub(super) async fn start(target: Target, options: &Options, folder: &Path) -> Result<Running> {
     let running = match target {
         Target::ReadCommitted | Target::RepeatableRead => {
@@ -109,7 +110,13 @@ pub(super) async fn start(target: Target, options: &Options, folder: &Path) -> R
             onecopy(target, options, folder).await?
         }
     };
-    site::load(&visits(options, target, &running.dsn, 0)).await?;
+    let loaded = match &running.servers {
+        Servers::Several(cluster) => cluster.servers().iter().map(Server::dsn).collect(),
+        Servers::One(_) | Servers::Programs(_) => vec![running.dsn.clone()],
+    };
+    for dsn in loaded {
+        site::load(&visits(options, target, &dsn, 0)).await?;
+    }
     Ok(running)
 }
 
