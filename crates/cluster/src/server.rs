@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Seek, SeekFrom, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -82,10 +83,13 @@ pub struct Options {
     pub outlive: bool,
     /// The folder of PostgreSQL's programs; `None` finds the newest supported ones.
     pub binaries: Option<PathBuf>,
+    /// Where new data folders are kept to be copied instead of made by `initdb` each time, for tests, which make
+    /// hundreds. The copies share a system identifier. Servers with a password are made by `initdb` all the same.
+    pub templates: Option<PathBuf>,
 }
 
 impl Default for Options {
-    /// A server as PostgreSQL ships it, durable commits included.
+    /// A server as PostgreSQL ships it, durable commits included; with the templates of `ONECOPY_DATA_TEMPLATES`.
     fn default() -> Options {
         Options {
             port: 0,
@@ -98,6 +102,7 @@ impl Default for Options {
             start_timeout: Duration::from_secs(120),
             outlive: false,
             binaries: None,
+            templates: env::var_os("ONECOPY_DATA_TEMPLATES").map(PathBuf::from),
         }
     }
 }
@@ -499,23 +504,32 @@ impl Server {
         command
     }
 
-    /// Runs `initdb` beside the final place, so that a folder `data` that exists is always whole.
+    /// Makes the data beside the final place, so that a folder `data` that exists is always whole.
     fn make_data(&self) -> Result<()> {
         let unfinished = self.dir.join("data.tmp");
         if unfinished.exists() {
             fs::remove_dir_all(&unfinished).map_err(Error::io("remove", &unfinished))?;
         }
-        let mut command = self.command("initdb");
-        command.arg("-D").arg(&unfinished);
-        command.args(["-U", &self.saved.superuser, "-E", &self.options.encoding]);
-        command.args([&format!("--locale={}", self.options.locale), "--lc-messages=C"]);
-        // A data folder lost to a crash of the machine right after its making is made again; nothing is in it.
-        command.arg("--no-sync");
-        if self.options.checksums {
-            command.arg("--data-checksums");
-        } else if self.binaries.major >= 18 {
-            command.arg("--no-data-checksums");
+        match self.template() {
+            None => self.initdb(&unfinished)?,
+            Some(template) if template.exists() => self.copy_data(&template, &unfinished)?,
+            Some(template) => {
+                self.initdb(&unfinished)?;
+                self.keep_as_template(&unfinished, &template)?;
+            }
         }
+        let configuration = unfinished.join("postgresql.conf");
+        let mut file = OpenOptions::new()
+            .append(true)
+            .open(&configuration)
+            .map_err(Error::io("open", &configuration))?;
+        file.write_all(b"\ninclude = 'onecopy.conf'\n").map_err(Error::io("write", &configuration))?;
+        fs::rename(&unfinished, self.data_dir()).map_err(Error::io("rename", &unfinished))
+    }
+
+    fn initdb(&self, data: &Path) -> Result<()> {
+        let mut command = self.command("initdb");
+        command.arg("-D").arg(data).args(self.initdb_arguments());
         let password_file = self.dir.join("password.tmp");
         match &self.saved.password {
             None => command.arg("--auth=trust"),
@@ -528,14 +542,52 @@ impl Server {
         if self.saved.password.is_some() {
             fs::remove_file(&password_file).map_err(Error::io("remove", &password_file))?;
         }
-        made?;
-        let configuration = unfinished.join("postgresql.conf");
-        let mut file = OpenOptions::new()
-            .append(true)
-            .open(&configuration)
-            .map_err(Error::io("open", &configuration))?;
-        file.write_all(b"\ninclude = 'onecopy.conf'\n").map_err(Error::io("write", &configuration))?;
-        fs::rename(&unfinished, self.data_dir()).map_err(Error::io("rename", &unfinished))
+        made
+    }
+
+    fn initdb_arguments(&self) -> Vec<String> {
+        let mut arguments = vec![
+            format!("--username={}", self.saved.superuser),
+            format!("--encoding={}", self.options.encoding),
+            format!("--locale={}", self.options.locale),
+            "--lc-messages=C".to_owned(),
+            // A data folder lost to a crash of the machine right after its making is made again; nothing is in it.
+            "--no-sync".to_owned(),
+        ];
+        if self.options.checksums {
+            arguments.push("--data-checksums".to_owned());
+        } else if self.binaries.major >= 18 {
+            arguments.push("--no-data-checksums".to_owned());
+        }
+        arguments
+    }
+
+    /// Where data like this server's is kept, or is to be: named by all that `initdb` is told.
+    fn template(&self) -> Option<PathBuf> {
+        let templates = self.options.templates.as_ref().filter(|_| self.saved.password.is_none())?;
+        let mut hasher = DefaultHasher::new();
+        (self.binaries.program("initdb"), &self.account.name, self.initdb_arguments()).hash(&mut hasher);
+        Some(templates.join(format!("{:016x}", hasher.finish())))
+    }
+
+    /// Servers may be made at the same time; whoever is second throws his away.
+    fn keep_as_template(&self, data: &Path, template: &Path) -> Result<()> {
+        let templates = template.parent().unwrap_or(Path::new("/"));
+        let folder = TempDir::new_in(templates).map_err(Error::io("make a folder in", templates))?;
+        self.account.own(folder.path())?;
+        let whole = folder.path().join("data");
+        self.copy_data(data, &whole)?;
+        match fs::rename(&whole, template) {
+            Err(_) if template.exists() => Ok(()),
+            renamed => renamed.map_err(Error::io("rename", &whole)),
+        }
+    }
+
+    fn copy_data(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut command = Command::new("cp");
+        command.arg("-Rp").arg(from).arg(to).current_dir("/").stdin(Stdio::null());
+        self.account.apply(&mut command);
+        run(&mut command, "cp")
     }
 
     /// Shuts down whatever server runs on the folder's data without being ours: it was started by hand after ours had

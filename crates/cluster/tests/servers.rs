@@ -3,6 +3,7 @@
 use onecopy_cluster::{Auth, Binaries, Cluster, ClusterFile, Error, Options, Server, Stop};
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -20,7 +21,6 @@ fn query_with(server: &Server, dsn: &str, sql: &str) -> Result<String, String> {
 }
 
 fn folder() -> tempfile::TempDir {
-    use std::os::unix::fs::PermissionsExt;
     let permissions = fs::Permissions::from_mode(0o711);
     tempfile::Builder::new().prefix("onecopy-test-").permissions(permissions).tempdir().unwrap()
 }
@@ -287,9 +287,35 @@ fn data_of_a_version_that_is_not_installed_is_refused() {
 }
 
 #[test]
+fn data_that_is_copied_from_templates_is_as_initdb_makes_it() {
+    let dir = folder();
+    let templates = dir.path().join("templates");
+    fs::create_dir(&templates).unwrap();
+    fs::set_permissions(&templates, fs::Permissions::from_mode(0o755)).unwrap();
+    let options = Options { templates: Some(templates.clone()), ..Options::default() };
+    let made: Vec<Server> =
+        ["a", "b"].map(|name| Server::init(dir.path().join(name), &options).unwrap()).into();
+    assert_eq!(fs::read_dir(&templates).unwrap().count(), 1);
+    let mut other =
+        Server::init(dir.path().join("c"), &Options { checksums: false, ..options.clone() }).unwrap();
+    assert_eq!(fs::read_dir(&templates).unwrap().count(), 2, "what is made otherwise is kept apart");
+    for mut server in made {
+        server.start().unwrap();
+        assert_eq!(query(&server, "show data_checksums").unwrap(), "on");
+        query(&server, "create table t as select 1 as x").unwrap();
+    }
+    other.start().unwrap();
+    assert_eq!(query(&other, "show data_checksums").unwrap(), "off");
+
+    let auth = Auth::Scram { password: None };
+    Server::init(dir.path().join("d"), &Options { auth, ..options }).unwrap();
+    assert_eq!(fs::read_dir(&templates).unwrap().count(), 2, "no password is kept");
+}
+
+#[test]
 fn cluster_of_three_differs_in_identity_only_and_grows() {
     let dir = folder();
-    let options = Options::replica();
+    let options = Options { templates: None, ..Options::replica() };
     let mut cluster = Cluster::create(dir.path(), 2, &options).unwrap();
     cluster.start().unwrap();
     let identity =
