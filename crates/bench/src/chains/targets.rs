@@ -114,8 +114,9 @@ pub(super) async fn start(target: Target, options: &Options, folder: &Path) -> R
         Servers::Several(cluster) => cluster.servers().iter().map(Server::dsn).collect(),
         Servers::One(_) | Servers::Programs(_) => vec![running.dsn.clone()],
     };
+    let loaded_at = site::now();
     for dsn in loaded {
-        site::load(&visits(options, target, &dsn, 0)).await?;
+        site::load_at(&visits(options, target, &dsn, 0), loaded_at).await?;
     }
     Ok(running)
 }

@@ -87,7 +87,12 @@ impl fmt::Display for LoadReport {
 /// If [`Options::reload`] is not set, [`Error::OtherSite`] if one of another scale or seed is there, and [`Error::InTheWay`] if there
 /// are tables of which nobody knows what they hold; what the database refuses.
 pub async fn load<S: Website>(options: &Options<S>) -> Result<LoadReport> {
-    let (site, catalogue, loaded_at) = (&options.site, S::catalogue(), now());
+    load_at(options, now()).await
+}
+
+/// The same at a given time, which rows hold: what is loaded into two databases at one time is the same.
+pub(crate) async fn load_at<S: Website>(options: &Options<S>, loaded_at: Timestamp) -> Result<LoadReport> {
+    let (site, catalogue) = (&options.site, S::catalogue());
     let population = site.population(options.seed, loaded_at)?;
     let target = Target::parse(&options.target)?;
     let client = target.connect().await?;

@@ -31,8 +31,8 @@ pub use journal::Incident;
 #[cfg(test)]
 pub(crate) use journal::{Acknowledged, Lost};
 pub(crate) use journal::{Noted, Told, Witness, WitnessKey};
-pub(crate) use load::now;
 pub use load::{LoadReport, load};
+pub(crate) use load::{load_at, now};
 pub(crate) use mark::{find, highest, server_version};
 pub(crate) use report::Collected;
 pub use report::{Counted, Latency, PageReport, Report, Sample, Second};

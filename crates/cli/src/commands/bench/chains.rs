@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Fails if replicas differ, or a consistency condition does not hold, but for the server at READ COMMITTED. What is not installed is left out.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What to measure: read-committed, repeatable-read, pgpool, onecopy, centralised-writes, chains, chains-serializable [default: all but pgpool]
+    /// What to measure: read-committed, repeatable-read, pgpool, onecopy, centralised-writes, chains, chains-serializable [default: all]
     #[arg(long, value_name = "TARGET", value_delimiter = ',')]
     targets: Vec<Target>,
     /// Rounds; each measures every target once. Fewer than 11 say little.
