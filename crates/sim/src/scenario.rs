@@ -145,6 +145,8 @@ pub struct Scenario {
     pub breakages: Vec<(Moment, Breakage)>,
     /// A server that dies loses at most so many of its newest commits.
     pub lost_commits_max: u64,
+    /// How many times as long as usual replicas take to apply what others have decided, at least 1.
+    pub apply_slowness: u64,
     /// Of 1,000 writes so many are shipped as rows rather than as statements.
     pub captured_per_mille: u64,
     /// Decisions that are applied in one database transaction, at most.
@@ -176,6 +178,7 @@ impl Scenario {
             replicas: random.pick(&[1, 2, 2, 3, 3, 3, 4, 5]),
             clients: random.between(2, 8) as usize,
             transactions_per_client: random.between(4, 24) as u32,
+            apply_slowness: 1,
             keys: random.between(1, 4),
             mix: Mix::drawn(random),
             think_max_ns: random.pick(&[100_000, 1_000_000, 5_000_000]),
@@ -251,9 +254,9 @@ impl Scenario {
         // What takes several rare things comes about in long runs; short ones are easily understood.
         let length = random.pick(&[1, 4, 20]);
         let calm = Scenario::calm(seed);
-        let calm = Scenario { transactions_per_client: calm.transactions_per_client * length, ..calm };
+        let mut calm = Scenario { transactions_per_client: calm.transactions_per_client * length, ..calm };
         // Alone, a replica can neither leave nor be copied.
-        let replicas = if calm.replicas == 1 && random.chance(700) { 2 } else { calm.replicas };
+        let mut replicas = if calm.replicas == 1 && random.chance(700) { 2 } else { calm.replicas };
         let members = replicas as u64 + random.below(3);
         // Some runs have few kinds of faults, and so many of one kind one after the other.
         let mut weight = || if random.chance(300) { 0 } else { 1 + random.below(5) as u32 };
@@ -298,11 +301,20 @@ impl Scenario {
         }
         // What failing statements showed is still to be had when the home is lost: more is shown at the next one.
         let (mut joins, mut impatient) = (0, 0);
-        if random.chance(200) {
+        if random.chance(300) {
             joins = OFTEN;
             for nth in 1..=20 * u64::from(length) {
                 let loss = random.pick(&[Breakage::Connections(HERE), Breakage::Lane(HERE)]);
                 breakages.push((Moment::Shown(nth), loss));
+            }
+            // There is but one other home, which contains less; and whoever held what was shown leaves it as it was.
+            if random.chance(800) {
+                calm.clients = 12;
+                calm.transactions_per_client *= 20 / length;
+                replicas = 2;
+                calm.apply_slowness = 20;
+                calm.keys = random.between(1, 2);
+                calm.mix.rollback_per_mille = 400;
             }
         }
         if random.chance(300) {

@@ -50,13 +50,13 @@ pub struct RandomTiming {
 const MICROSECOND_NS: u64 = 1_000;
 
 impl RandomTiming {
-    /// Durations for a seed.
+    /// Durations for a seed, with replicas that apply so many times as slowly as they would.
     #[must_use]
-    pub fn new(seed: u64, replicas: usize) -> RandomTiming {
+    pub fn new(seed: u64, replicas: usize, apply_slowness: u64) -> RandomTiming {
         let mut random = Random::new(seed, Purpose::Timing);
         let slow_per_mille = random.pick(&[0, 5, 20, 100]);
         let flush_max_ns = random.pick(&[50, 500, 3_000]) * MICROSECOND_NS;
-        let apply_factors = (0..replicas).map(|_| random.pick(&[1, 1, 4, 20])).collect();
+        let apply_factors = (0..replicas).map(|_| apply_slowness * random.pick(&[1, 1, 4, 20])).collect();
         RandomTiming { random, slow_per_mille, flush_max_ns, apply_factors }
     }
 }

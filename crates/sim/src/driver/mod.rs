@@ -261,7 +261,7 @@ impl<'a> Simulation<'a> {
             make,
             protocol,
             queue: EventQueue::default(),
-            timing: Box::new(RandomTiming::new(scenario.seed, scenario.replicas)),
+            timing: Box::new(RandomTiming::new(scenario.seed, scenario.replicas, scenario.apply_slowness)),
             choices: Random::new(scenario.seed, Purpose::Driver),
             outsiders: Random::new(scenario.seed, Purpose::Outsiders),
             trace: Trace::new(scenario.keep_trace),

@@ -32,12 +32,18 @@ struct Written {
     keys: u64,
     think_max_ns: u64,
     lost_commits_max: u64,
+    #[serde(default = "one")]
+    apply_slowness: u64,
     captured_per_mille: u64,
     apply_batch_max: u64,
     declared: bool,
     mix: Mix,
     #[serde(default, rename = "fault", skip_serializing_if = "Vec::is_empty")]
     faults: Vec<WrittenFault>,
+}
+
+fn one() -> u64 {
+    1
 }
 
 #[derive(Serialize, Deserialize)]
@@ -67,6 +73,7 @@ impl Case {
             keys: of.keys,
             think_max_ns: of.think_max_ns,
             lost_commits_max: of.lost_commits_max,
+            apply_slowness: of.apply_slowness,
             captured_per_mille: of.captured_per_mille,
             apply_batch_max: of.apply_batch_max,
             declared: of.declared,
@@ -102,6 +109,7 @@ impl Case {
             think_max_ns: written.think_max_ns,
             breakages: faults.collect::<Result<_, _>>()?,
             lost_commits_max: written.lost_commits_max,
+            apply_slowness: written.apply_slowness,
             captured_per_mille: written.captured_per_mille,
             apply_batch_max: written.apply_batch_max,
             declared: written.declared,
