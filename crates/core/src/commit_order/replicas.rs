@@ -415,14 +415,15 @@ impl Replicas {
         self.replicas.iter().filter(move |r| r.up && r.applied >= forgotten)
     }
 
-    pub(crate) fn status(&self) -> Vec<ReplicaStatus> {
+    pub(crate) fn status(&self, open_on: impl Fn(ReplicaId) -> u64) -> Vec<ReplicaStatus> {
         self.replicas
             .iter()
-            .map(|r| ReplicaStatus {
+            .zip(self.ids())
+            .map(|(r, id)| ReplicaStatus {
                 up: r.up,
                 leaving: r.membership == Membership::Leaves,
                 gone: r.is_gone(),
-                open: 0,
+                open: if r.membership == Membership::Leaves { open_on(id) } else { 0 },
                 applied: r.applied.0,
                 outstanding_ns: r.load.outstanding_ns(),
                 reads: r.reads,

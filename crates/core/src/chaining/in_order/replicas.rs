@@ -86,14 +86,14 @@ impl InOrder {
     }
 
     pub(super) fn replica_status(&self) -> Vec<ReplicaStatus> {
-        let mut status = self.replicas.status();
-        for (replica, id) in status.iter_mut().zip(self.replicas.ids()).filter(|(replica, _)| replica.leaving)
-        {
-            let open = self.txns.values().filter(|txn| txn.at == Some(id)).count();
-            let decided = self.decisions.open_on(id, self.replicas.get(id).applied);
-            let decided = decided.filter(|txn| !self.txns.contains_key(txn)).count();
-            replica.open = (open + decided + self.workers[usize::from(id.0)].queue.len()) as u64;
-        }
-        status
+        self.replicas.status(|id| self.open_on(id))
+    }
+
+    /// Transactions that have something open on a replica, or wait for their turn there.
+    fn open_on(&self, id: ReplicaId) -> u64 {
+        let open = self.txns.values().filter(|txn| txn.at == Some(id)).count();
+        let decided = self.decisions.open_on(id, self.replicas.get(id).applied);
+        let decided = decided.filter(|txn| !self.txns.contains_key(txn)).count();
+        (open + decided + self.workers[usize::from(id.0)].queue.len()) as u64
     }
 }

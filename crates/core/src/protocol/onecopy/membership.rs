@@ -32,12 +32,7 @@ impl Onecopy {
     }
 
     pub(super) fn replica_status(&self) -> Vec<ReplicaStatus> {
-        let mut status = self.replicas.status();
-        for (replica, id) in status.iter_mut().zip(self.replicas.ids()).filter(|(replica, _)| replica.leaving)
-        {
-            replica.open = self.open_on(id);
-        }
-        status
+        self.replicas.status(|id| self.open_on(id))
     }
 
     /// Transactions that have something open on a replica, or a statement under way.
