@@ -299,11 +299,14 @@ fn data_that_is_copied_from_templates_is_as_initdb_makes_it() {
     let mut other =
         Server::init(dir.path().join("c"), &Options { checksums: false, ..options.clone() }).unwrap();
     assert_eq!(fs::read_dir(&templates).unwrap().count(), 2, "what is made otherwise is kept apart");
+    let mut identities = Vec::new();
     for mut server in made {
         server.start().unwrap();
         assert_eq!(query(&server, "show data_checksums").unwrap(), "on");
         query(&server, "create table t as select 1 as x").unwrap();
+        identities.push(query(&server, "select system_identifier from pg_control_system()").unwrap());
     }
+    assert_eq!(identities[0], identities[1], "the second one is a copy");
     other.start().unwrap();
     assert_eq!(query(&other, "show data_checksums").unwrap(), "off");
 

@@ -5,7 +5,7 @@ use onecopy_sim::planted::{BUGS, Planting};
 use onecopy_sim::torture::{ATTEMPTS_MAX, Case, shrink};
 use onecopy_sim::{Outcome, Statistics};
 
-/// Takes some seconds. More seeds: `onecopy torture --seeds 0..10000`.
+/// Takes a minute or two. More seeds: `onecopy torture --seeds 0..10000`.
 #[test]
 fn under_all_faults_no_promise_is_broken_and_every_fault_hits_every_step() {
     let mut seen = Statistics::default();

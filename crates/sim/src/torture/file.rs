@@ -96,9 +96,11 @@ impl Case {
             let WrittenFault { at, what } = fault;
             fault.read().ok_or_else(|| Unreadable(format!("`{what}` at `{at}` is no fault and its moment")))
         });
-        if written.replicas == 0 || written.clients == 0 || written.keys == 0 || written.apply_batch_max == 0
-        {
-            return Err(Unreadable("replicas, clients, keys and apply_batch_max must not be 0".to_owned()));
+        let positive =
+            [written.replicas as u64, written.clients as u64, written.keys, written.apply_slowness];
+        if positive.contains(&0) || written.apply_batch_max == 0 {
+            let what = "replicas, clients, keys, apply_slowness and apply_batch_max must not be 0";
+            return Err(Unreadable(what.to_owned()));
         }
         let scenario = Scenario {
             replicas: written.replicas,
