@@ -11,6 +11,7 @@ pub mod conflict_index;
 pub mod footprints;
 pub mod map;
 
+pub mod autoscaler;
 pub mod certification;
 pub mod chaining;
 pub mod commit_order;

@@ -20,7 +20,6 @@ pub(super) struct Contents {
 
 #[derive(Debug)]
 struct Found {
-    worker: ReplicaId,
     reads: Vec<Option<TxnId>>,
     writes: Vec<(u64, Option<TxnId>)>,
 }
@@ -38,16 +37,10 @@ impl Contents {
         }
         let holds = &self.workers[usize::from(worker.0)];
         let found = Found {
-            worker,
             reads: reads.iter().map(|register| holds.get(register).copied()).collect(),
             writes: writes.iter().map(|register| (*register, holds.get(register).copied())).collect(),
         };
         self.found.insert(txn, found);
-    }
-
-    /// Where it was executed last.
-    pub(super) fn worker_of(&self, txn: TxnId) -> Option<ReplicaId> {
-        self.found.get(&txn).map(|found| found.worker)
     }
 
     /// It is to be committed. Returns what it overwrites without having seen it, if there is such a thing.
@@ -94,12 +87,16 @@ impl Contents {
         self.found.get(&txn).map_or(&[], |found| &found.reads)
     }
 
-    pub(super) fn first_difference(&self) -> Option<(ReplicaId, u64)> {
-        let (first, others) = self.workers.split_first()?;
-        others.iter().enumerate().find_map(|(at, holds)| {
+    /// The first of these workers that holds something else than the first one, and where.
+    pub(super) fn first_difference(&self, workers: &[ReplicaId]) -> Option<(ReplicaId, u64)> {
+        let holds = |worker: &ReplicaId| &self.workers[usize::from(worker.0)];
+        let (first, others) = workers.split_first()?;
+        let first = holds(first);
+        others.iter().find_map(|worker| {
+            let holds = holds(worker);
             let registers = first.keys().chain(holds.keys());
             let register = registers.copied().find(|register| first.get(register) != holds.get(register))?;
-            Some((ReplicaId(at as u16 + 1), register))
+            Some((*worker, register))
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A replica commits without waiting for its disk: when it fails, it loses some of what it committed last, but nothing in between. Its
 //! failure is noticed later; what it is told until then is not done. It returns, or joins as a copy of another one, with the position up to which
-//! nothing is missing. In such runs the log, commits and what is heard of them take time, and some executions fail or are lost.
+//! nothing is missing. Where there are as many workers as are worth it (`elastic`) they come and go in the same way. In such runs the log, commits and what is heard of them take time, and some executions fail or are lost.
 //!
 //! Checked at each replica: it contains only what is durable, each update once, after the one before of the same worker, after everything
 //! that its worker contained when it was decided, and in the order in which those that write the same register saw each other. In the
@@ -107,6 +107,8 @@ enum Standing {
     /// It has failed, and nobody knows it.
     Failed,
     Down,
+    /// It has left for good.
+    Gone,
 }
 
 #[derive(Debug)]
@@ -117,6 +119,21 @@ struct Logged {
     previous: Csn,
     /// What its worker contained.
     seen: Vec<Csn>,
+}
+
+impl Failing {
+    /// Nothing fails and nothing takes time: replicas come and go only because somebody wants that.
+    pub(super) const NEVER: Failing = Failing {
+        between_ns: 0,
+        noticed_after_ns: 0,
+        away_ns: 0,
+        until_ns: 0,
+        lost_max: 0,
+        joining: 0,
+        durable_after_ns: 0,
+        heard_after_ns: 0,
+        fail_part: 0.0,
+    };
 }
 
 impl<'a> Failures<'a> {
@@ -193,11 +210,16 @@ impl<'a> Failures<'a> {
         fault
     }
 
+    /// Those that have not left for good.
+    pub(super) fn staying(&self) -> impl Iterator<Item = ReplicaId> {
+        let stays = |(_, replica): &(ReplicaId, &Replica)| replica.standing != Standing::Gone;
+        (0..).map(ReplicaId).zip(&self.replicas).filter(stays).map(|(replica, _)| replica)
+    }
+
     /// The first decision that a replica lacks.
     pub(super) fn first_missing(&self) -> Option<(ReplicaId, TxnId)> {
-        let workers = (0..self.replicas.len() as u16).map(ReplicaId);
-        let lacking = workers.map(|worker| (worker, self.position(worker)));
-        lacking.into_iter().find_map(|(worker, at)| Some((worker, self.logged(at.next())?.txn)))
+        let at = |worker| self.position(worker).next();
+        self.staying().find_map(|worker| Some((worker, self.logged(at(worker))?.txn)))
     }
 }
 
@@ -216,7 +238,7 @@ impl Simulation<'_> {
         }
     }
 
-    fn in_ns(&mut self, after_ns: u64, happening: Happening) {
+    pub(super) fn in_ns(&mut self, after_ns: u64, happening: Happening) {
         self.queue.schedule(self.queue.now().plus_ns(after_ns), Wake::Happens(happening));
     }
 
@@ -229,7 +251,13 @@ impl Simulation<'_> {
             | Happening::Heard { worker, life, .. } => failures.life(*worker) != *life,
             _ => false,
         };
-        if is_past {
+        let is_of_gone = match &happening {
+            Happening::Noticed(replica) | Happening::Return(replica) => {
+                failures.replica(*replica).is_none_or(|replica| replica.standing == Standing::Gone)
+            }
+            _ => false,
+        };
+        if is_past || is_of_gone {
             return;
         }
         match happening {
@@ -297,13 +325,26 @@ impl Simulation<'_> {
         self.feed_at_home(Event::ReplicaUp { replica, applied });
     }
 
+    /// A copy of any replica joins.
     fn join(&mut self) {
         let Some(failures) = &mut self.failures else { return };
+        let last = failures.staying().count() as i64 - 1;
+        let of = random::uniform(&mut failures.random, 0, last) as usize;
+        let Some(of) = failures.staying().nth(of) else { return };
+        self.join_as_copy_of(of);
+        let Some(failures) = &mut self.failures else { return };
+        let (new, after) =
+            (ReplicaId(failures.replicas.len() as u16 - 1), failures.draw_ns(failures.how.away_ns));
+        self.in_ns(after, Happening::Return(new));
+    }
+
+    /// A replica joins that holds what another one holds, and is not up yet.
+    pub(super) fn join_as_copy_of(&mut self, of: ReplicaId) {
+        let Some(failures) = &mut self.failures else { return };
         let new = ReplicaId(failures.replicas.len() as u16);
-        let of = random::uniform(&mut failures.random, 0, i64::from(new.0) - 1) as usize;
         failures.last_of.push(Csn(0));
         failures.replicas.iter_mut().for_each(|replica| replica.contains.push(Csn(0)));
-        let of = &failures.replicas[of];
+        let of = &failures.replicas[usize::from(of.0)];
         let (commits, contains) = (of.commits.clone(), of.contains.clone());
         let left: Vec<TxnId> = commits.iter().map(|csn| failures.log[csn.0 as usize - 1].txn).collect();
         failures.replicas.push(Replica { life: 0, standing: Standing::Down, commits, contains });
@@ -311,8 +352,16 @@ impl Simulation<'_> {
         self.contents.join();
         self.contents.restore(new, &left);
         self.feed_at_home(Event::ReplicaAdded { replica: new });
-        let after = self.failures.as_mut().map_or(0, |failures| failures.draw_ns(failures.how.away_ns));
-        self.in_ns(after, Happening::Return(new));
+    }
+
+    /// A replica leaves for good.
+    pub(super) fn remove(&mut self, replica: ReplicaId) {
+        let Some(failures) = &mut self.failures else { return };
+        if let Some(of) = failures.replica(replica) {
+            of.standing = Standing::Gone;
+            of.life += 1;
+        }
+        self.feed_at_home(Event::ReplicaRemoved { replica });
     }
 
     /// An effect that takes its time, or is not carried out, where replicas fail.
@@ -381,7 +430,7 @@ impl Simulation<'_> {
         match failures.replica(worker).map(|replica| replica.standing) {
             Some(Standing::Well) => true,
             Some(Standing::Failed) => false,
-            Some(Standing::Down) | None => {
+            Some(Standing::Down | Standing::Gone) | None => {
                 self.senseless(txn, "is ordered at a replica that is down");
                 false
             }
@@ -389,9 +438,8 @@ impl Simulation<'_> {
     }
 
     fn append(&mut self, txn: TxnId, csn: Csn) {
-        let now = self.queue.now().0;
+        let (now, origin) = (self.queue.now().0, self.txns[txn.0 as usize].worker);
         let Some(failures) = &mut self.failures else { return };
-        let origin = self.contents.worker_of(txn).unwrap_or_default();
         let at = usize::from(origin.0);
         let previous = std::mem::replace(&mut failures.last_of[at], csn);
         let seen = failures.replicas[at].contains.clone();

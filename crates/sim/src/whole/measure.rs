@@ -13,6 +13,23 @@ pub struct Measured {
     pub executed_in_vain: u64,
     /// For how long transactions arrived, in nanoseconds.
     pub load_ns: u64,
+    /// Where workers come and go: what that came to.
+    pub scaled: Scaled,
+}
+
+/// Workers that came and went, and what is paid for.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Scaled {
+    /// Workers that were hired.
+    pub hired: u64,
+    /// Workers that were released.
+    pub released: u64,
+    /// The most that there were at a time, those included that were about to come or to go.
+    pub most: u64,
+    /// For how long workers were there, or about to come or to go: the sum, in seconds.
+    pub paid_s: f64,
+    /// For how long chains waited for a worker: the sum, in seconds.
+    pub waited_s: f64,
 }
 
 /// A transaction that was committed.
@@ -63,7 +80,13 @@ pub struct Sample {
 
 impl Measured {
     pub(super) fn new(load_ns: u64) -> Measured {
-        Measured { committed: Vec::new(), samples: Vec::new(), executed_in_vain: 0, load_ns }
+        Measured {
+            committed: Vec::new(),
+            samples: Vec::new(),
+            executed_in_vain: 0,
+            load_ns,
+            scaled: Scaled::default(),
+        }
     }
 
     /// When the last transaction was committed.

@@ -5,9 +5,11 @@
 //! was written to all others, and nothing breaks, unless [`run_failing`] is asked for it. Arrivals come at a rate for a time; the run ends when everything is committed.
 //! One thread and one queue of events, so the same setup gives the same run.
 //!
-//! A [`Source`] says what arrives and a [`Setup`] how it is run; `contents` is what workers hold, `measure` what came of it.
+//! A [`Source`] says what arrives and a [`Setup`] how it is run; `contents` is what workers hold, `measure` what came of it. In `failures` replicas
+//! fail, and in `elastic` workers are hired and released.
 
 mod contents;
+mod elastic;
 mod failures;
 mod measure;
 mod setup;
@@ -29,11 +31,13 @@ use thiserror::Error;
 use crate::check::{History, MalformedHistory};
 use crate::clock::EventQueue;
 
+pub use elastic::Elastic;
 pub use failures::Failing;
-pub use measure::{Committed, Measured, Sample};
-pub use setup::{Arrivals, Drawn, Durations, Setup};
+pub use measure::{Committed, Measured, Sample, Scaled};
+pub use setup::{Arrivals, Drawn, Durations, Setup, Waves};
 
 use contents::{Contents, Recorder};
+use elastic::Scaling;
 use failures::{Failures, Happening};
 
 /// Streams of the seed that no source has.
@@ -186,6 +190,7 @@ enum Wake {
     Happens(Happening),
     Applied { origin: Place, txn: TxnId, worker: ReplicaId },
     Sample,
+    Scale,
 }
 
 #[derive(Debug)]
@@ -195,6 +200,8 @@ struct Txn {
     /// Of the first execution.
     duration_ns: u64,
     executions: u32,
+    /// Where it was executed last.
+    worker: ReplicaId,
     answered: bool,
 }
 
@@ -207,7 +214,7 @@ pub fn run(
     source: &mut dyn Source,
     protocol: Box<dyn Protocol>,
 ) -> Result<Outcome, MalformedHistory> {
-    Simulation::new(setup, None, source, protocol).run()
+    Simulation::new(setup, None, None, source, protocol).run()
 }
 
 /// The same, and replicas fail.
@@ -220,7 +227,22 @@ pub fn run_failing(
     source: &mut dyn Source,
     protocol: Box<dyn Protocol>,
 ) -> Result<Outcome, MalformedHistory> {
-    Simulation::new(setup, Some(failing), source, protocol).run()
+    Simulation::new(setup, Some(failing), None, source, protocol).run()
+}
+
+/// Workers come and go as they are worth what they cost; `setup.workers` are there from the beginning. Replicas fail if they are to.
+///
+/// # Errors
+/// If the history makes no sense, which is a fault of this driver.
+pub fn run_elastic(
+    setup: &Setup,
+    elastic: &Elastic,
+    failing: Option<&Failing>,
+    source: &mut dyn Source,
+    protocol: Box<dyn Protocol>,
+) -> Result<Outcome, MalformedHistory> {
+    let failing = failing.unwrap_or(&Failing::NEVER);
+    Simulation::new(setup, Some(failing), Some(elastic), source, protocol).run()
 }
 
 struct Simulation<'a> {
@@ -242,6 +264,7 @@ struct Simulation<'a> {
     executing: Vec<Option<TxnId>>,
     contents: Contents,
     failures: Option<Failures<'a>>,
+    scaling: Option<Scaling>,
     recorder: Option<Recorder>,
     measured: Measured,
     busy: u64,
@@ -252,6 +275,7 @@ impl<'a> Simulation<'a> {
     fn new(
         setup: &'a Setup,
         failing: Option<&'a Failing>,
+        elastic: Option<&Elastic>,
         source: &'a mut dyn Source,
         protocol: Box<dyn Protocol>,
     ) -> Simulation<'a> {
@@ -273,6 +297,7 @@ impl<'a> Simulation<'a> {
             executing: vec![None; workers],
             contents: Contents::new(workers),
             failures: failing.map(|how| Failures::new(how, setup.seed, setup.workers)),
+            scaling: elastic.map(Scaling::new),
             recorder: setup.history.then(Recorder::default),
             measured: Measured::new(setup.load_ns),
             busy: 0,
@@ -288,6 +313,9 @@ impl<'a> Simulation<'a> {
         self.queue.schedule(Instant(0), Wake::Sample);
         self.schedule_arrival();
         self.start_failures();
+        if let Some(scaling) = &self.scaling {
+            self.queue.schedule(Instant(scaling.every_ns()), Wake::Scale);
+        }
         while let Some(wake) = self.queue.pop() {
             self.on_wake(wake);
         }
@@ -295,15 +323,27 @@ impl<'a> Simulation<'a> {
     }
 
     fn schedule_arrival(&mut self) {
-        let gaps = match self.setup.arrivals {
-            Arrivals::AtRandom => -(1.0 - random::unit(&mut self.arrivals)).ln(),
-            Arrivals::Evenly => 1.0,
+        let at = match self.setup.arrivals {
+            Arrivals::AtRandom => self.draw_arrival(self.queue.now(), self.setup.rate),
+            Arrivals::Evenly => self.queue.now().plus_ns((1e9 / self.setup.rate) as u64),
+            Arrivals::InWaves(waves) => {
+                // Drawn at the highest rate, of which those are left out that are too many.
+                let highest = waves.highest(self.setup.rate);
+                let mut at = self.draw_arrival(self.queue.now(), highest);
+                while random::unit(&mut self.arrivals) * highest > waves.rate_at(self.setup.rate, at) {
+                    at = self.draw_arrival(at, highest);
+                }
+                at
+            }
         };
-        let gap = gaps / self.setup.rate;
-        let at = self.queue.now().plus_ns((gap * 1e9) as u64);
         if at.0 < self.setup.load_ns {
             self.queue.schedule(at, Wake::Arrival);
         }
+    }
+
+    fn draw_arrival(&mut self, after: Instant, rate: f64) -> Instant {
+        let gaps = -(1.0 - random::unit(&mut self.arrivals)).ln();
+        after.plus_ns((gaps / rate * 1e9) as u64)
     }
 
     fn on_wake(&mut self, wake: Wake) {
@@ -317,6 +357,7 @@ impl<'a> Simulation<'a> {
             Wake::Happens(happening) => self.on_happening(happening),
             Wake::Applied { origin, txn, worker } => self.on_applied(origin, txn, worker),
             Wake::Sample => self.sample(),
+            Wake::Scale => self.scale(),
         }
     }
 
@@ -340,7 +381,8 @@ impl<'a> Simulation<'a> {
         let statement = Statement::new(ClassId(arriving.kind), kind, arriving.foreseen.clone());
         self.expect_foreseen(txn, &arriving);
         let arrived = self.queue.now();
-        self.txns.push(Txn { arriving, arrived, duration_ns, executions: 0, answered: false });
+        let worker = ReplicaId::default();
+        self.txns.push(Txn { arriving, arrived, duration_ns, executions: 0, worker, answered: false });
         self.open += 1;
         let event = Event::Autocommit { begin, statement };
         self.feed(self.protocol.place_of(&event), event);
@@ -466,6 +508,7 @@ impl<'a> Simulation<'a> {
         self.count_busy(1);
         let of = &mut self.txns[txn.0 as usize];
         of.executions += 1;
+        of.worker = worker;
         let drawn_anew = of.executions > 1 && self.setup.durations == Durations::Anew;
         let drawn_ns = drawn_anew.then(|| of.arriving.duration.draw_ns(&mut self.drawn_anew));
         let ns = drawn_ns.map_or(of.duration_ns, |ns| (ns as f64 * self.setup.duration_factor) as u64);
@@ -492,7 +535,7 @@ impl<'a> Simulation<'a> {
 
     fn decide(&mut self, txn: TxnId) {
         if let Some(missing) = self.contents.decide(txn) {
-            let worker = self.contents.worker_of(txn).unwrap_or_default();
+            let worker = self.txns[txn.0 as usize].worker;
             self.fault(Fault::LostUpdate { worker, txn, missing });
         }
     }
@@ -545,9 +588,20 @@ impl<'a> Simulation<'a> {
             awaiting_worker: status.awaiting_worker,
             open: self.open,
         });
-        // If nothing else is to happen any more, whatever is open is so for ever.
-        if self.open > 0 && self.queue.next_at().is_some() || at.0 < self.setup.load_ns {
+        if self.goes_on() {
             self.queue.schedule(at.plus_ns(self.setup.sample_ns), Wake::Sample);
+        }
+    }
+
+    /// If nothing else is to happen any more, whatever is open is so for ever.
+    fn goes_on(&self) -> bool {
+        self.open > 0 && self.queue.next_at().is_some() || self.queue.now().0 < self.setup.load_ns
+    }
+
+    fn staying(&self) -> Vec<ReplicaId> {
+        match &self.failures {
+            Some(failures) => failures.staying().collect(),
+            None => (0..self.setup.workers).map(ReplicaId).collect(),
         }
     }
 
@@ -558,7 +612,7 @@ impl<'a> Simulation<'a> {
             self.faults.push(Fault::Stuck { txn: TxnId(txn as u64) });
         } else if let Some((worker, txn)) = missing {
             self.faults.push(Fault::Missing { worker, txn });
-        } else if let Some((worker, register)) = self.contents.first_difference() {
+        } else if let Some((worker, register)) = self.contents.first_difference(&self.staying()) {
             self.faults.push(Fault::Differs { worker, register });
         }
         let history = self.recorder.take().map(Recorder::finish).transpose()?;

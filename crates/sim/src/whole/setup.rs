@@ -1,5 +1,6 @@
 //! How transactions that arrive whole are run.
 
+use onecopy_core::Instant;
 use onecopy_workload::random::{self, Random};
 
 /// One run.
@@ -53,12 +54,38 @@ impl Setup {
 }
 
 /// When transactions arrive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Arrivals {
     /// Each after a time drawn from a negative exponential distribution, so that the rate is a mean.
     AtRandom,
     /// Each as long after the one before.
     Evenly,
+    /// As at random, at a rate that rises and falls, as between night and day.
+    InWaves(Waves),
+}
+
+/// A rate that rises from its lowest to its highest and falls again, as a cosine.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Waves {
+    /// From one lowest rate to the next, in nanoseconds; the first is at the beginning.
+    pub period_ns: u64,
+    /// By which part of the mean it rises above and falls below that, from 0 to 1.
+    pub depth: f64,
+}
+
+impl Waves {
+    /// The highest rate, of a mean one.
+    #[must_use]
+    pub fn highest(self, mean: f64) -> f64 {
+        mean * (1.0 + self.depth)
+    }
+
+    /// The rate at an instant, of a mean one.
+    #[must_use]
+    pub fn rate_at(self, mean: f64, at: Instant) -> f64 {
+        let turns = at.0 as f64 / self.period_ns as f64;
+        mean * (1.0 - self.depth * (std::f64::consts::TAU * turns).cos())
+    }
 }
 
 /// How often it is drawn how long a transaction takes.

@@ -1,5 +1,6 @@
 //! What the protocols for whole transactions promise, by the histories of random ones.
 
+mod elastic;
 mod failures;
 
 use onecopy_core::item::{ColumnId, ColumnSet, Item, Mode, TableId, ValueHash};

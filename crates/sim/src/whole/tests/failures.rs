@@ -8,7 +8,7 @@ use onecopy_core::{Message, NodeId, chaining};
 
 use super::*;
 
-const FAILING: Failing = Failing {
+pub(super) const FAILING: Failing = Failing {
     between_ns: 8_000_000,
     noticed_after_ns: 2_000_000,
     away_ns: 10_000_000,
