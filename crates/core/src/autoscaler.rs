@@ -1,12 +1,12 @@
 //! How many workers are worth what they cost.
 //!
-//! Where workers run one transaction at a time, a chain that finds no worker waits, and a worker without a chain is paid for nothing. The
-//! scheduler knows the number of both, so it knows what one worker more would have done so far, and what one less would have cost.
+//! Where workers run one transaction at a time, what finds no worker waits, and a worker without anything to do is paid for nothing. The
+//! scheduler knows the number of both, and how fast workers are, so it can reckon what would have happened with one worker more, or two, and with
+//! one less, or two: how many transactions would wait now (a fluid model: so many more are finished a second, as long as some wait).
 //!
-//! For each worker more, and each less, this keeps what it would have saved since that began to pay: a sum that grows by what is saved, falls
+//! For each of these this keeps what it would have saved since that began to pay: a sum that grows by what is saved, falls
 //! by what is lost, and never falls below zero (a CUSUM: Page, *Continuous inspection schemes*, Biometrika 1954). Once it reaches what the
-//! change itself costs, the change is made: the break-even rule of renting or buying, which needs no forecast of arrivals, and at which what
-//! was lost by waiting for certainty is what certainty would have cost.
+//! change itself costs, the change is made: the break-even rule of renting or buying, which needs no forecast of arrivals.
 //!
 //! Prices are multiples of what one worker costs; times are in nanoseconds.
 
@@ -15,7 +15,7 @@ use crate::ids::Instant;
 /// What workers and waiting cost. One worker costs 1 a second.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
-    /// What it costs that a chain waits for a worker, a second. At 1 or less no worker is worth its price.
+    /// What it costs that a transaction waits for a worker, a second.
     pub waiting: f64,
     /// From when a worker is hired until it serves. It is paid for meanwhile.
     pub start_ns: u64,
@@ -26,7 +26,7 @@ pub struct Costs {
 /// How much there is to do, and for whom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Demand {
-    /// Chains that could run and have no worker.
+    /// Transactions that could run and have no worker; of a chain its first.
     pub waiting: u64,
     /// Workers that serve, are to stay, and have nothing to do.
     pub idle: u64,
@@ -34,6 +34,8 @@ pub struct Demand {
     pub in_use: u64,
     /// Workers that are hired and do not serve yet.
     pub coming: u64,
+    /// Transactions that were finished since the last time.
+    pub finished: u64,
 }
 
 /// What is to be changed.
@@ -48,18 +50,30 @@ pub enum Change {
 }
 
 /// Decides how many workers there are.
-///
-/// Invariant: of two places in `more`, or in `less`, the earlier one has saved at least as much.
 #[derive(Debug)]
 pub struct Autoscaler {
     costs: Costs,
     least: u64,
     most: u64,
     at: Instant,
-    /// At place k: what the (k+1)-th worker more would have saved.
-    more: Vec<f64>,
-    /// At place k: what it would have saved to have k+1 workers less.
-    less: Vec<f64>,
+    waiting: u64,
+    coming: u64,
+    /// Transactions that were finished, and the seconds that workers were busy with them; both fade.
+    finished: f64,
+    busy_s: f64,
+    /// At place k, what k+1 workers more would have come to.
+    more: Vec<Otherwise>,
+    /// At place k, what k+1 workers less would have come to.
+    less: Vec<Otherwise>,
+}
+
+/// What another number of workers would have come to.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+struct Otherwise {
+    /// How many transactions would wait for a worker; with fewer workers, besides those that do.
+    waiting: f64,
+    /// What the last one of them, hired or released, would have saved since that began to pay.
+    saved: f64,
 }
 
 impl Autoscaler {
@@ -67,53 +81,102 @@ impl Autoscaler {
     #[must_use]
     pub fn new(costs: Costs, least: u64, most: u64) -> Autoscaler {
         let least = least.max(1);
-        let most = most.max(least);
-        Autoscaler { costs, least, most, at: Instant(0), more: Vec::new(), less: Vec::new() }
+        Autoscaler {
+            costs,
+            least,
+            most: most.max(least),
+            at: Instant(0),
+            waiting: 0,
+            coming: 0,
+            finished: 0.0,
+            busy_s: 0.0,
+            more: Vec::new(),
+            less: Vec::new(),
+        }
     }
 
     /// There is so much to do, and was since the last time.
     pub fn observe(&mut self, now: Instant, demand: Demand) -> Change {
         let seconds = now.since_ns(self.at) as f64 / 1e9;
         self.at = now;
-        // Whoever is coming takes on the first of those that wait.
-        let unserved = demand.waiting.saturating_sub(demand.coming);
-        let waiting = self.costs.waiting;
-        sum_up(&mut self.more, unserved, |is_wanted| seconds * (if is_wanted { waiting } else { 0.0 } - 1.0));
-        sum_up(&mut self.less, demand.idle, |is_idle| seconds * (1.0 - if is_idle { 0.0 } else { waiting }));
+        let rate = self.learn(seconds, &demand);
+        self.reckon_more(seconds, rate, &demand);
+        self.reckon_less(seconds, rate, &demand);
 
-        let seconds_of = |ns: u64| ns as f64 / 1e9;
         let to_hire = seconds_of(self.costs.start_ns) + seconds_of(self.costs.least_ns);
-        let room = self.most.saturating_sub(demand.in_use + demand.coming);
-        let hired = room.min(reached(&self.more, to_hire));
+        // Whoever is coming is one of those that would be more.
+        let hired = reached(self.more.iter().skip(demand.coming as usize), to_hire);
         if hired > 0 {
-            self.more.drain(..hired as usize);
+            self.coming += hired;
             return Change::Hire(hired);
         }
-        // To have one again it is paid while it starts, and a chain waits for it.
-        let to_release = seconds_of(self.costs.start_ns) * (1.0 + waiting);
-        let room = demand.in_use.saturating_sub(self.least).min(demand.idle);
-        let released = room.min(reached(&self.less, to_release));
+        // To have one again it is paid while it starts, and somebody waits for it.
+        let to_release = seconds_of(self.costs.start_ns) * (1.0 + self.costs.waiting);
+        let released = reached(self.less.iter(), to_release).min(demand.idle);
         if released > 0 {
             self.less.drain(..released as usize);
+            let waiting = self.waiting as f64;
+            self.more.splice(..0, vec![Otherwise { waiting, saved: 0.0 }; released as usize]);
             return Change::Release(released);
         }
         Change::None
     }
-}
 
-/// Adds to each place what it has saved: the first so many were used.
-fn sum_up(sums: &mut Vec<f64>, used: u64, saved: impl Fn(bool) -> f64) {
-    sums.resize(sums.len().max(used as usize), 0.0);
-    for (place, sum) in (0_u64..).zip(sums.iter_mut()) {
-        *sum = (*sum + saved(place < used)).max(0.0);
+    /// How many transactions a busy worker finishes a second.
+    fn learn(&mut self, seconds: f64, demand: &Demand) -> f64 {
+        let memory = seconds_of(self.costs.start_ns + self.costs.least_ns).max(seconds);
+        let kept = 1.0 - seconds / memory.max(f64::MIN_POSITIVE);
+        self.finished = self.finished * kept + demand.finished as f64;
+        self.busy_s = self.busy_s * kept + demand.in_use.saturating_sub(demand.idle) as f64 * seconds;
+        if self.busy_s > 0.0 { self.finished / self.busy_s } else { 0.0 }
     }
-    let kept = sums.iter().rposition(|sum| *sum > 0.0).map_or(0, |last| last + 1);
-    sums.truncate(kept);
+
+    fn reckon_more(&mut self, seconds: f64, rate: f64, demand: &Demand) {
+        let serving = self.coming.saturating_sub(demand.coming).min(self.more.len() as u64);
+        self.more.drain(..serving as usize);
+        self.less.splice(..0, vec![Otherwise::default(); serving as usize]);
+        self.coming = demand.coming;
+        let change = demand.waiting as f64 - self.waiting as f64;
+        let now = Otherwise { waiting: demand.waiting as f64, saved: 0.0 };
+        let room = self.most.saturating_sub(demand.in_use);
+        self.more.resize(room as usize, Otherwise { waiting: self.waiting as f64, ..now });
+        self.waiting = demand.waiting;
+        let mut before = now.waiting;
+        for (more, otherwise) in (1_u32..).zip(&mut self.more) {
+            let waiting = otherwise.waiting + change - f64::from(more) * rate * seconds;
+            otherwise.waiting = waiting.clamp(0.0, before);
+            otherwise.save(seconds * (self.costs.waiting * (before - otherwise.waiting) - 1.0));
+            before = otherwise.waiting;
+        }
+    }
+
+    fn reckon_less(&mut self, seconds: f64, rate: f64, demand: &Demand) {
+        let room = demand.in_use.saturating_sub(self.least);
+        self.less.resize(room as usize, Otherwise::default());
+        let mut before = 0.0;
+        for (less, otherwise) in (1_u32..).zip(&mut self.less) {
+            // So many would have been missing; or, if it is below zero, would have had time for what waits.
+            let missing = f64::from(less) - demand.idle as f64;
+            otherwise.waiting = (otherwise.waiting + missing * rate * seconds).max(before);
+            otherwise.save(seconds * (1.0 - self.costs.waiting * (otherwise.waiting - before)));
+            before = otherwise.waiting;
+        }
+    }
 }
 
-/// How many of the first places have saved so much.
-fn reached(sums: &[f64], enough: f64) -> u64 {
-    sums.iter().take_while(|sum| **sum > 0.0 && **sum >= enough).count() as u64
+impl Otherwise {
+    fn save(&mut self, more: f64) {
+        self.saved = (self.saved + more).max(0.0);
+    }
+}
+
+fn seconds_of(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// How many of the first have saved so much.
+fn reached<'a>(otherwise: impl Iterator<Item = &'a Otherwise>, enough: f64) -> u64 {
+    otherwise.take_while(|of| of.saved > 0.0 && of.saved >= enough).count() as u64
 }
 
 #[cfg(test)]
@@ -123,43 +186,70 @@ mod tests {
     /// Waiting costs three workers; a worker takes 4 s to start, and is paid for another 6 s at least.
     const COSTS: Costs = Costs { waiting: 3.0, start_ns: 4_000_000_000, least_ns: 6_000_000_000 };
 
+    /// Each busy worker finishes one a second.
     fn demand(waiting: u64, idle: u64, in_use: u64, coming: u64) -> Demand {
-        Demand { waiting, idle, in_use, coming }
+        Demand { waiting, idle, in_use, coming, finished: in_use - idle }
     }
 
-    /// What is decided at each of the next seconds while the same is to be done.
-    fn seconds(scaler: &mut Autoscaler, count: u64, demand: Demand) -> Vec<Change> {
-        let observe = |_| scaler.observe(scaler.at.plus_ns(1_000_000_000), demand);
-        (0..count).map(observe).collect()
+    /// What is decided at each of the next seconds, of which this is to be done.
+    fn seconds(scaler: &mut Autoscaler, demands: impl IntoIterator<Item = Demand>) -> Vec<Change> {
+        let mut observe = |demand| scaler.observe(scaler.at.plus_ns(1_000_000_000), demand);
+        demands.into_iter().map(&mut observe).collect()
     }
 
-    #[test]
-    fn a_worker_is_hired_when_waiting_has_cost_what_it_costs_at_least() {
-        let mut scaler = Autoscaler::new(COSTS, 1, 9);
-        // Each second one more would have saved 3 and cost 1, and it costs 10 in all.
-        assert_eq!(seconds(&mut scaler, 4, demand(1, 0, 2, 0)), [Change::None; 4]);
-        assert_eq!(seconds(&mut scaler, 1, demand(1, 0, 2, 0)), [Change::Hire(1)]);
-        // Who is coming serves whoever waits.
-        assert_eq!(seconds(&mut scaler, 9, demand(1, 0, 2, 1)), [Change::None; 9]);
+    fn same(demand: Demand, seconds: usize) -> impl Iterator<Item = Demand> {
+        std::iter::repeat_n(demand, seconds)
     }
 
     #[test]
-    fn as_many_are_hired_as_would_have_paid_and_no_more_than_there_may_be() {
+    fn a_worker_is_hired_when_it_would_have_saved_what_it_costs_at_least() {
         let mut scaler = Autoscaler::new(COSTS, 1, 9);
-        seconds(&mut scaler, 3, demand(3, 0, 2, 0));
-        seconds(&mut scaler, 1, demand(2, 0, 2, 0));
-        assert_eq!(seconds(&mut scaler, 1, demand(3, 0, 2, 0)), [Change::Hire(2)]);
-        let mut scaler = Autoscaler::new(COSTS, 1, 4);
-        assert_eq!(seconds(&mut scaler, 5, demand(7, 0, 2, 1))[4], Change::Hire(1));
+        // Each second it would have saved 3 and cost 1, and it costs 10 in all.
+        assert_eq!(seconds(&mut scaler, same(demand(1, 0, 2, 0), 4)), [Change::None; 4]);
+        assert_eq!(seconds(&mut scaler, same(demand(1, 0, 2, 0), 1)), [Change::Hire(1)]);
+        // Whoever is coming would serve whoever waits.
+        assert_eq!(seconds(&mut scaler, same(demand(1, 0, 2, 1), 9)), [Change::None; 9]);
+    }
+
+    #[test]
+    fn a_worker_serves_one_after_another_of_those_that_wait() {
+        let mut scaler = Autoscaler::new(COSTS, 1, 9);
+        // Three wait, and no more come: one worker has served them in three seconds.
+        assert_eq!(seconds(&mut scaler, same(demand(3, 0, 2, 0), 3))[2], Change::Hire(1));
+        // Two more wait each second: one worker does not do.
+        let mut scaler = Autoscaler::new(COSTS, 1, 9);
+        let growing = (1..=3).map(|second| demand(2 * second, 0, 2, 0));
+        assert_eq!(seconds(&mut scaler, growing), [Change::None, Change::None, Change::Hire(2)]);
+    }
+
+    #[test]
+    fn one_that_serves_when_another_is_hired_is_not_hired_twice() {
+        let mut scaler = Autoscaler::new(COSTS, 1, 9);
+        let growing = (1..=3).map(|second| demand(2 * second, 0, 2, 1));
+        assert_eq!(seconds(&mut scaler, growing)[2], Change::Hire(1));
+        // The first one serves by now, and only the second is coming.
+        assert_eq!(seconds(&mut scaler, [demand(7, 0, 3, 1)]), [Change::None]);
+    }
+
+    #[test]
+    fn there_are_no_more_than_there_may_be() {
+        let mut scaler = Autoscaler::new(COSTS, 1, 3);
+        let growing = (1..=9).map(|second| demand(5 * second, 0, 2, 0));
+        assert_eq!(
+            seconds(&mut scaler, growing).iter().find(|change| **change != Change::None),
+            Some(&Change::Hire(1))
+        );
+        let growing = (10..=19).map(|second| demand(5 * second, 0, 2, 1));
+        assert_eq!(seconds(&mut scaler, growing), [Change::None; 10]);
     }
 
     #[test]
     fn who_waits_now_and_then_gets_a_worker_if_that_is_often_enough() {
-        let ever_hires = |busy: u64, quiet: u64| {
+        let ever_hires = |busy: usize, quiet: usize| {
             let mut scaler = Autoscaler::new(COSTS, 1, 9);
             (0..20).any(|_| {
-                seconds(&mut scaler, quiet, demand(0, 0, 2, 0));
-                seconds(&mut scaler, busy, demand(1, 0, 2, 0)).contains(&Change::Hire(1))
+                seconds(&mut scaler, same(demand(0, 0, 2, 0), quiet));
+                seconds(&mut scaler, same(demand(1, 0, 2, 0), busy)).contains(&Change::Hire(1))
             })
         };
         // A third of the time is where a worker costs what it saves.
@@ -168,39 +258,41 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_released_when_to_keep_it_has_cost_what_it_costs_to_have_it_again() {
+    fn a_worker_is_released_when_that_would_have_saved_what_it_costs_to_have_it_again() {
         let mut scaler = Autoscaler::new(COSTS, 1, 9);
         // 4 s in which it is paid, and in which somebody waits for it.
-        assert_eq!(seconds(&mut scaler, 15, demand(0, 1, 3, 0)), [Change::None; 15]);
-        assert_eq!(seconds(&mut scaler, 1, demand(0, 1, 3, 0)), [Change::Release(1)]);
-        // Without its idleness the others are not too many.
-        assert_eq!(seconds(&mut scaler, 30, demand(0, 0, 2, 0)), [Change::None; 30]);
+        assert_eq!(seconds(&mut scaler, same(demand(0, 1, 3, 0), 15)), [Change::None; 15]);
+        assert_eq!(seconds(&mut scaler, same(demand(0, 1, 3, 0), 1)), [Change::Release(1)]);
+        // The others have enough to do.
+        assert_eq!(seconds(&mut scaler, same(demand(0, 0, 2, 0), 30)), [Change::None; 30]);
     }
 
     #[test]
-    fn who_was_needed_meanwhile_is_kept_for_longer() {
+    fn who_was_needed_is_kept_until_the_others_would_have_caught_up() {
         let mut scaler = Autoscaler::new(COSTS, 1, 9);
-        seconds(&mut scaler, 15, demand(0, 1, 3, 0));
-        // A second in which one less would have made a chain wait: it costs 3 and saves 1.
-        assert_eq!(seconds(&mut scaler, 1, demand(0, 0, 3, 0)), [Change::None]);
-        assert_eq!(seconds(&mut scaler, 2, demand(0, 1, 3, 0)), [Change::None; 2]);
-        assert_eq!(seconds(&mut scaler, 1, demand(0, 1, 3, 0)), [Change::Release(1)]);
+        seconds(&mut scaler, same(demand(0, 1, 3, 0), 15));
+        // One transaction would have waited from then on, since the others were busy all the time.
+        let all = [demand(0, 0, 3, 0)].into_iter().chain(same(demand(0, 1, 3, 0), 30));
+        assert_eq!(seconds(&mut scaler, all), [Change::None; 31]);
+        // Another idle worker would have served it.
+        let changes = seconds(&mut scaler, same(demand(0, 2, 3, 0), 18));
+        assert!(changes[..15].iter().all(|change| *change == Change::None), "{changes:?}");
+        assert!(changes[15..].iter().any(|change| matches!(change, Change::Release(_))), "{changes:?}");
     }
 
     #[test]
     fn the_least_stay_and_only_who_has_nothing_to_do_is_released() {
         let mut scaler = Autoscaler::new(COSTS, 2, 9);
-        assert_eq!(seconds(&mut scaler, 40, demand(0, 2, 2, 0)), [Change::None; 40]);
+        assert_eq!(seconds(&mut scaler, same(demand(0, 2, 2, 0), 40)), [Change::None; 40]);
         let mut scaler = Autoscaler::new(COSTS, 0, 9);
-        assert_eq!(seconds(&mut scaler, 40, demand(0, 1, 1, 0)), [Change::None; 40]);
+        assert_eq!(seconds(&mut scaler, same(demand(0, 1, 1, 0), 40)), [Change::None; 40]);
         let mut scaler = Autoscaler::new(COSTS, 1, 9);
-        assert_eq!(seconds(&mut scaler, 16, demand(0, 3, 5, 0))[15], Change::Release(3));
+        assert_eq!(seconds(&mut scaler, same(demand(0, 3, 5, 0), 16))[15], Change::Release(3));
     }
 
     #[test]
-    fn no_worker_is_worth_its_price_if_waiting_costs_no_more() {
-        let costs = Costs { waiting: 1.0, ..COSTS };
-        let mut scaler = Autoscaler::new(costs, 1, 9);
-        assert_eq!(seconds(&mut scaler, 100, demand(50, 0, 2, 0)), [Change::None; 100]);
+    fn where_waiting_costs_nothing_nobody_is_hired() {
+        let mut scaler = Autoscaler::new(Costs { waiting: 0.0, ..COSTS }, 1, 9);
+        assert_eq!(seconds(&mut scaler, same(demand(50, 0, 2, 0), 100)), [Change::None; 100]);
     }
 }

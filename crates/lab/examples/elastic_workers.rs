@@ -1,8 +1,8 @@
 //! What it costs to have as many workers as are worth it, beside each fixed number of them, for `chains` and TPC-C (docs/protocols/chains.md,
-//! *Workers come and go*). `cargo run --release -p onecopy-lab --example elastic_workers -- 60 0.8 3` (transactions a second on average, by
+//! *Workers come and go*). `cargo run --release -p onecopy-lab --example elastic_workers -- 30 0.8 3` (transactions a second on average, by
 //! which part of that they rise and fall, what a second of waiting costs in workers; these are the defaults).
 //!
-//! Transactions come in two waves of a quarter of an hour each. A worker takes a minute to start, and is paid for five at least.
+//! Transactions come in two waves of ten minutes each. A worker takes half a minute to start, and is paid for two minutes at least.
 
 use onecopy_core::Csn;
 use onecopy_core::autoscaler::Costs;
@@ -10,19 +10,19 @@ use onecopy_core::protocol::whole_by_name;
 use onecopy_lab::whole::{Judge, Supplier};
 use onecopy_sim::whole::{Arrivals, Elastic, Measured, Setup, Waves, run_elastic};
 
-const WAREHOUSES: i64 = 60;
-const SEEDS: u64 = 3;
-const PERIOD_NS: u64 = 900_000_000_000;
+const WAREHOUSES: i64 = 30;
+const SEEDS: u64 = 2;
+const PERIOD_NS: u64 = 600_000_000_000;
 const WAVES: u64 = 2;
-const FIXED: [u16; 7] = [30, 40, 45, 50, 55, 60, 70];
+const FIXED: [u16; 7] = [16, 20, 22, 25, 28, 32, 40];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<f64>());
     let mut next = |default| arguments.next().unwrap_or(Ok(default));
-    let (rate, depth, waiting) = (next(60.0)?, next(0.8)?, next(3.0)?);
+    let (rate, depth, waiting) = (next(30.0)?, next(0.8)?, next(3.0)?);
     let elastic = Elastic {
-        costs: Costs { waiting, start_ns: 60_000_000_000, least_ns: 300_000_000_000 },
-        least: 8,
+        costs: Costs { waiting, start_ns: 30_000_000_000, least_ns: 120_000_000_000 },
+        least: 4,
         most: 100,
         every_ns: 1_000_000_000,
     };

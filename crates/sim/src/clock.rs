@@ -72,6 +72,12 @@ impl<T> EventQueue<T> {
         self.things[place as usize].take()
     }
 
+    /// How many things will happen.
+    #[must_use]
+    pub fn awaited(&self) -> u64 {
+        self.heap.len() as u64
+    }
+
     /// When the next thing happens.
     #[must_use]
     pub fn next_at(&self) -> Option<Instant> {

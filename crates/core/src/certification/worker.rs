@@ -108,7 +108,14 @@ impl Works for Worker {
         }
     }
 
-    fn on_executed(&mut self, txn: TxnId, outcome: Outcome, _: &mut Decisions, effects: &mut Vec<Effect>) {
+    fn on_executed(
+        &mut self,
+        txn: TxnId,
+        _: OpId,
+        outcome: Outcome,
+        _: &mut Decisions,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(running) = self.running.as_ref().filter(|running| running.txn == txn) else { return };
         let State::Executes { snapshot } = &running.state else { return };
         match outcome {

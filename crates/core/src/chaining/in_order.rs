@@ -353,7 +353,7 @@ impl InOrder {
             let Effect::Send { to: Place::Proxy(at), message: AnyMessage::Chaining(message) } = effect else {
                 continue;
             };
-            let Message::Update { txn: number, predecessors } = message else { continue };
+            let Message::Update { txn: number, predecessors, .. } = message else { continue };
             let queue = &mut self.worker(at).queue;
             let place = queue.partition_point(|queued| queued.number < number);
             queue.insert(place, Queued { number, predecessors });

@@ -8,22 +8,30 @@
 //! Where several chains meet, the paper does not say which goes on; here it is the longest. Its worker may then wait for the others, and runs
 //! nothing else meanwhile.
 //!
+//! Beyond the paper (its section VII), in the simulator: idle workers execute what others execute as well ([`Redundancy`]), and several
+//! sites have a scheduler each ([`Sites`]).
+//!
 //! Replicas fail and return, which the paper leaves out. An update knows its predecessors by name, and the log says what became of
 //! them; so an update that was not decided where a replica failed goes to another worker, and nobody else has to hear of it.
 
 mod endings;
 mod in_order;
 mod scheduler;
+mod sites;
 mod worker;
+
+use std::sync::Arc;
 
 use crate::effect::Effect;
 use crate::event::Place;
-use crate::ids::{Csn, ReplicaId, TxnId};
+use crate::ids::{Csn, NodeId, ReplicaId, TxnId};
+use crate::item::Access;
 use crate::message::Message as AnyMessage;
 use crate::workers::{Vector, Workers};
 
 pub use in_order::InOrder;
 pub use scheduler::Scheduler;
+pub use sites::{Optimism, Sites};
 pub use worker::Worker;
 
 /// What scheduler and workers say to each other.
@@ -35,6 +43,31 @@ pub enum Message {
         txn: TxnId,
         /// Its predecessors, wherever they run.
         predecessors: Vec<TxnId>,
+        /// Whether that is all of them, since its place among all updates is known. If it is not, it may run and not be decided.
+        is_ordered: bool,
+    },
+    /// Scheduler to worker, where there are several schedulers: what this is behind, now that its place among all updates is known.
+    Confirmed {
+        /// The transaction.
+        txn: TxnId,
+        /// Its predecessors, wherever they run.
+        predecessors: Vec<TxnId>,
+    },
+    /// Scheduler to the one that orders the updates of all: one has arrived here.
+    Announced {
+        /// The transaction.
+        txn: TxnId,
+        /// What it may do.
+        accesses: Arc<[Access]>,
+    },
+    /// Scheduler to the others: this is the next update in the order of all.
+    Ordered {
+        /// The transaction.
+        txn: TxnId,
+        /// Whose it is.
+        site: NodeId,
+        /// What it may do.
+        accesses: Arc<[Access]>,
     },
     /// Scheduler to worker: run this read-only transaction.
     Read {
@@ -65,6 +98,11 @@ pub enum Message {
         /// The transaction.
         txn: TxnId,
     },
+    /// Worker to scheduler: this is not executed here any more, since another worker has decided it.
+    Skipped {
+        /// The transaction.
+        txn: TxnId,
+    },
     /// Worker to scheduler: the transaction is over.
     Finished {
         /// The transaction.
@@ -88,8 +126,20 @@ pub enum Order {
     OfAll,
 }
 
+/// When an idle worker executes what others execute as well, for the sake of what is behind that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Redundancy {
+    /// One of so many workers stays idle for what arrives.
+    pub kept_part: usize,
+    /// At most so many updates are executed once more, so that the next one can follow them.
+    pub longest: usize,
+}
+
 /// The scheduler and the workers of chains.
 pub type Chains = Workers<Scheduler, Worker>;
+
+/// The schedulers of several sites and their workers.
+pub type ChainsOfSites = Workers<Sites, Worker>;
 
 /// A scheduler and so many workers, whose log ends at `decided`. Their replicas are down until they are reported up.
 #[must_use]
@@ -97,6 +147,35 @@ pub fn new(name: &'static str, order: Order, workers: usize, decided: Csn) -> Ch
     let ids = (0..workers as u16).map(ReplicaId);
     let each = ids.map(|id| Worker::new(id, workers)).collect();
     Workers::new(name, Scheduler::new(order, workers), each, decided).with_joining(Worker::new)
+}
+
+/// The same, where idle workers execute what others execute as well.
+#[must_use]
+pub fn new_redundant(
+    name: &'static str,
+    order: Order,
+    redundancy: Redundancy,
+    workers: usize,
+    decided: Csn,
+) -> Chains {
+    let ids = (0..workers as u16).map(ReplicaId);
+    let each = ids.map(|id| Worker::new(id, workers)).collect();
+    let scheduler = Scheduler::new(order, workers).with_redundancy(redundancy);
+    Workers::new(name, scheduler, each, decided).with_joining(Worker::new)
+}
+
+/// So many sites, to which so many workers belong in turn, each with a scheduler of its own.
+#[must_use]
+pub fn new_distributed(
+    name: &'static str,
+    sites: u16,
+    optimism: Optimism,
+    workers: usize,
+    decided: Csn,
+) -> ChainsOfSites {
+    let ids = (0..workers as u16).map(ReplicaId);
+    let each = ids.map(|id| Worker::of_site(id, workers, sites)).collect();
+    Workers::new(name, Sites::new(sites, optimism, workers), each, decided)
 }
 
 fn send(to: Place, message: Message, effects: &mut Vec<Effect>) {

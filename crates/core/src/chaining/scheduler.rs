@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use smallvec::SmallVec;
+
 use crate::conflict_index::ConflictIndex;
 use crate::effect::Effect;
 use crate::event::{Begin, Place, Statement, StatementKind};
@@ -11,12 +13,17 @@ use crate::map::HashMap;
 use crate::message::Message as AnyMessage;
 use crate::workers::{Course, Decisions, Everywhere, Schedules, Vector};
 
-use super::{Message, Order, send};
+use super::{Message, Order, Redundancy, send};
 
 /// Builds the chains.
 #[derive(Debug)]
 pub struct Scheduler {
     order: Order,
+    /// Where there are several schedulers: which one this is. Each so-and-so-many-th worker is its own.
+    site: u16,
+    /// How many schedulers there are.
+    sites: u16,
+    redundancy: Option<Redundancy>,
     conflicts: ConflictIndex,
     /// Updates that some worker may not contain.
     updates: HashMap<TxnId, Update>,
@@ -39,13 +46,45 @@ struct Update {
     /// Those that wait until this one has a worker, and then those that wait until it is over.
     followers: Vec<TxnId>,
     stage: Stage,
+    /// Whether its predecessors are all of them.
+    is_ordered: bool,
+    /// It runs at another site, which has told its workers.
+    is_foreign: bool,
+    /// Workers that have it and have not said what became of it: one, unless others execute it as well.
+    places: SmallVec<[ReplicaId; 4]>,
+    /// Every worker contains it.
+    is_everywhere: bool,
+}
+
+impl Update {
+    fn new(predecessors: Vec<TxnId>, is_ordered: bool) -> Update {
+        Update {
+            predecessors,
+            awaited: 0,
+            followers: Vec::new(),
+            stage: Stage::New,
+            is_ordered,
+            is_foreign: false,
+            places: SmallVec::new(),
+            is_everywhere: false,
+        }
+    }
+}
+
+/// What comes of a message.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// Every worker contains these.
+    pub(super) everywhere: Vec<TxnId>,
+    /// A worker does not have these any more.
+    pub(super) gone: Vec<TxnId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// It has had no worker yet.
     New,
-    At(ReplicaId),
+    Placed,
     /// The replica where it was to run has failed. Others may have been placed behind it, so it waits for nobody to get another worker.
     GivenBack,
     Over,
@@ -68,6 +107,9 @@ impl Scheduler {
     pub(super) fn new(order: Order, workers: usize) -> Scheduler {
         let mut scheduler = Scheduler {
             order,
+            site: 0,
+            sites: 1,
+            redundancy: None,
             conflicts: ConflictIndex::default(),
             updates: HashMap::default(),
             workers: Vec::new(),
@@ -80,11 +122,72 @@ impl Scheduler {
         scheduler
     }
 
+    /// Idle workers execute what others execute as well.
+    pub(super) fn with_redundancy(self, redundancy: Redundancy) -> Scheduler {
+        Scheduler { redundancy: Some(redundancy), ..self }
+    }
+
+    /// One of several, with the workers that are its own.
+    pub(super) fn of_site(self, site: u16, sites: u16) -> Scheduler {
+        Scheduler { site, sites, ..self }
+    }
+
     /// An update arrives, which may do this.
     pub(super) fn on_update(&mut self, txn: TxnId, accesses: &[Access], effects: &mut Vec<Effect>) {
         let everything = [Access::new(Item::everything(), Mode::Exclusive)];
         let accesses = if self.order == Order::OfAll { &everything[..] } else { accesses };
         let predecessors = self.conflicts.add(txn, accesses);
+        self.insert(txn, predecessors, true, effects);
+    }
+
+    /// What this may do conflicts with these, but for those of whom others among them have taken the place.
+    pub(super) fn predecessors_of(&mut self, accesses: &[Access]) -> Vec<TxnId> {
+        self.conflicts.find(accesses)
+    }
+
+    /// This is the next update in the order of all sites. Returns its predecessors.
+    pub(super) fn add_ordered(&mut self, txn: TxnId, accesses: &[Access]) -> Vec<TxnId> {
+        self.conflicts.add(txn, accesses)
+    }
+
+    /// Whether it knows an update.
+    pub(super) fn knows(&self, txn: TxnId) -> bool {
+        self.updates.contains_key(&txn)
+    }
+
+    /// An update of another site, which runs there.
+    pub(super) fn insert_foreign(&mut self, txn: TxnId, is_over: bool) {
+        let stage = if is_over { Stage::Over } else { Stage::Placed };
+        let update = Update { is_foreign: true, stage, ..Update::new(Vec::new(), true) };
+        self.updates.insert(txn, update);
+    }
+
+    /// An update that was placed already is behind these: its place among all is known.
+    pub(super) fn confirm(&mut self, txn: TxnId, predecessors: Vec<TxnId>, effects: &mut Vec<Effect>) {
+        let Some(update) = self.updates.get_mut(&txn) else { return };
+        update.predecessors.clone_from(&predecessors);
+        update.is_ordered = true;
+        for worker in &update.places {
+            let predecessors = predecessors.clone();
+            send(Place::Proxy(*worker), Message::Confirmed { txn, predecessors }, effects);
+        }
+        // If it could run, and found no worker, it gets one now, or waits for other sites.
+        if let Some(at) = self.awaiting_worker.iter().position(|awaiting| *awaiting == txn) {
+            self.awaiting_worker.remove(at);
+            if let Some(worker) = self.place(txn, effects) {
+                self.give_update(txn, worker, effects);
+            }
+        }
+    }
+
+    /// An update has these predecessors.
+    pub(super) fn insert(
+        &mut self,
+        txn: TxnId,
+        predecessors: Vec<TxnId>,
+        is_ordered: bool,
+        effects: &mut Vec<Effect>,
+    ) {
         let mut awaited = 0;
         for predecessor in &predecessors {
             if let Some(before) = self.updates.get_mut(predecessor).filter(|of| of.stage == Stage::New) {
@@ -92,10 +195,9 @@ impl Scheduler {
                 awaited += 1;
             }
         }
-        let update = Update { predecessors, awaited, followers: Vec::new(), stage: Stage::New };
-        self.updates.insert(txn, update);
+        self.updates.insert(txn, Update { awaited, ..Update::new(predecessors, is_ordered) });
         if awaited == 0
-            && let Some(worker) = self.place(txn)
+            && let Some(worker) = self.place(txn, effects)
         {
             self.give_update(txn, worker, effects);
         }
@@ -104,7 +206,8 @@ impl Scheduler {
     /// A worker has done an update, or will not.
     pub(super) fn on_over(&mut self, worker: ReplicaId, txn: TxnId, effects: &mut Vec<Effect>) {
         self.take_off(worker, &[txn]);
-        self.end(txn);
+        self.leave(worker, txn);
+        self.end(txn, effects);
         self.use_idle(effects);
     }
 
@@ -113,8 +216,16 @@ impl Scheduler {
         let chain = self.chain_mut(worker);
         chain.last = chain.last.filter(|last| !txns.contains(last));
         self.take_off(worker, txns);
-        self.on_given_back(txns, effects);
+        let txns: Vec<TxnId> = txns.iter().copied().filter(|txn| self.leave(worker, *txn)).collect();
+        self.on_given_back(&txns, effects);
         self.use_idle(effects);
+    }
+
+    /// A worker does not have it any more. Returns whether it is to run, and nobody has it.
+    fn leave(&mut self, worker: ReplicaId, txn: TxnId) -> bool {
+        let Some(update) = self.updates.get_mut(&txn) else { return true };
+        update.places.retain(|place| *place != worker);
+        update.places.is_empty() && update.stage != Stage::Over
     }
 
     /// Every worker contains it, or all that it was behind.
@@ -133,10 +244,12 @@ impl Scheduler {
 
     /// All of its predecessors have workers. Returns its own, if it is to have one by now. If others follow all of them already it
     /// takes no worker before they are over: it could only wait there.
-    fn place(&mut self, txn: TxnId) -> Option<ReplicaId> {
-        let chain = self.chain_to_append_to(txn);
-        if chain.is_some() {
-            return chain;
+    fn place(&mut self, txn: TxnId, effects: &mut Vec<Effect>) -> Option<ReplicaId> {
+        if !self.waits_for_another_site(txn) {
+            let worker = self.chain_to_append_to(txn).or_else(|| self.copy_prefix(txn, effects));
+            if worker.is_some() {
+                return worker;
+            }
         }
         let predecessors =
             self.updates.get(&txn).map(|update| update.predecessors.clone()).unwrap_or_default();
@@ -151,22 +264,79 @@ impl Scheduler {
             update.awaited = awaited;
             return None;
         }
-        let idle = self.idle.pop();
-        if idle.is_none() {
+        let worker = self.idle.pop().or_else(|| self.worker_in_spite_of_all(txn));
+        if worker.is_none() {
             self.awaiting_worker.push_back(txn);
         }
-        idle
+        worker
+    }
+
+    /// Where there are several schedulers, all workers of a site may wait for what runs at others, and that for an update of this site. So
+    /// each gets a worker when its turn has come, before those that come later; of all that are not over the first can always run.
+    fn worker_in_spite_of_all(&self, txn: TxnId) -> Option<ReplicaId> {
+        let is_due = || self.updates.get(&txn).is_some_and(|update| update.is_ordered);
+        if self.sites > 1 && is_due() { self.least_busy() } else { None }
+    }
+
+    fn waits_for_another_site(&self, txn: TxnId) -> bool {
+        let is_awaited = |before: &TxnId| {
+            self.updates.get(before).is_some_and(|of| of.is_foreign && of.stage != Stage::Over)
+        };
+        self.sites > 1 && self.updates.get(&txn).is_some_and(|of| of.predecessors.iter().any(is_awaited))
     }
 
     /// Of those chains that end with one of its predecessors the longest: whatever it waits for elsewhere is over before.
     fn chain_to_append_to(&self, txn: TxnId) -> Option<ReplicaId> {
         let ends = |predecessor: &TxnId| {
-            let Stage::At(worker) = self.updates.get(predecessor)?.stage else { return None };
-            (self.chain(worker).last == Some(*predecessor)).then_some(worker)
+            let update = self.updates.get(predecessor).filter(|of| of.stage == Stage::Placed)?;
+            update.places.iter().copied().find(|worker| self.chain(*worker).last == Some(*predecessor))
         };
         let ends = self.updates.get(&txn)?.predecessors.iter().filter_map(ends);
         // Of several that are as long the first, so that runs are alike.
         ends.min_by_key(|worker| (std::cmp::Reverse(self.chain(*worker).unfinished), worker.0))
+    }
+
+    /// Gives an idle worker, if there are enough of these, whatever an update waits for, to execute it as well. Returns that worker. Not if
+    /// it waits for nothing.
+    fn copy_prefix(&mut self, txn: TxnId, effects: &mut Vec<Effect>) -> Option<ReplicaId> {
+        let redundancy = self.redundancy?;
+        let used = self.workers.iter().filter(|chain| chain.is_used).count();
+        if self.idle.len() <= used / redundancy.kept_part {
+            return None;
+        }
+        let prefix = self.unfinished_before(txn, redundancy.longest).filter(|prefix| !prefix.is_empty())?;
+        let worker = self.idle.pop()?;
+        for before in prefix {
+            let Some(update) = self.updates.get_mut(&before) else { continue };
+            update.places.push(worker);
+            let (predecessors, is_ordered) = (update.predecessors.clone(), update.is_ordered);
+            let predecessors =
+                predecessors.into_iter().filter(|before| self.updates.contains_key(before)).collect();
+            self.chain_mut(worker).unfinished += 1;
+            send(Place::Proxy(worker), Message::Update { txn: before, predecessors, is_ordered }, effects);
+        }
+        Some(worker)
+    }
+
+    /// What an update waits for, and what that waits for, in order; nothing if they are too many or one of them has no worker.
+    fn unfinished_before(&self, txn: TxnId, most: usize) -> Option<Vec<TxnId>> {
+        let (mut before, mut next) = (Vec::new(), vec![txn]);
+        while let Some(txn) = next.pop() {
+            for predecessor in &self.updates.get(&txn)?.predecessors {
+                let Some(update) = self.updates.get(predecessor) else { continue };
+                match update.stage {
+                    Stage::Over => {}
+                    Stage::Placed if before.contains(predecessor) => {}
+                    Stage::Placed if before.len() < most => {
+                        before.push(*predecessor);
+                        next.push(*predecessor);
+                    }
+                    _ => return None,
+                }
+            }
+        }
+        before.sort_unstable();
+        Some(before)
     }
 
     /// Gives a worker its next update, and then those for which only that it has a worker was missing.
@@ -176,7 +346,7 @@ impl Scheduler {
             let Some(update) = self.updates.get_mut(&follower) else { continue };
             update.awaited -= 1;
             if update.awaited == 0
-                && let Some(worker) = self.place(follower)
+                && let Some(worker) = self.place(follower, effects)
             {
                 followers.extend(self.give(follower, worker, effects));
             }
@@ -189,15 +359,21 @@ impl Scheduler {
         let Some(update) = updates.get(&txn) else { return Vec::new() };
         // What is not known any more is everywhere.
         let is_known = |before: &TxnId| updates.contains_key(before);
-        let predecessors = update.predecessors.iter().copied().filter(is_known).collect();
+        let predecessors: Vec<TxnId> = update.predecessors.iter().copied().filter(is_known).collect();
+        let is_ordered = update.is_ordered;
         let is_unfinished = |other: TxnId| updates.get(&other).is_some_and(|of| of.stage != Stage::Over);
         let chain = &mut self.workers[usize::from(worker.0)];
         chain.unfinished += 1;
         // The worker puts what was given back before what came later.
         chain.last = chain.last.filter(|last| *last > txn && is_unfinished(*last)).or(Some(txn));
-        send(Place::Proxy(worker), Message::Update { txn, predecessors }, effects);
+        if self.sites > 1 {
+            // It may have been chosen in spite of all, and have nothing to do.
+            self.idle.retain(|idle| *idle != worker);
+        }
+        send(Place::Proxy(worker), Message::Update { txn, predecessors, is_ordered }, effects);
         let Some(update) = self.updates.get_mut(&txn) else { return Vec::new() };
-        match std::mem::replace(&mut update.stage, Stage::At(worker)) {
+        update.places.push(worker);
+        match std::mem::replace(&mut update.stage, Stage::Placed) {
             Stage::New => std::mem::take(&mut update.followers),
             _ => Vec::new(),
         }
@@ -236,9 +412,13 @@ impl Scheduler {
 
     /// Who is given something has changed: what waits for somebody is given out.
     fn choose_used(&mut self, effects: &mut Vec<Effect>) {
-        let some_stay = self.workers.iter().any(|chain| chain.is_up && !chain.is_leaving);
+        let (site, sites) = (self.site, self.sites);
+        let own = |(worker, _): &(ReplicaId, &Chain)| worker.0 % sites == site;
+        let mut own = (0..).map(ReplicaId).zip(&self.workers).filter(own);
+        let some_stay = own.any(|(_, chain)| chain.is_up && !chain.is_leaving);
         for (worker, chain) in (0..).map(ReplicaId).zip(&mut self.workers) {
-            let is_used = chain.is_up && !(chain.is_leaving && some_stay);
+            let is_own = worker.0 % sites == site;
+            let is_used = is_own && chain.is_up && !(chain.is_leaving && some_stay);
             let was_used = std::mem::replace(&mut chain.is_used, is_used);
             if was_used && !is_used {
                 chain.last = None;
@@ -249,6 +429,12 @@ impl Scheduler {
         }
         for txn in std::mem::take(&mut self.homeless) {
             self.give_again(txn, effects);
+        }
+        for txn in std::mem::take(&mut self.awaiting_worker) {
+            match self.worker_in_spite_of_all(txn) {
+                Some(worker) => self.give_update(txn, worker, effects),
+                None => self.awaiting_worker.push_back(txn),
+            }
         }
         self.use_idle(effects);
     }
@@ -268,32 +454,38 @@ impl Scheduler {
     }
 
     /// Those that waited for it to be over go on.
-    fn on_finished(
+    pub(super) fn on_finished(
         &mut self,
         txn: TxnId,
         worker: ReplicaId,
+        is_update: bool,
         decisions: &Decisions,
         effects: &mut Vec<Effect>,
     ) {
-        if self.updates.contains_key(&txn) {
+        if is_update {
             match decisions.course_of(txn) {
                 Some(Course::WroteNothing(seen)) => self.everywhere.remember_nothing(txn, seen.clone()),
                 _ => self.everywhere.remember(worker, txn),
             }
         }
-        self.end(txn);
+        self.end(txn, effects);
         self.use_idle(effects);
     }
 
-    fn end(&mut self, txn: TxnId) {
+    /// It is over. Those that waited for that may run.
+    fn end(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
         let Some(update) = self.updates.get_mut(&txn) else { return };
         update.stage = Stage::Over;
         update.predecessors = Vec::new();
         for follower in std::mem::take(&mut update.followers) {
             let Some(update) = self.updates.get_mut(&follower) else { continue };
             update.awaited -= 1;
-            if update.awaited == 0 {
-                self.awaiting_worker.push_back(follower);
+            if update.awaited > 0 {
+                continue;
+            }
+            match self.worker_in_spite_of_all(follower) {
+                Some(worker) => self.give_update(follower, worker, effects),
+                None => self.awaiting_worker.push_back(follower),
             }
         }
     }
@@ -310,9 +502,56 @@ impl Scheduler {
         }
     }
 
+    /// A worker of its own says something.
+    pub(super) fn hear(
+        &mut self,
+        worker: ReplicaId,
+        message: Message,
+        decisions: &Decisions,
+        effects: &mut Vec<Effect>,
+    ) -> Heard {
+        let mut heard = Heard::default();
+        match message {
+            Message::Finished { txn, vector } => {
+                self.take_off(worker, &[txn]);
+                self.leave(worker, txn);
+                self.on_finished(txn, worker, vector.is_some(), decisions, effects);
+                if let Some(vector) = vector {
+                    heard.everywhere = self.report(worker, vector);
+                }
+            }
+            Message::GivenBack { txns } => {
+                self.take_back(worker, &txns, effects);
+                heard.gone = txns;
+            }
+            Message::Skipped { txn } => {
+                self.take_off(worker, &[txn]);
+                self.leave(worker, txn);
+                self.use_idle(effects);
+                heard.gone.push(txn);
+            }
+            Message::Contains { vector } => heard.everywhere = self.report(worker, vector),
+            _ => {}
+        }
+        heard
+    }
+
+    /// A worker contains so much. Returns what is found to be everywhere.
+    pub(super) fn report(&mut self, worker: ReplicaId, vector: Vector) -> Vec<TxnId> {
+        self.everywhere.report(worker, vector)
+    }
+
     /// What every worker contains nobody has to wait for.
-    fn on_report(&mut self, worker: ReplicaId, vector: Vector, decisions: &mut Decisions) {
-        for txn in self.everywhere.report(worker, vector) {
+    fn on_everywhere(&mut self, txn: TxnId, decisions: &mut Decisions) {
+        if let Some(update) = self.updates.get_mut(&txn) {
+            update.is_everywhere = true;
+        }
+        self.forget_if_gone(txn, decisions);
+    }
+
+    /// While a worker has it that has not said what became of it, it is still asked for.
+    fn forget_if_gone(&mut self, txn: TxnId, decisions: &mut Decisions) {
+        if self.updates.get(&txn).is_some_and(|of| of.is_everywhere && of.places.is_empty()) {
             self.forget(txn);
             decisions.forget(txn);
         }
@@ -346,18 +585,12 @@ impl Schedules for Scheduler {
         effects: &mut Vec<Effect>,
     ) {
         let AnyMessage::Chaining(message) = message else { return };
-        match message {
-            Message::Finished { txn, vector } => {
-                self.take_off(worker, &[txn]);
-                self.on_finished(txn, worker, decisions, effects);
-                self.use_idle(effects);
-                if let Some(vector) = vector {
-                    self.on_report(worker, vector, decisions);
-                }
-            }
-            Message::GivenBack { txns } => self.take_back(worker, &txns, effects),
-            Message::Contains { vector } => self.on_report(worker, vector, decisions),
-            _ => {}
+        let Heard { everywhere, gone } = self.hear(worker, message, decisions, effects);
+        for txn in everywhere {
+            self.on_everywhere(txn, decisions);
+        }
+        for txn in gone {
+            self.forget_if_gone(txn, decisions);
         }
     }
 
@@ -400,7 +633,14 @@ impl Schedules for Scheduler {
     fn open(&self) -> u64 {
         let waits = |update: &&Update| matches!(update.stage, Stage::New | Stage::GivenBack);
         let waiting = self.updates.values().filter(waits).count() as u64;
-        self.workers.iter().map(|chain| chain.unfinished).sum::<u64>() + waiting
+        // Of what is executed at several workers one execution counts, until one of them is over.
+        let copies_of = |update: &Update| match update.stage {
+            Stage::Over => update.places.len(),
+            _ => update.places.len().saturating_sub(1),
+        };
+        let copies: usize = self.updates.values().map(copies_of).sum();
+        let given: u64 = self.workers.iter().map(|chain| chain.unfinished).sum();
+        (given + waiting).saturating_sub(copies as u64)
     }
 
     fn awaiting_worker(&self) -> u64 {

@@ -1,6 +1,8 @@
 //! Sections II and III of the paper; whole lists of effects are compared.
 
 mod failures;
+mod redundant;
+mod sites;
 
 use super::*;
 use crate::effect::How;
@@ -50,7 +52,7 @@ fn given(worker: ReplicaId, txn: TxnId, predecessors: &[TxnId]) -> Effect {
     Effect::Send { to: Place::Proxy(worker), message }
 }
 fn update(txn: TxnId, predecessors: &[TxnId]) -> Message {
-    Message::Update { txn, predecessors: predecessors.to_vec() }
+    Message::Update { txn, predecessors: predecessors.to_vec(), is_ordered: true }
 }
 fn read(txn: TxnId) -> Message {
     Message::Read { txn }
@@ -72,6 +74,7 @@ fn to_scheduler(message: Message) -> Effect {
     Effect::Send { to: SCHEDULER, message: AnyMessage::Chaining(message) }
 }
 
+const W3: ReplicaId = ReplicaId(3);
 const W0_PLACE: Place = Place::Proxy(W0);
 
 /// Figure 2 (a).

@@ -424,6 +424,7 @@ impl Replicas {
                 leaving: r.membership == Membership::Leaves,
                 gone: r.is_gone(),
                 open: if r.membership == Membership::Leaves { open_on(id) } else { 0 },
+                busy: false,
                 applied: r.applied.0,
                 outstanding_ns: r.load.outstanding_ns(),
                 reads: r.reads,

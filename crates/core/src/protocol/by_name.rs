@@ -4,9 +4,9 @@ use crate::ids::Csn;
 
 use super::onecopy::Onecopy;
 use super::{
-    InProcess, Protocol, centralised_writes, chains, chains_serializable, conflict_aware, eager,
-    fixed_conflict, fixed_load, level0, level1, level2, round_robin, special, tashkent_plus, variable_load,
-    versioning, versioning_late_acquire, versioning_no_early_release,
+    InProcess, Protocol, centralised_writes, chains, chains_redundant, chains_serializable, conflict_aware,
+    eager, fixed_conflict, fixed_load, level0, level1, level2, round_robin, special, tashkent_plus,
+    variable_load, versioning, versioning_late_acquire, versioning_no_early_release,
 };
 
 /// The names of those that are complete, the default first.
@@ -30,7 +30,8 @@ pub const SELECTABLE: [&str; 16] = [
 ];
 
 /// The names of those that run whole transactions as one statement each, in the simulator.
-pub const WHOLE: [&str; 4] = ["chains", "centralised_writes", "round_robin", "tashkent_plus"];
+pub const WHOLE: [&str; 5] =
+    ["chains", "chains_redundant", "centralised_writes", "round_robin", "tashkent_plus"];
 
 /// One of [`WHOLE`] with its places apart, for so many workers, whose log ends at `decided`.
 ///
@@ -39,6 +40,7 @@ pub const WHOLE: [&str; 4] = ["chains", "centralised_writes", "round_robin", "ta
 pub fn whole_by_name(name: &str, workers: usize, decided: Csn) -> Result<Box<dyn Protocol>, UnknownProtocol> {
     match name {
         "chains" => Ok(Box::new(chains::new(workers, decided))),
+        "chains_redundant" => Ok(Box::new(chains_redundant::new(workers, decided))),
         "centralised_writes" => Ok(Box::new(centralised_writes::new(workers, decided))),
         "round_robin" => Ok(Box::new(round_robin::new(workers, decided))),
         "tashkent_plus" => Ok(Box::new(tashkent_plus::new(workers, decided))),

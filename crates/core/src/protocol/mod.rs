@@ -9,6 +9,8 @@ use crate::ids::{Instant, NodeId};
 
 pub mod centralised_writes;
 pub mod chains;
+pub mod chains_distributed;
+pub mod chains_redundant;
 pub mod chains_serializable;
 pub mod conflict_aware;
 pub mod eager;
@@ -205,6 +207,8 @@ pub struct ReplicaStatus {
     pub gone: bool,
     /// Of one that is about to leave: transactions that have something open there.
     pub open: u64,
+    /// Where workers run one transaction at a time: it executes something, or was given something that waits there.
+    pub busy: bool,
     /// What it contains.
     pub applied: u64,
     /// Sum of the expected times of what is outstanding, in nanoseconds.

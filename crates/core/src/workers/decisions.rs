@@ -112,6 +112,12 @@ impl Decisions {
         self.expected.get(&txn)
     }
 
+    /// Whether it is known what became of an update for which somebody may wait.
+    #[must_use]
+    pub fn is_settled(&self, txn: TxnId) -> bool {
+        matches!(self.expected.get(&txn), Some(Course::Decided(_) | Course::WroteNothing(_)))
+    }
+
     /// Whether a worker that contains so much need not wait for an update.
     #[must_use]
     pub fn is_in(&self, txn: TxnId, vector: &[u64]) -> bool {
@@ -120,6 +126,16 @@ impl Decisions {
             Some(Course::Decided(numbered)) => numbered.is_in(vector),
             Some(Course::WroteNothing(seen)) => seen.iter().zip(vector).all(|(seen, ours)| seen <= ours),
             None => true,
+        }
+    }
+
+    /// Whether what a worker contained once included an update, of what it contains `now`. What is not known any more is contained now, so
+    /// it was if that is the same.
+    #[must_use]
+    pub fn was_in(&self, txn: TxnId, once: &[u64], now: &[u64]) -> bool {
+        match self.expected.contains_key(&txn) {
+            true => self.is_in(txn, once),
+            false => once == now,
         }
     }
 

@@ -14,7 +14,7 @@ mod write_sets;
 
 use crate::effect::Effect;
 use crate::event::{Begin, Event, Outcome, Place, Statement};
-use crate::ids::{Csn, Instant, NodeId, ReplicaId, TxnId};
+use crate::ids::{Csn, Instant, NodeId, OpId, ReplicaId, TxnId};
 use crate::message::Message;
 use crate::protocol::{Guarantee, Position, Protocol, ReplicaStatus, Status};
 
@@ -39,6 +39,11 @@ pub trait Schedules: Send {
         effects: &mut Vec<Effect>,
     );
 
+    /// Where a transaction is to arrive.
+    fn place_of(&self, _begin: &Begin) -> Place {
+        SCHEDULER
+    }
+
     /// A worker says something.
     fn on_message(
         &mut self,
@@ -47,6 +52,20 @@ pub trait Schedules: Send {
         decisions: &mut Decisions,
         effects: &mut Vec<Effect>,
     );
+
+    /// Where there are several schedulers: one of them, or a worker, says something to one of them.
+    fn on_message_at(
+        &mut self,
+        _scheduler: NodeId,
+        from: Place,
+        message: Message,
+        decisions: &mut Decisions,
+        effects: &mut Vec<Effect>,
+    ) {
+        if let Place::Proxy(worker) = from {
+            self.on_message(worker, message, decisions, effects);
+        }
+    }
 
     /// A worker is not to be given anything any more; it gives back what it has not decided.
     fn on_down(&mut self, _worker: ReplicaId, _effects: &mut Vec<Effect>) {}
@@ -95,6 +114,7 @@ pub trait Works: Send {
     fn on_executed(
         &mut self,
         txn: TxnId,
+        op: OpId,
         outcome: Outcome,
         decisions: &mut Decisions,
         effects: &mut Vec<Effect>,
@@ -282,6 +302,7 @@ impl<S: Schedules, W: Works> Protocol for Workers<S, W> {
             | Event::ReplicaLeaving { replica }
             | Event::ReplicaRemoved { replica }
             | Event::ShippedApplied { replica, .. } => Place::Proxy(*replica),
+            Event::Autocommit { begin, .. } => self.scheduler.place_of(begin),
             _ => SCHEDULER,
         }
     }
@@ -291,8 +312,10 @@ impl<S: Schedules, W: Works> Protocol for Workers<S, W> {
             (Event::Autocommit { begin, statement }, _) => {
                 self.scheduler.on_transaction(&begin, statement, &mut self.decisions, effects);
             }
-            (Event::Executed { txn, replica, outcome, .. }, _) => {
-                self.at(replica, |worker, decisions| worker.on_executed(txn, outcome, decisions, effects));
+            (Event::Executed { txn, op, replica, outcome, .. }, _) => {
+                self.at(replica, |worker, decisions| {
+                    worker.on_executed(txn, op, outcome, decisions, effects);
+                });
             }
             (Event::Durable { csn }, _) => self.on_durable(csn, effects),
             (Event::Applied { replica, csn }, _) => self.on_applied(replica, csn, effects),
@@ -309,8 +332,8 @@ impl<S: Schedules, W: Works> Protocol for Workers<S, W> {
             (Event::ReplicaUp { replica, applied }, _) => self.on_returned(replica, applied, effects),
             (Event::ReplicaLeaving { replica }, _) => self.on_leaving(replica, effects),
             (Event::ReplicaAdded { .. }, _) => self.on_added(),
-            (Event::Message { from: Place::Proxy(worker), message }, Place::Scheduler(_)) => {
-                self.scheduler.on_message(worker, message, &mut self.decisions, effects);
+            (Event::Message { from, message }, Place::Scheduler(scheduler)) => {
+                self.scheduler.on_message_at(scheduler, from, message, &mut self.decisions, effects);
             }
             (Event::Message { from, message }, Place::Proxy(replica)) => {
                 self.at(replica, |worker, decisions| worker.on_message(from, message, decisions, effects));
@@ -329,6 +352,7 @@ impl<S: Schedules, W: Works> Protocol for Workers<S, W> {
                 gone: is_gone,
                 leaving: leaving.is_some() && !is_gone,
                 open: leaving.unwrap_or_default(),
+                busy: !worker.is_free(),
                 home_statements: contains.own(),
                 applies: contains.vector().iter().sum::<u64>() - contains.own(),
                 ..ReplicaStatus::default()

@@ -4,7 +4,7 @@ use super::{SCHEDULER, Schedules, Workers, Works};
 use crate::effect::{Decision, Effect, How};
 use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
 use crate::ids::{ClassId, Csn, Instant, OpId, ReplicaId, SessionId, TxnId};
-use crate::item::{Access, ColumnId, Item, Mode, TableId, ValueHash};
+use crate::item::{Access, AccessSet, ColumnId, Item, Mode, TableId, ValueHash};
 use crate::message::Message;
 use crate::protocol::Protocol;
 
@@ -29,6 +29,19 @@ impl<S: Schedules, W: Works> Rig<S, W> {
 
     pub(crate) fn at(&mut self, place: Place, event: Event) {
         self.protocol.handle(place, Instant(0), event, &mut self.effects);
+    }
+
+    /// Where the transactions of a session arrive.
+    pub(crate) fn place_of_session(&self, session: u64) -> Place {
+        let session = SessionId(session);
+        let begin = Begin { txn: T1, session, read_only: false, form: 0, declared: None, stale_ok_ns: None };
+        let statement = Statement::new(ClassId(1), StatementKind::Write, AccessSet::new());
+        self.protocol.place_of(&Event::Autocommit { begin, statement })
+    }
+
+    /// Transactions that are not over.
+    pub(crate) fn open(&self) -> u64 {
+        self.protocol.status().transactions
     }
 
     #[track_caller]

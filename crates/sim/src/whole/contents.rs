@@ -12,7 +12,9 @@ use crate::check::{History, MalformedHistory, Operation, Process, Register, Stat
 #[derive(Debug)]
 pub(super) struct Contents {
     workers: Vec<BTreeMap<u64, TxnId>>,
-    /// Of each transaction that was begun, what it found in what it reads and in what it writes, at its last execution.
+    /// Of each execution that was begun, what it found in what it reads and in what it writes.
+    begun: HashMap<(TxnId, ReplicaId), Found>,
+    /// The same of the execution that counts.
     found: HashMap<TxnId, Found>,
     /// The last transaction that was decided, by register.
     newest: HashMap<u64, TxnId>,
@@ -27,7 +29,7 @@ struct Found {
 impl Contents {
     pub(super) fn new(workers: usize) -> Contents {
         let workers = (0..workers).map(|_| BTreeMap::new()).collect();
-        Contents { workers, found: HashMap::default(), newest: HashMap::default() }
+        Contents { workers, begun: HashMap::default(), found: HashMap::default(), newest: HashMap::default() }
     }
 
     /// A transaction begins on what a worker holds.
@@ -40,11 +42,24 @@ impl Contents {
             reads: reads.iter().map(|register| holds.get(register).copied()).collect(),
             writes: writes.iter().map(|register| (*register, holds.get(register).copied())).collect(),
         };
-        self.found.insert(txn, found);
+        self.begun.insert((txn, worker), found);
     }
 
-    /// It is to be committed. Returns what it overwrites without having seen it, if there is such a thing.
-    pub(super) fn decide(&mut self, txn: TxnId) -> Option<TxnId> {
+    /// Of all executions of a transaction the one at this worker counts.
+    pub(super) fn settle(&mut self, txn: TxnId, worker: ReplicaId) {
+        if let Some(found) = self.begun.remove(&(txn, worker)) {
+            self.found.insert(txn, found);
+        }
+    }
+
+    /// An execution comes to nothing.
+    pub(super) fn give_up(&mut self, txn: TxnId, worker: ReplicaId) {
+        self.begun.remove(&(txn, worker));
+    }
+
+    /// It is to be committed as it was executed at a worker. Returns what it overwrites without having seen it, if there is such a thing.
+    pub(super) fn decide(&mut self, txn: TxnId, worker: ReplicaId) -> Option<TxnId> {
+        self.settle(txn, worker);
         let found = self.found.get(&txn)?;
         let mut missing = None;
         for (register, saw) in &found.writes {

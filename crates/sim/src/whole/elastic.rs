@@ -4,7 +4,8 @@
 //! finishes what it was given, and leaves for good.
 
 use onecopy_core::autoscaler::{Autoscaler, Change, Costs, Demand};
-use onecopy_core::{Event, ReplicaId, Status};
+use onecopy_core::map::HashMap;
+use onecopy_core::{Event, Instant, ReplicaId, Status};
 
 use super::failures::Happening;
 use super::{Simulation, Wake};
@@ -28,12 +29,22 @@ pub(super) struct Scaling {
     autoscaler: Autoscaler,
     /// Hired, and not up yet.
     coming: Vec<ReplicaId>,
+    /// Hired, and since when they serve.
+    serving: HashMap<ReplicaId, Instant>,
+    /// Transactions that were committed at the last look.
+    committed: usize,
 }
 
 impl Scaling {
     pub(super) fn new(elastic: &Elastic) -> Scaling {
         let autoscaler = Autoscaler::new(elastic.costs, u64::from(elastic.least), u64::from(elastic.most));
-        Scaling { elastic: *elastic, autoscaler, coming: Vec::new() }
+        Scaling {
+            elastic: *elastic,
+            autoscaler,
+            coming: Vec::new(),
+            serving: HashMap::default(),
+            committed: 0,
+        }
     }
 
     pub(super) fn every_ns(&self) -> u64 {
@@ -48,13 +59,22 @@ impl Simulation<'_> {
         let status = self.protocol.status();
         self.let_go(&status);
         let Some(scaling) = &mut self.scaling else { return };
-        scaling.coming.retain(|replica| !status.replicas[usize::from(replica.0)].up);
+        scaling.coming.retain(|replica| {
+            let is_up = status.replicas[usize::from(replica.0)].up;
+            if is_up {
+                scaling.serving.insert(*replica, now);
+            }
+            !is_up
+        });
         let staying = in_use(&status);
         let in_use = staying.len() as u64;
         let coming = scaling.coming.len() as u64;
-        let is_idle = |replica: &&ReplicaId| self.executing[usize::from(replica.0)].is_none();
+        let is_idle = |replica: &ReplicaId| !status.replicas[usize::from(replica.0)].busy;
+        let idle: Vec<ReplicaId> = staying.iter().copied().filter(is_idle).collect();
         let waiting = status.awaiting_worker;
-        let demand = Demand { waiting, idle: in_use.saturating_sub(status.occupied_workers), in_use, coming };
+        let committed = self.measured.committed.len();
+        let finished = (committed - std::mem::replace(&mut scaling.committed, committed)) as u64;
+        let demand = Demand { waiting, idle: idle.len() as u64, in_use, coming, finished };
         let every_s = scaling.elastic.every_ns as f64 / 1e9;
         // Those that are to leave are paid until they have.
         let paid = status.replicas.iter().filter(|replica| !replica.gone).count() as u64;
@@ -66,7 +86,6 @@ impl Simulation<'_> {
             Change::None => {}
             Change::Hire(count) => (0..count).for_each(|_| self.hire(&staying)),
             Change::Release(count) => {
-                let idle: Vec<ReplicaId> = staying.iter().filter(is_idle).copied().collect();
                 idle.iter().rev().take(count as usize).for_each(|replica| self.release(*replica));
             }
         }
@@ -97,6 +116,12 @@ impl Simulation<'_> {
         let all = (0..).map(ReplicaId).zip(&status.replicas);
         for (replica, _) in all.filter(|(_, of)| of.leaving && of.open == 0) {
             self.remove(replica);
+            let Some(scaling) = &mut self.scaling else { continue };
+            // One that leaves early is paid for its least time all the same.
+            if let Some(since) = scaling.serving.remove(&replica) {
+                let short = scaling.elastic.costs.least_ns.saturating_sub(self.queue.now().since_ns(since));
+                self.measured.scaled.paid_s += short as f64 / 1e9;
+            }
         }
     }
 }

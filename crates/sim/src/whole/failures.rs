@@ -10,7 +10,7 @@
 
 use onecopy_core::effect::{Decision, Effect};
 use onecopy_core::map::HashMap;
-use onecopy_core::{Csn, Event, Outcome as Executed, Place, ReplicaId, TxnId};
+use onecopy_core::{Csn, Event, OpId, Outcome as Executed, Place, ReplicaId, TxnId};
 use onecopy_workload::random::{self, Random};
 
 use super::{Fault, Simulation, Wake};
@@ -87,8 +87,8 @@ pub(super) struct Failures<'a> {
     durable_at: u64,
     /// Of each worker its last decision.
     last_of: Vec<Csn>,
-    /// Those that failed at their worker, and whose clients have not heard of it.
-    failed: Vec<TxnId>,
+    /// Those that failed at a worker, and whose clients have not heard of it.
+    failed: Vec<(TxnId, ReplicaId)>,
 }
 
 #[derive(Debug)]
@@ -264,6 +264,8 @@ impl Simulation<'_> {
             Happening::Fail => self.fail_one(),
             Happening::Noticed(replica) => {
                 failures.replicas[usize::from(replica.0)].standing = Standing::Down;
+                // What is not told by then runs again elsewhere.
+                failures.failed.retain(|(_, at)| *at != replica);
                 let away = failures.draw_ns(failures.how.away_ns);
                 self.in_ns(away, Happening::Return(replica));
                 self.feed_at_home(Event::ReplicaDown { replica });
@@ -365,9 +367,13 @@ impl Simulation<'_> {
     }
 
     /// An effect that takes its time, or is not carried out, where replicas fail.
-    pub(super) fn carry_out_failing(&mut self, effect: &Effect) {
+    pub(super) fn carry_out_failing(&mut self, place: Place, effect: &Effect) {
         match *effect {
-            Effect::Append { csn, decision: Decision::Commit(txn) } => self.append(txn, csn),
+            Effect::Append { csn, decision: Decision::Commit(txn) } => {
+                if let Place::Proxy(worker) = place {
+                    self.append(txn, worker, csn);
+                }
+            }
             Effect::CommitAt { txn, replica: worker, csn } => {
                 self.begin(txn, worker, 0, |life| Happening::Commit { worker, life, csn });
             }
@@ -414,9 +420,16 @@ impl Simulation<'_> {
     /// If it failed, its client hears that.
     fn answer_failed(&mut self, txn: TxnId) {
         let Some(failures) = &mut self.failures else { return };
-        if let Some(at) = failures.failed.iter().position(|failed| *failed == txn) {
+        if let Some(at) = failures.failed.iter().position(|(failed, _)| *failed == txn) {
             failures.failed.swap_remove(at);
             self.on_answered(txn);
+        }
+    }
+
+    /// An execution is rolled back. If it failed and its client has not heard of that, it never will: another one counts.
+    pub(super) fn forget_failure(&mut self, txn: TxnId) {
+        if let Some(failures) = &mut self.failures {
+            failures.failed.retain(|(failed, _)| *failed != txn);
         }
     }
 
@@ -437,8 +450,8 @@ impl Simulation<'_> {
         }
     }
 
-    fn append(&mut self, txn: TxnId, csn: Csn) {
-        let (now, origin) = (self.queue.now().0, self.txns[txn.0 as usize].worker);
+    fn append(&mut self, txn: TxnId, origin: ReplicaId, csn: Csn) {
+        let now = self.queue.now().0;
         let Some(failures) = &mut self.failures else { return };
         let at = usize::from(origin.0);
         let previous = std::mem::replace(&mut failures.last_of[at], csn);
@@ -449,9 +462,7 @@ impl Simulation<'_> {
         }
         failures.durable_at = failures.durable_at.max(now + failures.draw_ns(failures.how.durable_after_ns));
         let after = failures.durable_at - now;
-        if let Some(missing) = self.contents.decide(txn) {
-            self.fault(Fault::LostUpdate { worker: origin, txn, missing });
-        }
+        self.decide(txn, origin);
         self.in_ns(after, Happening::Durable(csn));
     }
 
@@ -509,20 +520,22 @@ impl Simulation<'_> {
             return true;
         }
         let is_decided = self.failures.as_ref().is_some_and(|failures| failures.decided.contains_key(&txn));
-        if is_decided || self.executing.contains(&Some(txn)) {
+        let is_it = |executing: &(TxnId, OpId)| executing.0 == txn;
+        let is_executing = !self.setup.executes_redundantly && self.executing.iter().flatten().any(is_it);
+        if is_decided || is_executing {
             self.senseless(txn, "is executed again for nothing");
         }
         self.is_well(worker, txn)
     }
 
     /// What came of an execution, where some come to nothing.
-    pub(super) fn outcome(&mut self, txn: TxnId, done: Executed) -> Executed {
+    pub(super) fn outcome(&mut self, txn: TxnId, worker: ReplicaId, done: Executed) -> Executed {
         let Some(failures) = &mut self.failures else { return done };
         if failures.happens(failures.how.fail_part) {
             return Executed::Lost { answer_begun: false };
         }
         if self.txns[txn.0 as usize].arriving.updates && failures.happens(failures.how.fail_part) {
-            failures.failed.push(txn);
+            failures.failed.push((txn, worker));
             return Executed::Failed;
         }
         done

@@ -34,7 +34,7 @@ use crate::clock::EventQueue;
 pub use elastic::Elastic;
 pub use failures::Failing;
 pub use measure::{Committed, Measured, Sample, Scaled};
-pub use setup::{Arrivals, Drawn, Durations, Setup, Waves};
+pub use setup::{Apart, Arrivals, Drawn, Durations, Setup, Speeds, Waves};
 
 use contents::{Contents, Recorder};
 use elastic::Scaling;
@@ -186,7 +186,7 @@ pub enum Fault {
 enum Wake {
     Arrival,
     Message { from: Place, to: Place, message: Message },
-    Executed { worker: ReplicaId, life: u32, txn: TxnId },
+    Executed { worker: ReplicaId, life: u32, txn: TxnId, op: OpId },
     Happens(Happening),
     Applied { origin: Place, txn: TxnId, worker: ReplicaId },
     Sample,
@@ -200,8 +200,6 @@ struct Txn {
     /// Of the first execution.
     duration_ns: u64,
     executions: u32,
-    /// Where it was executed last.
-    worker: ReplicaId,
     answered: bool,
 }
 
@@ -234,6 +232,9 @@ pub fn run_failing(
 ///
 /// # Errors
 /// If the history makes no sense, which is a fault of this driver.
+///
+/// # Panics
+/// If the protocol's workers stay.
 pub fn run_elastic(
     setup: &Setup,
     elastic: &Elastic,
@@ -241,6 +242,7 @@ pub fn run_elastic(
     source: &mut dyn Source,
     protocol: Box<dyn Protocol>,
 ) -> Result<Outcome, MalformedHistory> {
+    assert!(protocol.changes_replicas(), "{} has as many workers as it begins with", protocol.name());
     let failing = failing.unwrap_or(&Failing::NEVER);
     Simulation::new(setup, Some(failing), Some(elastic), source, protocol).run()
 }
@@ -261,7 +263,7 @@ struct Simulation<'a> {
     channels: HashMap<(Place, Place), Instant>,
     txns: Vec<Txn>,
     open: u64,
-    executing: Vec<Option<TxnId>>,
+    executing: Vec<Option<(TxnId, OpId)>>,
     contents: Contents,
     failures: Option<Failures<'a>>,
     scaling: Option<Scaling>,
@@ -353,7 +355,7 @@ impl<'a> Simulation<'a> {
                 self.schedule_arrival();
             }
             Wake::Message { from, to, message } => self.feed(to, Event::Message { from, message }),
-            Wake::Executed { worker, life, txn } => self.on_executed(worker, life, txn),
+            Wake::Executed { worker, life, txn, op } => self.on_executed(worker, life, txn, op),
             Wake::Happens(happening) => self.on_happening(happening),
             Wake::Applied { origin, txn, worker } => self.on_applied(origin, txn, worker),
             Wake::Sample => self.sample(),
@@ -381,8 +383,7 @@ impl<'a> Simulation<'a> {
         let statement = Statement::new(ClassId(arriving.kind), kind, arriving.foreseen.clone());
         self.expect_foreseen(txn, &arriving);
         let arrived = self.queue.now();
-        let worker = ReplicaId::default();
-        self.txns.push(Txn { arriving, arrived, duration_ns, executions: 0, worker, answered: false });
+        self.txns.push(Txn { arriving, arrived, duration_ns, executions: 0, answered: false });
         self.open += 1;
         let event = Event::Autocommit { begin, statement };
         self.feed(self.protocol.place_of(&event), event);
@@ -435,7 +436,7 @@ impl<'a> Simulation<'a> {
 
     fn carry_out(&mut self, place: Place, effect: Effect) {
         match effect {
-            Effect::Execute { txn, replica, .. } => self.execute(txn, replica),
+            Effect::Execute { txn, op, replica, .. } => self.execute(txn, op, replica),
             Effect::Append { .. }
             | Effect::CommitAt { .. }
             | Effect::Acknowledge { .. }
@@ -444,11 +445,11 @@ impl<'a> Simulation<'a> {
             | Effect::Apply { .. }
                 if self.failures.is_some() =>
             {
-                self.carry_out_failing(&effect);
+                self.carry_out_failing(place, &effect);
             }
             Effect::Append { csn, decision } => {
-                if let Decision::Commit(txn) = decision {
-                    self.decide(txn);
+                if let (Decision::Commit(txn), Place::Proxy(worker)) = (decision, place) {
+                    self.decide(txn, worker);
                 }
                 self.feed_at_home(Event::Durable { csn });
             }
@@ -457,7 +458,7 @@ impl<'a> Simulation<'a> {
                 self.feed_at_home(Event::Applied { replica, csn });
             }
             Effect::Acknowledge { txn, .. } => self.on_committed(txn),
-            Effect::Leave { .. } => self.measured.executed_in_vain += 1,
+            Effect::Leave { txn, replica } => self.leave(txn, replica),
             Effect::Release { .. } => {}
             Effect::Send { to, message } | Effect::Ship { to, message, .. } => self.send(place, to, message),
             Effect::ApplyShipped { origin, txn, replica } => match self.setup.apply_ns {
@@ -483,7 +484,11 @@ impl<'a> Simulation<'a> {
     }
 
     fn send(&mut self, from: Place, to: Place, message: Message) {
-        let mut at = self.queue.now().plus_ns(self.setup.message.draw_ns(&mut self.network));
+        let message_ns = match self.setup.apart {
+            Some(apart) if apart.site_of(from) != apart.site_of(to) => apart.message,
+            _ => self.setup.message,
+        };
+        let mut at = self.queue.now().plus_ns(message_ns.draw_ns(&mut self.network));
         if let (Message::Certification(certification::Message::Certify { .. }), Some(agreement)) =
             (&message, self.setup.agreement)
         {
@@ -495,47 +500,58 @@ impl<'a> Simulation<'a> {
         self.queue.schedule(at, Wake::Message { from, to, message });
     }
 
-    fn execute(&mut self, txn: TxnId, worker: ReplicaId) {
+    fn execute(&mut self, txn: TxnId, op: OpId, worker: ReplicaId) {
         if !self.may_execute(txn, worker) {
             return;
         }
         let Some(executing) = self.executing.get_mut(usize::from(worker.0)) else {
             return self.senseless(txn, "is to run at a worker that there is not");
         };
-        if let Some(other) = executing.replace(txn) {
+        if let Some((other, _)) = executing.replace((txn, op)) {
             self.fault(Fault::TwoAtOnce { worker, txn, other });
         }
         self.count_busy(1);
         let of = &mut self.txns[txn.0 as usize];
         of.executions += 1;
-        of.worker = worker;
         let drawn_anew = of.executions > 1 && self.setup.durations == Durations::Anew;
         let drawn_ns = drawn_anew.then(|| of.arriving.duration.draw_ns(&mut self.drawn_anew));
         let ns = drawn_ns.map_or(of.duration_ns, |ns| (ns as f64 * self.setup.duration_factor) as u64);
+        let ns = (ns as f64 * self.setup.speeds.factor_of(worker)) as u64;
         self.contents.begin(txn, worker, &of.arriving.reads, &of.arriving.writes);
         let life = self.life(worker);
-        self.queue.schedule(self.queue.now().plus_ns(ns), Wake::Executed { worker, life, txn });
+        self.queue.schedule(self.queue.now().plus_ns(ns), Wake::Executed { worker, life, txn, op });
     }
 
-    fn on_executed(&mut self, worker: ReplicaId, life: u32, txn: TxnId) {
-        if self.life(worker) != life {
+    /// An execution comes to nothing, and ends if it has not.
+    fn leave(&mut self, txn: TxnId, worker: ReplicaId) {
+        self.measured.executed_in_vain += 1;
+        self.contents.give_up(txn, worker);
+        self.forget_failure(txn);
+        if self.executing[usize::from(worker.0)].take_if(|(other, _)| *other == txn).is_some() {
+            self.count_busy(-1);
+        }
+    }
+
+    fn on_executed(&mut self, worker: ReplicaId, life: u32, txn: TxnId, op: OpId) {
+        let is_past = self.life(worker) != life;
+        let is_it = |other: &mut (TxnId, OpId)| *other == (txn, op);
+        if is_past || self.executing[usize::from(worker.0)].take_if(is_it).is_none() {
             return;
         }
-        self.executing[usize::from(worker.0)] = None;
         self.count_busy(-1);
         let Txn { arriving, duration_ns, .. } = &self.txns[txn.0 as usize];
         let (updates, elapsed_ns) = (arriving.updates, *duration_ns);
         let outcome = onecopy_core::Outcome::Done { returned: arriving.written.clone() };
-        let outcome = self.outcome(txn, outcome);
+        let outcome = self.outcome(txn, worker, outcome);
         if !updates && matches!(outcome, onecopy_core::Outcome::Done { .. }) {
+            self.contents.settle(txn, worker);
             self.on_committed(txn);
         }
-        self.feed_at_home(Event::Executed { txn, op: OpId(0), replica: worker, outcome, elapsed_ns });
+        self.feed_at_home(Event::Executed { txn, op, replica: worker, outcome, elapsed_ns });
     }
 
-    fn decide(&mut self, txn: TxnId) {
-        if let Some(missing) = self.contents.decide(txn) {
-            let worker = self.txns[txn.0 as usize].worker;
+    pub(super) fn decide(&mut self, txn: TxnId, worker: ReplicaId) {
+        if let Some(missing) = self.contents.decide(txn, worker) {
             self.fault(Fault::LostUpdate { worker, txn, missing });
         }
     }
@@ -593,9 +609,11 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// If nothing else is to happen any more, whatever is open is so for ever.
+    /// Asked by whoever looks at it from time to time, of whom there may be another one. If nothing else is to happen any more,
+    /// whatever is open is so for ever.
     fn goes_on(&self) -> bool {
-        self.open > 0 && self.queue.next_at().is_some() || self.queue.now().0 < self.setup.load_ns
+        let looks = u64::from(self.scaling.is_some());
+        self.open > 0 && self.queue.awaited() > looks || self.queue.now().0 < self.setup.load_ns
     }
 
     fn staying(&self) -> Vec<ReplicaId> {

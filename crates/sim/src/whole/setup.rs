@@ -1,6 +1,6 @@
 //! How transactions that arrive whole are run.
 
-use onecopy_core::Instant;
+use onecopy_core::{Instant, NodeId, Place, ReplicaId};
 use onecopy_workload::random::{self, Random};
 
 /// One run.
@@ -18,6 +18,8 @@ pub struct Setup {
     pub load_ns: u64,
     /// How long a message takes between the scheduler and a worker, or two workers.
     pub message: Drawn,
+    /// Whether schedulers and workers are at several sites.
+    pub apart: Option<Apart>,
     /// How much longer it takes until the scheduler hears what is to be certified: agreement among several of its kind.
     pub agreement: Option<Drawn>,
     /// How long a worker takes to apply a write set, in nanoseconds.
@@ -26,6 +28,10 @@ pub struct Setup {
     pub durations: Durations,
     /// Every duration is multiplied by this.
     pub duration_factor: f64,
+    /// Whether workers are equally fast.
+    pub speeds: Speeds,
+    /// Whether the protocol lets several workers execute the same at a time.
+    pub executes_redundantly: bool,
     /// How often it is noted who is busy, in nanoseconds.
     pub sample_ns: u64,
     /// Whether what clients saw is recorded, for the checker.
@@ -43,12 +49,36 @@ impl Setup {
             arrivals: Arrivals::AtRandom,
             load_ns: 28_000_000_000,
             message: Drawn { ns: 60_000.0, variance: 0.005 },
+            apart: None,
             agreement: None,
             apply_ns: 0,
             durations: Durations::Once,
             duration_factor: 1.0,
+            speeds: Speeds::Equal,
+            executes_redundantly: false,
             sample_ns: 250_000_000,
             history: false,
+        }
+    }
+}
+
+/// Sites with a scheduler each, to which workers belong in turn.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Apart {
+    /// How many.
+    pub sites: u16,
+    /// How long a message takes from one to another.
+    pub message: Drawn,
+}
+
+impl Apart {
+    /// Where something is.
+    #[must_use]
+    pub fn site_of(self, place: Place) -> u16 {
+        match place {
+            Place::Proxy(worker) => worker.0 % self.sites,
+            Place::Scheduler(NodeId(site)) | Place::Peer(NodeId(site)) => site % self.sites,
+            Place::Sequencer => 0,
         }
     }
 }
@@ -97,6 +127,26 @@ pub enum Durations {
     Anew,
     /// Never: each takes the mean.
     Means,
+}
+
+/// How fast workers are.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Speeds {
+    /// All the same.
+    Equal,
+    /// Each second one takes so many times as long.
+    EachSecond(f64),
+}
+
+impl Speeds {
+    /// How many times as long as a transaction takes it takes at a worker.
+    #[must_use]
+    pub fn factor_of(self, worker: ReplicaId) -> f64 {
+        match self {
+            Speeds::EachSecond(factor) if worker.0 % 2 == 1 => factor,
+            Speeds::Equal | Speeds::EachSecond(_) => 1.0,
+        }
+    }
 }
 
 /// A time from a normal distribution: so many nanoseconds times a draw with mean 1 and this variance.

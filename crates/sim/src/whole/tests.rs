@@ -2,6 +2,8 @@
 
 mod elastic;
 mod failures;
+mod redundant;
+mod sites;
 
 use onecopy_core::item::{ColumnId, ColumnSet, Item, Mode, TableId, ValueHash};
 use onecopy_core::protocol::whole_by_name;

@@ -57,10 +57,10 @@ fn replicas_fail_return_and_join_one_chain_of_all_updates_loses_nothing() {
 }
 
 /// Something is done to what a protocol hears and orders.
-type Alters = fn(&mut Altered, &mut Event, &mut Vec<Effect>);
+pub(super) type Alters = fn(&mut Altered, &mut Event, &mut Vec<Effect>);
 
 /// A protocol of which something is altered, or counted.
-struct Altered {
+pub(super) struct Altered {
     protocol: Box<dyn Protocol>,
     /// Before an event; an event that is to be kept from the protocol becomes a timer.
     hears: fn(&mut Event),
@@ -91,13 +91,20 @@ impl Protocol for Altered {
     }
 }
 
+impl Altered {
+    /// After each event this is done to what the protocol orders.
+    pub(super) fn new(protocol: Box<dyn Protocol>, orders: Alters) -> Altered {
+        Altered { protocol, hears: |_| {}, orders, counts: Arc::default() }
+    }
+}
+
 fn altered(hears: fn(&mut Event), orders: Alters) -> Altered {
     let protocol = whole_by_name("chains", 4, Csn(0)).expect("it is one of them");
-    Altered { protocol, hears, orders, counts: Arc::default() }
+    Altered { hears, ..Altered::new(protocol, orders) }
 }
 
 /// What is said by the message of this event, or goes with this effect.
-fn said(effect: &mut Effect) -> Option<&mut chaining::Message> {
+pub(super) fn said(effect: &mut Effect) -> Option<&mut chaining::Message> {
     match effect {
         Effect::Send { message: Message::Chaining(message), .. }
         | Effect::Ship { message: Message::Chaining(message), .. } => Some(message),
