@@ -2,7 +2,7 @@
 
 use onecopy_core::autoscaler::Costs;
 
-use super::failures::FAILING;
+use super::failures::{Altered, FAILING};
 use super::*;
 
 /// Waiting costs three workers; one takes 4 ms to start, as long as six transactions, and is paid for 6 ms at least.
@@ -23,6 +23,17 @@ fn run_waves(
     elastic: &Elastic,
     failing: Option<&Failing>,
 ) -> Outcome {
+    let protocol = whole_by_name(protocol, usize::from(workers), Csn(0)).expect("it is one of them");
+    run_protocol(protocol, seed, workers, elastic, failing)
+}
+
+fn run_protocol(
+    protocol: Box<dyn Protocol>,
+    seed: u64,
+    workers: u16,
+    elastic: &Elastic,
+    failing: Option<&Failing>,
+) -> Outcome {
     let setup = Setup {
         seed,
         workers,
@@ -35,7 +46,6 @@ fn run_waves(
         ..Setup::gargamel(seed)
     };
     let source = &mut Few { random: random::stream(seed, 9), registers: 100, foresees_reads: false };
-    let protocol = whole_by_name(protocol, usize::from(workers), Csn(0)).expect("it is one of them");
     run_elastic(&setup, elastic, failing, source, protocol).expect("histories make sense")
 }
 
@@ -85,4 +95,20 @@ fn as_many_as_are_worth_it_cost_less_than_any_fixed_number() {
     let fixed: Vec<f64> = (1..=12).map(|n| cost(n, &Elastic { least: n, most: n, ..ELASTIC })).collect();
     let best = fixed.iter().copied().fold(f64::INFINITY, f64::min);
     assert!(scaled < best, "{scaled} {fixed:?}");
+}
+
+#[test]
+fn a_run_in_which_somebody_waits_for_ever_ends_and_says_so() {
+    let lose = |_: &mut Altered, _: &mut Event, effects: &mut Vec<Effect>| {
+        effects.retain(|effect| !matches!(effect, Effect::Execute { txn: TxnId(5), .. }));
+    };
+    let chains = whole_by_name("chains", 2, Csn(0)).expect("it is one of them");
+    let outcome = run_protocol(Box::new(Altered::new(chains, lose)), 1, 2, &ELASTIC, None);
+    assert!(outcome.faults.contains(&Fault::Stuck { txn: TxnId(5) }), "{:?}", outcome.faults);
+}
+
+#[test]
+#[should_panic(expected = "round_robin has as many workers as it begins with")]
+fn workers_that_stay_cannot_be_hired() {
+    run_waves("round_robin", 1, 2, &ELASTIC, None);
 }

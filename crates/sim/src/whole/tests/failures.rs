@@ -79,6 +79,9 @@ impl Protocol for Altered {
     fn place_of(&self, event: &Event) -> Place {
         self.protocol.place_of(event)
     }
+    fn changes_replicas(&self) -> bool {
+        self.protocol.changes_replicas()
+    }
     fn status(&self) -> Status {
         self.protocol.status()
     }
