@@ -133,7 +133,12 @@ impl Autoscaler {
 
     fn reckon_more(&mut self, seconds: f64, rate: f64, demand: &Demand) {
         let serving = self.coming.saturating_sub(demand.coming).min(self.more.len() as u64);
-        self.more.drain(..serving as usize);
+        let with_them = self.more.drain(..serving as usize).next_back();
+        if let Some(with_them) = with_them {
+            // What came together while they started waits all the same, and would with still more.
+            let still = self.waiting as f64 - with_them.waiting;
+            self.more.iter_mut().for_each(|otherwise| otherwise.waiting += still);
+        }
         self.less.splice(..0, vec![Otherwise::default(); serving as usize]);
         self.coming = demand.coming;
         let change = demand.waiting as f64 - self.waiting as f64;
@@ -229,6 +234,18 @@ mod tests {
         assert_eq!(seconds(&mut scaler, growing)[2], Change::Hire(1));
         // The first one serves by now, and only the second is coming.
         assert_eq!(seconds(&mut scaler, [demand(7, 0, 3, 1)]), [Change::None]);
+    }
+
+    #[test]
+    fn what_came_together_while_workers_started_is_worth_more_of_them() {
+        let mut scaler = Autoscaler::new(COSTS, 1, 30);
+        let growing = (1..=3).map(|second| demand(2 * second, 0, 2, 0));
+        assert_eq!(seconds(&mut scaler, growing)[2], Change::Hire(2));
+        let starting = (4..=10).map(|second| demand(2 * second, 0, 2, 2));
+        assert_eq!(seconds(&mut scaler, starting), [Change::None; 7]);
+        // The two serve, so it grows no longer; the twenty that wait are served by others at last.
+        let changes = seconds(&mut scaler, same(demand(20, 0, 4, 0), 4));
+        assert!(matches!(changes[2], Change::Hire(3..)), "{changes:?}");
     }
 
     #[test]
