@@ -6,7 +6,8 @@
 //!
 //! For each of these this keeps what it would have saved since that began to pay: a sum that grows by what is saved, falls
 //! by what is lost, and never falls below zero (a CUSUM: Page, *Continuous inspection schemes*, Biometrika 1954). Once it reaches what the
-//! change itself costs, the change is made: the break-even rule of renting or buying, which needs no forecast of arrivals.
+//! change itself costs, the change is made: the break-even rule of renting or buying. It forecasts no arrivals, so where these rise fast beside the
+//! time that a worker takes to start it is late.
 //!
 //! Prices are multiples of what one worker costs; times are in nanoseconds.
 
