@@ -6,12 +6,15 @@
 //!
 //! For each of these this keeps what it would have saved since that began to pay: a sum that grows by what is saved, falls
 //! by what is lost, and never falls below zero (a CUSUM: Page, *Continuous inspection schemes*, Biometrika 1954). Once it reaches what the
-//! change itself costs, the change is made: the break-even rule of renting or buying. It forecasts no arrivals, so where these rise fast beside the
-//! time that a worker takes to start it is late.
+//! change itself costs, the change is made: the break-even rule of renting or buying. So it is late where demand rises fast beside the time that a
+//! worker takes to start; one that forecasts hires for what will be there by then, too.
 //!
 //! Prices are multiples of what one worker costs; times are in nanoseconds.
 
+use self::forecast::Forecast;
 use crate::ids::Instant;
+
+mod forecast;
 
 /// What workers and waiting cost. One worker costs 1 a second.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -66,6 +69,7 @@ pub struct Autoscaler {
     more: Vec<Otherwise>,
     /// At place k, what k+1 workers less would have come to.
     less: Vec<Otherwise>,
+    forecast: Option<Forecast>,
 }
 
 /// What another number of workers would have come to.
@@ -93,7 +97,16 @@ impl Autoscaler {
             busy_s: 0.0,
             more: Vec::new(),
             less: Vec::new(),
+            forecast: None,
         }
+    }
+
+    /// Hires for what will be there when a worker serves, and releases none of those.
+    #[must_use]
+    pub fn forecasting(mut self) -> Autoscaler {
+        let memory_s = seconds_of(self.costs.start_ns);
+        self.forecast = Some(Forecast::new(memory_s));
+        self
     }
 
     /// There is so much to do, and was since the last time.
@@ -101,19 +114,23 @@ impl Autoscaler {
         let seconds = now.since_ns(self.at) as f64 / 1e9;
         self.at = now;
         let rate = self.learn(seconds, &demand);
+        let wanted = self.foresee(seconds, rate, &demand);
         self.reckon_more(seconds, rate, &demand);
         self.reckon_less(seconds, rate, &demand);
 
         let to_hire = seconds_of(self.costs.start_ns) + seconds_of(self.costs.least_ns);
         // Whoever is coming is one of those that would be more.
-        let hired = reached(self.more.iter().skip(demand.coming as usize), to_hire);
+        let missing = wanted.min(self.most).saturating_sub(demand.in_use + demand.coming);
+        let hired = reached(self.more.iter().skip(demand.coming as usize), to_hire).max(missing);
         if hired > 0 {
             self.coming += hired;
             return Change::Hire(hired);
         }
-        // To have one again it is paid while it starts, and somebody waits for it.
-        let to_release = seconds_of(self.costs.start_ns) * (1.0 + self.costs.waiting);
-        let released = reached(self.less.iter(), to_release).min(demand.idle);
+        // To have one again it is paid while it starts, and somebody waits for it, unless that was foreseen.
+        let waits = if self.forecast.is_some() { 0.0 } else { self.costs.waiting };
+        let to_release = seconds_of(self.costs.start_ns) * (1.0 + waits);
+        let needless = demand.in_use.saturating_sub(wanted);
+        let released = reached(self.less.iter(), to_release).min(demand.idle).min(needless);
         if released > 0 {
             self.less.drain(..released as usize);
             let waiting = self.waiting as f64;
@@ -130,6 +147,18 @@ impl Autoscaler {
         self.finished = self.finished * kept + demand.finished as f64;
         self.busy_s = self.busy_s * kept + demand.in_use.saturating_sub(demand.idle) as f64 * seconds;
         if self.busy_s > 0.0 { self.finished / self.busy_s } else { 0.0 }
+    }
+
+    /// How many workers are wanted now or when one that is hired now serves, as far as that is foreseen.
+    fn foresee(&mut self, seconds: f64, rate: f64, demand: &Demand) -> u64 {
+        let Some(forecast) = &mut self.forecast else { return 0 };
+        let busy = demand.in_use.saturating_sub(demand.idle) as f64;
+        // What begins to wait would keep others busy; what no longer does was there before.
+        let more = demand.waiting as f64 - self.waiting as f64;
+        let load = if rate * seconds > 0.0 { busy + more / (rate * seconds) } else { busy };
+        forecast.observe(seconds, load.max(0.0));
+        let busy = forecast.after(0.0).max(forecast.after(seconds_of(self.costs.start_ns)));
+        forecast::staffing(busy, self.costs.waiting).ceil() as u64
     }
 
     fn reckon_more(&mut self, seconds: f64, rate: f64, demand: &Demand) {
@@ -312,5 +341,44 @@ mod tests {
     fn where_waiting_costs_nothing_nobody_is_hired() {
         let mut scaler = Autoscaler::new(Costs { waiting: 0.0, ..COSTS }, 1, 9);
         assert_eq!(seconds(&mut scaler, same(demand(50, 0, 2, 0), 100)), [Change::None; 100]);
+    }
+
+    #[test]
+    fn who_forecasts_hires_for_what_will_be_there_when_a_worker_serves() {
+        let rising = |scaler: &mut Autoscaler| {
+            let busy = (0..60).map(|second| demand(0, 20 - second / 4, 20, 0));
+            seconds(scaler, busy).iter().position(|change| *change != Change::None)
+        };
+        // Nobody waits yet, so without a forecast nobody is hired.
+        assert_eq!(rising(&mut Autoscaler::new(COSTS, 20, 30)), None);
+        // Beside 14 busy ones five are wanted (1.3 of their root), and in four seconds one more will be busy.
+        let first = rising(&mut Autoscaler::new(COSTS, 20, 30).forecasting()).expect("one is hired");
+        assert!((50..60).contains(&first), "{first}");
+    }
+
+    #[test]
+    fn who_forecasts_keeps_whom_chance_may_need_and_releases_others_sooner() {
+        let at = |scaler: &mut Autoscaler| {
+            let changes = seconds(scaler, same(demand(0, 6, 10, 0), 16));
+            changes
+                .iter()
+                .enumerate()
+                .find(|(_, change)| **change != Change::None)
+                .map(|(at, change)| (at, *change))
+        };
+        assert_eq!(at(&mut Autoscaler::new(COSTS, 1, 30)), Some((15, Change::Release(6))));
+        // Four are busy, and three more may be by chance.
+        assert_eq!(at(&mut Autoscaler::new(COSTS, 1, 30).forecasting()), Some((3, Change::Release(3))));
+    }
+
+    #[test]
+    fn what_waits_from_before_is_not_taken_for_more_to_come() {
+        let mut scaler = Autoscaler::new(COSTS, 1, 30).forecasting();
+        seconds(&mut scaler, same(demand(0, 0, 2, 0), 30));
+        // As many come as are finished, so they are two workers' work, and two more may be by chance.
+        let changes = seconds(&mut scaler, same(demand(40, 0, 4, 2), 1));
+        assert!(matches!(changes[0], Change::Hire(_)), "forty came at once: {changes:?}");
+        let changes = seconds(&mut scaler, (1..40).map(|second| demand(40 - second, 0, 5, 20)));
+        assert_eq!(changes, [Change::None; 39]);
     }
 }

@@ -14,7 +14,7 @@ const WAREHOUSES: i64 = 30;
 const SEEDS: u64 = 2;
 const PERIOD_NS: u64 = 600_000_000_000;
 const WAVES: u64 = 2;
-const FIXED: [u16; 7] = [16, 20, 22, 25, 28, 32, 40];
+const FIXED: [u16; 8] = [16, 20, 25, 28, 32, 36, 40, 44];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<f64>());
@@ -25,9 +25,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         least: 4,
         most: 100,
         every_ns: 1_000_000_000,
+        forecasts: false,
     };
-    println!("workers   cost an hour   paid for   waited, s   mean response of updates, ms");
-    run("elastic", elastic.least, rate, depth, &elastic)?;
+    println!("workers    cost an hour   paid for   waited, s   mean response of updates, ms");
+    run("reactive", elastic.least, rate, depth, &elastic)?;
+    run("forecast", elastic.least, rate, depth, &Elastic { forecasts: true, ..elastic })?;
     for workers in FIXED {
         run(
             &workers.to_string(),
@@ -72,6 +74,6 @@ fn run(
     let waited = mean(&|measured| measured.scaled.waited_s);
     let cost = paid + elastic.costs.waiting * waited / 3_600.0 / hours;
     let response = 1_000.0 * mean(&Measured::mean_response_of_updates);
-    println!("{name:>7}   {cost:>12.2}   {paid:>8.2}   {waited:>9.0}   {response:>10.0}");
+    println!("{name:>8}   {cost:>12.2}   {paid:>8.2}   {waited:>9.0}   {response:>10.0}");
     Ok(())
 }

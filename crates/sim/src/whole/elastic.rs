@@ -21,6 +21,8 @@ pub struct Elastic {
     pub most: u16,
     /// How often it is looked at how much there is to do, in nanoseconds.
     pub every_ns: u64,
+    /// Whether workers are hired for what is forecast, too.
+    pub forecasts: bool,
 }
 
 #[derive(Debug)]
@@ -37,7 +39,11 @@ pub(super) struct Scaling {
 
 impl Scaling {
     pub(super) fn new(elastic: &Elastic) -> Scaling {
-        let autoscaler = Autoscaler::new(elastic.costs, u64::from(elastic.least), u64::from(elastic.most));
+        let mut autoscaler =
+            Autoscaler::new(elastic.costs, u64::from(elastic.least), u64::from(elastic.most));
+        if elastic.forecasts {
+            autoscaler = autoscaler.forecasting();
+        }
         Scaling {
             elastic: *elastic,
             autoscaler,

@@ -11,6 +11,7 @@ const ELASTIC: Elastic = Elastic {
     least: 1,
     most: 12,
     every_ns: 200_000,
+    forecasts: false,
 };
 
 const WAVES: Waves = Waves { period_ns: 250_000_000, depth: 0.9 };
@@ -95,6 +96,23 @@ fn as_many_as_are_worth_it_cost_less_than_any_fixed_number() {
     let fixed: Vec<f64> = (1..=12).map(|n| cost(n, &Elastic { least: n, most: n, ..ELASTIC })).collect();
     let best = fixed.iter().copied().fold(f64::INFINITY, f64::min);
     assert!(scaled < best, "{scaled} {fixed:?}");
+}
+
+#[test]
+fn where_loads_change_fast_beside_a_start_a_forecast_costs_less_than_to_be_late() {
+    let slow_start = Costs { start_ns: 12_000_000, ..ELASTIC.costs };
+    let cost = |forecasts: bool| {
+        let elastic = Elastic { costs: slow_start, forecasts, ..ELASTIC };
+        let costs = (0..5).map(|seed| {
+            let outcome = run_waves("chains", seed, 1, &elastic, None);
+            assert_eq!(outcome.faults, [], "seed {seed}");
+            let scaled = outcome.measured.scaled;
+            scaled.paid_s + slow_start.waiting * scaled.waited_s
+        });
+        costs.sum::<f64>()
+    };
+    let (forecast, late) = (cost(true), cost(false));
+    assert!(forecast < 0.8 * late, "{forecast} {late}");
 }
 
 #[test]
