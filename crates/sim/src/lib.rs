@@ -15,6 +15,7 @@ pub mod trace;
 pub mod database;
 pub mod log;
 pub mod plan;
+pub mod server;
 
 mod clients;
 mod driver;

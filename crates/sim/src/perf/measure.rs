@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use onecopy_workload::{InteractionId, StatementId};
 
-use super::server::Busy;
+use crate::server::Busy;
 
 /// The part of all interactions that may begin and not end in a run that is steady.
 const PILED_UP_MAX: f64 = 0.01;

@@ -23,7 +23,6 @@ mod network;
 mod node;
 
 mod replicas;
-mod server;
 mod versions;
 
 mod history;
@@ -39,15 +38,16 @@ use thiserror::Error;
 use crate::check::{History, MalformedHistory};
 use crate::clock::EventQueue;
 use crate::log::Log;
+use crate::server::Server;
 use crate::trace::Trace;
 
+pub use crate::server::{Busy, Discipline, Kind};
 pub use demand::{Demand, heaviest_read_in_writes};
 pub use items::ItemsError;
 pub use measure::{Distribution, Measured, Messages, QueryTime, ReplicaTime};
 pub use network::Latency;
 pub use peak::{Peak, Search, find_peak, find_peak_near, saturating_users};
 pub use profile::{NAMED, Profile, ProfileError};
-pub use server::{Busy, Discipline, Kind};
 pub use setup::{Durability, Items, Loads, SECOND_NS, Setup, Users};
 pub use workload::{AuctionSite, Board, Bookstore, Workload};
 
@@ -56,7 +56,6 @@ use history::Recorder;
 use network::{Machine, Network};
 use node::{Record, Txn};
 use replicas::{Command, Replica, Report};
-use server::Server;
 use users::Crowd;
 use versions::{Own, Shared, Version};
 

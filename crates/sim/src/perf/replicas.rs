@@ -10,10 +10,10 @@ use smallvec::SmallVec;
 
 use super::measure::Ran;
 use super::network::Machine;
-use super::server::{Kind, Server};
 use super::setup::Loads;
 use super::versions::Seen;
 use super::{Fault, Simulation, Wake};
+use crate::server::{Kind, Server};
 
 /// How many times its mean an uneven time is at most.
 const UNEVEN_MAX: u32 = 20;

@@ -2,7 +2,7 @@
 
 use super::network::Latency;
 use super::profile::Profile;
-use super::server::Discipline;
+use crate::server::Discipline;
 
 /// One run.
 #[derive(Clone, PartialEq, Debug)]

@@ -67,7 +67,7 @@ pub struct Busy {
 const FRACTION_BITS: u32 = 16;
 
 #[derive(Debug)]
-pub(super) struct Server<J> {
+pub(crate) struct Server<J> {
     cpus: u64,
     discipline: Discipline,
     /// [`Discipline::Capped`] has one.
@@ -86,12 +86,12 @@ pub(super) struct Server<J> {
     counts: [u64; 2],
     busy: [u64; 2],
     /// For when a completion is on the calendar of the one who drives this.
-    pub(super) expected: Option<Instant>,
+    pub(crate) expected: Option<Instant>,
 }
 
 impl<J> Server<J> {
     /// An idle server; the `place`-th of its cluster.
-    pub(super) fn new(cpus: u32, discipline: Discipline, place: u16) -> Server<J> {
+    pub(crate) fn new(cpus: u32, discipline: Discipline, place: u16) -> Server<J> {
         let cpus = u64::from(cpus.max(1));
         let quota = match discipline {
             Discipline::Capped { speed, period_ns } => Some(Quota::new(cpus, speed, period_ns, place)),
@@ -115,7 +115,7 @@ impl<J> Server<J> {
     }
 
     /// A job that needs so much CPU time arrives.
-    pub(super) fn arrive(&mut self, now: Instant, kind: Kind, cost_ns: u64, job: J) {
+    pub(crate) fn arrive(&mut self, now: Instant, kind: Kind, cost_ns: u64, job: J) {
         self.advance(now);
         let is_busy = self.is_full() || self.waiting.iter().any(|queue| !queue.is_empty());
         // What needs no CPU waits for none.
@@ -128,7 +128,7 @@ impl<J> Server<J> {
     }
 
     /// The job that was just over goes on with another one, which nobody overtakes.
-    pub(super) fn go_on(&mut self, kind: Kind, cost_ns: u64, job: J) {
+    pub(crate) fn go_on(&mut self, kind: Kind, cost_ns: u64, job: J) {
         self.start(kind, cost_ns, job);
     }
 
@@ -138,7 +138,7 @@ impl<J> Server<J> {
     }
 
     /// A job that is over by now, if there is one. To be called until there is none: only then those that wait start.
-    pub(super) fn complete(&mut self, now: Instant) -> Option<J> {
+    pub(crate) fn complete(&mut self, now: Instant) -> Option<J> {
         self.advance(now);
         while !self.is_full()
             && let Some((kind, cost_ns, job)) = self.waiting.iter_mut().find_map(VecDeque::pop_front)
@@ -157,7 +157,7 @@ impl<J> Server<J> {
     }
 
     /// When the next job is over if nothing else arrives.
-    pub(super) fn next_completion(&self) -> Option<Instant> {
+    pub(crate) fn next_completion(&self) -> Option<Instant> {
         let Reverse((ends, ..)) = self.running.peek()?;
         let missing = ends.saturating_sub(self.work);
         let jobs = self.running.len() as u64;
@@ -172,7 +172,7 @@ impl<J> Server<J> {
     }
 
     /// Time spent since the last call, up to now.
-    pub(super) fn take_busy(&mut self, now: Instant) -> Busy {
+    pub(crate) fn take_busy(&mut self, now: Instant) -> Busy {
         self.advance(now);
         let [read_ns, write_ns] = std::mem::take(&mut self.busy);
         Busy { read_ns, write_ns }
