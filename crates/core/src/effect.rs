@@ -137,6 +137,14 @@ pub enum Effect {
         /// What it says.
         message: Message,
     },
+    /// Carry a message, with the text of its transaction, to all nodes, this one included, in one order with all others; report
+    /// [`Event::Delivered`](crate::event::Event::Delivered) at each.
+    Multicast {
+        /// The transaction.
+        txn: TxnId,
+        /// What is said.
+        message: Message,
+    },
     /// Carry a message to another place together with the writes that the driver kept for a transaction.
     Ship {
         /// Whose writes.

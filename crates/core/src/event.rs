@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::ids::{ClassId, Csn, NodeId, OpId, ReplicaId, SessionId, TxnId};
 use crate::item::{Access, AccessSet, Mode, TableId};
 use crate::message::Message;
+use crate::protocol::wide_area::Moment;
 
 /// Where a role of a protocol lives: what an event is addressed to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -181,6 +182,18 @@ pub enum Event {
     Message {
         /// Who sent it.
         from: Place,
+        /// What it says.
+        message: Message,
+    },
+    /// A message that was [multicast](crate::effect::Effect::Multicast) has come so far here. Who sent it hears of it like all others, and of
+    /// each message of each moment once, in this order.
+    Delivered {
+        /// Who sent it.
+        from: NodeId,
+        /// How far it has come.
+        moment: Moment,
+        /// Its place among all messages, from 1 on; 0 while that is not known.
+        place: Csn,
         /// What it says.
         message: Message,
     },

@@ -1,6 +1,6 @@
 //! Messages between the places of a protocol: one type a protocol (or family of protocols), under one enum.
 
-use crate::protocol::invalidation;
+use crate::protocol::{invalidation, wide_area};
 use crate::{certification, chaining, scheduling};
 
 /// What one place of a protocol says to another.
@@ -10,6 +10,8 @@ pub enum Message {
     Scheduling(scheduling::Message),
     /// Between peers.
     Invalidation(invalidation::Message),
+    /// Between sites.
+    WideArea(wide_area::Message),
     /// Between a scheduler and the workers of its chains.
     Chaining(chaining::Message),
     /// Between the scheduler that certifies and its workers.

@@ -1,8 +1,8 @@
 //! The simulated driver: the same core, virtual time, simulated databases, faults, checkers.
 //!
-//! There are three drivers. The safety driver is for promises: [`run`] takes a [`Scenario`] and a protocol and gives back
+//! There are four drivers. The safety driver is for promises: [`run`] takes a [`Scenario`] and a protocol and gives back
 //! every promise that was not kept. [`perf`] is for figures: how much a cluster of hundreds of replicas does, and what
-//! it waits for. [`whole`] is for both where transactions arrive whole. The same input always gives the same run.
+//! it waits for. [`whole`] is for both where transactions arrive whole, and [`sites`] where they do so at sites that are far apart. The same input always gives the same run.
 //!
 //! The files stand in the order in which a run meets them: what time and chance are, what statements and databases are,
 //! who asks, what is asked of whom and what breaks, and who judges.
@@ -24,6 +24,7 @@ pub mod scenario;
 pub mod coverage;
 
 pub mod perf;
+pub mod sites;
 pub mod whole;
 
 pub mod check;

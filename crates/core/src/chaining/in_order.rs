@@ -231,7 +231,8 @@ impl Protocol for InOrder {
             Event::Revalidated { .. }
             | Event::WaitsOutside { .. }
             | Event::ShippedApplied { .. }
-            | Event::Message { .. } => {}
+            | Event::Message { .. }
+            | Event::Delivered { .. } => {}
         }
     }
 

@@ -28,6 +28,7 @@ pub mod variable_load;
 pub mod versioning;
 pub mod versioning_late_acquire;
 pub mod versioning_no_early_release;
+pub mod wide_area;
 
 mod by_name;
 mod in_process;

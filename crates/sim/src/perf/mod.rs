@@ -421,6 +421,7 @@ impl<'a> Simulation<'a> {
             Effect::Values { txn, .. }
             | Effect::Withdraw { txn, .. }
             | Effect::Ship { txn, .. }
+            | Effect::Multicast { txn, .. }
             | Effect::ApplyShipped { txn, .. } => {
                 self.fault(Fault::Senseless {
                     txn,

@@ -1,0 +1,240 @@
+//! Replication over wide areas: a middleware before each site's database, and updates in one order everywhere.
+//!
+//! Idea. A transaction arrives whole, at the site that is nearest. If it may write, it is multicast to all sites, which receive all of them in one
+//! order; each site takes those that conflict in that order. One message delay per update, and no agreement about its end is needed.
+//! The family has thirty members: [`Choice`].
+//!
+//! Paper: Y. Lin, B. Kemme, M. Patiño-Martínez, R. Jiménez-Peris: A Middleware for Consistent Data Replication: Is it feasible in WANs?
+//! (Euro-Par 2005), sections 2 to 4.
+//!
+//! Guarantee: 1-copy serializability. A site may be behind, so this is not strict. With [`Queries::LooseSnapshot`] parallel snapshot isolation.
+//!
+//! Invariants:
+//! - a site commits an update only when its place in the order is certain, and, where that is asked for, when no failure can lose it;
+//! - of two updates that conflict each site commits the one first that is ordered first;
+//! - where queries read snapshots, a site commits all updates in the order;
+//! - what a client was told to have happened stands at that place in the order at every site.
+//!
+//! How it differs from the paper: docs/protocols/wide_area.md, *Departures from the paper*.
+//!
+//! Missing: sites that fail, and transactions whose client waits between their statements.
+
+mod line;
+mod site;
+#[cfg(test)]
+mod tests;
+
+use crate::effect::Effect;
+use crate::event::{Event, Place};
+use crate::ids::{Instant, NodeId, TxnId};
+use crate::item::AccessSet;
+use crate::message::Message as AnyMessage;
+
+use self::site::Site;
+use super::{Foresight, Guarantee, Position, Protocol, ReplicaStatus, Status, Writes};
+
+/// One of the thirty (section 4), and what conflicts are counted on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Choice {
+    /// How queries are treated.
+    pub queries: Queries,
+    /// Where updates execute.
+    pub execution: Execution,
+    /// What has to be known of an update's delivery, and when.
+    pub delivery: Delivery,
+    /// What conflicts are counted on.
+    pub items: Items,
+}
+
+/// How queries are treated (section 3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Queries {
+    /// They wait behind whatever conflicts with them, and are waited for.
+    Locked,
+    /// They read what is committed at their site, which is a prefix of the order.
+    Snapshot,
+    /// They read what is committed at their site, where updates that do not conflict commit in any order. This is what the paper has, and not
+    /// serializable: it is here to be compared, and does not count among the thirty.
+    LooseSnapshot,
+}
+
+/// Where updates execute (section 3.2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Execution {
+    /// At every site.
+    Symmetric,
+    /// At the site that is responsible for what they write.
+    PrimaryCopy,
+    /// At the site of their client.
+    LocalCopy,
+}
+
+/// When an update takes its place in a site's line, and when it may commit (sections 3.3 and 3.4).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Delivery {
+    /// Both when it is ordered.
+    Agreed,
+    /// Both when it is stable.
+    Safe,
+    /// As soon as it is received; when it is ordered.
+    OptAgreed,
+    /// As soon as it is received; when it is stable.
+    OptSafe,
+    /// When it is ordered; when it is stable.
+    OrderedOptSafe,
+}
+
+/// What conflicts are counted on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Items {
+    /// Whole tables.
+    Tables,
+    /// Items as they were found in statements.
+    Rows,
+}
+
+/// What a driver's multicast tells of a message, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Moment {
+    /// It is here.
+    Received,
+    /// Its place among all messages is known, and all that come before it were told to be ordered before.
+    Ordered,
+    /// No failure that is survived loses it, nor any that comes before it; these were told to be stable before.
+    Stable,
+}
+
+impl Delivery {
+    fn takes_place_at(self) -> Moment {
+        match self {
+            Delivery::OptAgreed | Delivery::OptSafe => Moment::Received,
+            Delivery::Agreed | Delivery::OrderedOptSafe => Moment::Ordered,
+            Delivery::Safe => Moment::Stable,
+        }
+    }
+
+    fn commits_at(self) -> Moment {
+        match self {
+            Delivery::Agreed | Delivery::OptAgreed => Moment::Ordered,
+            Delivery::Safe | Delivery::OptSafe | Delivery::OrderedOptSafe => Moment::Stable,
+        }
+    }
+}
+
+/// What sites say to each other.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Message {
+    /// Multicast, with the transaction's text: take it in its place.
+    Request {
+        /// The update.
+        txn: TxnId,
+        /// What it may read and write.
+        access: AccessSet,
+    },
+    /// With the writes, and for its client's site with the answer: it commits.
+    Written {
+        /// The update.
+        txn: TxnId,
+    },
+    /// With the error for its client's site: it was rolled back.
+    Failed {
+        /// The update.
+        txn: TxnId,
+    },
+}
+
+/// All sites of one of the family.
+#[derive(Debug)]
+pub struct WideArea {
+    sites: Vec<Site>,
+}
+
+impl WideArea {
+    /// So many sites, of which the `n`-th has replica `n`. Transactions of all sites have different numbers.
+    #[must_use]
+    pub fn new(choice: Choice, sites: u16) -> WideArea {
+        WideArea { sites: (0..sites).map(|me| Site::new(choice, NodeId(me), sites)).collect() }
+    }
+
+    fn choice(&self) -> Option<Choice> {
+        self.sites.first().map(Site::choice)
+    }
+}
+
+impl Protocol for WideArea {
+    fn name(&self) -> &'static str {
+        "wide_area"
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        match self.choice().map(|choice| choice.queries) {
+            Some(Queries::LooseSnapshot) => Guarantee::ParallelSnapshotIsolation,
+            _ => Guarantee::OneCopySerializability,
+        }
+    }
+
+    fn position(&self) -> Position {
+        Position::Set
+    }
+
+    fn writes(&self) -> Writes {
+        match self.choice().map(|choice| choice.execution) {
+            Some(Execution::Symmetric) => Writes::Everywhere,
+            _ => Writes::AtHome,
+        }
+    }
+
+    fn foresight(&self) -> Option<Foresight> {
+        Some(Foresight::OfReadsAndWrites)
+    }
+
+    /// What a database reports happens at its site; where a client's events happen, only the driver knows.
+    fn place_of(&self, event: &Event) -> Place {
+        match event {
+            Event::Executed { replica, .. }
+            | Event::Applied { replica, .. }
+            | Event::ShippedApplied { replica, .. } => Place::Peer(NodeId(replica.0)),
+            _ => Place::Peer(NodeId(0)),
+        }
+    }
+
+    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        let Place::Peer(NodeId(node)) = place else { return };
+        let Some(site) = self.sites.get_mut(usize::from(node)) else { return };
+        match event {
+            Event::Autocommit { begin, statement } => site.on_client(begin.txn, &statement, effects),
+            Event::Delivered {
+                from,
+                moment,
+                place,
+                message: AnyMessage::WideArea(Message::Request { txn, access }),
+            } => site.on_delivered(from, moment, place, txn, &access, effects),
+            Event::Message { from, message: AnyMessage::WideArea(message) } => match message {
+                Message::Written { txn } => site.on_written(from, txn, effects),
+                Message::Failed { txn } => site.on_failed(from, txn, effects),
+                Message::Request { .. } => {}
+            },
+            Event::Executed { txn, op, outcome, .. } => site.on_executed(txn, op, &outcome, effects),
+            Event::Applied { csn, .. } => site.on_committed(csn, effects),
+            Event::ShippedApplied { txn, .. } => site.on_applied(txn, effects),
+            _ => {}
+        }
+    }
+
+    fn status(&self) -> Status {
+        let replicas = self.sites.iter().map(|site| ReplicaStatus {
+            up: true,
+            applied: site.applied().0,
+            ..ReplicaStatus::default()
+        });
+        Status {
+            replicas: replicas.collect(),
+            transactions: self.sites.iter().map(Site::open).sum(),
+            ..Status::default()
+        }
+    }
+
+    fn broken_invariant(&self) -> Option<String> {
+        self.sites.iter().find_map(Site::broken_invariant)
+    }
+}

@@ -1,0 +1,380 @@
+//! One site: what it does at each moment of a delivery, and with what its database reports.
+
+use super::line::{Line, Stage, Standing};
+use super::{Choice, Execution, Items, Message, Moment, Queries};
+use crate::effect::{Effect, How};
+use crate::event::{Outcome, Place, Statement, StatementKind};
+use crate::ids::{Csn, NodeId, OpId, ReplicaId, TxnId};
+use crate::item::{Access, AccessSet, Item, Mode};
+use crate::map::{HashMap, HashSet};
+use crate::message::Message as AnyMessage;
+use crate::table_queues::{LockMode, TableLocks};
+
+#[derive(Debug)]
+struct Update {
+    /// Where its client is.
+    origin: NodeId,
+    /// Where it executes; `None`: everywhere.
+    at: Option<NodeId>,
+    /// Its place in the order, once that is certain.
+    place: Option<Csn>,
+    stable: bool,
+    /// From whom its writes have come.
+    written_at: Option<Place>,
+    executions: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Site {
+    choice: Choice,
+    me: NodeId,
+    sites: u16,
+    line: Line,
+    updates: HashMap<TxnId, Update>,
+    /// What was told of updates that were not delivered yet: writes may come before.
+    early: HashMap<TxnId, Early>,
+    /// Queries that read a snapshot.
+    snapshots: HashSet<TxnId>,
+    applied: Csn,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Early {
+    Written(Place),
+    Failed(Place),
+}
+
+impl Site {
+    pub(super) fn new(choice: Choice, me: NodeId, sites: u16) -> Site {
+        Site {
+            choice,
+            me,
+            sites,
+            line: Line::default(),
+            updates: HashMap::default(),
+            early: HashMap::default(),
+            snapshots: HashSet::default(),
+            applied: Csn(0),
+        }
+    }
+
+    pub(super) fn choice(&self) -> Choice {
+        self.choice
+    }
+
+    pub(super) fn applied(&self) -> Csn {
+        self.applied
+    }
+
+    /// How many transactions of its clients are open.
+    pub(super) fn open(&self) -> u64 {
+        let own = self.updates.values().filter(|update| update.origin == self.me).count();
+        let queries =
+            (0..self.line.len()).filter(|at| self.line.get(*at).standing == Standing::Query).count();
+        (own + queries + self.snapshots.len()) as u64
+    }
+
+    pub(super) fn broken_invariant(&self) -> Option<String> {
+        let has_begun = |at: &usize| self.line.get(*at).stage != Stage::Waiting;
+        let wrong = (0..self.line.len()).filter(has_begun).find(|at| !self.line.is_granted(*at))?;
+        Some(format!("{} goes on at {} before somebody it conflicts with", self.line.get(wrong).txn, self.me))
+    }
+
+    fn replica(&self) -> ReplicaId {
+        ReplicaId(self.me.0)
+    }
+}
+
+/// From clients.
+impl Site {
+    pub(super) fn on_client(&mut self, txn: TxnId, statement: &Statement, effects: &mut Vec<Effect>) {
+        if statement.kind != StatementKind::Read {
+            let message = AnyMessage::WideArea(Message::Request { txn, access: statement.access.clone() });
+            return effects.push(Effect::Multicast { txn, message });
+        }
+        match self.choice.queries {
+            Queries::Snapshot | Queries::LooseSnapshot => {
+                self.snapshots.insert(txn);
+                let (op, replica) = (OpId(0), self.replica());
+                effects.push(Effect::Execute { txn, op, replica, how: How::Alone, hold: false });
+            }
+            Queries::Locked => {
+                self.line.push(txn, self.items(&statement.access), Standing::Query);
+                self.advance(effects);
+            }
+        }
+    }
+
+    /// What conflicts are counted on.
+    fn items(&self, access: &AccessSet) -> AccessSet {
+        match self.choice.items {
+            Items::Rows => access.clone(),
+            Items::Tables => TableLocks::of(access)
+                .iter()
+                .map(|(table, mode)| {
+                    let mode = match mode {
+                        LockMode::Read => Mode::Shared,
+                        LockMode::Write => Mode::Exclusive,
+                    };
+                    Access::new(Item::table(table), mode)
+                })
+                .collect(),
+        }
+    }
+}
+
+/// From other sites.
+impl Site {
+    pub(super) fn on_delivered(
+        &mut self,
+        from: NodeId,
+        moment: Moment,
+        place: Csn,
+        txn: TxnId,
+        access: &AccessSet,
+        effects: &mut Vec<Effect>,
+    ) {
+        if moment == Moment::Received {
+            let at = self.executes_at(from, access);
+            let update =
+                Update { origin: from, at, place: None, stable: false, written_at: None, executions: 0 };
+            self.updates.insert(txn, update);
+        }
+        // It is over already if it was known to have failed.
+        let Some(update) = self.updates.get_mut(&txn) else { return };
+        match moment {
+            Moment::Received => {}
+            Moment::Ordered => update.place = Some(place),
+            Moment::Stable => update.stable = true,
+        }
+        let takes_place_at = self.choice.delivery.takes_place_at();
+        if moment == takes_place_at {
+            let standing = match moment {
+                Moment::Received => Standing::Tentative,
+                Moment::Ordered | Moment::Stable => Standing::Certain,
+            };
+            self.line.push(txn, self.items(access), standing);
+        } else if moment == Moment::Ordered && takes_place_at == Moment::Received {
+            for (other, stage) in self.line.make_certain(txn) {
+                self.undo(other, stage, effects);
+            }
+        }
+        if moment == takes_place_at {
+            match self.early.remove(&txn) {
+                Some(Early::Written(from)) => return self.on_written(from, txn, effects),
+                Some(Early::Failed(from)) => return self.on_failed(from, txn, effects),
+                None => {}
+            }
+        }
+        self.advance(effects);
+    }
+
+    /// Section 3.2: the master of one of the objects, here of the first table that it writes.
+    fn executes_at(&self, origin: NodeId, access: &AccessSet) -> Option<NodeId> {
+        match self.choice.execution {
+            Execution::Symmetric => None,
+            Execution::LocalCopy => Some(origin),
+            Execution::PrimaryCopy => {
+                let locks = TableLocks::of(access);
+                let written = locks.iter().find(|(_, mode)| *mode == LockMode::Write);
+                let table = written.map_or(0, |(table, _)| table.0);
+                Some(NodeId((table % u64::from(self.sites)) as u16))
+            }
+        }
+    }
+
+    /// It has executed here in an order that is not the one.
+    fn undo(&mut self, txn: TxnId, stage: Stage, effects: &mut Vec<Effect>) {
+        if matches!(stage, Stage::Executing(_) | Stage::Executed { .. }) {
+            effects.push(Effect::Leave { txn, replica: self.replica() });
+        }
+    }
+
+    pub(super) fn on_written(&mut self, from: Place, txn: TxnId, effects: &mut Vec<Effect>) {
+        let stands = self.line.find(txn).is_some();
+        let Some(update) = self.updates.get_mut(&txn).filter(|_| stands) else {
+            self.early.insert(txn, Early::Written(from));
+            return;
+        };
+        update.written_at = Some(from);
+        if update.origin == self.me {
+            // Its client need not wait until it is applied here (3.2).
+            let csn = update.place.unwrap_or_default();
+            self.answer(from, txn, effects);
+            effects.push(Effect::Acknowledge { txn, op: OpId(0), csn });
+        }
+        self.advance(effects);
+    }
+
+    pub(super) fn on_failed(&mut self, from: Place, txn: TxnId, effects: &mut Vec<Effect>) {
+        if self.line.find(txn).is_none() {
+            self.early.insert(txn, Early::Failed(from));
+            return;
+        }
+        if self.updates.remove(&txn).is_some_and(|update| update.origin == self.me) {
+            self.answer(from, txn, effects);
+        }
+        self.line.remove(txn);
+        self.advance(effects);
+    }
+
+    /// The answer, or error, that came from another site goes to the client.
+    fn answer(&self, from: Place, txn: TxnId, effects: &mut Vec<Effect>) {
+        let Place::Peer(NodeId(node)) = from else { return };
+        effects.push(Effect::Release { txn, op: OpId(0), replica: ReplicaId(node) });
+    }
+}
+
+/// From the database.
+impl Site {
+    pub(super) fn on_executed(&mut self, txn: TxnId, op: OpId, outcome: &Outcome, effects: &mut Vec<Effect>) {
+        if self.snapshots.remove(&txn) {
+            return;
+        }
+        let Some(at) = self.line.find(txn).filter(|at| self.line.get(*at).stage == Stage::Executing(op))
+        else {
+            return;
+        };
+        if self.line.get(at).standing == Standing::Query {
+            self.line.remove(txn);
+        } else {
+            let failed = !matches!(outcome, Outcome::Done { .. });
+            self.line.set_stage(at, Stage::Executed { op, failed });
+        }
+        self.advance(effects);
+    }
+
+    pub(super) fn on_committed(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
+        let Some((txn, origin)) = self.at_place(csn) else { return };
+        if let Some(at) = self.line.find(txn)
+            && let Stage::Committing(op) = self.line.get(at).stage
+            && origin == self.me
+        {
+            effects.push(Effect::Release { txn, op, replica: self.replica() });
+            effects.push(Effect::Acknowledge { txn, op: OpId(0), csn });
+        }
+        self.over(txn, effects);
+    }
+
+    pub(super) fn on_applied(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        self.over(txn, effects);
+    }
+
+    fn at_place(&self, csn: Csn) -> Option<(TxnId, NodeId)> {
+        let is_it = |(_, update): &(&TxnId, &Update)| update.place == Some(csn);
+        self.updates.iter().find(is_it).map(|(txn, update)| (*txn, update.origin))
+    }
+
+    fn over(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        if let Some(update) = self.updates.remove(&txn) {
+            self.applied = self.applied.max(update.place.unwrap_or_default());
+        }
+        self.line.remove(txn);
+        self.advance(effects);
+    }
+}
+
+/// Whoever can go on does.
+impl Site {
+    fn advance(&mut self, effects: &mut Vec<Effect>) {
+        let mut failed = Vec::new();
+        for at in 0..self.line.len() {
+            if self.line.get(at).stage == Stage::Waiting && self.line.is_granted(at) {
+                self.begin(at, effects);
+            }
+            match self.line.get(at).stage {
+                Stage::Executed { op, failed: false } if self.may_commit(at) => self.commit(at, op, effects),
+                Stage::Executed { op, failed: true } if self.may_commit(at) => {
+                    self.give_up(at, op, effects);
+                    failed.push(self.line.get(at).txn);
+                }
+                Stage::AwaitingWrites if self.may_apply(at) => self.apply(at, effects),
+                _ => {}
+            }
+        }
+        if !failed.is_empty() {
+            for txn in failed {
+                self.line.remove(txn);
+                self.updates.remove(&txn);
+            }
+            self.advance(effects);
+        }
+    }
+
+    fn begin(&mut self, at: usize, effects: &mut Vec<Effect>) {
+        let (txn, is_query) = (self.line.get(at).txn, self.line.get(at).standing == Standing::Query);
+        let replica = self.replica();
+        if is_query {
+            let op = OpId(0);
+            self.line.set_stage(at, Stage::Executing(op));
+            return effects.push(Effect::Execute { txn, op, replica, how: How::Alone, hold: false });
+        }
+        let Some(update) = self.updates.get_mut(&txn) else { return };
+        if update.at.is_some_and(|node| node != self.me) {
+            return self.line.set_stage(at, Stage::AwaitingWrites);
+        }
+        // Each execution has a number, so that what is reported of one that was undone is not taken for the next.
+        let op = OpId(update.executions);
+        update.executions += 1;
+        self.line.set_stage(at, Stage::Executing(op));
+        effects.push(Effect::Execute { txn, op, replica, how: How::Home { open: true }, hold: true });
+    }
+
+    /// Its place is certain, and, where queries read snapshots, everything before that is in the database.
+    fn is_next(&self, at: usize) -> bool {
+        self.line.get(at).standing == Standing::Certain
+            && (self.choice.queries != Queries::Snapshot || !self.line.is_behind_an_update(at))
+    }
+
+    fn may_commit(&self, at: usize) -> bool {
+        let update = self.updates.get(&self.line.get(at).txn);
+        let is_delivered = update.is_some_and(|update| match self.choice.delivery.commits_at() {
+            Moment::Stable => update.stable,
+            Moment::Received | Moment::Ordered => update.place.is_some(),
+        });
+        is_delivered && self.is_next(at)
+    }
+
+    /// Whoever shipped the writes has waited until they might be committed.
+    fn may_apply(&self, at: usize) -> bool {
+        let update = self.updates.get(&self.line.get(at).txn);
+        update.is_some_and(|update| update.written_at.is_some()) && self.is_next(at)
+    }
+
+    fn commit(&mut self, at: usize, op: OpId, effects: &mut Vec<Effect>) {
+        let txn = self.line.get(at).txn;
+        let Some(update) = self.updates.get(&txn) else { return };
+        let csn = update.place.unwrap_or_default();
+        if update.at.is_some() {
+            self.ship(txn, &Message::Written { txn }, effects);
+        }
+        self.line.set_stage(at, Stage::Committing(op));
+        effects.push(Effect::CommitAt { txn, replica: self.replica(), csn });
+    }
+
+    fn give_up(&self, at: usize, op: OpId, effects: &mut Vec<Effect>) {
+        let txn = self.line.get(at).txn;
+        let Some(update) = self.updates.get(&txn) else { return };
+        if update.at.is_some() {
+            self.ship(txn, &Message::Failed { txn }, effects);
+        }
+        if update.origin == self.me {
+            effects.push(Effect::Release { txn, op, replica: self.replica() });
+        }
+        effects.push(Effect::Leave { txn, replica: self.replica() });
+    }
+
+    fn ship(&self, txn: TxnId, message: &Message, effects: &mut Vec<Effect>) {
+        for node in (0..self.sites).map(NodeId).filter(|node| *node != self.me) {
+            let message = AnyMessage::WideArea(message.clone());
+            effects.push(Effect::Ship { txn, to: Place::Peer(node), message });
+        }
+    }
+
+    fn apply(&mut self, at: usize, effects: &mut Vec<Effect>) {
+        let txn = self.line.get(at).txn;
+        let Some(origin) = self.updates.get(&txn).and_then(|update| update.written_at) else { return };
+        self.line.set_stage(at, Stage::Applying);
+        effects.push(Effect::ApplyShipped { origin, txn, replica: self.replica() });
+    }
+}

@@ -1,0 +1,65 @@
+//! What came of a run, in figures.
+
+use onecopy_core::Instant;
+
+/// A transaction from its client's view, in the order of arrival.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Served {
+    /// Whether it may write.
+    pub updates: bool,
+    /// Where its client is.
+    pub site: usize,
+    /// When it came.
+    pub arrived: Instant,
+    /// When its message was here, when its place was known, and when it was stable; of updates only.
+    pub delivered: [Option<Instant>; 3],
+    /// When its last execution began: at its client's site, if there is one there.
+    pub begun: Option<Instant>,
+    /// When that ended.
+    pub executed: Option<Instant>,
+    /// When its client had the answer.
+    pub answered: Option<Instant>,
+    /// Executions of it that were undone, at all sites.
+    pub undone: u32,
+    /// Whether its statements failed, everywhere alike.
+    pub failed: bool,
+}
+
+impl Served {
+    /// How long its client waited, in nanoseconds.
+    #[must_use]
+    pub fn response_ns(&self) -> Option<u64> {
+        Some(self.answered?.since_ns(self.arrived))
+    }
+}
+
+/// Figures of a run.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Measured {
+    /// What was served.
+    pub served: Vec<Served>,
+    /// Messages that went from one site to another, the token included.
+    pub messages: u64,
+    /// Messages that arrived at a site before one whose place is before theirs.
+    pub out_of_order: u64,
+    /// Messages that were put in order, counted at each site.
+    pub ordered: u64,
+}
+
+impl Measured {
+    /// The mean response time of updates, or of queries, in seconds, without the first and the last tenth (section 5.1).
+    #[must_use]
+    pub fn mean_response_s(&self, updates: bool) -> f64 {
+        let tenth = self.served.len() / 10;
+        let middle = self.served.iter().skip(tenth).take(self.served.len() - 2 * tenth);
+        let times: Vec<u64> =
+            middle.filter(|of| of.updates == updates).filter_map(Served::response_ns).collect();
+        times.iter().sum::<u64>() as f64 / times.len().max(1) as f64 / 1e9
+    }
+
+    /// Executions that were undone.
+    #[must_use]
+    pub fn undone(&self) -> u64 {
+        self.served.iter().map(|of| u64::from(of.undone)).sum()
+    }
+}

@@ -1,0 +1,643 @@
+//! The driver of sites that are far apart: the real core between clients, databases and a total order, in virtual time.
+//!
+//! For protocols in which a middleware stands before each database (docs/protocols/wide_area.md). Transactions arrive whole, at rates that do
+//! not depend on answers. Each site has one CPU, which database and middleware share. A run ends when everything is answered and in place.
+//! One thread and one queue of events, so the same setup gives the same run.
+//!
+//! A [`Source`] says what arrives and a [`Setup`] how it is run; the `ring` or the `sequencer` puts messages in order, `contents` is what sites hold, `measure` what
+//! came of it.
+
+mod contents;
+mod measure;
+mod ring;
+mod sequencer;
+mod setup;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use onecopy_core::effect::Effect;
+use onecopy_core::event::Outcome as Executed;
+use onecopy_core::map::HashMap;
+use onecopy_core::protocol::wide_area::Moment;
+use onecopy_core::{
+    AccessSet, Begin, ClassId, Csn, Event, Instant, Message, NodeId, OpId, Place, Protocol, ReplicaId,
+    SessionId, Statement, StatementKind, TxnId,
+};
+use onecopy_workload::random::{self, Random};
+use thiserror::Error;
+
+use crate::check::{History, MalformedHistory};
+use crate::clock::EventQueue;
+use crate::server::{Discipline, Kind, Server};
+
+pub use measure::{Measured, Served};
+pub use setup::{Costs, Distances, Order, Setup};
+
+use contents::{Contents, Recorder};
+use ring::Ring;
+use sequencer::{SEQUENCER, Sequencer};
+
+const ARRIVALS_STREAM: u64 = u64::MAX;
+const NETWORK_STREAM: u64 = u64::MAX - 1;
+/// Who is not answered so long after the last arrival never will be.
+const PATIENCE_NS: u64 = 3_600_000_000_000;
+const FAULTS_MAX: usize = 100;
+
+/// A transaction as it arrives.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Arriving {
+    /// What it may read and write.
+    pub access: AccessSet,
+    /// Registers that it reads.
+    pub reads: Vec<u64>,
+    /// Registers that it writes; a query, which may be executed anywhere, writes none.
+    pub writes: Vec<u64>,
+    /// Whether its statements fail, wherever they are executed.
+    pub fails: bool,
+}
+
+/// What arrives.
+pub trait Source {
+    /// The next transaction.
+    fn next(&mut self) -> Arriving;
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Figures.
+    pub measured: Measured,
+    /// What clients saw, if the setup asked for it.
+    pub history: Option<History>,
+    /// What went wrong: nothing, unless the protocol or the driver is at fault.
+    pub faults: Vec<Fault>,
+    /// Things that happened.
+    pub events: u64,
+}
+
+/// A bug that shows itself.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Fault {
+    /// A transaction never ended.
+    #[error("{txn:?} was never answered")]
+    Stuck {
+        /// The transaction.
+        txn: TxnId,
+    },
+    /// A site never had what another has committed.
+    #[error("{missing} commits of updates never took place")]
+    Missing {
+        /// How many, at all sites.
+        missing: u64,
+    },
+    /// An update found something else at one site than where its client is.
+    #[error("{txn:?} found something else at site {site} than elsewhere")]
+    Disagreement {
+        /// The transaction.
+        txn: TxnId,
+        /// The site.
+        site: usize,
+    },
+    /// Sites do not contain the same in the end.
+    #[error("site {site} differs from the first one in register {register}")]
+    Differs {
+        /// The site.
+        site: usize,
+        /// Where.
+        register: u64,
+    },
+    /// The protocol is in a state in which it must never be.
+    #[error("{what}")]
+    Invariant {
+        /// Which.
+        what: String,
+    },
+    /// An order that makes no sense here.
+    #[error("{txn:?} {what}")]
+    Senseless {
+        /// The transaction.
+        txn: TxnId,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+#[derive(Debug)]
+enum Wake {
+    Arrival,
+    /// The token is at this site.
+    Token(usize),
+    Arrives {
+        site: usize,
+        packet: Packet,
+    },
+    /// A site's CPU may have completed something.
+    Completion(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Packet {
+    /// A message with its number.
+    Ordered(u64),
+    /// A message, by when it was sent.
+    Unnumbered(usize),
+    /// The number of a message.
+    Number {
+        message: usize,
+        number: u64,
+    },
+    /// A site has everything up to a number.
+    Has {
+        site: usize,
+        upto: u64,
+    },
+    Shipped {
+        from: usize,
+        message: Message,
+    },
+}
+
+/// What is to be sent with the token.
+#[derive(Debug)]
+enum Outgoing {
+    ToAll { txn: TxnId, message: Message },
+    Shipped { to: Vec<usize>, message: Message },
+}
+
+/// What a site's CPU does.
+#[derive(Debug)]
+enum Job {
+    Execute { txn: TxnId, op: OpId },
+    Commit { txn: TxnId, csn: Csn },
+    Apply { txn: TxnId, origin: Place },
+    Take(Packet),
+    Token,
+}
+
+#[derive(Debug)]
+struct Txn {
+    arriving: Arriving,
+    served: Served,
+    /// At how many sites it is committed.
+    commits: u16,
+}
+
+/// Runs what arrives through a protocol of sites.
+///
+/// # Errors
+/// If the history makes no sense, which is a fault of this driver.
+pub fn run(
+    setup: &Setup,
+    source: &mut dyn Source,
+    protocol: Box<dyn Protocol>,
+) -> Result<Outcome, MalformedHistory> {
+    Simulation::new(setup, source, protocol).run()
+}
+
+struct Simulation<'a> {
+    setup: &'a Setup,
+    source: &'a mut dyn Source,
+    protocol: Box<dyn Protocol>,
+    queue: EventQueue<Wake>,
+    arrivals: Random,
+    network: Random,
+    /// When the last message between two sites arrives: they do not overtake each other.
+    channels: HashMap<(usize, usize), Instant>,
+    servers: Vec<Server<Job>>,
+    ring: Ring<Outgoing>,
+    sequencer: Sequencer,
+    /// What was sent to all, in the order in which it was sent.
+    sent: Vec<(NodeId, TxnId, Message)>,
+    /// Which of these has which number, from 1 on.
+    numbered: Vec<usize>,
+    txns: Vec<Txn>,
+    last_arrival: Instant,
+    /// Answers, and commits at sites, that are still to come.
+    awaited: u64,
+    contents: Contents,
+    recorder: Option<Recorder>,
+    measured: Measured,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(setup: &'a Setup, source: &'a mut dyn Source, protocol: Box<dyn Protocol>) -> Simulation<'a> {
+        let sites = setup.distances.sites();
+        Simulation {
+            setup,
+            source,
+            protocol,
+            queue: EventQueue::default(),
+            arrivals: random::stream(setup.seed, ARRIVALS_STREAM),
+            network: random::stream(setup.seed, NETWORK_STREAM),
+            channels: HashMap::default(),
+            servers: (0..sites).map(|site| Server::new(1, Discipline::Shared, site as u16)).collect(),
+            ring: Ring::new(sites),
+            sequencer: Sequencer::new(sites),
+            sent: Vec::new(),
+            numbered: Vec::new(),
+            txns: Vec::new(),
+            last_arrival: Instant(0),
+            awaited: 0,
+            contents: Contents::new(sites),
+            recorder: setup.history.then(Recorder::default),
+            measured: Measured::default(),
+            faults: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<Outcome, MalformedHistory> {
+        if matches!(self.setup.order, Order::Token { .. }) {
+            self.queue.schedule(Instant(0), Wake::Token(0));
+        }
+        self.schedule_arrival();
+        while self.goes_on() {
+            let Some(wake) = self.queue.pop() else { break };
+            match wake {
+                Wake::Arrival => {
+                    self.arrive();
+                    self.schedule_arrival();
+                }
+                Wake::Token(site) => self.work(site, Kind::Read, self.setup.costs.token_ns, Job::Token),
+                Wake::Arrives { site, packet } => {
+                    self.work(site, Kind::Read, self.setup.costs.message_ns, Job::Take(packet));
+                }
+                Wake::Completion(site) => self.on_completion(site),
+            }
+        }
+        self.finish()
+    }
+
+    fn goes_on(&self) -> bool {
+        let all_came = self.txns.len() as u64 >= self.setup.transactions;
+        let is_late = self.queue.now().since_ns(self.last_arrival) > PATIENCE_NS;
+        self.faults.len() < FAULTS_MAX && !(all_came && (self.awaited == 0 || is_late))
+    }
+
+    fn finish(mut self) -> Result<Outcome, MalformedHistory> {
+        let stuck = self.txns.iter().position(|txn| txn.served.answered.is_none());
+        if let Some(txn) = stuck {
+            self.fault(Fault::Stuck { txn: TxnId(txn as u64) });
+        } else if self.awaited > 0 {
+            self.fault(Fault::Missing { missing: self.awaited });
+        } else if let Some((site, register)) = self.contents.first_difference() {
+            self.fault(Fault::Differs { site, register });
+        }
+        let history = self.recorder.take().map(Recorder::finish).transpose()?;
+        self.measured.served = self.txns.into_iter().map(|txn| txn.served).collect();
+        let events = self.queue.scheduled();
+        Ok(Outcome { measured: self.measured, history, faults: self.faults, events })
+    }
+
+    fn schedule_arrival(&mut self) {
+        if (self.txns.len() as u64) < self.setup.transactions {
+            let gaps = -(1.0 - random::unit(&mut self.arrivals)).ln();
+            let at = self.queue.now().plus_ns((gaps / self.setup.rate * 1e9) as u64);
+            self.queue.schedule(at, Wake::Arrival);
+        }
+    }
+
+    fn arrive(&mut self) {
+        let sites = self.servers.len() as i64;
+        let site = random::uniform(&mut self.arrivals, 0, sites - 1) as usize;
+        let arriving = self.source.next();
+        let txn = TxnId(self.txns.len() as u64);
+        let updates = !arriving.writes.is_empty();
+        let kind = if updates { StatementKind::Write } else { StatementKind::Read };
+        let begin = Begin {
+            txn,
+            session: SessionId(txn.0),
+            read_only: !updates,
+            form: 0,
+            declared: None,
+            stale_ok_ns: None,
+        };
+        let statement = Statement::new(ClassId(0), kind, arriving.access.clone());
+        self.last_arrival = self.queue.now();
+        let served = Served {
+            updates,
+            site,
+            arrived: self.queue.now(),
+            delivered: [None; 3],
+            begun: None,
+            executed: None,
+            answered: None,
+            undone: 0,
+            failed: arriving.fails,
+        };
+        let commits = if updates && !arriving.fails { sites as u64 } else { 0 };
+        self.awaited += 1 + commits;
+        self.txns.push(Txn { arriving, served, commits: 0 });
+        self.feed(site, Event::Autocommit { begin, statement });
+    }
+
+    fn feed(&mut self, site: usize, event: Event) {
+        let place = Place::Peer(NodeId(site as u16));
+        let mut effects = Vec::new();
+        self.protocol.handle(place, self.queue.now(), event, &mut effects);
+        for effect in effects {
+            self.carry_out(site, effect);
+        }
+        if let Some(what) = self.protocol.broken_invariant() {
+            self.fault(Fault::Invariant { what });
+        }
+    }
+
+    fn carry_out(&mut self, site: usize, effect: Effect) {
+        let costs = self.setup.costs;
+        match effect {
+            Effect::Execute { txn, op, replica, .. } if usize::from(replica.0) == site => {
+                self.begin(site, txn, op);
+            }
+            Effect::CommitAt { txn, csn, .. } => {
+                self.work(site, Kind::Write, costs.commit_ns, Job::Commit { txn, csn });
+            }
+            Effect::ApplyShipped { origin, txn, .. } => {
+                self.work(site, Kind::Write, costs.apply_ns, Job::Apply { txn, origin });
+            }
+            // What runs goes on, and is reported.
+            Effect::Leave { txn, .. } => {
+                let of = &mut self.txns[txn.0 as usize];
+                if !of.arriving.fails {
+                    of.served.undone += 1;
+                }
+            }
+            Effect::Release { txn, replica, .. } => {
+                if self.txns[txn.0 as usize].arriving.fails {
+                    self.answered(txn, usize::from(replica.0));
+                }
+            }
+            Effect::Acknowledge { txn, .. } => {
+                let executed_at = self.executed_at(txn, site);
+                self.answered(txn, executed_at);
+            }
+            Effect::Multicast { txn, message } => match self.setup.order {
+                Order::Token { .. } => self.ring.send(site, Outgoing::ToAll { txn, message }, true),
+                Order::Sequencer => self.send_to_all(site, txn, message),
+            },
+            Effect::Ship { to: Place::Peer(NodeId(to)), message, .. } => self.ship(site, to.into(), message),
+            _ => self.senseless(TxnId(0), "is given an order that sites have no use for"),
+        }
+    }
+
+    fn begin(&mut self, site: usize, txn: TxnId, op: OpId) {
+        let now = self.queue.now();
+        let of = &mut self.txns[txn.0 as usize];
+        let costs = self.setup.costs;
+        let (kind, cost_ns) = match of.served.updates {
+            true => (Kind::Write, costs.update_ns),
+            false => (Kind::Read, costs.query_ns),
+        };
+        if of.served.site == site || of.served.begun.is_none() {
+            of.served.begun = Some(now);
+        }
+        self.contents.begin(txn, site, &of.arriving.reads);
+        self.work(site, kind, cost_ns, Job::Execute { txn, op });
+    }
+
+    fn ship(&mut self, site: usize, to: usize, message: Message) {
+        if self.setup.order == Order::Sequencer {
+            return self.transmit(site, to, Packet::Shipped { from: site, message });
+        }
+        // One message for all that are to get the same.
+        if let Some(Outgoing::Shipped { to: others, message: last }) = self.ring.last_of(site)
+            && *last == message
+            && !others.contains(&to)
+        {
+            return others.push(to);
+        }
+        self.ring.send(site, Outgoing::Shipped { to: vec![to], message }, false);
+    }
+
+    /// Where an update was executed that counts: here, or else where it was.
+    fn executed_at(&self, txn: TxnId, site: usize) -> usize {
+        let has = |site: &usize| self.contents.found(txn, *site).is_some();
+        if has(&site) { site } else { (0..self.servers.len()).find(has).unwrap_or(site) }
+    }
+
+    fn answered(&mut self, txn: TxnId, executed_at: usize) {
+        let now = self.queue.now();
+        let of = &mut self.txns[txn.0 as usize];
+        if of.served.answered.replace(now).is_some() {
+            return self.senseless(txn, "is answered twice");
+        }
+        self.awaited -= 1;
+        if let Some(recorder) = self.recorder.as_mut().filter(|_| !of.arriving.fails) {
+            let found = self.contents.found(txn, executed_at).map_or(&[][..], Vec::as_slice);
+            recorder.answered(txn, of.served.arrived, now, found, &of.arriving);
+        }
+    }
+
+    fn senseless(&mut self, txn: TxnId, what: &'static str) {
+        self.fault(Fault::Senseless { txn, what });
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        if self.faults.len() < FAULTS_MAX {
+            self.faults.push(fault);
+        }
+    }
+}
+
+/// A site's CPU.
+impl Simulation<'_> {
+    fn work(&mut self, site: usize, kind: Kind, cost_ns: u64, job: Job) {
+        let now = self.queue.now();
+        self.servers[site].arrive(now, kind, cost_ns, job);
+        self.expect_completion(site);
+    }
+
+    fn expect_completion(&mut self, site: usize) {
+        let server = &mut self.servers[site];
+        let next = server.next_completion();
+        if let Some(at) = next.filter(|at| server.expected.is_none_or(|expected| *at < expected)) {
+            server.expected = Some(at);
+            self.queue.schedule(at, Wake::Completion(site));
+        }
+    }
+
+    fn on_completion(&mut self, site: usize) {
+        let now = self.queue.now();
+        self.servers[site].expected = None;
+        while let Some(job) = self.servers[site].complete(now) {
+            self.done(site, job);
+        }
+        self.expect_completion(site);
+    }
+
+    fn done(&mut self, site: usize, job: Job) {
+        let now = self.queue.now();
+        let replica = ReplicaId(site as u16);
+        match job {
+            Job::Execute { txn, op } => {
+                let of = &mut self.txns[txn.0 as usize];
+                if of.served.site == site || of.served.executed.is_none() {
+                    of.served.executed = Some(now);
+                }
+                let outcome = match of.arriving.fails {
+                    true => Executed::Failed,
+                    false => Executed::Done { returned: Vec::new() },
+                };
+                if !of.served.updates {
+                    self.answered(txn, site);
+                }
+                self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
+            }
+            Job::Commit { txn, csn } => {
+                self.committed(site, txn);
+                self.feed(site, Event::Applied { replica, csn });
+            }
+            Job::Apply { txn, origin } => {
+                self.committed(site, txn);
+                self.feed(site, Event::ShippedApplied { origin, txn, replica });
+            }
+            Job::Take(packet) => self.take(site, packet),
+            Job::Token => self.pass_token(site),
+        }
+    }
+
+    fn committed(&mut self, site: usize, txn: TxnId) {
+        let of = &mut self.txns[txn.0 as usize];
+        of.commits += 1;
+        self.awaited -= 1;
+        self.contents.write(txn, site, &of.arriving.writes);
+        let home = of.served.site;
+        let differs = match (self.contents.found(txn, site), self.contents.found(txn, home)) {
+            (Some(here), Some(there)) => here != there,
+            _ => false,
+        };
+        // Where it has not committed yet it may still be executed again.
+        if differs && of.commits == self.servers.len() as u16 {
+            self.fault(Fault::Disagreement { txn, site });
+        }
+    }
+}
+
+/// Messages.
+impl Simulation<'_> {
+    fn pass_token(&mut self, site: usize) {
+        let sites = self.servers.len();
+        let Order::Token { burst } = self.setup.order else { return };
+        let (stable, out) = self.ring.has_token(site, burst);
+        for number in stable {
+            self.deliver_number(site, Moment::Stable, number);
+        }
+        for sent in out {
+            match sent.message {
+                Outgoing::ToAll { txn, message } => {
+                    let number = sent.number.unwrap_or_default();
+                    self.numbered.push(self.sent.len());
+                    self.sent.push((NodeId(site as u16), txn, message));
+                    for to in (0..sites).filter(|to| *to != site) {
+                        self.transmit(site, to, Packet::Ordered(number));
+                    }
+                    self.take(site, Packet::Ordered(number));
+                }
+                Outgoing::Shipped { to, message } => {
+                    for to in to {
+                        let message = message.clone();
+                        self.transmit(site, to, Packet::Shipped { from: site, message });
+                    }
+                }
+            }
+        }
+        let next = (site + 1) % sites;
+        let at = self.arrival(site, next);
+        // One site alone need not look at its own token all the time.
+        let at = if sites == 1 { at.plus_ns(1_000_000) } else { at };
+        self.queue.schedule(at, Wake::Token(next));
+    }
+
+    fn transmit(&mut self, from: usize, to: usize, packet: Packet) {
+        let at = self.arrival(from, to);
+        self.queue.schedule(at, Wake::Arrives { site: to, packet });
+    }
+
+    fn arrival(&mut self, from: usize, to: usize) -> Instant {
+        self.measured.messages += 1;
+        let takes_ns = self.setup.distances.draw_ns(from, to, &mut self.network);
+        let last = self.channels.entry((from, to)).or_insert(Instant(0));
+        *last = self.queue.now().plus_ns(takes_ns).max(last.plus_ns(1));
+        *last
+    }
+
+    fn take(&mut self, site: usize, packet: Packet) {
+        match packet {
+            Packet::Shipped { from, message } => {
+                let from = Place::Peer(NodeId(from as u16));
+                self.feed(site, Event::Message { from, message });
+            }
+            Packet::Ordered(number) => {
+                self.deliver_number(site, Moment::Received, number);
+                let ordered = self.ring.arrives(site, number);
+                self.measured.out_of_order += u64::from(ordered.is_empty());
+                self.ordered(site, ordered);
+            }
+            Packet::Unnumbered(message) => {
+                self.deliver(site, Moment::Received, 0, message);
+                let ordered = self.sequencer.has_message(site, message);
+                self.have(site, ordered);
+                if site == SEQUENCER {
+                    let number = self.sequencer.next();
+                    self.numbered.push(message);
+                    self.send_everywhere(site, &Packet::Number { message, number });
+                }
+            }
+            Packet::Number { message, number } => {
+                let ordered = self.sequencer.has_number(site, message, number);
+                self.have(site, ordered);
+            }
+            Packet::Has { site: other, upto } => {
+                for number in self.sequencer.has(site, other, upto) {
+                    self.deliver_number(site, Moment::Stable, number);
+                }
+            }
+        }
+    }
+
+    /// Everybody has to know what a site has.
+    fn have(&mut self, site: usize, numbers: Range<u64>) {
+        let upto = numbers.end.saturating_sub(1);
+        if !numbers.is_empty() {
+            self.ordered(site, numbers);
+            self.send_everywhere(site, &Packet::Has { site, upto });
+        }
+    }
+
+    fn send_to_all(&mut self, site: usize, txn: TxnId, message: Message) {
+        self.sent.push((NodeId(site as u16), txn, message));
+        self.send_everywhere(site, &Packet::Unnumbered(self.sent.len() - 1));
+    }
+
+    /// To all others, and then to itself.
+    fn send_everywhere(&mut self, site: usize, packet: &Packet) {
+        for to in (0..self.servers.len()).filter(|to| *to != site) {
+            self.transmit(site, to, packet.clone());
+        }
+        self.work(site, Kind::Read, 0, Job::Take(packet.clone()));
+    }
+
+    fn ordered(&mut self, site: usize, numbers: Range<u64>) {
+        for number in numbers {
+            self.measured.ordered += 1;
+            self.deliver_number(site, Moment::Ordered, number);
+        }
+    }
+
+    fn deliver_number(&mut self, site: usize, moment: Moment, number: u64) {
+        if let Some(message) = self.numbered.get(number as usize - 1) {
+            self.deliver(site, moment, number, *message);
+        }
+    }
+
+    fn deliver(&mut self, site: usize, moment: Moment, number: u64, message: usize) {
+        let Some((from, txn, message)) = self.sent.get(message).cloned() else { return };
+        let of = &mut self.txns[txn.0 as usize].served;
+        if of.site == site {
+            of.delivered[moment as usize] = Some(self.queue.now());
+        }
+        self.feed(site, Event::Delivered { from, moment, place: Csn(number), message });
+    }
+}

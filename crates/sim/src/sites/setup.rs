@@ -1,0 +1,82 @@
+//! How sites are run.
+
+use onecopy_workload::random::{self, Random};
+
+/// One run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Setup {
+    /// Decides everything that is drawn at random, but for what arrives.
+    pub seed: u64,
+    /// How far sites are from each other; there are as many.
+    pub distances: Distances,
+    /// Transactions a second, at all sites together; each arrives at a site drawn at random.
+    pub rate: f64,
+    /// How many.
+    pub transactions: u64,
+    /// CPU time of what sites do.
+    pub costs: Costs,
+    /// Who says in which order messages are.
+    pub order: Order,
+    /// Whether what clients saw is recorded, for the checker.
+    pub history: bool,
+}
+
+/// Who says in which order messages are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// A token that goes around; only who has it sends, and at most so many messages (the paper's section 4). Whatever wants no order waits for it, too.
+    Token {
+        /// How many.
+        burst: usize,
+    },
+    /// The first site numbers what arrives there; everybody sends at once.
+    Sequencer,
+}
+
+/// CPU time of one site, in nanoseconds. What runs at once shares the site's one CPU.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Costs {
+    /// An update's statements.
+    pub update_ns: u64,
+    /// A query.
+    pub query_ns: u64,
+    /// To apply what an update wrote.
+    pub apply_ns: u64,
+    /// To commit.
+    pub commit_ns: u64,
+    /// To take in a message.
+    pub message_ns: u64,
+    /// To pass on the token.
+    pub token_ns: u64,
+}
+
+/// How long a message takes from one site to another, in nanoseconds.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Distances {
+    /// By sender and receiver.
+    pub ns: Vec<Vec<u64>>,
+    /// Each message takes this part longer at most, drawn evenly.
+    pub jitter: f64,
+}
+
+impl Distances {
+    /// So many sites, each equally far from each other.
+    #[must_use]
+    pub fn equal(sites: u16, ns: u64, jitter: f64) -> Distances {
+        let row = |from| (0..sites).map(|to| if from == to { 0 } else { ns }).collect();
+        Distances { ns: (0..sites).map(row).collect(), jitter }
+    }
+
+    /// How many sites there are.
+    #[must_use]
+    pub fn sites(&self) -> usize {
+        self.ns.len()
+    }
+
+    /// How long one message takes.
+    #[must_use]
+    pub fn draw_ns(&self, from: usize, to: usize, random: &mut Random) -> u64 {
+        let factor = 1.0 + self.jitter * random::unit(random);
+        (self.ns[from][to] as f64 * factor) as u64
+    }
+}

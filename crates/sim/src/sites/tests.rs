@@ -1,0 +1,221 @@
+//! What the thirty protocols promise, by the histories of random transactions.
+
+use onecopy_core::Access;
+use onecopy_core::item::{ColumnId, ColumnSet, Item, Mode, TableId, ValueHash};
+use onecopy_core::protocol::wide_area::Message::Request;
+use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries, WideArea};
+use onecopy_core::protocol::{Guarantee, Status};
+
+use super::*;
+use crate::check::{self, Level};
+
+const MS: u64 = 1_000_000;
+
+/// Transactions on registers that are spread over three tables.
+struct Few {
+    random: Random,
+    registers: i64,
+    fails: bool,
+}
+
+impl Source for Few {
+    fn next(&mut self) -> Arriving {
+        let mut some = |least, most| {
+            let count = random::uniform(&mut self.random, least, most);
+            let mut registers: Vec<u64> =
+                (0..count).map(|_| random::uniform(&mut self.random, 0, self.registers - 1) as u64).collect();
+            registers.sort_unstable();
+            registers.dedup();
+            registers
+        };
+        let writes = if some(0, 1).is_empty() { some(1, 2) } else { Vec::new() };
+        let mut reads = some(1, 3);
+        // Whoever writes has read it, so that a history shows the order of versions.
+        reads.extend(&writes);
+        reads.sort_unstable();
+        reads.dedup();
+        let of = |register: &u64, mode| {
+            let row = [(ColumnId(1), ValueHash::of_integer(*register as i64))];
+            Access::of_columns(Item::rows(TableId(register % 3), row), mode, ColumnSet::ALL)
+        };
+        let written = writes.iter().map(|register| of(register, Mode::NoKeyExclusive));
+        let access = written.chain(reads.iter().map(|register| of(register, Mode::Shared))).collect();
+        let fails = self.fails && !writes.is_empty() && random::unit(&mut self.random) < 0.1;
+        Arriving { access, reads, writes, fails }
+    }
+}
+
+fn setup(seed: u64) -> Setup {
+    Setup {
+        seed,
+        distances: Distances::equal(4, 5 * MS, 8.0),
+        rate: 120.0,
+        transactions: 400,
+        costs: Costs {
+            update_ns: 3 * MS,
+            query_ns: 3 * MS,
+            apply_ns: 2 * MS,
+            commit_ns: MS,
+            message_ns: MS / 10,
+            token_ns: MS / 10,
+        },
+        order: if seed.is_multiple_of(2) { Order::Token { burst: 20 } } else { Order::Sequencer },
+        history: true,
+    }
+}
+
+fn run_few(setup: &Setup, choice: Choice, fails: bool) -> Outcome {
+    let source = &mut Few { random: random::stream(setup.seed, 9), registers: 8, fails };
+    let protocol = Box::new(WideArea::new(choice, setup.distances.sites() as u16));
+    run(setup, source, protocol).expect("histories make sense")
+}
+
+fn all(items: Items) -> impl Iterator<Item = Choice> {
+    let queries = [Queries::Locked, Queries::Snapshot];
+    let executions = [Execution::Symmetric, Execution::PrimaryCopy, Execution::LocalCopy];
+    let deliveries =
+        [Delivery::Agreed, Delivery::Safe, Delivery::OptAgreed, Delivery::OptSafe, Delivery::OrderedOptSafe];
+    queries.into_iter().flat_map(move |queries| {
+        executions.into_iter().flat_map(move |execution| {
+            deliveries.into_iter().map(move |delivery| Choice { queries, execution, delivery, items })
+        })
+    })
+}
+
+#[test]
+fn all_thirty_are_serializable_and_leave_sites_identical() {
+    for items in [Items::Tables, Items::Rows] {
+        assert_eq!(all(items).count(), 30);
+        for choice in all(items) {
+            for seed in 0..3 {
+                let outcome = run_few(&setup(seed), choice, seed == 2);
+                assert_eq!(outcome.faults, [], "{choice:?} seed {seed}");
+                let history = outcome.history.expect("it was asked for");
+                let checked = check::check(&history, Level::Serializable);
+                assert!(checked.is_valid(), "{choice:?} seed {seed}: {checked:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn only_what_takes_its_place_when_it_is_received_is_ever_undone() {
+    let undone = |choice: &Choice| run_few(&setup(1), *choice, false).measured.undone();
+    let takes_chances = |choice: &Choice| matches!(choice.delivery, Delivery::OptAgreed | Delivery::OptSafe);
+    let (chances, others): (Vec<Choice>, Vec<Choice>) = all(Items::Tables).partition(takes_chances);
+    assert!(chances.iter().map(undone).sum::<u64>() > 10);
+    assert_eq!(others.iter().map(undone).sum::<u64>(), 0);
+}
+
+#[test]
+fn snapshots_where_commits_are_not_in_order_show_long_forks() {
+    let mut forks = 0;
+    for choice in all(Items::Rows).filter(|choice| choice.queries == Queries::Snapshot) {
+        let choice = Choice { queries: Queries::LooseSnapshot, ..choice };
+        for seed in 0..3 {
+            let outcome = run_few(&setup(seed), choice, false);
+            assert_eq!(outcome.faults, [], "{choice:?} seed {seed}");
+            let history = outcome.history.expect("it was asked for");
+            assert!(
+                check::check(&history, Level::ParallelSnapshotIsolation).is_valid(),
+                "{choice:?} seed {seed}"
+            );
+            forks += u64::from(!check::check(&history, Level::Serializable).is_valid());
+        }
+    }
+    assert!(forks > 2, "{forks}");
+}
+
+/// Between protocol and driver: what the protocol hears instead of something.
+type Bug = fn(&mut Option<Event>, Place, Event) -> Vec<Event>;
+
+struct Buggy {
+    protocol: WideArea,
+    bug: Bug,
+    held: Option<Event>,
+}
+
+impl Protocol for Buggy {
+    fn name(&self) -> &'static str {
+        self.protocol.name()
+    }
+    fn guarantee(&self) -> Guarantee {
+        self.protocol.guarantee()
+    }
+    fn handle(&mut self, place: Place, now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        for event in (self.bug)(&mut self.held, place, event) {
+            self.protocol.handle(place, now, event, effects);
+        }
+    }
+    fn status(&self) -> Status {
+        self.protocol.status()
+    }
+}
+
+/// What is found with a bug, in the first of some runs.
+fn found(execution: Execution, bug: Bug) -> Option<String> {
+    let (queries, delivery, items) = (Queries::Locked, Delivery::Agreed, Items::Rows);
+    (0..20).find_map(|seed| {
+        let source = &mut Few { random: random::stream(seed, 9), registers: 6, fails: false };
+        let protocol = WideArea::new(Choice { queries, execution, delivery, items }, 4);
+        let outcome = run(&setup(seed), source, Box::new(Buggy { protocol, bug, held: None }));
+        let outcome = outcome.expect("histories make sense");
+        if let Some(fault) = outcome.faults.first() {
+            return Some(fault.to_string());
+        }
+        let history = outcome.history.expect("it was asked for");
+        (!check::check(&history, Level::Serializable).is_valid()).then(|| "an anomaly".to_owned())
+    })
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    assert_eq!(found(Execution::LocalCopy, |_, _, event| vec![event]), None);
+
+    let queries_wait_for_nobody: Bug = |_, _, mut event| {
+        if let Event::Autocommit { statement, .. } = &mut event
+            && statement.kind == StatementKind::Read
+        {
+            statement.access.clear();
+        }
+        vec![event]
+    };
+    assert_eq!(found(Execution::LocalCopy, queries_wait_for_nobody).as_deref(), Some("an anomaly"));
+
+    let reads_of_updates_are_not_foreseen: Bug = |_, _, mut event| {
+        if let Event::Delivered { message: Message::WideArea(Request { access, .. }), .. } = &mut event {
+            access.retain(|access| access.mode.writes());
+        }
+        vec![event]
+    };
+    let found_then = found(Execution::LocalCopy, reads_of_updates_are_not_foreseen);
+    assert_eq!(found_then.as_deref(), Some("an anomaly"));
+
+    let one_site_takes_two_in_the_other_order: Bug = |held, place, event| {
+        let is_ordered = matches!(event, Event::Delivered { moment: Moment::Ordered, .. });
+        match held.take() {
+            _ if !is_ordered || place != Place::Peer(NodeId(1)) => vec![event],
+            None => {
+                *held = Some(event);
+                vec![]
+            }
+            Some(before) => vec![event, before],
+        }
+    };
+    let found_then = found(Execution::Symmetric, one_site_takes_two_in_the_other_order);
+    assert!(found_then.is_some_and(|what| what.contains("than elsewhere") || what.contains("differs")));
+
+    let writes_are_lost: Bug = |_, place, event| match event {
+        Event::Message { .. } if place == Place::Peer(NodeId(2)) => vec![],
+        event => vec![event],
+    };
+    let found_then = found(Execution::LocalCopy, writes_are_lost);
+    assert!(found_then.is_some_and(|what| what.contains("never")));
+}
+
+#[test]
+fn the_same_setup_gives_the_same_run() {
+    let choice = all(Items::Tables).last().expect("there are thirty");
+    let [a, b] = [0, 1].map(|_| run_few(&setup(3), choice, true));
+    assert_eq!((a.measured, a.events), (b.measured, b.events));
+}
