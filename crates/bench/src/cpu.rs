@@ -147,6 +147,9 @@ fn tree_ticks(processes: &HashMap<u32, Process>, root: u32, without: &[u32]) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -178,19 +181,33 @@ mod tests {
         assert_eq!(tree_ticks(&processes, 77, &[]), 0);
     }
 
+    /// Other tests have children, too, so the tree is one of its own.
     #[test]
-    fn work_of_a_child_shows_while_it_runs_and_after_it_has_ended() {
-        let group = Group { name: "me".to_owned(), root: std::process::id(), without: Vec::new() };
+    fn work_of_a_child_shows_in_its_tree_while_it_runs_and_here_after_it_has_ended() {
+        // Enough work for several ticks, done by a child of the tree's root.
+        let work = "read go; sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; echo done; read end";
+        let mut root = Command::new("sh")
+            .args(["-c", work])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("there is a shell");
+        let group = Group { name: "tree".to_owned(), root: root.id(), without: Vec::new() };
         let before = Meter::read(std::slice::from_ref(&group));
-        // Enough work for several ticks.
-        let status = std::process::Command::new("sh")
-            .args(["-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"])
-            .status();
-        assert!(status.unwrap().success());
-        let spent = Meter::read(&[group]).since(&before);
-        assert_eq!(spent[0].name, "client");
-        assert!(spent[0].seconds > 0.05, "{spent:?}");
-        assert!(spent[1].seconds >= spent[0].seconds, "{spent:?}");
-        assert!(spent_s(&[std::process::id()]) >= spent[1].seconds);
+        let spent = || Meter::read(std::slice::from_ref(&group)).since(&before);
+        let mut input = root.stdin.take().expect("it is a pipe");
+        input.write_all(b"\n").expect("it reads");
+        let mut answer = String::new();
+        BufReader::new(root.stdout.take().expect("it is a pipe")).read_line(&mut answer).expect("it answers");
+        let tree = &spent()[1];
+        assert_eq!((answer.trim(), &*tree.name), ("done", "tree"));
+        assert!(tree.seconds > 0.05, "{tree:?}");
+        assert!(spent_s(&[root.id()]) >= tree.seconds);
+
+        drop(input);
+        root.wait().expect("it ends");
+        let client = &spent()[0];
+        assert_eq!(client.name, "client");
+        assert!(client.seconds > 0.05, "{client:?}");
     }
 }
