@@ -16,8 +16,9 @@ use thiserror::Error;
 
 use crate::effort::Effort;
 use crate::experiment::{Durability, Experiment, Figures, Mix};
+use crate::kept::Rows;
 use crate::variation::Variation;
-use crate::whole::{WholeExperiment, WholeFigures, WholeResults};
+use crate::whole::{WholeExperiment, WholeFigures};
 
 /// Why results cannot be read or kept.
 #[derive(Debug, Error)]
@@ -65,7 +66,7 @@ const FILE_NAME: &str = "runs.csv";
 #[derive(Debug)]
 pub struct Results {
     figures: HashMap<(Experiment, u64), Figures>,
-    whole: WholeResults,
+    whole: Rows<WholeExperiment>,
     file: Option<(PathBuf, csv::Writer<File>)>,
     /// How long runs are, and which sources made them: what all rows have in common.
     common: Common,
@@ -106,7 +107,7 @@ impl Results {
     pub fn in_memory() -> Results {
         Results {
             figures: HashMap::new(),
-            whole: WholeResults::default(),
+            whole: Rows::default(),
             file: None,
             common: Common::default(),
             foreign: 0,
@@ -138,7 +139,7 @@ impl Results {
         }
         let writer = csv::WriterBuilder::new().has_headers(whole == 0).from_writer(file);
         results.file = Some((path, writer));
-        results.whole = WholeResults::open(folder, sources, true)?;
+        results.whole = Rows::open(folder, sources, true)?;
         Ok(results)
     }
 
@@ -153,7 +154,7 @@ impl Results {
             read => read.map_err(|error| ResultsError::File { path: path.clone(), error })?,
         };
         let mut results = Results::of(&content, &path, effort, sources)?.0;
-        results.whole = WholeResults::open(folder, sources, false)?;
+        results.whole = Rows::open(folder, sources, false)?;
         Ok(results)
     }
 
