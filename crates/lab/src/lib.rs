@@ -15,6 +15,7 @@ mod effort;
 mod experiment;
 mod variation;
 pub mod whole;
+pub mod wide;
 
 mod kept;
 mod results;

@@ -7,6 +7,7 @@ use crate::experiment::{Experiment, Metric};
 use crate::results::Results;
 use crate::variation::Variation;
 use crate::whole::{WholeExperiment, WholeMetric};
+use crate::wide::{WideExperiment, WideMetric};
 
 /// A number for each seed.
 #[derive(Clone, PartialEq, Debug)]
@@ -15,6 +16,8 @@ pub enum Quantity {
     Of(Metric, Experiment),
     /// A figure of an experiment with whole transactions.
     OfWhole(WholeMetric, WholeExperiment),
+    /// A figure of an experiment with sites that are far apart.
+    OfWide(WideMetric, WideExperiment),
     /// The same for every seed.
     Constant(f64),
     /// One less another.
@@ -36,6 +39,8 @@ pub struct Needed {
     pub peaks: BTreeSet<Experiment>,
     /// Whole transactions at a rate.
     pub whole: BTreeSet<WholeExperiment>,
+    /// Sites at a rate.
+    pub wide: BTreeSet<WideExperiment>,
 }
 
 impl Quantity {
@@ -53,6 +58,9 @@ impl Quantity {
             }
             Quantity::OfWhole(_, experiment) => {
                 into.whole.insert(experiment.clone());
+            }
+            Quantity::OfWide(_, experiment) => {
+                into.wide.insert(*experiment);
             }
             Quantity::Constant(_) => {}
             Quantity::Difference(left, right) | Quantity::Ratio(left, right) => {
@@ -72,7 +80,8 @@ impl Quantity {
             Quantity::OfWhole(_, experiment) => {
                 variations.iter().for_each(|variation| variation.apply_to_whole(experiment));
             }
-            Quantity::Constant(_) => {}
+            // None of the variations is about sites.
+            Quantity::Constant(_) | Quantity::OfWide(..) => {}
             Quantity::Difference(left, right) | Quantity::Ratio(left, right) => {
                 left.vary(variations);
                 right.vary(variations);
@@ -93,6 +102,10 @@ impl Quantity {
                 .ok_or_else(|| Missing(experiment.to_string())),
             Quantity::OfWhole(metric, experiment) => (0..seeds)
                 .map(|seed| results.whole(experiment, seed).map(|figures| figures.get(*metric)))
+                .collect::<Option<Vec<f64>>>()
+                .ok_or_else(|| Missing(experiment.to_string())),
+            Quantity::OfWide(metric, experiment) => (0..seeds)
+                .map(|seed| results.wide(experiment, seed).map(|figures| figures.get(*metric)))
                 .collect::<Option<Vec<f64>>>()
                 .ok_or_else(|| Missing(experiment.to_string())),
             Quantity::Constant(value) => Ok(vec![*value; usize::try_from(seeds).unwrap_or(usize::MAX)]),

@@ -19,6 +19,7 @@ use crate::experiment::{Durability, Experiment, Figures, Mix};
 use crate::kept::Rows;
 use crate::variation::Variation;
 use crate::whole::{WholeExperiment, WholeFigures};
+use crate::wide::{WideExperiment, WideFigures};
 
 /// Why results cannot be read or kept.
 #[derive(Debug, Error)]
@@ -67,6 +68,7 @@ const FILE_NAME: &str = "runs.csv";
 pub struct Results {
     figures: HashMap<(Experiment, u64), Figures>,
     whole: Rows<WholeExperiment>,
+    wide: Rows<WideExperiment>,
     file: Option<(PathBuf, csv::Writer<File>)>,
     /// How long runs are, and which sources made them: what all rows have in common.
     common: Common,
@@ -108,6 +110,7 @@ impl Results {
         Results {
             figures: HashMap::new(),
             whole: Rows::default(),
+            wide: Rows::default(),
             file: None,
             common: Common::default(),
             foreign: 0,
@@ -140,6 +143,7 @@ impl Results {
         let writer = csv::WriterBuilder::new().has_headers(whole == 0).from_writer(file);
         results.file = Some((path, writer));
         results.whole = Rows::open(folder, sources, true)?;
+        results.wide = Rows::open(folder, sources, true)?;
         Ok(results)
     }
 
@@ -155,6 +159,7 @@ impl Results {
         };
         let mut results = Results::of(&content, &path, effort, sources)?.0;
         results.whole = Rows::open(folder, sources, false)?;
+        results.wide = Rows::open(folder, sources, false)?;
         Ok(results)
     }
 
@@ -228,6 +233,25 @@ impl Results {
         figures: WholeFigures,
     ) -> Result<(), ResultsError> {
         self.whole.add(experiment, seed, figures)
+    }
+
+    /// What came of an experiment with sites with a seed.
+    #[must_use]
+    pub fn wide(&self, experiment: &WideExperiment, seed: u64) -> Option<&WideFigures> {
+        self.wide.get(experiment, seed)
+    }
+
+    /// Keeps what came of an experiment with sites with a seed.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn add_wide(
+        &mut self,
+        experiment: &WideExperiment,
+        seed: u64,
+        figures: WideFigures,
+    ) -> Result<(), ResultsError> {
+        self.wide.add(experiment, seed, figures)
     }
 
     fn take(&mut self, key: Key, figures: Figures) {

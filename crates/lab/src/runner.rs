@@ -20,6 +20,7 @@ use crate::quantity::Needed;
 use crate::results::{Results, ResultsError};
 use crate::variation::{Variation, profile};
 use crate::whole::{WholeError, WholeExperiment};
+use crate::wide::{WideError, WideExperiment};
 
 /// The mean think time of all three sites, in seconds.
 const THINK_S: f64 = 7.0;
@@ -49,6 +50,9 @@ pub enum LabError {
     /// The same with whole transactions.
     #[error(transparent)]
     Whole(#[from] WholeError),
+    /// The same with sites that are far apart.
+    #[error(transparent)]
+    Wide(#[from] WideError),
     /// Results cannot be kept.
     #[error(transparent)]
     Results(#[from] ResultsError),
@@ -70,8 +74,10 @@ pub trait Progress: Sync {
 pub fn missing(needed: &Needed, seeds: u64, results: &Results) -> usize {
     let peaks = needed.peaks.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
     let whole = needed.whole.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
+    let wide = needed.wide.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
     peaks.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count()
         + whole.filter(|(experiment, seed)| results.whole(experiment, *seed).is_none()).count()
+        + wide.filter(|(experiment, seed)| results.wide(experiment, *seed).is_none()).count()
 }
 
 /// Runs what is not there yet, with every seed of the effort, on `threads` threads; the largest clusters first, so that no
@@ -97,11 +103,14 @@ pub fn run_all(
     let is_missing =
         |(experiment, seed): &(&WholeExperiment, u64)| results.whole(experiment, *seed).is_none();
     let whole: Vec<(&WholeExperiment, u64)> = all.filter(is_missing).collect();
+    let all = needed.wide.iter().flat_map(|experiment| (0..effort.seeds).map(move |seed| (experiment, seed)));
+    let is_missing = |(experiment, seed): &(&WideExperiment, u64)| results.wide(experiment, *seed).is_none();
+    let wide: Vec<(&WideExperiment, u64)> = all.filter(is_missing).collect();
 
     let mixes: BTreeSet<Mix> = jobs.iter().map(|experiment| experiment.mix).collect();
     let lab = Lab { effort, sites: sites(&mixes, effort)? };
     let (next, results, failure) = (AtomicUsize::new(0), Mutex::new(results), Mutex::new(None));
-    let next_whole = AtomicUsize::new(0);
+    let (next_whole, next_wide) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let fail = |error: LabError| {
         stop.store(true, Ordering::Relaxed);
         *failure.lock().expect("nobody panics with it") = Some(error);
@@ -112,6 +121,18 @@ pub fn run_all(
         {
             let ran = experiment.run(*seed).map_err(LabError::from).and_then(|figures| {
                 results.lock().expect("nobody panics with it").add_whole(experiment, *seed, figures)?;
+                progress.done(experiment, figures.throughput);
+                Ok(())
+            });
+            if let Err(error) = ran {
+                fail(error);
+            }
+        }
+        while !stop.load(Ordering::Relaxed)
+            && let Some((experiment, seed)) = wide.get(next_wide.fetch_add(1, Ordering::Relaxed))
+        {
+            let ran = experiment.run(*seed).map_err(LabError::from).and_then(|figures| {
+                results.lock().expect("nobody panics with it").add_wide(experiment, *seed, figures)?;
                 progress.done(experiment, figures.throughput);
                 Ok(())
             });

@@ -8,6 +8,7 @@ mod cas;
 mod dv;
 mod gargamel;
 mod own;
+mod wan;
 
 use crate::claims::{Claim, DecidableBy};
 use crate::effort::Effort;
@@ -73,7 +74,8 @@ pub fn question(claim: &Claim, effort: &Effort) -> Question {
     if remark.is_some() {
         return Question { parts: Vec::new(), remark };
     }
-    match parts(claim, effort) {
+    let is_wide = claim.id.starts_with("wan-");
+    match if is_wide { wan::parts(claim) } else { parts(claim, effort) } {
         Ok(parts) => Question { parts, remark },
         Err(Open(reason)) => Question { parts: Vec::new(), remark: Some(reason) },
     }

@@ -13,6 +13,8 @@ pub struct Served {
     pub arrived: Instant,
     /// When its message was here, when its place was known, and when it was stable; of updates only.
     pub delivered: [Option<Instant>; 3],
+    /// Where it was executed last: at its client's site, if it was there.
+    pub executed_at: Option<usize>,
     /// When its last execution began: at its client's site, if there is one there.
     pub begun: Option<Instant>,
     /// When that ended.

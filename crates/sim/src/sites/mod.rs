@@ -200,6 +200,7 @@ struct Simulation<'a> {
     setup: &'a Setup,
     source: &'a mut dyn Source,
     protocol: Box<dyn Protocol>,
+    order: Order,
     queue: EventQueue<Wake>,
     arrivals: Random,
     network: Random,
@@ -229,6 +230,8 @@ impl<'a> Simulation<'a> {
             setup,
             source,
             protocol,
+            // One site alone need not pass a token to itself.
+            order: if sites == 1 { Order::Sequencer } else { setup.order },
             queue: EventQueue::default(),
             arrivals: random::stream(setup.seed, ARRIVALS_STREAM),
             network: random::stream(setup.seed, NETWORK_STREAM),
@@ -249,7 +252,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn run(mut self) -> Result<Outcome, MalformedHistory> {
-        if matches!(self.setup.order, Order::Token { .. }) {
+        if matches!(self.order, Order::Token { .. }) {
             self.queue.schedule(Instant(0), Wake::Token(0));
         }
         self.schedule_arrival();
@@ -321,6 +324,7 @@ impl<'a> Simulation<'a> {
             site,
             arrived: self.queue.now(),
             delivered: [None; 3],
+            executed_at: None,
             begun: None,
             executed: None,
             answered: None,
@@ -373,7 +377,7 @@ impl<'a> Simulation<'a> {
                 let executed_at = self.executed_at(txn, site);
                 self.answered(txn, executed_at);
             }
-            Effect::Multicast { txn, message } => match self.setup.order {
+            Effect::Multicast { txn, message } => match self.order {
                 Order::Token { .. } => self.ring.send(site, Outgoing::ToAll { txn, message }, true),
                 Order::Sequencer => self.send_to_all(site, txn, message),
             },
@@ -391,14 +395,14 @@ impl<'a> Simulation<'a> {
             false => (Kind::Read, costs.query_ns),
         };
         if of.served.site == site || of.served.begun.is_none() {
-            of.served.begun = Some(now);
+            (of.served.begun, of.served.executed_at) = (Some(now), Some(site));
         }
         self.contents.begin(txn, site, &of.arriving.reads);
         self.work(site, kind, cost_ns, Job::Execute { txn, op });
     }
 
     fn ship(&mut self, site: usize, to: usize, message: Message) {
-        if self.setup.order == Order::Sequencer {
+        if self.order == Order::Sequencer {
             return self.transmit(site, to, Packet::Shipped { from: site, message });
         }
         // One message for all that are to get the same.
@@ -473,7 +477,7 @@ impl Simulation<'_> {
         match job {
             Job::Execute { txn, op } => {
                 let of = &mut self.txns[txn.0 as usize];
-                if of.served.site == site || of.served.executed.is_none() {
+                if of.served.executed_at == Some(site) {
                     of.served.executed = Some(now);
                 }
                 let outcome = match of.arriving.fails {
@@ -519,7 +523,7 @@ impl Simulation<'_> {
 impl Simulation<'_> {
     fn pass_token(&mut self, site: usize) {
         let sites = self.servers.len();
-        let Order::Token { burst } = self.setup.order else { return };
+        let Order::Token { burst } = self.order else { return };
         let (stable, out) = self.ring.has_token(site, burst);
         for number in stable {
             self.deliver_number(site, Moment::Stable, number);
@@ -545,8 +549,6 @@ impl Simulation<'_> {
         }
         let next = (site + 1) % sites;
         let at = self.arrival(site, next);
-        // One site alone need not look at its own token all the time.
-        let at = if sites == 1 { at.plus_ns(1_000_000) } else { at };
         self.queue.schedule(at, Wake::Token(next));
     }
 

@@ -71,15 +71,7 @@ fn run_few(setup: &Setup, choice: Choice, fails: bool) -> Outcome {
 }
 
 fn all(items: Items) -> impl Iterator<Item = Choice> {
-    let queries = [Queries::Locked, Queries::Snapshot];
-    let executions = [Execution::Symmetric, Execution::PrimaryCopy, Execution::LocalCopy];
-    let deliveries =
-        [Delivery::Agreed, Delivery::Safe, Delivery::OptAgreed, Delivery::OptSafe, Delivery::OrderedOptSafe];
-    queries.into_iter().flat_map(move |queries| {
-        executions.into_iter().flat_map(move |execution| {
-            deliveries.into_iter().map(move |delivery| Choice { queries, execution, delivery, items })
-        })
-    })
+    Choice::all().map(move |choice| Choice { items, ..choice })
 }
 
 #[test]

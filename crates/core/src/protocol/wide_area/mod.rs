@@ -34,7 +34,7 @@ use self::site::Site;
 use super::{Foresight, Guarantee, Position, Protocol, ReplicaStatus, Status, Writes};
 
 /// One of the thirty (section 4), and what conflicts are counted on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Choice {
     /// How queries are treated.
     pub queries: Queries,
@@ -46,8 +46,29 @@ pub struct Choice {
     pub items: Items,
 }
 
+impl Choice {
+    /// All thirty, on tables.
+    pub fn all() -> impl Iterator<Item = Choice> {
+        let queries = [Queries::Locked, Queries::Snapshot];
+        let executions = [Execution::Symmetric, Execution::PrimaryCopy, Execution::LocalCopy];
+        let deliveries = [
+            Delivery::Agreed,
+            Delivery::Safe,
+            Delivery::OptAgreed,
+            Delivery::OptSafe,
+            Delivery::OrderedOptSafe,
+        ];
+        queries.into_iter().flat_map(move |queries| {
+            executions.into_iter().flat_map(move |execution| {
+                let items = Items::Tables;
+                deliveries.into_iter().map(move |delivery| Choice { queries, execution, delivery, items })
+            })
+        })
+    }
+}
+
 /// How queries are treated (section 3.1).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Queries {
     /// They wait behind whatever conflicts with them, and are waited for.
     Locked,
@@ -59,7 +80,7 @@ pub enum Queries {
 }
 
 /// Where updates execute (section 3.2).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Execution {
     /// At every site.
     Symmetric,
@@ -70,7 +91,7 @@ pub enum Execution {
 }
 
 /// When an update takes its place in a site's line, and when it may commit (sections 3.3 and 3.4).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Delivery {
     /// Both when it is ordered.
     Agreed,
@@ -85,7 +106,7 @@ pub enum Delivery {
 }
 
 /// What conflicts are counted on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Items {
     /// Whole tables.
     Tables,

@@ -1,0 +1,322 @@
+//! One experiment: a protocol of the family, so many sites, a rate.
+
+use std::fmt;
+
+use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries, WideArea};
+use onecopy_sim::sites::{Costs, Distances, Fault, Measured, Order, Served, Setup, run};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::tables::TenTables;
+
+const MS: u64 = 1_000_000;
+
+/// What the sites of the paper are taken to be. Fitted only to what a server does alone (5.2: it saturates near 40 a second, so that a
+/// transaction takes 25 ms); the distance, and what the middleware takes, are of our own choice.
+const COSTS: Costs = Costs {
+    update_ns: 20 * MS,
+    query_ns: 25 * MS,
+    apply_ns: 5 * MS,
+    commit_ns: 5 * MS,
+    message_ns: MS,
+    token_ns: MS,
+};
+/// One way from a site to another: half of a round trip of 50 ms.
+const DISTANCE_NS: u64 = 25 * MS;
+/// By how much more a message takes at most.
+const JITTER: f64 = 0.2;
+/// Messages that a site may send at a time.
+const BURST: usize = 20;
+/// Transactions of each site's client (5.1).
+const EACH: u64 = 800;
+
+/// What is run, but for its seed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WideExperiment {
+    /// The protocol.
+    pub choice: Choice,
+    /// Sites.
+    pub sites: u16,
+    /// Transactions a second at all sites together.
+    pub rate: u32,
+}
+
+/// A name that no protocol of the family has.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "no protocol for sites is called {name}: say how updates execute (symmetric, primary_copy, local_copy) and how they are delivered (agreed, \
+     safe, opt_agreed, opt_safe, ordered_opt_safe), with \"locked\" or \"loose\" before that if queries do not read a snapshot in order, and \
+     with \"rows\" in the end if conflicts are counted on these"
+)]
+pub struct UnknownWideSystem {
+    /// What was asked for.
+    pub name: String,
+}
+
+/// A run of which the figures say nothing.
+#[derive(Debug, Error)]
+#[error("run {experiment}: {what}; please report this, it is a bug")]
+pub struct WideError {
+    experiment: WideExperiment,
+    what: String,
+}
+
+/// A figure of an experiment. Times are means, in seconds; parts of response times are those of updates at their client's site.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum WideMetric {
+    /// Answers a second until the last.
+    Throughput,
+    /// How long updates take.
+    Updates,
+    /// The same of those that execute at their client's site.
+    LocalUpdates,
+    /// The same of the others.
+    RemoteUpdates,
+    /// How long queries take.
+    Queries,
+    /// From arrival until an update's message is here.
+    Received,
+    /// From arrival until its place is known.
+    Ordered,
+    /// From arrival until it is stable.
+    Stable,
+    /// From arrival until it may take its place, of those that execute at their client's site.
+    Delivery,
+    /// Of those, how long they execute.
+    Execution,
+    /// Of those, the rest of the response time.
+    Rest,
+    /// The share of updates that execute at their client's site only.
+    Local,
+    /// The share of an execution that lies before the last delivery.
+    Overlap,
+    /// Messages that arrive out of order, of all.
+    OutOfOrder,
+    /// Executions that are undone, for each update.
+    Undone,
+}
+
+/// What came of an experiment with one seed. The names are those of columns in `wide.csv`.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "they are those of WideMetric")]
+pub struct WideFigures {
+    pub throughput: f64,
+    pub updates_s: f64,
+    pub local_updates_s: f64,
+    pub remote_updates_s: f64,
+    pub queries_s: f64,
+    pub received_s: f64,
+    pub ordered_s: f64,
+    pub stable_s: f64,
+    pub delivery_s: f64,
+    pub execution_s: f64,
+    pub rest_s: f64,
+    pub local: f64,
+    pub overlap: f64,
+    pub out_of_order: f64,
+    pub undone: f64,
+}
+
+const EXECUTIONS: [(&str, Execution); 3] = [
+    ("symmetric", Execution::Symmetric),
+    ("primary_copy", Execution::PrimaryCopy),
+    ("local_copy", Execution::LocalCopy),
+];
+
+const DELIVERIES: [(&str, Delivery); 5] = [
+    ("agreed", Delivery::Agreed),
+    ("safe", Delivery::Safe),
+    ("opt_agreed", Delivery::OptAgreed),
+    ("opt_safe", Delivery::OptSafe),
+    ("ordered_opt_safe", Delivery::OrderedOptSafe),
+];
+
+fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Option<T> {
+    all.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+}
+
+fn name_of<T: Copy + PartialEq>(all: &[(&'static str, T)], value: T) -> &'static str {
+    all.iter().find(|(_, known)| *known == value).map_or("", |(name, _)| name)
+}
+
+impl WideExperiment {
+    /// A protocol, by words such as `locked symmetric agreed rows`, on so many sites at a rate.
+    ///
+    /// # Errors
+    /// If there is no such protocol.
+    pub fn new(system: &str, sites: u16, rate: u32) -> Result<WideExperiment, UnknownWideSystem> {
+        let choice = choice(system).ok_or_else(|| UnknownWideSystem { name: system.to_owned() })?;
+        Ok(WideExperiment { choice, sites, rate })
+    }
+
+    /// The protocol's words.
+    #[must_use]
+    pub fn system(&self) -> String {
+        let Choice { queries, execution, delivery, items } = self.choice;
+        let queries = match queries {
+            Queries::Snapshot => "",
+            Queries::Locked => "locked ",
+            Queries::LooseSnapshot => "loose ",
+        };
+        let items = if items == Items::Rows { " rows" } else { "" };
+        format!("{queries}{} {}{items}", name_of(&EXECUTIONS, execution), name_of(&DELIVERIES, delivery))
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// If something went wrong that only a bug can bring about.
+    pub fn run(&self, seed: u64) -> Result<WideFigures, WideError> {
+        let failed = |what: String| WideError { experiment: *self, what };
+        let setup = Setup {
+            seed,
+            distances: Distances::equal(self.sites, DISTANCE_NS, JITTER),
+            rate: f64::from(self.rate),
+            transactions: EACH * u64::from(self.sites),
+            costs: COSTS,
+            order: Order::Token { burst: BURST },
+            history: false,
+        };
+        let protocol = Box::new(WideArea::new(self.choice, self.sites));
+        let outcome =
+            run(&setup, &mut TenTables::new(seed), protocol).map_err(|error| failed(error.to_string()))?;
+        match outcome.faults.first().map(Fault::to_string) {
+            Some(fault) => Err(failed(fault)),
+            None => Ok(self.figures(&outcome.measured)),
+        }
+    }
+
+    fn figures(&self, measured: &Measured) -> WideFigures {
+        let all = &measured.served;
+        let tenth = all.len() / 10;
+        let served = &all[tenth..all.len() - tenth];
+        let updates: Vec<&Served> = served.iter().filter(|of| of.updates).collect();
+        let executes_here = |of: &&Served| match self.choice.execution {
+            Execution::Symmetric => true,
+            Execution::PrimaryCopy | Execution::LocalCopy => of.executed_at == Some(of.site),
+        };
+        let (local, remote): (Vec<&Served>, Vec<&Served>) = updates.iter().partition(|of| executes_here(of));
+        let response = |of: &&Served| of.response_ns();
+        let until = |moment: usize| move |of: &&Served| Some(of.delivered[moment]?.since_ns(of.arrived));
+        let takes_place = match self.choice.delivery {
+            Delivery::OptAgreed | Delivery::OptSafe => 0,
+            Delivery::Agreed | Delivery::OrderedOptSafe => 1,
+            Delivery::Safe => 2,
+        };
+        let last = match self.choice.delivery {
+            Delivery::Agreed | Delivery::OptAgreed => 1,
+            Delivery::Safe | Delivery::OptSafe | Delivery::OrderedOptSafe => 2,
+        };
+        let execution = |of: &&Served| Some(of.executed?.since_ns(of.begun?));
+        let (delivery_s, execution_s) = (mean_s(&local, until(takes_place)), mean_s(&local, execution));
+        let overlapped = |of: &&Served| Some(of.executed?.min(of.delivered[last]?).since_ns(of.begun?));
+        let first = all.first().map_or(0, |of| of.arrived.0);
+        let end = all.iter().filter_map(|of| of.answered).max().map_or(0, |at| at.0);
+        let queries: Vec<&Served> = served.iter().filter(|of| !of.updates).collect();
+        let count = |of: usize| of.max(1) as f64;
+        WideFigures {
+            throughput: all.len() as f64 / (end.saturating_sub(first) as f64 / 1e9).max(f64::MIN_POSITIVE),
+            updates_s: mean_s(&updates, response),
+            local_updates_s: mean_s(&local, response),
+            remote_updates_s: mean_s(&remote, response),
+            queries_s: mean_s(&queries, response),
+            received_s: mean_s(&updates, until(0)),
+            ordered_s: mean_s(&updates, until(1)),
+            stable_s: mean_s(&updates, until(2)),
+            delivery_s,
+            execution_s,
+            rest_s: mean_s(&local, response) - delivery_s - execution_s,
+            local: local.len() as f64 / count(updates.len()),
+            overlap: mean_s(&local, overlapped) / execution_s.max(f64::MIN_POSITIVE),
+            out_of_order: measured.out_of_order as f64 / (measured.ordered as f64).max(1.0),
+            undone: measured.undone() as f64 / count(all.iter().filter(|of| of.updates).count()),
+        }
+    }
+}
+
+fn choice(system: &str) -> Option<Choice> {
+    let mut words = system.split(' ').peekable();
+    let queries = match *words.peek()? {
+        "locked" => Queries::Locked,
+        "loose" => Queries::LooseSnapshot,
+        _ => Queries::Snapshot,
+    };
+    if queries != Queries::Snapshot {
+        words.next();
+    }
+    let (execution, delivery) = (named(&EXECUTIONS, words.next()?)?, named(&DELIVERIES, words.next()?)?);
+    let items = match words.next() {
+        None => Items::Tables,
+        Some("rows") => Items::Rows,
+        Some(_) => return None,
+    };
+    words.next().is_none().then_some(Choice { queries, execution, delivery, items })
+}
+
+fn mean_s(of: &[&Served], time: impl Fn(&&Served) -> Option<u64>) -> f64 {
+    let times: Vec<u64> = of.iter().filter_map(time).collect();
+    times.iter().sum::<u64>() as f64 / times.len().max(1) as f64 / 1e9
+}
+
+impl fmt::Display for WideExperiment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ten tables, {}, {} sites, {} a second", self.system(), self.sites, self.rate)
+    }
+}
+
+impl WideFigures {
+    /// One of them.
+    #[must_use]
+    pub fn get(&self, metric: WideMetric) -> f64 {
+        match metric {
+            WideMetric::Throughput => self.throughput,
+            WideMetric::Updates => self.updates_s,
+            WideMetric::LocalUpdates => self.local_updates_s,
+            WideMetric::RemoteUpdates => self.remote_updates_s,
+            WideMetric::Queries => self.queries_s,
+            WideMetric::Received => self.received_s,
+            WideMetric::Ordered => self.ordered_s,
+            WideMetric::Stable => self.stable_s,
+            WideMetric::Delivery => self.delivery_s,
+            WideMetric::Execution => self.execution_s,
+            WideMetric::Rest => self.rest_s,
+            WideMetric::Local => self.local,
+            WideMetric::Overlap => self.overlap,
+            WideMetric::OutOfOrder => self.out_of_order,
+            WideMetric::Undone => self.undone,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_protocol_has_the_words_that_it_was_asked_for_by() {
+        for system in ["symmetric agreed", "locked local_copy opt_safe", "loose primary_copy safe rows"] {
+            let experiment = WideExperiment::new(system, 4, 20).expect("there is one");
+            assert_eq!(experiment.system(), system);
+        }
+        for system in ["", "symmetric", "agreed symmetric", "symmetric agreed row", "symmetric agreed rows x"]
+        {
+            let error = WideExperiment::new(system, 4, 20).expect_err("there is none").to_string();
+            assert!(error.contains("primary_copy"), "{error}");
+        }
+    }
+
+    #[test]
+    fn parts_of_the_response_time_make_it_up_and_one_server_does_what_a_server_alone_did() {
+        let four = WideExperiment::new("symmetric agreed", 4, 20).expect("there is one");
+        let figures = four.run(0).expect("it runs");
+        let sum = figures.delivery_s + figures.execution_s + figures.rest_s;
+        assert!((sum - figures.updates_s).abs() < 1e-9, "{figures:?}");
+        assert!(figures.received_s <= figures.ordered_s && figures.ordered_s < figures.stable_s);
+
+        let alone = |rate| {
+            let experiment = WideExperiment::new("symmetric agreed", 1, rate).expect("there is one");
+            experiment.run(0).expect("it runs").queries_s
+        };
+        assert!(alone(5) < 0.05 && alone(60) > 1.0);
+    }
+}

@@ -1,0 +1,7 @@
+//! Experiments with sites that are far apart: a protocol of the family, so many sites, a rate (docs/protocols/wide_area.md).
+
+mod columns;
+mod experiment;
+mod tables;
+
+pub use experiment::{UnknownWideSystem, WideError, WideExperiment, WideFigures, WideMetric};
