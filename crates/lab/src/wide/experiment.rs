@@ -45,8 +45,7 @@ pub struct WideExperiment {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
     "no protocol for sites is called {name}: say how updates execute (symmetric, primary_copy, local_copy) and how they are delivered (agreed, \
-     safe, opt_agreed, opt_safe, ordered_opt_safe), with \"locked\" or \"loose\" before that if queries do not read a snapshot in order, and \
-     with \"rows\" in the end if conflicts are counted on these"
+     safe, opt_agreed, opt_safe, ordered_opt_safe), with \"locked\" before that if queries are locked, or \"ordered\" if commits are in order, and with \"rows\" in the end if conflicts are counted on these"
 )]
 pub struct UnknownWideSystem {
     /// What was asked for.
@@ -154,9 +153,9 @@ impl WideExperiment {
     pub fn system(&self) -> String {
         let Choice { queries, execution, delivery, items } = self.choice;
         let queries = match queries {
-            Queries::Snapshot => "",
+            Queries::Snapshot => "ordered ",
             Queries::Locked => "locked ",
-            Queries::LooseSnapshot => "loose ",
+            Queries::LooseSnapshot => "",
         };
         let items = if items == Items::Rows { " rows" } else { "" };
         format!("{queries}{} {}{items}", name_of(&EXECUTIONS, execution), name_of(&DELIVERIES, delivery))
@@ -238,10 +237,10 @@ fn choice(system: &str) -> Option<Choice> {
     let mut words = system.split(' ').peekable();
     let queries = match *words.peek()? {
         "locked" => Queries::Locked,
-        "loose" => Queries::LooseSnapshot,
-        _ => Queries::Snapshot,
+        "ordered" => Queries::Snapshot,
+        _ => Queries::LooseSnapshot,
     };
-    if queries != Queries::Snapshot {
+    if queries != Queries::LooseSnapshot {
         words.next();
     }
     let (execution, delivery) = (named(&EXECUTIONS, words.next()?)?, named(&DELIVERIES, words.next()?)?);
@@ -294,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_protocol_has_the_words_that_it_was_asked_for_by() {
-        for system in ["symmetric agreed", "locked local_copy opt_safe", "loose primary_copy safe rows"] {
+        for system in ["symmetric agreed", "locked local_copy opt_safe", "ordered primary_copy safe rows"] {
             let experiment = WideExperiment::new(system, 4, 20).expect("there is one");
             assert_eq!(experiment.system(), system);
         }

@@ -18,8 +18,8 @@ pub(super) enum Stage {
     Executed {
         /// Its execution.
         op: OpId,
-        /// Its statements failed: it can only be rolled back.
-        failed: bool,
+        /// What came of it.
+        result: Result,
     },
     /// It executes elsewhere, and its writes may be applied when they come.
     AwaitingWrites,
@@ -27,6 +27,17 @@ pub(super) enum Stage {
     Applying,
     /// It is being committed where it has executed.
     Committing(OpId),
+}
+
+/// What came of an execution.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Result {
+    /// It can be committed.
+    Done,
+    /// It will be, and all have been told.
+    Shipped,
+    /// It can only be rolled back.
+    Failed,
 }
 
 /// Why a transaction stands where it does.

@@ -1,6 +1,6 @@
 //! One site: what it does at each moment of a delivery, and with what its database reports.
 
-use super::line::{Line, Stage, Standing};
+use super::line::{Line, Result, Stage, Standing};
 use super::{Choice, Execution, Items, Message, Moment, Queries};
 use crate::effect::{Effect, How};
 use crate::event::{Outcome, Place, Statement, StatementKind};
@@ -238,8 +238,11 @@ impl Site {
         if self.line.get(at).standing == Standing::Query {
             self.line.remove(txn);
         } else {
-            let failed = !matches!(outcome, Outcome::Done { .. });
-            self.line.set_stage(at, Stage::Executed { op, failed });
+            let result = match outcome {
+                Outcome::Done { .. } => Result::Done,
+                _ => Result::Failed,
+            };
+            self.line.set_stage(at, Stage::Executed { op, result });
         }
         self.advance(effects);
     }
@@ -282,12 +285,19 @@ impl Site {
             if self.line.get(at).stage == Stage::Waiting && self.line.is_granted(at) {
                 self.begin(at, effects);
             }
+            if let Stage::Executed { op, result: Result::Done } = self.line.get(at).stage
+                && self.is_decided(at)
+            {
+                self.ship_writes(at, op, effects);
+            }
             match self.line.get(at).stage {
-                Stage::Executed { op, failed: false } if self.may_commit(at) => self.commit(at, op, effects),
-                Stage::Executed { op, failed: true } if self.may_commit(at) => {
-                    self.give_up(at, op, effects);
-                    failed.push(self.line.get(at).txn);
-                }
+                Stage::Executed { op, result } if self.is_decided(at) && self.is_next(at) => match result {
+                    Result::Done | Result::Shipped => self.commit(at, op, effects),
+                    Result::Failed => {
+                        self.give_up(at, op, effects);
+                        failed.push(self.line.get(at).txn);
+                    }
+                },
                 Stage::AwaitingWrites if self.may_apply(at) => self.apply(at, effects),
                 _ => {}
             }
@@ -320,34 +330,40 @@ impl Site {
         effects.push(Effect::Execute { txn, op, replica, how: How::Home { open: true }, hold: true });
     }
 
-    /// Its place is certain, and, where queries read snapshots, everything before that is in the database.
+    /// Where queries read snapshots, everything before it is in the database.
     fn is_next(&self, at: usize) -> bool {
-        self.line.get(at).standing == Standing::Certain
-            && (self.choice.queries != Queries::Snapshot || !self.line.is_behind_an_update(at))
+        self.choice.queries != Queries::Snapshot || !self.line.is_behind_an_update(at)
     }
 
-    fn may_commit(&self, at: usize) -> bool {
-        let update = self.updates.get(&self.line.get(at).txn);
-        let is_delivered = update.is_some_and(|update| match self.choice.delivery.commits_at() {
-            Moment::Stable => update.stable,
-            Moment::Received | Moment::Ordered => update.place.is_some(),
-        });
-        is_delivered && self.is_next(at)
+    /// Its place is certain, and it has been delivered as it is to be: what came of its execution will not change any more.
+    fn is_decided(&self, at: usize) -> bool {
+        let entry = self.line.get(at);
+        entry.standing == Standing::Certain
+            && self.updates.get(&entry.txn).is_some_and(|update| match self.choice.delivery.commits_at() {
+                Moment::Stable => update.stable,
+                Moment::Received | Moment::Ordered => update.place.is_some(),
+            })
     }
 
-    /// Whoever shipped the writes has waited until they might be committed.
+    /// Whoever shipped the writes has waited until that was decided.
     fn may_apply(&self, at: usize) -> bool {
-        let update = self.updates.get(&self.line.get(at).txn);
-        update.is_some_and(|update| update.written_at.is_some()) && self.is_next(at)
+        let entry = self.line.get(at);
+        let is_here = self.updates.get(&entry.txn).is_some_and(|update| update.written_at.is_some());
+        is_here && entry.standing == Standing::Certain && self.is_next(at)
+    }
+
+    /// The others need not wait until it is committed here, which may be much later where that is done in order.
+    fn ship_writes(&mut self, at: usize, op: OpId, effects: &mut Vec<Effect>) {
+        let txn = self.line.get(at).txn;
+        if self.updates.get(&txn).is_some_and(|update| update.at.is_some()) {
+            self.ship(txn, &Message::Written { txn }, effects);
+        }
+        self.line.set_stage(at, Stage::Executed { op, result: Result::Shipped });
     }
 
     fn commit(&mut self, at: usize, op: OpId, effects: &mut Vec<Effect>) {
         let txn = self.line.get(at).txn;
-        let Some(update) = self.updates.get(&txn) else { return };
-        let csn = update.place.unwrap_or_default();
-        if update.at.is_some() {
-            self.ship(txn, &Message::Written { txn }, effects);
-        }
+        let csn = self.updates.get(&txn).and_then(|update| update.place).unwrap_or_default();
         self.line.set_stage(at, Stage::Committing(op));
         effects.push(Effect::CommitAt { txn, replica: self.replica(), csn });
     }
