@@ -187,6 +187,7 @@ fn whole_transactions_are_compared_with_a_server_side_by_side() {
         assert!(sample.work.iter().all(|work| work.applies > 0), "{sample:?}");
         let trees: Vec<&str> = sample.cpu.iter().map(|usage| usage.name.as_str()).collect();
         assert_eq!(trees, ["middleware", "server 1", "server 2", "server 3", "terminals"]);
-        assert!(sample.cpu.iter().all(|usage| usage.seconds > 0.0), "{sample:?}");
+        // What the terminals spent cannot be told here: they share a process with other tests.
+        assert!(sample.cpu[..4].iter().all(|usage| usage.seconds > 0.0), "{sample:?}");
     });
 }
