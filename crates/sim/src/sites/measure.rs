@@ -42,23 +42,13 @@ pub struct Measured {
     pub served: Vec<Served>,
     /// Messages that went from one site to another, the token included.
     pub messages: u64,
-    /// Messages that arrived at a site before one whose place is before theirs.
+    /// Messages that were received at a site before one whose place is before theirs.
     pub out_of_order: u64,
     /// Messages that were put in order, counted at each site.
     pub ordered: u64,
 }
 
 impl Measured {
-    /// The mean response time of updates, or of queries, in seconds, without the first and the last tenth (section 5.1).
-    #[must_use]
-    pub fn mean_response_s(&self, updates: bool) -> f64 {
-        let tenth = self.served.len() / 10;
-        let middle = self.served.iter().skip(tenth).take(self.served.len() - 2 * tenth);
-        let times: Vec<u64> =
-            middle.filter(|of| of.updates == updates).filter_map(Served::response_ns).collect();
-        times.iter().sum::<u64>() as f64 / times.len().max(1) as f64 / 1e9
-    }
-
     /// Executions that were undone.
     #[must_use]
     pub fn undone(&self) -> u64 {

@@ -44,6 +44,8 @@ const NETWORK_STREAM: u64 = u64::MAX - 1;
 /// Who is not answered so long after the last arrival never will be.
 const PATIENCE_NS: u64 = 3_600_000_000_000;
 const FAULTS_MAX: usize = 100;
+/// After so many events it is asked whether the protocol is in a state in which it must never be.
+const ASKED_EVERY: u64 = 61;
 
 /// A transaction as it arrives.
 #[derive(Clone, PartialEq, Debug)]
@@ -184,6 +186,15 @@ struct Txn {
     commits: u16,
 }
 
+/// In which order messages were received at a site.
+#[derive(Default, Debug)]
+struct Receipts {
+    ranks: HashMap<usize, u64>,
+    next: u64,
+    /// Of those that are ordered by now.
+    highest: u64,
+}
+
 /// Runs what arrives through a protocol of sites.
 ///
 /// # Errors
@@ -217,6 +228,11 @@ struct Simulation<'a> {
     last_arrival: Instant,
     /// Answers, and commits at sites, that are still to come.
     awaited: u64,
+    feeds: u64,
+    updates: u64,
+    /// How often a site has forgotten an update.
+    forgotten: u64,
+    receipts: Vec<Receipts>,
     contents: Contents,
     recorder: Option<Recorder>,
     measured: Measured,
@@ -244,6 +260,10 @@ impl<'a> Simulation<'a> {
             txns: Vec::new(),
             last_arrival: Instant(0),
             awaited: 0,
+            feeds: 0,
+            updates: 0,
+            forgotten: 0,
+            receipts: (0..sites).map(|_| Receipts::default()).collect(),
             contents: Contents::new(sites),
             recorder: setup.history.then(Recorder::default),
             measured: Measured::default(),
@@ -333,6 +353,7 @@ impl<'a> Simulation<'a> {
         };
         let commits = if updates && !arriving.fails { sites as u64 } else { 0 };
         self.awaited += 1 + commits;
+        self.updates += u64::from(updates);
         self.txns.push(Txn { arriving, served, commits: 0 });
         self.feed(site, Event::Autocommit { begin, statement });
     }
@@ -344,7 +365,12 @@ impl<'a> Simulation<'a> {
         for effect in effects {
             self.carry_out(site, effect);
         }
-        if let Some(what) = self.protocol.broken_invariant() {
+        // To ask takes longer than everything else.
+        self.feeds += 1;
+        if self.setup.history
+            && self.feeds.is_multiple_of(ASKED_EVERY)
+            && let Some(what) = self.protocol.broken_invariant()
+        {
             self.fault(Fault::Invariant { what });
         }
     }
@@ -373,7 +399,11 @@ impl<'a> Simulation<'a> {
                     self.answered(txn, usize::from(replica.0));
                 }
             }
-            Effect::Acknowledge { txn, .. } => {
+            Effect::Acknowledge { txn, csn, .. } => {
+                let numbered = (csn.0 as usize).checked_sub(1).and_then(|at| self.numbered.get(at));
+                if numbered.is_none_or(|message| self.sent[*message].1 != txn) {
+                    self.senseless(txn, "is acknowledged at another place than its own");
+                }
                 let executed_at = self.executed_at(txn, site);
                 self.answered(txn, executed_at);
             }
@@ -382,6 +412,12 @@ impl<'a> Simulation<'a> {
                 Order::Sequencer => self.send_to_all(site, txn, message),
             },
             Effect::Ship { to: Place::Peer(NodeId(to)), message, .. } => self.ship(site, to.into(), message),
+            Effect::Forget { txn } => {
+                self.forgotten += 1;
+                if self.forgotten > self.updates * self.servers.len() as u64 {
+                    self.senseless(txn, "is forgotten once more");
+                }
+            }
             _ => self.senseless(TxnId(0), "is given an order that sites have no use for"),
         }
     }
@@ -507,13 +543,14 @@ impl Simulation<'_> {
         of.commits += 1;
         self.awaited -= 1;
         self.contents.write(txn, site, &of.arriving.writes);
-        let home = of.served.site;
-        let differs = match (self.contents.found(txn, site), self.contents.found(txn, home)) {
-            (Some(here), Some(there)) => here != there,
-            _ => false,
-        };
-        // Where it has not committed yet it may still be executed again.
-        if differs && of.commits == self.servers.len() as u16 {
+        if of.commits < self.servers.len() as u16 {
+            return;
+        }
+        // It is executed nowhere any more.
+        let found = (0..self.servers.len()).filter_map(|site| Some((site, self.contents.found(txn, site)?)));
+        let first = self.contents.found(txn, of.served.site);
+        let differs = found.into_iter().find(|(_, found)| first.is_some_and(|first| first != *found));
+        if let Some((site, _)) = differs {
             self.fault(Fault::Disagreement { txn, site });
         }
     }
@@ -574,7 +611,6 @@ impl Simulation<'_> {
             Packet::Ordered(number) => {
                 self.deliver_number(site, Moment::Received, number);
                 let ordered = self.ring.arrives(site, number);
-                self.measured.out_of_order += u64::from(ordered.is_empty());
                 self.ordered(site, ordered);
             }
             Packet::Unnumbered(message) => {
@@ -623,7 +659,6 @@ impl Simulation<'_> {
 
     fn ordered(&mut self, site: usize, numbers: Range<u64>) {
         for number in numbers {
-            self.measured.ordered += 1;
             self.deliver_number(site, Moment::Ordered, number);
         }
     }
@@ -634,7 +669,26 @@ impl Simulation<'_> {
         }
     }
 
+    /// Who was received before something that comes before it is out of order.
+    fn count_order(&mut self, site: usize, moment: Moment, message: usize) {
+        let Receipts { ranks, next, highest } = &mut self.receipts[site];
+        match moment {
+            Moment::Received => {
+                *next += 1;
+                ranks.insert(message, *next);
+            }
+            Moment::Ordered => {
+                let rank = ranks.remove(&message).unwrap_or_default();
+                self.measured.ordered += 1;
+                self.measured.out_of_order += u64::from(rank < *highest);
+                *highest = rank.max(*highest);
+            }
+            Moment::Stable => {}
+        }
+    }
+
     fn deliver(&mut self, site: usize, moment: Moment, number: u64, message: usize) {
+        self.count_order(site, moment, message);
         let Some((from, txn, message)) = self.sent.get(message).cloned() else { return };
         let of = &mut self.txns[txn.0 as usize].served;
         if of.site == site {

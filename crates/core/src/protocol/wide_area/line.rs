@@ -1,8 +1,9 @@
-//! The order in which a site takes transactions: first come, first served, as far as they conflict.
+//! A site's lock queue: transactions in the order in which the site takes them, as far as they conflict.
 //!
 //! Invariants:
 //! - entries whose place is certain stand before all tentative ones, and in the total order; queries stand among them;
-//! - an entry has begun only if nobody before it conflicts with it.
+//! - an entry has begun only if nobody before it conflicts with it;
+//! - each entry knows how many before it conflict with it.
 
 use crate::ids::{OpId, TxnId};
 use crate::item::{Access, AccessSet};
@@ -19,19 +20,19 @@ pub(super) enum Stage {
         /// Its execution.
         op: OpId,
         /// What came of it.
-        result: Result,
+        end: End,
     },
     /// It executes elsewhere, and its writes may be applied when they come.
     AwaitingWrites,
     /// Its writes are being applied.
     Applying,
     /// It is being committed where it has executed.
-    Committing(OpId),
+    Committing,
 }
 
 /// What came of an execution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Result {
+pub(super) enum End {
     /// It can be committed.
     Done,
     /// It will be, and all have been told.
@@ -57,6 +58,8 @@ pub(super) struct Entry {
     pub(super) access: AccessSet,
     pub(super) standing: Standing,
     pub(super) stage: Stage,
+    /// How many before it conflict with it.
+    blockers: usize,
 }
 
 impl Entry {
@@ -72,7 +75,9 @@ pub(super) struct Line {
 
 impl Line {
     pub(super) fn push(&mut self, txn: TxnId, access: AccessSet, standing: Standing) {
-        self.entries.push(Entry { txn, access, standing, stage: Stage::Waiting });
+        let mut entry = Entry { txn, access, standing, stage: Stage::Waiting, blockers: 0 };
+        entry.blockers = count_blockers(&self.entries, &entry);
+        self.entries.push(entry);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -92,18 +97,40 @@ impl Line {
     }
 
     pub(super) fn remove(&mut self, txn: TxnId) {
-        self.entries.retain(|entry| entry.txn != txn);
+        let Some(at) = self.find(txn) else { return };
+        let gone = self.entries.remove(at);
+        let behind = self.entries[at..].iter_mut().filter(|entry| entry.conflicts(&gone));
+        behind.for_each(|entry| entry.blockers -= 1);
     }
 
     /// Whether nobody before it conflicts with it.
     pub(super) fn is_granted(&self, at: usize) -> bool {
-        let (before, rest) = self.entries.split_at(at);
-        rest.first().is_some_and(|entry| !before.iter().any(|other| other.conflicts(entry)))
+        self.entries[at].blockers == 0
     }
 
-    /// Whether an update stands before it.
-    pub(super) fn is_behind_an_update(&self, at: usize) -> bool {
-        self.entries[..at].iter().any(|entry| entry.standing != Standing::Query)
+    /// The first that is an update.
+    pub(super) fn first_update(&self) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.standing != Standing::Query)
+    }
+
+    /// What is wrong with the line, if anything is.
+    pub(super) fn disorder(&self) -> Option<String> {
+        let wrong = |(at, entry): (usize, &Entry)| {
+            let before = &self.entries[..at];
+            let is_behind_a_guess = entry.standing == Standing::Certain
+                && before.iter().any(|other| other.standing == Standing::Tentative);
+            let what = if is_behind_a_guess {
+                "stands behind a tentative one"
+            } else if count_blockers(before, entry) != entry.blockers {
+                "does not know how many it waits for"
+            } else if entry.blockers > 0 && entry.stage != Stage::Waiting {
+                "goes on before somebody it conflicts with"
+            } else {
+                return None;
+            };
+            Some(format!("{} {what}", entry.txn))
+        };
+        self.entries.iter().enumerate().find_map(wrong)
     }
 
     /// The next place in the total order is that of a tentative update: it is moved before all others that are tentative. Returns those of
@@ -131,6 +158,14 @@ impl Line {
         }
         let moved = queries.into_iter().chain([entry]).chain(stay);
         self.entries.splice(first..first, moved);
+        for place in first..=at {
+            let (before, rest) = self.entries.split_at_mut(place);
+            rest[0].blockers = count_blockers(before, &rest[0]);
+        }
         undone
     }
+}
+
+fn count_blockers(before: &[Entry], entry: &Entry) -> usize {
+    before.iter().filter(|other| other.conflicts(entry)).count()
 }

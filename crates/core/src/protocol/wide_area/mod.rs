@@ -1,7 +1,8 @@
 //! Replication over wide areas: a middleware before each site's database, and updates in one order everywhere.
 //!
 //! Idea. A transaction arrives whole, at the site that is nearest. If it may write, it is multicast to all sites, which receive all of them in one
-//! order; each site takes those that conflict in that order. One message delay per update, and no agreement about its end is needed.
+//! order; each site takes those that conflict in that order, and no agreement about their end is needed. Where all sites execute all updates
+//! that is one message delay for each.
 //! The family has thirty members: [`Choice`].
 //!
 //! Paper: Y. Lin, B. Kemme, M. Patiño-Martínez, R. Jiménez-Peris: A Middleware for Consistent Data Replication: Is it feasible in WANs?
@@ -12,10 +13,12 @@
 //! Invariants:
 //! - a site commits an update only when its place in the order is certain, and, where that is asked for, when no failure can lose it;
 //! - of two updates that conflict each site commits the one first that is ordered first;
-//! - where queries read snapshots, a site commits all updates in the order;
+//! - where queries read snapshots, a site commits all updates in the order, unless these are loose;
 //! - what a client was told to have happened stands at that place in the order at every site.
 //!
 //! How it differs from the paper: docs/protocols/wide_area.md, *Departures from the paper*.
+//!
+//! Each execution of an update has a number, in the place of a statement's: what is undone is reported all the same.
 //!
 //! Missing: sites that fail, and transactions whose client waits between their statements.
 
@@ -26,7 +29,7 @@ mod tests;
 
 use crate::effect::Effect;
 use crate::event::{Event, Place};
-use crate::ids::{Instant, NodeId, TxnId};
+use crate::ids::{Csn, Instant, NodeId, OpId, TxnId};
 use crate::item::AccessSet;
 use crate::message::Message as AnyMessage;
 
@@ -153,14 +156,20 @@ pub enum Message {
         access: AccessSet,
     },
     /// With the writes, and for its client's site with the answer: it commits.
-    Written {
+    WriteSet {
         /// The update.
         txn: TxnId,
+        /// Its place in the order.
+        place: Csn,
+        /// Which execution that is.
+        op: OpId,
     },
     /// With the error for its client's site: it was rolled back.
     Failed {
         /// The update.
         txn: TxnId,
+        /// Which execution failed.
+        op: OpId,
     },
 }
 
@@ -231,13 +240,14 @@ impl Protocol for WideArea {
                 message: AnyMessage::WideArea(Message::Request { txn, access }),
             } => site.on_delivered(from, moment, place, txn, &access, effects),
             Event::Message { from, message: AnyMessage::WideArea(message) } => match message {
-                Message::Written { txn } => site.on_written(from, txn, effects),
-                Message::Failed { txn } => site.on_failed(from, txn, effects),
+                Message::WriteSet { txn, place, op } => site.on_write_set(from, txn, place, op, effects),
+                Message::Failed { txn, op } => site.on_failed(from, txn, op, effects),
                 Message::Request { .. } => {}
             },
             Event::Executed { txn, op, outcome, .. } => site.on_executed(txn, op, &outcome, effects),
             Event::Applied { csn, .. } => site.on_committed(csn, effects),
-            Event::ShippedApplied { txn, .. } => site.on_applied(txn, effects),
+            Event::HomeLost { txn, .. } => site.on_home_lost(txn, effects),
+            Event::ShippedApplied { txn, .. } => site.in_place(txn, effects),
             _ => {}
         }
     }

@@ -1,8 +1,8 @@
 //! One site: what it does at each moment of a delivery, and with what its database reports.
 
-use super::line::{Line, Result, Stage, Standing};
+use super::line::{End, Line, Stage, Standing};
 use super::{Choice, Execution, Items, Message, Moment, Queries};
-use crate::effect::{Effect, How};
+use crate::effect::{Effect, How, Refusal};
 use crate::event::{Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, NodeId, OpId, ReplicaId, TxnId};
 use crate::item::{Access, AccessSet, Item, Mode};
@@ -20,8 +20,10 @@ struct Update {
     place: Option<Csn>,
     stable: bool,
     /// From whom its writes have come.
-    written_at: Option<Place>,
+    write_set_of: Option<Place>,
     executions: u32,
+    /// Whether its answer is held until it is decided; not if it is too large for that.
+    holds: bool,
 }
 
 #[derive(Debug)]
@@ -40,8 +42,8 @@ pub(super) struct Site {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Early {
-    Written(Place),
-    Failed(Place),
+    WriteSet(Place, Csn, OpId),
+    Failed(Place, OpId),
 }
 
 impl Site {
@@ -75,9 +77,7 @@ impl Site {
     }
 
     pub(super) fn broken_invariant(&self) -> Option<String> {
-        let has_begun = |at: &usize| self.line.get(*at).stage != Stage::Waiting;
-        let wrong = (0..self.line.len()).filter(has_begun).find(|at| !self.line.is_granted(*at))?;
-        Some(format!("{} goes on at {} before somebody it conflicts with", self.line.get(wrong).txn, self.me))
+        Some(format!("at {}: {}", self.me, self.line.disorder()?))
     }
 
     fn replica(&self) -> ReplicaId {
@@ -136,8 +136,15 @@ impl Site {
     ) {
         if moment == Moment::Received {
             let at = self.executes_at(from, access);
-            let update =
-                Update { origin: from, at, place: None, stable: false, written_at: None, executions: 0 };
+            let update = Update {
+                origin: from,
+                at,
+                place: None,
+                stable: false,
+                write_set_of: None,
+                executions: 0,
+                holds: true,
+            };
             self.updates.insert(txn, update);
         }
         // It is over already if it was known to have failed.
@@ -161,8 +168,10 @@ impl Site {
         }
         if moment == takes_place_at {
             match self.early.remove(&txn) {
-                Some(Early::Written(from)) => return self.on_written(from, txn, effects),
-                Some(Early::Failed(from)) => return self.on_failed(from, txn, effects),
+                Some(Early::WriteSet(from, place, op)) => {
+                    return self.on_write_set(from, txn, place, op, effects);
+                }
+                Some(Early::Failed(from, op)) => return self.on_failed(from, txn, op, effects),
                 None => {}
             }
         }
@@ -190,45 +199,61 @@ impl Site {
         }
     }
 
-    pub(super) fn on_written(&mut self, from: Place, txn: TxnId, effects: &mut Vec<Effect>) {
+    pub(super) fn on_write_set(
+        &mut self,
+        from: Place,
+        txn: TxnId,
+        place: Csn,
+        op: OpId,
+        effects: &mut Vec<Effect>,
+    ) {
         let stands = self.line.find(txn).is_some();
         let Some(update) = self.updates.get_mut(&txn).filter(|_| stands) else {
-            self.early.insert(txn, Early::Written(from));
+            self.early.insert(txn, Early::WriteSet(from, place, op));
             return;
         };
-        update.written_at = Some(from);
+        update.write_set_of = Some(from);
         if update.origin == self.me {
             // Its client need not wait until it is applied here (3.2).
-            let csn = update.place.unwrap_or_default();
-            self.answer(from, txn, effects);
-            effects.push(Effect::Acknowledge { txn, op: OpId(0), csn });
+            answer(from, txn, op, effects);
+            effects.push(Effect::Acknowledge { txn, op: OpId(0), csn: place });
         }
         self.advance(effects);
     }
 
-    pub(super) fn on_failed(&mut self, from: Place, txn: TxnId, effects: &mut Vec<Effect>) {
+    pub(super) fn on_failed(&mut self, from: Place, txn: TxnId, op: OpId, effects: &mut Vec<Effect>) {
         if self.line.find(txn).is_none() {
-            self.early.insert(txn, Early::Failed(from));
+            self.early.insert(txn, Early::Failed(from, op));
             return;
         }
-        if self.updates.remove(&txn).is_some_and(|update| update.origin == self.me) {
-            self.answer(from, txn, effects);
+        if self.updates.get(&txn).is_some_and(|update| update.origin == self.me) {
+            answer(from, txn, op, effects);
         }
-        self.line.remove(txn);
+        self.forget(txn, effects);
         self.advance(effects);
     }
 
-    /// The answer, or error, that came from another site goes to the client.
-    fn answer(&self, from: Place, txn: TxnId, effects: &mut Vec<Effect>) {
-        let Place::Peer(NodeId(node)) = from else { return };
-        effects.push(Effect::Release { txn, op: OpId(0), replica: ReplicaId(node) });
+    /// Nothing of an update is needed any more.
+    fn forget(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        self.updates.remove(&txn);
+        self.line.remove(txn);
+        effects.push(Effect::Forget { txn });
     }
+}
+
+/// The answer, or error, that came from another site goes to the client.
+fn answer(from: Place, txn: TxnId, op: OpId, effects: &mut Vec<Effect>) {
+    let Place::Peer(NodeId(node)) = from else { return };
+    effects.push(Effect::Release { txn, op, replica: ReplicaId(node) });
 }
 
 /// From the database.
 impl Site {
     pub(super) fn on_executed(&mut self, txn: TxnId, op: OpId, outcome: &Outcome, effects: &mut Vec<Effect>) {
-        if self.snapshots.remove(&txn) {
+        if self.snapshots.contains(&txn) {
+            if !self.query_runs_again(txn, outcome, effects) {
+                self.snapshots.remove(&txn);
+            }
             return;
         }
         let Some(at) = self.line.find(txn).filter(|at| self.line.get(*at).stage == Stage::Executing(op))
@@ -236,43 +261,78 @@ impl Site {
             return;
         };
         if self.line.get(at).standing == Standing::Query {
+            if self.query_runs_again(txn, outcome, effects) {
+                return;
+            }
             self.line.remove(txn);
         } else {
-            let result = match outcome {
-                Outcome::Done { .. } => Result::Done,
-                _ => Result::Failed,
+            let stage = match outcome {
+                Outcome::Done { .. } => Stage::Executed { op, end: End::Done },
+                Outcome::Failed => Stage::Executed { op, end: End::Failed },
+                // It is begun anew; whether its statements fail is not known.
+                Outcome::TooLarge | Outcome::Lost { .. } => Stage::Waiting,
             };
-            self.line.set_stage(at, Stage::Executed { op, result });
+            if let Some(update) = self.updates.get_mut(&txn).filter(|_| *outcome == Outcome::TooLarge) {
+                update.holds = false;
+            }
+            self.line.set_stage(at, stage);
+        }
+        self.advance(effects);
+    }
+
+    /// A query whose connection was lost runs again, unless its client has seen a part of the answer.
+    fn query_runs_again(&self, txn: TxnId, outcome: &Outcome, effects: &mut Vec<Effect>) -> bool {
+        let (op, replica) = (OpId(0), self.replica());
+        match outcome {
+            Outcome::Lost { answer_begun: false } | Outcome::TooLarge => {
+                effects.push(Effect::Execute { txn, op, replica, how: How::Alone, hold: false });
+                true
+            }
+            Outcome::Lost { answer_begun: true } => {
+                effects.push(Effect::Refuse { txn, op, reason: Refusal::AnswerCut });
+                false
+            }
+            Outcome::Done { .. } | Outcome::Failed => false,
+        }
+    }
+
+    /// What was executed here cannot be committed here any more. What was shipped is applied, as everywhere; else it executes again.
+    pub(super) fn on_home_lost(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        let Some(at) = self.line.find(txn) else { return };
+        let is_shipped =
+            matches!(self.line.get(at).stage, Stage::Committing | Stage::Executed { end: End::Shipped, .. });
+        let me = Place::Peer(self.me);
+        match self.updates.get_mut(&txn) {
+            Some(update) if is_shipped && update.at.is_some() => {
+                update.write_set_of = Some(me);
+                self.line.set_stage(at, Stage::AwaitingWrites);
+            }
+            Some(_) if matches!(self.line.get(at).stage, Stage::Committing | Stage::Executed { .. }) => {
+                self.line.set_stage(at, Stage::Waiting);
+            }
+            _ => return,
         }
         self.advance(effects);
     }
 
     pub(super) fn on_committed(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
-        let Some((txn, origin)) = self.at_place(csn) else { return };
-        if let Some(at) = self.line.find(txn)
-            && let Stage::Committing(op) = self.line.get(at).stage
-            && origin == self.me
-        {
-            effects.push(Effect::Release { txn, op, replica: self.replica() });
-            effects.push(Effect::Acknowledge { txn, op: OpId(0), csn });
-        }
-        self.over(txn, effects);
-    }
-
-    pub(super) fn on_applied(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        self.over(txn, effects);
-    }
-
-    fn at_place(&self, csn: Csn) -> Option<(TxnId, NodeId)> {
         let is_it = |(_, update): &(&TxnId, &Update)| update.place == Some(csn);
-        self.updates.iter().find(is_it).map(|(txn, update)| (*txn, update.origin))
+        let Some(txn) = self.updates.iter().find(is_it).map(|(txn, _)| *txn) else { return };
+        self.in_place(txn, effects);
     }
 
-    fn over(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        if let Some(update) = self.updates.remove(&txn) {
-            self.applied = self.applied.max(update.place.unwrap_or_default());
+    /// It is in the database here. Its client hears of that if it has not heard of it before, with the writes of another site.
+    pub(super) fn in_place(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        if let Some(update) = self.updates.get(&txn) {
+            let csn = update.place.unwrap_or_default();
+            if update.origin == self.me && update.at.is_none_or(|node| node == self.me) {
+                let op = OpId(update.executions.saturating_sub(1));
+                effects.push(Effect::Release { txn, op, replica: self.replica() });
+                effects.push(Effect::Acknowledge { txn, op: OpId(0), csn });
+            }
+            self.applied = self.applied.max(csn);
         }
-        self.line.remove(txn);
+        self.forget(txn, effects);
         self.advance(effects);
     }
 }
@@ -282,31 +342,27 @@ impl Site {
     fn advance(&mut self, effects: &mut Vec<Effect>) {
         let mut failed = Vec::new();
         for at in 0..self.line.len() {
-            if self.line.get(at).stage == Stage::Waiting && self.line.is_granted(at) {
+            if self.line.get(at).stage == Stage::Waiting && self.line.is_granted(at) && self.may_answer(at) {
                 self.begin(at, effects);
             }
-            if let Stage::Executed { op, result: Result::Done } = self.line.get(at).stage
+            if let Stage::Executed { op, end: End::Done } = self.line.get(at).stage
                 && self.is_decided(at)
             {
                 self.ship_writes(at, op, effects);
             }
             match self.line.get(at).stage {
-                Stage::Executed { op, result } if self.is_decided(at) && self.is_next(at) => match result {
-                    Result::Done | Result::Shipped => self.commit(at, op, effects),
-                    Result::Failed => {
-                        self.give_up(at, op, effects);
-                        failed.push(self.line.get(at).txn);
-                    }
-                },
+                // That is known now, whoever else is to be committed before.
+                Stage::Executed { op, end: End::Failed } if self.is_decided(at) => {
+                    self.give_up(at, op, effects);
+                    failed.push(self.line.get(at).txn);
+                }
+                Stage::Executed { end: End::Shipped, .. } if self.is_next(at) => self.commit(at, effects),
                 Stage::AwaitingWrites if self.may_apply(at) => self.apply(at, effects),
                 _ => {}
             }
         }
         if !failed.is_empty() {
-            for txn in failed {
-                self.line.remove(txn);
-                self.updates.remove(&txn);
-            }
+            failed.into_iter().for_each(|txn| self.forget(txn, effects));
             self.advance(effects);
         }
     }
@@ -326,13 +382,14 @@ impl Site {
         // Each execution has a number, so that what is reported of one that was undone is not taken for the next.
         let op = OpId(update.executions);
         update.executions += 1;
+        let hold = update.holds;
         self.line.set_stage(at, Stage::Executing(op));
-        effects.push(Effect::Execute { txn, op, replica, how: How::Home { open: true }, hold: true });
+        effects.push(Effect::Execute { txn, op, replica, how: How::Home { open: true }, hold });
     }
 
     /// Where queries read snapshots, everything before it is in the database.
     fn is_next(&self, at: usize) -> bool {
-        self.choice.queries != Queries::Snapshot || !self.line.is_behind_an_update(at)
+        self.choice.queries != Queries::Snapshot || self.line.first_update() == Some(at)
     }
 
     /// Its place is certain, and it has been delivered as it is to be: what came of its execution will not change any more.
@@ -345,26 +402,34 @@ impl Site {
             })
     }
 
+    /// What is too large to be held goes to the client as it comes, so it must not be undone.
+    fn may_answer(&self, at: usize) -> bool {
+        let update = self.updates.get(&self.line.get(at).txn);
+        update.is_none_or(|update| update.holds) || self.is_decided(at)
+    }
+
     /// Whoever shipped the writes has waited until that was decided.
     fn may_apply(&self, at: usize) -> bool {
         let entry = self.line.get(at);
-        let is_here = self.updates.get(&entry.txn).is_some_and(|update| update.written_at.is_some());
+        let is_here = self.updates.get(&entry.txn).is_some_and(|update| update.write_set_of.is_some());
         is_here && entry.standing == Standing::Certain && self.is_next(at)
     }
 
     /// The others need not wait until it is committed here, which may be much later where that is done in order.
     fn ship_writes(&mut self, at: usize, op: OpId, effects: &mut Vec<Effect>) {
         let txn = self.line.get(at).txn;
-        if self.updates.get(&txn).is_some_and(|update| update.at.is_some()) {
-            self.ship(txn, &Message::Written { txn }, effects);
+        let Some(update) = self.updates.get(&txn) else { return };
+        let place = update.place.unwrap_or_default();
+        if update.at.is_some() {
+            self.ship(txn, &Message::WriteSet { txn, place, op }, effects);
         }
-        self.line.set_stage(at, Stage::Executed { op, result: Result::Shipped });
+        self.line.set_stage(at, Stage::Executed { op, end: End::Shipped });
     }
 
-    fn commit(&mut self, at: usize, op: OpId, effects: &mut Vec<Effect>) {
+    fn commit(&mut self, at: usize, effects: &mut Vec<Effect>) {
         let txn = self.line.get(at).txn;
         let csn = self.updates.get(&txn).and_then(|update| update.place).unwrap_or_default();
-        self.line.set_stage(at, Stage::Committing(op));
+        self.line.set_stage(at, Stage::Committing);
         effects.push(Effect::CommitAt { txn, replica: self.replica(), csn });
     }
 
@@ -372,7 +437,7 @@ impl Site {
         let txn = self.line.get(at).txn;
         let Some(update) = self.updates.get(&txn) else { return };
         if update.at.is_some() {
-            self.ship(txn, &Message::Failed { txn }, effects);
+            self.ship(txn, &Message::Failed { txn, op }, effects);
         }
         if update.origin == self.me {
             effects.push(Effect::Release { txn, op, replica: self.replica() });
@@ -389,7 +454,7 @@ impl Site {
 
     fn apply(&mut self, at: usize, effects: &mut Vec<Effect>) {
         let txn = self.line.get(at).txn;
-        let Some(origin) = self.updates.get(&txn).and_then(|update| update.written_at) else { return };
+        let Some(origin) = self.updates.get(&txn).and_then(|update| update.write_set_of) else { return };
         self.line.set_stage(at, Stage::Applying);
         effects.push(Effect::ApplyShipped { origin, txn, replica: self.replica() });
     }

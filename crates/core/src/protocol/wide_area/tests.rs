@@ -61,7 +61,21 @@ fn acknowledge(txn: TxnId, place: u64) -> Effect {
     Effect::Acknowledge { txn, op: OpId(0), csn: Csn(place) }
 }
 
-fn ship(txn: TxnId, message: Message) -> Effect {
+fn forget(txn: TxnId) -> Effect {
+    Effect::Forget { txn }
+}
+
+fn write_set(txn: TxnId, place: u64) -> Message {
+    Message::WriteSet { txn, place: Csn(place), op: OpId(0) }
+}
+
+fn failed(txn: TxnId) -> Message {
+    Message::Failed { txn, op: OpId(0) }
+}
+
+fn ship(message: Message) -> Effect {
+    let (Message::WriteSet { txn, .. } | Message::Failed { txn, .. } | Message::Request { txn, .. }) =
+        message;
     Effect::Ship { txn, to: Place::Peer(B), message: AnyMessage::WideArea(message) }
 }
 
@@ -124,7 +138,7 @@ fn an_update_is_multicast_and_executed_when_it_is_delivered_section_2() {
     rig.done(T1, 0);
     rig.expect(&[commit(T1, 1)]);
     rig.committed(1);
-    rig.expect(&[release(T1, 0, 0), acknowledge(T1, 1)]);
+    rig.expect(&[release(T1, 0, 0), acknowledge(T1, 1), forget(T1)]);
 }
 
 #[test]
@@ -138,7 +152,7 @@ fn those_that_conflict_run_in_the_order_of_delivery_and_others_at_once_section_2
     rig.expect(&[commit(T1, 1)]);
     // Its client is elsewhere.
     rig.committed(1);
-    rig.expect(&[execute(T2, 0)]);
+    rig.expect(&[forget(T1), execute(T2, 0)]);
 }
 
 #[test]
@@ -149,7 +163,7 @@ fn a_query_waits_in_the_line_and_is_waited_for_or_reads_at_once_section_3_1() {
     locked.arrives(2, B, T2, 1);
     locked.done(T1, 0);
     locked.committed(1);
-    locked.expect(&[execute(T1, 0), commit(T1, 1), query(Q)]);
+    locked.expect(&[execute(T1, 0), commit(T1, 1), forget(T1), query(Q)]);
     locked.done(Q, 0);
     locked.expect(&[execute(T2, 0)]);
 
@@ -169,7 +183,7 @@ fn where_queries_read_snapshots_updates_commit_in_the_order_though_they_do_not_c
     rig.done(T1, 0);
     rig.expect(&[commit(T1, 1)]);
     rig.committed(1);
-    rig.expect(&[commit(T2, 2)]);
+    rig.expect(&[forget(T1), commit(T2, 2)]);
 }
 
 #[test]
@@ -179,14 +193,14 @@ fn with_a_local_copy_the_site_of_the_client_executes_and_ships_section_3_2() {
     rig.arrives(2, B, T2, 1);
     rig.expect(&[execute(T1, 0)]);
     rig.done(T1, 0);
-    rig.expect(&[ship(T1, Message::Written { txn: T1 }), commit(T1, 1)]);
+    rig.expect(&[ship(write_set(T1, 1)), commit(T1, 1)]);
     // What the other has written may be here before it can be applied.
-    rig.told(Message::Written { txn: T2 });
+    rig.told(write_set(T2, 2));
     rig.expect(&[]);
     rig.committed(1);
-    rig.expect(&[release(T1, 0, 0), acknowledge(T1, 1), apply(T2)]);
+    rig.expect(&[release(T1, 0, 0), acknowledge(T1, 1), forget(T1), apply(T2)]);
     rig.applied(T2);
-    rig.expect(&[]);
+    rig.expect(&[forget(T2)]);
     assert_eq!(rig.protocol.status().transactions, 0);
 }
 
@@ -197,22 +211,22 @@ fn with_a_primary_copy_a_client_elsewhere_hears_of_the_commit_with_the_writes_se
     rig.arrives(1, A, T1, 1);
     rig.arrives(2, B, T2, 2);
     rig.expect(&[execute(T2, 0)]);
-    rig.told(Message::Written { txn: T1 });
+    rig.told(write_set(T1, 1));
     rig.expect(&[release(T1, 0, 1), acknowledge(T1, 1), apply(T1)]);
     // Its writes go out though it cannot be committed here yet.
     rig.done(T2, 0);
-    rig.expect(&[ship(T2, Message::Written { txn: T2 })]);
+    rig.expect(&[ship(write_set(T2, 2))]);
     rig.applied(T1);
-    rig.expect(&[commit(T2, 2)]);
+    rig.expect(&[forget(T1), commit(T2, 2)]);
     rig.committed(2);
-    rig.expect(&[]);
+    rig.expect(&[forget(T2)]);
 }
 
 #[test]
 fn writes_may_come_before_what_they_belong_to() {
     let mut rig = rig(Queries::Snapshot, Execution::LocalCopy, Delivery::Safe);
     rig.delivered(Moment::Received, 0, B, T1, writes(1));
-    rig.told(Message::Written { txn: T1 });
+    rig.told(write_set(T1, 1));
     rig.delivered(Moment::Ordered, 1, B, T1, writes(1));
     rig.expect(&[]);
     rig.delivered(Moment::Stable, 1, B, T1, writes(1));
@@ -254,7 +268,7 @@ fn what_ran_in_a_wrong_order_is_undone_and_runs_again_if_it_conflicts_section_3_
     rig.done(T2, 0);
     rig.expect(&[commit(T2, 1)]);
     rig.committed(1);
-    rig.expect(&[execute(T1, 1)]);
+    rig.expect(&[forget(T2), execute(T1, 1)]);
     rig.done(T1, 1);
     rig.expect(&[commit(T1, 2)]);
 }
@@ -280,19 +294,67 @@ fn an_update_that_fails_fails_at_its_place_and_others_hear_of_it() {
     // It may yet be behind another one, and not fail there.
     local.expect(&[execute(T1, 0)]);
     local.delivered(Moment::Ordered, 1, A, T1, writes(1));
-    local.expect(&[ship(T1, Message::Failed { txn: T1 }), release(T1, 0, 0), leave(T1)]);
+    local.expect(&[ship(failed(T1)), release(T1, 0, 0), leave(T1), forget(T1)]);
 
     let mut elsewhere = rig(Queries::Locked, Execution::LocalCopy, Delivery::Agreed);
     elsewhere.arrives(1, B, T1, 1);
     elsewhere.arrives(2, A, T2, 1);
     elsewhere.expect(&[]);
-    elsewhere.told(Message::Failed { txn: T1 });
-    elsewhere.expect(&[execute(T2, 0)]);
+    elsewhere.told(failed(T1));
+    elsewhere.expect(&[forget(T1), execute(T2, 0)]);
 
     let mut everywhere = rig(Queries::Locked, Execution::Symmetric, Delivery::Agreed);
     everywhere.arrives(1, B, T1, 1);
     everywhere.executed(T1, 0, Outcome::Failed);
-    everywhere.expect(&[execute(T1, 0), leave(T1)]);
+    everywhere.expect(&[execute(T1, 0), leave(T1), forget(T1)]);
+}
+
+#[test]
+fn that_an_update_fails_may_be_known_before_it_is_delivered_and_before_it_is_its_turn() {
+    let mut early = rig(Queries::Snapshot, Execution::LocalCopy, Delivery::Safe);
+    early.delivered(Moment::Received, 0, B, T1, writes(1));
+    early.told(failed(T1));
+    early.delivered(Moment::Ordered, 1, B, T1, writes(1));
+    early.expect(&[]);
+    early.delivered(Moment::Stable, 1, B, T1, writes(1));
+    early.expect(&[forget(T1)]);
+
+    let mut in_order = rig(Queries::Snapshot, Execution::LocalCopy, Delivery::Agreed);
+    in_order.arrives(1, B, T1, 1);
+    in_order.arrives(2, A, T2, 2);
+    in_order.executed(T2, 0, Outcome::Failed);
+    in_order.expect(&[execute(T2, 0), ship(failed(T2)), release(T2, 0, 0), leave(T2), forget(T2)]);
+}
+
+#[test]
+fn what_is_lost_with_a_connection_executes_again_and_what_was_shipped_is_applied() {
+    let mut executing = rig(Queries::Locked, Execution::Symmetric, Delivery::Agreed);
+    executing.arrives(1, B, T1, 1);
+    executing.executed(T1, 0, Outcome::Lost { answer_begun: false });
+    executing.expect(&[execute(T1, 0), execute(T1, 1)]);
+    executing.done(T1, 1);
+    executing.hears(Event::HomeLost { txn: T1, replica: ReplicaId(0) });
+    executing.expect(&[commit(T1, 1), execute(T1, 2)]);
+
+    let mut shipped = rig(Queries::Locked, Execution::LocalCopy, Delivery::Agreed);
+    shipped.arrives(1, A, T1, 1);
+    shipped.done(T1, 0);
+    shipped.hears(Event::HomeLost { txn: T1, replica: ReplicaId(0) });
+    let own = Effect::ApplyShipped { origin: Place::Peer(A), txn: T1, replica: ReplicaId(0) };
+    shipped.expect(&[execute(T1, 0), ship(write_set(T1, 1)), commit(T1, 1), own]);
+    shipped.applied(T1);
+    shipped.expect(&[release(T1, 0, 0), acknowledge(T1, 1), forget(T1)]);
+}
+
+#[test]
+fn an_answer_that_is_too_large_to_be_held_goes_out_when_it_cannot_be_undone() {
+    let mut rig = rig(Queries::Locked, Execution::Symmetric, Delivery::OptAgreed);
+    rig.delivered(Moment::Received, 0, A, T1, writes(1));
+    rig.executed(T1, 0, Outcome::TooLarge);
+    rig.expect(&[execute(T1, 0)]);
+    rig.delivered(Moment::Ordered, 1, A, T1, writes(1));
+    let (how, replica) = (How::Home { open: true }, ReplicaId(0));
+    rig.expect(&[Effect::Execute { txn: T1, op: OpId(1), replica, how, hold: false }]);
 }
 
 #[test]
