@@ -88,10 +88,10 @@ pub enum Fault {
         /// The transaction.
         txn: TxnId,
     },
-    /// A site never had what another has committed.
-    #[error("{missing} commits of updates never took place")]
+    /// A site never had what another has committed, or keeps something of it for ever.
+    #[error("{missing} times a site never committed or forgot an update")]
     Missing {
-        /// How many, at all sites.
+        /// How often, at all sites.
         missing: u64,
     },
     /// An update found something else at one site than where its client is.
@@ -184,6 +184,8 @@ struct Txn {
     served: Served,
     /// At how many sites it is committed.
     commits: u16,
+    /// How many sites keep nothing of it any more.
+    forgotten: u16,
 }
 
 /// In which order messages were received at a site.
@@ -226,12 +228,9 @@ struct Simulation<'a> {
     numbered: Vec<usize>,
     txns: Vec<Txn>,
     last_arrival: Instant,
-    /// Answers, and commits at sites, that are still to come.
+    /// Answers that are still to come, and sites that have to commit an update, or to forget it.
     awaited: u64,
     feeds: u64,
-    updates: u64,
-    /// How often a site has forgotten an update.
-    forgotten: u64,
     receipts: Vec<Receipts>,
     contents: Contents,
     recorder: Option<Recorder>,
@@ -261,8 +260,6 @@ impl<'a> Simulation<'a> {
             last_arrival: Instant(0),
             awaited: 0,
             feeds: 0,
-            updates: 0,
-            forgotten: 0,
             receipts: (0..sites).map(|_| Receipts::default()).collect(),
             contents: Contents::new(sites),
             recorder: setup.history.then(Recorder::default),
@@ -351,10 +348,9 @@ impl<'a> Simulation<'a> {
             undone: 0,
             failed: arriving.fails,
         };
-        let commits = if updates && !arriving.fails { sites as u64 } else { 0 };
-        self.awaited += 1 + commits;
-        self.updates += u64::from(updates);
-        self.txns.push(Txn { arriving, served, commits: 0 });
+        let at_each_site = u64::from(updates) + u64::from(updates && !arriving.fails);
+        self.awaited += 1 + at_each_site * sites as u64;
+        self.txns.push(Txn { arriving, served, commits: 0, forgotten: 0 });
         self.feed(site, Event::Autocommit { begin, statement });
     }
 
@@ -413,10 +409,12 @@ impl<'a> Simulation<'a> {
             },
             Effect::Ship { to: Place::Peer(NodeId(to)), message, .. } => self.ship(site, to.into(), message),
             Effect::Forget { txn } => {
-                self.forgotten += 1;
-                if self.forgotten > self.updates * self.servers.len() as u64 {
-                    self.senseless(txn, "is forgotten once more");
+                let of = &mut self.txns[txn.0 as usize];
+                of.forgotten += 1;
+                if of.forgotten > self.servers.len() as u16 {
+                    return self.senseless(txn, "is forgotten once more");
                 }
+                self.awaited -= 1;
             }
             _ => self.senseless(TxnId(0), "is given an order that sites have no use for"),
         }

@@ -272,8 +272,12 @@ impl Site {
                 // It is begun anew; whether its statements fail is not known.
                 Outcome::TooLarge | Outcome::Lost { .. } => Stage::Waiting,
             };
-            if let Some(update) = self.updates.get_mut(&txn).filter(|_| *outcome == Outcome::TooLarge) {
+            if *outcome == Outcome::TooLarge
+                && let Some(update) = self.updates.get_mut(&txn)
+            {
                 update.holds = false;
+                // What it wrote is still there.
+                effects.push(Effect::Leave { txn, replica: self.replica() });
             }
             self.line.set_stage(at, stage);
         }

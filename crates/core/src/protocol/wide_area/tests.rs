@@ -351,7 +351,7 @@ fn an_answer_that_is_too_large_to_be_held_goes_out_when_it_cannot_be_undone() {
     let mut rig = rig(Queries::Locked, Execution::Symmetric, Delivery::OptAgreed);
     rig.delivered(Moment::Received, 0, A, T1, writes(1));
     rig.executed(T1, 0, Outcome::TooLarge);
-    rig.expect(&[execute(T1, 0)]);
+    rig.expect(&[execute(T1, 0), leave(T1)]);
     rig.delivered(Moment::Ordered, 1, A, T1, writes(1));
     let (how, replica) = (How::Home { open: true }, ReplicaId(0));
     rig.expect(&[Effect::Execute { txn: T1, op: OpId(1), replica, how, hold: false }]);
