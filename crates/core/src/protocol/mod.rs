@@ -156,6 +156,18 @@ pub trait Protocol: Send {
     }
 }
 
+/// Where an event happens in a protocol of peers, of which the `n`-th has replica `n`: what a database reports happens at its peer. Where a
+/// client's events happen, only the driver knows.
+fn peer_of(event: &Event) -> Place {
+    match event {
+        Event::Executed { replica, .. }
+        | Event::Applied { replica, .. }
+        | Event::ShippedApplied { replica, .. }
+        | Event::HomeLost { replica, .. } => Place::Peer(NodeId(replica.0)),
+        _ => Place::Peer(NodeId(0)),
+    }
+}
+
 /// What a protocol tells of itself.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Status {

@@ -36,7 +36,7 @@ use crate::map::{HashMap, HashSet};
 use crate::message::Message as AnyMessage;
 use crate::table_queues::{LockMode, TableLocks};
 
-use super::{Guarantee, Protocol, ReplicaStatus, Status, Writes};
+use super::{Guarantee, Protocol, ReplicaStatus, Status, Writes, peer_of};
 
 /// When a request was made, by its node's clock; the node breaks ties.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -174,14 +174,8 @@ impl Protocol for Invalidation {
         Writes::AtHome
     }
 
-    /// What a database reports happens at its node; where a client's events happen, only the driver knows.
     fn place_of(&self, event: &Event) -> Place {
-        match event {
-            Event::Executed { replica, .. }
-            | Event::Applied { replica, .. }
-            | Event::ShippedApplied { replica, .. } => Place::Peer(NodeId(replica.0)),
-            _ => Place::Peer(NodeId(0)),
-        }
+        peer_of(event)
     }
 
     fn handle(&mut self, place: Place, now: Instant, event: Event, effects: &mut Vec<Effect>) {

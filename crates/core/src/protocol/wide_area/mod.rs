@@ -34,7 +34,7 @@ use crate::item::AccessSet;
 use crate::message::Message as AnyMessage;
 
 use self::site::Site;
-use super::{Foresight, Guarantee, Position, Protocol, ReplicaStatus, Status, Writes};
+use super::{Foresight, Guarantee, Position, Protocol, ReplicaStatus, Status, Writes, peer_of};
 
 /// One of the thirty (section 4), and what conflicts are counted on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -218,14 +218,8 @@ impl Protocol for WideArea {
         Some(Foresight::OfReadsAndWrites)
     }
 
-    /// What a database reports happens at its site; where a client's events happen, only the driver knows.
     fn place_of(&self, event: &Event) -> Place {
-        match event {
-            Event::Executed { replica, .. }
-            | Event::Applied { replica, .. }
-            | Event::ShippedApplied { replica, .. } => Place::Peer(NodeId(replica.0)),
-            _ => Place::Peer(NodeId(0)),
-        }
+        peer_of(event)
     }
 
     fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
