@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 /// Whatever decides what a run finds.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     "../classify/src",
     "../core/src",
     "../sim/data",
@@ -19,6 +19,7 @@ const SOURCES: [&str; 11] = [
     "src/runner.rs",
     "src/variation.rs",
     "src/whole",
+    "src/wide",
 ];
 
 fn main() -> io::Result<()> {

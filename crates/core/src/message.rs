@@ -1,15 +1,21 @@
 //! Messages between the places of a protocol: one type a protocol (or family of protocols), under one enum.
 
-use crate::protocol::{invalidation, wide_area};
-use crate::{certification, chaining, scheduling};
+use crate::protocol::{lock_central, lock_distributed, wide_area};
+use crate::{certification, chaining, peers, scheduling};
 
 /// What one place of a protocol says to another.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Message {
     /// Between scheduler, sequencer and database proxies.
     Scheduling(scheduling::Message),
-    /// Between peers.
-    Invalidation(invalidation::Message),
+    /// Between peers, about what was written.
+    Peers(peers::Message),
+    /// Between peers, about permission by invalidation.
+    Invalidation(peers::by_invalidation::Message),
+    /// Between peers that ask all others for locks.
+    LockDistributed(lock_distributed::Message),
+    /// Between peers and the one that manages locks.
+    LockCentral(lock_central::Message),
     /// Between sites.
     WideArea(wide_area::Message),
     /// Between a scheduler and the workers of its chains.

@@ -138,12 +138,13 @@ impl Claim {
     }
 }
 
-static PAPERS: LazyLock<[Paper; 5]> = LazyLock::new(|| {
+static PAPERS: LazyLock<[Paper; 6]> = LazyLock::new(|| {
     [
         include_str!("../data/claims/cas.toml"),
         include_str!("../data/claims/dv.toml"),
         include_str!("../data/claims/gargamel.toml"),
         include_str!("../data/claims/wan.toml"),
+        include_str!("../data/claims/invalidation.toml"),
         include_str!("../data/claims/onecopy.toml"),
     ]
     .map(|text| toml::from_str(text).expect("data/claims is in order"))
@@ -175,9 +176,14 @@ mod tests {
 
     #[test]
     fn every_claim_of_each_paper_is_there_once_and_in_order() {
-        for (paper, (name, count)) in
-            papers().iter().zip([("cas", 49), ("dv", 30), ("gargamel", 26), ("wan", 37), ("onecopy", 5)])
-        {
+        for (paper, (name, count)) in papers().iter().zip([
+            ("cas", 49),
+            ("dv", 30),
+            ("gargamel", 26),
+            ("wan", 37),
+            ("invalidation", 25),
+            ("onecopy", 5),
+        ]) {
             let ids: Vec<&str> = paper.claims.iter().map(|claim| claim.id.as_str()).collect();
             let expected: Vec<String> = (1..=count).map(|number| format!("{name}-{number:02}")).collect();
             assert_eq!(ids, expected);
@@ -189,8 +195,8 @@ mod tests {
     fn each_decidable_claim_is_owed_a_verdict() {
         let published =
             || papers().iter().filter(|paper| paper.is_published()).flat_map(|paper| &paper.claims);
-        assert_eq!(published().count(), 142);
-        assert_eq!(published().filter(|claim| claim.is_decidable()).count(), 128);
+        assert_eq!(published().count(), 167);
+        assert_eq!(published().filter(|claim| claim.is_decidable()).count(), 150);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use onecopy_core::protocol::SELECTABLE;
+use onecopy_core::protocol::{PEERS, SELECTABLE};
 use onecopy_sim::perf::{self, Discipline, Items, Latency, Measured, Peak};
 use onecopy_workload::tpcw::MixName;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::variation::{self, Variation};
 
 /// A system's name that nobody has.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("no system is called {name}: choose one of {}", SELECTABLE.join(", "))]
+#[error("no system is called {name}: choose one of {}, {}", SELECTABLE.join(", "), PEERS.join(", "))]
 pub struct UnknownSystem {
     /// What was asked for.
     pub name: String,
@@ -122,6 +122,7 @@ impl Experiment {
     pub fn new(mix: Mix, system: &str, replicas: u16) -> Result<Experiment, UnknownSystem> {
         let system = SELECTABLE
             .into_iter()
+            .chain(PEERS)
             .find(|known| *known == system)
             .ok_or_else(|| UnknownSystem { name: system.to_owned() })?;
         Ok(Experiment {
@@ -138,6 +139,16 @@ impl Experiment {
     /// Whether it differs in this from what is decided on.
     pub(crate) fn has(&self, variation: Variation) -> bool {
         self.variations.contains(&variation)
+    }
+
+    /// Whether each of its databases has clients of its own.
+    pub(crate) fn is_of_peers(&self) -> bool {
+        PEERS.contains(&self.system)
+    }
+
+    /// Whether the bookstore's carts lie in tables of their own: only of two papers it is known that they did not.
+    pub(crate) fn has_ten_tables(&self) -> bool {
+        self.is_of_peers() || self.has(Variation::TenTables)
     }
 
     pub(crate) fn items(&self) -> Items {
@@ -220,6 +231,14 @@ pub enum Metric {
     Idle,
     /// Messages that one scheduler handles in a second.
     SchedulerMessages,
+    /// Messages that a peer sends in a second.
+    PeerMessages,
+    /// Mean time that a writing statement waits, in milliseconds.
+    WriteWaiting,
+    /// Statements a second about tables of which several peers have copies that are to agree.
+    SharedAccesses,
+    /// Those of them that write.
+    SharedWrites,
 }
 
 /// What came of an experiment with one seed, at its peak. The names are those of columns in `runs.csv`.
@@ -251,6 +270,14 @@ pub struct Figures {
     pub idle: f64,
     /// Messages that one scheduler handles in a second.
     pub scheduler_messages: f64,
+    /// Messages that a peer sends in a second.
+    pub peer_messages: f64,
+    /// Mean time that a writing statement waits, in milliseconds.
+    pub write_waiting_ms: f64,
+    /// Statements a second about tables of which several peers have copies that are to agree.
+    pub shared_accesses: f64,
+    /// Those of them that write.
+    pub shared_writes: f64,
     /// Transactions refused, of 1,000 interactions.
     pub refused: f64,
     /// Runs that it took to find the peak.
@@ -259,9 +286,11 @@ pub struct Figures {
 
 impl Figures {
     pub(crate) fn of(peak: &Peak) -> Figures {
-        let Measured { response, statements, messages, window_ns, .. } = &peak.measured;
+        let Measured { response, statements, writes, messages, shared, replicas, window_ns, .. } =
+            &peak.measured;
         let (time, seconds) = (peak.measured.replica_time(), *window_ns as f64 / 1e9);
         let each_ms = |ns: u64| ns as f64 / 1e6 / statements.count.max(1) as f64;
+        let a_second = |count: u64| count as f64 / seconds;
         let refused: u64 = peak.measured.refused.values().sum();
         Figures {
             users: peak.users,
@@ -276,8 +305,11 @@ impl Figures {
             reading: time.read,
             writing: time.write,
             idle: time.idle,
-            scheduler_messages: (messages.users + messages.from_scheduler + messages.to_scheduler) as f64
-                / seconds,
+            scheduler_messages: a_second(messages.users + messages.from_scheduler + messages.to_scheduler),
+            peer_messages: a_second(messages.between_databases) / replicas.len().max(1) as f64,
+            write_waiting_ms: writes.waiting_ns() as f64 / 1e6 / writes.count.max(1) as f64,
+            shared_accesses: a_second(shared[0]),
+            shared_writes: a_second(shared[1]),
             refused: refused as f64 * 1e3 / response.count().max(1) as f64,
             runs: u32::try_from(peak.probes.len()).unwrap_or(u32::MAX),
         }
@@ -297,6 +329,10 @@ impl Figures {
             Metric::Writing => self.writing,
             Metric::Idle => self.idle,
             Metric::SchedulerMessages => self.scheduler_messages,
+            Metric::PeerMessages => self.peer_messages,
+            Metric::WriteWaiting => self.write_waiting_ms,
+            Metric::SharedAccesses => self.shared_accesses,
+            Metric::SharedWrites => self.shared_writes,
         }
     }
 }

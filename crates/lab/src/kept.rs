@@ -1,7 +1,7 @@
 //! What came out of experiments that are more than peaks: a CSV file for each kind, beside that of the peaks.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::fs::{File, OpenOptions};
 use std::hash::Hash;
 use std::io::{self, Read};
@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::results::ResultsError;
+use crate::results::{Results, ResultsError};
+use crate::runner::LabError;
 
-/// A kind of experiments that are kept in a file.
-pub(crate) trait Kept: Clone + Eq + Hash {
+/// A kind of experiments each of which is one run of a seed, and that are kept in a file.
+pub(crate) trait Kept: Clone + Ord + Hash + Display + Sync {
     /// What the file is called in its folder.
     const FILE_NAME: &'static str;
     /// What is run, as columns.
@@ -24,6 +25,17 @@ pub(crate) trait Kept: Clone + Eq + Hash {
     fn columns(&self) -> Self::Columns;
     /// The experiment of these columns; nothing if there is no such experiment now.
     fn of_columns(columns: Self::Columns) -> Option<Self>;
+    /// Runs it.
+    ///
+    /// # Errors
+    /// If something went wrong that only a bug can bring about.
+    fn run_seed(&self, seed: u64) -> Result<Self::Figures, LabError>;
+    /// What is shown of it while others run.
+    fn throughput(figures: &Self::Figures) -> f64;
+    /// Where results have them.
+    fn rows(results: &Results) -> &Rows<Self>;
+    /// The same, to add to them.
+    fn rows_mut(results: &mut Results) -> &mut Rows<Self>;
 }
 
 /// Figures by experiment and seed. Whoever has the folder's other results has these, too.

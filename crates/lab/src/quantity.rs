@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::{Div, Sub};
 
 use crate::experiment::{Experiment, Metric};
+use crate::kept::Kept;
 use crate::results::Results;
 use crate::variation::Variation;
 use crate::whole::{WholeExperiment, WholeMetric};
@@ -60,7 +61,7 @@ impl Quantity {
                 into.whole.insert(experiment.clone());
             }
             Quantity::OfWide(_, experiment) => {
-                into.wide.insert(*experiment);
+                into.wide.insert(experiment.clone());
             }
             Quantity::Constant(_) => {}
             Quantity::Difference(left, right) | Quantity::Ratio(left, right) => {
@@ -80,8 +81,10 @@ impl Quantity {
             Quantity::OfWhole(_, experiment) => {
                 variations.iter().for_each(|variation| variation.apply_to_whole(experiment));
             }
-            // None of the variations is about sites.
-            Quantity::Constant(_) | Quantity::OfWide(..) => {}
+            Quantity::OfWide(_, experiment) => {
+                variations.iter().for_each(|variation| variation.apply_to_wide(experiment));
+            }
+            Quantity::Constant(_) => {}
             Quantity::Difference(left, right) | Quantity::Ratio(left, right) => {
                 left.vary(variations);
                 right.vary(variations);
@@ -100,14 +103,8 @@ impl Quantity {
                 .map(|seed| results.get(experiment, seed).map(|figures| figures.get(*metric)))
                 .collect::<Option<Vec<f64>>>()
                 .ok_or_else(|| Missing(experiment.to_string())),
-            Quantity::OfWhole(metric, experiment) => (0..seeds)
-                .map(|seed| results.whole(experiment, seed).map(|figures| figures.get(*metric)))
-                .collect::<Option<Vec<f64>>>()
-                .ok_or_else(|| Missing(experiment.to_string())),
-            Quantity::OfWide(metric, experiment) => (0..seeds)
-                .map(|seed| results.wide(experiment, seed).map(|figures| figures.get(*metric)))
-                .collect::<Option<Vec<f64>>>()
-                .ok_or_else(|| Missing(experiment.to_string())),
+            Quantity::OfWhole(metric, experiment) => each(experiment, results, seeds, |of| of.get(*metric)),
+            Quantity::OfWide(metric, experiment) => each(experiment, results, seeds, |of| of.get(*metric)),
             Quantity::Constant(value) => Ok(vec![*value; usize::try_from(seeds).unwrap_or(usize::MAX)]),
             Quantity::Difference(left, right) => pairwise(left, right, results, seeds, |a, b| a - b),
             Quantity::Ratio(left, right) => pairwise(left, right, results, seeds, |a, b| a / b),
@@ -120,6 +117,18 @@ impl Quantity {
             }
         }
     }
+}
+
+/// A figure of an experiment for each seed.
+fn each<E: Kept>(
+    experiment: &E,
+    results: &Results,
+    seeds: u64,
+    figure: impl Fn(&E::Figures) -> f64,
+) -> Result<Vec<f64>, Missing> {
+    let rows = E::rows(results);
+    let all: Option<Vec<f64>> = (0..seeds).map(|seed| rows.get(experiment, seed).map(&figure)).collect();
+    all.ok_or_else(|| Missing(experiment.to_string()))
 }
 
 fn pairwise(
@@ -175,6 +184,10 @@ pub(crate) mod tests {
             writing: 0.25,
             idle: 0.25,
             scheduler_messages: 1_000.0,
+            peer_messages: 0.0,
+            write_waiting_ms: 20.0,
+            shared_accesses: 0.0,
+            shared_writes: 0.0,
             refused: 0.0,
             runs: 9,
         }

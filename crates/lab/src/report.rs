@@ -495,6 +495,23 @@ mod tests {
         );
         // It is about chains only.
         assert_eq!(asked("gargamel-13"), ["mean-durations", "even-arrivals", "known-customers"]);
+        // It is about sites.
+        assert_eq!(asked("wan-04"), ["slow-middleware", "dear-applies", "short-bursts", "far-sites"]);
+        // Of peers: conflicts are not thinned out, and there is no log.
+        assert_eq!(
+            asked("invalidation-18"),
+            all_but(&[
+                "memory",
+                "ten-tables",
+                "half-conflicts",
+                "quarter-conflicts",
+                "few-conflicts",
+                "bracketed-pages",
+                "on-tables",
+                "measured-apply",
+                "repaired-column"
+            ])
+        );
         // It has neither carts nor orders nor administrators.
         assert_eq!(
             asked("dv-04"),

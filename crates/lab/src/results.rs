@@ -18,8 +18,8 @@ use crate::effort::Effort;
 use crate::experiment::{Durability, Experiment, Figures, Mix};
 use crate::kept::Rows;
 use crate::variation::Variation;
-use crate::whole::{WholeExperiment, WholeFigures};
-use crate::wide::{WideExperiment, WideFigures};
+use crate::whole::WholeExperiment;
+use crate::wide::WideExperiment;
 
 /// Why results cannot be read or kept.
 #[derive(Debug, Error)]
@@ -67,8 +67,8 @@ const FILE_NAME: &str = "runs.csv";
 #[derive(Debug)]
 pub struct Results {
     figures: HashMap<(Experiment, u64), Figures>,
-    whole: Rows<WholeExperiment>,
-    wide: Rows<WideExperiment>,
+    pub(crate) whole: Rows<WholeExperiment>,
+    pub(crate) wide: Rows<WideExperiment>,
     file: Option<(PathBuf, csv::Writer<File>)>,
     /// How long runs are, and which sources made them: what all rows have in common.
     common: Common,
@@ -214,44 +214,6 @@ impl Results {
         }
         self.figures.insert((experiment.clone(), seed), figures);
         Ok(())
-    }
-
-    /// What came of an experiment with whole transactions with a seed.
-    #[must_use]
-    pub fn whole(&self, experiment: &WholeExperiment, seed: u64) -> Option<&WholeFigures> {
-        self.whole.get(experiment, seed)
-    }
-
-    /// Keeps what came of an experiment with whole transactions with a seed.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn add_whole(
-        &mut self,
-        experiment: &WholeExperiment,
-        seed: u64,
-        figures: WholeFigures,
-    ) -> Result<(), ResultsError> {
-        self.whole.add(experiment, seed, figures)
-    }
-
-    /// What came of an experiment with sites with a seed.
-    #[must_use]
-    pub fn wide(&self, experiment: &WideExperiment, seed: u64) -> Option<&WideFigures> {
-        self.wide.get(experiment, seed)
-    }
-
-    /// Keeps what came of an experiment with sites with a seed.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn add_wide(
-        &mut self,
-        experiment: &WideExperiment,
-        seed: u64,
-        figures: WideFigures,
-    ) -> Result<(), ResultsError> {
-        self.wide.add(experiment, seed, figures)
     }
 
     fn take(&mut self, key: Key, figures: Figures) {

@@ -5,22 +5,24 @@ use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use onecopy_core::Csn;
-use onecopy_core::protocol::apart_by_name;
+use onecopy_core::protocol::{apart_by_name, peers_by_name};
+use onecopy_core::{Csn, Protocol, TableId};
 use onecopy_sim::perf::{
     AuctionSite, Board, Bookstore, Fault, Measured, Outcome, Peak, Profile, RunError, SECOND_NS, Setup,
-    Users, Workload, find_peak, find_peak_near, run, saturating_users,
+    Users, Workload, find_peak, find_peak_near, run, saturating_users, table_id,
 };
+use onecopy_workload::catalogue::{Catalogue, TableIndex};
 use onecopy_workload::{auction, bulletin_board, tpcw};
 use thiserror::Error;
 
 use crate::effort::Effort;
 use crate::experiment::{Experiment, Figures, Mix};
+use crate::kept::Kept;
 use crate::quantity::Needed;
 use crate::results::{Results, ResultsError};
 use crate::variation::{Variation, profile};
-use crate::whole::{WholeError, WholeExperiment};
-use crate::wide::{WideError, WideExperiment};
+use crate::whole::WholeError;
+use crate::wide::WideError;
 
 /// The mean think time of all three sites, in seconds.
 const THINK_S: f64 = 7.0;
@@ -73,11 +75,39 @@ pub trait Progress: Sync {
 #[must_use]
 pub fn missing(needed: &Needed, seeds: u64, results: &Results) -> usize {
     let peaks = needed.peaks.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
-    let whole = needed.whole.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
-    let wide = needed.wide.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
     peaks.filter(|(experiment, seed)| results.get(experiment, *seed).is_none()).count()
-        + whole.filter(|(experiment, seed)| results.whole(experiment, *seed).is_none()).count()
-        + wide.filter(|(experiment, seed)| results.wide(experiment, *seed).is_none()).count()
+        + Singles::missing(&needed.whole, seeds, results).runs.len()
+        + Singles::missing(&needed.wide, seeds, results).runs.len()
+}
+
+/// Runs of one seed each, which threads take one by one.
+struct Singles<'a, E> {
+    runs: Vec<(&'a E, u64)>,
+    next: AtomicUsize,
+}
+
+impl<'a, E: Kept> Singles<'a, E> {
+    /// Those that are not there yet.
+    fn missing(needed: &'a BTreeSet<E>, seeds: u64, results: &Results) -> Singles<'a, E> {
+        let all = needed.iter().flat_map(|experiment| (0..seeds).map(move |seed| (experiment, seed)));
+        let is_missing = |(experiment, seed): &(&E, u64)| E::rows(results).get(experiment, *seed).is_none();
+        Singles { runs: all.filter(is_missing).collect(), next: AtomicUsize::new(0) }
+    }
+
+    /// Takes a run and makes it; nothing if none is left.
+    fn run_next(
+        &self,
+        results: &Mutex<&mut Results>,
+        progress: &dyn Progress,
+    ) -> Option<Result<(), LabError>> {
+        let (experiment, seed) = self.runs.get(self.next.fetch_add(1, Ordering::Relaxed))?;
+        Some(experiment.run_seed(*seed).and_then(|figures| {
+            let mut results = results.lock().expect("nobody panics with it");
+            E::rows_mut(&mut results).add(experiment, *seed, figures)?;
+            progress.done(*experiment, E::throughput(&figures));
+            Ok(())
+        }))
+    }
 }
 
 /// Runs what is not there yet, with every seed of the effort, on `threads` threads; the largest clusters first, so that no
@@ -98,53 +128,26 @@ pub fn run_all(
     let mut jobs: Vec<&Experiment> = needed.peaks.iter().filter(is_missing).collect();
     jobs.sort_by_key(|experiment| std::cmp::Reverse(u32::from(experiment.replicas) * experiment.speed));
     progress.starts(missing(needed, effort.seeds, results));
-    let all =
-        needed.whole.iter().flat_map(|experiment| (0..effort.seeds).map(move |seed| (experiment, seed)));
-    let is_missing =
-        |(experiment, seed): &(&WholeExperiment, u64)| results.whole(experiment, *seed).is_none();
-    let whole: Vec<(&WholeExperiment, u64)> = all.filter(is_missing).collect();
-    let all = needed.wide.iter().flat_map(|experiment| (0..effort.seeds).map(move |seed| (experiment, seed)));
-    let is_missing = |(experiment, seed): &(&WideExperiment, u64)| results.wide(experiment, *seed).is_none();
-    let wide: Vec<(&WideExperiment, u64)> = all.filter(is_missing).collect();
+    let whole = Singles::missing(&needed.whole, effort.seeds, results);
+    let wide = Singles::missing(&needed.wide, effort.seeds, results);
 
     let mixes: BTreeSet<Mix> = jobs.iter().map(|experiment| experiment.mix).collect();
     let lab = Lab { effort, sites: sites(&mixes, effort)? };
     let (next, results, failure) = (AtomicUsize::new(0), Mutex::new(results), Mutex::new(None));
-    let (next_whole, next_wide) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let fail = |error: LabError| {
-        stop.store(true, Ordering::Relaxed);
-        *failure.lock().expect("nobody panics with it") = Some(error);
+    let run_next = || {
+        let single = || whole.run_next(&results, progress).or_else(|| wide.run_next(&results, progress));
+        single().or_else(|| {
+            let experiment = jobs.get(next.fetch_add(1, Ordering::Relaxed))?;
+            Some(lab.run(experiment, &results, stop, progress))
+        })
     };
     let work = || {
         while !stop.load(Ordering::Relaxed)
-            && let Some((experiment, seed)) = whole.get(next_whole.fetch_add(1, Ordering::Relaxed))
+            && let Some(ran) = run_next()
         {
-            let ran = experiment.run(*seed).map_err(LabError::from).and_then(|figures| {
-                results.lock().expect("nobody panics with it").add_whole(experiment, *seed, figures)?;
-                progress.done(experiment, figures.throughput);
-                Ok(())
-            });
             if let Err(error) = ran {
-                fail(error);
-            }
-        }
-        while !stop.load(Ordering::Relaxed)
-            && let Some((experiment, seed)) = wide.get(next_wide.fetch_add(1, Ordering::Relaxed))
-        {
-            let ran = experiment.run(*seed).map_err(LabError::from).and_then(|figures| {
-                results.lock().expect("nobody panics with it").add_wide(experiment, *seed, figures)?;
-                progress.done(experiment, figures.throughput);
-                Ok(())
-            });
-            if let Err(error) = ran {
-                fail(error);
-            }
-        }
-        while !stop.load(Ordering::Relaxed)
-            && let Some(experiment) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
-        {
-            if let Err(error) = lab.run(experiment, &results, stop, progress) {
-                fail(error);
+                stop.store(true, Ordering::Relaxed);
+                *failure.lock().expect("nobody panics with it") = Some(error);
             }
         }
     };
@@ -192,10 +195,11 @@ impl Loaded {
         }
     }
 
-    /// A copy that a run may change.
-    fn copy(&self, variations: &BTreeSet<Variation>) -> Box<dyn Workload> {
+    /// A copy that an experiment may change.
+    fn copy(&self, experiment: &Experiment) -> Box<dyn Workload> {
+        let variations = &experiment.variations;
         match self {
-            Loaded::Bookstore(site) if variations.contains(&Variation::TenTables) => Box::new(site.clone()),
+            Loaded::Bookstore(site) if experiment.has_ten_tables() => Box::new(site.clone()),
             Loaded::Bookstore(site) => Box::new(site.clone().of_eight_tables()),
             Loaded::Auction(site) => {
                 let mut site = site.clone();
@@ -217,7 +221,7 @@ fn sites(mixes: &BTreeSet<Mix>, effort: &Effort) -> Result<BTreeMap<Mix, Site>, 
     let mut sites = BTreeMap::new();
     for &mix in mixes {
         let loaded = Loaded::new(mix);
-        let workload = &loaded.copy(&BTreeSet::new()).catalogue().name;
+        let workload = &loaded.copy(&alone(mix, &BTreeSet::new())).catalogue().name;
         let profile = Profile::named("2003", workload)
             .ok_or_else(|| LabError::NoProfile(format!("2003 for {workload}")))?;
         let idle_s = idle_s(mix, &loaded, &BTreeSet::new(), &profile, effort)?;
@@ -234,11 +238,17 @@ fn idle_s(
     profile: &Profile,
     effort: &Effort,
 ) -> Result<f64, LabError> {
-    let experiment = Experiment::new(mix, "conflict_aware", 1).expect("it is there");
+    let plain = alone(mix, &BTreeSet::new());
     let effort = Effort { measured_s: IDLE_S, ..effort.clone() };
-    let alone = setup(&experiment, &effort, profile, 0, 1);
-    let measured = measure(&experiment, &alone, loaded.copy(variations).as_mut())?;
+    let setup = setup(&plain, &effort, profile, 0, 1);
+    let measured = measure(&plain, &setup, loaded.copy(&alone(mix, variations)).as_mut())?;
     Ok(measured.response.mean_ms() / 1e3)
+}
+
+/// One database.
+fn alone(mix: Mix, variations: &BTreeSet<Variation>) -> Experiment {
+    let experiment = Experiment::new(mix, "conflict_aware", 1).expect("it is there");
+    Experiment { variations: variations.clone(), ..experiment }
 }
 
 fn setup<'a>(
@@ -268,10 +278,27 @@ fn measure(
     setup: &Setup<'_>,
     workload: &mut dyn Workload,
 ) -> Result<Measured, LabError> {
-    let protocol = apart_by_name(experiment.system, usize::from(experiment.replicas), Csn(0));
-    let outcome = run(setup, workload, protocol.expect("an experiment has a selectable system"))
+    let protocol = protocol(experiment, workload.catalogue());
+    let outcome = run(setup, workload, protocol)
         .map_err(|error| LabError::Run { experiment: Box::new(experiment.clone()), error })?;
     figures(experiment, outcome)
+}
+
+/// The table that all peers have, though it is written: pages show whichever of its rows, and join with it.
+const NEVER_DIVIDED: &str = "item";
+
+/// What runs, as an experiment names it. Peers that divide tables divide what is written, but for the items.
+fn protocol(experiment: &Experiment, catalogue: &Catalogue) -> Box<dyn Protocol> {
+    if !experiment.is_of_peers() {
+        let protocol = apart_by_name(experiment.system, usize::from(experiment.replicas), Csn(0));
+        return protocol.expect("an experiment has a system that is there");
+    }
+    let written: BTreeSet<TableIndex> =
+        catalogue.statements.iter().flat_map(|statement| statement.writes.iter().copied()).collect();
+    let divided = written.into_iter().filter(|table| catalogue.table(*table).name != NEVER_DIVIDED);
+    let divided: Vec<TableId> = divided.map(table_id).collect();
+    peers_by_name(experiment.system, experiment.replicas, &divided)
+        .expect("an experiment has a system that is there")
 }
 
 fn figures(experiment: &Experiment, outcome: Outcome) -> Result<Measured, LabError> {
@@ -289,11 +316,8 @@ impl Lab<'_> {
         progress: &dyn Progress,
     ) -> Result<(), LabError> {
         let site = &self.sites[&experiment.mix];
-        let profile = profile(
-            &site.profile,
-            &experiment.variations,
-            site.loaded.copy(&experiment.variations).catalogue(),
-        );
+        let profile =
+            profile(&site.profile, &experiment.variations, site.loaded.copy(experiment).catalogue());
         // Where a climb begins does not decide where it ends.
         let idle_s = if experiment.has(Variation::SameUsers) {
             idle_s(experiment.mix, &site.loaded, &experiment.variations, &profile, self.effort)?
@@ -312,7 +336,7 @@ impl Lab<'_> {
             }
             let probe = |effort: &Effort, users: u32| {
                 let setup = setup(experiment, effort, &profile, seed, users);
-                measure(experiment, &setup, site.loaded.copy(&experiment.variations).as_mut())
+                measure(experiment, &setup, site.loaded.copy(experiment).as_mut())
             };
             // Where the peak is hardly depends on the seed; how high it is does.
             let climb = |effort: &Effort| find_peak(start, self.effort.search, |users| probe(effort, users));
@@ -371,7 +395,7 @@ mod tests {
         let alone = setup(&experiment, &effort, &profile, 0, 1);
         let outcome = |faults| {
             let protocol = apart_by_name("eager", 1, Csn(0)).expect("it is there");
-            let outcome = run(&alone, site.copy(&BTreeSet::new()).as_mut(), protocol).expect("it runs");
+            let outcome = run(&alone, site.copy(&experiment).as_mut(), protocol).expect("it runs");
             figures(&experiment, Outcome { faults, ..outcome })
         };
         assert!(outcome(Vec::new()).is_ok());

@@ -7,6 +7,7 @@ use onecopy_workload::catalogue::Catalogue;
 
 use crate::experiment::{Durability, Experiment, Mix};
 use crate::whole::WholeExperiment;
+use crate::wide::WideExperiment;
 
 /// In what clusters differ from what is decided on, to see how much depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -69,6 +70,14 @@ pub enum Variation {
     EvenArrivals,
     /// The classifier of `chains` knows which customer has a name.
     KnownCustomers,
+    /// At sites, the middleware takes 5 ms for each message and for the token.
+    SlowMiddleware,
+    /// At sites, to apply what an update wrote costs as much as to execute it.
+    DearApplies,
+    /// A site may send two messages while it has the token.
+    ShortBursts,
+    /// A message takes 50 ms from site to site.
+    FarSites,
 }
 
 /// What the administrators' heavy read costs with [`Variation::LightAdmin`]: as much as the books of a page, in milliseconds.
@@ -89,7 +98,7 @@ const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 29] = [
+    pub const ALL: [Variation; 33] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
@@ -119,6 +128,10 @@ impl Variation {
         Variation::MeanDurations,
         Variation::EvenArrivals,
         Variation::KnownCustomers,
+        Variation::SlowMiddleware,
+        Variation::DearApplies,
+        Variation::ShortBursts,
+        Variation::FarSites,
     ];
 
     /// As it is asked for.
@@ -154,6 +167,10 @@ impl Variation {
             Variation::MeanDurations => "mean-durations",
             Variation::EvenArrivals => "even-arrivals",
             Variation::KnownCustomers => "known-customers",
+            Variation::SlowMiddleware => "slow-middleware",
+            Variation::DearApplies => "dear-applies",
+            Variation::ShortBursts => "short-bursts",
+            Variation::FarSites => "far-sites",
         }
     }
 
@@ -210,6 +227,10 @@ impl Variation {
             Variation::MeanDurations => "each transaction takes the mean of its kind",
             Variation::EvenArrivals => "transactions arrive at equal distances",
             Variation::KnownCustomers => "chains know which customer has a name",
+            Variation::SlowMiddleware => "the middleware takes 5 ms for each message and the token",
+            Variation::DearApplies => "to apply costs as much as to execute",
+            Variation::ShortBursts => "two messages for each turn of the token",
+            Variation::FarSites => "each message takes 50 ms from site to site",
         }
     }
 
@@ -219,7 +240,7 @@ impl Variation {
         let is_bookstore = experiment.mix.bookstore().is_some();
         let concerns = match self {
             Variation::Memory => {
-                if experiment.durability == Durability::Disk {
+                if experiment.durability == Durability::Disk && !experiment.is_of_peers() {
                     experiment.durability = Durability::Memory;
                 }
                 false
@@ -232,14 +253,13 @@ impl Variation {
                 experiment.variations.remove(&Variation::WritesFirst);
                 true
             }
-            Variation::TenTables | Variation::LightAdmin | Variation::FreeCarts | Variation::LongOrders => {
-                is_bookstore
-            }
+            Variation::TenTables => is_bookstore && !experiment.is_of_peers(),
+            Variation::LightAdmin | Variation::FreeCarts | Variation::LongOrders => is_bookstore,
             Variation::LongUpdates => experiment.mix != Mix::BulletinBoard,
             Variation::BracketedPages | Variation::RepairedColumn => experiment.mix == Mix::Auction,
             Variation::OnTables | Variation::MeasuredApply => experiment.system == "onecopy",
             Variation::SlowNetwork | Variation::ShortReads | Variation::Uneven | Variation::SameUsers => true,
-            // They are about whole transactions.
+            // They are about whole transactions and about sites.
             Variation::RowsWritten
             | Variation::NoDiscount
             | Variation::UndiscountedRatios
@@ -249,9 +269,24 @@ impl Variation {
             | Variation::DrawnAnew
             | Variation::MeanDurations
             | Variation::EvenArrivals
-            | Variation::KnownCustomers => false,
+            | Variation::KnownCustomers
+            | Variation::SlowMiddleware
+            | Variation::DearApplies
+            | Variation::ShortBursts
+            | Variation::FarSites => false,
         };
         if concerns {
+            experiment.variations.insert(self);
+        }
+    }
+
+    /// Changes an experiment with sites; one that has nothing to do with it stays as it is.
+    pub fn apply_to_wide(self, experiment: &mut WideExperiment) {
+        if let Variation::SlowMiddleware
+        | Variation::DearApplies
+        | Variation::ShortBursts
+        | Variation::FarSites = self
+        {
             experiment.variations.insert(self);
         }
     }
@@ -278,7 +313,8 @@ impl Variation {
 
 /// Thins conflicts out, unless the experiment is about few of them already. It is said by a number, not by a variation.
 fn less_conflicts(experiment: &mut Experiment, percent: u32) -> bool {
-    if experiment.conflict_percent == 100 {
+    // Peers know tables by name: which of them are divided.
+    if experiment.conflict_percent == 100 && !experiment.is_of_peers() {
         experiment.conflict_percent = percent;
     }
     false

@@ -97,7 +97,7 @@ impl Case {
         }
         let mut cost = *cost.lock().map_err(|_| "a run panicked")?;
         // There is no warm-up, so what was measured is the whole run.
-        let Messages { users, from_scheduler, to_scheduler } = outcome.measured.messages;
+        let Messages { users, from_scheduler, to_scheduler, .. } = outcome.measured.messages;
         cost.messages = users + from_scheduler + to_scheduler;
         Ok(cost)
     }

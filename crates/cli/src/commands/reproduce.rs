@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn papers_and_single_claims_may_be_asked_for() {
-        let all = [("cas", 49), ("dv", 30), ("gargamel", 26), ("wan", 37)]
+        let all = [("cas", 49), ("dv", 30), ("gargamel", 26), ("wan", 37), ("invalidation", 25)]
             .map(|(paper, claims)| (paper.to_owned(), claims));
         assert_eq!(count(&[]), Ok(all.to_vec()));
         assert_eq!(count(&["dv"]), Ok(vec![("dv".to_owned(), 30)]));
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(
             error,
             "there is no paper or claim cas-50: choose cas, or cas-01 to cas-49; dv, or dv-01 to dv-30; gargamel, or \
-             gargamel-01 to gargamel-26; wan, or wan-01 to wan-37; onecopy, or onecopy-01 to onecopy-05"
+             gargamel-01 to gargamel-26; wan, or wan-01 to wan-37; invalidation, or invalidation-01 to invalidation-25; onecopy, or onecopy-01 to onecopy-05"
         );
     }
 }

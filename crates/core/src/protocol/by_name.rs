@@ -1,12 +1,14 @@
 //! The protocols that may be chosen by name.
 
 use crate::ids::Csn;
+use crate::item::TableId;
 
 use super::onecopy::Onecopy;
 use super::{
     InProcess, Protocol, centralised_writes, chains, chains_redundant, chains_serializable, conflict_aware,
-    eager, fixed_conflict, fixed_load, level0, level1, level2, round_robin, special, tashkent_plus,
-    variable_load, versioning, versioning_late_acquire, versioning_no_early_release,
+    eager, fixed_conflict, fixed_load, invalidation, level0, level1, level2, lock_central, lock_distributed,
+    partitioned, round_robin, special, tashkent_plus, variable_load, versioning, versioning_late_acquire,
+    versioning_no_early_release, weak,
 };
 
 /// The names of those that are complete, the default first.
@@ -45,6 +47,28 @@ pub fn whole_by_name(name: &str, workers: usize, decided: Csn) -> Result<Box<dyn
         "round_robin" => Ok(Box::new(round_robin::new(workers, decided))),
         "tashkent_plus" => Ok(Box::new(tashkent_plus::new(workers, decided))),
         _ => Err(unknown(name, &WHOLE)),
+    }
+}
+
+/// The names of those in which each replica has a peer with clients of its own, in the simulator.
+pub const PEERS: [&str; 5] = ["invalidation", "weak", "partitioned", "lock_distributed", "lock_central"];
+
+/// One of [`PEERS`], for so many nodes; of the `divided` tables each has rows of its own, where the protocol is `partitioned`.
+///
+/// # Errors
+/// If none of them has this name.
+pub fn peers_by_name(
+    name: &str,
+    nodes: u16,
+    divided: &[TableId],
+) -> Result<Box<dyn Protocol>, UnknownProtocol> {
+    match name {
+        "invalidation" => Ok(Box::new(invalidation::new(nodes))),
+        "weak" => Ok(Box::new(weak::new(nodes))),
+        "partitioned" => Ok(Box::new(partitioned::new(nodes, divided))),
+        "lock_distributed" => Ok(Box::new(lock_distributed::new(nodes))),
+        "lock_central" => Ok(Box::new(lock_central::new(nodes))),
+        _ => Err(unknown(name, &PEERS)),
     }
 }
 
@@ -141,6 +165,16 @@ mod tests {
     }
 
     #[test]
+    fn every_name_for_peers_gives_the_protocol_of_that_name() {
+        for name in PEERS {
+            let protocol = peers_by_name(name, 3, &[]).expect("it is there");
+            assert_eq!((protocol.name(), protocol.status().replicas.len()), (name, 3));
+        }
+        let error = peers_by_name("weka", 3, &[]).err().expect("it is unknown").to_string();
+        assert!(error.ends_with("lock_central; did you mean `weak`?"), "{error}");
+    }
+
+    #[test]
     fn a_name_that_is_nearly_right_gets_a_suggestion() {
         let unknown = |name| by_name(name, 1, Csn(0)).err().expect("it is unknown").to_string();
         let names = SELECTABLE.join(", ");
@@ -154,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_and_what_needs_whole_transactions_cannot_be_selected() {
+    fn what_needs_clients_at_peers_or_whole_transactions_cannot_be_selected() {
         assert!(by_name("invalidation", 1, Csn(0)).is_err());
         assert!(by_name("round_robin", 1, Csn(0)).is_err());
     }

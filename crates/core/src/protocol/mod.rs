@@ -20,7 +20,10 @@ pub mod invalidation;
 pub mod level0;
 pub mod level1;
 pub mod level2;
+pub mod lock_central;
+pub mod lock_distributed;
 pub mod onecopy;
+pub mod partitioned;
 pub mod round_robin;
 pub mod special;
 pub mod tashkent_plus;
@@ -28,12 +31,15 @@ pub mod variable_load;
 pub mod versioning;
 pub mod versioning_late_acquire;
 pub mod versioning_no_early_release;
+pub mod weak;
 pub mod wide_area;
 
 mod by_name;
 mod in_process;
 
-pub use by_name::{SELECTABLE, UnknownProtocol, WHOLE, apart_by_name, by_name, whole_by_name};
+pub use by_name::{
+    PEERS, SELECTABLE, UnknownProtocol, WHOLE, apart_by_name, by_name, peers_by_name, whole_by_name,
+};
 pub use in_process::InProcess;
 
 /// What the histories of a protocol satisfy.
@@ -119,6 +125,11 @@ pub trait Protocol: Send {
         Statements::InTransactions
     }
 
+    /// Whether each of its replicas has a peer beside it with clients of its own: their events happen there, and only the driver knows where.
+    fn has_clients_at_peers(&self) -> bool {
+        false
+    }
+
     /// What must be known of its transactions before they run. Their writes then reach other replicas as rows, never as statements.
     fn foresight(&self) -> Option<Foresight> {
         None
@@ -158,7 +169,7 @@ pub trait Protocol: Send {
 
 /// Where an event happens in a protocol of peers, of which the `n`-th has replica `n`: what a database reports happens at its peer. Where a
 /// client's events happen, only the driver knows.
-fn peer_of(event: &Event) -> Place {
+pub(crate) fn peer_of(event: &Event) -> Place {
     match event {
         Event::Executed { replica, .. }
         | Event::Applied { replica, .. }
@@ -205,6 +216,10 @@ pub struct Status {
     pub every_table_locked: u64,
     /// Transactions given up because they touched a table that had not been foreseen.
     pub mispredicted: u64,
+    /// Statements of peers about tables of which several have copies that are to agree.
+    pub shared_accesses: u64,
+    /// Those of them that write.
+    pub shared_writes: u64,
     /// Who waits for whom: each waiting transaction with those that it waits for.
     pub waits_for: Vec<(u64, Vec<u64>)>,
 }

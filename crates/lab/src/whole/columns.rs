@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{WholeExperiment, WholeFigures};
-use crate::kept::Kept;
+use crate::kept::{Kept, Rows};
+use crate::results::Results;
+use crate::runner::LabError;
 use crate::variation::Variation;
 
 #[derive(Serialize, Deserialize, Debug, Default)]
@@ -30,5 +32,21 @@ impl Kept for WholeExperiment {
             columns.variations.split_whitespace().map(Variation::named).collect::<Option<_>>()?;
         let experiment = WholeExperiment::new(&columns.system, columns.rate, columns.workers).ok()?;
         Some(WholeExperiment { variations, ..experiment })
+    }
+
+    fn run_seed(&self, seed: u64) -> Result<WholeFigures, LabError> {
+        Ok(self.run(seed)?)
+    }
+
+    fn throughput(figures: &WholeFigures) -> f64 {
+        figures.throughput
+    }
+
+    fn rows(results: &Results) -> &Rows<WholeExperiment> {
+        &results.whole
+    }
+
+    fn rows_mut(results: &mut Results) -> &mut Rows<WholeExperiment> {
+        &mut results.whole
     }
 }

@@ -1,5 +1,6 @@
 //! One experiment: a protocol of the family, so many sites, a rate.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries, WideArea};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::tables::TenTables;
+use crate::variation::Variation;
 
 const MS: u64 = 1_000_000;
 
@@ -21,17 +23,23 @@ const COSTS: Costs = Costs {
     message_ns: MS,
     token_ns: MS,
 };
+/// What the middleware takes for a message and for the token with [`Variation::SlowMiddleware`].
+const SLOW_MIDDLEWARE_NS: u64 = 5 * MS;
 /// One way from a site to another: half of a round trip of 50 ms.
 const DISTANCE_NS: u64 = 25 * MS;
+/// The same with [`Variation::FarSites`].
+const FAR_NS: u64 = 50 * MS;
 /// By how much more a message takes at most.
 const JITTER: f64 = 0.2;
 /// Messages that a site may send at a time.
 const BURST: usize = 20;
+/// The same with [`Variation::ShortBursts`].
+const SHORT_BURST: usize = 2;
 /// Transactions of each site's client (5.1).
 const EACH: u64 = 800;
 
 /// What is run, but for its seed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WideExperiment {
     /// The protocol.
     pub choice: Choice,
@@ -39,6 +47,8 @@ pub struct WideExperiment {
     pub sites: u16,
     /// Transactions a second at all sites together.
     pub rate: u32,
+    /// In what else it differs.
+    pub variations: BTreeSet<Variation>,
 }
 
 /// A name that no protocol of the family has.
@@ -145,7 +155,7 @@ impl WideExperiment {
     /// If there is no such protocol.
     pub fn new(system: &str, sites: u16, rate: u32) -> Result<WideExperiment, UnknownWideSystem> {
         let choice = choice(system).ok_or_else(|| UnknownWideSystem { name: system.to_owned() })?;
-        Ok(WideExperiment { choice, sites, rate })
+        Ok(WideExperiment { choice, sites, rate, variations: BTreeSet::new() })
     }
 
     /// The protocol's words.
@@ -166,14 +176,23 @@ impl WideExperiment {
     /// # Errors
     /// If something went wrong that only a bug can bring about.
     pub fn run(&self, seed: u64) -> Result<WideFigures, WideError> {
-        let failed = |what: String| WideError { experiment: *self, what };
+        let failed = |what: String| WideError { experiment: self.clone(), what };
+        let has = |variation| self.variations.contains(&variation);
+        let distance_ns = if has(Variation::FarSites) { FAR_NS } else { DISTANCE_NS };
+        let mut costs = COSTS;
+        if has(Variation::SlowMiddleware) {
+            (costs.message_ns, costs.token_ns) = (SLOW_MIDDLEWARE_NS, SLOW_MIDDLEWARE_NS);
+        }
+        if has(Variation::DearApplies) {
+            costs.apply_ns = costs.update_ns;
+        }
         let setup = Setup {
             seed,
-            distances: Distances::equal(self.sites, DISTANCE_NS, JITTER),
+            distances: Distances::equal(self.sites, distance_ns, JITTER),
             rate: f64::from(self.rate),
             transactions: EACH * u64::from(self.sites),
-            costs: COSTS,
-            order: Order::Token { burst: BURST },
+            costs,
+            order: Order::Token { burst: if has(Variation::ShortBursts) { SHORT_BURST } else { BURST } },
             history: false,
         };
         let protocol = Box::new(WideArea::new(self.choice, self.sites));
@@ -259,7 +278,8 @@ fn mean_s(of: &[&Served], time: impl Fn(&&Served) -> Option<u64>) -> f64 {
 
 impl fmt::Display for WideExperiment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ten tables, {}, {} sites, {} a second", self.system(), self.sites, self.rate)
+        write!(f, "ten tables, {}, {} sites, {} a second", self.system(), self.sites, self.rate)?;
+        self.variations.iter().try_for_each(|variation| write!(f, ", {}", variation.description()))
     }
 }
 
@@ -301,6 +321,20 @@ mod tests {
         {
             let error = WideExperiment::new(system, 4, 20).expect_err("there is none").to_string();
             assert!(error.contains("primary_copy"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_differs_makes_a_difference() {
+        let plain = WideExperiment::new("local_copy agreed", 4, 60).expect("there is one");
+        let figures = plain.run(0).expect("it runs");
+        for variation in Variation::ALL {
+            let mut varied = plain.clone();
+            variation.apply_to_wide(&mut varied);
+            if varied != plain {
+                assert_ne!(varied.run(0).expect("it runs"), figures, "{varied}");
+                assert!(varied.to_string().ends_with(variation.description()), "{varied}");
+            }
         }
     }
 

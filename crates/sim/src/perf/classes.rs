@@ -100,7 +100,11 @@ fn last_use(catalogue: &Catalogue, place: usize) -> Arc<[TableId]> {
     let statements = &catalogue.statements;
     let first = catalogue.transaction(statements[place].transaction).statements.start;
     let end = if statements[place].repeat.is_some() { place } else { place + 1 };
-    statements[first..end].iter().flat_map(|statement| &statement.last_use).map(table_id).collect()
+    statements[first..end]
+        .iter()
+        .flat_map(|statement| &statement.last_use)
+        .map(|table| table_id(*table))
+        .collect()
 }
 
 /// How old what a transaction reads may be, if its interaction says that.
@@ -109,13 +113,15 @@ fn stale_ok_ns(catalogue: &Catalogue, transaction: TransactionId) -> Option<u64>
     catalogue.interaction(interaction).stale_ok.map(|bound| bound.as_nanos() as u64)
 }
 
-fn table_id(table: &TableIndex) -> TableId {
+/// As what the core knows a table.
+#[must_use]
+pub fn table_id(table: TableIndex) -> TableId {
     TableId(u64::from(table.0) + 1)
 }
 
 /// Whole tables: of one that is read and written, the writing counts.
 fn tables(reads: &[TableIndex], writes: &[TableIndex]) -> AccessSet {
-    let access = |table: &TableIndex, mode| Access::new(Item::table(table_id(table)), mode);
+    let access = |table: &TableIndex, mode| Access::new(Item::table(table_id(*table)), mode);
     let read_only = reads.iter().filter(|table| !writes.contains(table));
     let reads = read_only.map(|table| access(table, Mode::Shared));
     reads.chain(writes.iter().map(|table| access(table, Mode::Exclusive))).collect()

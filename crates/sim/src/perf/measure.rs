@@ -23,6 +23,8 @@ pub struct Measured {
     pub response: Distribution,
     /// Statements.
     pub statements: QueryTime,
+    /// Those of them that write.
+    pub writes: QueryTime,
     /// The same by statement, by their place in the catalogue.
     pub by_statement: Vec<QueryTime>,
     /// Commits.
@@ -33,6 +35,8 @@ pub struct Measured {
     pub cpus: u32,
     /// Messages.
     pub messages: Messages,
+    /// Statements of peers about tables of which several have copies that are to agree; those of them that write.
+    pub shared: [u64; 2],
     /// Transactions that were refused, by reason.
     pub refused: BTreeMap<String, u64>,
     /// Transactions that held every table because nobody had declared any.
@@ -89,6 +93,8 @@ pub struct Messages {
     pub from_scheduler: u64,
     /// Received by it from them.
     pub to_scheduler: u64,
+    /// From one database's machine to another's.
+    pub between_databases: u64,
 }
 
 /// How long something took.
@@ -156,11 +162,13 @@ impl Measured {
             in_progress: [vec![0; interactions], vec![0; interactions]],
             response: Distribution::default(),
             statements: QueryTime::default(),
+            writes: QueryTime::default(),
             by_statement: vec![QueryTime::default(); statements],
             commits: QueryTime::default(),
             replicas: vec![Busy::default(); replicas],
             cpus,
             messages: Messages::default(),
+            shared: [0; 2],
             refused: BTreeMap::new(),
             every_table_locked: 0,
             disagreements: 0,
@@ -173,8 +181,18 @@ impl Measured {
     }
 
     /// A statement was answered, so long after it had arrived.
-    pub(super) fn statement(&mut self, id: StatementId, total_ns: u64, ran: Ran, network_ns: u64) {
+    pub(super) fn statement(
+        &mut self,
+        id: StatementId,
+        writes: bool,
+        total_ns: u64,
+        ran: Ran,
+        network_ns: u64,
+    ) {
         self.statements.add(total_ns, ran, network_ns);
+        if writes {
+            self.writes.add(total_ns, ran, network_ns);
+        }
         self.by_statement[usize::from(id.0)].add(total_ns, ran, network_ns);
     }
 

@@ -32,7 +32,9 @@ mod peak;
 use onecopy_core::effect::Effect;
 use onecopy_core::map::HashMap;
 use onecopy_core::protocol::{Engine, Position, Statements, UnknownProtocol, Writes, apart_by_name};
-use onecopy_core::{Csn, Event, Instant, Message, Notice, OpId, Place, Protocol, ReplicaId, TxnId};
+use onecopy_core::{
+    Csn, Event, Guarantee, Instant, Message, NodeId, Notice, OpId, Place, Protocol, ReplicaId, TxnId,
+};
 use thiserror::Error;
 
 use crate::check::{History, MalformedHistory};
@@ -42,6 +44,7 @@ use crate::server::Server;
 use crate::trace::Trace;
 
 pub use crate::server::{Busy, Discipline, Kind};
+pub use classes::table_id;
 pub use demand::{Demand, heaviest_read_in_writes};
 pub use items::ItemsError;
 pub use measure::{Distribution, Measured, Messages, QueryTime, ReplicaTime};
@@ -55,7 +58,7 @@ use classes::Classes;
 use history::Recorder;
 use network::{Machine, Network};
 use node::{Record, Txn};
-use replicas::{Command, Replica, Report};
+use replicas::{Command, Replica, Report, Shipped};
 use users::Crowd;
 use versions::{Own, Shared, Version};
 
@@ -209,6 +212,10 @@ struct Simulation<'a> {
     everywhere: bool,
     /// Whether every statement is a transaction by itself.
     alone: bool,
+    /// Whether that is also what is promised of it, so that its history consists of statements.
+    judged_alone: bool,
+    /// Whether users are at the databases' machines instead of a scheduler's.
+    at_peers: bool,
     queue: EventQueue<Wake>,
     trace: Trace,
     effects: Vec<Effect>,
@@ -220,6 +227,8 @@ struct Simulation<'a> {
     /// Where times are drawn at random.
     times: Option<onecopy_workload::random::Random>,
     txns: HashMap<TxnId, Txn>,
+    /// Writes that one database sent and another has not applied.
+    shipped: HashMap<(TxnId, ReplicaId), Shipped>,
     last_txn: u64,
     last_version: Version,
     log: Log<Record>,
@@ -230,6 +239,8 @@ struct Simulation<'a> {
     shared: Shared,
     recorder: Option<Recorder>,
     measured: Measured,
+    /// What the protocol had counted when the measured part began.
+    shared_before: [u64; 2],
     /// Interactions that users are in, by their place in the catalogue.
     in_progress: Vec<u64>,
     faults: Vec<Fault>,
@@ -257,9 +268,11 @@ impl<'a> Simulation<'a> {
         Ok(Simulation {
             setup,
             workload,
-            protocol,
             everywhere,
             alone,
+            judged_alone: alone && protocol.guarantee() != Guarantee::None,
+            at_peers: protocol.has_clients_at_peers(),
+            protocol,
             queue: EventQueue::default(),
             trace: Trace::new(setup.keep_trace),
             effects: Vec::new(),
@@ -267,6 +280,7 @@ impl<'a> Simulation<'a> {
             network: Network::new(setup.network, setup.seed),
             times: setup.uneven.then(|| onecopy_workload::random::stream(setup.seed, TIMES_STREAM)),
             txns: HashMap::default(),
+            shipped: HashMap::default(),
             last_txn: 0,
             last_version: 0,
             log: Log::default(),
@@ -275,6 +289,7 @@ impl<'a> Simulation<'a> {
             shared: Shared::default(),
             recorder: setup.history.then(Recorder::default),
             measured: Measured::new(setup.measured_ns, kinds, replicas, setup.cpus),
+            shared_before: [0; 2],
             in_progress: vec![0; kinds[0]],
             faults: Vec::new(),
             items,
@@ -305,6 +320,8 @@ impl<'a> Simulation<'a> {
         }
         self.close_all(end);
         self.measured.in_progress[1] = std::mem::take(&mut self.in_progress);
+        let shared = self.shared();
+        self.measured.shared = [0, 1].map(|at| shared[at] - self.shared_before[at]);
         Ok(Outcome {
             history: self.recorder.map(Recorder::finish).transpose()?,
             measured: self.measured,
@@ -341,6 +358,29 @@ impl<'a> Simulation<'a> {
         let kinds = [self.measured.interactions.len(), self.measured.by_statement.len()];
         self.measured = Measured::new(self.setup.measured_ns, kinds, self.replicas.len(), self.setup.cpus);
         self.measured.in_progress[0].clone_from(&self.in_progress);
+        self.shared_before = self.shared();
+    }
+
+    /// Statements about what several peers have, and those of them that write, so far.
+    fn shared(&self) -> [u64; 2] {
+        let status = self.protocol.status();
+        [status.shared_accesses, status.shared_writes]
+    }
+
+    /// The machine that a user is connected to: users are dealt to peers one by one, and stay.
+    fn front(&self, user: u32) -> Machine {
+        match self.at_peers {
+            true => Machine::Database(ReplicaId((user % u32::from(self.setup.replicas)) as u16)),
+            false => Machine::Scheduler,
+        }
+    }
+
+    /// Hands an event of a user to the core.
+    fn feed_for(&mut self, user: u32, event: Event) {
+        match self.front(user) {
+            Machine::Database(replica) => self.feed_at(Place::Peer(NodeId(replica.0)), event),
+            _ => self.feed(event),
+        }
     }
 
     /// Hands an event to the core where it happens.
@@ -416,16 +456,20 @@ impl<'a> Simulation<'a> {
                 self.queue.schedule(at, Wake::Message { from: place, to, message });
             }
             Effect::SetTimer { timer, at } => self.queue.schedule(at, Wake::Timer { place, timer }),
-            Effect::Forget { txn } => _ = self.txns.remove(&txn),
+            Effect::Forget { txn } => self.forget(txn),
             Effect::Notice { notice: Notice::EveryTableLocked, .. } => self.measured.every_table_locked += 1,
+            Effect::Ship { txn, to: Place::Peer(node), message } => {
+                self.ship(txn, ReplicaId(node.0));
+                self.carry_out(place, Effect::Send { to: Place::Peer(node), message });
+            }
+            Effect::ApplyShipped { origin, txn, replica } => self.apply_shipped(txn, origin, replica),
             Effect::Values { txn, .. }
             | Effect::Withdraw { txn, .. }
             | Effect::Ship { txn, .. }
-            | Effect::Multicast { txn, .. }
-            | Effect::ApplyShipped { txn, .. } => {
+            | Effect::Multicast { txn, .. } => {
                 self.fault(Fault::Senseless {
                     txn,
-                    what: "gives values, withdraws statements or ships writes, for which nobody asks here",
+                    what: "gives values, withdraws statements or tells everybody, for which nobody asks here",
                 });
             }
         }
@@ -435,6 +479,8 @@ impl<'a> Simulation<'a> {
         let messages = &mut self.measured.messages;
         messages.from_scheduler += u64::from(from == Machine::Scheduler);
         messages.to_scheduler += u64::from(to == Machine::Scheduler);
+        let is_database = |machine| matches!(machine, Machine::Database(_));
+        messages.between_databases += u64::from(is_database(from) && is_database(to));
     }
 
     /// Other schedulers are told something, where there are any, and acknowledge it. Returns how long that takes, in

@@ -42,6 +42,8 @@ pub(super) struct Txn {
     /// What was there before, where every replica executes.
     pub(super) undo: Vec<Undo>,
     entry: Option<Entry>,
+    /// Nothing will be asked of it any more, once its user is answered.
+    forgotten: bool,
 }
 
 /// A statement of a transaction.
@@ -96,7 +98,7 @@ impl Simulation<'_> {
         match (request, open) {
             (Some(Request::Statement(statement)), Some(txn)) => {
                 let (op, statement) = self.add_statement(number, txn, statement);
-                self.feed(Event::Statement { txn, op, statement });
+                self.feed_for(number, Event::Statement { txn, op, statement });
             }
             (Some(Request::Statement(statement)), None) => self.open(number, statement),
             (Some(Request::Commit), Some(txn)) => {
@@ -104,11 +106,11 @@ impl Simulation<'_> {
                 let Some(open) = self.txns.get_mut(&txn) else { return };
                 let op = OpId(open.ops.len() as u32);
                 (open.awaited, open.arrived) = (Some(op), now);
-                self.feed(Event::Commit { txn, op });
+                self.feed_for(number, Event::Commit { txn, op });
             }
             (Some(Request::Rollback), Some(txn)) => {
-                self.close(txn, Machine::Scheduler, Answer::Done, Status::Aborted);
-                self.feed(Event::Rollback { txn });
+                self.close(txn, self.front(number), Answer::Done, Status::Aborted);
+                self.feed_for(number, Event::Rollback { txn });
             }
             (request, open) => self.fault(Fault::Senseless {
                 txn: open.unwrap_or_default(),
@@ -125,7 +127,7 @@ impl Simulation<'_> {
         let (mut begun, sent, meant) = (user.begun, user.sent, user.meant);
         let entry = meant.or_else(|| self.recorder.as_mut().map(|recorder| recorder.begin(number, sent)));
         if self.alone {
-            user.meant = entry.filter(|_| begun.is_some());
+            user.meant = entry.filter(|_| begun.is_some() && !self.judged_alone);
             begun = None;
         } else {
             user.begun = None;
@@ -147,6 +149,7 @@ impl Simulation<'_> {
                 writes: Vec::new(),
                 undo: Vec::new(),
                 entry,
+                forgotten: false,
             },
         );
         let declared = begun
@@ -161,10 +164,10 @@ impl Simulation<'_> {
         let begin = Begin { txn, session, read_only: false, form: 0, declared, stale_ok_ns };
         let (op, statement) = self.add_statement(number, txn, statement);
         if begun.is_none() {
-            self.feed(Event::Autocommit { begin, statement });
+            self.feed_for(number, Event::Autocommit { begin, statement });
         } else {
-            self.feed(Event::Begin(begin));
-            self.feed(Event::Statement { txn, op, statement });
+            self.feed_for(number, Event::Begin(begin));
+            self.feed_for(number, Event::Statement { txn, op, statement });
         }
     }
 
@@ -245,6 +248,11 @@ impl Simulation<'_> {
             recorder.statement(entry, asked.touches(&self.classes), seen, asked.version);
         }
         let (statement, arrived, autocommit) = (asked.statement, open.arrived, open.autocommit);
+        let (writes, mut ran) = (asked.version != 0, ran.1);
+        if self.at_peers {
+            // What it waits for beside its database is permission.
+            ran.execution_ns += open.commit_ns.unwrap_or(0);
+        }
         let at = if autocommit {
             self.close(txn, from, Answer::Done, Status::Committed)
         } else {
@@ -252,7 +260,8 @@ impl Simulation<'_> {
             let user = open.user;
             self.reply(user, from, Answer::Done)
         };
-        self.measured.statement(statement, at.since_ns(arrived), ran.1, 2 * self.network.hop_ns());
+        let network_ns = self.to_databases_ns();
+        self.measured.statement(statement, writes, at.since_ns(arrived), ran, network_ns);
     }
 
     /// An answer that was held may go; that of a transaction's only statement goes when that is committed.
@@ -278,7 +287,21 @@ impl Simulation<'_> {
         let arrived = open.arrived;
         let ran = Ran { execution_ns: open.commit_ns.unwrap_or(0), own_ns: 0 };
         let at = self.close(txn, from, Answer::Done, Status::Committed);
-        self.measured.commits.add(at.since_ns(arrived), ran, 2 * self.network.hop_ns());
+        self.measured.commits.add(at.since_ns(arrived), ran, self.to_databases_ns());
+    }
+
+    /// The way from whoever has the statement to the database and back, in nanoseconds.
+    fn to_databases_ns(&self) -> u64 {
+        if self.at_peers { 0 } else { 2 * self.network.hop_ns() }
+    }
+
+    /// Nothing will be asked of a transaction any more.
+    pub(super) fn forget(&mut self, txn: TxnId) {
+        match self.txns.get_mut(&txn) {
+            // Its answer is just about to leave.
+            Some(open) if open.awaited.is_some() => open.forgotten = true,
+            _ => _ = self.txns.remove(&txn),
+        }
     }
 
     pub(super) fn refuse(&mut self, txn: TxnId, reason: Refusal) {
@@ -293,7 +316,7 @@ impl Simulation<'_> {
         let Some(open) = self.txns.get_mut(&txn) else { return self.queue.now() };
         open.awaited = None;
         let (user, entry) = (open.user, open.entry.take());
-        if !everywhere {
+        if !everywhere || open.forgotten {
             self.txns.remove(&txn);
         }
         self.crowd.users[user as usize].txn = None;
@@ -304,12 +327,13 @@ impl Simulation<'_> {
         at
     }
 
-    /// Returns when the answer leaves the scheduler, through which every answer goes.
+    /// Returns when the answer leaves the machine that the user is connected to, through which every answer goes.
     fn reply(&mut self, user: u32, from: Machine, answer: Answer) -> Instant {
         self.measured.messages.users += 1;
         self.crowd.users[user as usize].answer = Some(answer);
-        let at = self.network.arrival(self.queue.now(), from, Machine::Scheduler);
-        let arrival = self.network.arrival(at, Machine::Scheduler, Machine::Users);
+        let front = self.front(user);
+        let at = self.network.arrival(self.queue.now(), from, front);
+        let arrival = self.network.arrival(at, front, Machine::Users);
         self.queue.schedule(arrival, Wake::User(user));
         at
     }

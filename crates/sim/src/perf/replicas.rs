@@ -5,13 +5,15 @@ use std::time::Duration;
 use onecopy_core::effect::How;
 use onecopy_core::{Csn, Event, Guarantee, Instant, OpId, Outcome, Place, ReplicaId, TxnId};
 
+use onecopy_workload::StatementId;
 use onecopy_workload::random::exponential;
 use smallvec::SmallVec;
 
+use super::classes::Touches;
 use super::measure::Ran;
 use super::network::Machine;
 use super::setup::Loads;
-use super::versions::Seen;
+use super::versions::{Seen, Version};
 use super::{Fault, Simulation, Wake};
 use crate::server::{Kind, Server};
 
@@ -36,6 +38,15 @@ pub(super) enum Command {
     Leave { txn: TxnId },
 }
 
+/// What a write that was executed elsewhere does to a database, and found there.
+#[derive(Debug)]
+pub(super) struct Shipped {
+    statement: StatementId,
+    touches: Touches,
+    version: Version,
+    seen: Option<Seen>,
+}
+
 /// What a database works at.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Job {
@@ -43,6 +54,7 @@ pub(super) enum Job {
     Revalidate { txn: TxnId },
     Commit { txn: TxnId, csn: Csn, arrived: Instant },
     Apply { csn: Csn, to: Csn },
+    Shipped { txn: TxnId, origin: Place },
 }
 
 /// What a database says.
@@ -60,6 +72,10 @@ pub(super) enum Report {
     },
     Applied {
         csn: Csn,
+    },
+    ShippedApplied {
+        txn: TxnId,
+        origin: Place,
     },
 }
 
@@ -228,6 +244,7 @@ impl Simulation<'_> {
                 }
                 self.contain(replica, csn);
             }
+            Job::Shipped { txn, origin } => self.on_shipped_applied(txn, origin, replica),
         }
     }
 
@@ -265,10 +282,7 @@ impl Simulation<'_> {
             }
         };
         match &asked.seen {
-            Some(first) if *first != seen => match self.protocol.guarantee() {
-                Guarantee::None => self.measured.disagreements += 1,
-                _ => self.fault(Fault::Disagreement { txn, op, replica }),
-            },
+            Some(first) if *first != seen => self.disagrees(txn, op, replica),
             Some(_) => {}
             None => asked.seen = Some(seen),
         }
@@ -286,6 +300,50 @@ impl Simulation<'_> {
             }
         }
         self.report(replica, Report::Applied { csn });
+    }
+}
+
+/// Writes that one database sends to others.
+impl Simulation<'_> {
+    /// A transaction of one statement sends what it wrote.
+    pub(super) fn ship(&mut self, txn: TxnId, to: ReplicaId) {
+        let Some(only) = self.txns.get(&txn).and_then(|open| open.ops.first()) else {
+            return self.fault(Fault::Senseless { txn, what: "ships what was not executed" });
+        };
+        let touches = only.touches(&self.classes).clone();
+        let seen = only.seen.clone();
+        let shipped = Shipped { statement: only.statement, touches, version: only.version, seen };
+        self.shipped.insert((txn, to), shipped);
+    }
+
+    /// It is executed here, as it was there.
+    pub(super) fn apply_shipped(&mut self, txn: TxnId, origin: Place, replica: ReplicaId) {
+        let Some(shipped) = self.shipped.get(&(txn, replica)) else {
+            return self.fault(Fault::Senseless { txn, what: "applies what was not sent" });
+        };
+        let cost_ns = self.classes.apply_ns(self.classes.of(shipped.statement).cost_ns);
+        self.work(replica, Kind::Write, cost_ns, Job::Shipped { txn, origin });
+    }
+
+    fn on_shipped_applied(&mut self, txn: TxnId, origin: Place, replica: ReplicaId) {
+        let Some(Shipped { touches, version, seen, .. }) = self.shipped.remove(&(txn, replica)) else {
+            return;
+        };
+        if let Some(own) = &mut self.own {
+            let found = own.execute(replica, &touches, version, &mut Vec::new());
+            if seen.is_some_and(|seen| seen != found) {
+                self.disagrees(txn, OpId(0), replica);
+            }
+        }
+        self.report(replica, Report::ShippedApplied { txn, origin });
+    }
+
+    /// A statement found something else at one database than at another.
+    fn disagrees(&mut self, txn: TxnId, op: OpId, replica: ReplicaId) {
+        match self.protocol.guarantee() {
+            Guarantee::None => self.measured.disagreements += 1,
+            _ => self.fault(Fault::Disagreement { txn, op, replica }),
+        }
     }
 }
 
@@ -317,6 +375,7 @@ impl Simulation<'_> {
             }
             Report::Revalidated { txn, same } => Event::Revalidated { txn, replica, same },
             Report::Applied { csn } => Event::Applied { replica, csn },
+            Report::ShippedApplied { txn, origin } => Event::ShippedApplied { origin, txn, replica },
         }
     }
 }

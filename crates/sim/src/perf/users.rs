@@ -205,7 +205,7 @@ impl Simulation<'_> {
         user.request = Some(request);
         user.sent = now;
         self.measured.messages.users += 1;
-        let at = self.network.arrival(now, Machine::Users, Machine::Scheduler);
+        let at = self.network.arrival(now, Machine::Users, self.front(number));
         self.queue.schedule(at, Wake::Request(number));
     }
 

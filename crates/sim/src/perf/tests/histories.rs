@@ -10,7 +10,7 @@ use super::{PROTOCOLS, bookstore, protocol, run_site_well, run_well, sites, the_
 use crate::check::{Level, Operation, Options, check};
 use crate::perf::{Discipline, Fault, Items, Latency, Outcome, SECOND_NS, Setup, Users, run};
 
-fn recorded<'a>(profile: &'a crate::perf::Profile, seed: u64) -> Setup<'a> {
+pub(super) fn recorded<'a>(profile: &'a crate::perf::Profile, seed: u64) -> Setup<'a> {
     // Faster than the paper's databases, so that much happens at once.
     Setup {
         seed,
@@ -26,7 +26,12 @@ fn expect_kept(outcome: &Outcome, level: impl Into<Options>, what: &str) {
     expect_kept_by_evidence(outcome, level, what, 500);
 }
 
-fn expect_kept_by_evidence(outcome: &Outcome, level: impl Into<Options>, what: &str, write_read: usize) {
+pub(super) fn expect_kept_by_evidence(
+    outcome: &Outcome,
+    level: impl Into<Options>,
+    what: &str,
+    write_read: usize,
+) {
     let history = outcome.history.as_ref().expect("it was asked for");
     let report = check(history, level);
     assert!(report.is_valid(), "{what}: {report}");

@@ -1,4 +1,5 @@
 mod histories;
+mod peers;
 mod profile;
 mod runs;
 

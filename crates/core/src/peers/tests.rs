@@ -1,0 +1,89 @@
+//! What all peers do alike, in runs in which chance decides what happens next.
+
+use super::rig::{Rig, Run, apply, comes, read};
+use super::{Message, Peers, Permission, Turn};
+use crate::event::StatementKind;
+use crate::ids::{NodeId, TxnId};
+use crate::item::TableId;
+use crate::map::HashSet;
+use crate::message::Message as AnyMessage;
+use crate::protocol::{Guarantee, Protocol, invalidation, lock_central, lock_distributed, partitioned, weak};
+use crate::table_queues::TableLocks;
+
+const RUNS: u64 = 300;
+const TRANSACTIONS: usize = 40;
+
+#[track_caller]
+fn keeps_its_promise<P: Protocol + 'static>(new: impl Fn(u16) -> P) {
+    for seed in 0..RUNS {
+        let nodes = 1 + (seed % 4) as u16;
+        let judged = Run::new(new(nodes), nodes, seed).go(TRANSACTIONS);
+        assert_eq!(judged, Ok(()), "{nodes} nodes, seed {seed}");
+    }
+}
+
+/// Whether some run goes wrong in this way.
+fn goes_wrong<P: Protocol + 'static>(new: impl Fn(u16) -> P, how: &str) -> bool {
+    let what = |seed| Run::new(new(3), 3, seed).go(TRANSACTIONS).err();
+    (0..RUNS).filter_map(what).any(|what| what.contains(how))
+}
+
+#[test]
+fn peers_that_ask_are_strictly_serializable_and_end_alike() {
+    keeps_its_promise(invalidation::new);
+    keeps_its_promise(|nodes| partitioned::new(nodes, &[]));
+    keeps_its_promise(lock_distributed::new);
+    keeps_its_promise(lock_central::new);
+}
+
+#[test]
+fn peers_that_do_not_ask_are_not() {
+    assert!(goes_wrong(weak::new, "differs at"));
+}
+
+/// Grants at once, and lets updates be applied in the order of versions that nobody agreed on.
+#[derive(Debug)]
+struct Careless;
+
+impl Permission for Careless {
+    fn new(_: NodeId, _: u16) -> Careless {
+        Careless
+    }
+    fn ask(&mut self, txn: TxnId, _: &TableLocks, turn: &mut Turn<'_>) {
+        turn.grant(txn);
+    }
+    fn on_message(&mut self, _: NodeId, _: AnyMessage, _: &mut Turn<'_>) {}
+    fn over(&mut self, _: TxnId, _: bool, _: &mut Turn<'_>) {}
+}
+
+#[test]
+fn two_that_write_at_once_are_found() {
+    let new = |nodes| Peers::<Careless>::new("careless", Guarantee::None, nodes, &HashSet::default());
+    assert!(goes_wrong(new, "at once"));
+}
+
+#[test]
+fn updates_are_applied_in_the_order_of_versions_and_not_while_several_tables_are_read() {
+    let (here, there, elsewhere) = (NodeId(0), NodeId(1), NodeId(2));
+    let (a, b) = (TableId(1), TableId(2));
+    let mut rig = Rig::new(invalidation::new(3));
+    rig.at(here, 1, comes(TxnId(1), StatementKind::Read, &[a, b]));
+    rig.expect(&[read(TxnId(1), here)]);
+    let update = |txn, table, version| {
+        let versions = [(table, version)].into_iter().collect();
+        AnyMessage::Peers(Message::Update { txn: TxnId(txn), versions })
+    };
+    rig.says(elsewhere, here, update(8, a, 2));
+    rig.says(there, here, update(7, a, 1));
+    rig.expect(&[]);
+    // A table that only one reads need not wait.
+    rig.says(there, here, update(9, TableId(3), 1));
+    rig.expect(&[apply(there, TxnId(9), here)]);
+    rig.executed(here, TxnId(1), super::rig::DONE);
+    rig.expect(&[super::rig::forget(TxnId(1)), apply(there, TxnId(7), here)]);
+    rig.at(here, 2, comes(TxnId(2), StatementKind::Read, &[a]));
+    rig.update_applied(there, TxnId(7), here);
+    rig.expect(&[apply(elsewhere, TxnId(8), here)]);
+    rig.update_applied(elsewhere, TxnId(8), here);
+    rig.expect(&[read(TxnId(2), here)]);
+}
