@@ -6,7 +6,7 @@ use super::Versions;
 use crate::ids::{NodeId, TxnId};
 use crate::item::TableId;
 use crate::map::HashMap;
-use crate::table_queues::TableLocks;
+use crate::table_queues::{LockMode, TableLocks};
 
 /// An update of another peer.
 pub(super) type Update = (NodeId, TxnId);
@@ -19,8 +19,6 @@ struct Copy {
     needed: u64,
     /// An update, or a write of this node, is under way.
     busy: bool,
-    /// Reads of several tables that have begun.
-    readers: u32,
 }
 
 /// All of them.
@@ -55,34 +53,21 @@ impl Copies {
         })
     }
 
-    /// Whether a read of several tables, one of which is among these, is under way.
-    pub(super) fn are_read(&self, locks: &TableLocks) -> bool {
-        locks.iter().any(|(table, _)| self.tables.get(&table).is_some_and(|copy| copy.readers > 0))
-    }
-
     /// A statement of this node begins.
     pub(super) fn begin(&mut self, locks: &TableLocks) {
-        let (writes, several) = (locks.writes(), locks.iter().count() > 1);
-        for (table, _) in locks.iter() {
-            let copy = self.of(table);
-            copy.busy |= writes;
-            copy.readers += u32::from(!writes && several);
+        for (table, mode) in locks.iter() {
+            self.of(table).busy |= mode == LockMode::Write;
         }
     }
 
     /// It ends; `counts` says whether a write is the next version of its tables. Returns them as they are then.
     pub(super) fn end(&mut self, locks: &TableLocks, counts: bool) -> Versions {
-        let (writes, several) = (locks.writes(), locks.iter().count() > 1);
         let mut versions = Versions::new();
-        for (table, _) in locks.iter() {
+        for (table, _) in locks.iter().filter(|(_, mode)| *mode == LockMode::Write) {
             let copy = self.of(table);
-            if writes {
-                copy.busy = false;
-                copy.applied += u64::from(counts);
-                versions.push((table, copy.applied));
-            } else if several {
-                copy.readers -= 1;
-            }
+            copy.busy = false;
+            copy.applied += u64::from(counts);
+            versions.push((table, copy.applied));
         }
         versions
     }
@@ -95,7 +80,7 @@ impl Copies {
         self.waiting.push((update, versions));
     }
 
-    /// What may be applied now: what is the next version of all its tables, while nothing is done to them and no read of several is under way.
+    /// What may be applied now: what is the next version of all its tables, while nothing else is done to them.
     pub(super) fn next_updates(&mut self) -> SmallVec<[Update; 4]> {
         let mut next = SmallVec::new();
         while let Some(place) = self.waiting.iter().position(|(_, versions)| self.is_next(versions)) {
@@ -115,7 +100,7 @@ impl Copies {
     fn is_next(&self, versions: &Versions) -> bool {
         versions.iter().all(|(table, version)| {
             let copy = self.tables.get(table).copied().unwrap_or_default();
-            !copy.busy && copy.readers == 0 && copy.applied + 1 == *version
+            !copy.busy && copy.applied + 1 == *version
         })
     }
 

@@ -20,13 +20,13 @@
 //! Invariants, where peers ask for permission:
 //! - a statement begins while the peer's copies of all its tables contain every write that anybody has been told of;
 //! - no table is written by two at once;
-//! - each write of a table is its next version, and everywhere applied as that;
-//! - nothing is applied to a table, and nothing written, while a read of several tables that has begun reads it: what it finds in one of them is as old
-//!   as what it finds in the others.
+//! - each write of a table is its next version, and everywhere applied as that.
 //!
 //! Tables may be *divided*: each peer has rows of its own, and nobody is asked about them. A statement that writes such tables names no others.
 //!
-//! Statements about the whole database ([`TableId::ALL`]) are not foreseen. Messages between two peers must arrive in the order in which they were sent.
+//! Statements about the whole database ([`TableId::ALL`]) are not foreseen. Messages between two peers must arrive in the order in which they were sent. A
+//! read finds what its database contained when it was given the order, as in a snapshot: otherwise two reads of the same two tables could each
+//! find one of two writes.
 
 pub mod by_invalidation;
 mod copies;

@@ -16,10 +16,8 @@ const ONLY: OpId = OpId(0);
 #[derive(Debug)]
 struct Txn {
     reads: bool,
-    /// All its tables.
+    /// Its tables, but for divided ones.
     locks: TableLocks,
-    /// Those of which all nodes have copies.
-    shared: TableLocks,
     executing: bool,
     csn: Option<Csn>,
 }
@@ -67,19 +65,15 @@ impl<P: Permission> Peer<P> {
     ) {
         let reads = statement.kind == StatementKind::Read;
         let mode = if reads { LockMode::Read } else { LockMode::Write };
-        let all = statement.access.iter().map(|access| (access.item.table, mode));
-        let locks = TableLocks::of_tables(all);
-        let shared = locks.iter().filter(|(table, _)| !self.divided.contains(table));
-        let shared = TableLocks::of_tables(shared);
-        let asks = P::COORDINATES && !shared.is_empty();
+        let tables = statement.access.iter().map(|access| access.item.table);
+        let shared = tables.filter(|table| !self.divided.contains(table));
+        let locks = TableLocks::of_tables(shared.map(|table| (table, mode)));
+        let asks = P::COORDINATES && !locks.is_empty();
         self.shared_accesses += u64::from(asks);
         self.shared_writes += u64::from(asks && !reads);
-        self.txns.insert(id, Txn { reads, locks, shared: shared.clone(), executing: false, csn: None });
+        self.txns.insert(id, Txn { reads, locks: locks.clone(), executing: false, csn: None });
         if asks {
-            self.in_turn(now, effects, |permission, turn| permission.ask(id, &shared, turn));
-        } else if P::COORDINATES {
-            self.line.push(id);
-            self.admit(effects);
+            self.in_turn(now, effects, |permission, turn| permission.ask(id, &locks, turn));
         } else {
             self.begin(id, effects);
         }
@@ -184,10 +178,8 @@ impl<P: Permission> Peer<P> {
         let mut held_up: Vec<TableLocks> = Vec::new();
         for id in std::mem::take(&mut self.line) {
             let Some(txn) = self.txns.get(&id) else { continue };
-            let begins = !held_up.iter().any(|locks| conflict(locks, &txn.locks))
-                && self.copies.are_current(&txn.locks)
-                && (txn.reads || !self.copies.are_read(&txn.locks));
-            if begins {
+            let held_up_too = held_up.iter().any(|locks| conflict(locks, &txn.locks));
+            if self.copies.are_current(&txn.locks) && !held_up_too {
                 self.copies.begin(&txn.locks);
                 self.begin(id, effects);
                 continue;
@@ -209,13 +201,15 @@ impl<P: Permission> Peer<P> {
 
     /// A statement has ended; what it wrote goes to the others before whatever permission was waited for.
     fn over(&mut self, id: TxnId, wrote: bool, now: Instant, effects: &mut Vec<Effect>) {
-        let Some(Txn { reads, locks, shared, .. }) = self.txns.remove(&id) else { return };
-        let tells = !reads && (wrote || P::TELLS_FAILURES) && !shared.is_empty();
-        let mut versions = match P::COORDINATES {
+        let Some(Txn { reads, locks, .. }) = self.txns.remove(&id) else { return };
+        if locks.is_empty() {
+            return effects.push(Effect::Forget { txn: id });
+        }
+        let tells = !reads && (wrote || P::TELLS_FAILURES);
+        let versions = match P::COORDINATES {
             true => self.copies.end(&locks, tells),
             false => locks.iter().map(|(table, _)| (table, 0)).collect(),
         };
-        versions.retain(|(table, _)| shared.names(*table));
         for to in others(self.me, self.nodes).filter(|_| tells).map(Place::Peer) {
             let versions = versions.clone();
             effects.push(match wrote {
@@ -227,13 +221,10 @@ impl<P: Permission> Peer<P> {
             });
         }
         effects.push(Effect::Forget { txn: id });
-        if !P::COORDINATES {
-            return;
-        }
-        if !shared.is_empty() {
+        if P::COORDINATES {
             self.in_turn(now, effects, |permission, turn| permission.over(id, wrote, turn));
+            self.copies_changed(now, effects);
         }
-        self.copies_changed(now, effects);
     }
 
     /// Something was applied, has come, or need no longer be waited for.

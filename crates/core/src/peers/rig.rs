@@ -84,9 +84,9 @@ pub(crate) fn forget(txn: TxnId) -> Effect {
 /// What a database is at.
 #[derive(Clone, Copy, Debug)]
 enum Job {
-    Execute(TxnId),
-    /// A read that has its snapshot, and has not answered.
+    /// Of a read, whose snapshot was taken when the order was given.
     Answer(TxnId),
+    Execute(TxnId),
     Commit(TxnId, Csn),
     Apply(Place, TxnId),
 }
@@ -192,13 +192,9 @@ impl Run {
         let replica = ReplicaId(node);
         let executed = |txn, outcome| Event::Executed { txn, op: OpId(0), replica, outcome, elapsed_ns: 1 };
         match job {
-            Job::Execute(txn) if self.of(txn).writes => {
+            Job::Execute(txn) => {
                 let outcome = if self.of(txn).fails { Outcome::Failed } else { DONE };
                 self.feed(node, executed(txn, outcome));
-            }
-            Job::Execute(txn) => {
-                self.find(node, txn);
-                self.jobs.push((node, Job::Answer(txn)));
             }
             Job::Answer(txn) => {
                 self.txns[txn.0 as usize].ended = Some(self.step);
@@ -237,7 +233,13 @@ impl Run {
         self.protocol.handle(Place::Peer(NodeId(node)), Instant(self.step), event, &mut effects);
         for effect in effects {
             match effect {
-                Effect::Execute { txn, .. } => self.jobs.push((node, Job::Execute(txn))),
+                Effect::Execute { txn, .. } if self.of(txn).writes => {
+                    self.jobs.push((node, Job::Execute(txn)))
+                }
+                Effect::Execute { txn, .. } => {
+                    self.find(node, txn);
+                    self.jobs.push((node, Job::Answer(txn)));
+                }
                 Effect::CommitAt { txn, csn, .. } => self.jobs.push((node, Job::Commit(txn, csn))),
                 Effect::ApplyShipped { origin, txn, .. } => self.jobs.push((node, Job::Apply(origin, txn))),
                 Effect::Send { to: Place::Peer(to), message }

@@ -63,27 +63,21 @@ fn two_that_write_at_once_are_found() {
 }
 
 #[test]
-fn updates_are_applied_in_the_order_of_versions_and_not_while_several_tables_are_read() {
+fn updates_are_applied_in_the_order_of_versions() {
     let (here, there, elsewhere) = (NodeId(0), NodeId(1), NodeId(2));
-    let (a, b) = (TableId(1), TableId(2));
+    let (a, reader) = (TableId(1), TxnId(2));
     let mut rig = Rig::new(invalidation::new(3));
-    rig.at(here, 1, comes(TxnId(1), StatementKind::Read, &[a, b]));
-    rig.expect(&[read(TxnId(1), here)]);
-    let update = |txn, table, version| {
-        let versions = [(table, version)].into_iter().collect();
+    let update = |txn, version| {
+        let versions = [(a, version)].into_iter().collect();
         AnyMessage::Peers(Message::Update { txn: TxnId(txn), versions })
     };
-    rig.says(elsewhere, here, update(8, a, 2));
-    rig.says(there, here, update(7, a, 1));
+    rig.says(elsewhere, here, update(8, 2));
     rig.expect(&[]);
-    // A table that only one reads need not wait.
-    rig.says(there, here, update(9, TableId(3), 1));
-    rig.expect(&[apply(there, TxnId(9), here)]);
-    rig.executed(here, TxnId(1), super::rig::DONE);
-    rig.expect(&[super::rig::forget(TxnId(1)), apply(there, TxnId(7), here)]);
-    rig.at(here, 2, comes(TxnId(2), StatementKind::Read, &[a]));
+    rig.says(there, here, update(7, 1));
+    rig.expect(&[apply(there, TxnId(7), here)]);
+    rig.at(here, 2, comes(reader, StatementKind::Read, &[a]));
     rig.update_applied(there, TxnId(7), here);
     rig.expect(&[apply(elsewhere, TxnId(8), here)]);
     rig.update_applied(elsewhere, TxnId(8), here);
-    rig.expect(&[read(TxnId(2), here)]);
+    rig.expect(&[read(reader, here)]);
 }

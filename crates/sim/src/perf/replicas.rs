@@ -116,6 +116,13 @@ impl Simulation<'_> {
                     (asked.seen, asked.ran) = (None, SmallVec::new());
                 }
                 let (writes, cost_ns) = (asked.version != 0, self.classes.of(asked.statement).cost_ns);
+                if self.at_peers
+                    && !writes
+                    && let Some(own) = &mut self.own
+                {
+                    // Its snapshot.
+                    asked.seen = Some(own.execute(replica, asked.touches(&self.classes), 0, &mut open.undo));
+                }
                 let position = match how {
                     How::Snapshot { open: true } => {
                         open.snapshot = position;
@@ -264,10 +271,11 @@ impl Simulation<'_> {
         let own_ns = open.waited_for_itself(replica, self.queue.now(), self.everywhere);
         // Once answered, nobody asks who else executed it.
         let asked = &mut open.ops[index];
-        if asked.seen.is_none() || !asked.ran.is_empty() {
+        if self.at_peers || asked.seen.is_none() || !asked.ran.is_empty() {
             asked.ran.push((replica, Ran { execution_ns: elapsed_ns, own_ns }));
         }
         let seen = match &mut self.own {
+            Some(_) if self.at_peers && asked.version == 0 => return Some(cost_ns),
             Some(own) => own.execute(replica, asked.touches(&self.classes), asked.version, &mut open.undo),
             None if self.everywhere => Seen::new(),
             None => {
