@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use crate::ids::{ClassId, Csn, NodeId, OpId, ReplicaId, SessionId, TxnId};
 use crate::item::{Access, AccessSet, Mode, TableId};
 use crate::message::Message;
-use crate::protocol::wide_area::Moment;
 
 /// Where a role of a protocol lives: what an event is addressed to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -202,6 +201,17 @@ pub enum Event {
         /// The number given when it was set.
         timer: u64,
     },
+}
+
+/// What a driver's multicast tells of a message, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Moment {
+    /// It is here.
+    Received,
+    /// Its place among all messages is known, and all that come before it were told to be ordered before.
+    Ordered,
+    /// No failure that is survived loses it, nor any that comes before it; these were told to be stable before.
+    Stable,
 }
 
 /// The start of a transaction.

@@ -1,6 +1,6 @@
 //! Messages between the places of a protocol: one type a protocol (or family of protocols), under one enum.
 
-use crate::protocol::{lock_central, lock_distributed, wide_area};
+use crate::protocol::{certified, lock_central, lock_distributed, wide_area};
 use crate::{certification, chaining, peers, scheduling};
 
 /// What one place of a protocol says to another.
@@ -18,6 +18,8 @@ pub enum Message {
     LockCentral(lock_central::Message),
     /// Between sites.
     WideArea(wide_area::Message),
+    /// Between sites that certify.
+    Certified(certified::Message),
     /// Between a scheduler and the workers of its chains.
     Chaining(chaining::Message),
     /// Between the scheduler that certifies and its workers.

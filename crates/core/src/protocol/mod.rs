@@ -8,6 +8,7 @@ use crate::event::{Event, Place};
 use crate::ids::{Instant, NodeId};
 
 pub mod centralised_writes;
+pub mod certified;
 pub mod chains;
 pub mod chains_distributed;
 pub mod chains_redundant;

@@ -15,15 +15,15 @@ mod setup;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use onecopy_core::effect::Effect;
 use onecopy_core::event::Outcome as Executed;
 use onecopy_core::map::HashMap;
-use onecopy_core::protocol::wide_area::Moment;
 use onecopy_core::{
-    AccessSet, Begin, ClassId, Csn, Event, Instant, Message, NodeId, OpId, Place, Protocol, ReplicaId,
-    SessionId, Statement, StatementKind, TxnId,
+    AccessSet, Begin, ClassId, Csn, Event, Instant, Message, Moment, NodeId, OpId, Place, Position, Protocol,
+    ReplicaId, SessionId, Statement, StatementKind, TxnId,
 };
 use onecopy_workload::random::{self, Random};
 use thiserror::Error;
@@ -169,7 +169,7 @@ enum Outgoing {
 }
 
 /// What a site's CPU does.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Job {
     Execute { txn: TxnId, op: OpId },
     Commit { txn: TxnId, csn: Csn },
@@ -182,6 +182,8 @@ enum Job {
 struct Txn {
     arriving: Arriving,
     served: Served,
+    /// Whether all sites hear of it.
+    is_sent: bool,
     /// At how many sites it is committed.
     commits: u16,
     /// How many sites keep nothing of it any more.
@@ -220,6 +222,8 @@ struct Simulation<'a> {
     /// When the last message between two sites arrives: they do not overtake each other.
     channels: HashMap<(usize, usize), Instant>,
     servers: Vec<Server<Job>>,
+    /// By site, what is to be committed, in that order, and what only waits for those before it; nothing where any order will do.
+    gates: Option<Vec<VecDeque<(TxnId, Option<Job>)>>>,
     ring: Ring<Outgoing>,
     sequencer: Sequencer,
     /// What was sent to all, in the order in which it was sent.
@@ -244,6 +248,7 @@ impl<'a> Simulation<'a> {
         Simulation {
             setup,
             source,
+            gates: (protocol.position() == Position::Prefix).then(|| vec![VecDeque::new(); sites]),
             protocol,
             // One site alone need not pass a token to itself.
             order: if sites == 1 { Order::Sequencer } else { setup.order },
@@ -348,9 +353,8 @@ impl<'a> Simulation<'a> {
             undone: 0,
             failed: arriving.fails,
         };
-        let at_each_site = u64::from(updates) + u64::from(updates && !arriving.fails);
-        self.awaited += 1 + at_each_site * sites as u64;
-        self.txns.push(Txn { arriving, served, commits: 0, forgotten: 0 });
+        self.awaited += 1;
+        self.txns.push(Txn { arriving, served, is_sent: false, commits: 0, forgotten: 0 });
         self.feed(site, Event::Autocommit { begin, statement });
     }
 
@@ -378,9 +382,11 @@ impl<'a> Simulation<'a> {
                 self.begin(site, txn, op);
             }
             Effect::CommitAt { txn, csn, .. } => {
+                self.expect_commit(site, txn);
                 self.work(site, Kind::Write, costs.commit_ns, Job::Commit { txn, csn });
             }
             Effect::ApplyShipped { origin, txn, .. } => {
+                self.expect_commit(site, txn);
                 self.work(site, Kind::Write, costs.apply_ns, Job::Apply { txn, origin });
             }
             // What runs goes on, and is reported.
@@ -403,10 +409,7 @@ impl<'a> Simulation<'a> {
                 let executed_at = self.executed_at(txn, site);
                 self.answered(txn, executed_at);
             }
-            Effect::Multicast { txn, message } => match self.order {
-                Order::Token { .. } => self.ring.send(site, Outgoing::ToAll { txn, message }, true),
-                Order::Sequencer => self.send_to_all(site, txn, message),
-            },
+            Effect::Multicast { txn, message } => self.multicast(site, txn, message),
             Effect::Ship { to: Place::Peer(NodeId(to)), message, .. } => self.ship(site, to.into(), message),
             Effect::Forget { txn } => {
                 let of = &mut self.txns[txn.0 as usize];
@@ -414,7 +417,7 @@ impl<'a> Simulation<'a> {
                 if of.forgotten > self.servers.len() as u16 {
                     return self.senseless(txn, "is forgotten once more");
                 }
-                self.awaited -= 1;
+                self.awaited -= u64::from(of.is_sent);
             }
             _ => self.senseless(TxnId(0), "is given an order that sites have no use for"),
         }
@@ -433,6 +436,19 @@ impl<'a> Simulation<'a> {
         }
         self.contents.begin(txn, site, &of.arriving.reads);
         self.work(site, kind, cost_ns, Job::Execute { txn, op });
+    }
+
+    fn multicast(&mut self, site: usize, txn: TxnId, message: Message) {
+        let of = &mut self.txns[txn.0 as usize];
+        if !std::mem::replace(&mut of.is_sent, true) {
+            // Each site forgets it, and commits it unless it fails.
+            let at_each_site = 1 + u64::from(!of.arriving.fails);
+            self.awaited += at_each_site * self.servers.len() as u64;
+        }
+        match self.order {
+            Order::Token { .. } => self.ring.send(site, Outgoing::ToAll { txn, message }, true),
+            Order::Sequencer => self.send_to_all(site, txn, message),
+        }
     }
 
     fn ship(&mut self, site: usize, to: usize, message: Message) {
@@ -523,6 +539,35 @@ impl Simulation<'_> {
                 }
                 self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
             }
+            Job::Commit { txn, .. } | Job::Apply { txn, .. } => self.may_commit(site, txn, job),
+            Job::Take(packet) => self.take(site, packet),
+            Job::Token => self.pass_token(site),
+        }
+    }
+
+    /// Where commits are in order, this is the next one.
+    fn expect_commit(&mut self, site: usize, txn: TxnId) {
+        if let Some(gates) = &mut self.gates {
+            gates[site].push_back((txn, None));
+        }
+    }
+
+    /// What is ready commits, once all have that are to commit before it.
+    fn may_commit(&mut self, site: usize, txn: TxnId, job: Job) {
+        let Some(gates) = &mut self.gates else { return self.commit(site, job) };
+        if let Some((_, ready)) = gates[site].iter_mut().find(|(other, _)| *other == txn) {
+            *ready = Some(job);
+        }
+        while let Some(gates) = &mut self.gates
+            && let Some((_, Some(job))) = gates[site].pop_front_if(|(_, ready)| ready.is_some())
+        {
+            self.commit(site, job);
+        }
+    }
+
+    fn commit(&mut self, site: usize, job: Job) {
+        let replica = ReplicaId(site as u16);
+        match job {
             Job::Commit { txn, csn } => {
                 self.committed(site, txn);
                 self.feed(site, Event::Applied { replica, csn });
@@ -531,8 +576,7 @@ impl Simulation<'_> {
                 self.committed(site, txn);
                 self.feed(site, Event::ShippedApplied { origin, txn, replica });
             }
-            Job::Take(packet) => self.take(site, packet),
-            Job::Token => self.pass_token(site),
+            Job::Execute { .. } | Job::Take(_) | Job::Token => {}
         }
     }
 

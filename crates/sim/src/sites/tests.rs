@@ -2,9 +2,10 @@
 
 use onecopy_core::Access;
 use onecopy_core::item::{ColumnId, ColumnSet, Item, Mode, TableId, ValueHash};
+use onecopy_core::protocol::certified::{Certified, Commits};
 use onecopy_core::protocol::wide_area::Message::Request;
 use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries, WideArea};
-use onecopy_core::protocol::{Guarantee, Status};
+use onecopy_core::protocol::{Guarantee, Status, certified};
 
 use super::*;
 use crate::check::{self, Level};
@@ -118,11 +119,55 @@ fn snapshots_where_commits_are_not_in_order_show_long_forks() {
     assert!(forks > 2, "{forks}");
 }
 
+fn run_certified(setup: &Setup, commits: Commits, fails: bool) -> Outcome {
+    let source = &mut Few { random: random::stream(setup.seed, 9), registers: 8, fails };
+    let protocol = Box::new(Certified::new(commits, setup.distances.sites() as u16));
+    run(setup, source, protocol).expect("histories make sense")
+}
+
+#[test]
+fn what_is_certified_is_serializable_and_leaves_sites_identical() {
+    let mut given_up = 0;
+    for commits in [Commits::Ordered, Commits::Stable] {
+        for seed in 0..12 {
+            let outcome = run_certified(&setup(seed), commits, seed > 5);
+            assert_eq!(outcome.faults, [], "{commits:?} seed {seed}");
+            given_up += outcome.measured.undone();
+            let history = outcome.history.expect("it was asked for");
+            let checked = check::check(&history, Level::Serializable);
+            assert!(checked.is_valid(), "{commits:?} seed {seed}: {checked:?}");
+        }
+    }
+    assert!(given_up > 100, "{given_up}");
+}
+
+#[test]
+fn what_is_certified_by_its_writes_alone_is_not_serializable() {
+    let anomalies = (0..12).filter(|seed| {
+        let source = &mut Few { random: random::stream(*seed, 9), registers: 8, fails: false };
+        let reads_do_not_count: Bug = |_, _, mut event| {
+            if let Event::Delivered {
+                message: Message::Certified(certified::Message::Request { access, .. }),
+                ..
+            } = &mut event
+            {
+                access.retain(|access| access.mode.writes());
+            }
+            vec![event]
+        };
+        let protocol = Box::new(Certified::new(Commits::Ordered, 4));
+        let buggy = Box::new(Buggy { protocol, bug: reads_do_not_count, held: None });
+        let history = run(&setup(*seed), source, buggy).expect("histories make sense").history;
+        !check::check(&history.expect("it was asked for"), Level::Serializable).is_valid()
+    });
+    assert!(anomalies.count() > 2);
+}
+
 /// Between protocol and driver: what the protocol hears instead of something.
 type Bug = fn(&mut Option<Event>, Place, Event) -> Vec<Event>;
 
 struct Buggy {
-    protocol: WideArea,
+    protocol: Box<dyn Protocol>,
     bug: Bug,
     held: Option<Event>,
 }
@@ -133,6 +178,9 @@ impl Protocol for Buggy {
     }
     fn guarantee(&self) -> Guarantee {
         self.protocol.guarantee()
+    }
+    fn position(&self) -> Position {
+        self.protocol.position()
     }
     fn handle(&mut self, place: Place, now: Instant, event: Event, effects: &mut Vec<Effect>) {
         for event in (self.bug)(&mut self.held, place, event) {
@@ -149,7 +197,7 @@ fn found(execution: Execution, delivery: Delivery, bug: Bug) -> Option<String> {
     let (queries, items) = (Queries::Locked, Items::Rows);
     (0..20).find_map(|seed| {
         let source = &mut Few { random: random::stream(seed, 9), registers: 6, fails: false };
-        let protocol = WideArea::new(Choice { queries, execution, delivery, items }, 4);
+        let protocol = Box::new(WideArea::new(Choice { queries, execution, delivery, items }, 4));
         let outcome = run(&setup(seed), source, Box::new(Buggy { protocol, bug, held: None }));
         let outcome = outcome.expect("histories make sense");
         if let Some(fault) = outcome.faults.first() {

@@ -28,7 +28,7 @@ mod site;
 mod tests;
 
 use crate::effect::Effect;
-use crate::event::{Event, Place};
+use crate::event::{Event, Moment, Place};
 use crate::ids::{Csn, Instant, NodeId, OpId, TxnId};
 use crate::item::AccessSet;
 use crate::message::Message as AnyMessage;
@@ -115,17 +115,6 @@ pub enum Items {
     Tables,
     /// Items as they were found in statements.
     Rows,
-}
-
-/// What a driver's multicast tells of a message, in this order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Moment {
-    /// It is here.
-    Received,
-    /// Its place among all messages is known, and all that come before it were told to be ordered before.
-    Ordered,
-    /// No failure that is survived loses it, nor any that comes before it; these were told to be stable before.
-    Stable,
 }
 
 impl Delivery {

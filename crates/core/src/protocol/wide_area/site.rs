@@ -1,9 +1,9 @@
 //! One site: what it does at each moment of a delivery, and with what its database reports.
 
 use super::line::{End, Line, Stage, Standing};
-use super::{Choice, Execution, Items, Message, Moment, Queries};
+use super::{Choice, Execution, Items, Message, Queries};
 use crate::effect::{Effect, How, Refusal};
-use crate::event::{Outcome, Place, Statement, StatementKind};
+use crate::event::{Moment, Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, NodeId, OpId, ReplicaId, TxnId};
 use crate::item::{Access, AccessSet, Item, Mode};
 use crate::map::{HashMap, HashSet};

@@ -1,0 +1,120 @@
+//! Certified: an update executes where its client is, and takes its place in the order when it has; whoever has read what is out of date by then runs again.
+//!
+//! Idea. For clients that wait between their statements, nobody can say beforehand what a transaction will touch, and no place in an order can be kept for
+//! it. So it executes first, on a snapshot of its site. Then what it read and wrote is multicast. Each site takes all of them in one
+//! order and comes to the same verdict: it commits unless something that it read or wrote has been written since its snapshot by one that comes before it and
+//! committed. There are no locks, and no message is needed to agree.
+//!
+//! Source: F. Pedone, R. Guerraoui, A. Schiper: *The database state machine approach* (Distributed and Parallel Databases, 2003), and, as the paper on wide areas
+//! leaves transactions that come statement by statement to others, what stands beside its protocols here.
+//!
+//! Guarantee: 1-copy serializability. A site may be behind, so this is not strict.
+//!
+//! Invariants:
+//! - all sites come to the same verdict on each update: by what was multicast before it, and by nothing else;
+//! - a site commits updates in the order, so that what is committed there is a prefix of it, and every snapshot as well;
+//! - an update that commits would have found the same at its place in the order as in its snapshot.
+//!
+//! Beyond the source: an update of which it is known that it will have to run again does so at once, without waiting for its verdict; and one waits here
+//! for another of this site that writes the same, as it would in the database.
+//!
+//! A place in the order whose update runs again stays empty. Missing: sites that fail; answers that are too large to be held until the verdict (refused).
+
+mod site;
+#[cfg(test)]
+mod tests;
+
+use crate::effect::Effect;
+use crate::event::{Event, Place};
+use crate::ids::{Csn, Instant, NodeId, OpId, TxnId};
+use crate::item::AccessSet;
+use crate::message::Message as AnyMessage;
+
+use self::site::Site;
+use super::{Guarantee, Protocol, ReplicaStatus, Status, peer_of};
+
+/// When an update may commit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Commits {
+    /// When its place is known.
+    Ordered,
+    /// When besides no failure that is survived can lose it.
+    Stable,
+}
+
+/// What sites say to each other.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Message {
+    /// Multicast, with the writes: may it commit?
+    Request {
+        /// The update.
+        txn: TxnId,
+        /// Which execution that is.
+        op: OpId,
+        /// Up to which place its site had committed when it began.
+        snapshot: Csn,
+        /// What it read and wrote.
+        access: AccessSet,
+    },
+}
+
+/// All sites.
+#[derive(Debug)]
+pub struct Certified {
+    sites: Vec<Site>,
+}
+
+impl Certified {
+    /// So many sites, of which the `n`-th has replica `n`. Transactions of all sites have different numbers.
+    #[must_use]
+    pub fn new(commits: Commits, sites: u16) -> Certified {
+        Certified { sites: (0..sites).map(|me| Site::new(NodeId(me), commits)).collect() }
+    }
+}
+
+impl Protocol for Certified {
+    fn name(&self) -> &'static str {
+        "certified"
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::OneCopySerializability
+    }
+
+    fn has_clients_at_peers(&self) -> bool {
+        true
+    }
+
+    fn place_of(&self, event: &Event) -> Place {
+        peer_of(event)
+    }
+
+    fn handle(&mut self, place: Place, _now: Instant, event: Event, effects: &mut Vec<Effect>) {
+        let Place::Peer(NodeId(node)) = place else { return };
+        let Some(site) = self.sites.get_mut(usize::from(node)) else { return };
+        match event {
+            Event::Autocommit { begin, statement } => site.on_client(begin.txn, &statement, effects),
+            Event::Executed { txn, op, outcome, .. } => site.on_executed(txn, op, &outcome, effects),
+            Event::Delivered { from, moment, place, message: AnyMessage::Certified(message) } => {
+                site.on_delivered(from, moment, place, message, effects);
+            }
+            Event::Applied { csn, .. } => site.on_committed(csn, effects),
+            Event::ShippedApplied { txn, .. } => site.on_applied(txn, effects),
+            Event::HomeLost { txn, .. } => site.on_home_lost(txn, effects),
+            _ => {}
+        }
+    }
+
+    fn status(&self) -> Status {
+        let replicas = self.sites.iter().map(|site| ReplicaStatus {
+            up: true,
+            applied: site.committed().0,
+            ..ReplicaStatus::default()
+        });
+        Status {
+            replicas: replicas.collect(),
+            transactions: self.sites.iter().map(Site::open).sum(),
+            ..Status::default()
+        }
+    }
+}

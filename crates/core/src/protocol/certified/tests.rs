@@ -1,0 +1,189 @@
+//! One site, by whole lists of effects.
+
+use super::*;
+use crate::effect::How;
+use crate::event::{Begin, Moment, Outcome, Statement, StatementKind};
+use crate::ids::{ClassId, ReplicaId, SessionId};
+use crate::item::{Access, Item, Mode, TableId};
+
+const A: NodeId = NodeId(0);
+const B: NodeId = NodeId(1);
+const HERE: ReplicaId = ReplicaId(0);
+const T1: TxnId = TxnId(1);
+const T2: TxnId = TxnId(2);
+const T9: TxnId = TxnId(9);
+const DONE: Outcome = Outcome::Done { returned: Vec::new() };
+
+struct Rig {
+    protocol: Certified,
+    effects: Vec<Effect>,
+}
+
+fn rig(commits: Commits) -> Rig {
+    Rig { protocol: Certified::new(commits, 2), effects: Vec::new() }
+}
+
+fn access(reads: &[u64], writes: &[u64]) -> AccessSet {
+    let of = |table: &u64, mode| Access::new(Item::table(TableId(*table)), mode);
+    let reads = reads.iter().map(|table| of(table, Mode::Shared));
+    reads.chain(writes.iter().map(|table| of(table, Mode::NoKeyExclusive))).collect()
+}
+
+impl Rig {
+    fn feed(&mut self, event: Event) {
+        self.protocol.handle(Place::Peer(A), Instant(0), event, &mut self.effects);
+    }
+    fn comes(&mut self, txn: TxnId, access: AccessSet) {
+        let kind =
+            if access.iter().any(|of| of.mode.writes()) { StatementKind::Write } else { StatementKind::Read };
+        let session = SessionId(0);
+        let begin = Begin { txn, session, read_only: false, form: 0, declared: None, stale_ok_ns: None };
+        self.feed(Event::Autocommit { begin, statement: Statement::new(ClassId(1), kind, access) });
+    }
+    fn executed(&mut self, txn: TxnId, op: u32, outcome: Outcome) {
+        self.feed(Event::Executed { txn, op: OpId(op), replica: HERE, outcome, elapsed_ns: 1 });
+    }
+    fn delivered(&mut self, from: NodeId, moment: Moment, place: u64, message: Message) {
+        let message = AnyMessage::Certified(message);
+        self.feed(Event::Delivered { from, moment, place: Csn(place), message });
+    }
+    fn committed(&mut self, csn: u64) {
+        self.feed(Event::Applied { replica: HERE, csn: Csn(csn) });
+    }
+    fn applied(&mut self, origin: NodeId, txn: TxnId) {
+        self.feed(Event::ShippedApplied { origin: Place::Peer(origin), txn, replica: HERE });
+    }
+    #[track_caller]
+    fn expect(&mut self, effects: &[Effect]) {
+        assert_eq!(std::mem::take(&mut self.effects), effects);
+    }
+}
+
+fn request(txn: TxnId, op: u32, snapshot: u64, access: AccessSet) -> Message {
+    Message::Request { txn, op: OpId(op), snapshot: Csn(snapshot), access }
+}
+fn execute(txn: TxnId, op: u32) -> Effect {
+    let how = How::Home { open: true };
+    Effect::Execute { txn, op: OpId(op), replica: HERE, how, hold: true }
+}
+fn multicast(txn: TxnId, message: Message) -> Effect {
+    Effect::Multicast { txn, message: AnyMessage::Certified(message) }
+}
+fn commit(txn: TxnId, csn: u64) -> Effect {
+    Effect::CommitAt { txn, replica: HERE, csn: Csn(csn) }
+}
+fn apply(origin: NodeId, txn: TxnId) -> Effect {
+    Effect::ApplyShipped { origin: Place::Peer(origin), txn, replica: HERE }
+}
+fn leave(txn: TxnId) -> Effect {
+    Effect::Leave { txn, replica: HERE }
+}
+fn answered(txn: TxnId, op: u32, csn: u64) -> [Effect; 3] {
+    [
+        Effect::Release { txn, op: OpId(op), replica: HERE },
+        Effect::Acknowledge { txn, op: OpId(0), csn: Csn(csn) },
+        Effect::Forget { txn },
+    ]
+}
+
+#[test]
+fn an_update_executes_at_once_and_commits_at_its_place() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[1], &[2]));
+    rig.expect(&[execute(T1, 0)]);
+    rig.executed(T1, 0, DONE);
+    let asks = request(T1, 0, 0, access(&[1], &[2]));
+    rig.expect(&[multicast(T1, asks.clone())]);
+    rig.delivered(A, Moment::Received, 0, asks.clone());
+    rig.expect(&[]);
+    rig.delivered(A, Moment::Ordered, 1, asks);
+    rig.expect(&[commit(T1, 1)]);
+    rig.committed(1);
+    rig.expect(&answered(T1, 0, 1));
+}
+
+#[test]
+fn what_is_to_be_stable_is_certified_before_and_commits_then() {
+    let mut rig = rig(Commits::Stable);
+    let theirs = request(T9, 0, 0, access(&[], &[2]));
+    rig.delivered(B, Moment::Ordered, 1, theirs.clone());
+    rig.expect(&[]);
+    rig.delivered(B, Moment::Stable, 1, theirs);
+    rig.expect(&[apply(B, T9)]);
+}
+
+#[test]
+fn whoever_read_what_is_written_before_its_place_runs_again_when_that_is_here() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[1], &[2]));
+    rig.executed(T1, 0, DONE);
+    let asks = request(T1, 0, 0, access(&[1], &[2]));
+    rig.expect(&[execute(T1, 0), multicast(T1, asks.clone())]);
+    // It is known now what its verdict will be.
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
+    rig.expect(&[leave(T1), apply(B, T9)]);
+    rig.delivered(A, Moment::Ordered, 2, asks);
+    rig.expect(&[]);
+    rig.applied(B, T9);
+    rig.expect(&[Effect::Forget { txn: T9 }, execute(T1, 1)]);
+    rig.executed(T1, 1, DONE);
+    let asks = request(T1, 1, 2, access(&[1], &[2]));
+    rig.expect(&[multicast(T1, asks.clone())]);
+    rig.delivered(A, Moment::Ordered, 3, asks);
+    rig.expect(&[commit(T1, 3)]);
+}
+
+#[test]
+fn who_writes_something_else_does_not_run_again() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[1], &[2]));
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[1], &[3])));
+    rig.expect(&[execute(T1, 0), apply(B, T9)]);
+    rig.executed(T1, 0, DONE);
+    rig.expect(&[multicast(T1, request(T1, 0, 0, access(&[1], &[2])))]);
+}
+
+#[test]
+fn of_two_here_that_write_the_same_one_waits_and_of_two_that_read_it_none() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[3], &[2]));
+    rig.comes(T2, access(&[3], &[2]));
+    rig.comes(T9, access(&[2, 3], &[4]));
+    rig.expect(&[execute(T1, 0), execute(T9, 0)]);
+    rig.executed(T1, 0, DONE);
+    let asks = request(T1, 0, 0, access(&[3], &[2]));
+    rig.delivered(A, Moment::Ordered, 1, asks.clone());
+    // Nor can the reader of what is written commit any more.
+    rig.expect(&[multicast(T1, asks), leave(T9), commit(T1, 1)]);
+    rig.committed(1);
+    let [release, acknowledge, forget] = answered(T1, 0, 1);
+    rig.expect(&[release, acknowledge, forget, execute(T2, 0), execute(T9, 1)]);
+}
+
+#[test]
+fn what_was_lost_before_its_commit_is_applied_as_others_writes_are() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[], &[2]));
+    rig.executed(T1, 0, DONE);
+    rig.delivered(A, Moment::Ordered, 1, request(T1, 0, 0, access(&[], &[2])));
+    rig.effects.clear();
+    rig.feed(Event::HomeLost { txn: T1, replica: HERE });
+    rig.expect(&[apply(A, T1)]);
+    rig.applied(A, T1);
+    rig.expect(&answered(T1, 0, 1));
+}
+
+#[test]
+fn a_failed_update_and_a_query_need_no_place() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[], &[2]));
+    rig.executed(T1, 0, Outcome::Failed);
+    let release = Effect::Release { txn: T1, op: OpId(0), replica: HERE };
+    rig.expect(&[execute(T1, 0), release, leave(T1), Effect::Forget { txn: T1 }]);
+    rig.comes(T2, access(&[2], &[]));
+    let how = How::Alone;
+    rig.expect(&[Effect::Execute { txn: T2, op: OpId(0), replica: HERE, how, hold: false }]);
+    rig.executed(T2, 0, DONE);
+    rig.expect(&[]);
+    assert_eq!(rig.protocol.status().transactions, 0);
+}
