@@ -496,7 +496,10 @@ mod tests {
         // It is about chains only.
         assert_eq!(asked("gargamel-13"), ["mean-durations", "even-arrivals", "known-customers"]);
         // It is about sites.
-        assert_eq!(asked("wan-04"), ["slow-middleware", "dear-applies", "short-bursts", "far-sites"]);
+        assert_eq!(
+            asked("wan-04"),
+            ["slow-middleware", "dear-applies", "short-bursts", "far-sites", "sequencer", "this-machine"]
+        );
         // Of peers: conflicts are not thinned out, and there is no log.
         assert_eq!(
             asked("invalidation-18"),

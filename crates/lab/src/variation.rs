@@ -78,6 +78,10 @@ pub enum Variation {
     ShortBursts,
     /// A message takes 50 ms from site to site.
     FarSites,
+    /// The first site numbers messages, in the place of a token that goes around.
+    Sequencer,
+    /// What sites do takes as long as on the machine that this was developed on.
+    ThisMachine,
 }
 
 /// What the administrators' heavy read costs with [`Variation::LightAdmin`]: as much as the books of a page, in milliseconds.
@@ -98,7 +102,7 @@ const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 33] = [
+    pub const ALL: [Variation; 35] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
@@ -132,6 +136,8 @@ impl Variation {
         Variation::DearApplies,
         Variation::ShortBursts,
         Variation::FarSites,
+        Variation::Sequencer,
+        Variation::ThisMachine,
     ];
 
     /// As it is asked for.
@@ -171,6 +177,8 @@ impl Variation {
             Variation::DearApplies => "dear-applies",
             Variation::ShortBursts => "short-bursts",
             Variation::FarSites => "far-sites",
+            Variation::Sequencer => "sequencer",
+            Variation::ThisMachine => "this-machine",
         }
     }
 
@@ -231,6 +239,8 @@ impl Variation {
             Variation::DearApplies => "to apply costs as much as to execute",
             Variation::ShortBursts => "two messages for each turn of the token",
             Variation::FarSites => "each message takes 50 ms from site to site",
+            Variation::Sequencer => "the first site numbers messages",
+            Variation::ThisMachine => "sites as fast as the machine that this was developed on",
         }
     }
 
@@ -273,7 +283,9 @@ impl Variation {
             | Variation::SlowMiddleware
             | Variation::DearApplies
             | Variation::ShortBursts
-            | Variation::FarSites => false,
+            | Variation::FarSites
+            | Variation::Sequencer
+            | Variation::ThisMachine => false,
         };
         if concerns {
             experiment.variations.insert(self);
@@ -285,7 +297,9 @@ impl Variation {
         if let Variation::SlowMiddleware
         | Variation::DearApplies
         | Variation::ShortBursts
-        | Variation::FarSites = self
+        | Variation::FarSites
+        | Variation::Sequencer
+        | Variation::ThisMachine = self
         {
             experiment.variations.insert(self);
         }

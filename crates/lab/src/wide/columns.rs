@@ -23,12 +23,7 @@ impl Kept for WideExperiment {
 
     fn columns(&self) -> Columns {
         let variations: Vec<&str> = self.variations.iter().map(|variation| variation.name()).collect();
-        Columns {
-            system: self.system(),
-            sites: self.sites,
-            rate: self.rate,
-            variations: variations.join(" "),
-        }
+        Columns { system: self.words(), sites: self.sites, rate: self.rate, variations: variations.join(" ") }
     }
 
     fn of_columns(columns: Columns) -> Option<WideExperiment> {

@@ -4,4 +4,4 @@ mod columns;
 mod experiment;
 mod tables;
 
-pub use experiment::{UnknownWideSystem, WideError, WideExperiment, WideFigures, WideMetric};
+pub use experiment::{UnknownWideSystem, WideError, WideExperiment, WideFigures, WideMetric, WideSystem};

@@ -118,7 +118,9 @@ pub enum Items {
 }
 
 impl Delivery {
-    fn takes_place_at(self) -> Moment {
+    /// From when on an update has its place.
+    #[must_use]
+    pub fn takes_place_at(self) -> Moment {
         match self {
             Delivery::OptAgreed | Delivery::OptSafe => Moment::Received,
             Delivery::Agreed | Delivery::OrderedOptSafe => Moment::Ordered,
@@ -126,7 +128,9 @@ impl Delivery {
         }
     }
 
-    fn commits_at(self) -> Moment {
+    /// From when on it may commit.
+    #[must_use]
+    pub fn commits_at(self) -> Moment {
         match self {
             Delivery::Agreed | Delivery::OptAgreed => Moment::Ordered,
             Delivery::Safe | Delivery::OptSafe | Delivery::OrderedOptSafe => Moment::Stable,

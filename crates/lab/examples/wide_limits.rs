@@ -1,0 +1,103 @@
+//! How much sites carry until updates, or queries, take longer than 800 ms: the paper's protocols for wide areas, the same on rows, and certification.
+//!
+//! `cargo run --release -p onecopy-lab --example wide_limits [SITES [VARIATION | PART]...]`, with 4 sites and `this-machine` unless something else is said; what is
+//! no variation is a part of the names of those systems that are to run. Each figure is the mean of three seeds. What is past the limit is 3 % more.
+
+use std::error::Error;
+
+use onecopy_lab::Variation;
+use onecopy_lab::wide::{WideExperiment, WideMetric};
+
+const LIMIT_S: f64 = 0.8;
+/// What is carried is answered as fast as it comes, but for what is under way in the end.
+const CARRIED: f64 = 0.9;
+const SEEDS: u64 = 3;
+/// Steps up to the limit: far beyond it, lines are long and runs take minutes.
+const STEP: f64 = 1.3;
+/// Up to where it is narrowed down.
+const CLOSE: f64 = 1.03;
+const SYSTEMS: [&str; 12] = [
+    "symmetric agreed",
+    "symmetric safe",
+    "primary_copy agreed",
+    "local_copy agreed",
+    "locked symmetric agreed",
+    "symmetric agreed rows",
+    "primary_copy agreed rows",
+    "local_copy agreed rows",
+    "local_copy safe rows",
+    "ordered local_copy agreed rows",
+    "certified agreed",
+    "certified safe",
+];
+
+struct At {
+    rate: f64,
+    updates_s: f64,
+    undone: f64,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut words = std::env::args().skip(1);
+    let sites: u16 = words.next().map_or(Ok(4), |word| word.parse())?;
+    let (mut variations, mut parts) = (Vec::new(), Vec::new());
+    for word in words {
+        match Variation::named(&word) {
+            Some(known) => variations.push(known),
+            None => parts.push(word),
+        }
+    }
+    if variations.is_empty() {
+        variations.push(Variation::ThisMachine);
+    }
+    let names: Vec<&str> = variations.iter().map(|variation| variation.name()).collect();
+    println!("{sites} sites, {}\n", names.join(", "));
+    println!("{:<32}{:>12}{:>12}{:>12}{:>12}", "", "a second", "over first", "updates, ms", "undone, %");
+    let mut first = None;
+    let is_meant = |system: &&str| parts.iter().all(|part| system.contains(part.as_str()));
+    for system in SYSTEMS.into_iter().filter(is_meant) {
+        let At { rate, updates_s, undone } = limit(system, sites, &variations)?;
+        let over = rate / *first.get_or_insert(rate);
+        println!("{system:<32}{rate:>12.0}{over:>12.2}{:>12.0}{:>12.2}", updates_s * 1e3, undone * 1e2);
+    }
+    Ok(())
+}
+
+/// The highest rate within the limit.
+fn limit(system: &str, sites: u16, variations: &[Variation]) -> Result<At, Box<dyn Error>> {
+    let mut within = At { rate: 0.0, updates_s: 0.0, undone: 0.0 };
+    let (mut rate, mut beyond) = (8.0 * f64::from(sites), f64::INFINITY);
+    while beyond > within.rate * CLOSE {
+        match try_rate(system, sites, rate, variations)? {
+            Some(at) => within = at,
+            None => beyond = rate,
+        }
+        rate = if beyond.is_finite() { (within.rate + beyond) / 2.0 } else { rate * STEP };
+        if beyond < 2.0 {
+            break;
+        }
+    }
+    Ok(within)
+}
+
+/// Nothing if something takes too long.
+fn try_rate(
+    system: &str,
+    sites: u16,
+    rate: f64,
+    variations: &[Variation],
+) -> Result<Option<At>, Box<dyn Error>> {
+    let mut experiment = WideExperiment::new(system, sites, rate as u32)?;
+    variations.iter().for_each(|variation| variation.apply_to_wide(&mut experiment));
+    let mut sums = [0.0; 4];
+    let metrics = [WideMetric::Updates, WideMetric::Queries, WideMetric::Throughput, WideMetric::Undone];
+    for seed in 0..SEEDS {
+        let figures = experiment.run(seed)?;
+        for (sum, metric) in sums.iter_mut().zip(metrics) {
+            *sum += figures.get(metric) / SEEDS as f64;
+        }
+    }
+    let [updates_s, queries_s, throughput, undone] = sums;
+    let is_within = updates_s <= LIMIT_S && queries_s <= LIMIT_S && throughput >= CARRIED * rate;
+    Ok(is_within.then_some(At { rate, updates_s, undone }))
+}
