@@ -137,7 +137,7 @@ pub enum Effect {
         /// What it says.
         message: Message,
     },
-    /// Carry a message, with the text of its transaction, to all nodes, this one included, in one order with all others; report
+    /// Carry a message, with the text of its transaction or, if that has executed here, with its writes, to all nodes, this one included, in one order with all others; report
     /// [`Event::Delivered`](crate::event::Event::Delivered) at each.
     Multicast {
         /// The transaction.
@@ -162,7 +162,9 @@ pub enum Effect {
         origin: Place,
         /// The transaction, by the origin's numbers.
         txn: TxnId,
-        /// Where to apply it. Several may be under way at once.
+        /// Where to apply it. Several may be under way at once. With
+        /// [`Position::Prefix`](crate::protocol::Position::Prefix) they and whatever is to be committed by `CommitAt` are committed in the order in
+        /// which that was asked for; what takes the place of a lost commit has its place.
         replica: ReplicaId,
     },
     /// Nothing will be asked any more for this transaction on any replica: what is kept for it may go. Given once for

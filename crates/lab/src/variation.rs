@@ -191,10 +191,11 @@ impl Variation {
     /// Two of these that cannot be had together: of two ways to serve, or two shares of conflicts, an experiment has one.
     #[must_use]
     pub fn contradiction(variations: &[Variation]) -> Option<[Variation; 2]> {
-        let alternatives: [&[Variation]; 3] = [
+        let alternatives: [&[Variation]; 4] = [
             &[Variation::Shared, Variation::WritesFirst],
             &[Variation::HalfConflicts, Variation::QuarterConflicts, Variation::FewConflicts],
             &[Variation::DrawnAnew, Variation::MeanDurations],
+            &[Variation::ShortBursts, Variation::Sequencer],
         ];
         alternatives.into_iter().find_map(|alternatives| {
             let mut asked = alternatives.iter().copied().filter(|one| variations.contains(one));

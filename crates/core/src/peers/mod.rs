@@ -37,12 +37,12 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::effect::Effect;
-use crate::event::{Event, Outcome, Place};
+use crate::event::{Event, Place};
 use crate::ids::{Instant, NodeId, TxnId};
 use crate::item::TableId;
 use crate::map::HashSet;
 use crate::message::Message as AnyMessage;
-use crate::protocol::{Guarantee, Protocol, ReplicaStatus, Statements, Status, Writes, peer_of};
+use crate::protocol::{Guarantee, Position, Protocol, ReplicaStatus, Statements, Status, Writes, peer_of};
 use crate::table_queues::{LockMode, TableLocks};
 
 pub(crate) use copies::Copies;
@@ -189,6 +189,11 @@ impl<P: Permission> Protocol for Peers<P> {
         self.guarantee
     }
 
+    /// Numbers of commits that were lost stay empty.
+    fn position(&self) -> Position {
+        Position::Set
+    }
+
     fn writes(&self) -> Writes {
         Writes::Everywhere
     }
@@ -212,7 +217,7 @@ impl<P: Permission> Protocol for Peers<P> {
             Event::Autocommit { begin, statement } => peer.on_statement(begin.txn, &statement, now, effects),
             Event::Executed { txn, outcome, .. } => peer.on_executed(txn, &outcome, now, effects),
             Event::Applied { csn, .. } => peer.on_committed(csn, now, effects),
-            Event::HomeLost { txn, .. } => peer.on_executed(txn, &Outcome::Failed, now, effects),
+            Event::HomeLost { txn, .. } => peer.on_home_lost(txn, effects),
             Event::ShippedApplied { origin: Place::Peer(origin), txn, .. } => {
                 peer.on_update_applied(origin, txn, now, effects);
             }

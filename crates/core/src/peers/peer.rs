@@ -2,7 +2,7 @@
 
 use super::copies::{Copies, Update};
 use super::{Message, Permission, Turn, conflict, others};
-use crate::effect::{Effect, How};
+use crate::effect::{Effect, How, Refusal};
 use crate::event::{Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, Instant, NodeId, OpId, ReplicaId, TxnId};
 use crate::item::TableId;
@@ -113,24 +113,44 @@ impl<P: Permission> Peer<P> {
     ) {
         let replica = self.replica();
         let Some(txn) = self.txns.get_mut(&id).filter(|txn| txn.executing) else { return };
+        let how = if txn.reads { How::Alone } else { How::Home { open: true } };
+        let again = |hold| Effect::Execute { txn: id, op: ONLY, replica, how, hold };
         match (txn.reads, outcome) {
-            // Nobody has seen anything of it.
-            (true, Outcome::Lost { answer_begun: false } | Outcome::TooLarge) => {
-                effects.push(Effect::Execute { txn: id, op: ONLY, replica, how: How::Alone, hold: false });
+            // Nobody has seen anything of it, and nobody else may change what it needs.
+            (true, Outcome::Lost { answer_begun: false } | Outcome::TooLarge) => effects.push(again(false)),
+            (true, Outcome::Lost { answer_begun: true }) => {
+                effects.push(Effect::Refuse { txn: id, op: ONLY, reason: Refusal::AnswerCut });
+                self.over(id, false, now, effects);
             }
-            (true, _) => self.over(id, false, now, effects),
+            (true, Outcome::Done { .. } | Outcome::Failed) => self.over(id, false, now, effects),
             (false, Outcome::Done { .. }) => {
                 self.decided = self.decided.next();
                 txn.csn = Some(self.decided);
                 effects.push(Effect::CommitAt { txn: id, replica, csn: self.decided });
             }
-            (false, _) => {
+            (false, Outcome::Lost { .. }) => effects.push(again(true)),
+            // What it wrote is still there. Its answer goes as it comes: nothing can keep it from committing any more but a loss.
+            (false, Outcome::TooLarge) => {
+                effects.push(Effect::Leave { txn: id, replica });
+                effects.push(again(false));
+            }
+            (false, Outcome::Failed) => {
                 effects.push(Effect::Leave { txn: id, replica });
                 effects.push(Effect::Release { txn: id, op: ONLY, replica });
                 effects.push(Effect::Finish { txn: id, op: ONLY, replica: None });
                 self.over(id, false, now, effects);
             }
         }
+    }
+
+    /// What was executed and cannot be committed is executed again: the permission for it still stands.
+    pub(super) fn on_home_lost(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let replica = self.replica();
+        if self.txns.get_mut(&id).and_then(|txn| txn.csn.take()).is_none() {
+            return;
+        }
+        let how = How::Home { open: true };
+        effects.push(Effect::Execute { txn: id, op: ONLY, replica, how, hold: true });
     }
 
     pub(super) fn on_committed(&mut self, csn: Csn, now: Instant, effects: &mut Vec<Effect>) {

@@ -1,9 +1,9 @@
 //! What all peers do alike, in runs in which chance decides what happens next.
 
-use super::rig::{Rig, Run, apply, comes, read};
+use super::rig::{DONE, Rig, Run, acknowledge, apply, comes, commit, forget, read, update, write};
 use super::{Message, Peers, Permission, Turn};
-use crate::event::StatementKind;
-use crate::ids::{NodeId, TxnId};
+use crate::event::{Event, Outcome, StatementKind};
+use crate::ids::{NodeId, ReplicaId, TxnId};
 use crate::item::TableId;
 use crate::map::HashSet;
 use crate::message::Message as AnyMessage;
@@ -80,4 +80,24 @@ fn updates_are_applied_in_the_order_of_versions() {
     rig.expect(&[apply(elsewhere, TxnId(8), here)]);
     rig.update_applied(elsewhere, TxnId(8), here);
     rig.expect(&[read(reader, here)]);
+}
+
+#[test]
+fn a_write_that_is_lost_before_its_commit_executes_again_under_the_same_permission() {
+    let (here, there, w, a) = (NodeId(0), NodeId(1), TxnId(1), TableId(1));
+    let mut rig = Rig::new(lock_central::new(2));
+    rig.at(here, 1, comes(w, StatementKind::Write, &[a]));
+    rig.executed(here, w, Outcome::Lost { answer_begun: false });
+    rig.executed(here, w, DONE);
+    rig.expect(&[write(w, here), write(w, here), commit(w, here, 1)]);
+    rig.at(here, 1, Event::HomeLost { txn: w, replica: ReplicaId(0) });
+    rig.executed(here, w, DONE);
+    rig.committed(here, 2);
+    rig.expect(&[
+        write(w, here),
+        commit(w, here, 2),
+        acknowledge(w, 2),
+        update(w, there, &[(a, 1)]),
+        forget(w),
+    ]);
 }

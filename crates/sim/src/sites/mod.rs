@@ -178,12 +178,15 @@ enum Job {
     Token,
 }
 
+/// What is to be committed at a site, in that order, and what only waits for those before it.
+type Gate = VecDeque<(TxnId, Option<Job>)>;
+
 #[derive(Debug)]
 struct Txn {
     arriving: Arriving,
     served: Served,
-    /// Whether all sites hear of it.
-    is_sent: bool,
+    /// How often all sites hear of it.
+    requests: u16,
     /// At how many sites it is committed.
     commits: u16,
     /// How many sites keep nothing of it any more.
@@ -222,8 +225,8 @@ struct Simulation<'a> {
     /// When the last message between two sites arrives: they do not overtake each other.
     channels: HashMap<(usize, usize), Instant>,
     servers: Vec<Server<Job>>,
-    /// By site, what is to be committed, in that order, and what only waits for those before it; nothing where any order will do.
-    gates: Option<Vec<VecDeque<(TxnId, Option<Job>)>>>,
+    /// Of each site; nothing where any order of commits will do.
+    gates: Option<Vec<Gate>>,
     ring: Ring<Outgoing>,
     sequencer: Sequencer,
     /// What was sent to all, in the order in which it was sent.
@@ -248,7 +251,7 @@ impl<'a> Simulation<'a> {
         Simulation {
             setup,
             source,
-            gates: (protocol.position() == Position::Prefix).then(|| vec![VecDeque::new(); sites]),
+            gates: (protocol.position() == Position::Prefix).then(|| vec![Gate::new(); sites]),
             protocol,
             // One site alone need not pass a token to itself.
             order: if sites == 1 { Order::Sequencer } else { setup.order },
@@ -354,7 +357,7 @@ impl<'a> Simulation<'a> {
             failed: arriving.fails,
         };
         self.awaited += 1;
-        self.txns.push(Txn { arriving, served, is_sent: false, commits: 0, forgotten: 0 });
+        self.txns.push(Txn { arriving, served, requests: 0, commits: 0, forgotten: 0 });
         self.feed(site, Event::Autocommit { begin, statement });
     }
 
@@ -414,10 +417,11 @@ impl<'a> Simulation<'a> {
             Effect::Forget { txn } => {
                 let of = &mut self.txns[txn.0 as usize];
                 of.forgotten += 1;
-                if of.forgotten > self.servers.len() as u16 {
+                let sites = self.servers.len() as u16;
+                if of.forgotten > 1 + of.requests * (sites - 1) {
                     return self.senseless(txn, "is forgotten once more");
                 }
-                self.awaited -= u64::from(of.is_sent);
+                self.awaited -= u64::from(of.requests > 0);
             }
             _ => self.senseless(TxnId(0), "is given an order that sites have no use for"),
         }
@@ -440,11 +444,13 @@ impl<'a> Simulation<'a> {
 
     fn multicast(&mut self, site: usize, txn: TxnId, message: Message) {
         let of = &mut self.txns[txn.0 as usize];
-        if !std::mem::replace(&mut of.is_sent, true) {
-            // Each site forgets it, and commits it unless it fails.
-            let at_each_site = 1 + u64::from(!of.arriving.fails);
-            self.awaited += at_each_site * self.servers.len() as u64;
-        }
+        of.requests += 1;
+        // Each site forgets it, and commits it unless it fails. Where it is asked for once more, the others have forgotten the one before.
+        let sites = self.servers.len() as u64;
+        self.awaited += match of.requests {
+            1 => sites + u64::from(!of.arriving.fails) * sites,
+            _ => sites - 1,
+        };
         match self.order {
             Order::Token { .. } => self.ring.send(site, Outgoing::ToAll { txn, message }, true),
             Order::Sequencer => self.send_to_all(site, txn, message),
@@ -547,7 +553,9 @@ impl Simulation<'_> {
 
     /// Where commits are in order, this is the next one.
     fn expect_commit(&mut self, site: usize, txn: TxnId) {
-        if let Some(gates) = &mut self.gates {
+        if let Some(gates) = &mut self.gates
+            && gates[site].iter().all(|(other, _)| *other != txn)
+        {
             gates[site].push_back((txn, None));
         }
     }
@@ -558,8 +566,9 @@ impl Simulation<'_> {
         if let Some((_, ready)) = gates[site].iter_mut().find(|(other, _)| *other == txn) {
             *ready = Some(job);
         }
-        while let Some(gates) = &mut self.gates
-            && let Some((_, Some(job))) = gates[site].pop_front_if(|(_, ready)| ready.is_some())
+        while let Some(gate) = self.gates.as_mut().map(|gates| &mut gates[site])
+            && gate.front().is_some_and(|(_, ready)| ready.is_some())
+            && let Some((_, Some(job))) = gate.pop_front()
         {
             self.commit(site, job);
         }

@@ -142,6 +142,20 @@ fn what_is_certified_is_serializable_and_leaves_sites_identical() {
 }
 
 #[test]
+fn whoever_began_before_what_is_known_runs_again() {
+    let undone = |places| {
+        let source = &mut Few { random: random::stream(3, 9), registers: 8, fails: false };
+        let protocol = Box::new(Certified::remembering(places, Commits::Ordered, 4));
+        let outcome = run(&setup(3), source, protocol).expect("histories make sense");
+        assert_eq!(outcome.faults, []);
+        let history = outcome.history.expect("it was asked for");
+        assert!(check::check(&history, Level::Serializable).is_valid());
+        outcome.measured.undone()
+    };
+    assert!(undone(8) > undone(1_000));
+}
+
+#[test]
 fn what_is_certified_by_its_writes_alone_is_not_serializable() {
     let anomalies = (0..12).filter(|seed| {
         let source = &mut Few { random: random::stream(*seed, 9), registers: 8, fails: false };

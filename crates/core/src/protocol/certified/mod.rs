@@ -1,12 +1,13 @@
 //! Certified: an update executes where its client is, and takes its place in the order when it has; whoever has read what is out of date by then runs again.
 //!
-//! Idea. For clients that wait between their statements, nobody can say beforehand what a transaction will touch, and no place in an order can be kept for
-//! it. So it executes first, on a snapshot of its site. Then what it read and wrote is multicast. Each site takes all of them in one
-//! order and comes to the same verdict: it commits unless something that it read or wrote has been written since its snapshot by one that comes before it and
-//! committed. There are no locks, and no message is needed to agree.
+//! Idea. Where nobody can say beforehand what a transaction will touch, no place in an order can be kept for it. So it executes first, on what is committed at its
+//! site. Then what it read and wrote is multicast, with its writes. Each site takes all of them in one order and comes to the same verdict: it commits unless
+//! something that it read or wrote has been written since it began by one that comes before it and committed. There are no locks between sites, and no message is needed to
+//! agree.
 //!
 //! Source: F. Pedone, R. Guerraoui, A. Schiper: *The database state machine approach* (Distributed and Parallel Databases, 2003), and, as the paper on wide areas
-//! leaves transactions that come statement by statement to others, what stands beside its protocols here.
+//! leaves transactions that come statement by statement to others, what stands beside its protocols here. There only reads
+//! count against writes; here writes do, too.
 //!
 //! Guarantee: 1-copy serializability. A site may be behind, so this is not strict.
 //!
@@ -15,10 +16,14 @@
 //! - a site commits updates in the order, so that what is committed there is a prefix of it, and every snapshot as well;
 //! - an update that commits would have found the same at its place in the order as in its snapshot.
 //!
-//! Beyond the source: an update of which it is known that it will have to run again does so at once, without waiting for its verdict; and one waits here
-//! for another of this site that writes the same, as it would in the database.
+//! Beyond the source: an update of which it is known when it has executed that it will have to run again does so without asking; and one waits for another of
+//! its site that writes the same, as it would in the database.
 //!
-//! A place in the order whose update runs again stays empty. Missing: sites that fail; answers that are too large to be held until the verdict (refused).
+//! A place in the order whose update runs again stays empty. Nobody is bound to get through: who reads or writes what many others write may run again for ever, and holds up
+//! others of its site that write the same meanwhile.
+//!
+//! Missing: transactions that come statement by statement, though this is what they need: whoever has seen answers cannot be run again behind the client's back,
+//! and must hear of it (40001); sites that fail; answers that are too large to be held until the verdict, which are refused each time.
 
 mod site;
 #[cfg(test)]
@@ -32,6 +37,9 @@ use crate::message::Message as AnyMessage;
 
 use self::site::Site;
 use super::{Guarantee, Protocol, ReplicaStatus, Status, peer_of};
+
+/// Of so many places back it is known who wrote what.
+const KNOWN_BACK: u64 = 100_000;
 
 /// When an update may commit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -68,7 +76,15 @@ impl Certified {
     /// So many sites, of which the `n`-th has replica `n`. Transactions of all sites have different numbers.
     #[must_use]
     pub fn new(commits: Commits, sites: u16) -> Certified {
-        Certified { sites: (0..sites).map(|me| Site::new(NodeId(me), commits)).collect() }
+        Certified::remembering(KNOWN_BACK, commits, sites)
+    }
+}
+
+impl Certified {
+    /// The same, where it is known of so many places back who wrote what.
+    #[must_use]
+    pub fn remembering(places: u64, commits: Commits, sites: u16) -> Certified {
+        Certified { sites: (0..sites).map(|me| Site::new(NodeId(me), commits, places)).collect() }
     }
 }
 

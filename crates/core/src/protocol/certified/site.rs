@@ -1,30 +1,30 @@
 //! One site: its clients' updates from their execution to their verdict, and what it commits, in order.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::{Commits, Message};
 use crate::effect::{Effect, How, Refusal};
 use crate::event::{Moment, Outcome, Place, Statement, StatementKind};
 use crate::ids::{Csn, NodeId, OpId, ReplicaId, TxnId};
-use crate::item::{Access, AccessSet};
+use crate::item::AccessSet;
+use crate::item_locks::{Granting, ItemLocks};
 use crate::map::{HashMap, HashSet};
 use crate::message::Message as AnyMessage;
 use crate::version_table::VersionTable;
 
-/// So many places back it is known who wrote what. Whoever began before that runs again.
-const KNOWN_BACK: u64 = 100_000;
 /// Of each item the last changes of so many sets of columns are told apart.
 const COLUMN_SETS_MAX: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Until this is committed here, and nobody before it writes the same.
-    Waiting {
-        after: Csn,
-    },
+    /// For others of this site that write the same, or until something is committed here.
+    Waiting,
     Executing,
-    /// It has executed, and was multicast.
-    Asked,
+    /// It has executed, and was multicast; what it did is still here, unless that was lost. It is never asked for again before there is a verdict: it could be
+    /// let commit twice.
+    Asked {
+        here: bool,
+    },
     /// It is to commit: where it has executed, unless that was lost.
     Certified {
         here: bool,
@@ -58,10 +58,14 @@ struct Decided {
 pub(super) struct Site {
     me: NodeId,
     commits: Commits,
+    /// So many places back it is known who wrote what. Whoever began before that runs again.
+    known_back: u64,
     /// Its clients' updates.
     updates: HashMap<TxnId, Update>,
-    /// Those that have to execute, or to execute again, in order.
-    line: Vec<TxnId>,
+    /// What they write, until they are over.
+    written: ItemLocks,
+    /// Those that have to execute, or to execute again, when this is committed here.
+    line: BTreeSet<(Csn, TxnId)>,
     queries: HashSet<TxnId>,
     /// Who has written what, by places in the order.
     writers: VersionTable,
@@ -74,12 +78,14 @@ pub(super) struct Site {
 }
 
 impl Site {
-    pub(super) fn new(me: NodeId, commits: Commits) -> Site {
+    pub(super) fn new(me: NodeId, commits: Commits, known_back: u64) -> Site {
         Site {
             me,
             commits,
+            known_back,
             updates: HashMap::default(),
-            line: Vec::new(),
+            written: ItemLocks::default(),
+            line: BTreeSet::new(),
             queries: HashSet::default(),
             writers: VersionTable::starting_at(Csn(0), COLUMN_SETS_MAX),
             ordered: Csn(0),
@@ -111,10 +117,13 @@ impl Site {
             self.queries.insert(txn);
             return self.run_query(txn, effects);
         }
-        let (access, state) = (statement.access.clone(), State::Waiting { after: Csn(0) });
-        self.updates.insert(txn, Update { access, state, executions: 0, snapshot: Csn(0) });
-        self.line.push(txn);
-        self.begin_all(effects);
+        let access = statement.access.clone();
+        let writes: AccessSet = access.iter().filter(|access| access.mode.writes()).cloned().collect();
+        self.updates.insert(txn, Update { access, state: State::Waiting, executions: 0, snapshot: Csn(0) });
+        if self.written.request(txn, &writes) == Granting::Granted {
+            self.line.insert((Csn(0), txn));
+            self.begin_all(effects);
+        }
     }
 
     fn run_query(&self, txn: TxnId, effects: &mut Vec<Effect>) {
@@ -144,8 +153,12 @@ impl Site {
         }
         match outcome {
             Outcome::Done { returned } => {
-                update.state = State::Asked;
-                let access = update.access.iter().chain(returned).cloned().collect();
+                let access: AccessSet = update.access.iter().chain(returned).cloned().collect();
+                let last = self.writers.floor(&access);
+                if last > update.snapshot {
+                    return self.run_again(txn, last, effects);
+                }
+                update.state = State::Asked { here: true };
                 let message = Message::Request { txn, op, snapshot: update.snapshot, access };
                 effects.push(Effect::Multicast { txn, message: AnyMessage::Certified(message) });
             }
@@ -168,31 +181,29 @@ impl Site {
     fn run_again(&mut self, txn: TxnId, after: Csn, effects: &mut Vec<Effect>) {
         let replica = self.replica();
         let Some(update) = self.updates.get_mut(&txn) else { return };
-        update.state = State::Waiting { after };
+        update.state = State::Waiting;
         effects.push(Effect::Leave { txn, replica });
-        self.line.push(txn);
+        self.line.insert((after, txn));
         self.begin_all(effects);
     }
 
     /// An update is over for this site.
     fn over(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
-        self.updates.remove(&txn);
         effects.push(Effect::Forget { txn });
+        if self.updates.remove(&txn).is_some() {
+            let next = self.written.release(txn);
+            self.line.extend(next.into_iter().map(|next| (Csn(0), next)));
+        }
         self.begin_all(effects);
     }
 
-    /// Whoever may begin does: nobody of this site who writes the same has begun before and is not over.
+    /// Whoever waits for nothing any more begins.
     fn begin_all(&mut self, effects: &mut Vec<Effect>) {
         let (committed, replica) = (self.committed(), self.replica());
-        for txn in std::mem::take(&mut self.line) {
-            let Some(update) = self.updates.get(&txn) else { continue };
-            let State::Waiting { after } = update.state else { continue };
-            let held_up = |other: &Update| {
-                !matches!(other.state, State::Waiting { .. }) && write_the_same(&update.access, &other.access)
-            };
-            if after > committed || self.updates.values().any(held_up) {
-                self.line.push(txn);
-                continue;
+        while let Some((after, txn)) = self.line.pop_first() {
+            if after > committed {
+                self.line.insert((after, txn));
+                return;
             }
             let Some(update) = self.updates.get_mut(&txn) else { continue };
             (update.state, update.snapshot) = (State::Executing, committed);
@@ -231,31 +242,22 @@ impl Site {
             self.writers.write(place, &access);
             self.decided.push_back(Decided { txn, origin, place });
         }
-        if place.0 > KNOWN_BACK {
-            self.writers.forget(Csn(place.0 - KNOWN_BACK));
+        if place.0 > self.known_back {
+            self.writers.forget(Csn(place.0 - self.known_back));
         }
-        // Whoever runs again by now has asked in vain before.
-        let own = self.updates.get_mut(&txn).filter(|own| origin == self.me && own.op() == op);
-        match own.map(|own| &mut own.state) {
-            Some(state) if *state == State::Asked && commits => *state = State::Certified { here: true },
-            Some(State::Asked) => self.run_again(txn, last, effects),
+        if origin != self.me {
+            if !commits {
+                // What came with it is of no use.
+                effects.push(Effect::Forget { txn });
+            }
+            return;
+        }
+        match self.updates.get_mut(&txn).filter(|own| own.op() == op).map(|own| &mut own.state) {
+            Some(state @ State::Asked { .. }) if commits => {
+                *state = State::Certified { here: *state == State::Asked { here: true } };
+            }
+            Some(State::Asked { .. }) => self.run_again(txn, last, effects),
             _ => {}
-        }
-        if commits {
-            self.run_again_after(place, effects);
-        }
-    }
-
-    /// Whoever has not found what is to be committed at this place, and would have to, will not be let commit anywhere.
-    fn run_again_after(&mut self, place: Csn, effects: &mut Vec<Effect>) {
-        let is_late = |(_, update): &(&TxnId, &Update)| {
-            matches!(update.state, State::Executing | State::Asked)
-                && self.writers.floor(&update.access) > update.snapshot
-        };
-        let mut late: Vec<TxnId> = self.updates.iter().filter(is_late).map(|(txn, _)| *txn).collect();
-        late.sort_unstable();
-        for txn in late {
-            self.run_again(txn, place, effects);
         }
     }
 
@@ -266,7 +268,9 @@ impl Site {
             Commits::Stable => self.stable,
         };
         let replica = self.replica();
-        while let Some(next) = self.decided.pop_front_if(|next| next.place <= upto) {
+        while self.decided.front().is_some_and(|next| next.place <= upto)
+            && let Some(next) = self.decided.pop_front()
+        {
             let (txn, csn) = (next.txn, next.place);
             let is_own =
                 self.updates.get(&txn).is_some_and(|update| update.state == State::Certified { here: true });
@@ -301,8 +305,14 @@ impl Site {
     /// What was executed here cannot be committed here any more. If it is to be, its writes are applied as those of others are.
     pub(super) fn on_home_lost(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
         match self.updates.get_mut(&txn).map(|update| &mut update.state) {
+            // Its writes are on their way already.
+            Some(State::Certified { here: false }) => return,
             Some(State::Certified { here }) => *here = false,
-            Some(State::Executing | State::Asked) => return self.run_again(txn, Csn(0), effects),
+            Some(State::Asked { here }) => {
+                *here = false;
+                return;
+            }
+            Some(State::Executing) => return self.run_again(txn, Csn(0), effects),
             _ => return,
         }
         if self.committing.iter().any(|next| next.txn == txn) {
@@ -310,13 +320,4 @@ impl Site {
             effects.push(Effect::ApplyShipped { origin, txn, replica });
         }
     }
-}
-
-fn written(access: &AccessSet) -> impl Iterator<Item = &Access> {
-    access.iter().filter(|access| access.mode.writes())
-}
-
-/// In a database, the second of two waits for the first.
-fn write_the_same(one: &AccessSet, other: &AccessSet) -> bool {
-    written(one).any(|mine| written(other).any(|theirs| mine.conflicts(theirs)))
 }

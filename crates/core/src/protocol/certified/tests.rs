@@ -119,11 +119,10 @@ fn whoever_read_what_is_written_before_its_place_runs_again_when_that_is_here() 
     rig.executed(T1, 0, DONE);
     let asks = request(T1, 0, 0, access(&[1], &[2]));
     rig.expect(&[execute(T1, 0), multicast(T1, asks.clone())]);
-    // It is known now what its verdict will be.
     rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
-    rig.expect(&[leave(T1), apply(B, T9)]);
+    rig.expect(&[apply(B, T9)]);
     rig.delivered(A, Moment::Ordered, 2, asks);
-    rig.expect(&[]);
+    rig.expect(&[leave(T1)]);
     rig.applied(B, T9);
     rig.expect(&[Effect::Forget { txn: T9 }, execute(T1, 1)]);
     rig.executed(T1, 1, DONE);
@@ -153,24 +152,62 @@ fn of_two_here_that_write_the_same_one_waits_and_of_two_that_read_it_none() {
     rig.executed(T1, 0, DONE);
     let asks = request(T1, 0, 0, access(&[3], &[2]));
     rig.delivered(A, Moment::Ordered, 1, asks.clone());
-    // Nor can the reader of what is written commit any more.
-    rig.expect(&[multicast(T1, asks), leave(T9), commit(T1, 1)]);
+    rig.expect(&[multicast(T1, asks), commit(T1, 1)]);
+    // Nor need the reader of what is written ask any more.
+    rig.executed(T9, 0, DONE);
+    rig.expect(&[leave(T9)]);
     rig.committed(1);
     let [release, acknowledge, forget] = answered(T1, 0, 1);
     rig.expect(&[release, acknowledge, forget, execute(T2, 0), execute(T9, 1)]);
 }
 
+fn home_lost(txn: TxnId) -> Event {
+    Event::HomeLost { txn, replica: HERE }
+}
+
 #[test]
 fn what_was_lost_before_its_commit_is_applied_as_others_writes_are() {
-    let mut rig = rig(Commits::Ordered);
+    let mut rig = rig(Commits::Stable);
+    let asks = request(T1, 0, 0, access(&[], &[2]));
     rig.comes(T1, access(&[], &[2]));
     rig.executed(T1, 0, DONE);
-    rig.delivered(A, Moment::Ordered, 1, request(T1, 0, 0, access(&[], &[2])));
-    rig.effects.clear();
-    rig.feed(Event::HomeLost { txn: T1, replica: HERE });
+    rig.expect(&[execute(T1, 0), multicast(T1, asks.clone())]);
+    // It must not ask for a second time: it may be let commit yet.
+    rig.feed(home_lost(T1));
+    rig.delivered(A, Moment::Ordered, 1, asks.clone());
+    rig.feed(home_lost(T1));
+    rig.expect(&[]);
+    rig.delivered(A, Moment::Stable, 1, asks);
     rig.expect(&[apply(A, T1)]);
+    rig.feed(home_lost(T1));
+    rig.expect(&[]);
     rig.applied(A, T1);
     rig.expect(&answered(T1, 0, 1));
+}
+
+#[test]
+fn what_is_lost_while_it_is_committed_is_applied_and_what_is_lost_while_it_executes_runs_again() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[], &[2]));
+    rig.feed(home_lost(T1));
+    rig.expect(&[execute(T1, 0), leave(T1), execute(T1, 1)]);
+    rig.executed(T1, 0, DONE);
+    rig.expect(&[]);
+    rig.executed(T1, 1, DONE);
+    let asks = request(T1, 1, 0, access(&[], &[2]));
+    rig.delivered(A, Moment::Ordered, 1, asks.clone());
+    rig.feed(home_lost(T1));
+    rig.expect(&[multicast(T1, asks), commit(T1, 1), apply(A, T1)]);
+    rig.applied(A, T1);
+    rig.expect(&answered(T1, 1, 1));
+}
+
+#[test]
+fn what_others_ask_in_vain_is_forgotten() {
+    let mut rig = rig(Commits::Ordered);
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[2])));
+    rig.delivered(B, Moment::Ordered, 2, request(T2, 0, 0, access(&[2], &[3])));
+    rig.expect(&[apply(B, T9), Effect::Forget { txn: T2 }]);
 }
 
 #[test]

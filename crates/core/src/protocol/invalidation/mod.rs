@@ -22,7 +22,7 @@
 //! - clocks are pushed past each timestamp that is seen, and a refusal names the later request, so that who tries again is not refused for what is over;
 //! - a request names all tables of the statement; a write that fails is an update that changes nothing; ties are broken by node number, not a hash.
 //!
-//! As in the paper, who asks early may be dominated again and again.
+//! As in the paper, who asks early may be dominated again and again, and who reads may find the next write announced each time when the last one is in place.
 //!
 //! Missing: nodes that fail or join; and that updates of the same row are coalesced (III.C.3), since items are tables.
 
