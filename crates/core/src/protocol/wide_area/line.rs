@@ -108,11 +108,6 @@ impl Line {
         self.entries[at].blockers == 0
     }
 
-    /// The first that is an update.
-    pub(super) fn first_update(&self) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.standing != Standing::Query)
-    }
-
     /// What is wrong with the line, if anything is.
     pub(super) fn disorder(&self) -> Option<String> {
         let wrong = |(at, entry): (usize, &Entry)| {

@@ -197,7 +197,10 @@ impl Protocol for WideArea {
     }
 
     fn position(&self) -> Position {
-        Position::Set
+        match self.choice().map(|choice| choice.queries) {
+            Some(Queries::Snapshot) => Position::Prefix,
+            _ => Position::Set,
+        }
     }
 
     fn writes(&self) -> Writes {

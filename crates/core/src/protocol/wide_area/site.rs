@@ -345,7 +345,10 @@ impl Site {
 impl Site {
     fn advance(&mut self, effects: &mut Vec<Effect>) {
         let mut failed = Vec::new();
+        // Where queries read snapshots: whether everything before is being committed, in this order.
+        let mut is_next = true;
         for at in 0..self.line.len() {
+            is_next |= self.choice.queries != Queries::Snapshot;
             if self.line.get(at).stage == Stage::Waiting && self.line.is_granted(at) && self.may_answer(at) {
                 self.begin(at, effects);
             }
@@ -360,10 +363,11 @@ impl Site {
                     self.give_up(at, op, effects);
                     failed.push(self.line.get(at).txn);
                 }
-                Stage::Executed { end: End::Shipped, .. } if self.is_next(at) => self.commit(at, effects),
-                Stage::AwaitingWrites if self.may_apply(at) => self.apply(at, effects),
+                Stage::Executed { end: End::Shipped, .. } if is_next => self.commit(at, effects),
+                Stage::AwaitingWrites if is_next && self.may_apply(at) => self.apply(at, effects),
                 _ => {}
             }
+            is_next &= matches!(self.line.get(at).stage, Stage::Committing | Stage::Applying);
         }
         if !failed.is_empty() {
             failed.into_iter().for_each(|txn| self.forget(txn, effects));
@@ -391,11 +395,6 @@ impl Site {
         effects.push(Effect::Execute { txn, op, replica, how: How::Home { open: true }, hold });
     }
 
-    /// Where queries read snapshots, everything before it is in the database.
-    fn is_next(&self, at: usize) -> bool {
-        self.choice.queries != Queries::Snapshot || self.line.first_update() == Some(at)
-    }
-
     /// Its place is certain, and it has been delivered as it is to be: what came of its execution will not change any more.
     fn is_decided(&self, at: usize) -> bool {
         let entry = self.line.get(at);
@@ -416,7 +415,7 @@ impl Site {
     fn may_apply(&self, at: usize) -> bool {
         let entry = self.line.get(at);
         let is_here = self.updates.get(&entry.txn).is_some_and(|update| update.write_set_of.is_some());
-        is_here && entry.standing == Standing::Certain && self.is_next(at)
+        is_here && entry.standing == Standing::Certain
     }
 
     /// The others need not wait until it is committed here, which may be much later where that is done in order.

@@ -181,9 +181,10 @@ fn where_queries_read_snapshots_updates_commit_in_the_order_though_they_do_not_c
     rig.done(T2, 0);
     rig.expect(&[execute(T1, 0), execute(T2, 0)]);
     rig.done(T1, 0);
-    rig.expect(&[commit(T1, 1)]);
+    // The database commits them in this order.
+    rig.expect(&[commit(T1, 1), commit(T2, 2)]);
     rig.committed(1);
-    rig.expect(&[forget(T1), commit(T2, 2)]);
+    rig.expect(&[forget(T1)]);
 }
 
 #[test]
@@ -213,11 +214,10 @@ fn with_a_primary_copy_a_client_elsewhere_hears_of_the_commit_with_the_writes_se
     rig.expect(&[execute(T2, 0)]);
     rig.told(write_set(T1, 1));
     rig.expect(&[release(T1, 0, 1), acknowledge(T1, 1), apply(T1)]);
-    // Its writes go out though it cannot be committed here yet.
     rig.done(T2, 0);
-    rig.expect(&[ship(write_set(T2, 2))]);
+    rig.expect(&[ship(write_set(T2, 2)), commit(T2, 2)]);
     rig.applied(T1);
-    rig.expect(&[forget(T1), commit(T2, 2)]);
+    rig.expect(&[forget(T1)]);
     rig.committed(2);
     rig.expect(&[forget(T2)]);
 }
@@ -324,6 +324,24 @@ fn that_an_update_fails_may_be_known_before_it_is_delivered_and_before_it_is_its
     in_order.arrives(2, A, T2, 2);
     in_order.executed(T2, 0, Outcome::Failed);
     in_order.expect(&[execute(T2, 0), ship(failed(T2)), release(T2, 0, 0), leave(T2), forget(T2)]);
+}
+
+#[test]
+fn where_queries_read_snapshots_updates_are_given_to_the_database_in_order_and_not_one_by_one() {
+    let apply = |txn| Effect::ApplyShipped { origin: Place::Peer(B), txn, replica: ReplicaId(0) };
+    let mut in_order = rig(Queries::Snapshot, Execution::LocalCopy, Delivery::Agreed);
+    in_order.arrives(1, B, T1, 1);
+    in_order.arrives(2, B, T2, 2);
+    in_order.told(write_set(T2, 2));
+    in_order.expect(&[]);
+    in_order.told(write_set(T1, 1));
+    in_order.expect(&[apply(T1), apply(T2)]);
+
+    let mut loose = rig(Queries::LooseSnapshot, Execution::LocalCopy, Delivery::Agreed);
+    loose.arrives(1, B, T1, 1);
+    loose.arrives(2, B, T2, 2);
+    loose.told(write_set(T2, 2));
+    loose.expect(&[apply(T2)]);
 }
 
 #[test]
