@@ -34,7 +34,7 @@ const SYSTEMS: [&str; 12] = [
 ];
 
 struct At {
-    rate: f64,
+    rate: u32,
     updates_s: f64,
     undone: f64,
 }
@@ -59,37 +59,41 @@ fn main() -> Result<(), Box<dyn Error>> {
     let is_meant = |system: &&str| parts.iter().all(|part| system.contains(part.as_str()));
     for system in SYSTEMS.into_iter().filter(is_meant) {
         let At { rate, updates_s, undone } = limit(system, sites, &variations)?;
-        let over = rate / *first.get_or_insert(rate);
-        println!("{system:<32}{rate:>12.0}{over:>12.2}{:>12.0}{:>12.2}", updates_s * 1e3, undone * 1e2);
+        let over = f64::from(rate) / f64::from(*first.get_or_insert(rate));
+        println!("{system:<32}{rate:>12}{over:>12.2}{:>12.0}{:>12.2}", updates_s * 1e3, undone * 1e2);
     }
     Ok(())
 }
 
 /// The highest rate within the limit.
 fn limit(system: &str, sites: u16, variations: &[Variation]) -> Result<At, Box<dyn Error>> {
-    let mut within = At { rate: 0.0, updates_s: 0.0, undone: 0.0 };
-    let (mut rate, mut beyond) = (8.0 * f64::from(sites), f64::INFINITY);
-    while beyond > within.rate * CLOSE {
+    let mut within = At { rate: 0, updates_s: 0.0, undone: 0.0 };
+    let (mut rate, mut beyond) = (8 * u32::from(sites), None);
+    loop {
         match try_rate(system, sites, rate, variations)? {
             Some(at) => within = at,
-            None => beyond = rate,
+            None => beyond = Some(rate),
         }
-        rate = if beyond.is_finite() { (within.rate + beyond) / 2.0 } else { rate * STEP }.round();
-        if beyond < 2.0 {
-            break;
-        }
+        rate = match beyond {
+            None => (f64::from(rate) * STEP) as u32,
+            Some(beyond)
+                if f64::from(beyond) > f64::from(within.rate) * CLOSE && beyond > within.rate + 1 =>
+            {
+                within.rate.midpoint(beyond)
+            }
+            Some(_) => return Ok(within),
+        };
     }
-    Ok(within)
 }
 
 /// Nothing if something takes too long.
 fn try_rate(
     system: &str,
     sites: u16,
-    rate: f64,
+    rate: u32,
     variations: &[Variation],
 ) -> Result<Option<At>, Box<dyn Error>> {
-    let mut experiment = WideExperiment::new(system, sites, rate as u32)?;
+    let mut experiment = WideExperiment::new(system, sites, rate)?;
     variations.iter().for_each(|variation| variation.apply_to_wide(&mut experiment));
     let mut sums = [0.0; 4];
     let metrics = [WideMetric::Updates, WideMetric::Queries, WideMetric::Throughput, WideMetric::Undone];
@@ -100,6 +104,6 @@ fn try_rate(
         }
     }
     let [updates_s, queries_s, throughput, undone] = sums;
-    let is_within = updates_s <= LIMIT_S && queries_s <= LIMIT_S && throughput >= CARRIED * rate;
+    let is_within = updates_s <= LIMIT_S && queries_s <= LIMIT_S && throughput >= CARRIED * f64::from(rate);
     Ok(is_within.then_some(At { rate, updates_s, undone }))
 }

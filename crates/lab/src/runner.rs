@@ -11,7 +11,7 @@ use onecopy_sim::perf::{
     AuctionSite, Board, Bookstore, Fault, Measured, Outcome, Peak, Profile, RunError, SECOND_NS, Setup,
     Users, Workload, find_peak, find_peak_near, run, saturating_users, table_id,
 };
-use onecopy_workload::catalogue::{Catalogue, TableIndex};
+use onecopy_workload::Catalogue;
 use onecopy_workload::{auction, bulletin_board, tpcw};
 use thiserror::Error;
 
@@ -293,9 +293,8 @@ fn protocol(experiment: &Experiment, catalogue: &Catalogue) -> Box<dyn Protocol>
         let protocol = apart_by_name(experiment.system, usize::from(experiment.replicas), Csn(0));
         return protocol.expect("an experiment has a system that is there");
     }
-    let written: BTreeSet<TableIndex> =
-        catalogue.statements.iter().flat_map(|statement| statement.writes.iter().copied()).collect();
-    let divided = written.into_iter().filter(|table| catalogue.table(*table).name != NEVER_DIVIDED);
+    let written = catalogue.written().into_iter();
+    let divided = written.filter(|table| catalogue.table(*table).name != NEVER_DIVIDED);
     let divided: Vec<TableId> = divided.map(table_id).collect();
     peers_by_name(experiment.system, experiment.replicas, &divided)
         .expect("an experiment has a system that is there")

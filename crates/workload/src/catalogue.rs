@@ -301,6 +301,12 @@ impl Catalogue {
         Some(TransactionId(place as u16))
     }
 
+    /// The tables that statements write.
+    #[must_use]
+    pub fn written(&self) -> BTreeSet<TableIndex> {
+        self.statements.iter().flat_map(|statement| statement.writes.iter().copied()).collect()
+    }
+
     /// The table at this place; panics if the index is another catalogue's.
     pub fn table(&self, index: TableIndex) -> &Table {
         &self.tables[usize::from(index.0)]

@@ -24,7 +24,7 @@ use crate::signals::{Request, Signals};
 /// whoever is interrupted goes on where they were. In the end: a table of claims, and one page with figures.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Papers (cas, dv), single claims (cas-12), or what onecopy does in the same clusters (onecopy) [default: both papers]
+    /// Papers (cas, dv, gargamel, wan, invalidation), single claims (cas-12), or what onecopy does in the same clusters (onecopy) [default: all papers]
     #[arg(value_name = "WHAT")]
     what: Vec<String>,
     /// A look in minutes: shorter runs, one seed, few sizes. Verdicts are provisional.

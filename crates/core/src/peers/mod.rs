@@ -217,7 +217,7 @@ impl<P: Permission> Protocol for Peers<P> {
             Event::Autocommit { begin, statement } => peer.on_statement(begin.txn, &statement, now, effects),
             Event::Executed { txn, outcome, .. } => peer.on_executed(txn, &outcome, now, effects),
             Event::Applied { csn, .. } => peer.on_committed(csn, now, effects),
-            Event::HomeLost { txn, .. } => peer.on_home_lost(txn, effects),
+            Event::HomeLost { txn, .. } => peer.on_home_lost(txn, now, effects),
             Event::ShippedApplied { origin: Place::Peer(origin), txn, .. } => {
                 peer.on_update_applied(origin, txn, now, effects);
             }

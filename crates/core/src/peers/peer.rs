@@ -19,6 +19,8 @@ struct Txn {
     /// Its tables, but for divided ones.
     locks: TableLocks,
     executing: bool,
+    /// Whether its answer is held until it commits: that of a write, unless it is too large for that.
+    holds: bool,
     csn: Option<Csn>,
 }
 
@@ -71,7 +73,7 @@ impl<P: Permission> Peer<P> {
         let asks = P::COORDINATES && !locks.is_empty();
         self.shared_accesses += u64::from(asks);
         self.shared_writes += u64::from(asks && !reads);
-        self.txns.insert(id, Txn { reads, locks: locks.clone(), executing: false, csn: None });
+        self.txns.insert(id, Txn { reads, locks: locks.clone(), executing: false, holds: !reads, csn: None });
         if asks {
             self.in_turn(now, effects, |permission, turn| permission.ask(id, &locks, turn));
         } else {
@@ -113,44 +115,54 @@ impl<P: Permission> Peer<P> {
     ) {
         let replica = self.replica();
         let Some(txn) = self.txns.get_mut(&id).filter(|txn| txn.executing) else { return };
-        let how = if txn.reads { How::Alone } else { How::Home { open: true } };
-        let again = |hold| Effect::Execute { txn: id, op: ONLY, replica, how, hold };
-        match (txn.reads, outcome) {
-            // Nobody has seen anything of it, and nobody else may change what it needs.
-            (true, Outcome::Lost { answer_begun: false } | Outcome::TooLarge) => effects.push(again(false)),
-            (true, Outcome::Lost { answer_begun: true }) => {
-                effects.push(Effect::Refuse { txn: id, op: ONLY, reason: Refusal::AnswerCut });
-                self.over(id, false, now, effects);
-            }
-            (true, Outcome::Done { .. } | Outcome::Failed) => self.over(id, false, now, effects),
-            (false, Outcome::Done { .. }) => {
+        match outcome {
+            Outcome::Done { .. } if !txn.reads => {
                 self.decided = self.decided.next();
                 txn.csn = Some(self.decided);
                 effects.push(Effect::CommitAt { txn: id, replica, csn: self.decided });
             }
-            (false, Outcome::Lost { .. }) => effects.push(again(true)),
-            // What it wrote is still there. Its answer goes as it comes: nothing can keep it from committing any more but a loss.
-            (false, Outcome::TooLarge) => {
-                effects.push(Effect::Leave { txn: id, replica });
-                effects.push(again(false));
-            }
-            (false, Outcome::Failed) => {
+            Outcome::Failed if !txn.reads => {
                 effects.push(Effect::Leave { txn: id, replica });
                 effects.push(Effect::Release { txn: id, op: ONLY, replica });
                 effects.push(Effect::Finish { txn: id, op: ONLY, replica: None });
                 self.over(id, false, now, effects);
             }
+            Outcome::Done { .. } | Outcome::Failed => self.over(id, false, now, effects),
+            Outcome::Lost { answer_begun } => self.lost(id, *answer_begun, now, effects),
+            Outcome::TooLarge => {
+                txn.holds = false;
+                if !txn.reads {
+                    // What it wrote is still there.
+                    effects.push(Effect::Leave { txn: id, replica });
+                }
+                self.lost(id, false, now, effects);
+            }
         }
     }
 
-    /// What was executed and cannot be committed is executed again: the permission for it still stands.
-    pub(super) fn on_home_lost(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let replica = self.replica();
-        if self.txns.get_mut(&id).and_then(|txn| txn.csn.take()).is_none() {
-            return;
+    /// What was executed and cannot be committed is as if it had not been.
+    pub(super) fn on_home_lost(&mut self, id: TxnId, now: Instant, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id).filter(|txn| txn.csn.is_some()) else { return };
+        txn.csn = None;
+        let answer_begun = !txn.holds;
+        self.lost(id, answer_begun, now, effects);
+    }
+
+    /// An execution came to nothing. Whoever has seen nothing of it need not know.
+    fn lost(&mut self, id: TxnId, answer_begun: bool, now: Instant, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        if answer_begun {
+            effects.push(Effect::Refuse { txn: id, op: ONLY, reason: Refusal::AnswerCut });
+            return self.over(id, false, now, effects);
         }
-        let how = How::Home { open: true };
-        effects.push(Effect::Execute { txn: id, op: ONLY, replica, how, hold: true });
+        if txn.reads && P::COORDINATES && !txn.locks.is_empty() {
+            // Its copies may have become invalid since it began. A write's cannot.
+            txn.executing = false;
+            self.line.insert(0, id);
+            self.admit(effects);
+        } else {
+            self.begin(id, effects);
+        }
     }
 
     pub(super) fn on_committed(&mut self, csn: Csn, now: Instant, effects: &mut Vec<Effect>) {
@@ -216,7 +228,7 @@ impl<P: Permission> Peer<P> {
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.executing = true;
         let how = if txn.reads { How::Alone } else { How::Home { open: true } };
-        effects.push(Effect::Execute { txn: id, op: ONLY, replica, how, hold: !txn.reads });
+        effects.push(Effect::Execute { txn: id, op: ONLY, replica, how, hold: txn.holds });
     }
 
     /// A statement has ended; what it wrote goes to the others before whatever permission was waited for.

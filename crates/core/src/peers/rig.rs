@@ -102,7 +102,7 @@ struct Txn {
     found: Vec<usize>,
 }
 
-/// A run in which chance decides what happens next.
+/// A run in which chance decides what happens next, and what is lost.
 pub(crate) struct Run {
     protocol: Box<dyn Protocol>,
     nodes: u16,
@@ -191,7 +191,12 @@ impl Run {
         let (node, job) = self.jobs.swap_remove(place);
         let replica = ReplicaId(node);
         let executed = |txn, outcome| Event::Executed { txn, op: OpId(0), replica, outcome, elapsed_ns: 1 };
+        let lost = self.draw(10) == 0;
         match job {
+            Job::Execute(txn) | Job::Answer(txn) if lost => {
+                self.feed(node, executed(txn, Outcome::Lost { answer_begun: false }));
+            }
+            Job::Commit(txn, _) if lost => self.feed(node, Event::HomeLost { txn, replica }),
             Job::Execute(txn) => {
                 let outcome = if self.of(txn).fails { Outcome::Failed } else { DONE };
                 self.feed(node, executed(txn, outcome));

@@ -2,8 +2,9 @@
 
 use super::rig::{DONE, Rig, Run, acknowledge, apply, comes, commit, forget, read, update, write};
 use super::{Message, Peers, Permission, Turn};
+use crate::effect::{Effect, How, Refusal};
 use crate::event::{Event, Outcome, StatementKind};
-use crate::ids::{NodeId, ReplicaId, TxnId};
+use crate::ids::{NodeId, OpId, ReplicaId, TxnId};
 use crate::item::TableId;
 use crate::map::HashSet;
 use crate::message::Message as AnyMessage;
@@ -100,4 +101,40 @@ fn a_write_that_is_lost_before_its_commit_executes_again_under_the_same_permissi
         update(w, there, &[(a, 1)]),
         forget(w),
     ]);
+}
+
+#[test]
+fn a_read_that_is_lost_waits_for_what_has_been_announced_since_it_began() {
+    let (here, there, r, a) = (NodeId(0), NodeId(1), TxnId(1), TableId(1));
+    let mut rig = Rig::new(invalidation::new(2));
+    rig.at(here, 1, comes(r, StatementKind::Read, &[a]));
+    rig.expect(&[read(r, here)]);
+    let versions = [(a, 1)].into_iter().collect();
+    rig.says(there, here, AnyMessage::Peers(Message::Update { txn: TxnId(7), versions }));
+    rig.executed(here, r, Outcome::Lost { answer_begun: false });
+    rig.expect(&[apply(there, TxnId(7), here)]);
+    rig.update_applied(there, TxnId(7), here);
+    rig.expect(&[read(r, here)]);
+}
+
+#[test]
+fn a_write_whose_answer_is_too_large_to_be_held_is_refused_if_it_is_lost_after_that() {
+    let (here, w, a) = (NodeId(0), TxnId(1), TableId(1));
+    let replica = ReplicaId(0);
+    let mut rig = Rig::new(lock_central::new(2));
+    rig.at(here, 1, comes(w, StatementKind::Write, &[a]));
+    rig.executed(here, w, Outcome::TooLarge);
+    let how = How::Home { open: true };
+    rig.expect(&[
+        write(w, here),
+        Effect::Leave { txn: w, replica },
+        Effect::Execute { txn: w, op: OpId(0), replica, how, hold: false },
+    ]);
+    rig.executed(here, w, DONE);
+    rig.at(here, 1, Event::HomeLost { txn: w, replica });
+    let reason = Refusal::AnswerCut;
+    rig.expect(&[commit(w, here, 1), Effect::Refuse { txn: w, op: OpId(0), reason }, forget(w)]);
+    // Its lock is free again.
+    rig.at(here, 1, comes(TxnId(2), StatementKind::Read, &[a]));
+    rig.expect(&[read(TxnId(2), here)]);
 }

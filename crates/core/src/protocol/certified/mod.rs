@@ -22,6 +22,8 @@
 //! A place in the order whose update runs again stays empty. Nobody is bound to get through: who reads or writes what many others write may run again for ever, and holds up
 //! others of its site that write the same meanwhile.
 //!
+//! An update is to read from one snapshot at its home, or what its failure shows may be of no instant. (What commits has been compared with everything since.)
+//!
 //! Missing: transactions that come statement by statement, though this is what they need: whoever has seen answers cannot be run again behind the client's back,
 //! and must hear of it (40001); sites that fail; answers that are too large to be held until the verdict, which are refused each time.
 
@@ -78,9 +80,7 @@ impl Certified {
     pub fn new(commits: Commits, sites: u16) -> Certified {
         Certified::remembering(KNOWN_BACK, commits, sites)
     }
-}
 
-impl Certified {
     /// The same, where it is known of so many places back who wrote what.
     #[must_use]
     pub fn remembering(places: u64, commits: Commits, sites: u16) -> Certified {

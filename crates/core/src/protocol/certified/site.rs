@@ -163,7 +163,7 @@ impl Site {
                 effects.push(Effect::Multicast { txn, message: AnyMessage::Certified(message) });
             }
             Outcome::Lost { .. } => self.run_again(txn, Csn(0), effects),
-            // It has failed on what was committed at an instant, and changed nothing: that is where it stands in the order.
+            // It changed nothing, so it stands in the order where its snapshot does.
             Outcome::Failed => {
                 effects.push(Effect::Release { txn, op, replica });
                 effects.push(Effect::Leave { txn, replica });

@@ -214,6 +214,10 @@ impl Protocol for WideArea {
         Some(Foresight::OfReadsAndWrites)
     }
 
+    fn has_clients_at_peers(&self) -> bool {
+        true
+    }
+
     fn place_of(&self, event: &Event) -> Place {
         peer_of(event)
     }

@@ -22,7 +22,7 @@ fn run_peers(setup: &Setup<'_>, site: &mut Bookstore, name: &str, divided: &[Tab
 
 /// The tables that statements write, but for the items.
 fn divided(site: &Bookstore) -> Vec<TableId> {
-    let written = site.catalogue().statements.iter().flat_map(|statement| statement.writes.iter().copied());
+    let written = site.catalogue().written().into_iter();
     written.filter(|table| site.catalogue().table(*table).name != "item").map(table_id).collect()
 }
 
