@@ -4,26 +4,26 @@
 //! not depend on answers. Each site has one CPU, which database and middleware share. A run ends when everything is answered and in place.
 //! One thread and one queue of events, so the same setup gives the same run.
 //!
-//! A [`Source`] says what arrives and a [`Setup`] how it is run; the `ring` or the `sequencer` puts messages in order, `contents` is what sites hold, `measure` what
+//! A [`Source`] says what arrives and a [`Setup`] how it is run; the `ring` or the `sequencer` puts `messages` in order, sites `work`, `contents` is what they hold, `measure` what
 //! came of it.
 
 mod contents;
 mod measure;
+mod messages;
 mod ring;
 mod sequencer;
 mod setup;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
 use onecopy_core::effect::Effect;
-use onecopy_core::event::Outcome as Executed;
 use onecopy_core::map::HashMap;
 use onecopy_core::{
-    AccessSet, Begin, ClassId, Csn, Event, Instant, Message, Moment, NodeId, OpId, Place, Position, Protocol,
-    ReplicaId, SessionId, Statement, StatementKind, TxnId,
+    AccessSet, Begin, ClassId, Csn, Event, Instant, Message, NodeId, OpId, Place, Position, Protocol,
+    SessionId, Statement, StatementKind, TxnId,
 };
 use onecopy_workload::random::{self, Random};
 use thiserror::Error;
@@ -37,7 +37,7 @@ pub use setup::{Costs, Distances, Order, Setup};
 
 use contents::{Contents, Recorder};
 use ring::Ring;
-use sequencer::{SEQUENCER, Sequencer};
+use sequencer::Sequencer;
 
 const ARRIVALS_STREAM: u64 = u64::MAX;
 const NETWORK_STREAM: u64 = u64::MAX - 1;
@@ -498,253 +498,5 @@ impl<'a> Simulation<'a> {
         if self.faults.len() < FAULTS_MAX {
             self.faults.push(fault);
         }
-    }
-}
-
-/// A site's CPU.
-impl Simulation<'_> {
-    fn work(&mut self, site: usize, kind: Kind, cost_ns: u64, job: Job) {
-        let now = self.queue.now();
-        self.servers[site].arrive(now, kind, cost_ns, job);
-        self.expect_completion(site);
-    }
-
-    fn expect_completion(&mut self, site: usize) {
-        let server = &mut self.servers[site];
-        let next = server.next_completion();
-        if let Some(at) = next.filter(|at| server.expected.is_none_or(|expected| *at < expected)) {
-            server.expected = Some(at);
-            self.queue.schedule(at, Wake::Completion(site));
-        }
-    }
-
-    fn on_completion(&mut self, site: usize) {
-        let now = self.queue.now();
-        self.servers[site].expected = None;
-        while let Some(job) = self.servers[site].complete(now) {
-            self.done(site, job);
-        }
-        self.expect_completion(site);
-    }
-
-    fn done(&mut self, site: usize, job: Job) {
-        let now = self.queue.now();
-        let replica = ReplicaId(site as u16);
-        match job {
-            Job::Execute { txn, op } => {
-                let of = &mut self.txns[txn.0 as usize];
-                if of.served.executed_at == Some(site) {
-                    of.served.executed = Some(now);
-                }
-                let outcome = match of.arriving.fails {
-                    true => Executed::Failed,
-                    false => Executed::Done { returned: Vec::new() },
-                };
-                if !of.served.updates {
-                    self.answered(txn, site);
-                }
-                self.feed(site, Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
-            }
-            Job::Commit { txn, .. } | Job::Apply { txn, .. } => self.may_commit(site, txn, job),
-            Job::Take(packet) => self.take(site, packet),
-            Job::Token => self.pass_token(site),
-        }
-    }
-
-    /// Where commits are in order, this is the next one.
-    fn expect_commit(&mut self, site: usize, txn: TxnId) {
-        if let Some(gates) = &mut self.gates
-            && gates[site].iter().all(|(other, _)| *other != txn)
-        {
-            gates[site].push_back((txn, None));
-        }
-    }
-
-    /// What is ready commits, once all have that are to commit before it.
-    fn may_commit(&mut self, site: usize, txn: TxnId, job: Job) {
-        let Some(gates) = &mut self.gates else { return self.commit(site, job) };
-        if let Some((_, ready)) = gates[site].iter_mut().find(|(other, _)| *other == txn) {
-            *ready = Some(job);
-        }
-        while let Some(gate) = self.gates.as_mut().map(|gates| &mut gates[site])
-            && gate.front().is_some_and(|(_, ready)| ready.is_some())
-            && let Some((_, Some(job))) = gate.pop_front()
-        {
-            self.commit(site, job);
-        }
-    }
-
-    fn commit(&mut self, site: usize, job: Job) {
-        let replica = ReplicaId(site as u16);
-        match job {
-            Job::Commit { txn, csn } => {
-                self.committed(site, txn);
-                self.feed(site, Event::Applied { replica, csn });
-            }
-            Job::Apply { txn, origin } => {
-                self.committed(site, txn);
-                self.feed(site, Event::ShippedApplied { origin, txn, replica });
-            }
-            Job::Execute { .. } | Job::Take(_) | Job::Token => {}
-        }
-    }
-
-    fn committed(&mut self, site: usize, txn: TxnId) {
-        let of = &mut self.txns[txn.0 as usize];
-        of.commits += 1;
-        self.awaited -= 1;
-        self.contents.write(txn, site, &of.arriving.writes);
-        if of.commits < self.servers.len() as u16 {
-            return;
-        }
-        // It is executed nowhere any more.
-        let found = (0..self.servers.len()).filter_map(|site| Some((site, self.contents.found(txn, site)?)));
-        let first = self.contents.found(txn, of.served.site);
-        let differs = found.into_iter().find(|(_, found)| first.is_some_and(|first| first != *found));
-        if let Some((site, _)) = differs {
-            self.fault(Fault::Disagreement { txn, site });
-        }
-    }
-}
-
-/// Messages.
-impl Simulation<'_> {
-    fn pass_token(&mut self, site: usize) {
-        let sites = self.servers.len();
-        let Order::Token { burst } = self.order else { return };
-        let (stable, out) = self.ring.has_token(site, burst);
-        for number in stable {
-            self.deliver_number(site, Moment::Stable, number);
-        }
-        for sent in out {
-            match sent.message {
-                Outgoing::ToAll { txn, message } => {
-                    let number = sent.number.unwrap_or_default();
-                    self.numbered.push(self.sent.len());
-                    self.sent.push((NodeId(site as u16), txn, message));
-                    for to in (0..sites).filter(|to| *to != site) {
-                        self.transmit(site, to, Packet::Ordered(number));
-                    }
-                    self.take(site, Packet::Ordered(number));
-                }
-                Outgoing::Shipped { to, message } => {
-                    for to in to {
-                        let message = message.clone();
-                        self.transmit(site, to, Packet::Shipped { from: site, message });
-                    }
-                }
-            }
-        }
-        let next = (site + 1) % sites;
-        let at = self.arrival(site, next);
-        self.queue.schedule(at, Wake::Token(next));
-    }
-
-    fn transmit(&mut self, from: usize, to: usize, packet: Packet) {
-        let at = self.arrival(from, to);
-        self.queue.schedule(at, Wake::Arrives { site: to, packet });
-    }
-
-    fn arrival(&mut self, from: usize, to: usize) -> Instant {
-        self.measured.messages += 1;
-        let takes_ns = self.setup.distances.draw_ns(from, to, &mut self.network);
-        let last = self.channels.entry((from, to)).or_insert(Instant(0));
-        *last = self.queue.now().plus_ns(takes_ns).max(last.plus_ns(1));
-        *last
-    }
-
-    fn take(&mut self, site: usize, packet: Packet) {
-        match packet {
-            Packet::Shipped { from, message } => {
-                let from = Place::Peer(NodeId(from as u16));
-                self.feed(site, Event::Message { from, message });
-            }
-            Packet::Ordered(number) => {
-                self.deliver_number(site, Moment::Received, number);
-                let ordered = self.ring.arrives(site, number);
-                self.ordered(site, ordered);
-            }
-            Packet::Unnumbered(message) => {
-                self.deliver(site, Moment::Received, 0, message);
-                let ordered = self.sequencer.has_message(site, message);
-                self.have(site, ordered);
-                if site == SEQUENCER {
-                    let number = self.sequencer.next();
-                    self.numbered.push(message);
-                    self.send_everywhere(site, &Packet::Number { message, number });
-                }
-            }
-            Packet::Number { message, number } => {
-                let ordered = self.sequencer.has_number(site, message, number);
-                self.have(site, ordered);
-            }
-            Packet::Has { site: other, upto } => {
-                for number in self.sequencer.has(site, other, upto) {
-                    self.deliver_number(site, Moment::Stable, number);
-                }
-            }
-        }
-    }
-
-    /// Everybody has to know what a site has.
-    fn have(&mut self, site: usize, numbers: Range<u64>) {
-        let upto = numbers.end.saturating_sub(1);
-        if !numbers.is_empty() {
-            self.ordered(site, numbers);
-            self.send_everywhere(site, &Packet::Has { site, upto });
-        }
-    }
-
-    fn send_to_all(&mut self, site: usize, txn: TxnId, message: Message) {
-        self.sent.push((NodeId(site as u16), txn, message));
-        self.send_everywhere(site, &Packet::Unnumbered(self.sent.len() - 1));
-    }
-
-    /// To all others, and then to itself.
-    fn send_everywhere(&mut self, site: usize, packet: &Packet) {
-        for to in (0..self.servers.len()).filter(|to| *to != site) {
-            self.transmit(site, to, packet.clone());
-        }
-        self.work(site, Kind::Read, 0, Job::Take(packet.clone()));
-    }
-
-    fn ordered(&mut self, site: usize, numbers: Range<u64>) {
-        for number in numbers {
-            self.deliver_number(site, Moment::Ordered, number);
-        }
-    }
-
-    fn deliver_number(&mut self, site: usize, moment: Moment, number: u64) {
-        if let Some(message) = self.numbered.get(number as usize - 1) {
-            self.deliver(site, moment, number, *message);
-        }
-    }
-
-    /// Who was received before something that comes before it is out of order.
-    fn count_order(&mut self, site: usize, moment: Moment, message: usize) {
-        let Receipts { ranks, next, highest } = &mut self.receipts[site];
-        match moment {
-            Moment::Received => {
-                *next += 1;
-                ranks.insert(message, *next);
-            }
-            Moment::Ordered => {
-                let rank = ranks.remove(&message).unwrap_or_default();
-                self.measured.ordered += 1;
-                self.measured.out_of_order += u64::from(rank < *highest);
-                *highest = rank.max(*highest);
-            }
-            Moment::Stable => {}
-        }
-    }
-
-    fn deliver(&mut self, site: usize, moment: Moment, number: u64, message: usize) {
-        self.count_order(site, moment, message);
-        let Some((from, txn, message)) = self.sent.get(message).cloned() else { return };
-        let of = &mut self.txns[txn.0 as usize].served;
-        if of.site == site {
-            of.delivered[moment as usize] = Some(self.queue.now());
-        }
-        self.feed(site, Event::Delivered { from, moment, place: Csn(number), message });
     }
 }

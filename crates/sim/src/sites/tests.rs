@@ -1,11 +1,11 @@
 //! What the thirty protocols promise, by the histories of random transactions.
 
-use onecopy_core::Access;
 use onecopy_core::item::{ColumnId, ColumnSet, Item, Mode, TableId, ValueHash};
 use onecopy_core::protocol::certified::{Certified, Commits};
 use onecopy_core::protocol::wide_area::Message::Request;
 use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries, WideArea};
 use onecopy_core::protocol::{Guarantee, Status, certified};
+use onecopy_core::{Access, Moment};
 
 use super::*;
 use crate::check::{self, Level};
