@@ -196,6 +196,16 @@ pub enum Event {
         /// What it says.
         message: Message,
     },
+    /// A peer is not heard any more: what it was to send may never come, and whoever can does without it.
+    PeerLost {
+        /// Which.
+        node: NodeId,
+    },
+    /// A peer that was lost is heard again.
+    PeerBack {
+        /// Which.
+        node: NodeId,
+    },
     /// A timer set by [`Effect::SetTimer`](crate::effect::Effect::SetTimer) has run out.
     Timer {
         /// The number given when it was set.

@@ -232,7 +232,9 @@ impl Protocol for InOrder {
             | Event::WaitsOutside { .. }
             | Event::ShippedApplied { .. }
             | Event::Message { .. }
-            | Event::Delivered { .. } => {}
+            | Event::Delivered { .. }
+            | Event::PeerLost { .. }
+            | Event::PeerBack { .. } => {}
         }
     }
 

@@ -180,7 +180,11 @@ impl Protocol for Onecopy {
             Event::Sequence { sequence, definition } => self.sequences.define(sequence, definition),
             Event::Timer { timer } => self.on_timer(ReplicaId(timer as u16), effects),
             // It has one place and ships nothing.
-            Event::Message { .. } | Event::ShippedApplied { .. } | Event::Delivered { .. } => {}
+            Event::Message { .. }
+            | Event::ShippedApplied { .. }
+            | Event::Delivered { .. }
+            | Event::PeerLost { .. }
+            | Event::PeerBack { .. } => {}
         }
     }
 

@@ -20,7 +20,12 @@
 //!
 //! Each execution of an update has a number, in the place of a statement's: what is undone is reported all the same.
 //!
-//! Missing: sites that fail, and transactions whose client waits between their statements.
+//! Whoever waits for writes that may never come, since the site that executes the update is lost or they were sent while it could not be
+//! reached, executes it by itself: its statements do the same everywhere, at its place in the order. So the sites need not agree on who is
+//! lost, and are told of it each by its own driver ([`Event::PeerLost`]); of what was lost on the way a timer tells, whose number
+//! does not matter, and which the driver repeats.
+//!
+//! Missing: transactions whose client waits between their statements.
 
 mod line;
 mod site;
@@ -242,6 +247,9 @@ impl Protocol for WideArea {
             Event::Applied { csn, .. } => site.on_committed(csn, effects),
             Event::HomeLost { txn, .. } => site.on_home_lost(txn, effects),
             Event::ShippedApplied { txn, .. } => site.in_place(txn, effects),
+            Event::PeerLost { node } => site.on_peer_lost(node, effects),
+            Event::PeerBack { node } => site.on_peer_back(node),
+            Event::Timer { .. } => site.on_timer(effects),
             _ => {}
         }
     }

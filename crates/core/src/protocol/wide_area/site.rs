@@ -22,6 +22,8 @@ struct Update {
     /// From whom its writes have come.
     write_set_of: Option<Place>,
     executions: u32,
+    /// How many timers have run out while it waited for its writes.
+    overdue: u32,
     /// Whether its answer is held until it is decided; not if it is too large for that.
     holds: bool,
 }
@@ -37,8 +39,13 @@ pub(super) struct Site {
     early: HashMap<TxnId, Early>,
     /// Queries that read a snapshot.
     snapshots: HashSet<TxnId>,
+    /// Sites that are not heard.
+    lost: HashSet<NodeId>,
     applied: Csn,
 }
+
+/// Timers that run out before writes are not waited for any more.
+const OVERDUE: u32 = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Early {
@@ -56,6 +63,7 @@ impl Site {
             updates: HashMap::default(),
             early: HashMap::default(),
             snapshots: HashSet::default(),
+            lost: HashSet::default(),
             applied: Csn(0),
         }
     }
@@ -135,7 +143,7 @@ impl Site {
         effects: &mut Vec<Effect>,
     ) {
         if moment == Moment::Received {
-            let at = self.executes_at(from, access);
+            let at = self.executes_at(from, access).filter(|node| !self.lost.contains(node));
             let update = Update {
                 origin: from,
                 at,
@@ -143,6 +151,7 @@ impl Site {
                 stable: false,
                 write_set_of: None,
                 executions: 0,
+                overdue: 0,
                 holds: true,
             };
             self.updates.insert(txn, update);
@@ -212,6 +221,9 @@ impl Site {
             self.early.insert(txn, Early::WriteSet(from, place, op));
             return;
         };
+        if !executes(update, from) {
+            return;
+        }
         update.write_set_of = Some(from);
         if update.origin == self.me {
             // Its client need not wait until it is applied here (3.2).
@@ -224,6 +236,9 @@ impl Site {
     pub(super) fn on_failed(&mut self, from: Place, txn: TxnId, op: OpId, effects: &mut Vec<Effect>) {
         if self.line.find(txn).is_none() {
             self.early.insert(txn, Early::Failed(from, op));
+            return;
+        }
+        if !self.updates.get(&txn).is_some_and(|update| executes(update, from)) {
             return;
         }
         if self.updates.get(&txn).is_some_and(|update| update.origin == self.me) {
@@ -241,10 +256,59 @@ impl Site {
     }
 }
 
+/// Whether that is who executes it, and not who was given up meanwhile.
+fn executes(update: &Update, from: Place) -> bool {
+    update.at.is_some_and(|node| from == Place::Peer(node))
+}
+
 /// The answer, or error, that came from another site goes to the client.
 fn answer(from: Place, txn: TxnId, op: OpId, effects: &mut Vec<Effect>) {
     let Place::Peer(NodeId(node)) = from else { return };
     effects.push(Effect::Release { txn, op, replica: ReplicaId(node) });
+}
+
+/// About other sites.
+impl Site {
+    pub(super) fn on_peer_lost(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        self.lost.insert(node);
+        self.do_without(|update| update.at == Some(node), effects);
+    }
+
+    pub(super) fn on_peer_back(&mut self, node: NodeId) {
+        self.lost.remove(&node);
+    }
+
+    /// What has waited for its writes for long will be executed here: they may have been sent while this site could not be reached.
+    pub(super) fn on_timer(&mut self, effects: &mut Vec<Effect>) {
+        for at in 0..self.line.len() {
+            let entry = self.line.get(at);
+            if entry.stage == Stage::AwaitingWrites
+                && let Some(update) = self.updates.get_mut(&entry.txn)
+                && update.write_set_of.is_none()
+            {
+                update.overdue += 1;
+            }
+        }
+        self.do_without(|update| update.overdue >= OVERDUE, effects);
+    }
+
+    /// Executes here what others were to execute and whose writes have not come.
+    fn do_without(&mut self, is_given_up: impl Fn(&Update) -> bool, effects: &mut Vec<Effect>) {
+        let me = self.me;
+        let of_others = |update: &&mut Update| update.at.is_some_and(|node| node != me);
+        let waiting = self.updates.values_mut().filter(of_others);
+        for update in waiting.filter(|update| update.write_set_of.is_none() && is_given_up(update)) {
+            (update.at, update.overdue) = (None, 0);
+        }
+        for at in 0..self.line.len() {
+            let entry = self.line.get(at);
+            let is_here = self.updates.get(&entry.txn).is_some_and(|update| update.at.is_none());
+            if entry.stage == Stage::AwaitingWrites && is_here {
+                self.line.set_stage(at, Stage::Waiting);
+            }
+        }
+        self.advance(effects);
+    }
 }
 
 /// From the database.

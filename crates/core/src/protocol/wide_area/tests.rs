@@ -393,3 +393,47 @@ fn rows_of_one_table_do_not_conflict_where_items_are_rows() {
         assert_eq!(rig.effects.len(), begun, "{items:?}");
     }
 }
+
+/// Who is to execute an update is lost, or what it sent is: the others execute it themselves, once, and a client is answered by its own site.
+#[test]
+fn writes_that_may_never_come_are_not_waited_for() {
+    let local = || rig(Queries::Snapshot, Execution::LocalCopy, Delivery::Agreed);
+    let mut lost = local();
+    lost.arrives(1, B, T1, 7);
+    lost.expect(&[]);
+    lost.hears(Event::PeerLost { node: B });
+    lost.expect(&[execute(T1, 0)]);
+    // It comes after all.
+    lost.told(write_set(T1, 1));
+    lost.expect(&[]);
+    lost.done(T1, 0);
+    lost.expect(&[commit(T1, 1)]);
+    lost.committed(1);
+    lost.expect(&[forget(T1)]);
+    // As long as it is not heard, nobody waits for it.
+    lost.arrives(2, B, T2, 7);
+    lost.expect(&[execute(T2, 0)]);
+
+    let mut back = local();
+    back.hears(Event::PeerLost { node: B });
+    back.hears(Event::PeerBack { node: B });
+    back.arrives(1, B, T1, 7);
+    back.expect(&[]);
+    for _ in 0..3 {
+        back.hears(Event::Timer { timer: 0 });
+    }
+    back.expect(&[]);
+    back.hears(Event::Timer { timer: 0 });
+    back.expect(&[execute(T1, 0)]);
+
+    // Of an own client's update, whose primary is lost: it is answered from here.
+    let mut primary = rig(Queries::Snapshot, Execution::PrimaryCopy, Delivery::Agreed);
+    primary.arrives(1, A, T1, 7);
+    primary.expect(&[]);
+    primary.hears(Event::PeerLost { node: B });
+    primary.expect(&[execute(T1, 0)]);
+    primary.done(T1, 0);
+    primary.expect(&[commit(T1, 1)]);
+    primary.committed(1);
+    primary.expect(&[release(T1, 0, 0), acknowledge(T1, 1), forget(T1)]);
+}
