@@ -44,6 +44,8 @@ mod retention;
 mod standing;
 mod waits;
 
+mod results;
+
 mod postgres;
 
 mod admin;

@@ -18,6 +18,7 @@ mod reach;
 mod term;
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ pub use init::init;
 
 use crate::clock;
 use crate::errors::ServeError;
-use crate::nodes::front::Front;
+use crate::nodes::front::{Front, carried};
+use crate::nodes::handshake::Purpose;
 use crate::nodes::links::{Links, Said};
 use crate::nodes::origins::Origins;
 use crate::nodes::peers::Peers;
@@ -39,13 +41,15 @@ use crate::nodes::term::{Running, TermThread};
 use crate::server::preparation::{self, DurableTo};
 use crate::server::{self, Handle, files};
 use crate::settings::{NodesSettings, Settings};
-use crate::workers::Workers;
+use crate::workers::{Admission, Workers};
 
 /// Ticks of Raft in the shortest election timeout. A leader is heard of five times in it.
 const ELECTION_TICKS: u16 = 10;
 const HEARTBEAT_TICKS: u16 = 2;
 /// How often nodes say what others need not hear at once: where nodes are, and what no replica needs any more.
 const SAY_PAUSE: Duration = Duration::from_secs(1);
+/// Connections of fronts that may be open beyond those of clients: requests to cancel.
+const BEYOND: usize = 64;
 
 /// This node, as everybody in the process sees it.
 pub struct Node {
@@ -120,7 +124,7 @@ pub async fn serve(
         term: watch::Sender::new(None),
         durable,
     });
-    peers.serve(&node, for_nodes, settings.limits.connections_max).map_err(ServeError::Threads)?;
+    peers.serve(for_nodes, answer(&node, settings.limits.connections_max)).map_err(ServeError::Threads)?;
 
     let front = Front::new(node.clone(), &settings)?;
     let workers = Arc::new(Workers::start(settings.workers).map_err(ServeError::Threads)?);
@@ -214,6 +218,36 @@ async fn end(term: Option<TermThread>) {
         // It is joined where that keeps nobody waiting.
         let _ended = tokio::task::spawn_blocking(move || term.end()).await;
     }
+}
+
+/// What is done with connections of other nodes. As many clients of theirs are taken as a node may have in all.
+fn answer(node: &Arc<Node>, clients_max: usize) -> peers::Serve {
+    let (node, admissions) = (node.clone(), Arc::new(Semaphore::new(clients_max + BEYOND)));
+    Arc::new(move |stream, from, purpose| {
+        let (node, admissions) = (node.clone(), admissions.clone());
+        Box::pin(async move {
+            match purpose {
+                Purpose::Log => {
+                    tracing::info!(node = from.0, "another node has connected");
+                    links::hear(stream, |said| match said {
+                        Said::Log(message) => node.member.receive(message),
+                        Said::Keep(csn) => node.log.truncate_before(csn),
+                        Said::Place { node: id, host, port } => node.links.learn(from, id, host, port),
+                    })
+                    .await
+                }
+                Purpose::Session => {
+                    let Ok(permit) = admissions.try_acquire_owned() else {
+                        // The front tries again, as long as its client waits.
+                        return Err(io::Error::other("too many clients of other nodes"));
+                    };
+                    carried::take(&node, stream, Admission { _permit: permit, crowded: false }).await
+                }
+                Purpose::Cancel => carried::cancel(&node, stream).await,
+                Purpose::Origin => init::tell(stream, &node.log.held()).await,
+            }
+        })
+    })
 }
 
 async fn listen_for_nodes(nodes: &NodesSettings) -> Result<TcpListener, ServeError> {

@@ -3,32 +3,36 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use onecopy_log::consensus::NodeId;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
-use crate::nodes::front::carried;
 use crate::nodes::handshake::Purpose;
-use crate::nodes::links::{self, Links, Said};
-use crate::nodes::{Node, init};
+use crate::nodes::links::{self, Links};
 use crate::settings::NodesSettings;
-use crate::workers::{Admission, event_loop};
+use crate::stream::Stream;
+use crate::workers::event_loop;
 
 /// After the system has refused a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Connections that have not proven yet that they are of the cluster.
 const PROVING_MAX: usize = 128;
-/// Connections of fronts that may be open beyond those of clients: requests to cancel.
-const BEYOND: usize = 64;
+/// What is done with a connection of another node, until it ends.
+pub type Serve = Arc<
+    dyn Fn(Stream, NodeId, Purpose) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send>> + Send + Sync,
+>;
 
 /// The way to the other nodes, and theirs to this one.
 pub struct Peers {
     pub links: Links,
-    node: mpsc::UnboundedSender<(Arc<Node>, std::net::TcpListener, usize)>,
+    settings: Arc<NodesSettings>,
+    listeners: mpsc::UnboundedSender<(Arc<NodesSettings>, std::net::TcpListener, Serve)>,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
@@ -41,7 +45,7 @@ impl Peers {
     pub fn start(settings: &Arc<NodesSettings>) -> io::Result<Peers> {
         let event_loop = event_loop()?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let (node, mut nodes) = mpsc::unbounded_channel();
+        let (listeners, mut listening) = mpsc::unbounded_channel();
         let links = {
             let _entered = event_loop.enter();
             Links::start(settings)
@@ -49,8 +53,8 @@ impl Peers {
         let run = move || {
             event_loop.block_on(async {
                 let serve = async {
-                    while let Some((node, listener, clients_max)) = nodes.recv().await {
-                        if let Err(error) = accept(&node, listener, clients_max).await {
+                    while let Some((settings, listener, serve)) = listening.recv().await {
+                        if let Err(error) = accept(&settings, listener, &serve).await {
                             tracing::error!(%error, "listen for the other nodes");
                         }
                     }
@@ -63,16 +67,16 @@ impl Peers {
             });
         };
         let thread = std::thread::Builder::new().name("onecopy-peers".into()).spawn(run)?;
-        Ok(Peers { links, node, stop, thread })
+        Ok(Peers { links, settings: settings.clone(), listeners, stop, thread })
     }
 
-    /// Answers the other nodes from now on, and takes as many clients of theirs as a node may have in all.
+    /// Answers the other nodes from now on.
     ///
     /// # Errors
     /// When the socket cannot be handed over.
-    pub fn serve(&self, node: &Arc<Node>, listener: TcpListener, clients_max: usize) -> io::Result<()> {
+    pub fn serve(&self, listener: TcpListener, serve: Serve) -> io::Result<()> {
         // It is taken as long as this exists.
-        let _ = self.node.send((node.clone(), listener.into_std()?, clients_max));
+        let _ = self.listeners.send((self.settings.clone(), listener.into_std()?, serve));
         Ok(())
     }
 
@@ -105,17 +109,20 @@ impl Proving {
     }
 }
 
-async fn accept(node: &Arc<Node>, listener: std::net::TcpListener, clients_max: usize) -> io::Result<()> {
+async fn accept(
+    settings: &Arc<NodesSettings>,
+    listener: std::net::TcpListener,
+    serve: &Serve,
+) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let admissions = Arc::new(Semaphore::new(clients_max + BEYOND));
     let mut proving = Proving::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (node, admissions) = (node.clone(), admissions.clone());
+                let (settings, serve) = (settings.clone(), serve.clone());
                 let given_up = proving.enter();
                 tokio::spawn(async move {
-                    if let Err(error) = answer(&node, stream, admissions, given_up).await {
+                    if let Err(error) = answer(&settings, stream, &serve, given_up).await {
                         tracing::debug!(%error, "a connection from another node ended");
                     }
                 });
@@ -129,14 +136,14 @@ async fn accept(node: &Arc<Node>, listener: std::net::TcpListener, clients_max: 
 }
 
 async fn answer(
-    node: &Arc<Node>,
+    settings: &NodesSettings,
     stream: TcpStream,
-    admissions: Arc<Semaphore>,
+    serve: &Serve,
     given_up: oneshot::Receiver<()>,
 ) -> io::Result<()> {
     let proven = tokio::select! {
         biased;
-        proven = links::answer(&node.settings, stream) => proven,
+        proven = links::answer(settings, stream) => proven,
         _ = given_up => return Err(io::Error::other("it took longer to prove itself than so many others")),
     };
     let (stream, from, purpose) = proven.inspect_err(|error| {
@@ -144,26 +151,7 @@ async fn answer(
             tracing::warn!(%error, "refused a connection to the port for other nodes");
         }
     })?;
-    match purpose {
-        Purpose::Log => {
-            tracing::info!(node = from.0, "another node has connected");
-            links::hear(stream, |said| match said {
-                Said::Log(message) => node.member.receive(message),
-                Said::Keep(csn) => node.log.truncate_before(csn),
-                Said::Place { node: id, host, port } => node.links.learn(from, id, host, port),
-            })
-            .await
-        }
-        Purpose::Session => {
-            let Ok(permit) = admissions.try_acquire_owned() else {
-                // The front tries again, as long as its client waits.
-                return Err(io::Error::other("too many clients of other nodes"));
-            };
-            carried::take(node, stream, Admission { _permit: permit, crowded: false }).await
-        }
-        Purpose::Cancel => carried::cancel(node, stream).await,
-        Purpose::Origin => init::tell(stream, &node.log.held()).await,
-    }
+    serve(stream, from, purpose).await
 }
 
 #[cfg(test)]
