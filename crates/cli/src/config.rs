@@ -36,6 +36,8 @@ section! {
         log: Log = Log::default();
         /// The onecopy processes that serve together, so that any of them may be lost. See docs/nodes.md.
         cluster: Cluster = Cluster::default();
+        /// What is chosen of protocol = "wide_area".
+        wide_area: WideArea = WideArea::default();
         /// Connections to the replicas.
         pool: Pool = Pool::default();
         /// How much onecopy takes on before it makes clients wait or refuses.
@@ -88,6 +90,72 @@ choice! {
         ChainsSerializable = "chains_serializable",
         /// Conflict chains in which all updates conflict: one after the other, reads anywhere.
         CentralisedWrites = "centralised_writes",
+        /// One process at each of several sites, before a database of its own: transactions that come whole are executed in one
+        /// order everywhere, without two-phase commit. 1-copy serializability; a site may be behind. What is chosen of the thirty
+        /// combinations stands in [wide_area], the sites in [cluster]. See docs/protocols/wide_area.md.
+        WideArea = "wide_area",
+    }
+}
+
+choice! {
+    /// How queries are treated at a site.
+    pub enum SiteQueries {
+        /// They read what is committed at their site, which is a prefix of the order, at once.
+        Snapshot = "snapshot",
+        /// They wait behind whatever conflicts with them, and are waited for.
+        Locked = "locked",
+    }
+}
+
+choice! {
+    /// Where updates execute.
+    pub enum SiteExecution {
+        /// At every site.
+        Symmetric = "symmetric",
+        /// At the site that is responsible for the first table that they write; the others apply what was written.
+        PrimaryCopy = "primary_copy",
+        /// At the site of their client; the others apply what was written.
+        LocalCopy = "local_copy",
+    }
+}
+
+choice! {
+    /// What must be known of an update's delivery before it takes its place, and before it commits.
+    pub enum SiteDelivery {
+        /// Both when it is on a majority of disks: what was acknowledged is not lost.
+        Safe = "safe",
+        /// Both when its place is known. What was acknowledged can be lost if the site that gives places fails.
+        Agreed = "agreed",
+        /// It executes as soon as it is here, and again if the order turns out to be another; it commits when its place is known.
+        OptAgreed = "opt_agreed",
+        /// It executes as soon as it is here, and again if the order turns out to be another; it commits when it is on a majority of disks.
+        OptSafe = "opt_safe",
+        /// It executes when its place is known, and commits when it is on a majority of disks.
+        OrderedOptSafe = "ordered_opt_safe",
+    }
+}
+
+choice! {
+    /// What conflicts are counted on at a site.
+    pub enum SiteItems {
+        /// Rows, as far as statements show which.
+        Rows = "rows",
+        /// Whole tables, as in the paper.
+        Tables = "tables",
+    }
+}
+
+section_with_defaults! {
+    /// What is chosen of protocol = "wide_area". It must be the same at all sites.
+    pub struct WideArea {
+        /// How queries are treated.
+        queries: SiteQueries = SiteQueries::Snapshot;
+        /// Where updates execute.
+        execution: SiteExecution = SiteExecution::Symmetric;
+        /// When an update takes its place, and when it commits.
+        delivery: SiteDelivery = SiteDelivery::Safe;
+        /// What conflicts are counted on.
+        items: SiteItems = SiteItems::Rows;
     }
 }
 
@@ -420,6 +488,7 @@ impl Config {
             replica_tls: ReplicaTls::default(),
             log: Log::default(),
             cluster: Cluster::default(),
+            wide_area: WideArea::default(),
             pool: Pool::default(),
             limits: Limits::default(),
             messages: Messages::default(),
@@ -446,6 +515,7 @@ impl Config {
         self.check_listening(reader);
         self.check_tls(reader);
         self.check_cluster(reader);
+        self.check_sites(reader);
         if self.databases.is_empty() {
             reader.report_at(
                 &["databases".into()],
@@ -484,6 +554,22 @@ impl Config {
                 format!("\"trust\" lets everybody in who reaches {open}"),
                 Some("take \"scram-sha-256\", or listen on 127.0.0.1 only".into()),
             );
+        }
+    }
+
+    /// A site has a process and a database of its own.
+    fn check_sites(&self, reader: &mut Reader) {
+        if self.protocol != Protocol::WideArea {
+            return;
+        }
+        if self.cluster.node.is_none() {
+            let help = "set cluster.node and list all sites under [[cluster.nodes]]";
+            reader.report_at(&["protocol".into()], "it is served by several sites", Some(help.into()));
+        }
+        if self.databases.iter().any(|database| database.replicas.len() > 1) {
+            let help = "list the database of this site only; each other site lists its own";
+            let path = ["databases".into(), Step::Item(0), "replicas".into()];
+            reader.report_at(&path, "a site has one database", Some(help.into()));
         }
     }
 

@@ -1,6 +1,10 @@
 //! From the configuration files to what the runtime is started with.
 
-use crate::config::{AuthMethod, ClientTlsMode, Config, Durability, Loaded, Node, ReplicaTlsMode, User};
+use crate::config::{
+    AuthMethod, ClientTlsMode, Config, Durability, Loaded, Node, ReplicaTlsMode, SiteDelivery, SiteExecution,
+    SiteItems, SiteQueries, User, WideArea,
+};
+use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries};
 use onecopy_runtime::settings::{
     ClientAuth, Limits, LogSettings, NodeSettings, NodesSettings, ReplicaSettings, ReplicaTls, Settings,
     TlsSettings, UserSettings,
@@ -28,6 +32,7 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
         agent_user: secrets.replica_login.user.clone(),
         agent_password: secrets.replica_login.password.as_ref().map(|password| password.0.clone()),
         protocol: config.protocol.word().to_owned(),
+        wide_area: wide_area(&config.wide_area),
         log: LogSettings {
             dir: config.log.dir.clone(),
             durable: config.log.durability == Durability::Disk,
@@ -38,6 +43,31 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
         workers: workers(config),
         annul: Vec::new(),
         nodes: nodes(loaded),
+    }
+}
+
+fn wide_area(chosen: &WideArea) -> Choice {
+    Choice {
+        queries: match chosen.queries {
+            SiteQueries::Snapshot => Queries::Snapshot,
+            SiteQueries::Locked => Queries::Locked,
+        },
+        execution: match chosen.execution {
+            SiteExecution::Symmetric => Execution::Symmetric,
+            SiteExecution::PrimaryCopy => Execution::PrimaryCopy,
+            SiteExecution::LocalCopy => Execution::LocalCopy,
+        },
+        delivery: match chosen.delivery {
+            SiteDelivery::Safe => Delivery::Safe,
+            SiteDelivery::Agreed => Delivery::Agreed,
+            SiteDelivery::OptAgreed => Delivery::OptAgreed,
+            SiteDelivery::OptSafe => Delivery::OptSafe,
+            SiteDelivery::OrderedOptSafe => Delivery::OrderedOptSafe,
+        },
+        items: match chosen.items {
+            SiteItems::Rows => Items::Rows,
+            SiteItems::Tables => Items::Tables,
+        },
     }
 }
 

@@ -9,6 +9,8 @@ pub mod settings;
 mod nodes;
 mod server;
 
+mod sites;
+
 mod session;
 
 mod classifier;

@@ -23,8 +23,10 @@ pub struct Settings {
     pub agent_user: String,
     /// Its password.
     pub agent_password: Option<String>,
-    /// `onecopy`, `conflict_aware` or `eager`.
+    /// Its name.
     pub protocol: String,
+    /// What is chosen of it, where it is `wide_area`.
+    pub wide_area: onecopy_core::protocol::wide_area::Choice,
     /// The commit log.
     pub log: LogSettings,
     /// Every limit.

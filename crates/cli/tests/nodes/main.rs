@@ -6,6 +6,7 @@ mod grown;
 mod parted;
 mod relay;
 mod rig;
+mod sites;
 mod soak;
 
 #[path = "../running/mod.rs"]

@@ -66,6 +66,27 @@ impl Nodes {
 
     /// Makes them, and starts the servers only. `more` is added to each one's configuration.
     pub fn make(count: usize, replicas: usize, apart: bool, more: &str) -> Nodes {
+        Nodes::make_with(count, replicas, apart, more, |_, _| true)
+    }
+
+    /// Sites, each with a server of its own, and starts them all; `chosen` is what their protocol is to be.
+    pub fn sites(count: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
+        let mut more = "protocol = \"wide_area\"".to_owned();
+        for (name, value) in chosen {
+            let _ = write!(more, "\nwide_area.{name} = \"{value}\"");
+        }
+        let mut nodes = Nodes::make_with(count, count, apart, &more, |node, server| node == server);
+        nodes.start_all();
+        nodes
+    }
+
+    fn make_with(
+        count: usize,
+        replicas: usize,
+        apart: bool,
+        more: &str,
+        has: fn(usize, usize) -> bool,
+    ) -> Nodes {
         let dir = folder();
         let mut servers = Cluster::create(dir.path().join("servers"), replicas, &Options::replica()).unwrap();
         servers.start().unwrap();
@@ -97,7 +118,8 @@ impl Nodes {
             links.push(from);
             config.push_str("[[databases]]\nname = \"postgres\"\n");
             let mut from = Vec::new();
-            for (server, name) in servers.servers().iter().zip((0..).map(Cluster::name)) {
+            let servers = servers.servers().iter().zip((0..).map(Cluster::name)).enumerate();
+            for (_, (server, name)) in servers.filter(|(server, _)| has(index, *server)) {
                 let relay = network.as_ref().map(|network| Relay::start(network, server.port(), true));
                 let port = relay.as_ref().map_or(server.port(), |relay| relay.port);
                 let _ = writeln!(

@@ -38,6 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const KIND_LOG: u8 = 1;
 const KIND_KEEP: u8 = 2;
 const KIND_PLACE: u8 = 3;
+const KIND_SITE: u8 = 4;
 const HEAD_LEN: usize = 5;
 /// A node's number and its port.
 const PLACE_HEAD_LEN: usize = 8 + 2;
@@ -54,6 +55,8 @@ pub enum Said {
     /// Where a node is: first of all on each connection the one that says so, and again and again all that it knows of, since
     /// nodes come after others were started.
     Place { node: u64, host: String, port: u16 },
+    /// A message of one site to another.
+    Site(Bytes),
 }
 
 impl Said {
@@ -62,11 +65,12 @@ impl Said {
             Said::Log(message) => (KIND_LOG, message.len()),
             Said::Keep(_) => (KIND_KEEP, 8),
             Said::Place { host, .. } => (KIND_PLACE, PLACE_HEAD_LEN + host.len()),
+            Said::Site(message) => (KIND_SITE, message.len()),
         };
         out.put_u32(len as u32);
         out.put_u8(kind);
         match self {
-            Said::Log(message) => out.put_slice(message),
+            Said::Log(message) | Said::Site(message) => out.put_slice(message),
             Said::Keep(csn) => out.put_u64(csn.0),
             Said::Place { node, host, port } => {
                 out.put_u64(*node);
@@ -92,6 +96,7 @@ impl Said {
         let mut body = input.split_to(len).freeze();
         match (kind, len) {
             (KIND_LOG, _) => Ok(Some(Said::Log(body))),
+            (KIND_SITE, _) => Ok(Some(Said::Site(body))),
             (KIND_KEEP, 8) => Ok(Some(Said::Keep(Csn(body.get_u64())))),
             (KIND_PLACE, _) if (PLACE_HEAD_LEN + 1..=PLACE_HEAD_LEN + HOST_LEN_MAX).contains(&len) => {
                 let (node, port) = (body.get_u64(), body.get_u16());
@@ -198,6 +203,13 @@ impl Links {
         for outbox in self.outboxes.read().values() {
             // A node that is behind hears the next one.
             let _ = outbox.try_send(said.clone());
+        }
+    }
+
+    /// Says something to one other node, if that is known.
+    pub fn tell(&self, to: NodeId, said: Said) {
+        if let Some(outbox) = self.outboxes.read().get(&to) {
+            let _ = outbox.try_send(said);
         }
     }
 }
@@ -327,7 +339,9 @@ mod tests {
     #[test]
     fn what_is_said_is_heard_in_whatever_pieces_it_comes() {
         let here = Said::Place { node: 4, host: "db4.example.org".into(), port: 6433 };
-        let said = [Said::Log(Bytes::from_static(b"one")), Said::Keep(Csn(7)), here, Said::Log(Bytes::new())];
+        let site = Said::Site(Bytes::from_static(b"two"));
+        let said =
+            [Said::Log(Bytes::from_static(b"one")), Said::Keep(Csn(7)), here, site, Said::Log(Bytes::new())];
         let mut all = BytesMut::new();
         said.iter().for_each(|said| said.put(&mut all));
         let (mut input, mut heard) = (BytesMut::new(), Vec::new());

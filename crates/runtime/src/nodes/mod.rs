@@ -8,12 +8,12 @@
 //! - [`origins`]: what became of commits of which nobody has heard.
 
 mod front;
-mod handshake;
-mod init;
+pub mod handshake;
+pub mod init;
 pub mod links;
 pub mod members;
 mod origins;
-mod peers;
+pub mod peers;
 mod reach;
 mod term;
 
@@ -233,6 +233,9 @@ fn answer(node: &Arc<Node>, clients_max: usize) -> peers::Serve {
                         Said::Log(message) => node.member.receive(message),
                         Said::Keep(csn) => node.log.truncate_before(csn),
                         Said::Place { node: id, host, port } => node.links.learn(from, id, host, port),
+                        Said::Site(_) => {
+                            tracing::warn!(node = from.0, "another node serves by another protocol")
+                        }
                     })
                     .await
                 }
@@ -250,7 +253,7 @@ fn answer(node: &Arc<Node>, clients_max: usize) -> peers::Serve {
     })
 }
 
-async fn listen_for_nodes(nodes: &NodesSettings) -> Result<TcpListener, ServeError> {
+pub async fn listen_for_nodes(nodes: &NodesSettings) -> Result<TcpListener, ServeError> {
     let this = nodes.node(nodes.this).ok_or_else(|| {
         ServeError::Settings(format!("node {} is not among the nodes of the cluster", nodes.this))
     })?;
@@ -260,7 +263,7 @@ async fn listen_for_nodes(nodes: &NodesSettings) -> Result<TcpListener, ServeErr
         .map_err(|source| ServeError::Listen { address, source })
 }
 
-fn options(settings: &Settings, nodes: &NodesSettings) -> SharedOptions {
+pub fn options(settings: &Settings, nodes: &NodesSettings) -> SharedOptions {
     SharedOptions {
         node: NodeId(nodes.this),
         // Greater than at every earlier start, unless somebody turned the clock back meanwhile: then the others refuse what it

@@ -22,6 +22,8 @@ use crate::membership::ReplicaSet;
 use crate::record::{Origin, Record};
 use crate::session::carried::Carried;
 use crate::session::client::Client;
+use onecopy_core::protocol::wide_area::Choice;
+
 use crate::settings::{ClientAuth, Limits, LogSettings, ReplicaSettings, ReplicaTls, Settings};
 use crate::stream::Stream;
 use crate::workers::{STACK_BYTES, event_loop};
@@ -51,6 +53,7 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
         agent_user: "postgres".to_owned(),
         agent_password: None,
         protocol: protocol.to_owned(),
+        wide_area: Choice::all().next().unwrap(),
         log: LogSettings {
             dir: log.to_owned(),
             durable: false,

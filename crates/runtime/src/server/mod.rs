@@ -39,6 +39,7 @@ use crate::postgres::definitions;
 use crate::retention::Retention;
 use crate::scheduler::Scheduler;
 use crate::settings::{Limits, ReplicaSettings, Settings};
+use crate::sites;
 use crate::stream::Stream;
 use crate::waits;
 use crate::workers::{Admission, Workers};
@@ -333,6 +334,15 @@ pub async fn serve(
     ready: impl FnOnce(&Handle),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    if settings.protocol == sites::PROTOCOL {
+        let Some(nodes) = settings.nodes.clone() else {
+            return Err(ServeError::Settings(format!(
+                "protocol = \"{}\" is served by several sites: set cluster.node and cluster.nodes",
+                sites::PROTOCOL
+            )));
+        };
+        return sites::serve(settings, nodes, ready, shutdown).await;
+    }
     if let Some(nodes) = settings.nodes.clone() {
         return nodes::serve(settings, nodes, ready, shutdown).await;
     }

@@ -135,7 +135,7 @@ async fn serve(
 }
 
 /// Settings that the session begins with.
-fn startup_environment(start: &Start, catalogue: &Catalogue, user: &str) -> Result<Environment, Failure> {
+pub fn startup_environment(start: &Start, catalogue: &Catalogue, user: &str) -> Result<Environment, Failure> {
     let mut settings = Vec::new();
     for (name, value) in &start.params {
         match name.as_str() {

@@ -86,6 +86,12 @@ impl Environment {
         &self.meaningful
     }
 
+    /// Names and values of all whose value is known.
+    pub fn values(&self) -> impl Iterator<Item = (&str, &str)> {
+        let known = self.settings.iter().filter(|setting| !setting.command.is_empty());
+        known.filter_map(|setting| Some((setting.name.as_str(), setting.value.as_deref()?)))
+    }
+
     /// Names of the customised settings among these.
     pub fn customs(&self) -> impl Iterator<Item = &str> {
         self.settings.iter().map(|setting| setting.name.as_str()).filter(|name| is_custom(name))

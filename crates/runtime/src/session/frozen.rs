@@ -161,7 +161,7 @@ impl Session {
 }
 
 /// Microseconds since 1970 as the text of a timestamptz.
-fn timestamp(micros: i64) -> String {
+pub fn timestamp(micros: i64) -> String {
     let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
     let (days, second_of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = civil_from_days(days);

@@ -566,7 +566,7 @@ const DEFERRABLE: &str = "transaction_deferrable";
 
 /// Whether a setting is a mode of the open transaction. A lane's own must stay as they are: a snapshot would not be one
 /// at another isolation level.
-pub(super) fn is_mode_of_transaction(name: &str) -> bool {
+pub fn is_mode_of_transaction(name: &str) -> bool {
     [READ_ONLY, ISOLATION, DEFERRABLE].iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 

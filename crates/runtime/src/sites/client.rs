@@ -1,0 +1,724 @@
+//! A client of a site: its messages become transactions that come whole, and their answers messages.
+//!
+//! Whole is what one Query message holds, or what is executed up to a Sync; with or without BEGIN and COMMIT around it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use onecopy_classify::references::{references, replace};
+use onecopy_classify::{FrozenKind, FrozenValue, Kind, NoParams, Scratch, normalise};
+use onecopy_wire::backend::{Status, build, build::Severity};
+use onecopy_wire::frontend::{self, Bind, Frontend, Named, Parse, Target};
+use onecopy_wire::sqlstate::SqlState;
+use onecopy_wire::startup::{self, Start};
+use rand::Rng;
+use tokio::sync::oneshot;
+
+use super::database::{self, Answer, PartAnswer};
+use super::site::Input;
+use super::transaction::{Transaction, refusal, with_params};
+use super::{Shared, console};
+use crate::classifier::{Statement, rewrite_of, search_path};
+use crate::errors::Failure;
+use crate::lane::LaneError;
+use crate::postgres::connect::Credentials;
+use crate::record::{Record, What, Write};
+use crate::server::door::{Opened, refuse};
+use crate::server::startup::{ADMIN_DATABASE, startup_environment};
+use crate::session::client::{Client, ClientError};
+use crate::session::drawn::Drawn;
+use crate::session::environment::Environment;
+use crate::session::frozen::timestamp;
+use crate::session::settings::{forbidden_setting, is_mode_of_transaction};
+use crate::stream::Stream;
+
+/// Serves one connection from its first byte to its last.
+pub async fn handle(stream: Stream, shared: Arc<Shared>, crowded: bool) {
+    match shared.door.admit(stream, crowded).await {
+        Some(Opened::Session(client, start, who, counted)) => {
+            begin(client, &start, who, shared).await;
+            drop(counted);
+        }
+        // A transaction that was multicast cannot be taken back; queries are short.
+        Some(Opened::Cancel { .. }) | None => {}
+    }
+}
+
+async fn begin(client: Client, start: &Start, who: Credentials, shared: Arc<Shared>) {
+    let asked = start.database().to_owned();
+    if asked == ADMIN_DATABASE {
+        return console::serve(client, &shared).await;
+    }
+    if asked != shared.database_name {
+        let message = format!("database \"{asked}\" does not exist");
+        let failure = Failure::new(SqlState::INVALID_CATALOG_NAME, message)
+            .hint(format!("This site serves \"{}\".", shared.database_name));
+        return refuse(client, &failure).await;
+    }
+    let environment = match startup_environment(start, &shared.classifier.catalogue(), &who.user) {
+        Ok(environment) => environment,
+        Err(failure) => return refuse(client, &failure).await,
+    };
+    let mut session = Session {
+        client,
+        shared,
+        user: who.user,
+        environment,
+        reported: HashMap::new(),
+        statements: HashMap::new(),
+        portals: HashMap::new(),
+        steps: Vec::new(),
+        skipping: false,
+        drawn: Drawn::default(),
+        scratch: Scratch::default(),
+    };
+    if let Err(failure) = session.report_settings().await {
+        return refuse(session.client, &failure).await;
+    }
+    let pid: u32 = rand::rng().random_range(1..=0x7fff_ffff);
+    let key: [u8; startup::CANCEL_KEY_LEN_MIN] = rand::rng().random();
+    if build::backend_key_data(&mut session.client.output, pid, &key).is_err() {
+        return;
+    }
+    session.ready();
+    match session.run().await {
+        Ok(()) | Err(ClientError::Gone | ClientError::Lost(_)) => {}
+        Err(error) => {
+            let code = match error {
+                ClientError::TooLarge(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
+                _ => SqlState::PROTOCOL_VIOLATION,
+            };
+            refuse(session.client, &Failure::new(code, error.to_string())).await;
+        }
+    }
+}
+
+struct Session {
+    client: Client,
+    shared: Arc<Shared>,
+    user: String,
+    environment: Environment,
+    /// What the client was told of the server's settings.
+    reported: HashMap<String, String>,
+    statements: HashMap<String, Arc<Prepared>>,
+    portals: HashMap<String, Portal>,
+    /// What a Sync will answer.
+    steps: Vec<Step>,
+    /// An error was answered: everything up to the next Sync is skipped.
+    skipping: bool,
+    drawn: Drawn,
+    scratch: Scratch,
+}
+
+struct Prepared {
+    sql: String,
+    types: Vec<u32>,
+}
+
+#[derive(Clone)]
+struct Portal {
+    prepared: Arc<Prepared>,
+    /// What follows the names in its Bind.
+    bind: Bytes,
+}
+
+/// A message of the extended protocol, as it is to be answered.
+enum Step {
+    Parsed,
+    Bound,
+    Closed,
+    /// What a server says of a statement, or a portal.
+    Described(Bytes),
+    /// A portal's description, which comes with what is executed next, if anything is.
+    DescribePortal(Portal),
+    Execute(Portal),
+    Failed(Failure),
+}
+
+/// What a part of a message is.
+enum Piece {
+    /// BEGIN or COMMIT.
+    Bracket(&'static str),
+    /// A statement, by its number.
+    Part,
+    Nothing,
+}
+
+impl Session {
+    fn ready(&mut self) {
+        build::ready_for_query(&mut self.client.output, Status::Idle);
+    }
+
+    fn fail(&mut self, failure: &Failure) {
+        failure.put(&mut self.client.output, Severity::Error);
+    }
+
+    async fn run(&mut self) -> Result<(), ClientError> {
+        loop {
+            let (tag, body) = self.client.next().await?;
+            let body = body.freeze();
+            let message = match frontend::decode(tag, &body) {
+                Ok(message) => message,
+                Err(error) if std::str::from_utf8(&body).is_err() && tag == frontend::tag::QUERY => {
+                    tracing::debug!(%error, "a text that is not UTF-8");
+                    self.fail(&Failure::not_utf8(&body));
+                    self.ready();
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            match message {
+                Frontend::Query(sql) => {
+                    self.skipping = false;
+                    self.steps.clear();
+                    self.on_query(sql).await;
+                    self.ready();
+                }
+                Frontend::Sync => {
+                    let steps = std::mem::take(&mut self.steps);
+                    if !self.skipping {
+                        self.answer_steps(steps).await;
+                    }
+                    self.skipping = false;
+                    self.portals.clear();
+                    self.ready();
+                }
+                Frontend::Terminate => return Ok(()),
+                _ if self.skipping => {}
+                Frontend::Parse(parse) => self.on_parse(&parse).await,
+                Frontend::Bind(bind) => self.on_bind(&bind, &body),
+                Frontend::Describe(named) => self.on_describe(named).await,
+                Frontend::Execute(execute) => {
+                    let portal = self.portals.get(execute.portal).cloned();
+                    self.steps.push(match portal {
+                        Some(portal) => Step::Execute(portal),
+                        None => Step::Failed(Failure::new(
+                            SqlState::INVALID_CURSOR_NAME,
+                            format!("portal \"{}\" does not exist", execute.portal),
+                        )),
+                    });
+                }
+                Frontend::Close(named) => {
+                    match named.target {
+                        Target::Statement => drop(self.statements.remove(named.name)),
+                        Target::Portal => drop(self.portals.remove(named.name)),
+                    }
+                    self.steps.push(Step::Closed);
+                }
+                Frontend::Flush => self.on_flush().await?,
+                Frontend::FunctionCall(_) => {
+                    self.fail(&Failure::unsupported(
+                        "the function call message is not supported",
+                        "Call the function by SELECT.",
+                    ));
+                    self.ready();
+                }
+                Frontend::Password(_) => {
+                    let what = "a password was sent, and none was asked for";
+                    return Err(ClientError::Protocol(what.to_owned()));
+                }
+                Frontend::CopyData(_) | Frontend::CopyDone | Frontend::CopyFail(_) => {}
+            }
+        }
+    }
+
+    /// What has been asked so far is answered, if nothing is to be executed: that waits for the Sync that ends its transaction.
+    async fn on_flush(&mut self) -> Result<(), ClientError> {
+        let steps = std::mem::take(&mut self.steps);
+        if steps.iter().any(|step| matches!(step, Step::Execute(_))) {
+            self.fail(&Failure::unsupported(
+                "a Flush asks for results before the end of a transaction that is to come whole",
+                "Send a Sync in its place.",
+            ));
+            self.skipping = true;
+        } else {
+            self.answer_steps(steps).await;
+        }
+        self.client.flush().await
+    }
+}
+
+/// Transactions.
+impl Session {
+    async fn on_query(&mut self, sql: &str) {
+        let mut pieces = Vec::new();
+        let mut rest = Some(sql);
+        let mut statements = Vec::new();
+        while let Some(text) = rest {
+            let normalised = normalise(text, &mut self.scratch);
+            let own = text.get(..normalised.layout.end as usize).unwrap_or(text).to_owned();
+            let named = references(&own, normalised.layout.consts);
+            rest = normalised.next.and_then(|next| text.get(next as usize..));
+            let classified = replace(&own, &named, |nth, _| format!("${}", nth + 1));
+            let statement = self.classify(&classified);
+            pieces.push(match statement.class.kind {
+                Kind::Empty => Piece::Nothing,
+                Kind::Begin(_) => Piece::Bracket("BEGIN"),
+                Kind::Commit { chain: false } => Piece::Bracket("COMMIT"),
+                _ => Piece::Part,
+            });
+            if statement.class.kind != Kind::Empty {
+                statements.push((own, statement));
+            }
+        }
+        if let [(text, statement)] = &statements[..]
+            && let Some(done) = self.on_session_command(text, statement).await
+        {
+            match done {
+                Ok(tag) => build::command_complete(&mut self.client.output, &tag),
+                Err(failure) => self.fail(&failure),
+            }
+            return;
+        }
+        if statements.is_empty() {
+            return build::empty_query_response(&mut self.client.output);
+        }
+        // A server goes through the grammar before it executes anything.
+        let bad =
+            |(_, statement): &&(String, Statement)| matches!(statement.class.kind, Kind::SyntaxError { .. });
+        if let Some((text, _)) = statements.iter().find(bad) {
+            let what = vec![What::Text(text.clone())];
+            let answer = self.submit(what).await;
+            return self.put_error(answer);
+        }
+        let inner = match without_brackets(&statements) {
+            Ok(inner) => inner,
+            Err(failure) => return self.fail(&failure),
+        };
+        let moment = crate::clock::unix_micros();
+        let mut whats = Vec::new();
+        for (text, statement) in inner {
+            match self.settle(text, statement, moment).await {
+                Ok(text) => whats.push(What::Text(text)),
+                Err(failure) => return self.fail(&failure),
+            }
+        }
+        let answer = if whats.is_empty() { Answer::default() } else { self.submit(whats).await };
+        let mut parts = answer.parts.into_iter();
+        for piece in pieces {
+            match piece {
+                Piece::Nothing => {}
+                Piece::Bracket("COMMIT") if answer.error.is_some() => {}
+                Piece::Bracket(tag) => build::command_complete(&mut self.client.output, tag),
+                Piece::Part => {
+                    let Some(part) = parts.next() else { break };
+                    self.put_part(&part, true);
+                }
+            }
+        }
+        if let Some(error) = answer.error {
+            self.client.output.extend_from_slice(&error);
+        }
+    }
+
+    fn put_part(&mut self, part: &PartAnswer, is_described: bool) {
+        let out = &mut self.client.output;
+        if is_described && part.description.first() == Some(&onecopy_wire::backend::tag::ROW_DESCRIPTION) {
+            out.extend_from_slice(&part.description);
+        }
+        out.extend_from_slice(&part.rows);
+        out.extend_from_slice(&part.completion);
+    }
+
+    fn put_error(&mut self, answer: Answer) {
+        match answer.error {
+            Some(error) => self.client.output.extend_from_slice(&error),
+            None => self.fail(&Failure::new(SqlState::SYNTAX_ERROR, "syntax error")),
+        }
+    }
+
+    fn classify(&mut self, sql: &str) -> Statement {
+        let classifier = &self.shared.classifier;
+        let catalogue = classifier.catalogue();
+        let path = self.environment.value("search_path").unwrap_or("\"$user\", public");
+        let path = search_path(path, &self.user, &catalogue);
+        classifier.classify(&classifier.manner(), sql, &path, &mut self.scratch).0
+    }
+
+    /// The text that means the same at every site.
+    async fn settle(&mut self, text: &str, statement: &Statement, moment: i64) -> Result<String, Failure> {
+        let class = &statement.class;
+        let determinism = class.determinism_of(&statement.sql, statement.layout.layout(), &NoParams).clone();
+        if let Some(failure) = refusal(class, &determinism) {
+            return Err(failure);
+        }
+        let rewrite = rewrite_of(class, None, true);
+        if rewrite.is_empty() {
+            return Ok(text.to_owned());
+        }
+        if text != &*statement.sql {
+            return Err(Failure::unsupported(
+                "a statement that names an earlier result cannot also take the time or a number of a sequence",
+                "Have the application give that value.",
+            ));
+        }
+        let values = self.freeze(statement, moment).await?;
+        Ok(rewrite.render_simple(&statement.sql, statement.layout.layout(), &values))
+    }
+
+    async fn freeze(&mut self, statement: &Statement, moment: i64) -> Result<Vec<FrozenValue>, Failure> {
+        let not_yet = |message: String| Failure::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message);
+        let mut values = Vec::new();
+        for frozen in &rewrite_of(&statement.class, None, true).frozen {
+            values.push(FrozenValue(match &frozen.kind {
+                FrozenKind::TransactionTimestamp => timestamp(moment),
+                FrozenKind::StatementTimestamp => timestamp(crate::clock::unix_micros()),
+                FrozenKind::NextVal { schema, name } => {
+                    let value = self.shared.draw(schema, name).await?;
+                    self.drawn.draw(schema, name, value);
+                    value.to_string()
+                }
+                FrozenKind::CurrVal { schema, name } => {
+                    let drawn = self.drawn.of(schema, name);
+                    let what =
+                        || format!("currval of sequence \"{name}\" is not yet defined in this session");
+                    drawn.ok_or_else(|| not_yet(what()))?.to_string()
+                }
+                FrozenKind::LastVal => {
+                    let what = "lastval is not yet defined in this session";
+                    self.drawn.last().ok_or_else(|| not_yet(what.to_owned()))?.to_string()
+                }
+            }));
+        }
+        Ok(values)
+    }
+
+    async fn submit(&mut self, whats: Vec<What>) -> Answer {
+        let record = Record {
+            origin: None,
+            user: self.user.clone(),
+            settings: self.environment.meaningful().clone(),
+            writes: whats.into_iter().map(Write::new).collect(),
+        };
+        let transaction = Transaction::read(record, &self.shared.classifier, &mut self.scratch);
+        let (answer, answered) = oneshot::channel();
+        let input = Input::Submit { transaction: Arc::new(transaction), answer };
+        let gone = || {
+            Answer::of_failure(
+                &Failure::new(SqlState::ADMIN_SHUTDOWN, "this site is ending")
+                    .hint("Whether a transaction that was sent has happened is not known."),
+            )
+        };
+        if self.shared.inputs.send(input).is_err() {
+            return gone();
+        }
+        answered.await.unwrap_or_else(|_| gone())
+    }
+}
+
+/// The statements between BEGIN and COMMIT, or all.
+fn without_brackets<T>(statements: &[(T, Statement)]) -> Result<&[(T, Statement)], Failure> {
+    let kind = |at: usize| statements.get(at).map(|(_, statement)| &statement.class.kind);
+    let begins = matches!(kind(0), Some(Kind::Begin(_)));
+    let ends =
+        statements.len() > 1 && matches!(kind(statements.len() - 1), Some(Kind::Commit { chain: false }));
+    match (begins, ends) {
+        (true, true) => Ok(&statements[1..statements.len() - 1]),
+        (false, false) => Ok(statements),
+        _ => Err(Failure::unsupported(
+            "this protocol takes transactions that come whole",
+            "Send all statements, from BEGIN to COMMIT, as one query or as one pipelined batch, or each by itself; or use protocol = \"onecopy\".",
+        )),
+    }
+}
+
+/// The extended protocol.
+impl Session {
+    async fn on_parse(&mut self, parse: &Parse<'_>) {
+        if !parse.name.is_empty() && self.statements.contains_key(parse.name) {
+            let message = format!("prepared statement \"{}\" already exists", parse.name);
+            let failure = Failure::new(SqlState::DUPLICATE_PREPARED_STATEMENT, message);
+            return self.steps.push(Step::Failed(failure));
+        }
+        let prepared = Prepared { sql: parse.sql.to_owned(), types: parse.types.iter().collect() };
+        let statement = self.classify(parse.sql);
+        if matches!(statement.class.kind, Kind::SyntaxError { .. })
+            && let Err(failure) = self.describe(&prepared, None).await
+        {
+            return self.steps.push(Step::Failed(failure));
+        }
+        self.statements.insert(parse.name.to_owned(), Arc::new(prepared));
+        self.steps.push(Step::Parsed);
+    }
+
+    fn on_bind(&mut self, bind: &Bind<'_>, body: &Bytes) {
+        let Some(prepared) = self.statements.get(bind.statement).cloned() else {
+            let what = format!("prepared statement \"{}\" does not exist", bind.statement);
+            let failure = Failure::new(SqlState::INVALID_SQL_STATEMENT_NAME, what);
+            return self.steps.push(Step::Failed(failure));
+        };
+        let names = bind.portal.len() + 1 + bind.statement.len() + 1;
+        let portal = Portal { prepared, bind: body.slice(names.min(body.len())..) };
+        self.portals.insert(bind.portal.to_owned(), portal);
+        self.steps.push(Step::Bound);
+    }
+
+    async fn on_describe(&mut self, named: Named<'_>) {
+        let step = match named.target {
+            Target::Statement => match self.statements.get(named.name).cloned() {
+                Some(prepared) => {
+                    self.describe(&prepared, None).await.map_or_else(Step::Failed, Step::Described)
+                }
+                None => Step::Failed(Failure::new(
+                    SqlState::INVALID_SQL_STATEMENT_NAME,
+                    format!("prepared statement \"{}\" does not exist", named.name),
+                )),
+            },
+            Target::Portal => match self.portals.get(named.name).cloned() {
+                Some(portal) => Step::DescribePortal(portal),
+                None => Step::Failed(Failure::new(
+                    SqlState::INVALID_CURSOR_NAME,
+                    format!("portal \"{}\" does not exist", named.name),
+                )),
+            },
+        };
+        self.steps.push(step);
+    }
+
+    /// What the server says of a statement, or of a portal.
+    async fn describe(&mut self, prepared: &Prepared, bind: Option<&Bytes>) -> Result<Bytes, Failure> {
+        let record = Record {
+            user: self.user.clone(),
+            settings: self.environment.meaningful().clone(),
+            ..Record::default()
+        };
+        let described = async {
+            let mut lane = self.shared.database.lend().await?;
+            let found = database::describe(&mut lane, &record, &prepared.sql, &prepared.types, bind).await;
+            if !matches!(&found, Err(error) if !error.is_database()) {
+                self.shared.database.leave(lane).await;
+            }
+            found
+        };
+        described.await.map_err(|error: LaneError| Failure::of_lane(&error))
+    }
+
+    async fn answer_steps(&mut self, steps: Vec<Step>) {
+        let mut portals: Vec<(Portal, Statement)> = Vec::new();
+        let mut failure = None;
+        for step in &steps {
+            match step {
+                Step::Execute(portal) => {
+                    let statement = self.classify(&portal.prepared.sql);
+                    portals.push((portal.clone(), statement));
+                }
+                Step::Failed(because) => failure = Some(because.clone()),
+                _ => {}
+            }
+        }
+        let mut answer = Answer::default();
+        let mut command = None;
+        if failure.is_none() {
+            match &portals[..] {
+                [] => {}
+                [(portal, statement)]
+                    if let Some(done) = {
+                        let sql = portal.prepared.sql.clone();
+                        self.on_session_command(&sql, &statement.clone()).await
+                    } =>
+                {
+                    match done {
+                        Ok(tag) => command = Some(tag),
+                        Err(because) => failure = Some(because),
+                    }
+                }
+                _ => match self.settle_all(&portals).await {
+                    Ok(whats) if whats.is_empty() => {}
+                    Ok(whats) => answer = self.submit(whats).await,
+                    Err(because) => failure = Some(because),
+                },
+            }
+        }
+        let mut executed = portals.iter();
+        let mut parts = answer.parts.iter().peekable();
+        for step in steps {
+            match step {
+                Step::Parsed => build::parse_complete(&mut self.client.output),
+                Step::Bound => build::bind_complete(&mut self.client.output),
+                Step::Closed => build::close_complete(&mut self.client.output),
+                Step::Described(described) => self.client.output.extend_from_slice(&described),
+                Step::DescribePortal(portal) => {
+                    let next = executed.clone().next().map(|(_, statement)| &statement.class.kind);
+                    if next.is_some_and(|kind| is_bracket(kind).is_some()) || command.is_some() {
+                        build::no_data(&mut self.client.output);
+                    } else if let Some(part) = parts.peek().filter(|_| next.is_some()) {
+                        self.client.output.extend_from_slice(&part.description);
+                    } else if next.is_none() {
+                        match self.describe(&portal.prepared, Some(&portal.bind)).await {
+                            Ok(described) => self.client.output.extend_from_slice(&described),
+                            Err(because) => {
+                                failure = Some(because);
+                                break;
+                            }
+                        }
+                    }
+                }
+                Step::Execute(_) => {
+                    let bracket = executed.next().and_then(|(_, s)| is_bracket(&s.class.kind));
+                    if failure.is_some() || bracket == Some("COMMIT") && answer.error.is_some() {
+                        break;
+                    }
+                    match (bracket, &command) {
+                        (Some(tag), _) => build::command_complete(&mut self.client.output, tag),
+                        (None, Some(tag)) => build::command_complete(&mut self.client.output, tag),
+                        (None, None) => match parts.next() {
+                            Some(part) => {
+                                self.client.output.extend_from_slice(&part.rows);
+                                self.client.output.extend_from_slice(&part.completion);
+                            }
+                            None => break,
+                        },
+                    }
+                }
+                Step::Failed(_) => break,
+            }
+        }
+        if let Some(failure) = failure {
+            self.fail(&failure);
+            self.skipping = true;
+        } else if let Some(error) = &answer.error {
+            self.client.output.extend_from_slice(error);
+            self.skipping = true;
+        }
+    }
+
+    async fn settle_all(&mut self, portals: &[(Portal, Statement)]) -> Result<Vec<What>, Failure> {
+        let moment = crate::clock::unix_micros();
+        let mut whats = Vec::new();
+        for (portal, statement) in without_brackets(portals)? {
+            let (class, layout) = (&statement.class, statement.layout.layout());
+            let types = &portal.prepared.types;
+            let determinism = with_params(types, &portal.bind, |params| {
+                class.determinism_of(&statement.sql, layout, params).clone()
+            });
+            if let Some(failure) = refusal(class, &determinism) {
+                return Err(failure);
+            }
+            let rewrite = rewrite_of(class, None, true);
+            let sql = match rewrite.is_empty() {
+                true => portal.prepared.sql.clone(),
+                false => {
+                    let values = self.freeze(statement, moment).await?;
+                    rewrite.render_simple(&statement.sql, layout, &values)
+                }
+            };
+            whats.push(What::prepared(&sql, types, portal.bind.clone()));
+        }
+        Ok(whats)
+    }
+}
+
+fn is_bracket(kind: &Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Begin(_) => Some("BEGIN"),
+        Kind::Commit { chain: false } => Some("COMMIT"),
+        _ => None,
+    }
+}
+
+/// Settings, which belong to the session.
+impl Session {
+    /// Carries out what concerns the session alone; `None` for all else.
+    async fn on_session_command(
+        &mut self,
+        text: &str,
+        statement: &Statement,
+    ) -> Option<Result<String, Failure>> {
+        match &statement.class.kind {
+            Kind::Set { name, values, local: false } => {
+                let value = values.as_ref().map(|values| values.join(", "));
+                Some(self.set(text, name, value.as_deref()).await.map(|()| "SET".to_owned()))
+            }
+            Kind::Reset(None) => {
+                self.environment.reset_all();
+                Some(self.report_settings().await.map(|()| "RESET".to_owned()))
+            }
+            Kind::Reset(Some(name)) => {
+                self.environment.reset(name);
+                Some(self.report_settings().await.map(|()| "RESET".to_owned()))
+            }
+            Kind::Discard(_) => {
+                self.environment.reset_all();
+                self.statements.clear();
+                self.drawn.clear();
+                Some(self.report_settings().await.map(|()| "DISCARD ALL".to_owned()))
+            }
+            Kind::Deallocate(name) => {
+                match name {
+                    Some(name) => drop(self.statements.remove(name)),
+                    None => self.statements.clear(),
+                }
+                Some(Ok("DEALLOCATE".to_owned()))
+            }
+            _ => None,
+        }
+    }
+
+    async fn set(&mut self, text: &str, name: &str, value: Option<&str>) -> Result<(), Failure> {
+        if is_mode_of_transaction(name) {
+            return Err(Failure::unsupported(
+                format!("\"{name}\" cannot be set"),
+                "All transactions are serializable here.",
+            ));
+        }
+        if let Some((what, hint)) = forbidden_setting(name, value) {
+            return Err(Failure::unsupported(what, hint));
+        }
+        let value = self.try_setting(text, name).await.map_err(|error| Failure::of_lane(&error))?;
+        let command = format!(
+            "SELECT pg_catalog.set_config({}, {}, false)",
+            crate::agent::quote(name),
+            crate::agent::quote(&value)
+        );
+        self.environment.set(name, command, Some(value));
+        self.report_settings().await
+    }
+
+    /// What a setting becomes by a command, by the server.
+    async fn try_setting(&mut self, text: &str, name: &str) -> Result<String, LaneError> {
+        let record = Record { user: self.user.clone(), ..Record::default() };
+        let mut lane = self.shared.database.lend().await?;
+        let asked = async {
+            lane.command(&database::prelude(&record, database::Begin::Query)).await?;
+            lane.command(text).await?;
+            let shown = format!("SELECT pg_catalog.current_setting({})", crate::agent::quote(name));
+            lane.query(&shown).await
+        };
+        let shown = asked.await;
+        if !matches!(&shown, Err(error) if !error.is_database()) {
+            self.shared.database.leave(lane).await;
+        }
+        Ok(shown?.into_iter().flatten().flatten().next().unwrap_or_default())
+    }
+
+    /// Tells the client the settings that servers tell, as far as they have changed.
+    async fn report_settings(&mut self) -> Result<(), Failure> {
+        let settings: Vec<(String, String)> =
+            self.environment.values().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let record = Record { user: self.user.clone(), settings: settings.into(), ..Record::default() };
+        let failed = |error: LaneError| Failure::of_lane(&error);
+        let mut lane = self.shared.database.lend().await.map_err(failed)?;
+        let begun = lane.command(&database::prelude(&record, database::Begin::Query)).await;
+        let params = lane.params.clone();
+        if !matches!(&begun, Err(error) if !error.is_database()) {
+            self.shared.database.leave(lane).await;
+        }
+        begun.map_err(failed)?;
+        let mut names: Vec<&String> = params.keys().collect();
+        names.sort();
+        for name in names {
+            let value = match name.as_str() {
+                // The lane is the agent's.
+                "session_authorization" => &self.user,
+                "is_superuser" => continue,
+                _ => &params[name],
+            };
+            if self.reported.get(name) != Some(value) {
+                build::parameter_status(&mut self.client.output, name, value);
+                self.reported.insert(name.clone(), value.clone());
+            }
+        }
+        Ok(())
+    }
+}

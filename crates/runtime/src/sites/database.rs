@@ -1,0 +1,558 @@
+//! What a site has its own server do, on connections of the agent's: whole transactions executed, applied, committed; and what the server
+//! contains.
+//!
+//! `onecopy.site_progress` has a row for each place of the order that the database contains, written in the transaction of that place, with the
+//! message that stands there: whoever starts with this database compares both with the log.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use bytes::{Buf, Bytes, BytesMut};
+use hashbrown::HashMap;
+use onecopy_core::Csn;
+use onecopy_wire::backend::{self, Backend, ErrorFields, command_tag, row_count, tag};
+use onecopy_wire::frontend::{Target, build};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use super::messages::{put_bytes, take_bytes};
+use super::order::MessageId;
+use super::transaction::Transaction;
+use crate::agent::{quote, quote_identifier};
+use crate::errors::Failure;
+use crate::lane::{Lane, LaneError, StatementKey, is_going_away};
+use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
+use crate::postgres::progress::{self, FenceError};
+use crate::record::{Record, What, Write};
+use crate::results::Results;
+use crate::workers;
+
+/// Connections that are kept for later.
+const IDLE_MAX: usize = 64;
+/// Rows of progress that are kept below what is contained without gaps: as many messages are known to stand in the log.
+pub const KEEP_ROWS: u64 = 10_000;
+
+/// The site's own server.
+pub struct Database {
+    connector: Connector,
+    agent: Credentials,
+    /// By the event loop on which they were opened.
+    idle: Mutex<HashMap<usize, Vec<Lane>>>,
+    /// Queries that may run at once.
+    pub queries: Semaphore,
+}
+
+/// What the database says of itself.
+#[derive(Debug, Default)]
+pub struct Contained {
+    /// The log that its places are of; none if it has followed none.
+    pub log_id: Option<String>,
+    /// Why it must not serve.
+    pub diverged: Option<String>,
+    /// Places, with what stands there. All before the first one are contained, too.
+    pub places: BTreeMap<Csn, MessageId>,
+}
+
+/// What statements have answered.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Answer {
+    /// Of each statement that was executed.
+    pub parts: Vec<PartAnswer>,
+    /// The message of the error that ended it.
+    pub error: Option<Bytes>,
+}
+
+/// What a statement has answered, as messages.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PartAnswer {
+    /// The description of its rows, or that it has none.
+    pub description: Bytes,
+    /// Rows, and notices.
+    pub rows: Bytes,
+    /// That it is complete.
+    pub completion: Bytes,
+}
+
+impl Answer {
+    pub fn of_failure(failure: &Failure) -> Answer {
+        let mut error = BytesMut::new();
+        failure.put(&mut error, backend::build::Severity::Error);
+        Answer { parts: Vec::new(), error: Some(error.freeze()) }
+    }
+
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        put_bytes(&mut out, self.error.as_deref().unwrap_or_default());
+        for part in &self.parts {
+            [&part.description, &part.rows, &part.completion]
+                .into_iter()
+                .for_each(|of| put_bytes(&mut out, of));
+        }
+        out.freeze()
+    }
+
+    pub fn decode(mut input: Bytes) -> Option<Answer> {
+        let error = Some(take_bytes(&mut input)?).filter(|error| !error.is_empty());
+        let mut parts = Vec::new();
+        while input.has_remaining() {
+            let mut next = || take_bytes(&mut input);
+            parts.push(PartAnswer { description: next()?, rows: next()?, completion: next()? });
+        }
+        Some(Answer { parts, error })
+    }
+}
+
+/// How a transaction is begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begin {
+    /// In a snapshot, to read only.
+    Query,
+    /// Behind all that it conflicts with.
+    Update {
+        /// Some constraint may be checked at the end only: it is to be checked at once.
+        checks_at_once: bool,
+    },
+}
+
+/// What came of a transaction's statements.
+#[derive(Debug)]
+pub enum Ran {
+    /// All were executed.
+    Done(Answer),
+    /// One has failed, as it would anywhere else.
+    Failed(Answer),
+    /// More was answered than may be held.
+    TooLarge,
+}
+
+/// Why writes could not be applied.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+    /// They did here what they had not done there.
+    #[error("{0}")]
+    Diverged(String),
+}
+
+impl Database {
+    pub fn new(connector: Connector, agent: Credentials, queries_max: usize) -> Database {
+        Database { connector, agent, idle: Mutex::default(), queries: Semaphore::new(queries_max) }
+    }
+
+    /// Ends every earlier session, and reads what is there; makes it follow the log if it follows none.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or sessions on it do not end.
+    pub async fn begin(&self, log_id: &str) -> Result<Contained, FenceError> {
+        self.idle.lock().clear();
+        let mut lane = self.connector.connect_marked(&self.agent, AGENT_MARK).await?;
+        progress::fence_for(&mut lane, None).await?;
+        let exists = "SELECT pg_catalog.to_regclass('onecopy.site') IS NOT NULL, \
+             pg_catalog.to_regclass('onecopy.progress') IS NOT NULL";
+        let rows = lane.query(exists).await?;
+        let is_there =
+            |nth: usize| rows.first().and_then(|row| row.get(nth)).and_then(Option::as_deref) == Some("t");
+        if is_there(1) {
+            let other = "it follows the log of another protocol: drop its schema \"onecopy\" if all copies are the same, and no onecopy uses it any more";
+            return Ok(Contained { diverged: Some(other.to_owned()), ..Contained::default() });
+        }
+        if !is_there(0) {
+            lane.command(&format!(
+                "BEGIN; SET LOCAL synchronous_commit = on; CREATE SCHEMA onecopy; \
+                 CREATE TABLE onecopy.site (log_id text NOT NULL, diverged text); \
+                 INSERT INTO onecopy.site VALUES ({}); \
+                 CREATE TABLE onecopy.site_progress (place bigint PRIMARY KEY, node bigint NOT NULL, \
+                 incarnation bigint NOT NULL, number bigint NOT NULL); \
+                 INSERT INTO onecopy.site_progress VALUES (0, 0, 0, 0); COMMIT",
+                quote(log_id)
+            ))
+            .await?;
+        }
+        let of_site = lane.query("SELECT log_id, diverged FROM onecopy.site").await?;
+        let mut of_site = of_site.into_iter().next().unwrap_or_default().into_iter();
+        let (log_id, diverged) = (of_site.next().flatten(), of_site.next().flatten());
+        let sql = "SELECT place, node, incarnation, number FROM onecopy.site_progress";
+        let place = |row: Vec<Option<String>>| {
+            let mut numbers =
+                row.into_iter().map(|text| text.and_then(|text| text.parse().ok()).unwrap_or(0));
+            let mut next = || numbers.next().unwrap_or(0);
+            (Csn(next()), MessageId { node: next(), incarnation: next(), number: next() })
+        };
+        let places = lane.query(sql).await?.into_iter().map(place).collect();
+        self.give_back(lane);
+        Ok(Contained { log_id, diverged, places })
+    }
+
+    /// Notes that the contents differ from what they should be: it is not to serve again.
+    pub async fn note_diverged(&self, reason: &str) -> Result<(), LaneError> {
+        let mut lane = self.lend().await?;
+        let reason = quote(reason);
+        lane.command(&format!("SET synchronous_commit = on; UPDATE onecopy.site SET diverged = {reason}"))
+            .await
+    }
+
+    /// The definitions.
+    pub async fn definitions(&self) -> Result<onecopy_classify::Catalogue, LaneError> {
+        let mut lane = self.lend().await?;
+        let mut plain = self.connector.connect_plain(&self.agent).await?;
+        let catalogue = crate::postgres::definitions::read(&mut lane, &mut plain).await?;
+        // Its setup stays in force on the lane, which is not given back.
+        Ok(catalogue)
+    }
+
+    pub async fn lend(&self) -> Result<Lane, LaneError> {
+        let idle = self.idle.lock().get_mut(&workers::current()).and_then(Vec::pop);
+        let Some(mut lane) = idle else {
+            return self.connector.connect_marked(&self.agent, AGENT_MARK + 1).await;
+        };
+        if lane.has_too_many_prepared() {
+            lane.put_closes()?;
+            lane.flush().await?;
+            lane.collect(1).await?;
+        }
+        Ok(lane)
+    }
+
+    /// Takes a lane back on which nothing is open, from the event loop on which it was lent.
+    pub fn give_back(&self, lane: Lane) {
+        let mut idle = self.idle.lock();
+        let idle = idle.entry(workers::current()).or_default();
+        if idle.len() < IDLE_MAX {
+            idle.push(lane);
+        }
+    }
+
+    /// Rolls back what is open.
+    pub async fn leave(&self, mut lane: Lane) {
+        // If it is lost, so is what was open.
+        if lane.roll_back().await.is_ok() {
+            self.give_back(lane);
+        }
+    }
+
+    /// Commits what is open, as what stands at a place of the order.
+    pub async fn commit(&self, mut lane: Lane, place: Csn, id: MessageId) -> Result<(), LaneError> {
+        let MessageId { node, incarnation, number } = id;
+        lane.command(&format!(
+            "SET LOCAL ROLE NONE; INSERT INTO onecopy.site_progress VALUES ({}, {node}, {incarnation}, {number}); COMMIT",
+            place.0
+        ))
+        .await?;
+        self.give_back(lane);
+        Ok(())
+    }
+
+    /// Forgets places that nobody needs to know of any more.
+    pub async fn prune(&self, contained: Csn) -> Result<(), LaneError> {
+        let mut lane = self.lend().await?;
+        let below = contained.0.saturating_sub(KEEP_ROWS);
+        lane.command(&format!("DELETE FROM onecopy.site_progress WHERE place < {below}")).await?;
+        self.give_back(lane);
+        Ok(())
+    }
+}
+
+/// The text that begins a transaction for a role, under its settings.
+pub fn prelude(record: &Record, begin: Begin) -> String {
+    let mut text = match begin {
+        Begin::Query => "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY".to_owned(),
+        Begin::Update { .. } => "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE".to_owned(),
+    };
+    for (name, value) in record.settings.iter() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "; SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value));
+    }
+    if !record.user.is_empty() {
+        let _ = write!(text, "; SET LOCAL ROLE {}", quote_identifier(&record.user));
+    }
+    if begin == (Begin::Update { checks_at_once: true }) {
+        text.push_str("; SET CONSTRAINTS ALL IMMEDIATE");
+    }
+    text
+}
+
+/// Executes all statements of a transaction, and leaves it open; `writes` is what it wrote, for other sites.
+///
+/// # Errors
+/// When the connection is lost, or the server has given the transaction up for a reason that is not the transaction's.
+pub async fn run(
+    lane: &mut Lane,
+    transaction: &Transaction,
+    begin: Begin,
+    held_max: usize,
+) -> Result<(Ran, Record), LaneError> {
+    build::query(&mut lane.output, &prelude(&transaction.record, begin))?;
+    let mut results = Results::default();
+    let mut reader = Reader { held_max, ..Reader::default() };
+    let mut writes = Record { writes: Vec::new(), ..transaction.record.clone() };
+    let mut prepared = Vec::new();
+    let refers = transaction.parts.iter().any(|part| !part.references.is_empty());
+    let mut failure = None;
+    let mut is_begun = false;
+    for (write, part) in transaction.record.writes.iter().zip(&transaction.parts) {
+        let sent = match &write.what {
+            What::Text(sql) => {
+                let sql = match results.put_into(sql, &part.references) {
+                    Ok(sql) => sql,
+                    Err(refused) => {
+                        failure = Some(refused);
+                        break;
+                    }
+                };
+                build::parse(&mut lane.output, "", &sql, [])?;
+                build::bind(&mut lane.output, "", "", [], [], [])?;
+                What::Text(sql)
+            }
+            What::Prepared { key, sql, types, bind } => {
+                let (name, is_new) = lane.prepare(*key, sql, types)?;
+                prepared.extend(is_new.then_some(*key));
+                lane.put_bind(&name, bind);
+                write.what.clone()
+            }
+            What::Copy { .. } => continue,
+        };
+        build::describe(&mut lane.output, Target::Portal, "")?;
+        build::execute(&mut lane.output, "", 0)?;
+        if part.writes {
+            writes.writes.push(Write::new(sent));
+        }
+        if refers {
+            build::flush(&mut lane.output);
+            lane.flush_while_reading().await?;
+            if !std::mem::replace(&mut is_begun, true) {
+                reader.read_ready(lane).await?;
+            }
+            if reader.error.is_none() {
+                reader.read_part(lane).await?;
+            }
+            if reader.error.is_some() {
+                break;
+            }
+            if let Some(answered) = reader.parts.last() {
+                results.learn(&[&answered.description[..], &answered.rows].concat());
+            }
+        }
+    }
+    build::sync(&mut lane.output);
+    lane.flush_while_reading().await?;
+    if !is_begun {
+        reader.read_ready(lane).await?;
+    }
+    reader.read_ready(lane).await?;
+    let Reader { parts, mut error, held, .. } = reader;
+    if error.is_some() {
+        prepared.into_iter().for_each(|key: StatementKey| lane.unprepare(key));
+    }
+    if let Some(fields) = error.as_ref().map(|(fields, _)| fields)
+        && is_not_its_own(fields)
+    {
+        return Err(LaneError::Database(fields.clone()));
+    }
+    if let Some(failure) = failure.filter(|_| error.is_none()) {
+        let answer = Answer::of_failure(&failure);
+        return Ok((Ran::Failed(Answer { parts, ..answer }), writes));
+    }
+    let mut completions = parts.iter().zip(&transaction.parts).filter(|(_, part)| part.writes);
+    for write in &mut writes.writes {
+        let tag = completions.next().and_then(|(answered, _)| tag_of(&answered.completion));
+        write.rows = tag.as_deref().and_then(row_count);
+    }
+    let error = error.take().map(|(_, message)| message);
+    let answer = Answer { parts, error };
+    let ran = match answer.error {
+        Some(_) => Ran::Failed(answer),
+        None if held > held_max => Ran::TooLarge,
+        None => Ran::Done(answer),
+    };
+    Ok((ran, writes))
+}
+
+/// What the server says of a statement, or, if it is bound, of a portal; leaves a transaction open.
+pub async fn describe(
+    lane: &mut Lane,
+    record: &Record,
+    sql: &str,
+    types: &[u32],
+    bind: Option<&Bytes>,
+) -> Result<Bytes, LaneError> {
+    build::query(&mut lane.output, &prelude(record, Begin::Query))?;
+    build::parse(&mut lane.output, "", sql, types.iter().copied())?;
+    match bind {
+        Some(bind) => {
+            lane.put_bind("", bind);
+            build::describe(&mut lane.output, Target::Portal, "")?;
+        }
+        None => build::describe(&mut lane.output, Target::Statement, "")?,
+    }
+    build::sync(&mut lane.output);
+    lane.flush_while_reading().await?;
+    let (mut said, mut error, mut ready) = (BytesMut::new(), None, 0);
+    while ready < 2 {
+        let head = lane.next_frame().await?;
+        match head.tag {
+            tag::PARAMETER_DESCRIPTION | tag::ROW_DESCRIPTION | tag::NO_DATA if ready > 0 => {
+                said.extend_from_slice(&lane.input[..head.len]);
+            }
+            tag::ERROR_RESPONSE => {
+                if let Backend::Error(fields) = backend::decode(head.tag, lane.body(head))? {
+                    error.get_or_insert_with(|| Box::new(fields.to_owned()));
+                }
+            }
+            tag::READY_FOR_QUERY => ready += 1,
+            _ => {}
+        }
+        lane.consume(head);
+    }
+    error.map_or(Ok(said.freeze()), |fields| Err(LaneError::Database(fields)))
+}
+
+/// The words of a CommandComplete.
+fn tag_of(message: &[u8]) -> Option<String> {
+    let body = message.get(onecopy_wire::frame::HEAD_LEN..)?;
+    command_tag(body).ok().map(str::to_owned)
+}
+
+/// Whether an error says nothing about the transaction: its server gave it up, and may take it the next time.
+fn is_not_its_own(fields: &ErrorFields) -> bool {
+    let code = fields.code;
+    is_going_away(code)
+        || code.as_str().starts_with("53")
+        || matches!(code.as_str(), "40P01" | "40001" | "57014" | "55P03" | "58030")
+}
+
+/// Applies what a transaction wrote elsewhere, and leaves it open.
+pub async fn apply(lane: &mut Lane, writes: &Record, checks_at_once: bool) -> Result<(), ApplyError> {
+    let parts =
+        writes.writes.iter().map(|_| super::transaction::Part { references: Vec::new(), writes: true });
+    let transaction = Transaction {
+        record: writes.clone(),
+        parts: parts.collect(),
+        access: onecopy_core::AccessSet::new(),
+    };
+    let (ran, here) = run(lane, &transaction, Begin::Update { checks_at_once }, usize::MAX).await?;
+    if let Ran::Failed(Answer { error: Some(error), .. }) = &ran {
+        let body = error.get(onecopy_wire::frame::HEAD_LEN..).unwrap_or_default();
+        let said = match backend::decode(tag::ERROR_RESPONSE, body) {
+            Ok(Backend::Error(fields)) => fields.to_owned().message,
+            _ => "an error".to_owned(),
+        };
+        return Err(ApplyError::Diverged(format!("what was executed at another site fails here: {said}")));
+    }
+    let rows = |record: &Record| record.writes.iter().map(|write| write.rows).collect::<Vec<_>>();
+    let (expected, found) = (rows(writes), rows(&here));
+    if expected != found {
+        return Err(ApplyError::Diverged(format!(
+            "what was executed at another site changed other numbers of rows there ({expected:?}) than here ({found:?})"
+        )));
+    }
+    Ok(())
+}
+
+/// Reads what is answered.
+#[derive(Default)]
+struct Reader {
+    /// What begins the transaction is answered, and its statements are.
+    is_begun: bool,
+    parts: Vec<PartAnswer>,
+    current: Current,
+    error: Option<(Box<ErrorFields>, Bytes)>,
+    held_max: usize,
+    held: usize,
+}
+
+#[derive(Default)]
+struct Current {
+    description: BytesMut,
+    rows: BytesMut,
+}
+
+impl Reader {
+    /// Reads on up to a ReadyForQuery.
+    async fn read_ready(&mut self, lane: &mut Lane) -> Result<(), LaneError> {
+        while !self.read_one(lane).await?.is_ready {}
+        Ok(())
+    }
+
+    /// Reads on until a statement is complete, or has failed.
+    async fn read_part(&mut self, lane: &mut Lane) -> Result<(), LaneError> {
+        while !self.read_one(lane).await?.ends_part {}
+        Ok(())
+    }
+
+    async fn read_one(&mut self, lane: &mut Lane) -> Result<One, LaneError> {
+        let head = lane.next_frame().await?;
+        let mut one = One { is_ready: false, ends_part: false };
+        let message = &lane.input[..head.len];
+        match head.tag {
+            tag::ERROR_RESPONSE => {
+                if let Backend::Error(fields) = backend::decode(head.tag, lane.body(head))? {
+                    let message = Bytes::copy_from_slice(message);
+                    self.error.get_or_insert_with(|| (Box::new(fields.to_owned()), message));
+                }
+                one.ends_part = true;
+            }
+            tag::READY_FOR_QUERY => {
+                self.is_begun = true;
+                one.is_ready = true;
+            }
+            _ if !self.is_begun => {}
+            tag::ROW_DESCRIPTION | tag::NO_DATA => self.current.description.extend_from_slice(message),
+            tag::DATA_ROW | tag::NOTICE_RESPONSE => {
+                self.held += message.len();
+                if self.held <= self.held_max {
+                    self.current.rows.extend_from_slice(message);
+                }
+            }
+            tag::COMMAND_COMPLETE | tag::EMPTY_QUERY_RESPONSE => {
+                let Current { description, rows } = std::mem::take(&mut self.current);
+                let completion = Bytes::copy_from_slice(message);
+                let (description, rows) = (description.freeze(), rows.freeze());
+                self.parts.push(PartAnswer { description, rows, completion });
+                one.ends_part = true;
+            }
+            _ => {}
+        }
+        lane.consume(head);
+        Ok(one)
+    }
+}
+
+struct One {
+    is_ready: bool,
+    ends_part: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come_back_as_they_went() {
+        let some = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let part = PartAnswer { description: some("T"), rows: some(""), completion: some("C") };
+        for answer in [
+            Answer { parts: vec![part.clone(), part], error: None },
+            Answer { parts: Vec::new(), error: Some(some("E")) },
+        ] {
+            assert_eq!(Answer::decode(answer.encode()), Some(answer));
+        }
+        assert_eq!(Answer::decode(some("\0\0\0")), None);
+    }
+
+    #[test]
+    fn a_transaction_begins_for_its_role_under_its_settings() {
+        let settings = [("DateStyle".to_owned(), "SQL, DMY".to_owned())].into();
+        let record = Record { user: "o'neil".into(), settings, ..Record::default() };
+        assert_eq!(
+            prelude(&record, Begin::Update { checks_at_once: true }),
+            "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; \
+             SELECT pg_catalog.set_config('DateStyle', 'SQL, DMY', true); \
+             SET LOCAL ROLE \"o'neil\"; SET CONSTRAINTS ALL IMMEDIATE"
+        );
+        assert_eq!(
+            prelude(&Record::default(), Begin::Query),
+            "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+        );
+    }
+}

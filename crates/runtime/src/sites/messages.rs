@@ -1,0 +1,135 @@
+//! What sites say to each other, beside the log.
+//!
+//! Format: a kind byte, numbers of eight bytes, and byte strings with a length of four bytes before them.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onecopy_core::{Csn, Epoch, OpId};
+
+use super::order::MessageId;
+
+const KIND_REQUEST: u8 = 1;
+const KIND_PLACE: u8 = 2;
+const KIND_WRITES: u8 = 3;
+const KIND_FAILED: u8 = 4;
+const KIND_ALIVE: u8 = 5;
+
+/// One message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SiteMessage {
+    /// An update, by the site of its client; to all.
+    Request { id: MessageId, body: Bytes },
+    /// The leader's: an update has a place in the order, which is not durable yet.
+    Place { epoch: Epoch, place: Csn, id: MessageId },
+    /// What an update wrote, and for the site of its client the answer.
+    Writes { id: MessageId, place: Csn, op: OpId, writes: Bytes, answer: Bytes },
+    /// An update was rolled back, and for the site of its client the error.
+    Failed { id: MessageId, op: OpId, answer: Bytes },
+    /// That it lives, and up to which place its database contains everything.
+    Alive { contained: Csn },
+}
+
+impl SiteMessage {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        match self {
+            SiteMessage::Request { id, body } => {
+                out.put_u8(KIND_REQUEST);
+                id.put(&mut out);
+                put_bytes(&mut out, body);
+            }
+            SiteMessage::Place { epoch, place, id } => {
+                out.put_u8(KIND_PLACE);
+                out.put_u64(epoch.0);
+                out.put_u64(place.0);
+                id.put(&mut out);
+            }
+            SiteMessage::Writes { id, place, op, writes, answer } => {
+                out.put_u8(KIND_WRITES);
+                id.put(&mut out);
+                out.put_u64(place.0);
+                out.put_u64(op.0.into());
+                put_bytes(&mut out, writes);
+                put_bytes(&mut out, answer);
+            }
+            SiteMessage::Failed { id, op, answer } => {
+                out.put_u8(KIND_FAILED);
+                id.put(&mut out);
+                out.put_u64(op.0.into());
+                put_bytes(&mut out, answer);
+            }
+            SiteMessage::Alive { contained } => {
+                out.put_u8(KIND_ALIVE);
+                out.put_u64(contained.0);
+            }
+        }
+        out.freeze()
+    }
+
+    /// `None` for what is no message of this version.
+    pub fn decode(mut input: Bytes) -> Option<SiteMessage> {
+        let input = &mut input;
+        let message = match input.try_get_u8().ok()? {
+            KIND_REQUEST => SiteMessage::Request { id: MessageId::take(input)?, body: take_bytes(input)? },
+            KIND_PLACE => {
+                let (epoch, place) = (Epoch(take(input)?), Csn(take(input)?));
+                SiteMessage::Place { epoch, place, id: MessageId::take(input)? }
+            }
+            KIND_WRITES => {
+                let (id, place, op) = (MessageId::take(input)?, Csn(take(input)?), take_op(input)?);
+                SiteMessage::Writes { id, place, op, writes: take_bytes(input)?, answer: take_bytes(input)? }
+            }
+            KIND_FAILED => {
+                let (id, op) = (MessageId::take(input)?, take_op(input)?);
+                SiteMessage::Failed { id, op, answer: take_bytes(input)? }
+            }
+            KIND_ALIVE => SiteMessage::Alive { contained: Csn(take(input)?) },
+            _ => return None,
+        };
+        (!input.has_remaining()).then_some(message)
+    }
+}
+
+pub fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
+    // A message of the nodes' is shorter than that.
+    out.put_u32(bytes.len() as u32);
+    out.put_slice(bytes);
+}
+
+pub fn take_bytes(input: &mut Bytes) -> Option<Bytes> {
+    let len = input.try_get_u32().ok()? as usize;
+    (input.remaining() >= len).then(|| input.split_to(len))
+}
+
+fn take(input: &mut Bytes) -> Option<u64> {
+    input.try_get_u64().ok()
+}
+
+fn take_op(input: &mut Bytes) -> Option<OpId> {
+    Some(OpId(take(input)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_as_they_went_and_what_is_cut_is_none() {
+        let id = MessageId { node: 2, incarnation: 1 << 50, number: 9 };
+        let some = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let (place, op) = (Csn(77), OpId(3));
+        for message in [
+            SiteMessage::Request { id, body: some("UPDATE t SET a = 1") },
+            SiteMessage::Place { epoch: Epoch(4), place, id },
+            SiteMessage::Writes { id, place, op, writes: some("w"), answer: some("") },
+            SiteMessage::Failed { id, op, answer: some("no") },
+            SiteMessage::Alive { contained: place },
+        ] {
+            let sent = message.encode();
+            assert_eq!(SiteMessage::decode(sent.clone()), Some(message));
+            for len in 0..sent.len() {
+                assert_eq!(SiteMessage::decode(sent.slice(..len)), None, "cut at {len}");
+            }
+        }
+        assert_eq!(SiteMessage::decode(some("\u{9}")), None);
+    }
+}

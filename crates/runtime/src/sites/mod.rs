@@ -1,0 +1,347 @@
+//! Several processes, each before a database of its own, that execute whole transactions in one order: replication over wide areas, on real
+//! servers (docs/protocols/wide_area.md).
+//!
+//! ```text
+//!   client -- client.rs --> transaction.rs        messages become a transaction; what it may touch
+//!                 |
+//!                 v
+//!              site.rs  <-->  the core's protocol  what happens, and what is to be done
+//!              |     |
+//!      order.rs      database.rs                   received, ordered, stable; executed, applied, committed
+//!       |     |
+//!   messages.rs  the log that all sites share      between sites
+//! ```
+
+mod client;
+mod console;
+mod database;
+mod messages;
+mod order;
+mod site;
+mod transaction;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use onecopy_core::Csn;
+use onecopy_log::{Log, SharedHooks};
+use onecopy_wire::sqlstate::SqlState;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::classifier::Classifier;
+use crate::clock::{self, Clock};
+use crate::errors::{Failure, ServeError};
+use crate::nodes::handshake::Purpose;
+use crate::nodes::links::{self, Said};
+use crate::nodes::peers::{Peers, Serve};
+use crate::nodes::{self, init};
+use crate::postgres::connect::{Credentials, CustomNames};
+use crate::server::door::Door;
+use crate::server::{self, Handle, files, preparation, tls};
+use crate::settings::{NodesSettings, Settings};
+use crate::workers::{Admission, Workers};
+use database::Database;
+use messages::SiteMessage;
+use site::{Ended, Input, Surroundings};
+
+/// The protocol's name in the configuration.
+pub const PROTOCOL: &str = "wide_area";
+
+/// Before a site begins anew whose server cannot be reached.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// What clients of a site share.
+pub struct Shared {
+    pub door: Arc<Door>,
+    pub database_name: String,
+    pub classifier: Arc<Classifier>,
+    pub database: Arc<Database>,
+    pub inputs: mpsc::UnboundedSender<Input>,
+    pub figures: Arc<Figures>,
+    pub log: Arc<Log>,
+    pub member: Arc<onecopy_log::Member>,
+    /// The number of this site among them, and how many there are.
+    pub place: (i64, i64),
+    pub this: u64,
+}
+
+/// What is told of a site.
+#[derive(Default)]
+pub struct Figures {
+    contained: AtomicU64,
+    stable: AtomicU64,
+    heard: AtomicU64,
+    pub begun: AtomicU64,
+}
+
+impl Figures {
+    pub fn note(&self, contained: Csn, stable: Csn) {
+        self.contained.store(contained.0, Ordering::Relaxed);
+        self.stable.store(stable.0, Ordering::Relaxed);
+    }
+
+    pub fn hear(&self, others: usize) {
+        self.heard.store(others as u64, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    /// Draws a number of a sequence: each site has its own ones, so nobody is asked. The server's counter counts them.
+    pub async fn draw(&self, schema: &str, name: &str) -> Result<i64, Failure> {
+        let catalogue = self.classifier.catalogue();
+        let known = catalogue.sequences.iter().find(|one| one.schema == schema && one.name == name);
+        let Some(known) = known else {
+            let what = format!("sequence \"{schema}.{name}\" does not exist");
+            return Err(Failure::new(SqlState::UNDEFINED_TABLE, what));
+        };
+        let whole =
+            format!("{}.{}", crate::agent::quote_identifier(schema), crate::agent::quote_identifier(name));
+        let asked = async {
+            let mut lane = self.database.lend().await?;
+            let rows =
+                lane.query(&format!("SELECT pg_catalog.nextval({})", crate::agent::quote(&whole))).await;
+            if rows.as_ref().err().is_none_or(crate::lane::LaneError::is_database) {
+                self.database.give_back(lane);
+            }
+            rows
+        };
+        let rows = asked.await.map_err(|error| Failure::of_lane(&error))?;
+        let drawn = rows.into_iter().flatten().flatten().next().and_then(|text| text.parse().ok());
+        let value = drawn.and_then(|drawn| own_number(drawn, known.start, known.increment, self.place));
+        value.filter(|value| (known.min..=known.max).contains(value)).ok_or_else(|| {
+            let what = format!("sequence \"{name}\" has no more numbers for this site");
+            Failure::new(SqlState::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, what)
+        })
+    }
+}
+
+/// The number that a site takes in the place of one that its server has counted: of all sites' together none twice.
+fn own_number(counted: i64, start: i64, increment: i64, (site, sites): (i64, i64)) -> Option<i64> {
+    let nth = counted.checked_sub(start)?.checked_div(increment)?;
+    let nth = nth.checked_mul(sites)?.checked_add(site)?;
+    nth.checked_mul(increment)?.checked_add(start)
+}
+
+/// Serves as one of several sites, until `shutdown` is ready.
+///
+/// # Errors
+/// [`ServeError`] if serving cannot start, the log has failed, or the database is not what it should be.
+pub async fn serve(
+    mut settings: Settings,
+    sites: NodesSettings,
+    ready: impl FnOnce(&Handle),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let [replica] = &settings.replicas[..] else {
+        return Err(ServeError::Settings(format!(
+            "protocol = \"{PROTOCOL}\" has one database at each site, and {} are configured; list this site's own one only",
+            settings.replicas.len()
+        )));
+    };
+    let replica = replica.clone();
+    files::make_room(&mut settings)?;
+    let sites = Arc::new(sites);
+    let folder = preparation::lock_log(&settings)?;
+    let listeners = server::listen(&settings).await?;
+    let for_sites = nodes::listen_for_nodes(&sites).await?;
+    let peers = Peers::start(&sites).map_err(ServeError::Threads)?;
+    let links = peers.links.clone();
+
+    let (inputs, received) = mpsc::unbounded_channel();
+    let hooks = {
+        let (durable, member) = (inputs.clone(), inputs.clone());
+        SharedHooks::new(
+            // Without a receiver the process is ending.
+            move |reached: onecopy_log::Durable| drop(durable.send(Input::Durable(reached.csn))),
+            move |event| drop(member.send(Input::Member(event))),
+        )
+    };
+    let opened = Log::open_shared(
+        folder,
+        &settings.log.dir,
+        nodes::options(&settings, &sites),
+        Box::new(links.clone()),
+        hooks,
+    );
+    let (log, member) = opened.map_err(|error| ServeError::Log(error.to_string()))?;
+    let log = Arc::new(log);
+    peers.serve(for_sites, answer(&log, &member, &links, &inputs)).map_err(ServeError::Threads)?;
+
+    let agent = Credentials {
+        user: settings.agent_user.clone(),
+        password: settings.agent_password.clone(),
+        customs: CustomNames::default(),
+    };
+    let connector = server::connector(&settings, &replica, None);
+    let database = Arc::new(Database::new(connector, agent, settings.limits.lanes_per_replica_max));
+    let log_id = log.held().log_id.to_string();
+    let failed = |error: String| ServeError::Replicas(format!("{}: {error}", replica.name));
+    let mut contained = database.begin(&log_id).await.map_err(|error| failed(error.to_string()))?;
+    check(&contained, &log_id).map_err(failed)?;
+    let catalogue = database.definitions().await.map_err(|error| failed(error.to_string()))?;
+    let classifier = Arc::new(Classifier::new(catalogue, Csn(0)));
+    let mut numbers: Vec<u64> = sites.nodes.iter().map(|node| node.id).collect();
+    numbers.sort_unstable();
+    let at = numbers.iter().position(|number| *number == sites.this).unwrap_or(0);
+    let figures = Arc::<Figures>::default();
+    let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
+    let shared = Arc::new(Shared {
+        door: Arc::new(Door::new(&settings, tls)),
+        database_name: settings.database.clone(),
+        classifier: classifier.clone(),
+        database: database.clone(),
+        inputs: inputs.clone(),
+        figures: figures.clone(),
+        log: log.clone(),
+        member: member.clone(),
+        place: (i64::try_from(at).unwrap_or(0), i64::try_from(numbers.len()).unwrap_or(1)),
+        this: sites.this,
+    });
+
+    let workers = Arc::new(Workers::start(settings.workers).map_err(ServeError::Threads)?);
+    let mut tasks = tokio::task::JoinSet::new();
+    let admissions = Arc::new(Semaphore::new(settings.limits.connections_max + files::ADMITTED_BEYOND));
+    let addresses = listeners.iter().map(|(address, _)| address.clone()).collect();
+    for (_, listener) in listeners {
+        let (shared, workers) = (shared.clone(), workers.clone());
+        let serve = move |stream, admission: Admission| {
+            let (shared, crowded) = (shared.clone(), admission.crowded);
+            workers.serve(stream, admission, move |stream| client::handle(stream, shared, crowded));
+        };
+        tasks.spawn(server::accept(listener, admissions.clone(), serve));
+    }
+    ready(&Handle { addresses });
+
+    let mut around = Surroundings {
+        choice: settings.wide_area,
+        this: sites.this,
+        sites: numbers,
+        incarnation: u64::try_from(clock::unix_micros()).unwrap_or(0),
+        links: links.clone(),
+        log: log.clone(),
+        database: database.clone(),
+        classifier,
+        held_max: settings.limits.held_result_bytes_max,
+        inputs: received,
+        pending: BTreeMap::new(),
+        queries: Vec::new(),
+        next_number: 1,
+        clock: Clock::start(),
+        leads: None,
+        figures: figures.clone(),
+    };
+    let running = async {
+        loop {
+            figures.begun.fetch_add(1, Ordering::Relaxed);
+            match around.run(contained).await {
+                Ended::Anew(why) => tracing::warn!("{why}; this site begins anew from the log"),
+                Ended::Log(why) => return ServeError::LogFailed(why),
+                Ended::Diverged(why) => {
+                    if let Err(error) = database.note_diverged(&why).await {
+                        tracing::error!(%error, "note that the database differs");
+                    }
+                    return failed(why);
+                }
+            }
+            loop {
+                match database.begin(&log_id).await {
+                    Ok(found) => {
+                        contained = found;
+                        break;
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "reach this site's database; trying again");
+                        tokio::time::sleep(RETRY_PAUSE).await;
+                    }
+                }
+            }
+        }
+    };
+    let ended = tokio::select! {
+        () = shutdown => None,
+        error = running => Some(error),
+    };
+    tasks.shutdown().await;
+    drop(workers);
+    if ended.is_none() {
+        // Then the others wait for less than it takes to miss a leader.
+        let _heir = member.hand_over();
+        tokio::time::sleep(Duration::from_millis(sites.election_timeout_ms / 2)).await;
+    }
+    let closed = log.close();
+    peers.end();
+    match ended {
+        Some(error) => Err(error),
+        None => closed.map_err(|fault| ServeError::LogFailed(fault.to_string())),
+    }
+}
+
+/// Whether a database may serve by this log.
+fn check(contained: &database::Contained, log_id: &str) -> Result<(), String> {
+    if let Some(why) = &contained.diverged {
+        return Err(format!("it must not serve: {why}"));
+    }
+    match &contained.log_id {
+        Some(known) if known != log_id => Err(format!(
+            "it follows log {known}, and this site's is {log_id}: copy another site's database, the schema \"onecopy\" included"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What is done with connections of other sites.
+fn answer(
+    log: &Arc<Log>,
+    member: &Arc<onecopy_log::Member>,
+    links: &links::Links,
+    inputs: &mpsc::UnboundedSender<Input>,
+) -> Serve {
+    let (log, member, links, inputs) = (log.clone(), member.clone(), links.clone(), inputs.clone());
+    Arc::new(move |stream, from, purpose| {
+        let (log, member, links, inputs) = (log.clone(), member.clone(), links.clone(), inputs.clone());
+        Box::pin(async move {
+            match purpose {
+                Purpose::Log => {
+                    links::hear(stream, |said| match said {
+                        Said::Log(message) => member.receive(message),
+                        Said::Keep(csn) => log.truncate_before(csn),
+                        Said::Place { node, host, port } => links.learn(from, node, host, port),
+                        Said::Site(message) => match SiteMessage::decode(message) {
+                            // Without a receiver the process is ending.
+                            Some(message) => drop(inputs.send(Input::Heard { from, message })),
+                            None => tracing::warn!(site = from.0, "another site speaks another version"),
+                        },
+                    })
+                    .await
+                }
+                Purpose::Origin => init::tell(stream, &log.held()).await,
+                Purpose::Session | Purpose::Cancel => {
+                    Err(std::io::Error::other("a site takes no clients of others"))
+                }
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_draw_different_numbers_however_far_each_has_counted() {
+        let mut drawn = std::collections::BTreeSet::new();
+        for site in 0..3 {
+            for counted in (10..70).step_by(5) {
+                assert!(drawn.insert(own_number(counted, 10, 5, (site, 3)).unwrap()));
+            }
+        }
+        assert_eq!(drawn.len(), 36);
+        assert!(drawn.iter().all(|number| (number - 10) % 5 == 0));
+        // Nobody draws what was drawn before the sites were made of one database.
+        assert!(own_number(45, 10, 5, (0, 3)).unwrap() >= 45);
+        assert_eq!(own_number(i64::MAX, 0, 1, (0, 3)), None);
+    }
+}

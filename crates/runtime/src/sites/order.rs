@@ -1,0 +1,342 @@
+//! How far messages have come that are multicast to all sites, at one site: received, ordered, stable.
+//!
+//! The order is that of the log that the sites share. A message comes here from its sender; its place, from the node that leads, as soon as that
+//! has one for it; and that it is on a majority of disks, from this node's own log. Each may come first, and the first two may be lost. What
+//! stands in the log is the order; a place that the leader told before it was lost may be given to another message.
+//!
+//! Invariants:
+//! - of each message each moment is told once, and in the order of [`Moment`](onecopy_core::event::Moment);
+//! - places are told as ordered in their order without gaps, and so as stable;
+//! - what stands in the log twice, since its sender did not hear of it and sent it again, counts where it stands first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use hashbrown::HashMap;
+use onecopy_core::{Csn, Epoch};
+
+/// Names a message.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct MessageId {
+    /// The node that sent it.
+    pub node: u64,
+    /// Which start of it.
+    pub incarnation: u64,
+    /// The how many-th since, from 1.
+    pub number: u64,
+}
+
+impl MessageId {
+    pub const LEN: usize = 24;
+
+    pub fn put(&self, out: &mut BytesMut) {
+        [self.node, self.incarnation, self.number].into_iter().for_each(|number| out.put_u64(number));
+    }
+
+    pub fn take(input: &mut Bytes) -> Option<MessageId> {
+        let mut next = || input.try_get_u64().ok();
+        Some(MessageId { node: next()?, incarnation: next()?, number: next()? })
+    }
+}
+
+/// What is to be told of a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    Received(MessageId, Bytes),
+    Ordered(MessageId, Csn),
+    Stable(MessageId, Csn),
+}
+
+/// A place that was told, and perhaps committed here, is another message's in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Orphaned {
+    pub place: Csn,
+    pub told: MessageId,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Order {
+    /// Received, and not stable yet.
+    here: HashMap<MessageId, Bytes>,
+    /// The newest epoch in which a leader has told places.
+    epoch: Epoch,
+    /// Places that a leader has told, beyond those that were told on.
+    noted: BTreeMap<Csn, MessageId>,
+    /// Told on as ordered, and not stable yet.
+    ordered: BTreeMap<Csn, MessageId>,
+    ordered_up_to: Csn,
+    /// Before that is stable nothing more is told as ordered: the present leader may know of other places than its predecessor has told.
+    doubted_up_to: Csn,
+    stable_up_to: Csn,
+    /// Which messages stand in the log up to there.
+    stood: Stood,
+}
+
+impl Order {
+    /// Of a site whose database contains all up to a place.
+    pub fn new(contained: Csn) -> Order {
+        Order {
+            here: HashMap::new(),
+            epoch: Epoch(0),
+            noted: BTreeMap::new(),
+            ordered: BTreeMap::new(),
+            ordered_up_to: contained,
+            doubted_up_to: contained,
+            stable_up_to: contained,
+            stood: Stood::default(),
+        }
+    }
+
+    /// The last place that was told as stable, or passed over.
+    pub fn stable_up_to(&self) -> Csn {
+        self.stable_up_to
+    }
+
+    /// Whether a message stands in the log already.
+    pub fn has_stood(&self, id: MessageId) -> bool {
+        self.stood.has(id)
+    }
+
+    /// Those that have no place in the log yet, by name.
+    pub fn unplaced(&self) -> Vec<(MessageId, Bytes)> {
+        let placed: BTreeSet<MessageId> = self.ordered.values().chain(self.noted.values()).copied().collect();
+        let mut found: Vec<_> = self.here.iter().map(|(id, body)| (*id, body.clone())).collect();
+        found.retain(|(id, _)| !placed.contains(id));
+        found.sort_by_key(|(id, _)| *id);
+        found
+    }
+
+    /// What a message says that is here and not stable yet.
+    pub fn body(&self, id: MessageId) -> Option<Bytes> {
+        self.here.get(&id).cloned()
+    }
+
+    /// Another leader gives places from now on. What its predecessor told and nobody has acted upon may not hold any more.
+    pub fn begin_epoch(&mut self, epoch: Epoch) {
+        if epoch > self.epoch {
+            self.noted.clear();
+            (self.epoch, self.doubted_up_to) = (epoch, self.ordered_up_to);
+        }
+    }
+
+    /// Whether places were told that are not known to be in the log.
+    pub fn is_ahead(&self) -> bool {
+        !self.ordered.is_empty()
+    }
+
+    /// A message has come from its sender. Returns whether that is news.
+    pub fn on_message(&mut self, id: MessageId, body: Bytes, told: &mut Vec<Told>) -> bool {
+        if self.stood.has(id) || self.here.contains_key(&id) {
+            return false;
+        }
+        self.here.insert(id, body.clone());
+        told.push(Told::Received(id, body));
+        self.tell_ordered(told);
+        true
+    }
+
+    /// The leader of an epoch has given a message a place.
+    pub fn on_place(&mut self, epoch: Epoch, place: Csn, id: MessageId, told: &mut Vec<Told>) {
+        if epoch < self.epoch {
+            return;
+        }
+        self.begin_epoch(epoch);
+        if place > self.ordered_up_to {
+            self.noted.insert(place, id);
+            self.tell_ordered(told);
+        }
+    }
+
+    fn tell_ordered(&mut self, told: &mut Vec<Told>) {
+        while self.stable_up_to >= self.doubted_up_to {
+            let next = self.ordered_up_to.next();
+            let Some(id) = self.noted.get(&next).copied().filter(|id| self.here.contains_key(id)) else {
+                return;
+            };
+            self.noted.remove(&next);
+            self.ordered.insert(next, id);
+            self.ordered_up_to = next;
+            told.push(Told::Ordered(id, next));
+        }
+    }
+
+    /// The next place of the log is on a majority of disks.
+    ///
+    /// # Errors
+    /// When it was told to be another message's.
+    pub fn on_stable(
+        &mut self,
+        place: Csn,
+        id: MessageId,
+        body: Bytes,
+        told: &mut Vec<Told>,
+    ) -> Result<(), Orphaned> {
+        let before = self.ordered.remove(&place);
+        if let Some(before) = before.filter(|before| *before != id) {
+            return Err(Orphaned { place, told: before });
+        }
+        self.noted.remove(&place);
+        self.stable_up_to = place;
+        self.ordered_up_to = self.ordered_up_to.max(place);
+        let is_new = self.stood.add(id);
+        let was_here = self.here.remove(&id).is_some();
+        if is_new {
+            if !was_here {
+                told.push(Told::Received(id, body));
+            }
+            if before.is_none() {
+                told.push(Told::Ordered(id, place));
+            }
+            told.push(Told::Stable(id, place));
+        }
+        self.tell_ordered(told);
+        Ok(())
+    }
+
+    /// The next place of the log is in the database already, or stands before what it contains.
+    pub fn pass_over(&mut self, place: Csn, id: MessageId) {
+        self.stable_up_to = place;
+        self.ordered_up_to = self.ordered_up_to.max(place);
+        self.here.remove(&id);
+        self.ordered.remove(&place);
+        self.noted.remove(&place);
+        self.stood.add(id);
+    }
+}
+
+/// Which messages stand in the log: of each start of each node all up to a number, and some beyond.
+#[derive(Debug, Default)]
+struct Stood {
+    of: BTreeMap<(u64, u64), (u64, BTreeSet<u64>)>,
+}
+
+/// Starts of one node that are remembered: messages of those before were lost with it, or stand in the log long since.
+const STARTS_MAX: usize = 3;
+
+impl Stood {
+    fn has(&self, id: MessageId) -> bool {
+        let known = self.of.get(&(id.node, id.incarnation));
+        known.is_some_and(|(up_to, beyond)| id.number <= *up_to || beyond.contains(&id.number))
+    }
+
+    /// Whether it was not there before.
+    fn add(&mut self, id: MessageId) -> bool {
+        if self.has(id) {
+            return false;
+        }
+        let (up_to, beyond) = self.of.entry((id.node, id.incarnation)).or_default();
+        beyond.insert(id.number);
+        while beyond.remove(&(*up_to + 1)) {
+            *up_to += 1;
+        }
+        let starts: Vec<_> = self.of.range((id.node, 0)..=(id.node, u64::MAX)).map(|(key, _)| *key).collect();
+        for old in starts.iter().rev().skip(STARTS_MAX) {
+            self.of.remove(old);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u64) -> MessageId {
+        MessageId { node: 1, incarnation: 7, number }
+    }
+
+    fn body() -> Bytes {
+        Bytes::from_static(b"UPDATE")
+    }
+
+    fn received(number: u64) -> Told {
+        Told::Received(id(number), body())
+    }
+
+    fn ordered(number: u64, place: u64) -> Told {
+        Told::Ordered(id(number), Csn(place))
+    }
+
+    fn stable(number: u64, place: u64) -> Told {
+        Told::Stable(id(number), Csn(place))
+    }
+
+    #[test]
+    fn each_moment_is_told_once_and_in_order_whatever_comes_first() {
+        let mut order = Order::new(Csn(0));
+        let mut told = Vec::new();
+        // The place of the second one is known first, and its message is there; that of the first one is not.
+        order.on_message(id(2), body(), &mut told);
+        order.on_place(Epoch(1), Csn(2), id(2), &mut told);
+        assert_eq!(told, [received(2)]);
+        order.on_place(Epoch(1), Csn(1), id(1), &mut told);
+        order.on_message(id(1), body(), &mut told);
+        assert!(!order.on_message(id(1), body(), &mut told), "it was sent again");
+        assert_eq!(told[1..], [received(1), ordered(1, 1), ordered(2, 2)]);
+        told.clear();
+        order.on_stable(Csn(1), id(1), body(), &mut told).unwrap();
+        order.on_stable(Csn(2), id(2), body(), &mut told).unwrap();
+        // Of what is known from the log alone all is told at once.
+        order.on_stable(Csn(3), id(3), body(), &mut told).unwrap();
+        order.on_place(Epoch(1), Csn(3), id(3), &mut told);
+        assert!(!order.on_message(id(3), body(), &mut told));
+        assert_eq!(told, [stable(1, 1), stable(2, 2), received(3), ordered(3, 3), stable(3, 3)]);
+        assert!(order.unplaced().is_empty());
+    }
+
+    #[test]
+    fn what_stands_in_the_log_twice_counts_where_it_stands_first() {
+        let mut order = Order::new(Csn(4));
+        let mut told = Vec::new();
+        order.on_stable(Csn(5), id(1), body(), &mut told).unwrap();
+        told.clear();
+        order.on_stable(Csn(6), id(1), body(), &mut told).unwrap();
+        assert!(told.is_empty());
+        order.on_message(id(2), body(), &mut told);
+        order.on_place(Epoch(1), Csn(7), id(2), &mut told);
+        assert_eq!(told, [received(2), ordered(2, 7)], "its place is used up");
+    }
+
+    #[test]
+    fn a_place_that_a_lost_leader_told_may_be_anothers() {
+        let mut order = Order::new(Csn(0));
+        let mut told = Vec::new();
+        for number in [1, 2, 3] {
+            order.on_message(id(number), body(), &mut told);
+        }
+        order.on_place(Epoch(1), Csn(1), id(1), &mut told);
+        order.on_place(Epoch(1), Csn(3), id(3), &mut told);
+        told.clear();
+        // The next leader gives the second place; what its predecessor said of the third one is forgotten.
+        order.on_place(Epoch(2), Csn(2), id(3), &mut told);
+        order.on_place(Epoch(1), Csn(3), id(2), &mut told);
+        assert!(told.is_empty(), "the first is not known to be in the log");
+        assert_eq!(
+            order.on_stable(Csn(1), id(2), body(), &mut told),
+            Err(Orphaned { place: Csn(1), told: id(1) })
+        );
+    }
+
+    #[test]
+    fn what_has_no_place_is_known_and_what_is_contained_is_passed_over() {
+        let mut order = Order::new(Csn(0));
+        let mut told = Vec::new();
+        order.on_message(id(2), body(), &mut told);
+        order.on_message(id(1), body(), &mut told);
+        assert_eq!(order.unplaced(), [(id(1), body()), (id(2), body())]);
+        order.pass_over(Csn(1), id(1));
+        assert_eq!(order.unplaced(), [(id(2), body())]);
+        assert!(order.has_stood(id(1)) && !order.has_stood(id(2)));
+        assert_eq!(order.stable_up_to(), Csn(1));
+    }
+
+    #[test]
+    fn names_come_back_as_they_went() {
+        let mut out = BytesMut::new();
+        id(3).put(&mut out);
+        assert_eq!(out.len(), MessageId::LEN);
+        assert_eq!(MessageId::take(&mut out.freeze()), Some(id(3)));
+        assert_eq!(MessageId::take(&mut Bytes::from_static(&[0; 23])), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! A transaction that comes whole, as every site knows it: its statements, and what they may touch.
+
+use onecopy_classify::references::{Reference, references, replace};
+use onecopy_classify::{Class, Determinism, Kind, NoParams, ParamValue, Scratch, normalise};
+use onecopy_core::{Access, AccessSet, Item, Mode};
+use onecopy_wire::Format;
+use onecopy_wire::frontend::Bind;
+
+use crate::classifier::{Classifier, search_path};
+use crate::errors::Failure;
+use crate::record::{Record, What};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Transaction {
+    /// Its statements, the reading ones included, with the role and the settings under which they run.
+    pub record: Record,
+    /// Of each statement.
+    pub parts: Vec<Part>,
+    /// What it may touch.
+    pub access: AccessSet,
+}
+
+/// What is known of a statement beside its text.
+#[derive(Debug)]
+pub struct Part {
+    /// The columns of earlier results that it names.
+    pub references: Vec<Reference>,
+    /// It may change something, or keep others from it.
+    pub writes: bool,
+}
+
+impl Transaction {
+    /// Finds out what a transaction may touch, by this site's definitions.
+    pub fn read(record: Record, classifier: &Classifier, scratch: &mut Scratch) -> Transaction {
+        let catalogue = classifier.catalogue();
+        let path = record.settings.iter().find(|(name, _)| name.eq_ignore_ascii_case("search_path"));
+        let path = path.map_or("\"$user\", public", |(_, value)| value);
+        let path = search_path(path, &record.user, &catalogue);
+        let manner = classifier.manner();
+        let (mut access, mut parts) = (AccessSet::new(), Vec::new());
+        for write in &record.writes {
+            let (sql, bind) = match &write.what {
+                What::Text(sql) => (sql.as_str(), None),
+                What::Prepared { sql, types, bind, .. } => (&**sql, Some((types, bind))),
+                What::Copy { .. } => ("", None),
+            };
+            let named = match bind {
+                // What is bound has parameters for that.
+                Some(_) => Vec::new(),
+                None => {
+                    let normalised = normalise(sql, scratch);
+                    references(sql, normalised.layout.consts)
+                }
+            };
+            let text = replace(sql, &named, |nth, _| format!("${}", nth + 1));
+            let (statement, _) = classifier.classify(&manner, &text, &path, scratch);
+            let layout = statement.layout.layout();
+            let touched = match bind {
+                _ if !is_plain(&statement.class) => {
+                    [Access::new(Item::everything(), Mode::Exclusive)].into_iter().collect()
+                }
+                None => statement.class.bind(&statement.sql, layout, &NoParams, &[]),
+                Some((types, bind)) => with_params(types, bind, |params| {
+                    statement.class.bind(&statement.sql, layout, params, &[])
+                }),
+            };
+            access.extend(touched);
+            parts.push(Part { references: named, writes: writes(&statement.class) });
+        }
+        Transaction { record, parts, access }
+    }
+
+    /// Whether it may change something.
+    pub fn is_update(&self) -> bool {
+        self.parts.iter().any(|part| part.writes)
+    }
+}
+
+/// Whether its items say all that it touches.
+fn is_plain(class: &Class) -> bool {
+    matches!(
+        class.kind,
+        Kind::Select
+            | Kind::SelectLocking { .. }
+            | Kind::Insert
+            | Kind::Update
+            | Kind::Delete
+            | Kind::Merge
+            | Kind::WriteCte
+            | Kind::Show(_)
+    )
+}
+
+/// Whether a statement may change something, or keep others from it.
+pub fn writes(class: &Class) -> bool {
+    class.effects.writes || class.effects.locks_rows || matches!(class.kind, Kind::Truncate { .. })
+}
+
+/// The parameters of what follows the names in a Bind message.
+pub fn with_params<R>(types: &[u32], bind: &[u8], read: impl FnOnce(&[ParamValue<'_>]) -> R) -> R {
+    // Without names, of which each is a zero byte.
+    let whole = [&[0, 0], bind].concat();
+    let Ok(bind) = Bind::decode(&whole) else { return read(&[]) };
+    let value = |(nth, bytes)| ParamValue {
+        type_oid: types.get(nth).copied().unwrap_or(0),
+        binary: bind.param_formats.of(nth) == Format::Binary,
+        bytes,
+    };
+    let params: Vec<ParamValue<'_>> = bind.params.iter().enumerate().map(value).collect();
+    read(&params)
+}
+
+/// Why a statement cannot be part of a transaction that sites execute each by itself.
+pub fn refusal(class: &Class, determinism: &Determinism) -> Option<Failure> {
+    let effects = &class.effects;
+    let what = match &class.kind {
+        Kind::Begin(_) | Kind::Commit { .. } | Kind::Rollback { .. } => {
+            return Some(Failure::unsupported(
+                "this protocol takes transactions that come whole",
+                "Send all statements, from BEGIN to COMMIT, as one query or as one pipelined batch, or each by itself; or use protocol = \"onecopy\".",
+            ));
+        }
+        Kind::Truncate { .. } => None,
+        Kind::Ddl { command, .. } => Some((*command).to_owned()),
+        Kind::SyntaxError { .. } => None,
+        _ if !is_plain(class) => Some(format!("this kind of statement ({})", first_word(&class.text))),
+        _ if effects.temporary_tables => Some("a temporary table".to_owned()),
+        _ if effects.advisory_locks => Some("an advisory lock".to_owned()),
+        _ if effects.notifies => Some("a notification".to_owned()),
+        _ if effects.sets_config || effects.sets_custom_locally => Some("set_config()".to_owned()),
+        _ if effects.pins_session => Some("what belongs to one session of one server".to_owned()),
+        _ => None,
+    };
+    if let Some(what) = what {
+        let hint = match class.kind {
+            Kind::Ddl { .. } => {
+                "Stop all sites, change the definitions on each server directly, and start them again."
+            }
+            _ => "Use protocol = \"onecopy\" where an application needs it.",
+        };
+        return Some(Failure::unsupported(format!("{what} cannot be served by this protocol"), hint));
+    }
+    match determinism {
+        Determinism::Read | Determinism::Replay => None,
+        Determinism::Refuse(refusal) => {
+            Some(Failure::unsupported(refusal.reason.clone(), refusal.hint.clone()))
+        }
+        Determinism::Capture(plan) => Some(not_the_same(&plan.reason)),
+        Determinism::Number(plan) => Some(not_the_same(&plan.capture.reason)),
+    }
+}
+
+fn not_the_same(reason: &str) -> Failure {
+    Failure::unsupported(
+        format!("the statement may do something else at another site: {reason}"),
+        "Have the application give the values, or order the rows; or use protocol = \"onecopy\", which ships rows.",
+    )
+}
+
+fn first_word(text: &str) -> String {
+    text.split_whitespace().next().unwrap_or_default().to_ascii_uppercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onecopy_classify::Catalogue;
+    use onecopy_core::Csn;
+
+    use crate::record::Write;
+
+    fn transaction(statements: Vec<What>) -> Transaction {
+        let classifier = Classifier::new(Catalogue::default(), Csn(0));
+        let writes = statements.into_iter().map(Write::new).collect();
+        let record = Record { user: "shop".into(), writes, ..Record::default() };
+        Transaction::read(record, &classifier, &mut Scratch::default())
+    }
+
+    #[test]
+    fn statements_that_name_earlier_results_are_known_and_what_only_reads_is_no_update() {
+        let found = transaction(vec![
+            What::Text("SELECT 1 AS a".into()),
+            What::Text("SELECT :a + 1, ':b', x[1]::int".into()),
+        ]);
+        let named: Vec<Vec<&str>> = found
+            .parts
+            .iter()
+            .map(|part| part.references.iter().map(|reference| reference.name.as_str()).collect())
+            .collect();
+        assert_eq!(named, [vec![], vec!["a"]]);
+        assert!(!found.is_update());
+    }
+
+    #[test]
+    fn what_is_no_plain_statement_touches_everything() {
+        let found = transaction(vec![What::Text("TRUNCATE t".into())]);
+        assert!(found.is_update());
+        assert!(found.access.iter().any(|access| access.item == Item::everything()));
+    }
+
+    #[test]
+    fn parameters_are_read_without_the_names_before_them() {
+        // No formats, two values, no result formats.
+        let bind = b"\0\0\0\x02\0\0\0\x017\xff\xff\xff\xff\0\0";
+        let read = with_params(&[23], bind, |params| {
+            params.iter().map(|value| (value.type_oid, value.bytes.map(<[u8]>::to_vec))).collect::<Vec<_>>()
+        });
+        assert_eq!(read, [(23, Some(b"7".to_vec())), (0, None)]);
+    }
+}
