@@ -69,15 +69,13 @@ impl Nodes {
         Nodes::make_with(count, replicas, apart, more, |_, _| true)
     }
 
-    /// Sites, each with a server of its own, and starts them all; `chosen` is what their protocol is to be.
-    pub fn sites(count: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
+    /// Sites, each with a server of its own; starts the servers only. `chosen` is what their protocol is to be.
+    pub fn make_sites(count: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
         let mut more = "protocol = \"wide_area\"".to_owned();
         for (name, value) in chosen {
             let _ = write!(more, "\nwide_area.{name} = \"{value}\"");
         }
-        let mut nodes = Nodes::make_with(count, count, apart, &more, |node, server| node == server);
-        nodes.start_all();
-        nodes
+        Nodes::make_with(count, count, apart, &more, |node, server| node == server)
     }
 
     fn make_with(

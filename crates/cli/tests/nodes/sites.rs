@@ -1,38 +1,239 @@
 //! Sites as processes, each before a server of its own (docs/protocols/wide_area.md).
 
-use crate::rig::{Nodes, block_on, code, rows};
+use crate::rig::{Nodes, block_on, code, connect, rows};
+use onecopy_sim::check::{self, History, Level, List, Operation, Process, Status, Transaction, Value};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 
-/// The same at each server, before any site starts.
-async fn define(nodes: &Nodes, sql: &str) {
+/// Lists that transactions append to.
+const LISTS: u64 = 8;
+
+/// Sites, the servers of which hold the same before any of them begins.
+async fn sites(count: usize, apart: bool, chosen: &[(&str, &str)], sql: &str) -> Nodes {
+    let mut nodes = Nodes::make_sites(count, apart, chosen);
     for server in nodes.servers.servers() {
-        let client = crate::rig::connect(&server.dsn()).await.unwrap();
-        client.batch_execute(sql).await.unwrap();
+        connect(&server.dsn()).await.unwrap().batch_execute(sql).await.unwrap();
     }
+    nodes.start_all();
+    nodes
+}
+
+async fn with_lists(count: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
+    let sql = format!(
+        "CREATE TABLE lists (id int PRIMARY KEY, items text NOT NULL); \
+         INSERT INTO lists SELECT n, '' FROM generate_series(1, {LISTS}) n"
+    );
+    sites(count, apart, chosen, &sql).await
+}
+
+/// Clients of all sites that append to lists and read others, and what they saw.
+struct Load {
+    stop: Arc<AtomicBool>,
+    clients: Vec<tokio::task::JoinHandle<Vec<Transaction>>>,
+}
+
+impl Load {
+    fn start(nodes: &Nodes, clients_each: u64) -> Load {
+        let (stop, values) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)));
+        let began = Instant::now();
+        let clients = (0..nodes.count() as u64 * clients_each).map(|number| {
+            let dsn = nodes.dsn((number % nodes.count() as u64) as usize);
+            let client = Client { dsn, number, stop: stop.clone(), values: values.clone(), began };
+            tokio::spawn(client.run())
+        });
+        let clients = clients.collect();
+        Load { stop, clients }
+    }
+
+    async fn end(self) -> Vec<Transaction> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = Vec::new();
+        for client in self.clients {
+            all.extend(client.await.unwrap());
+        }
+        all
+    }
+}
+
+struct Client {
+    dsn: String,
+    number: u64,
+    stop: Arc<AtomicBool>,
+    values: Arc<AtomicU64>,
+    began: Instant,
+}
+
+impl Client {
+    async fn run(self) -> Vec<Transaction> {
+        let mut seen = Vec::new();
+        let mut state = self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut draw = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let mut client = None;
+        // What was asked and not answered may still happen: whoever asks next is another one.
+        let mut process = self.number as u32;
+        while !self.stop.load(Ordering::Relaxed) {
+            let connected = match client.take() {
+                Some(client) => client,
+                None => match connect(&self.dsn).await {
+                    Ok(client) => client,
+                    Err(_) => {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                        continue;
+                    }
+                },
+            };
+            let (writes, reads) = (draw(3), 1 + draw(2));
+            let mut operations = Vec::new();
+            let mut sql = String::new();
+            for _ in 0..writes {
+                let (list, value) = (1 + draw(LISTS), self.values.fetch_add(1, Ordering::Relaxed));
+                sql += &format!("UPDATE lists SET items = items || ' {value}' WHERE id = {list};");
+                operations.push(Operation::Append { list: List(list), value: Value(value) });
+            }
+            for _ in 0..reads {
+                let list = 1 + draw(LISTS);
+                sql += &format!("SELECT items FROM lists WHERE id = {list};");
+                operations.push(Operation::ReadList { list: List(list), values: Vec::new() });
+            }
+            let now = || self.began.elapsed().as_nanos() as u64;
+            let invoked_ns = now();
+            let answered = connected.simple_query(&sql).await;
+            let completed_ns = now();
+            let status = match answered {
+                Ok(messages) => {
+                    let mut found = messages.iter().filter_map(|message| match message {
+                        SimpleQueryMessage::Row(row) => Some(numbers(row.get(0).unwrap())),
+                        _ => None,
+                    });
+                    for operation in &mut operations {
+                        if let Operation::ReadList { values, .. } = operation {
+                            *values = found.next().expect("each read has an answer");
+                        }
+                    }
+                    client = Some(connected);
+                    Status::Committed
+                }
+                Err(error) => {
+                    operations.retain(|operation| !operation.is_read());
+                    match error.as_db_error() {
+                        Some(error) if *error.code() != SqlState::ADMIN_SHUTDOWN => {
+                            panic!("{sql}: {error:?}");
+                        }
+                        _ => Status::Unknown,
+                    }
+                }
+            };
+            seen.push(Transaction {
+                process: Process(process),
+                invoked_ns,
+                completed_ns,
+                status,
+                operations,
+            });
+            if status == Status::Unknown {
+                process += 1_000;
+            }
+        }
+        seen
+    }
+}
+
+fn numbers(items: &str) -> Vec<Value> {
+    items.split_whitespace().map(|item| Value(item.parse().unwrap())).collect()
+}
+
+/// All sites hold the same in the end, and what clients saw is what one copy could have shown; returns how many were acknowledged.
+async fn judge(nodes: &Nodes, seen: Vec<Transaction>) -> usize {
+    let contents = nodes.everywhere("SELECT items FROM lists ORDER BY id").await;
+    let held: BTreeSet<u64> = contents.split([' ', ',']).filter_map(|item| item.parse().ok()).collect();
+    let acknowledged = seen.iter().filter(|one| one.status == Status::Committed);
+    let appended = acknowledged.clone().flat_map(|one| &one.operations).filter_map(|one| match one {
+        Operation::Append { value, .. } => Some(value.0),
+        _ => None,
+    });
+    let lost: Vec<u64> = appended.filter(|value| !held.contains(value)).collect();
+    assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
+    let count = acknowledged.count();
+    let report = check::check(&History::new(seen).unwrap(), Level::Serializable);
+    assert!(report.violations.is_empty(), "{report:?}");
+    count
 }
 
 #[test]
 fn clients_of_every_site_write_and_all_sites_hold_the_same() {
     block_on(async {
-        let mut nodes = Nodes::sites(3, false, &[]);
-        for site in 0..3 {
-            nodes.stop(site);
-        }
-        define(&nodes, "CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 10)").await;
-        nodes.start_all();
+        let made = "CREATE TABLE t (id serial PRIMARY KEY, v int, at timestamptz DEFAULT now()); \
+             INSERT INTO t (v) VALUES (10)";
+        let nodes = sites(3, false, &[], made).await;
         let clients = [nodes.client(0).await, nodes.client(1).await, nodes.client(2).await];
-        for (number, client) in (2_i32..).zip(&clients) {
-            client.execute("INSERT INTO t VALUES ($1, $2)", &[&number, &0_i32]).await.unwrap();
-            client
-                .batch_execute(
-                    "BEGIN; UPDATE t SET v = v + 1 WHERE id = 1; SELECT v FROM t WHERE id = 1; COMMIT",
-                )
-                .await
-                .unwrap();
+        for client in &clients {
+            // Numbers of a sequence, and the time.
+            client.execute("INSERT INTO t (v) VALUES ($1)", &[&0_i32]).await.unwrap();
+            let whole = "BEGIN; UPDATE t SET v = v + 1 WHERE id = 1; SELECT v AS found FROM t WHERE id = 1; \
+                 UPDATE t SET v = :found WHERE id <> 1; COMMIT";
+            client.batch_execute(whole).await.unwrap();
         }
-        assert_eq!(nodes.everywhere("SELECT * FROM t ORDER BY id").await, "1 13, 2 0, 3 0, 4 0");
+        assert_eq!(nodes.everywhere("SELECT count(*), sum(v), count(DISTINCT at) FROM t").await, "4 52 4");
+        nodes.everywhere("SELECT * FROM t ORDER BY id").await;
         assert_eq!(rows(&clients[0], "SELECT v FROM t WHERE id = 1").await, "13");
         let duplicate = clients[1].execute("INSERT INTO t VALUES (1, 1)", &[]).await;
         assert_eq!(code(duplicate), SqlState::UNIQUE_VIOLATION);
+
+        // Settings belong to the session, whichever site executes.
+        clients[2].batch_execute("SET DateStyle = 'German, DMY'").await.unwrap();
+        clients[2].batch_execute("INSERT INTO t VALUES (100, 1, '02.03.2024')").await.unwrap();
+        assert_eq!(rows(&clients[2], "SELECT at::date FROM t WHERE id = 100").await, "02.03.2024");
+        assert_eq!(nodes.everywhere("SELECT at::date FROM t WHERE id = 100").await, "2024-03-02");
+
+        // What cannot be served says so, and the session goes on.
+        for refused in [
+            "BEGIN",
+            "INSERT INTO t (v) VALUES (random() * 9)",
+            "CREATE TABLE u ()",
+            "SELECT pg_advisory_lock(1)",
+            "LISTEN a",
+        ] {
+            assert_eq!(
+                code(clients[0].batch_execute(refused).await),
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "{refused}"
+            );
+        }
+        assert_eq!(code(clients[0].batch_execute("SELEKT 1").await), SqlState::SYNTAX_ERROR);
+        assert_eq!(code(clients[0].batch_execute("SELECT 1 / 0").await), SqlState::DIVISION_BY_ZERO);
+        assert_eq!(rows(&clients[0], "SELECT 1").await, "1");
+    });
+}
+
+/// A few of the thirty, on tables and on rows, with every choice in one of them.
+#[test]
+fn what_clients_of_all_sites_see_is_serializable() {
+    block_on(async {
+        for [queries, execution, delivery, items] in [
+            ["snapshot", "symmetric", "safe", "rows"],
+            ["locked", "primary_copy", "ordered_opt_safe", "tables"],
+            ["snapshot", "local_copy", "opt_safe", "rows"],
+            ["locked", "symmetric", "opt_agreed", "rows"],
+            ["snapshot", "primary_copy", "agreed", "tables"],
+        ] {
+            let chosen =
+                [("queries", queries), ("execution", execution), ("delivery", delivery), ("items", items)];
+            let nodes = with_lists(3, false, &chosen).await;
+            let load = Load::start(&nodes, 3);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let seen = load.end().await;
+            let count = judge(&nodes, seen).await;
+            println!("{chosen:?}: {count} acknowledged");
+            assert!(count > 50, "{chosen:?}: {count}");
+        }
     });
 }

@@ -153,6 +153,8 @@ pub struct Leads {
 pub struct Site<'s> {
     around: &'s mut Surroundings,
     core: WideArea,
+    events: VecDeque<Event>,
+    is_feeding: bool,
     me: NodeId,
     order: Order,
     history: LogHistory,
@@ -214,6 +216,8 @@ impl Surroundings {
         let queries = std::mem::take(&mut self.queries);
         let mut site = Site {
             core,
+            events: VecDeque::new(),
+            is_feeding: false,
             me,
             order: Order::new(first.previous()),
             history,
@@ -267,10 +271,18 @@ impl Surroundings {
 }
 
 impl Site<'_> {
+    /// Tells the core, once all is done that it wanted before.
     fn feed(&mut self, event: Event) {
-        let mut effects = Vec::new();
-        self.core.handle(Place::Peer(self.me), self.around.clock.now(), event, &mut effects);
-        effects.into_iter().for_each(|effect| self.carry_out(effect));
+        self.events.push_back(event);
+        if std::mem::replace(&mut self.is_feeding, true) {
+            return;
+        }
+        while let Some(event) = self.events.pop_front() {
+            let mut effects = Vec::new();
+            self.core.handle(Place::Peer(self.me), self.around.clock.now(), event, &mut effects);
+            effects.into_iter().for_each(|effect| self.carry_out(effect));
+        }
+        self.is_feeding = false;
     }
 
     fn replica(&self) -> ReplicaId {
@@ -388,11 +400,7 @@ impl Site<'_> {
         let Some(node) = self.node_of(from.0) else { return };
         match message {
             SiteMessage::Request { id, body } => {
-                let mut told = Vec::new();
-                if self.order.on_message(id, body, &mut told) {
-                    self.give_place(id);
-                }
-                self.tell(told);
+                self.take_message(id, body);
             }
             SiteMessage::Place { epoch, place, id } => {
                 let mut told = Vec::new();
@@ -688,11 +696,17 @@ impl Site<'_> {
 
     fn multicast(&mut self, id: MessageId, body: Bytes) {
         self.around.links.say(&Said::Site(SiteMessage::Request { id, body: body.clone() }.encode()));
+        self.take_message(id, body);
+    }
+
+    fn take_message(&mut self, id: MessageId, body: Bytes) {
         let mut told = Vec::new();
-        if self.order.on_message(id, body, &mut told) {
+        let is_new = self.order.on_message(id, body, &mut told);
+        // That it is here comes before its place.
+        self.tell(told);
+        if is_new {
             self.give_place(id);
         }
-        self.tell(told);
     }
 }
 
