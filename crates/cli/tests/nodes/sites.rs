@@ -172,7 +172,7 @@ async fn judge(nodes: &Nodes, seen: Vec<Transaction>) -> usize {
 fn clients_of_every_site_write_and_all_sites_hold_the_same() {
     block_on(async {
         let made = "CREATE TABLE t (id serial PRIMARY KEY, v int, at timestamptz DEFAULT now()); \
-             INSERT INTO t (v) VALUES (10)";
+             INSERT INTO t (v, at) VALUES (10, '2024-01-01')";
         let nodes = sites(3, false, &[], made).await;
         let clients = [nodes.client(0).await, nodes.client(1).await, nodes.client(2).await];
         for client in &clients {
@@ -235,5 +235,126 @@ fn what_clients_of_all_sites_see_is_serializable() {
             println!("{chosen:?}: {count} acknowledged");
             assert!(count > 50, "{chosen:?}: {count}");
         }
+    });
+}
+
+/// The site that gives places, and with it the order of those that are not durable.
+async fn leader(nodes: &Nodes) -> usize {
+    let begin = Instant::now();
+    loop {
+        for site in 0..nodes.count() {
+            let console = nodes.dsn(site).replace("dbname=postgres", "dbname=onecopy");
+            let Ok(client) = connect(&console).await else { continue };
+            let shown = rows(&client, "SHOW SITE").await;
+            let shown: Vec<&str> = shown.split(' ').collect();
+            if shown[0] == shown[1] {
+                return site;
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "no site leads");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until a site answers an update.
+async fn serves(nodes: &Nodes, site: usize) {
+    let begin = Instant::now();
+    loop {
+        let asked = async {
+            let client = connect(&nodes.dsn(site)).await?;
+            client.batch_execute("UPDATE lists SET items = items WHERE id = 1").await
+        };
+        if let Ok(Ok(())) = tokio::time::timeout(Duration::from_secs(5), asked).await {
+            return;
+        }
+        if begin.elapsed() > Duration::from_secs(60) {
+            nodes.keep_messages();
+            panic!("site {site} does not serve");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Every site is killed and comes back while clients of all sites work, and so is a server.
+#[test]
+fn no_acknowledged_safe_transaction_is_lost_when_sites_are_killed_and_return() {
+    block_on(async {
+        for [queries, execution, delivery] in [
+            ["snapshot", "local_copy", "safe"],
+            ["locked", "primary_copy", "opt_safe"],
+            ["snapshot", "symmetric", "ordered_opt_safe"],
+        ] {
+            let chosen = [("queries", queries), ("execution", execution), ("delivery", delivery)];
+            let mut nodes = with_lists(3, false, &chosen).await;
+            let load = Load::start(&nodes, 2);
+            serves(&nodes, 0).await;
+            let leads = leader(&nodes).await;
+            for site in [leads, (leads + 1) % 3] {
+                nodes.kill(site);
+                serves(&nodes, (site + 1) % 3).await;
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                nodes.spawn(site);
+                serves(&nodes, site).await;
+            }
+            let server = (leads + 2) % 3;
+            nodes.servers.server_mut(server).kill_all().unwrap();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            nodes.servers.server_mut(server).start().unwrap();
+            serves(&nodes, server).await;
+            let seen = load.end().await;
+            let count = judge(&nodes, seen).await;
+            println!("{chosen:?}: {count} acknowledged");
+            assert!(count > 50, "{chosen:?}: {count}");
+        }
+    });
+}
+
+/// Whoever is cut off answers no update, and hears of all when it is back.
+#[test]
+fn a_site_that_is_cut_off_answers_nothing_that_the_others_do_not_know() {
+    block_on(async {
+        let nodes = with_lists(3, true, &[("execution", "local_copy")]).await;
+        let load = Load::start(&nodes, 2);
+        serves(&nodes, 0).await;
+        let leads = leader(&nodes).await;
+        for site in [(leads + 1) % 3, leads] {
+            nodes.isolate(site);
+            let client = nodes.client(site).await;
+            let update = client.batch_execute("UPDATE lists SET items = items WHERE id = 1");
+            assert!(tokio::time::timeout(Duration::from_secs(3), update).await.is_err());
+            // Snapshots are read as before, though not as the others have them.
+            rows(&nodes.client(site).await, "SELECT items FROM lists WHERE id = 1").await;
+            serves(&nodes, (site + 1) % 3).await;
+            nodes.heal();
+            serves(&nodes, site).await;
+        }
+        let seen = load.end().await;
+        assert!(judge(&nodes, seen).await > 50);
+    });
+}
+
+/// What `agreed` acknowledges can be lost with the site that gave it its place; a database that holds it is found, and does not serve.
+#[test]
+fn what_agreed_can_lose_is_lost_for_all_and_found() {
+    block_on(async {
+        let mut nodes = with_lists(3, true, &[("delivery", "agreed")]).await;
+        serves(&nodes, 0).await;
+        let leads = leader(&nodes).await;
+        let (other, third) = ((leads + 1) % 3, (leads + 2) % 3);
+        let client = nodes.client(leads).await;
+        nodes.isolate(leads);
+        client.batch_execute("UPDATE lists SET items = items || ' 7' WHERE id = 1").await.unwrap();
+        assert_eq!(rows(&client, "SELECT items FROM lists WHERE id = 1").await, " 7");
+        nodes.kill(leads);
+        serves(&nodes, other).await;
+        let later = nodes.client(third).await;
+        later.batch_execute("UPDATE lists SET items = items || ' 8' WHERE id = 1").await.unwrap();
+        assert_eq!(rows(&later, "SELECT items FROM lists WHERE id = 1").await, " 8", "7 was acknowledged");
+        nodes.heal();
+        let said = nodes.refuses(leads).expect("it must not serve");
+        assert!(said.contains("has committed another transaction at place"), "{said}");
+        // Nor when it is tried once more.
+        let said = nodes.refuses(leads).expect("it must not serve");
+        assert!(said.contains("must not serve"), "{said}");
     });
 }

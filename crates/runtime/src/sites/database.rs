@@ -3,9 +3,14 @@
 //!
 //! `onecopy.site_progress` has a row for each place of the order that the database contains, written in the transaction of that place, with the
 //! message that stands there: whoever starts with this database compares both with the log.
+//!
+//! Commits are not waited for until they are on the server's disk, since the log has them. So a server that crashes may forget what it has
+//! acknowledged, and is told so: one session, the agent's, is open from the beginning on, and a connection on whose server it is not any more is not
+//! used. Whoever finds that begins anew.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::{Buf, Bytes, BytesMut};
 use hashbrown::HashMap;
@@ -36,6 +41,9 @@ pub const KEEP_ROWS: u64 = 10_000;
 pub struct Database {
     connector: Connector,
     agent: Credentials,
+    /// The agent's session, as long as nobody has begun anew.
+    session: tokio::sync::Mutex<Option<Lane>>,
+    session_pid: AtomicU32,
     /// By the event loop on which they were opened.
     idle: Mutex<HashMap<usize, Vec<Lane>>>,
     /// Queries that may run at once.
@@ -137,7 +145,9 @@ pub enum ApplyError {
 
 impl Database {
     pub fn new(connector: Connector, agent: Credentials, queries_max: usize) -> Database {
-        Database { connector, agent, idle: Mutex::default(), queries: Semaphore::new(queries_max) }
+        let queries = Semaphore::new(queries_max);
+        let (session, session_pid, idle) = Default::default();
+        Database { connector, agent, session, session_pid, idle, queries }
     }
 
     /// Ends every earlier session, and reads what is there; makes it follow the log if it follows none.
@@ -180,7 +190,8 @@ impl Database {
             (Csn(next()), MessageId { node: next(), incarnation: next(), number: next() })
         };
         let places = lane.query(sql).await?.into_iter().map(place).collect();
-        self.give_back(lane);
+        self.session_pid.store(lane.backend.pid, Ordering::Release);
+        *self.session.lock().await = Some(lane);
         Ok(Contained { log_id, diverged, places })
     }
 
@@ -204,7 +215,12 @@ impl Database {
     pub async fn lend(&self) -> Result<Lane, LaneError> {
         let idle = self.idle.lock().get_mut(&workers::current()).and_then(Vec::pop);
         let Some(mut lane) = idle else {
-            return self.connector.connect_marked(&self.agent, AGENT_MARK + 1).await;
+            let mut lane = self.connector.connect_marked(&self.agent, AGENT_MARK + 1).await?;
+            let agent = self.session_pid.load(Ordering::Acquire);
+            if !self.connector.has_agent(&mut lane, agent).await? {
+                return Err(LaneError::Lost(std::io::Error::other("the server was started again")));
+            }
+            return Ok(lane);
         };
         if lane.has_too_many_prepared() {
             lane.put_closes()?;

@@ -24,8 +24,8 @@ pub enum SiteMessage {
     Writes { id: MessageId, place: Csn, op: OpId, writes: Bytes, answer: Bytes },
     /// An update was rolled back, and for the site of its client the error.
     Failed { id: MessageId, op: OpId, answer: Bytes },
-    /// That it lives, and up to which place its database contains everything.
-    Alive { contained: Csn },
+    /// That it lives; up to which place its database contains everything, and the last place of which it has said anything.
+    Alive { contained: Csn, told: Csn },
 }
 
 impl SiteMessage {
@@ -57,9 +57,10 @@ impl SiteMessage {
                 out.put_u64(op.0.into());
                 put_bytes(&mut out, answer);
             }
-            SiteMessage::Alive { contained } => {
+            SiteMessage::Alive { contained, told } => {
                 out.put_u8(KIND_ALIVE);
                 out.put_u64(contained.0);
+                out.put_u64(told.0);
             }
         }
         out.freeze()
@@ -82,7 +83,7 @@ impl SiteMessage {
                 let (id, op) = (MessageId::take(input)?, take_op(input)?);
                 SiteMessage::Failed { id, op, answer: take_bytes(input)? }
             }
-            KIND_ALIVE => SiteMessage::Alive { contained: Csn(take(input)?) },
+            KIND_ALIVE => SiteMessage::Alive { contained: Csn(take(input)?), told: Csn(take(input)?) },
             _ => return None,
         };
         (!input.has_remaining()).then_some(message)
@@ -97,7 +98,8 @@ pub fn put_bytes(out: &mut BytesMut, bytes: &[u8]) {
 
 pub fn take_bytes(input: &mut Bytes) -> Option<Bytes> {
     let len = input.try_get_u32().ok()? as usize;
-    (input.remaining() >= len).then(|| input.split_to(len))
+    // What is kept must not keep the buffer in which it came with many others.
+    (input.remaining() >= len).then(|| Bytes::copy_from_slice(&input.split_to(len)))
 }
 
 fn take(input: &mut Bytes) -> Option<u64> {
@@ -122,7 +124,7 @@ mod tests {
             SiteMessage::Place { epoch: Epoch(4), place, id },
             SiteMessage::Writes { id, place, op, writes: some("w"), answer: some("") },
             SiteMessage::Failed { id, op, answer: some("no") },
-            SiteMessage::Alive { contained: place },
+            SiteMessage::Alive { contained: place, told: Csn(78) },
         ] {
             let sent = message.encode();
             assert_eq!(SiteMessage::decode(sent.clone()), Some(message));

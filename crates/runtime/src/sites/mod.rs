@@ -305,7 +305,7 @@ fn answer(
         Box::pin(async move {
             match purpose {
                 Purpose::Log => {
-                    links::hear(stream, |said| match said {
+                    let heard = links::hear(stream, |said| match said {
                         Said::Log(message) => member.receive(message),
                         Said::Keep(csn) => log.truncate_before(csn),
                         Said::Place { node, host, port } => links.learn(from, node, host, port),
@@ -314,8 +314,10 @@ fn answer(
                             Some(message) => drop(inputs.send(Input::Heard { from, message })),
                             None => tracing::warn!(site = from.0, "another site speaks another version"),
                         },
-                    })
-                    .await
+                    });
+                    let ended = heard.await;
+                    drop(inputs.send(Input::Parted { from }));
+                    ended
                 }
                 Purpose::Origin => init::tell(stream, &log.held()).await,
                 Purpose::Session | Purpose::Cancel => {

@@ -93,6 +93,11 @@ impl Order {
         self.stable_up_to
     }
 
+    /// The last place that was told as ordered, or passed over.
+    pub fn ordered_up_to(&self) -> Csn {
+        self.ordered_up_to
+    }
+
     /// Whether a message stands in the log already.
     pub fn has_stood(&self, id: MessageId) -> bool {
         self.stood.has(id)

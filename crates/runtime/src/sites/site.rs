@@ -30,7 +30,7 @@ use crate::agent::History;
 use crate::classifier::Classifier;
 use crate::clock::{Clock, Deadline};
 use crate::errors::Failure;
-use crate::lane::{Lane, LaneError};
+use crate::lane::{Lane, LaneError, is_going_away};
 use crate::nodes::links::{Links, Said};
 use crate::record::Record;
 use crate::server::log::{LogDecisions, LogHistory};
@@ -43,8 +43,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(1);
 const RESEND_AFTER: Duration = Duration::from_millis(1_000);
 /// Between two timers of the core.
 const TIMER_PAUSE: Duration = Duration::from_millis(250);
-/// Places of the log that are read at once; then whatever else has happened has its turn.
-const READ_MAX: usize = 256;
+/// Places of the log that may be under way here at once: a site that is behind takes no more of them than it can work at.
+const READ_MAX: u64 = 128;
 /// Messages about updates that have not come themselves.
 const EARLY_MAX: usize = 10_000;
 /// Before a statement whose connection was lost is executed again.
@@ -56,6 +56,8 @@ pub enum Input {
     Submit { transaction: Arc<Transaction>, answer: oneshot::Sender<Answer> },
     /// Another site has said something.
     Heard { from: PeerId, message: SiteMessage },
+    /// The connection over which it speaks is lost.
+    Parted { from: PeerId },
     /// The log is durable on a majority up to there.
     Durable(Csn),
     /// This node's part in the log.
@@ -170,8 +172,8 @@ pub struct Site<'s> {
     found: BTreeMap<Csn, MessageId>,
     found_ids: HashSet<MessageId>,
     durable: Csn,
-    /// The end of the log when this site began: what stands before it others have executed long ago.
-    caught_up_at: Csn,
+    /// Of sites that are heard again, up to which place what they said may be lost.
+    back_at: HashMap<NodeId, Csn>,
     /// Until when each other site counts as living.
     heard: HashMap<NodeId, Deadline>,
     lost: HashSet<NodeId>,
@@ -230,7 +232,7 @@ impl Surroundings {
             found: contained.places,
             found_ids: HashSet::new(),
             durable: held.last,
-            caught_up_at: held.last,
+            back_at: HashMap::new(),
             heard: HashMap::new(),
             lost: others.into_iter().collect(),
             floors: BTreeMap::new(),
@@ -258,13 +260,11 @@ impl Surroundings {
                 site.hand_back();
                 return ended;
             }
-            let is_behind = site.order.stable_up_to() < site.durable;
             tokio::select! {
                 Some(input) = site.around.inputs.recv() => site.on_input(input),
                 Some(done) = reports.recv() => site.on_done(done),
                 _ = alive.tick() => site.on_tick(),
                 _ = timer.tick() => site.feed(Event::Timer { timer: 0 }),
-                () = tokio::task::yield_now(), if is_behind => {}
             }
         }
     }
@@ -315,6 +315,11 @@ impl Site<'_> {
         match input {
             Input::Submit { transaction, answer } => self.on_submit(transaction, answer),
             Input::Heard { from, message } => self.on_heard(from, message),
+            Input::Parted { from } => {
+                if let Some(node) = self.node_of(from.0) {
+                    self.lose(node);
+                }
+            }
             Input::Durable(place) => self.durable = self.durable.max(place),
             Input::Member(event) => self.on_member(event),
         }
@@ -399,9 +404,9 @@ impl Site<'_> {
     fn on_heard(&mut self, from: PeerId, message: SiteMessage) {
         let Some(node) = self.node_of(from.0) else { return };
         match message {
-            SiteMessage::Request { id, body } => {
-                self.take_message(id, body);
-            }
+            // Whoever is behind will read it in the log.
+            SiteMessage::Request { .. } if self.is_behind() && self.begins_early() => {}
+            SiteMessage::Request { id, body } => self.take_message(id, body),
             SiteMessage::Place { epoch, place, id } => {
                 let mut told = Vec::new();
                 self.order.on_place(epoch, place, id, &mut told);
@@ -416,11 +421,24 @@ impl Site<'_> {
                     None => drop(self.early.insert(id, (node, message))),
                 }
             }
-            SiteMessage::Alive { contained } => {
+            SiteMessage::Alive { contained, told } => {
                 self.floors.insert(from.0, contained);
-                self.heard.insert(node, Deadline::after(SILENCE_MAX));
+                if self.heard.insert(node, Deadline::after(SILENCE_MAX)).is_none() {
+                    self.back_at.insert(node, told);
+                }
             }
         }
+    }
+
+    /// Whether others executed long ago what this site is at.
+    fn is_behind(&self) -> bool {
+        let stable = self.order.stable_up_to();
+        self.lost.iter().any(|node| self.back_at.get(node).is_some_and(|back_at| stable < *back_at))
+    }
+
+    /// Whether updates begin as soon as they are here.
+    fn begins_early(&self) -> bool {
+        self.around.choice.delivery.takes_place_at() == Moment::Received
     }
 
     fn on_outcome(&mut self, node: NodeId, txn: TxnId, message: SiteMessage) {
@@ -498,9 +516,9 @@ impl Site<'_> {
 
     /// Reads what has become durable.
     fn read_log(&mut self) {
-        for _ in 0..READ_MAX {
+        loop {
             let place = self.order.stable_up_to().next();
-            if place > self.durable || self.ended.is_some() {
+            if place > self.durable || place.0 > self.floor.0 + READ_MAX || self.ended.is_some() {
                 break;
             }
             let (id, body) = match self.history.read(place) {
@@ -532,13 +550,14 @@ impl Site<'_> {
             }
         }
         self.give_places();
-        if self.order.stable_up_to() >= self.caught_up_at {
-            let back: Vec<NodeId> =
-                self.lost.iter().copied().filter(|node| self.heard.contains_key(node)).collect();
-            for node in back {
-                self.lost.remove(&node);
-                self.feed(Event::PeerBack { node });
-            }
+        // What a site has said since it is heard again is about what comes behind this place.
+        let stable = self.order.stable_up_to();
+        let is_back = |node: &NodeId| self.back_at.get(node).is_some_and(|back_at| stable >= *back_at);
+        let back: Vec<NodeId> = self.lost.iter().copied().filter(is_back).collect();
+        for node in back {
+            self.lost.remove(&node);
+            self.back_at.remove(&node);
+            self.feed(Event::PeerBack { node });
         }
     }
 
@@ -639,17 +658,21 @@ impl Site<'_> {
 
 /// By the clock.
 impl Site<'_> {
+    fn lose(&mut self, node: NodeId) {
+        self.heard.remove(&node);
+        self.back_at.remove(&node);
+        if self.lost.insert(node) {
+            tracing::warn!(node = self.peer(node).0, "another site is not heard any more");
+            self.feed(Event::PeerLost { node });
+        }
+    }
+
     fn on_tick(&mut self) {
-        self.around.links.say(&Said::Site(SiteMessage::Alive { contained: self.floor }.encode()));
+        let alive = SiteMessage::Alive { contained: self.floor, told: self.order.ordered_up_to() };
+        self.around.links.say(&Said::Site(alive.encode()));
         let silent: Vec<NodeId> =
             self.heard.iter().filter(|(_, until)| until.has_passed()).map(|(node, _)| *node).collect();
-        for node in silent {
-            self.heard.remove(&node);
-            if self.lost.insert(node) {
-                tracing::warn!(node = self.peer(node).0, "another site is not heard any more");
-                self.feed(Event::PeerLost { node });
-            }
-        }
+        silent.into_iter().for_each(|node| self.lose(node));
         self.resend(false);
         self.around.figures.hear(self.heard.len());
         if self.around.leads.is_some() {
@@ -966,6 +989,8 @@ impl Site<'_> {
                 }
                 outcome
             }
+            // A server that has crashed may have forgotten what it had committed last.
+            Err(error) if !is_of_transaction(&error) => return self.begin_again(error.to_string()),
             Err(error) => {
                 tracing::debug!(%error, "a transaction is to be executed again");
                 Outcome::Lost { answer_begun: false }
@@ -987,6 +1012,11 @@ impl Site<'_> {
             self.open.remove(&txn);
         }
     }
+}
+
+/// Whether a server has only given up one transaction.
+fn is_of_transaction(error: &LaneError) -> bool {
+    matches!(error, LaneError::Database(fields) if !is_going_away(fields.code))
 }
 
 fn too_large(held_max: usize) -> Answer {

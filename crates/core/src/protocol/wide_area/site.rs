@@ -177,10 +177,8 @@ impl Site {
         }
         if moment == takes_place_at {
             match self.early.remove(&txn) {
-                Some(Early::WriteSet(from, place, op)) => {
-                    return self.on_write_set(from, txn, place, op, effects);
-                }
-                Some(Early::Failed(from, op)) => return self.on_failed(from, txn, op, effects),
+                Some(Early::WriteSet(from, place, op)) => self.on_write_set(from, txn, place, op, effects),
+                Some(Early::Failed(from, op)) => self.on_failed(from, txn, op, effects),
                 None => {}
             }
         }
