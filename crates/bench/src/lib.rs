@@ -8,6 +8,7 @@
 //!   and what it costs there that decisions are durable.
 //! * [`failures`]: what clients notice when replicas fail under load.
 //! * [`upgrade`]: a replica joins and all others are replaced under a load that does not wait for answers.
+//! * [`wide_area`]: sites at a distance, each before a server of its own, under the load of a paper.
 //! * [`progress`]: what a replica's bookkeeping of commits costs while a snapshot is held open.
 //! * [`torture`]: many small transactions on few rows, checked for strict serializability; bad clients; and a direct
 //!   comparison of replicas.
@@ -36,6 +37,7 @@ pub mod torture;
 pub mod tpcc;
 pub mod tpcw;
 pub mod upgrade;
+pub mod wide_area;
 mod wire_value;
 mod workplace;
 

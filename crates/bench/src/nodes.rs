@@ -11,6 +11,7 @@ use onecopy_cluster::{Cluster, Server, free_port};
 use rustix::process::Signal;
 
 use crate::programs::{self, ONECOPY_START, Program, find_program, write};
+use crate::wide_area::distance::Distance;
 use crate::{Error, Result};
 
 /// How long the nodes may take to agree on one that leads.
@@ -88,6 +89,36 @@ impl Nodes {
             nodes.leader().await?;
         }
         Ok(nodes)
+    }
+
+    /// The same for sites, each before the server of its own number, where one reaches another at a distance; they listen for each other on
+    /// `ports`. Returns when they take clients.
+    pub(crate) async fn start_sites(
+        setup: &Setup<'_>,
+        folder: &Path,
+        servers: &Cluster,
+        ports: &[u16],
+        distance: &Distance,
+    ) -> Result<Nodes> {
+        let onecopy = find_program("onecopy", Some(setup.onecopy))?;
+        let user = servers.server(0).superuser().to_owned();
+        let mut sites = Nodes { nodes: Vec::new(), user };
+        for (number, server) in servers.servers().iter().enumerate() {
+            let dir = folder.join(format!("site{}", number + 1));
+            fs::create_dir_all(&dir).map_err(Error::file("create", &dir))?;
+            let of_others = ports.iter().enumerate();
+            let reached: Vec<(u16, u16)> =
+                of_others.map(|(to, port)| (0, distance.port(number, to, *port))).collect();
+            let port = free_port()?;
+            let replicas = [(Cluster::name(number), server)];
+            let shared = shared(number, &reached);
+            let configuration = configure(&dir, port, &replicas, &sites.user, &setup.settings, &shared)?;
+            let log = folder.join(format!("site{}.log", number + 1));
+            sites.nodes.push(Node { onecopy: onecopy.clone(), configuration, port, log, process: None });
+        }
+        sites.nodes.iter().try_for_each(Node::init)?;
+        sites.spawn(&sites.all()).await?;
+        Ok(sites)
     }
 
     /// The numbers of all, from 0 on.
@@ -254,7 +285,7 @@ pub(crate) fn host(server: &Server) -> String {
 
 /// What a node has to know of all, of which each takes clients at the first of its ports and the others at the second.
 fn shared(this: usize, ports: &[(u16, u16)]) -> String {
-    let mut text = format!("[cluster]\nnode = {}\n", this + 1);
+    let mut text = format!("cluster.node = {}\n", this + 1);
     for (number, (_, port)) in ports.iter().enumerate() {
         let _ = writeln!(text, "[[cluster.nodes]]\nid = {}\nhost = \"127.0.0.1\"\nport = {port}", number + 1);
     }
@@ -309,6 +340,6 @@ mod tests {
         let one = |id: u32, port: u16| {
             format!("[[cluster.nodes]]\nid = {id}\nhost = \"127.0.0.1\"\nport = {port}\n")
         };
-        assert_eq!(text, format!("[cluster]\nnode = 2\n{}{}", one(1, 2), one(2, 4)));
+        assert_eq!(text, format!("cluster.node = 2\n{}{}", one(1, 2), one(2, 4)));
     }
 }

@@ -15,6 +15,7 @@ mod site;
 mod tpcc;
 mod tpcw;
 mod upgrade;
+mod wide_area;
 
 use std::path::PathBuf;
 
@@ -67,6 +68,7 @@ enum Command {
     Failures(failures::Args),
     Upgrade(upgrade::Args),
     Progress(progress::Args),
+    WideArea(wide_area::Args),
 }
 
 impl Args {
@@ -92,6 +94,7 @@ impl Args {
                 Command::Failures(args) => args.run().await,
                 Command::Upgrade(args) => args.run().await,
                 Command::Progress(args) => args.run().await,
+                Command::WideArea(args) => args.run().await,
             }
         })
     }

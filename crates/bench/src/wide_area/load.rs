@@ -1,0 +1,238 @@
+//! The micro-benchmark's transactions, and their arrivals.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+use tokio::sync::{Mutex, mpsc};
+use tokio_postgres::Client;
+
+use crate::connection::Target;
+use crate::{Error, Result};
+
+/// Rows that a transaction updates or reads.
+const ROWS_EACH: usize = 10;
+/// How long those that have arrived may take.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
+/// How long sites may take until they answer.
+const SERVICE_MAX: Duration = Duration::from_secs(60);
+
+/// The tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// How many.
+    pub tables: u32,
+    /// Rows of each.
+    pub rows: u32,
+}
+
+impl Default for Shape {
+    /// As in the paper.
+    fn default() -> Self {
+        Shape { tables: 10, rows: 10_000 }
+    }
+}
+
+impl Shape {
+    /// Makes the tables, in the same way on each server.
+    #[must_use]
+    pub fn setup(&self) -> String {
+        let mut sql = String::new();
+        for table in 0..self.tables {
+            // Writing to a String cannot fail.
+            let _ = write!(
+                sql,
+                "CREATE TABLE micro_{table} (id int PRIMARY KEY, v int NOT NULL, filler text NOT NULL); \
+                 INSERT INTO micro_{table} SELECT n, 0, repeat('x', 50) FROM generate_series(1, {}) n;",
+                self.rows
+            );
+        }
+        sql
+    }
+
+    /// One transaction, whole.
+    fn transaction(&self, random: &mut impl Rng, is_update: bool) -> String {
+        let table = random.random_range(0..self.tables);
+        let mut sql = String::from(if is_update { "BEGIN;" } else { "" });
+        for _ in 0..ROWS_EACH {
+            let id = random.random_range(1..=self.rows);
+            let _ = match is_update {
+                true => write!(sql, "UPDATE micro_{table} SET v = v + 1 WHERE id = {id};"),
+                false => write!(sql, "SELECT v FROM micro_{table} WHERE id = {id};"),
+            };
+        }
+        if is_update {
+            sql.push_str("COMMIT");
+        }
+        sql
+    }
+}
+
+/// Response times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Times {
+    /// How many were answered.
+    pub count: u64,
+    /// Their mean, in milliseconds.
+    pub mean_ms: f64,
+    /// What 95 of 100 are below.
+    pub p95_ms: f64,
+}
+
+impl Times {
+    fn of(mut all: Vec<f64>) -> Times {
+        all.sort_by(f64::total_cmp);
+        let mean_ms = all.iter().sum::<f64>() / (all.len().max(1) as f64);
+        let p95_ms = all.get((all.len() * 95).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0);
+        Times { count: all.len() as u64, mean_ms, p95_ms }
+    }
+}
+
+/// What came of a rate.
+pub(super) struct Measured {
+    pub(super) carried: f64,
+    pub(super) updates: Times,
+    pub(super) queries: Times,
+    pub(super) failed: u64,
+    pub(super) failure: Option<String>,
+}
+
+/// Connections to a site that nobody uses.
+struct Pool {
+    target: Target,
+    idle: Mutex<Vec<Client>>,
+}
+
+impl Pool {
+    async fn lend(&self) -> Result<Client> {
+        let idle = self.idle.lock().await.pop();
+        match idle {
+            Some(client) if !client.is_closed() => Ok(client),
+            _ => self.target.connect().await,
+        }
+    }
+}
+
+/// What came of a transaction.
+struct Answered {
+    is_update: bool,
+    ms: f64,
+    at: Instant,
+    error: Option<String>,
+}
+
+/// Waits until each site answers an update.
+pub(super) async fn await_service(targets: &[Target]) -> Result<()> {
+    let begin = Instant::now();
+    for target in targets {
+        loop {
+            let asked = async {
+                let client = target.connect().await?;
+                client
+                    .batch_execute("UPDATE micro_0 SET v = v WHERE id = 1")
+                    .await
+                    .map_err(Error::database("update a row"))
+            };
+            match tokio::time::timeout(Duration::from_secs(10), asked).await {
+                Ok(Ok(())) => break,
+                Ok(Err(error)) if begin.elapsed() > SERVICE_MAX => return Err(error),
+                Err(_) if begin.elapsed() > SERVICE_MAX => {
+                    return Err(Error::Option(format!("{} does not answer", target.name())));
+                }
+                _ => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lets transactions arrive for a while, and waits for those that are under way.
+pub(super) async fn run(
+    shape: &Shape,
+    targets: &[Target],
+    rate: u32,
+    duration: Duration,
+    seed: u64,
+) -> Result<Measured> {
+    let pool = |target: &Target| Arc::new(Pool { target: target.clone(), idle: Mutex::default() });
+    let pools: Vec<Arc<Pool>> = targets.iter().map(pool).collect();
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let begin = Instant::now();
+    let mut at = Duration::ZERO;
+    let mut arrived = 0_u64;
+    loop {
+        // The time between two arrivals that know nothing of each other.
+        at += Duration::from_secs_f64(-(1.0 - random.random::<f64>()).ln() / f64::from(rate));
+        if at >= duration {
+            break;
+        }
+        tokio::time::sleep_until((begin + at).into()).await;
+        let is_update = random.random_bool(0.5);
+        let sql = shape.transaction(&mut random, is_update);
+        let pool = pools[random.random_range(0..pools.len())].clone();
+        let (tell, arrival) = (tell.clone(), begin + at);
+        arrived += 1;
+        tokio::spawn(async move {
+            let answered = async {
+                let client = pool.lend().await?;
+                client.simple_query(&sql).await.map_err(Error::database("run a transaction"))?;
+                pool.idle.lock().await.push(client);
+                Result::Ok(())
+            };
+            let error = answered.await.err().map(|error| error.to_string());
+            let at = Instant::now();
+            let ms = (at - arrival).as_secs_f64() * 1e3;
+            // Nobody waits any more for what takes longer than all may.
+            let _ = tell.send(Answered { is_update, ms, at, error });
+        });
+    }
+    drop(tell);
+    let end = begin + duration;
+    let mut all = Vec::new();
+    while let Ok(Some(answered)) = tokio::time::timeout_at((end + DRAIN_MAX).into(), told.recv()).await {
+        all.push(answered);
+    }
+    let times = |updates: bool| {
+        let of = all.iter().filter(|one| one.error.is_none() && one.is_update == updates);
+        Times::of(of.map(|one| one.ms).collect())
+    };
+    let in_time = all.iter().filter(|one| one.error.is_none() && one.at <= end).count();
+    let unanswered = arrived - all.len() as u64;
+    let failure = all.iter().find_map(|one| one.error.clone());
+    Ok(Measured {
+        carried: in_time as f64 / duration.as_secs_f64(),
+        updates: times(true),
+        queries: times(false),
+        failed: unanswered + all.iter().filter(|one| one.error.is_some()).count() as u64,
+        failure: failure.or_else(|| (unanswered > 0).then(|| format!("{unanswered} were not answered"))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_touch_ten_rows_of_one_table() {
+        let shape = Shape { tables: 3, rows: 5 };
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let update = shape.transaction(&mut random, true);
+        assert!(update.starts_with("BEGIN;UPDATE micro_") && update.ends_with("COMMIT"), "{update}");
+        assert_eq!(update.matches("UPDATE").count(), 10);
+        let query = shape.transaction(&mut random, false);
+        let table = &query[query.find("micro_").unwrap()..][..7];
+        assert_eq!(query.matches(table).count(), 10, "{query}");
+        assert_eq!(shape.setup().matches("CREATE TABLE").count(), 3);
+    }
+
+    #[test]
+    fn times_are_means_and_what_most_are_below() {
+        let times = Times::of((1..=100).rev().map(f64::from).collect());
+        assert_eq!(times, Times { count: 100, mean_ms: 50.5, p95_ms: 95.0 });
+        assert_eq!(Times::of(Vec::new()), Times::default());
+    }
+}
