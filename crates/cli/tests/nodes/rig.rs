@@ -69,11 +69,15 @@ impl Nodes {
         Nodes::make_with(count, replicas, apart, more, |_, _| true)
     }
 
-    /// Sites, each with a server of its own; starts the servers only. `chosen` is what their protocol is to be.
+    /// Sites, each with a server of its own; starts the servers only. `chosen` is what their protocol is to be, and other
+    /// settings by their whole names.
     pub fn make_sites(count: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
         let mut more = "protocol = \"wide_area\"".to_owned();
         for (name, value) in chosen {
-            let _ = write!(more, "\nwide_area.{name} = \"{value}\"");
+            let _ = match name.contains('.') {
+                true => write!(more, "\n{name} = {value}"),
+                false => write!(more, "\nwide_area.{name} = \"{value}\""),
+            };
         }
         Nodes::make_with(count, count, apart, &more, |node, server| node == server)
     }

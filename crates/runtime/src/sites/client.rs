@@ -7,19 +7,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use onecopy_classify::references::{references, replace};
-use onecopy_classify::{FrozenKind, FrozenValue, Kind, NoParams, Scratch, normalise};
-use onecopy_wire::backend::{Status, build, build::Severity};
+use onecopy_classify::{Discard, FrozenKind, FrozenValue, Kind, NoParams, Scratch, normalise};
+use onecopy_wire::backend::{self, Status, build, build::Severity};
+use onecopy_wire::frame::{self, HEAD_LEN};
 use onecopy_wire::frontend::{self, Bind, Frontend, Named, Parse, Target};
 use onecopy_wire::sqlstate::SqlState;
 use onecopy_wire::startup::{self, Start};
 use rand::Rng;
 use tokio::sync::oneshot;
 
-use super::database::{self, Answer, PartAnswer};
+use super::database::{self, Answer, PartAnswer, Ran};
 use super::site::Input;
-use super::transaction::{Transaction, refusal, with_params};
-use super::{Shared, console};
+use super::transaction::{Part, Transaction, refusal, refusal_as_source, with_params};
+use super::{RETRY_PAUSE, Shared, console};
 use crate::classifier::{Statement, rewrite_of, search_path};
+use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::lane::LaneError;
 use crate::postgres::connect::Credentials;
@@ -288,7 +290,17 @@ impl Session {
         };
         let moment = crate::clock::unix_micros();
         let mut whats = Vec::new();
+        let refers = inner.iter().any(|(text, statement)| text != &*statement.sql);
+        let writes = inner.iter().any(|(_, statement)| super::transaction::writes(&statement.class));
         for (text, statement) in inner {
+            if refers
+                && writes
+                && statement.class.effects.returns_rows
+                && let Some(failure) =
+                    refusal_as_source(&statement.class, &self.shared.classifier.catalogue())
+            {
+                return self.fail(&failure);
+            }
             match self.settle(text, statement, moment).await {
                 Ok(text) => whats.push(What::Text(text)),
                 Err(failure) => return self.fail(&failure),
@@ -392,6 +404,7 @@ impl Session {
             writes: whats.into_iter().map(Write::new).collect(),
         };
         let transaction = Transaction::read(record, &self.shared.classifier, &mut self.scratch);
+        let is_update = transaction.is_update();
         let (answer, answered) = oneshot::channel();
         let input = Input::Submit { transaction: Arc::new(transaction), answer };
         let gone = || {
@@ -403,8 +416,32 @@ impl Session {
         if self.shared.inputs.send(input).is_err() {
             return gone();
         }
-        answered.await.unwrap_or_else(|_| gone())
+        let overdue = async {
+            match Deadline::within_ms(self.shared.wait_ms) {
+                Some(deadline) => deadline.reached().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            answered = answered => answered.unwrap_or_else(|_| gone()),
+            () = overdue => Answer::of_failure(&overdue_failure(is_update)),
+        }
     }
+}
+
+/// Whoever waits for longer than anybody may.
+fn overdue_failure(is_update: bool) -> Failure {
+    let limit = "limits.query_wait_timeout_ms is the limit; SHOW SITE in the database \"onecopy\" says whether other sites are heard.";
+    match is_update {
+        true => Failure::new(
+            SqlState::STATEMENT_COMPLETION_UNKNOWN,
+            "the transaction was sent to all sites, and is not ordered or executed yet; it may still commit",
+        ),
+        false => {
+            Failure::new(SqlState::LOCK_NOT_AVAILABLE, "the query waited too long for other transactions")
+        }
+    }
+    .hint(limit)
 }
 
 /// The statements between BEGIN and COMMIT, or all.
@@ -431,6 +468,7 @@ impl Session {
             let failure = Failure::new(SqlState::DUPLICATE_PREPARED_STATEMENT, message);
             return self.steps.push(Step::Failed(failure));
         }
+        self.statements.remove("");
         let prepared = Prepared { sql: parse.sql.to_owned(), types: parse.types.iter().collect() };
         let statement = self.classify(parse.sql);
         if matches!(statement.class.kind, Kind::SyntaxError { .. })
@@ -484,6 +522,7 @@ impl Session {
             ..Record::default()
         };
         let described = async {
+            let _permit = self.shared.database.aside().await;
             let mut lane = self.shared.database.lend().await?;
             let found = database::describe(&mut lane, &record, &prepared.sql, &prepared.types, bind).await;
             if !matches!(&found, Err(error) if !error.is_database()) {
@@ -501,9 +540,11 @@ impl Session {
             match step {
                 Step::Execute(portal) => {
                     let statement = self.classify(&portal.prepared.sql);
-                    portals.push((portal.clone(), statement));
+                    if statement.class.kind != Kind::Empty {
+                        portals.push((portal.clone(), statement));
+                    }
                 }
-                Step::Failed(because) => failure = Some(because.clone()),
+                Step::Failed(because) => drop(failure.get_or_insert_with(|| because.clone())),
                 _ => {}
             }
         }
@@ -553,6 +594,9 @@ impl Session {
                             }
                         }
                     }
+                }
+                Step::Execute(portal) if self.classify(&portal.prepared.sql).class.kind == Kind::Empty => {
+                    build::empty_query_response(&mut self.client.output);
                 }
                 Step::Execute(_) => {
                     let bracket = executed.next().and_then(|(_, s)| is_bracket(&s.class.kind));
@@ -609,6 +653,24 @@ impl Session {
     }
 }
 
+/// The first value of the first row among messages.
+fn first_cell(messages: &[u8]) -> Option<String> {
+    let head = frame::peek(messages, usize::MAX).ok()??;
+    let values = backend::data_row(messages.get(HEAD_LEN..head.len)?).ok()?;
+    values.iter().next()?.map(|value| String::from_utf8_lossy(value).into_owned())
+}
+
+/// What a server's error says.
+fn failure_of(message: &[u8]) -> Failure {
+    let body = message.get(HEAD_LEN..).unwrap_or_default();
+    match backend::decode(backend::tag::ERROR_RESPONSE, body) {
+        Ok(backend::Backend::Error(fields)) => {
+            Failure::of_lane(&LaneError::Database(Box::new(fields.to_owned())))
+        }
+        _ => Failure::new(SqlState::INTERNAL_ERROR, "an error that cannot be read"),
+    }
+}
+
 fn is_bracket(kind: &Kind) -> Option<&'static str> {
     match kind {
         Kind::Begin(_) => Some("BEGIN"),
@@ -638,7 +700,12 @@ impl Session {
                 self.environment.reset(name);
                 Some(self.report_settings().await.map(|()| "RESET".to_owned()))
             }
-            Kind::Discard(_) => {
+            Kind::Discard(Discard::Plans | Discard::Temp) => Some(Ok("DISCARD".to_owned())),
+            Kind::Discard(Discard::Sequences) => {
+                self.drawn.clear();
+                Some(Ok("DISCARD SEQUENCES".to_owned()))
+            }
+            Kind::Discard(Discard::All) => {
                 self.environment.reset_all();
                 self.statements.clear();
                 self.drawn.clear();
@@ -665,7 +732,7 @@ impl Session {
         if let Some((what, hint)) = forbidden_setting(name, value) {
             return Err(Failure::unsupported(what, hint));
         }
-        let value = self.try_setting(text, name).await.map_err(|error| Failure::of_lane(&error))?;
+        let value = self.try_setting(text, name).await?;
         let command = format!(
             "SELECT pg_catalog.set_config({}, {}, false)",
             crate::agent::quote(name),
@@ -676,20 +743,45 @@ impl Session {
     }
 
     /// What a setting becomes by a command, by the server.
-    async fn try_setting(&mut self, text: &str, name: &str) -> Result<String, LaneError> {
-        let record = Record { user: self.user.clone(), ..Record::default() };
-        let mut lane = self.shared.database.lend().await?;
-        let asked = async {
-            lane.command(&database::prelude(&record, database::Begin::Query)).await?;
-            lane.command(text).await?;
-            let shown = format!("SELECT pg_catalog.current_setting({})", crate::agent::quote(name));
-            lane.query(&shown).await
-        };
-        let shown = asked.await;
-        if !matches!(&shown, Err(error) if !error.is_database()) {
-            self.shared.database.leave(lane).await;
+    async fn try_setting(&mut self, text: &str, name: &str) -> Result<String, Failure> {
+        let shown = format!("SELECT pg_catalog.current_setting({})", crate::agent::quote(name));
+        let writes = [text.to_owned(), shown].map(|sql| Write::new(What::Text(sql)));
+        let record = Record { user: self.user.clone(), writes: writes.into(), ..Record::default() };
+        let part = || Part { references: Vec::new(), writes: false };
+        let transaction =
+            Transaction { record, parts: vec![part(), part()], access: onecopy_core::AccessSet::new() };
+        let database = self.shared.database.clone();
+        let _permit = database.aside().await;
+        let failed = |error: LaneError| Failure::of_lane(&error);
+        let mut lane = database.lend().await.map_err(failed)?;
+        let ran = database::run(&mut lane, &transaction, database::Begin::Query, usize::MAX).await;
+        if !matches!(&ran, Err(error) if !error.is_database()) {
+            database.leave(lane).await;
         }
-        Ok(shown?.into_iter().flatten().flatten().next().unwrap_or_default())
+        match ran.map_err(failed)?.0 {
+            Ran::Done(answer) => {
+                let rows = answer.parts.last().map(|part| part.rows.clone()).unwrap_or_default();
+                Ok(first_cell(&rows).unwrap_or_default())
+            }
+            Ran::Failed(Answer { error: Some(error), .. }) => Err(failure_of(&error)),
+            Ran::Failed(_) | Ran::TooLarge | Ran::NotBegun(_) => {
+                let what = format!("\"{name}\" cannot be set for this role");
+                Err(Failure::new(SqlState::INVALID_PARAMETER_VALUE, what))
+            }
+        }
+    }
+
+    /// What the server tells of its settings under those of a record, for its role.
+    async fn settings_as_told(&self, record: &Record) -> Result<HashMap<String, String>, LaneError> {
+        let database = &self.shared.database;
+        let _permit = database.aside().await;
+        let mut lane = database.lend().await?;
+        let begun = lane.command(&database::prelude(record, database::Begin::Query)).await;
+        let params = lane.params.clone();
+        if !matches!(&begun, Err(error) if !error.is_database()) {
+            database.leave(lane).await;
+        }
+        begun.map(|()| params)
     }
 
     /// Tells the client the settings that servers tell, as far as they have changed.
@@ -697,14 +789,17 @@ impl Session {
         let settings: Vec<(String, String)> =
             self.environment.values().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let record = Record { user: self.user.clone(), settings: settings.into(), ..Record::default() };
-        let failed = |error: LaneError| Failure::of_lane(&error);
-        let mut lane = self.shared.database.lend().await.map_err(failed)?;
-        let begun = lane.command(&database::prelude(&record, database::Begin::Query)).await;
-        let params = lane.params.clone();
-        if !matches!(&begun, Err(error) if !error.is_database()) {
-            self.shared.database.leave(lane).await;
-        }
-        begun.map_err(failed)?;
+        let deadline = Deadline::within_ms(self.shared.wait_ms);
+        let params = loop {
+            match self.settings_as_told(&record).await {
+                Ok(params) => break params,
+                // The server may be starting again.
+                Err(error) if !error.is_database() && !deadline.is_some_and(Deadline::has_passed) => {
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+                Err(error) => return Err(Failure::of_lane(&error)),
+            }
+        };
         let mut names: Vec<&String> = params.keys().collect();
         names.sort();
         for name in names {

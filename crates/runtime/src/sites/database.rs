@@ -18,7 +18,7 @@ use onecopy_core::Csn;
 use onecopy_wire::backend::{self, Backend, ErrorFields, command_tag, row_count, tag};
 use onecopy_wire::frontend::{Target, build};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::messages::{put_bytes, take_bytes};
 use super::order::MessageId;
@@ -30,10 +30,14 @@ use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
 use crate::postgres::progress::{self, FenceError};
 use crate::record::{Record, What, Write};
 use crate::results::Results;
+use crate::session::environment::hash_of;
 use crate::workers;
 
-/// Connections that are kept for later.
+/// Connections that are kept for later: by the loop of the site, and by each of those that serve clients, who ask for little.
 const IDLE_MAX: usize = 64;
+const IDLE_ASIDE_MAX: usize = 2;
+/// Connections over which sessions may ask something at once beside transactions.
+const ASIDE_MAX: usize = 8;
 /// Rows of progress that are kept below what is contained without gaps: as many messages are known to stand in the log.
 pub const KEEP_ROWS: u64 = 10_000;
 
@@ -48,6 +52,7 @@ pub struct Database {
     idle: Mutex<HashMap<usize, Vec<Lane>>>,
     /// Queries that may run at once.
     pub queries: Semaphore,
+    aside: Semaphore,
 }
 
 /// What the database says of itself.
@@ -129,8 +134,10 @@ pub enum Ran {
     Done(Answer),
     /// One has failed, as it would anywhere else.
     Failed(Answer),
-    /// More was answered than may be held.
+    /// All were executed, and more was answered than may be held.
     TooLarge,
+    /// It could not even be begun, for its role or under its settings.
+    NotBegun(String),
 }
 
 /// Why writes could not be applied.
@@ -138,6 +145,9 @@ pub enum Ran {
 pub enum ApplyError {
     #[error(transparent)]
     Lane(#[from] LaneError),
+    /// They cannot be applied for their role or under their settings.
+    #[error("a transaction of another site cannot be begun here: {0}")]
+    NotBegun(String),
     /// They did here what they had not done there.
     #[error("{0}")]
     Diverged(String),
@@ -147,7 +157,7 @@ impl Database {
     pub fn new(connector: Connector, agent: Credentials, queries_max: usize) -> Database {
         let queries = Semaphore::new(queries_max);
         let (session, session_pid, idle) = Default::default();
-        Database { connector, agent, session, session_pid, idle, queries }
+        Database { connector, agent, session, session_pid, idle, queries, aside: Semaphore::new(ASIDE_MAX) }
     }
 
     /// Ends every earlier session, and reads what is there; makes it follow the log if it follows none.
@@ -195,6 +205,17 @@ impl Database {
         Ok(Contained { log_id, diverged, places })
     }
 
+    /// Waits until the agent's session has ended: the server has ended it, or itself.
+    pub async fn session_ends(&self) {
+        let mut session = self.session.lock().await;
+        let Some(lane) = session.as_mut() else { return };
+        // What a server says by itself (notices, settings) is nobody's here.
+        while lane.fill().await.is_ok() {
+            lane.input.clear();
+        }
+        *session = None;
+    }
+
     /// Notes that the contents differ from what they should be: it is not to serve again.
     pub async fn note_diverged(&self, reason: &str) -> Result<(), LaneError> {
         let mut lane = self.lend().await?;
@@ -230,11 +251,18 @@ impl Database {
         Ok(lane)
     }
 
+    /// That a session may ask something beside transactions, as long as it is held.
+    pub async fn aside(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.aside.acquire().await.ok()
+    }
+
     /// Takes a lane back on which nothing is open, from the event loop on which it was lent.
     pub fn give_back(&self, lane: Lane) {
         let mut idle = self.idle.lock();
         let idle = idle.entry(workers::current()).or_default();
-        if idle.len() < IDLE_MAX {
+        let kept_max = if workers::current() == 0 { IDLE_MAX } else { IDLE_ASIDE_MAX };
+        if idle.len() < kept_max {
             idle.push(lane);
         }
     }
@@ -247,14 +275,30 @@ impl Database {
         }
     }
 
-    /// Commits what is open, as what stands at a place of the order.
-    pub async fn commit(&self, mut lane: Lane, place: Csn, id: MessageId) -> Result<(), LaneError> {
-        let MessageId { node, incarnation, number } = id;
-        lane.command(&format!(
-            "SET LOCAL ROLE NONE; INSERT INTO onecopy.site_progress VALUES ({}, {node}, {incarnation}, {number}); COMMIT",
-            place.0
-        ))
-        .await?;
+    /// Commits what is open, as what stands at a place of the order, and says what else stands before it and changed nothing.
+    pub async fn commit(
+        &self,
+        mut lane: Lane,
+        place: Csn,
+        id: MessageId,
+        nothing: &[(Csn, MessageId)],
+    ) -> Result<(), LaneError> {
+        let row = |(place, MessageId { node, incarnation, number }): &(Csn, MessageId)| {
+            format!("({}, {node}, {incarnation}, {number})", place.0)
+        };
+        let mut sql =
+            format!("SET LOCAL ROLE NONE; INSERT INTO onecopy.site_progress VALUES {}", row(&(place, id)));
+        if !nothing.is_empty() {
+            let rows: Vec<String> = nothing.iter().map(row).collect();
+            // Another commit may say so, too.
+            let _ = write!(
+                sql,
+                "; INSERT INTO onecopy.site_progress VALUES {} ON CONFLICT (place) DO NOTHING",
+                rows.join(", ")
+            );
+        }
+        sql.push_str("; COMMIT");
+        lane.command(&sql).await?;
         self.give_back(lane);
         Ok(())
     }
@@ -298,12 +342,16 @@ pub async fn run(
     begin: Begin,
     held_max: usize,
 ) -> Result<(Ran, Record), LaneError> {
+    // Literals are read when a statement is prepared, so what is prepared stands for its text under the same settings only.
+    let settings = &transaction.record.settings;
+    lane.read_under = if settings.is_empty() { 0 } else { hash_of(settings) };
     build::query(&mut lane.output, &prelude(&transaction.record, begin))?;
     let mut results = Results::default();
-    let mut reader = Reader { held_max, ..Reader::default() };
     let mut writes = Record { writes: Vec::new(), ..transaction.record.clone() };
     let mut prepared = Vec::new();
     let refers = transaction.parts.iter().any(|part| !part.references.is_empty());
+    // What later statements name must be known, whether or not somebody wants to hear it.
+    let mut reader = Reader { held_max: if refers { usize::MAX } else { held_max }, ..Reader::default() };
     let mut failure = None;
     let mut is_begun = false;
     for (write, part) in transaction.record.writes.iter().zip(&transaction.parts) {
@@ -356,7 +404,7 @@ pub async fn run(
         reader.read_ready(lane).await?;
     }
     reader.read_ready(lane).await?;
-    let Reader { parts, mut error, held, .. } = reader;
+    let Reader { parts, mut error, held, failed_to_begin, .. } = reader;
     if error.is_some() {
         prepared.into_iter().for_each(|key: StatementKey| lane.unprepare(key));
     }
@@ -364,6 +412,9 @@ pub async fn run(
         && is_not_its_own(fields)
     {
         return Err(LaneError::Database(fields.clone()));
+    }
+    if let Some((fields, _)) = error.as_ref().filter(|_| failed_to_begin) {
+        return Ok((Ran::NotBegun(fields.message.clone()), writes));
     }
     if let Some(failure) = failure.filter(|_| error.is_none()) {
         let answer = Answer::of_failure(&failure);
@@ -432,9 +483,11 @@ fn tag_of(message: &[u8]) -> Option<String> {
 /// Whether an error says nothing about the transaction: its server gave it up, and may take it the next time.
 fn is_not_its_own(fields: &ErrorFields) -> bool {
     let code = fields.code;
+    // Of the connection, of resources, of the system, of its files, of PostgreSQL itself.
+    let is_of_class = ["08", "53", "58", "F0", "XX"].iter().any(|class| code.as_str().starts_with(class));
     is_going_away(code)
-        || code.as_str().starts_with("53")
-        || matches!(code.as_str(), "40P01" | "40001" | "57014" | "55P03" | "58030")
+        || is_of_class
+        || matches!(code.as_str(), "40P01" | "40001" | "57014" | "55P03" | "25P02" | "25P03" | "25P04")
 }
 
 /// Applies what a transaction wrote elsewhere, and leaves it open.
@@ -447,6 +500,9 @@ pub async fn apply(lane: &mut Lane, writes: &Record, checks_at_once: bool) -> Re
         access: onecopy_core::AccessSet::new(),
     };
     let (ran, here) = run(lane, &transaction, Begin::Update { checks_at_once }, usize::MAX).await?;
+    if let Ran::NotBegun(why) = ran {
+        return Err(ApplyError::NotBegun(why));
+    }
     if let Ran::Failed(Answer { error: Some(error), .. }) = &ran {
         let body = error.get(onecopy_wire::frame::HEAD_LEN..).unwrap_or_default();
         let said = match backend::decode(tag::ERROR_RESPONSE, body) {
@@ -470,6 +526,7 @@ pub async fn apply(lane: &mut Lane, writes: &Record, checks_at_once: bool) -> Re
 struct Reader {
     /// What begins the transaction is answered, and its statements are.
     is_begun: bool,
+    failed_to_begin: bool,
     parts: Vec<PartAnswer>,
     current: Current,
     error: Option<(Box<ErrorFields>, Bytes)>,
@@ -504,6 +561,7 @@ impl Reader {
             tag::ERROR_RESPONSE => {
                 if let Backend::Error(fields) = backend::decode(head.tag, lane.body(head))? {
                     let message = Bytes::copy_from_slice(message);
+                    self.failed_to_begin |= !self.is_begun;
                     self.error.get_or_insert_with(|| (Box::new(fields.to_owned()), message));
                 }
                 one.ends_part = true;

@@ -63,6 +63,8 @@ pub struct Shared {
     pub figures: Arc<Figures>,
     pub log: Arc<Log>,
     pub member: Arc<onecopy_log::Member>,
+    /// How long a client waits for an answer, in milliseconds; 0 for ever.
+    pub wait_ms: u64,
     /// The number of this site among them, and how many there are.
     pub place: (i64, i64),
     pub this: u64,
@@ -104,7 +106,7 @@ impl Shared {
             let rows =
                 lane.query(&format!("SELECT pg_catalog.nextval({})", crate::agent::quote(&whole))).await;
             if rows.as_ref().err().is_none_or(crate::lane::LaneError::is_database) {
-                self.database.give_back(lane);
+                self.database.leave(lane).await;
             }
             rows
         };
@@ -176,7 +178,9 @@ pub async fn serve(
         customs: CustomNames::default(),
     };
     let connector = server::connector(&settings, &replica, None);
-    let database = Arc::new(Database::new(connector, agent, settings.limits.lanes_per_replica_max));
+    let lanes = settings.limits.lanes_per_replica_max;
+    let (queries_max, updates_max) = ((lanes / 2).max(1), lanes.div_ceil(2));
+    let database = Arc::new(Database::new(connector, agent, queries_max));
     let log_id = log.held().log_id.to_string();
     let failed = |error: String| ServeError::Replicas(format!("{}: {error}", replica.name));
     let mut contained = database.begin(&log_id).await.map_err(|error| failed(error.to_string()))?;
@@ -199,6 +203,7 @@ pub async fn serve(
         member: member.clone(),
         place: (i64::try_from(at).unwrap_or(0), i64::try_from(numbers.len()).unwrap_or(1)),
         this: sites.this,
+        wait_ms: settings.limits.wait_timeout_ms,
     });
 
     let workers = Arc::new(Workers::start(settings.workers).map_err(ServeError::Threads)?);
@@ -225,6 +230,7 @@ pub async fn serve(
         database: database.clone(),
         classifier,
         held_max: settings.limits.held_result_bytes_max,
+        updates_max,
         inputs: received,
         pending: BTreeMap::new(),
         queries: Vec::new(),
@@ -239,6 +245,7 @@ pub async fn serve(
             match around.run(contained).await {
                 Ended::Anew(why) => tracing::warn!("{why}; this site begins anew from the log"),
                 Ended::Log(why) => return ServeError::LogFailed(why),
+                Ended::Stuck(why) => return failed(why),
                 Ended::Diverged(why) => {
                     if let Err(error) = database.note_diverged(&why).await {
                         tracing::error!(%error, "note that the database differs");
@@ -254,7 +261,13 @@ pub async fn serve(
                     }
                     Err(error) => {
                         tracing::warn!(%error, "reach this site's database; trying again");
-                        tokio::time::sleep(RETRY_PAUSE).await;
+                        // Whoever gives places must know what has one, and this site cannot get on.
+                        if around.leads.is_some() {
+                            let _heir = member.hand_over();
+                        }
+                        if let Some(why) = around.take_for(RETRY_PAUSE).await {
+                            return ServeError::LogFailed(why);
+                        }
                     }
                 }
             }

@@ -160,9 +160,13 @@ impl Order {
                 return;
             };
             self.noted.remove(&next);
+            // It has one already, where its leader began anew: the first counts.
+            let is_first = !self.ordered.values().any(|known| *known == id);
             self.ordered.insert(next, id);
             self.ordered_up_to = next;
-            told.push(Told::Ordered(id, next));
+            if is_first {
+                told.push(Told::Ordered(id, next));
+            }
         }
     }
 
@@ -178,6 +182,7 @@ impl Order {
         told: &mut Vec<Told>,
     ) -> Result<(), Orphaned> {
         let before = self.ordered.remove(&place);
+        let is_ahead = self.ordered.values().any(|known| *known == id);
         if let Some(before) = before.filter(|before| *before != id) {
             return Err(Orphaned { place, told: before });
         }
@@ -190,7 +195,7 @@ impl Order {
             if !was_here {
                 told.push(Told::Received(id, body));
             }
-            if before.is_none() {
+            if before.is_none() && !is_ahead {
                 told.push(Told::Ordered(id, place));
             }
             told.push(Told::Stable(id, place));
@@ -210,10 +215,10 @@ impl Order {
     }
 }
 
-/// Which messages stand in the log: of each start of each node all up to a number, and some beyond.
+/// Which messages stand in the log, of each start of each node: first and last numbers of runs without gaps.
 #[derive(Debug, Default)]
 struct Stood {
-    of: BTreeMap<(u64, u64), (u64, BTreeSet<u64>)>,
+    of: BTreeMap<(u64, u64), BTreeMap<u64, u64>>,
 }
 
 /// Starts of one node that are remembered: messages of those before were lost with it, or stand in the log long since.
@@ -222,7 +227,8 @@ const STARTS_MAX: usize = 3;
 impl Stood {
     fn has(&self, id: MessageId) -> bool {
         let known = self.of.get(&(id.node, id.incarnation));
-        known.is_some_and(|(up_to, beyond)| id.number <= *up_to || beyond.contains(&id.number))
+        let run = known.and_then(|runs| runs.range(..=id.number).next_back());
+        run.is_some_and(|(_, last)| id.number <= *last)
     }
 
     /// Whether it was not there before.
@@ -230,13 +236,16 @@ impl Stood {
         if self.has(id) {
             return false;
         }
-        let (up_to, beyond) = self.of.entry((id.node, id.incarnation)).or_default();
-        beyond.insert(id.number);
-        while beyond.remove(&(*up_to + 1)) {
-            *up_to += 1;
+        let key = (id.node, id.incarnation);
+        let runs = self.of.entry(key).or_default();
+        let last = runs.remove(&id.number.saturating_add(1)).unwrap_or(id.number);
+        match runs.range_mut(..id.number).next_back() {
+            Some((_, before)) if *before + 1 == id.number => *before = last,
+            _ => drop(runs.insert(id.number, last)),
         }
         let starts: Vec<_> = self.of.range((id.node, 0)..=(id.node, u64::MAX)).map(|(key, _)| *key).collect();
-        for old in starts.iter().rev().skip(STARTS_MAX) {
+        // A clock that was turned back makes the newest start look like an old one.
+        for old in starts.iter().rev().skip(STARTS_MAX).filter(|old| **old != key) {
             self.of.remove(old);
         }
         true
@@ -334,6 +343,32 @@ mod tests {
         assert_eq!(order.unplaced(), [(id(2), body())]);
         assert!(order.has_stood(id(1)) && !order.has_stood(id(2)));
         assert_eq!(order.stable_up_to(), Csn(1));
+    }
+
+    #[test]
+    fn numbers_are_remembered_in_runs_whatever_their_order() {
+        let mut stood = Stood::default();
+        for number in [100, 102, 101, 5, 104, 103] {
+            assert!(stood.add(id(number)) && !stood.add(id(number)));
+        }
+        assert_eq!(stood.of[&(1, 7)].iter().collect::<Vec<_>>(), [(&5, &5), (&100, &104)]);
+        assert!(!stood.has(id(99)) && stood.has(id(103)) && !stood.has(id(105)));
+        for incarnation in [8, 9, 10, 3] {
+            stood.add(MessageId { node: 1, incarnation, number: 1 });
+        }
+        assert!(stood.has(MessageId { node: 1, incarnation: 3, number: 1 }) && !stood.has(id(5)));
+    }
+
+    #[test]
+    fn a_second_place_that_a_leader_gives_counts_for_nothing() {
+        let mut order = Order::new(Csn(0));
+        let mut told = Vec::new();
+        order.on_message(id(1), body(), &mut told);
+        order.on_place(Epoch(1), Csn(1), id(1), &mut told);
+        order.on_place(Epoch(1), Csn(2), id(1), &mut told);
+        order.on_stable(Csn(1), id(1), body(), &mut told).unwrap();
+        order.on_stable(Csn(2), id(1), body(), &mut told).unwrap();
+        assert_eq!(told, [received(1), ordered(1, 1), stable(1, 1)]);
     }
 
     #[test]

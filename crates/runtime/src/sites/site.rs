@@ -11,13 +11,13 @@ use hashbrown::{HashMap, HashSet};
 use onecopy_classify::Scratch;
 use onecopy_core::event::{Begin as CoreBegin, Moment, Place};
 use onecopy_core::message::Message as CoreMessage;
-use onecopy_core::protocol::wide_area::{Choice, Message, WideArea};
+use onecopy_core::protocol::wide_area::{Choice, Execution, Message, WideArea};
 use onecopy_core::protocol::{Position, Protocol};
 use onecopy_core::{
     ClassId, Csn, Effect, Epoch, Event, NodeId, OpId, Outcome, ReplicaId, SessionId, Statement,
     StatementKind, TxnId,
 };
-use onecopy_log::consensus::NodeId as PeerId;
+use onecopy_log::consensus::{MESSAGE_LEN_MAX, NodeId as PeerId};
 use onecopy_log::{Log, MemberEvent};
 use onecopy_wire::sqlstate::SqlState;
 use tokio::sync::{mpsc, oneshot};
@@ -47,6 +47,12 @@ const TIMER_PAUSE: Duration = Duration::from_millis(250);
 const READ_MAX: u64 = 128;
 /// Messages about updates that have not come themselves.
 const EARLY_MAX: usize = 10_000;
+/// What a message has beside the transaction.
+const REQUEST_HEAD_LEN: usize = 64;
+/// How often an update is executed again that its server gives up: for some minutes.
+const LOSSES_MAX: u32 = 200;
+/// The longest pause between two of these.
+const LOST_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Before a statement whose connection was lost is executed again.
 const LOST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -68,7 +74,7 @@ pub enum Input {
 enum Done {
     Executed { txn: TxnId, op: OpId, begin: Begin, lane: Option<Lane>, ran: Result<(Ran, Record), LaneError> },
     Applied { txn: TxnId, lane: Option<Lane>, result: Result<(), ApplyError> },
-    Committed { txn: TxnId, result: Result<(), LaneError> },
+    Committed { txn: TxnId, nothing: Vec<(Csn, MessageId)>, result: Result<(), LaneError> },
 }
 
 /// Why a site's loop has ended.
@@ -79,6 +85,8 @@ pub enum Ended {
     Diverged(String),
     /// The log cannot be used any more.
     Log(String),
+    /// The site cannot get on, and going on would make it differ.
+    Stuck(String),
 }
 
 /// What outlives one beginning of a site.
@@ -93,6 +101,8 @@ pub struct Surroundings {
     pub database: Arc<Database>,
     pub classifier: Arc<Classifier>,
     pub held_max: usize,
+    /// Connections that updates may have at once.
+    pub updates_max: usize,
     pub inputs: mpsc::UnboundedReceiver<Input>,
     /// Updates of this site's clients whose end is not known, by their messages.
     pub pending: BTreeMap<MessageId, Pending>,
@@ -110,6 +120,8 @@ pub struct Pending {
     body: Bytes,
     /// Taken when it is answered.
     answer: Option<oneshot::Sender<Answer>>,
+    /// What it will be, once it is being committed.
+    known: Option<Answer>,
     resend_at: Deadline,
 }
 
@@ -130,6 +142,8 @@ struct Open {
     shipped: Option<(Record, Answer)>,
     /// What its client will be told.
     chosen: Option<Answer>,
+    /// How often its server has given it up.
+    losses: u32,
     place: Csn,
     is_shipped: bool,
 }
@@ -137,8 +151,14 @@ struct Open {
 /// A commit in its turn.
 struct Turn {
     txn: TxnId,
+    /// It has been executed, or applied, and only waits for its turn.
     is_ready: bool,
+    /// It is being applied.
+    is_begun: bool,
 }
+
+/// What is applied ahead of its turn, where commits are in one order.
+const APPLIED_AHEAD: usize = 8;
 
 /// What the node that leads knows of the places that it gives.
 pub struct Leads {
@@ -168,6 +188,8 @@ pub struct Site<'s> {
     /// What the server contains, or will never: without gaps up to the floor, and beyond.
     floor: Csn,
     contained: BTreeSet<Csn>,
+    /// What stands somewhere and changed nothing, as far as the database was not told.
+    nothing: Vec<(Csn, MessageId)>,
     /// As found at the beginning.
     found: BTreeMap<Csn, MessageId>,
     found_ids: HashSet<MessageId>,
@@ -180,14 +202,56 @@ pub struct Site<'s> {
     /// What other sites contain.
     floors: BTreeMap<u64, Csn>,
     pruned: Csn,
+    /// Those that had no place when it was looked last, and when it is looked again.
+    unplaced: HashSet<MessageId>,
+    pass_on_at: Deadline,
     turns: VecDeque<Turn>,
     is_committing: bool,
+    /// Updates that have a connection, or are about to, and those that wait for one, by their places.
+    connected: HashSet<TxnId>,
+    unconnected: BTreeSet<(Csn, TxnId)>,
     done: mpsc::UnboundedSender<Done>,
     scratch: Scratch,
     ended: Option<Ended>,
 }
 
 impl Surroundings {
+    /// Takes what happens while the server cannot be reached; says why the log cannot be used any more, if that happens.
+    pub async fn take_for(&mut self, pause: Duration) -> Option<String> {
+        let until = Deadline::after(pause);
+        loop {
+            let input = tokio::select! {
+                Some(input) = self.inputs.recv() => input,
+                () = until.reached() => return None,
+            };
+            match input {
+                Input::Submit { transaction, answer } if transaction.is_update() => {
+                    // It is sent when the site is back.
+                    let id = MessageId {
+                        node: self.this,
+                        incarnation: self.incarnation,
+                        number: self.next_number,
+                    };
+                    self.next_number += 1;
+                    let body = transaction.record.encode();
+                    let resend_at = Deadline::after(Duration::ZERO);
+                    self.pending.insert(id, Pending { body, answer: Some(answer), known: None, resend_at });
+                }
+                Input::Submit { transaction, answer } => self.queries.push((transaction, answer)),
+                Input::Member(MemberEvent::Ready { epoch, csn }) => self.lead(epoch, csn),
+                Input::Member(MemberEvent::Stopped(reason)) => return Some(reason.to_string()),
+                Input::Member(MemberEvent::Follows { .. } | MemberEvent::Leads { .. }) => self.leads = None,
+                // The log has it.
+                Input::Heard { .. } | Input::Parted { .. } | Input::Durable(_) | Input::Member(_) => {}
+            }
+        }
+    }
+
+    fn lead(&mut self, epoch: Epoch, csn: Csn) {
+        let (next, given) = (csn.next(), HashSet::new());
+        self.leads = Some(Leads { epoch, after: csn, next, is_ready: false, given });
+    }
+
     /// Runs the site until it has to begin anew, or cannot go on.
     pub async fn run(&mut self, contained: Contained) -> Ended {
         let me = self.sites.iter().position(|site| *site == self.this).unwrap_or(0);
@@ -196,6 +260,13 @@ impl Surroundings {
         // At place 0 stands nothing.
         let first = contained.places.keys().next().copied().unwrap_or(Csn(0)).max(Csn(1));
         let held = self.log.held();
+        let mut last = first;
+        while contained.places.contains_key(&last.next()) {
+            last = last.next();
+        }
+        // Of places without gaps it is enough that the log goes on behind them.
+        let is_enough = last.next() >= held.first;
+        let first = if is_enough { first.max(held.first) } else { first };
         if first < held.first {
             return Ended::Diverged(format!(
                 "its database contains the order up to place {first}, and the log begins at {}: copy the database from another site, the schema \"onecopy\" included",
@@ -212,7 +283,8 @@ impl Surroundings {
             core.handle(Place::Peer(me), self.clock.now(), Event::PeerLost { node: *node }, &mut effects);
         }
         if let Some(leads) = &mut self.leads {
-            (leads.is_ready, leads.after) = (false, leads.after.max(held.last));
+            // What it has given a place and is not durable yet stands there, too.
+            (leads.is_ready, leads.after) = (false, leads.next.previous());
             leads.given.clear();
         }
         let queries = std::mem::take(&mut self.queries);
@@ -229,6 +301,7 @@ impl Surroundings {
             early: HashMap::new(),
             floor: first.previous(),
             contained: BTreeSet::new(),
+            nothing: Vec::new(),
             found: contained.places,
             found_ids: HashSet::new(),
             durable: held.last,
@@ -237,7 +310,11 @@ impl Surroundings {
             lost: others.into_iter().collect(),
             floors: BTreeMap::new(),
             pruned: Csn(0),
+            unplaced: HashSet::new(),
+            pass_on_at: Deadline::after(RESEND_AFTER),
             turns: VecDeque::new(),
+            connected: HashSet::new(),
+            unconnected: BTreeSet::new(),
             is_committing: false,
             done,
             scratch: Scratch::default(),
@@ -246,10 +323,14 @@ impl Surroundings {
         };
         site.found.remove(&Csn(0));
         site.found_ids = site.found.values().copied().collect();
-        for (transaction, answer) in queries {
+        // Some clients have not waited.
+        for (transaction, answer) in queries.into_iter().filter(|(_, answer)| !answer.is_closed()) {
             site.on_submit(transaction, answer);
         }
         site.resend(true);
+        let database = site.around.database.clone();
+        let session_ends = database.session_ends();
+        tokio::pin!(session_ends);
         let mut alive = tokio::time::interval(ALIVE_PAUSE);
         let mut timer = tokio::time::interval(TIMER_PAUSE);
         loop {
@@ -265,6 +346,7 @@ impl Surroundings {
                 Some(done) = reports.recv() => site.on_done(done),
                 _ = alive.tick() => site.on_tick(),
                 _ = timer.tick() => site.feed(Event::Timer { timer: 0 }),
+                () = &mut session_ends => site.begin_again("this site's server has ended its sessions"),
             }
         }
     }
@@ -337,6 +419,17 @@ impl Site<'_> {
     fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
         let txn = self.new_txn();
         let is_update = transaction.is_update();
+        let len = transaction.record.encode().len() + REQUEST_HEAD_LEN;
+        if is_update && len > MESSAGE_LEN_MAX {
+            let failure = Failure::new(
+                SqlState::PROGRAM_LIMIT_EXCEEDED,
+                format!("a transaction of {len} bytes is too long to be sent to other sites"),
+            );
+            let hint = format!("At most {MESSAGE_LEN_MAX} bytes pass: use several transactions.");
+            // It may be gone.
+            let _ = answer.send(Answer::of_failure(&failure.hint(hint)));
+            return;
+        }
         let (id, client) = match is_update {
             false => (None, Some(answer)),
             true => {
@@ -345,7 +438,9 @@ impl Site<'_> {
                 let id = MessageId { node: this, incarnation, number: next_number };
                 let body = transaction.record.encode();
                 let resend_at = Deadline::after(RESEND_AFTER);
-                self.around.pending.insert(id, Pending { body, answer: Some(answer), resend_at });
+                self.around
+                    .pending
+                    .insert(id, Pending { body, answer: Some(answer), known: None, resend_at });
                 self.by_id.insert(id, txn);
                 (Some(id), None)
             }
@@ -393,6 +488,7 @@ impl Open {
             writes: Record::default(),
             shipped: None,
             chosen: None,
+            losses: 0,
             place: Csn(0),
             is_shipped: false,
         }
@@ -405,7 +501,8 @@ impl Site<'_> {
         let Some(node) = self.node_of(from.0) else { return };
         match message {
             // Whoever is behind will read it in the log.
-            SiteMessage::Request { .. } if self.is_behind() && self.begins_early() => {}
+            SiteMessage::Request { .. }
+                if self.is_behind() && self.begins_early() && self.around.leads.is_none() => {}
             SiteMessage::Request { id, body } => self.take_message(id, body),
             SiteMessage::Place { epoch, place, id } => {
                 let mut told = Vec::new();
@@ -476,8 +573,12 @@ impl Site<'_> {
             // The database contained it before the log was known to.
             return;
         }
-        let Ok(record) = Record::decode(body) else {
-            return tracing::error!(?id, "an update cannot be read; it happens nowhere");
+        let record = Record::decode(body).ok().filter(|_| self.node_of(id.node).is_some());
+        let Some(record) = record else {
+            return tracing::error!(
+                ?id,
+                "an update cannot be read, or is of no known site; it happens nowhere"
+            );
         };
         let txn = match self.by_id.get(&id) {
             Some(txn) => *txn,
@@ -497,13 +598,17 @@ impl Site<'_> {
 
     fn on_moment(&mut self, id: MessageId, moment: Moment, place: Csn) {
         if let Some(txn) = self.by_id.get(&id).copied() {
+            let before = self.place_of(txn);
             if let Some(open) = self.open.get_mut(&txn) {
                 open.place = place;
+            }
+            if self.unconnected.remove(&(before, txn)) {
+                self.unconnected.insert((place, txn));
             }
             self.deliver(id, txn, moment, place);
         } else if moment == Moment::Stable && !self.contained.contains(&place) && place > self.floor {
             // It could not be read.
-            self.note_contained(place);
+            self.note_nothing(place, id);
         }
     }
 
@@ -545,6 +650,7 @@ impl Site<'_> {
                 Some(_) => {
                     self.order.pass_over(place, id);
                     self.note_contained(place);
+                    self.answer_found(id);
                 }
                 None => self.take_stable(place, id, body),
             }
@@ -565,7 +671,7 @@ impl Site<'_> {
         let had_stood = self.order.has_stood(id);
         let mut told = Vec::new();
         match self.order.on_stable(place, id, body, &mut told) {
-            Ok(()) if had_stood => self.note_contained(place),
+            Ok(()) if had_stood => self.note_nothing(place, id),
             Ok(()) => self.tell(told),
             Err(orphaned) => self.begin_again(format!(
                 "place {} was told to be another message's than it has become, by a leader that was lost",
@@ -574,6 +680,28 @@ impl Site<'_> {
         }
         if let Some(leads) = &mut self.around.leads {
             leads.given.remove(&id);
+        }
+    }
+
+    /// What stands at a place changes nothing. The database is told so with the next commit, since it must not be executed once more on what comes
+    /// later.
+    fn note_nothing(&mut self, place: Csn, id: MessageId) {
+        self.nothing.push((place, id));
+        self.note_contained(place);
+    }
+
+    /// An own client's update was committed when this site began anew.
+    fn answer_found(&mut self, id: MessageId) {
+        let Some(pending) = self.around.pending.remove(&id) else { return };
+        let lost = || {
+            let failure = Failure::new(
+                SqlState::STATEMENT_COMPLETION_UNKNOWN,
+                "the transaction was committed, and its results were lost with a connection to the server",
+            );
+            Answer::of_failure(&failure.hint("Do not run it again."))
+        };
+        if let Some(client) = pending.answer {
+            let _ = client.send(pending.known.unwrap_or_else(lost));
         }
     }
 
@@ -593,8 +721,7 @@ impl Site<'_> {
         match event {
             MemberEvent::Ready { epoch, csn } => {
                 tracing::info!(epoch = epoch.0, "this site gives updates their places");
-                let (next, given) = (csn.next(), HashSet::new());
-                self.around.leads = Some(Leads { epoch, after: csn, next, is_ready: false, given });
+                self.around.lead(epoch, csn);
                 self.order.begin_epoch(epoch);
                 self.durable = self.durable.max(csn);
             }
@@ -674,6 +801,7 @@ impl Site<'_> {
             self.heard.iter().filter(|(_, until)| until.has_passed()).map(|(node, _)| *node).collect();
         silent.into_iter().for_each(|node| self.lose(node));
         self.resend(false);
+        self.pass_on();
         self.around.figures.hear(self.heard.len());
         if self.around.leads.is_some() {
             self.forget_log();
@@ -698,7 +826,7 @@ impl Site<'_> {
         let Some(least) = all.collect::<Option<Vec<_>>>().and_then(|floors| floors.into_iter().min()) else {
             return;
         };
-        let keep = Csn(least.0.saturating_sub(2 * database::KEEP_ROWS));
+        let keep = Csn(least.0.saturating_sub(3 * database::KEEP_ROWS));
         if keep > self.around.log.held().first {
             self.around.log.truncate_before(keep);
             self.around.links.say(&Said::Keep(keep));
@@ -715,6 +843,22 @@ impl Site<'_> {
             }
         }
         again.into_iter().for_each(|(id, body)| self.multicast(id, body));
+    }
+
+    /// Says again what others have sent and what has had no place for a while: whoever sent it may be lost before the leader heard of it.
+    fn pass_on(&mut self) {
+        if !self.pass_on_at.has_passed() {
+            return;
+        }
+        self.pass_on_at = Deadline::after(RESEND_AFTER);
+        let unplaced = self.order.unplaced();
+        let before = std::mem::take(&mut self.unplaced);
+        for (id, body) in unplaced {
+            if before.contains(&id) && id.node != self.around.this {
+                self.around.links.say(&Said::Site(SiteMessage::Request { id, body }.encode()));
+            }
+            self.unplaced.insert(id);
+        }
     }
 
     fn multicast(&mut self, id: MessageId, body: Bytes) {
@@ -749,16 +893,15 @@ impl Site<'_> {
                     self.multicast(id, body);
                 }
             }
-            Effect::Execute { txn, op, .. } => self.execute(txn, op),
-            Effect::Leave { txn, .. } => {
-                if let Some(open) = self.open.get_mut(&txn) {
-                    open.op = None;
-                    if let Some(lane) = open.lane.take() {
-                        let database = self.around.database.clone();
-                        tokio::spawn(async move { database.leave(lane).await });
-                    }
+            Effect::Execute { txn, op, .. } => {
+                let Some(open) = self.open.get_mut(&txn) else { return };
+                (open.op, open.is_shipped) = (Some(op), false);
+                match open.id {
+                    None => self.execute(txn, op),
+                    Some(_) => self.connect(txn),
                 }
             }
+            Effect::Leave { txn, .. } => self.leave(txn),
             Effect::Release { txn, replica, .. } => {
                 let is_own = replica == self.replica();
                 let Some(open) = self.open.get_mut(&txn) else { return };
@@ -795,17 +938,23 @@ impl Site<'_> {
                 if let Some(open) = self.open.get_mut(&txn) {
                     open.is_shipped = true;
                 }
-                self.take_turn(txn, false);
-                self.apply(txn);
+                match self.core.position() {
+                    Position::Prefix => self.take_turn(txn, false),
+                    Position::Set => self.connect(txn),
+                }
             }
             Effect::Forget { txn } => {
+                self.leave(txn);
                 if let Some(open) = self.open.remove(&txn) {
                     if let Some(id) = open.id {
                         self.by_id.remove(&id);
                     }
-                    if open.place > self.floor && !self.contained.contains(&open.place) {
-                        // It has failed, everywhere: nothing will stand there.
-                        self.note_contained(open.place);
+                    if let Some(id) = open.id
+                        && open.place > self.floor
+                        && !self.contained.contains(&open.place)
+                    {
+                        // It has failed, everywhere.
+                        self.note_nothing(open.place, id);
                     }
                 }
             }
@@ -813,17 +962,79 @@ impl Site<'_> {
         }
     }
 
+    /// Updates hold their connections until all before them are committed, so those before them must not be without: whoever comes last gives
+    /// way, and is executed again.
+    fn connect(&mut self, txn: TxnId) {
+        if self.connected.len() < self.around.updates_max {
+            return self.begin(txn);
+        }
+        self.unconnected.insert((self.place_of(txn), txn));
+        self.give_way();
+    }
+
+    fn give_way(&mut self) {
+        let Some((place, _)) = self.unconnected.first().copied() else { return };
+        let holds = |other: &&TxnId| self.open.get(*other).is_some_and(|open| open.lane.is_some());
+        // What is to be committed next is in nobody's way.
+        let waits = |other: &&TxnId| !self.turns.iter().any(|turn| turn.txn == **other);
+        let last = self.connected.iter().filter(holds).filter(waits);
+        let last = last.max_by_key(|other| self.place_of(**other)).copied();
+        if let Some(last) = last.filter(|last| self.place_of(*last) > place) {
+            self.leave(last);
+            let replica = self.replica();
+            self.feed(Event::HomeLost { txn: last, replica });
+        }
+    }
+
+    /// Where a transaction stands: behind all whose places are known, if its own is not.
+    fn place_of(&self, txn: TxnId) -> Csn {
+        let place = self.open.get(&txn).map_or(Csn(0), |open| open.place);
+        if place == Csn(0) { Csn(u64::MAX) } else { place }
+    }
+
+    /// Ends what is open, without committing it.
+    fn leave(&mut self, txn: TxnId) {
+        let Some(open) = self.open.get_mut(&txn) else { return };
+        open.op = None;
+        if let Some(lane) = open.lane.take() {
+            let database = self.around.database.clone();
+            tokio::spawn(async move { database.leave(lane).await });
+            self.disconnect(txn);
+        }
+        self.unconnected.retain(|(_, other)| *other != txn);
+    }
+
+    fn disconnect(&mut self, txn: TxnId) {
+        if self.connected.remove(&txn)
+            && let Some((_, next)) = self.unconnected.pop_first()
+        {
+            self.begin(next);
+        }
+    }
+
+    /// There is a connection for an update now.
+    fn begin(&mut self, txn: TxnId) {
+        self.connected.insert(txn);
+        match self.open.get(&txn) {
+            Some(Open { is_shipped: true, .. }) => self.apply(txn),
+            Some(Open { op: Some(op), .. }) => self.execute(txn, *op),
+            _ => self.disconnect(txn),
+        }
+    }
+
     fn execute(&mut self, txn: TxnId, op: OpId) {
         let Some(open) = self.open.get_mut(&txn) else { return };
-        open.op = Some(op);
         let transaction = open.transaction.clone();
         let begin = match open.id {
             None => Begin::Query,
             Some(_) => Begin::Update { checks_at_once: self.around.classifier.has_deferrable() },
         };
         let (database, done) = (self.around.database.clone(), self.done.clone());
-        // Whether an update fails must not depend on what a site may hold.
-        let held_max = if begin == Begin::Query { self.around.held_max } else { usize::MAX };
+        // Who executes an update need not know what it returns, unless its client is here or hears it from here.
+        let is_told = open.id.is_none_or(|id| id.node == self.around.this)
+            || self.around.choice.execution == Execution::PrimaryCopy;
+        let held_max = if is_told { self.around.held_max } else { 0 };
+        let pause = LOST_PAUSE.saturating_mul(1 << open.losses.min(6)).min(LOST_PAUSE_MAX);
         tokio::spawn(async move {
             let _permit = match begin {
                 Begin::Query => database.queries.acquire().await.ok(),
@@ -848,7 +1059,7 @@ impl Site<'_> {
                 (lane, _) => (lane, ran),
             };
             if ran.is_err() {
-                tokio::time::sleep(LOST_PAUSE).await;
+                tokio::time::sleep(pause).await;
             }
             // Nobody listens any more where the site has begun anew.
             let _ = done.send(Done::Executed { txn, op, begin, lane, ran });
@@ -868,7 +1079,11 @@ impl Site<'_> {
             Message::Failed { op, .. } => SiteMessage::Failed { id, op: *op, answer },
             Message::Request { .. } => return,
         };
-        self.around.links.tell(self.peer(to), Said::Site(message.encode()));
+        let message = message.encode();
+        if message.len() <= MESSAGE_LEN_MAX {
+            self.around.links.tell(self.peer(to), Said::Site(message));
+        }
+        // Whoever waits for what is too long executes it after a while.
     }
 
     fn apply(&mut self, txn: TxnId) {
@@ -895,7 +1110,7 @@ impl Site<'_> {
     /// Where commits are to be in one order, that is the order in which they were asked for.
     fn take_turn(&mut self, txn: TxnId, is_ready: bool) {
         if self.core.position() == Position::Prefix {
-            self.turns.push_back(Turn { txn, is_ready });
+            self.turns.push_back(Turn { txn, is_ready, is_begun: is_ready });
             self.commit_next();
         } else if is_ready {
             self.commit(txn);
@@ -903,7 +1118,15 @@ impl Site<'_> {
     }
 
     fn commit_next(&mut self) {
-        if let Some(Turn { txn, is_ready: true }) = self.turns.front()
+        let ahead = self.turns.iter_mut().take(APPLIED_AHEAD).filter(|turn| !turn.is_begun);
+        let begun: Vec<TxnId> = ahead
+            .map(|turn| {
+                turn.is_begun = true;
+                turn.txn
+            })
+            .collect();
+        begun.into_iter().for_each(|txn| self.apply(txn));
+        if let Some(Turn { txn, is_ready: true, .. }) = self.turns.front()
             && !self.is_committing
         {
             self.is_committing = true;
@@ -916,10 +1139,14 @@ impl Site<'_> {
         let (Some(lane), Some(id)) = (open.lane.take(), open.id) else {
             return self.begin_again(format!("the connection on which {txn} was open is lost"));
         };
+        if let Some(pending) = self.around.pending.get_mut(&id) {
+            pending.known = Some(open.chosen.clone().unwrap_or_else(|| open.answer.clone()));
+        }
         let (database, done, place) = (self.around.database.clone(), self.done.clone(), open.place);
+        let nothing = self.nothing.clone();
         tokio::spawn(async move {
-            let result = database.commit(lane, place, id).await;
-            let _ = done.send(Done::Committed { txn, result });
+            let result = database.commit(lane, place, id, &nothing).await;
+            let _ = done.send(Done::Committed { txn, nothing, result });
         });
     }
 }
@@ -941,10 +1168,14 @@ impl Site<'_> {
                     self.commit_next();
                 }
                 (Err(ApplyError::Diverged(why)), _) => self.ended = Some(Ended::Diverged(why)),
+                (Err(error @ ApplyError::NotBegun(_)), _) => {
+                    self.ended = Some(Ended::Stuck(error.to_string()))
+                }
                 (Err(ApplyError::Lane(error)), _) => self.begin_again(error.to_string()),
                 (Ok(()), None) => {}
             },
-            Done::Committed { txn, result: Ok(()) } => {
+            Done::Committed { txn, nothing, result: Ok(()) } => {
+                self.nothing.retain(|one| !nothing.contains(one));
                 if self.turns.front().is_some_and(|turn| turn.txn == txn) {
                     self.turns.pop_front();
                     self.is_committing = false;
@@ -952,6 +1183,7 @@ impl Site<'_> {
                 let Some(open) = self.open.get(&txn) else { return };
                 let (place, is_shipped) = (open.place, open.is_shipped);
                 self.note_contained(place);
+                self.disconnect(txn);
                 let replica = self.replica();
                 self.feed(match is_shipped {
                     true => Event::ShippedApplied { origin: Place::Peer(self.me), txn, replica },
@@ -962,6 +1194,13 @@ impl Site<'_> {
             // Whether it has happened only the database knows.
             Done::Committed { result: Err(error), .. } => self.begin_again(error.to_string()),
         }
+    }
+
+    /// Counts that a server has given up a transaction; whether it was too often.
+    fn gives_up(&mut self, txn: TxnId) -> bool {
+        let Some(open) = self.open.get_mut(&txn) else { return false };
+        open.losses += 1;
+        open.losses > LOSSES_MAX
     }
 
     fn on_executed(
@@ -980,7 +1219,23 @@ impl Site<'_> {
                 let (answer, outcome) = match ran {
                     Ran::Done(answer) => (answer, Outcome::Done { returned: Vec::new() }),
                     Ran::Failed(answer) => (answer, Outcome::Failed),
-                    Ran::TooLarge => (too_large(self.around.held_max), Outcome::Failed),
+                    Ran::TooLarge if begin == Begin::Query => {
+                        (too_large(self.around.held_max, false), Outcome::Failed)
+                    }
+                    Ran::TooLarge => {
+                        (too_large(self.around.held_max, true), Outcome::Done { returned: Vec::new() })
+                    }
+                    Ran::NotBegun(why) if begin == Begin::Query => {
+                        let failure = Failure::new(SqlState::INVALID_PARAMETER_VALUE, why);
+                        (Answer::of_failure(&failure), Outcome::Failed)
+                    }
+                    // Elsewhere it may be executed.
+                    Ran::NotBegun(why) => {
+                        self.ended = Some(Ended::Stuck(format!(
+                            "an update cannot be begun here for its role or under its settings ({why}); make the roles and what settings name the same at all sites, and start it again"
+                        )));
+                        return;
+                    }
                 };
                 if begin == Begin::Query {
                     answer_now = Some(answer);
@@ -989,18 +1244,49 @@ impl Site<'_> {
                 }
                 outcome
             }
+            Err(error) if begin == Begin::Query && (is_of_transaction(&error) || is_frame(&error)) => {
+                answer_now = Some(Answer::of_failure(&Failure::of_lane(&error)));
+                Outcome::Failed
+            }
+            // A row that is too long is so everywhere.
+            Err(error) if is_frame(&error) => {
+                if let Some(open) = self.open.get_mut(&txn).filter(|_| counts) {
+                    open.answer = Answer::of_failure(&Failure::new(
+                        SqlState::PROGRAM_LIMIT_EXCEEDED,
+                        error.to_string(),
+                    ));
+                }
+                Outcome::Failed
+            }
             // A server that has crashed may have forgotten what it had committed last.
             Err(error) if !is_of_transaction(&error) => return self.begin_again(error.to_string()),
+            Err(error) if self.gives_up(txn) => {
+                self.ended = Some(Ended::Stuck(format!(
+                    "its server has given up an update {LOSSES_MAX} times, for a reason that need not hold elsewhere: {error}"
+                )));
+                return;
+            }
             Err(error) => {
                 tracing::debug!(%error, "a transaction is to be executed again");
                 Outcome::Lost { answer_begun: false }
             }
         };
         let is_lost = matches!(outcome, Outcome::Lost { .. });
+        let is_update = begin != Begin::Query;
         match (lane, self.open.get_mut(&txn).filter(|_| counts && !is_lost)) {
-            (Some(lane), Some(open)) => open.lane = Some(lane),
-            (Some(lane), None) => drop(tokio::spawn(async move { database.leave(lane).await })),
-            (None, _) => {}
+            (Some(lane), Some(open)) => {
+                open.lane = Some(lane);
+                self.connected.insert(txn);
+            }
+            (lane, _) => {
+                if let Some(lane) = lane {
+                    tokio::spawn(async move { database.leave(lane).await });
+                }
+                // Unless it is being executed once more.
+                if is_update && self.open.get(&txn).is_none_or(|open| counts || open.op.is_none()) {
+                    self.disconnect(txn);
+                }
+            }
         }
         if let Some(answer) = answer_now {
             self.answer(txn, answer);
@@ -1011,7 +1297,13 @@ impl Site<'_> {
         if is_query_done {
             self.open.remove(&txn);
         }
+        self.give_way();
     }
+}
+
+/// Whether a message was too long to be read.
+fn is_frame(error: &LaneError) -> bool {
+    matches!(error, LaneError::Frame(_))
 }
 
 /// Whether a server has only given up one transaction.
@@ -1019,10 +1311,11 @@ fn is_of_transaction(error: &LaneError) -> bool {
     matches!(error, LaneError::Database(fields) if !is_going_away(fields.code))
 }
 
-fn too_large(held_max: usize) -> Answer {
+fn too_large(held_max: usize, is_committed: bool) -> Answer {
+    let but = if is_committed { "; it was committed" } else { "" };
     let failure = Failure::new(
         SqlState::PROGRAM_LIMIT_EXCEEDED,
-        format!("the results of a transaction exceed {held_max} bytes"),
+        format!("the results of a transaction exceed {held_max} bytes{but}"),
     );
     Answer::of_failure(&failure.hint("Return fewer rows, or raise limits.held_result_bytes_max."))
 }

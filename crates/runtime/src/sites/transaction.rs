@@ -1,8 +1,9 @@
 //! A transaction that comes whole, as every site knows it: its statements, and what they may touch.
 
+use onecopy_classify::catalogue::Column;
 use onecopy_classify::references::{Reference, references, replace};
-use onecopy_classify::{Class, Determinism, Kind, NoParams, ParamValue, Scratch, normalise};
-use onecopy_core::{Access, AccessSet, Item, Mode};
+use onecopy_classify::{Catalogue, Class, Determinism, Kind, NoParams, ParamValue, Scratch, normalise, oid};
+use onecopy_core::{Access, AccessSet, Item, Mode, TableId};
 use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
 
@@ -121,10 +122,14 @@ pub fn refusal(class: &Class, determinism: &Determinism) -> Option<Failure> {
                 "Send all statements, from BEGIN to COMMIT, as one query or as one pipelined batch, or each by itself; or use protocol = \"onecopy\".",
             ));
         }
-        Kind::Truncate { .. } => None,
+        Kind::Truncate { .. } | Kind::Empty => None,
         Kind::Ddl { command, .. } => Some((*command).to_owned()),
         Kind::SyntaxError { .. } => None,
         _ if !is_plain(class) => Some(format!("this kind of statement ({})", first_word(&class.text))),
+        // What is not known to be harmless might do anything, with the rights of the agent.
+        _ if class.tables.contains(&TableId::ALL) => {
+            Some("a statement of which it cannot be told what it touches".to_owned())
+        }
         _ if effects.temporary_tables => Some("a temporary table".to_owned()),
         _ if effects.advisory_locks => Some("an advisory lock".to_owned()),
         _ if effects.notifies => Some("a notification".to_owned()),
@@ -151,6 +156,58 @@ pub fn refusal(class: &Class, determinism: &Determinism) -> Option<Failure> {
     }
 }
 
+/// Words of which the one row that a query returns may be another one elsewhere, or have other values: what takes some of many rows, and
+/// what depends on their order.
+const PICKS: [&str; 16] = [
+    "limit",
+    "offset",
+    "fetch",
+    "on",
+    "over",
+    "tablesample",
+    "array_agg",
+    "string_agg",
+    "json_agg",
+    "jsonb_agg",
+    "json_object_agg",
+    "jsonb_object_agg",
+    "xmlagg",
+    "mode",
+    "stddev",
+    "variance",
+];
+
+/// Why what a query returns cannot be used by later statements of its transaction, which each site executes by itself.
+pub fn refusal_as_source(class: &Class, catalogue: &Catalogue) -> Option<Failure> {
+    let effects = &class.effects;
+    let has_floats = class.tables.iter().filter_map(|table| catalogue.table_by_id(*table)).any(|table| {
+        let is_float = |column: &Column| matches!(column.type_oid, oid::FLOAT4 | oid::FLOAT8);
+        table.columns.iter().any(is_float)
+    });
+    let words = || class.text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_ascii_lowercase);
+    let adds_up = words().any(|word| matches!(word.as_str(), "sum" | "avg"));
+    let joins = class.text.to_ascii_lowercase().contains(" join ");
+    let picks = words().find(|word| PICKS.contains(&word.as_str()) && !(word == "on" && joins));
+    let what = match picks {
+        Some(word) => format!("it says {}", word.to_ascii_uppercase()),
+        None if has_floats && adds_up => {
+            "it adds up, maybe floats, whose sum depends on their order".to_owned()
+        }
+        None if effects.reads_random => "it calls a function whose result changes".to_owned(),
+        None if effects.reads_clock => "it reads the clock".to_owned(),
+        None if effects.reads_session || effects.reads_physical || effects.reads_catalogue => {
+            "it reads what belongs to one server".to_owned()
+        }
+        None => return None,
+    };
+    Some(Failure::unsupported(
+        format!(
+            "a later statement uses what a query returns, which may be something else at another site: {what}"
+        ),
+        "Find the row by its key, or by min() or max(); or have the application give the value.",
+    ))
+}
+
 fn not_the_same(reason: &str) -> Failure {
     Failure::unsupported(
         format!("the statement may do something else at another site: {reason}"),
@@ -165,7 +222,6 @@ fn first_word(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onecopy_classify::Catalogue;
     use onecopy_core::Csn;
 
     use crate::record::Write;
@@ -197,6 +253,33 @@ mod tests {
         let found = transaction(vec![What::Text("TRUNCATE t".into())]);
         assert!(found.is_update());
         assert!(found.access.iter().any(|access| access.item == Item::everything()));
+    }
+
+    #[test]
+    fn what_may_be_another_row_elsewhere_is_no_source_for_later_statements() {
+        let classifier = Classifier::new(Catalogue::default(), Csn(0));
+        let is_refused = |sql: &str| {
+            let path = ["public".to_owned()];
+            let found = classifier.classify(&classifier.manner(), sql, &path, &mut Scratch::default());
+            refusal_as_source(&found.0.class, &Catalogue::default()).is_some()
+        };
+        for sql in [
+            "SELECT random() AS r",
+            "SELECT id FROM t LIMIT 1",
+            "SELECT id FROM t ORDER BY v FETCH FIRST ROW ONLY",
+            "SELECT DISTINCT ON (v) id FROM t",
+            "SELECT string_agg(v, ',') FROM t",
+            "SELECT pg_backend_pid()",
+        ] {
+            assert!(is_refused(sql), "{sql}");
+        }
+        for sql in [
+            "SELECT v FROM t WHERE id = 1",
+            "SELECT min(id) FROM t",
+            "SELECT a.v FROM t a JOIN t b ON a.id = b.id WHERE a.id = 3",
+        ] {
+            assert!(!is_refused(sql), "{sql}");
+        }
     }
 
     #[test]

@@ -236,7 +236,9 @@ impl Site {
             self.early.insert(txn, Early::Failed(from, op));
             return;
         }
-        if !self.updates.get(&txn).is_some_and(|update| executes(update, from)) {
+        // Where its writes have come as well, these were decided first.
+        let counts = |update: &Update| executes(update, from) && update.write_set_of.is_none();
+        if !self.updates.get(&txn).is_some_and(counts) {
             return;
         }
         if self.updates.get(&txn).is_some_and(|update| update.origin == self.me) {
