@@ -8,9 +8,11 @@ use rand::Rng;
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::server::tls::Binding;
 use crate::stream::Stream;
 
-const MAGIC: &[u8; 8] = b"onecopy\x01";
+/// Its last byte is the version: in the second one what nodes say about the log is encrypted.
+const MAGIC: &[u8; 8] = b"onecopy\x02";
 const NONCE_LEN: usize = 16;
 const PROOF_LEN: usize = 32;
 
@@ -86,6 +88,23 @@ pub async fn answer(stream: &mut Stream, secret: &str) -> io::Result<(u64, Purpo
     Ok((u64::from_be_bytes(from), purpose))
 }
 
+/// Proves on a connection that is encrypted since that both ends of it are those who called and answered, whichever side this is.
+///
+/// # Errors
+/// The connection, or that somebody stands between the two.
+pub async fn confirm(stream: &mut Stream, secret: &str, binding: &Binding, calls: bool) -> io::Result<()> {
+    let (ours, theirs): (&[u8], &[u8]) = if calls {
+        (b"calls encrypted", b"listens encrypted")
+    } else {
+        (b"listens encrypted", b"calls encrypted")
+    };
+    stream.write_all(&prove(secret, ours, binding)).await?;
+    stream.flush().await?;
+    let mut proof = [0; PROOF_LEN];
+    stream.read_exact(&mut proof).await?;
+    check(secret, theirs, binding, &proof)
+}
+
 fn mac(secret: &str, side: &[u8], said: &[u8]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("any length will do");
     mac.update(side);
@@ -136,6 +155,37 @@ mod tests {
         let (called, answered) = meet("s", "t").await;
         assert_eq!(called.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         answered.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn whoever_stands_between_two_nodes_is_found_out() {
+        let confirm_both = |ours: Binding, theirs: Binding| async move {
+            let (a, b) = UnixStream::pair().unwrap();
+            let (mut a, mut b) = (Stream::Unix(a), Stream::Unix(b));
+            tokio::join!(confirm(&mut a, "s", &ours, true), confirm(&mut b, "s", &theirs, false))
+        };
+        let (calls, listens) = confirm_both([7; 32], [7; 32]).await;
+        calls.unwrap();
+        listens.unwrap();
+        // Each end is encrypted towards somebody else.
+        let (calls, listens) = confirm_both([7; 32], [8; 32]).await;
+        assert_eq!(calls.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(listens.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[tokio::test]
+    async fn both_ends_of_an_encrypted_connection_know_the_same_of_it() {
+        let between = crate::server::tls::BetweenNodes::new().unwrap();
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect =
+            async { between.connect(tokio::net::TcpStream::connect(address).await.unwrap()).await.unwrap() };
+        let accept = async { between.accept(listener.accept().await.unwrap().0).await.unwrap() };
+        let ((mut one, ours), (mut other, theirs)) = tokio::join!(connect, accept);
+        assert_eq!(ours, theirs);
+        let (calls, listens) =
+            tokio::join!(confirm(&mut one, "s", &ours, true), confirm(&mut other, "s", &theirs, false));
+        calls.and(listens).unwrap();
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::clock::Deadline;
 use crate::nodes::handshake::{self, Purpose};
+use crate::server::tls::BetweenNodes;
 use crate::settings::{NodeSettings, NodesSettings};
 use crate::stream::Stream;
 
@@ -230,7 +231,14 @@ pub async fn connect(settings: &NodesSettings, to: &NodeSettings, purpose: Purpo
         set_patience(&stream)?;
         let mut stream = Stream::Tcp(stream);
         handshake::call(&mut stream, &settings.secret, settings.this, purpose).await?;
-        Ok(stream)
+        match (purpose, stream) {
+            (Purpose::Log, Stream::Tcp(stream)) => {
+                let (mut stream, binding) = between_nodes()?.connect(stream).await?;
+                handshake::confirm(&mut stream, &settings.secret, &binding, true).await?;
+                Ok(stream)
+            }
+            (_, stream) => Ok(stream),
+        }
     };
     tokio::time::timeout(PATIENCE, opening).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -238,12 +246,30 @@ pub async fn connect(settings: &NodesSettings, to: &NodeSettings, purpose: Purpo
 /// Answers whoever connects: which node it is, and what for.
 pub async fn answer(settings: &NodesSettings, stream: TcpStream) -> io::Result<(Stream, NodeId, Purpose)> {
     set_patience(&stream)?;
-    let mut stream = Stream::Tcp(stream);
-    let answering = handshake::answer(&mut stream, &settings.secret);
-    let (from, purpose) = tokio::time::timeout(PATIENCE, answering)
-        .await
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-    Ok((stream, NodeId(from), purpose))
+    let answering = async {
+        let mut stream = Stream::Tcp(stream);
+        let (from, purpose) = handshake::answer(&mut stream, &settings.secret).await?;
+        match (purpose, stream) {
+            (Purpose::Log, Stream::Tcp(stream)) => {
+                let (mut stream, binding) = between_nodes()?.accept(stream).await?;
+                handshake::confirm(&mut stream, &settings.secret, &binding, false).await?;
+                Ok((stream, NodeId(from), purpose))
+            }
+            (_, stream) => Ok((stream, NodeId(from), purpose)),
+        }
+    };
+    tokio::time::timeout(PATIENCE, answering).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// What encrypts connections of this process: its certificate is made once.
+fn between_nodes() -> io::Result<&'static BetweenNodes> {
+    static BETWEEN: OnceLock<BetweenNodes> = OnceLock::new();
+    if let Some(between) = BETWEEN.get() {
+        return Ok(between);
+    }
+    // Of two that are made at once one is kept.
+    let made = BetweenNodes::new()?;
+    Ok(BETWEEN.get_or_init(|| made))
 }
 
 fn set_patience(stream: &TcpStream) -> io::Result<()> {
@@ -299,6 +325,7 @@ async fn carry(
     if let Some(first) = first {
         first.put(&mut output);
         stream.write_all_buf(&mut output).await?;
+        stream.flush().await?;
     }
     let mut silence = [0; 1];
     loop {
@@ -315,6 +342,7 @@ async fn carry(
             said.put(&mut output);
         }
         stream.write_all_buf(&mut output).await?;
+        stream.flush().await?;
     }
 }
 

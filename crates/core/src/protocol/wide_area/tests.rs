@@ -437,3 +437,14 @@ fn writes_that_may_never_come_are_not_waited_for() {
     primary.committed(1);
     primary.expect(&[release(T1, 0, 0), acknowledge(T1, 1), forget(T1)]);
 }
+
+/// An update that was shipped and then failed where it was executed once more stays what it was first.
+#[test]
+fn writes_that_have_come_are_not_taken_back() {
+    let mut rig = rig(Queries::Snapshot, Execution::LocalCopy, Delivery::Agreed);
+    rig.arrives(1, B, T1, 7);
+    rig.told(write_set(T1, 1));
+    rig.expect(&[apply(T1)]);
+    rig.told(failed(T1));
+    rig.expect(&[]);
+}
