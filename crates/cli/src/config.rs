@@ -38,6 +38,8 @@ section! {
         cluster: Cluster = Cluster::default();
         /// What is chosen of protocol = "wide_area".
         wide_area: WideArea = WideArea::default();
+        /// What is chosen of the protocols of peers.
+        peers: Peers = Peers::default();
         /// Connections to the replicas.
         pool: Pool = Pool::default();
         /// How much onecopy takes on before it makes clients wait or refuses.
@@ -94,6 +96,26 @@ choice! {
         /// order everywhere, without two-phase commit. 1-copy serializability; a site may be behind. What is chosen of the thirty
         /// combinations stands in [wide_area], the sites in [cluster]. See docs/protocols/wide_area.md.
         WideArea = "wide_area",
+        /// One process before each of several databases: whoever writes makes the others' copies of its tables invalid first, and who reads
+        /// asks nobody. Strict serializability of transactions that come whole. If a peer is lost all end. See docs/protocols/invalidation.md
+        /// for this and the following.
+        Invalidation = "invalidation",
+        /// The same, but of the tables in peers.divided each peer has rows of its own.
+        Partitioned = "partitioned",
+        /// The same peers, of whom each asks all others to read and to write.
+        LockDistributed = "lock_distributed",
+        /// The same, who ask the first of them.
+        LockCentral = "lock_central",
+        /// The same, who ask nobody. No promise: they differ in the end.
+        Weak = "weak",
+    }
+}
+
+section_with_defaults! {
+    /// What is chosen of the protocols of peers. It must be the same at all of them.
+    pub struct Peers {
+        /// With protocol = "partitioned", the tables of which each peer has rows of its own, as schema.table.
+        divided: Vec<String> = Vec::new();
     }
 }
 
@@ -489,6 +511,7 @@ impl Config {
             log: Log::default(),
             cluster: Cluster::default(),
             wide_area: WideArea::default(),
+            peers: Peers::default(),
             pool: Pool::default(),
             limits: Limits::default(),
             messages: Messages::default(),
@@ -559,7 +582,16 @@ impl Config {
 
     /// A site has a process and a database of its own.
     fn check_sites(&self, reader: &mut Reader) {
-        if self.protocol != Protocol::WideArea {
+        let is_of_sites = matches!(
+            self.protocol,
+            Protocol::WideArea
+                | Protocol::Invalidation
+                | Protocol::Partitioned
+                | Protocol::LockDistributed
+                | Protocol::LockCentral
+                | Protocol::Weak
+        );
+        if !is_of_sites {
             return;
         }
         if self.cluster.node.is_none() {

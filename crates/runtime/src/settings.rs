@@ -27,6 +27,8 @@ pub struct Settings {
     pub protocol: String,
     /// What is chosen of it, where it is `wide_area`.
     pub wide_area: onecopy_core::protocol::wide_area::Choice,
+    /// Tables of which each peer has rows of its own, where the protocol is `partitioned`.
+    pub divided: Vec<String>,
     /// The commit log.
     pub log: LogSettings,
     /// Every limit.

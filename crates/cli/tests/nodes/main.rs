@@ -4,6 +4,7 @@ mod doubt;
 mod faults;
 mod grown;
 mod parted;
+mod peers;
 mod relay;
 mod rig;
 mod sites;

@@ -72,8 +72,9 @@ impl Nodes {
     /// Sites, each with a server of its own; starts the servers only. `chosen` is what their protocol is to be, and other
     /// settings by their whole names.
     pub fn make_sites(count: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
-        let mut more = "protocol = \"wide_area\"".to_owned();
-        for (name, value) in chosen {
+        let named = chosen.iter().find(|(name, _)| *name == "protocol");
+        let mut more = format!("protocol = \"{}\"", named.map_or("wide_area", |(_, value)| value));
+        for (name, value) in chosen.iter().filter(|(name, _)| *name != "protocol") {
             let _ = match name.contains('.') {
                 true => write!(more, "\n{name} = {value}"),
                 false => write!(more, "\nwide_area.{name} = \"{value}\""),
@@ -417,6 +418,20 @@ impl Nodes {
         }
         self.nodes[node].process = Some(process);
         None
+    }
+
+    /// Waits until a node has ended by itself; what it has said.
+    pub fn ends(&mut self, node: usize) -> String {
+        let mut process = self.nodes[node].process.take().expect("it runs");
+        let began = Instant::now();
+        while process.try_wait().unwrap().is_none() {
+            if began.elapsed() > Duration::from_secs(60) {
+                let _ = process.kill();
+                panic!("node {node} does not end: {}", self.messages(node));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.messages(node)
     }
 
     /// What a node says that does not start.

@@ -10,10 +10,10 @@ use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 
 /// Lists that transactions append to.
-const LISTS: u64 = 8;
+pub const LISTS: u64 = 8;
 
 /// Sites, the servers of which hold the same before any of them begins.
-async fn sites(count: usize, apart: bool, chosen: &[(&str, &str)], sql: &str) -> Nodes {
+pub async fn sites(count: usize, apart: bool, chosen: &[(&str, &str)], sql: &str) -> Nodes {
     let mut nodes = Nodes::make_sites(count, apart, chosen);
     for server in nodes.servers.servers() {
         connect(&server.dsn()).await.unwrap().batch_execute(sql).await.unwrap();
@@ -22,34 +22,44 @@ async fn sites(count: usize, apart: bool, chosen: &[(&str, &str)], sql: &str) ->
     nodes
 }
 
-async fn with_lists(count: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
-    let sql = format!(
-        "CREATE TABLE lists (id int PRIMARY KEY, items text NOT NULL); \
-         INSERT INTO lists SELECT n, '' FROM generate_series(1, {LISTS}) n"
-    );
-    sites(count, apart, chosen, &sql).await
+/// A table with these lists, which are empty.
+pub fn lists(table: &str, numbers: std::ops::RangeInclusive<u64>) -> String {
+    let (first, last) = numbers.into_inner();
+    format!(
+        "CREATE TABLE {table} (id int PRIMARY KEY, items text NOT NULL); \
+         INSERT INTO {table} SELECT n, '' FROM generate_series({first}, {last}) n;"
+    )
+}
+
+pub async fn with_lists(count: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
+    sites(count, apart, chosen, &lists("lists", 1..=LISTS)).await
 }
 
 /// Clients of all sites that append to lists and read others, and what they saw.
-struct Load {
+pub struct Load {
     stop: Arc<AtomicBool>,
     clients: Vec<tokio::task::JoinHandle<Vec<Transaction>>>,
 }
 
 impl Load {
-    fn start(nodes: &Nodes, clients_each: u64) -> Load {
+    pub fn start(nodes: &Nodes, clients_each: u64) -> Load {
+        Load::start_on(nodes, clients_each, |_| "lists".to_owned())
+    }
+
+    /// The same, where lists are in tables by their numbers.
+    pub fn start_on(nodes: &Nodes, clients_each: u64, table: fn(u64) -> String) -> Load {
         let (stop, values) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)));
         let began = Instant::now();
         let clients = (0..nodes.count() as u64 * clients_each).map(|number| {
             let dsn = nodes.dsn((number % nodes.count() as u64) as usize);
-            let client = Client { dsn, number, stop: stop.clone(), values: values.clone(), began };
+            let client = Client { dsn, number, stop: stop.clone(), values: values.clone(), began, table };
             tokio::spawn(client.run())
         });
         let clients = clients.collect();
         Load { stop, clients }
     }
 
-    async fn end(self) -> Vec<Transaction> {
+    pub async fn end(self) -> Vec<Transaction> {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
         for client in self.clients {
@@ -65,6 +75,7 @@ struct Client {
     stop: Arc<AtomicBool>,
     values: Arc<AtomicU64>,
     began: Instant,
+    table: fn(u64) -> String,
 }
 
 impl Client {
@@ -96,12 +107,13 @@ impl Client {
             let mut sql = String::new();
             for _ in 0..writes {
                 let (list, value) = (1 + draw(LISTS), self.values.fetch_add(1, Ordering::Relaxed));
-                sql += &format!("UPDATE lists SET items = items || ' {value}' WHERE id = {list};");
+                let table = (self.table)(list);
+                sql += &format!("UPDATE {table} SET items = items || ' {value}' WHERE id = {list};");
                 operations.push(Operation::Append { list: List(list), value: Value(value) });
             }
             for _ in 0..reads {
                 let list = 1 + draw(LISTS);
-                sql += &format!("SELECT items FROM lists WHERE id = {list};");
+                sql += &format!("SELECT items FROM {} WHERE id = {list};", (self.table)(list));
                 operations.push(Operation::ReadList { list: List(list), values: Vec::new() });
             }
             let now = || self.began.elapsed().as_nanos() as u64;

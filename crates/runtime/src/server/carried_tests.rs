@@ -54,6 +54,7 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
         agent_password: None,
         protocol: protocol.to_owned(),
         wide_area: Choice::all().next().unwrap(),
+        divided: Vec::new(),
         log: LogSettings {
             dir: log.to_owned(),
             durable: false,

@@ -334,14 +334,18 @@ pub async fn serve(
     ready: impl FnOnce(&Handle),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    if settings.protocol == sites::PROTOCOL {
+    let is_of_peers = sites::peers::is_one(&settings.protocol);
+    if is_of_peers || settings.protocol == sites::PROTOCOL {
         let Some(nodes) = settings.nodes.clone() else {
             return Err(ServeError::Settings(format!(
                 "protocol = \"{}\" is served by several sites: set cluster.node and cluster.nodes",
-                sites::PROTOCOL
+                settings.protocol
             )));
         };
-        return sites::serve(settings, nodes, ready, shutdown).await;
+        return match is_of_peers {
+            true => sites::peers::serve(settings, nodes, ready, shutdown).await,
+            false => sites::serve(settings, nodes, ready, shutdown).await,
+        };
     }
     if let Some(nodes) = settings.nodes.clone() {
         return nodes::serve(settings, nodes, ready, shutdown).await;

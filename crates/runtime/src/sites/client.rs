@@ -17,7 +17,6 @@ use rand::Rng;
 use tokio::sync::oneshot;
 
 use super::database::{self, Answer, PartAnswer, Ran};
-use super::site::Input;
 use super::transaction::{Part, Transaction, refusal, refusal_as_source, with_params};
 use super::{RETRY_PAUSE, Shared, console};
 use crate::classifier::{Statement, rewrite_of, search_path};
@@ -406,14 +405,13 @@ impl Session {
         let transaction = Transaction::read(record, &self.shared.classifier, &mut self.scratch);
         let is_update = transaction.is_update();
         let (answer, answered) = oneshot::channel();
-        let input = Input::Submit { transaction: Arc::new(transaction), answer };
         let gone = || {
             Answer::of_failure(
                 &Failure::new(SqlState::ADMIN_SHUTDOWN, "this site is ending")
                     .hint("Whether a transaction that was sent has happened is not known."),
             )
         };
-        if self.shared.inputs.send(input).is_err() {
+        if !(self.shared.submit)(Arc::new(transaction), answer) {
             return gone();
         }
         let overdue = async {

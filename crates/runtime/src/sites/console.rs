@@ -1,7 +1,5 @@
 //! What a site tells its operator.
 
-use std::sync::atomic::Ordering;
-
 use onecopy_wire::backend::{Status, build, build::Severity};
 use onecopy_wire::frontend::{self, Frontend};
 
@@ -39,26 +37,10 @@ async fn answer(client: &mut Client, shared: &Shared) -> Result<(), ClientError>
 }
 
 fn show(client: &mut Client, shared: &Shared) -> Result<(), ClientError> {
-    let member = shared.member.status();
-    let figures = &shared.figures;
-    let number = |number: &std::sync::atomic::AtomicU64| number.load(Ordering::Relaxed).to_string();
-    let leader = member.leader.map_or_else(String::new, |leader| leader.0.to_string());
-    build::text_row_description(
-        &mut client.output,
-        &["site", "leader", "others_heard", "stable", "contained", "log_first", "begun"],
-    )?;
-    build::text_row(
-        &mut client.output,
-        &[
-            shared.this.to_string(),
-            leader,
-            number(&figures.heard),
-            number(&figures.stable),
-            number(&figures.contained),
-            shared.log.held().first.to_string(),
-            number(&figures.begun),
-        ],
-    )?;
+    let shown = (shared.shown)();
+    let (names, values): (Vec<&str>, Vec<String>) = shown.into_iter().unzip();
+    build::text_row_description(&mut client.output, &names)?;
+    build::text_row(&mut client.output, &values)?;
     build::command_complete(&mut client.output, "SHOW");
     Ok(())
 }

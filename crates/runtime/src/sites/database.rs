@@ -160,14 +160,34 @@ impl Database {
         Database { connector, agent, session, session_pid, idle, queries, aside: Semaphore::new(ASIDE_MAX) }
     }
 
+    /// Ends every earlier session, and begins one that is watched from now on.
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or sessions on it do not end.
+    pub async fn watch(&self) -> Result<(), FenceError> {
+        let lane = self.fence().await?;
+        self.keep(lane).await;
+        Ok(())
+    }
+
+    async fn fence(&self) -> Result<Lane, FenceError> {
+        self.idle.lock().clear();
+        let mut lane = self.connector.connect_marked(&self.agent, AGENT_MARK).await?;
+        progress::fence_for(&mut lane, None).await?;
+        Ok(lane)
+    }
+
+    async fn keep(&self, lane: Lane) {
+        self.session_pid.store(lane.backend.pid, Ordering::Release);
+        *self.session.lock().await = Some(lane);
+    }
+
     /// Ends every earlier session, and reads what is there; makes it follow the log if it follows none.
     ///
     /// # Errors
     /// When the server cannot be reached, or sessions on it do not end.
     pub async fn begin(&self, log_id: &str) -> Result<Contained, FenceError> {
-        self.idle.lock().clear();
-        let mut lane = self.connector.connect_marked(&self.agent, AGENT_MARK).await?;
-        progress::fence_for(&mut lane, None).await?;
+        let mut lane = self.fence().await?;
         let exists = "SELECT pg_catalog.to_regclass('onecopy.site') IS NOT NULL, \
              pg_catalog.to_regclass('onecopy.progress') IS NOT NULL";
         let rows = lane.query(exists).await?;
@@ -200,8 +220,7 @@ impl Database {
             (Csn(next()), MessageId { node: next(), incarnation: next(), number: next() })
         };
         let places = lane.query(sql).await?.into_iter().map(place).collect();
-        self.session_pid.store(lane.backend.pid, Ordering::Release);
-        *self.session.lock().await = Some(lane);
+        self.keep(lane).await;
         Ok(Contained { log_id, diverged, places })
     }
 
@@ -303,6 +322,13 @@ impl Database {
         Ok(())
     }
 
+    /// Commits what is open, on the server's disk: there is no log that has it.
+    pub async fn commit_durably(&self, mut lane: Lane) -> Result<(), LaneError> {
+        lane.command("SET LOCAL ROLE NONE; SET LOCAL synchronous_commit = on; COMMIT").await?;
+        self.give_back(lane);
+        Ok(())
+    }
+
     /// Forgets places that nobody needs to know of any more.
     pub async fn prune(&self, contained: Csn) -> Result<(), LaneError> {
         let mut lane = self.lend().await?;
@@ -332,7 +358,27 @@ pub fn prelude(record: &Record, begin: Begin) -> String {
     text
 }
 
-/// Executes all statements of a transaction, and leaves it open; `writes` is what it wrote, for other sites.
+/// Begins a transaction that only reads, and takes its snapshot.
+///
+/// # Errors
+/// When the connection is lost, or the server refuses the role or the settings.
+pub async fn open_snapshot(lane: &mut Lane, record: &Record) -> Result<(), LaneError> {
+    lane.command(&format!("{}; SELECT", prelude(record, Begin::Query))).await
+}
+
+/// Executes all statements of a transaction that is begun. Returns as [`run`] does.
+///
+/// # Errors
+/// As of [`run`].
+pub async fn go_on(
+    lane: &mut Lane,
+    transaction: &Transaction,
+    held_max: usize,
+) -> Result<(Ran, Record), LaneError> {
+    run_after(lane, None, transaction, held_max).await
+}
+
+/// Executes all statements of a transaction, and leaves it open. Returns beside what was answered what it wrote, for other sites.
 ///
 /// # Errors
 /// When the connection is lost, or the server has given the transaction up for a reason that is not the transaction's.
@@ -342,18 +388,31 @@ pub async fn run(
     begin: Begin,
     held_max: usize,
 ) -> Result<(Ran, Record), LaneError> {
+    let prelude = prelude(&transaction.record, begin);
+    run_after(lane, Some(&prelude), transaction, held_max).await
+}
+
+async fn run_after(
+    lane: &mut Lane,
+    prelude: Option<&str>,
+    transaction: &Transaction,
+    held_max: usize,
+) -> Result<(Ran, Record), LaneError> {
     // Literals are read when a statement is prepared, so what is prepared stands for its text under the same settings only.
     let settings = &transaction.record.settings;
     lane.read_under = if settings.is_empty() { 0 } else { hash_of(settings) };
-    build::query(&mut lane.output, &prelude(&transaction.record, begin))?;
+    if let Some(prelude) = prelude {
+        build::query(&mut lane.output, prelude)?;
+    }
     let mut results = Results::default();
     let mut writes = Record { writes: Vec::new(), ..transaction.record.clone() };
     let mut prepared = Vec::new();
     let refers = transaction.parts.iter().any(|part| !part.references.is_empty());
     // What later statements name must be known, whether or not somebody wants to hear it.
-    let mut reader = Reader { held_max: if refers { usize::MAX } else { held_max }, ..Reader::default() };
+    let mut is_begun = prelude.is_none();
+    let mut reader =
+        Reader { held_max: if refers { usize::MAX } else { held_max }, is_begun, ..Reader::default() };
     let mut failure = None;
-    let mut is_begun = false;
     for (write, part) in transaction.record.writes.iter().zip(&transaction.parts) {
         let sent = match &write.what {
             What::Text(sql) => {

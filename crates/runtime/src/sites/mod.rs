@@ -17,6 +17,7 @@ mod console;
 mod database;
 mod messages;
 mod order;
+pub mod peers;
 mod site;
 mod transaction;
 
@@ -26,26 +27,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use onecopy_classify::Catalogue;
 use onecopy_core::Csn;
-use onecopy_log::{Log, SharedHooks};
+use onecopy_log::{Log, Member, SharedHooks};
 use onecopy_wire::sqlstate::SqlState;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::classifier::Classifier;
 use crate::clock::{self, Clock};
 use crate::errors::{Failure, ServeError};
 use crate::nodes::handshake::Purpose;
 use crate::nodes::links::{self, Said};
-use crate::nodes::peers::{Peers, Serve};
+use crate::nodes::peers::{Peers as Others, Serve};
 use crate::nodes::{self, init};
 use crate::postgres::connect::{Credentials, CustomNames};
 use crate::server::door::Door;
 use crate::server::{self, Handle, files, preparation, tls};
-use crate::settings::{NodesSettings, Settings};
+use crate::settings::{NodesSettings, ReplicaSettings, Settings};
 use crate::workers::{Admission, Workers};
-use database::Database;
+use database::{Answer, Database};
 use messages::SiteMessage;
 use site::{Ended, Input, Surroundings};
+use transaction::Transaction;
 
 /// The protocol's name in the configuration.
 pub const PROTOCOL: &str = "wide_area";
@@ -53,21 +56,111 @@ pub const PROTOCOL: &str = "wide_area";
 /// Before a site begins anew whose server cannot be reached.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
+/// Takes a client's transaction, to be answered once; false where nobody does any more.
+type Submit = Box<dyn Fn(Arc<Transaction>, oneshot::Sender<Answer>) -> bool + Send + Sync>;
+/// What the console shows.
+type Shown = Box<dyn Fn() -> Vec<(&'static str, String)> + Send + Sync>;
+
 /// What clients of a site share.
 pub struct Shared {
     pub door: Arc<Door>,
     pub database_name: String,
     pub classifier: Arc<Classifier>,
     pub database: Arc<Database>,
-    pub inputs: mpsc::UnboundedSender<Input>,
-    pub figures: Arc<Figures>,
-    pub log: Arc<Log>,
-    pub member: Arc<onecopy_log::Member>,
+    pub submit: Submit,
+    pub shown: Shown,
+    /// Bytes of an answer that may be held.
+    pub held_max: usize,
     /// How long a client waits for an answer, in milliseconds; 0 for ever.
     pub wait_ms: u64,
     /// The number of this site among them, and how many there are.
     pub place: (i64, i64),
     pub this: u64,
+}
+
+/// What clients are served by.
+struct Clients<'n> {
+    database: Arc<Database>,
+    catalogue: Catalogue,
+    /// Of all sites, in order.
+    numbers: &'n [u64],
+    this: u64,
+    submit: Submit,
+    shown: Shown,
+}
+
+/// Clients are being served.
+struct Started {
+    shared: Arc<Shared>,
+    workers: Arc<Workers>,
+    tasks: tokio::task::JoinSet<()>,
+    addresses: Vec<String>,
+}
+
+impl Started {
+    async fn begin(settings: &Settings, clients: Clients<'_>) -> Result<Started, ServeError> {
+        let Clients { database, catalogue, numbers, this, submit, shown } = clients;
+        let listeners = server::listen(settings).await?;
+        let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
+        let at = numbers.iter().position(|number| *number == this).unwrap_or(0);
+        let shared = Arc::new(Shared {
+            door: Arc::new(Door::new(settings, tls)),
+            database_name: settings.database.clone(),
+            classifier: Arc::new(Classifier::new(catalogue, Csn(0))),
+            database,
+            submit,
+            shown,
+            held_max: settings.limits.held_result_bytes_max,
+            wait_ms: settings.limits.wait_timeout_ms,
+            place: (i64::try_from(at).unwrap_or(0), i64::try_from(numbers.len()).unwrap_or(1)),
+            this,
+        });
+        let workers = Arc::new(Workers::start(settings.workers).map_err(ServeError::Threads)?);
+        let mut tasks = tokio::task::JoinSet::new();
+        let admissions = Arc::new(Semaphore::new(settings.limits.connections_max + files::ADMITTED_BEYOND));
+        let addresses = listeners.iter().map(|(address, _)| address.clone()).collect();
+        for (_, listener) in listeners {
+            let (shared, workers) = (shared.clone(), workers.clone());
+            let serve = move |stream, admission: Admission| {
+                let (shared, crowded) = (shared.clone(), admission.crowded);
+                workers.serve(stream, admission, move |stream| client::handle(stream, shared, crowded));
+            };
+            tasks.spawn(server::accept(listener, admissions.clone(), serve));
+        }
+        Ok(Started { shared, workers, tasks, addresses })
+    }
+
+    fn handle(&self) -> Handle {
+        Handle { addresses: self.addresses.clone() }
+    }
+
+    /// Serves no client any more.
+    async fn end(mut self) {
+        self.tasks.shutdown().await;
+        drop(self.workers);
+    }
+}
+
+/// The only server of a site.
+fn own_replica(settings: &Settings) -> Result<ReplicaSettings, ServeError> {
+    match &settings.replicas[..] {
+        [replica] => Ok(replica.clone()),
+        several => Err(ServeError::Settings(format!(
+            "protocol = \"{}\" has one database at each site, and {} are configured; list this site's own one only",
+            settings.protocol,
+            several.len()
+        ))),
+    }
+}
+
+fn database_of(settings: &Settings, replica: &ReplicaSettings) -> Arc<Database> {
+    let agent = Credentials {
+        user: settings.agent_user.clone(),
+        password: settings.agent_password.clone(),
+        customs: CustomNames::default(),
+    };
+    let queries_max = (settings.limits.lanes_per_replica_max / 2).max(1);
+    Arc::new(Database::new(server::connector(settings, replica, None), agent, queries_max))
 }
 
 /// What is told of a site.
@@ -83,6 +176,20 @@ impl Figures {
     pub fn note(&self, contained: Csn, stable: Csn) {
         self.contained.store(contained.0, Ordering::Relaxed);
         self.stable.store(stable.0, Ordering::Relaxed);
+    }
+
+    fn shown(&self, this: u64, log: &Log, member: &Member) -> Vec<(&'static str, String)> {
+        let leader = member.status().leader.map_or_else(String::new, |leader| leader.0.to_string());
+        let number = |number: &AtomicU64| number.load(Ordering::Relaxed).to_string();
+        vec![
+            ("site", this.to_string()),
+            ("leader", leader),
+            ("others_heard", number(&self.heard)),
+            ("stable", number(&self.stable)),
+            ("contained", number(&self.contained)),
+            ("log_first", log.held().first.to_string()),
+            ("begun", number(&self.begun)),
+        ]
     }
 
     pub fn hear(&self, others: usize) {
@@ -137,19 +244,12 @@ pub async fn serve(
     ready: impl FnOnce(&Handle),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let [replica] = &settings.replicas[..] else {
-        return Err(ServeError::Settings(format!(
-            "protocol = \"{PROTOCOL}\" has one database at each site, and {} are configured; list this site's own one only",
-            settings.replicas.len()
-        )));
-    };
-    let replica = replica.clone();
+    let replica = own_replica(&settings)?;
     files::make_room(&mut settings)?;
     let sites = Arc::new(sites);
     let folder = preparation::lock_log(&settings)?;
-    let listeners = server::listen(&settings).await?;
     let for_sites = nodes::listen_for_nodes(&sites).await?;
-    let peers = Peers::start(&sites).map_err(ServeError::Threads)?;
+    let peers = Others::start(&sites).map_err(ServeError::Threads)?;
     let links = peers.links.clone();
 
     let (inputs, received) = mpsc::unbounded_channel();
@@ -172,53 +272,28 @@ pub async fn serve(
     let log = Arc::new(log);
     peers.serve(for_sites, answer(&log, &member, &links, &inputs)).map_err(ServeError::Threads)?;
 
-    let agent = Credentials {
-        user: settings.agent_user.clone(),
-        password: settings.agent_password.clone(),
-        customs: CustomNames::default(),
-    };
-    let connector = server::connector(&settings, &replica, None);
-    let lanes = settings.limits.lanes_per_replica_max;
-    let (queries_max, updates_max) = ((lanes / 2).max(1), lanes.div_ceil(2));
-    let database = Arc::new(Database::new(connector, agent, queries_max));
+    let database = database_of(&settings, &replica);
     let log_id = log.held().log_id.to_string();
     let failed = |error: String| ServeError::Replicas(format!("{}: {error}", replica.name));
     let mut contained = database.begin(&log_id).await.map_err(|error| failed(error.to_string()))?;
     check(&contained, &log_id).map_err(failed)?;
     let catalogue = database.definitions().await.map_err(|error| failed(error.to_string()))?;
-    let classifier = Arc::new(Classifier::new(catalogue, Csn(0)));
     let mut numbers: Vec<u64> = sites.nodes.iter().map(|node| node.id).collect();
     numbers.sort_unstable();
-    let at = numbers.iter().position(|number| *number == sites.this).unwrap_or(0);
     let figures = Arc::<Figures>::default();
-    let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
-    let shared = Arc::new(Shared {
-        door: Arc::new(Door::new(&settings, tls)),
-        database_name: settings.database.clone(),
-        classifier: classifier.clone(),
-        database: database.clone(),
-        inputs: inputs.clone(),
-        figures: figures.clone(),
-        log: log.clone(),
-        member: member.clone(),
-        place: (i64::try_from(at).unwrap_or(0), i64::try_from(numbers.len()).unwrap_or(1)),
-        this: sites.this,
-        wait_ms: settings.limits.wait_timeout_ms,
-    });
-
-    let workers = Arc::new(Workers::start(settings.workers).map_err(ServeError::Threads)?);
-    let mut tasks = tokio::task::JoinSet::new();
-    let admissions = Arc::new(Semaphore::new(settings.limits.connections_max + files::ADMITTED_BEYOND));
-    let addresses = listeners.iter().map(|(address, _)| address.clone()).collect();
-    for (_, listener) in listeners {
-        let (shared, workers) = (shared.clone(), workers.clone());
-        let serve = move |stream, admission: Admission| {
-            let (shared, crowded) = (shared.clone(), admission.crowded);
-            workers.serve(stream, admission, move |stream| client::handle(stream, shared, crowded));
-        };
-        tasks.spawn(server::accept(listener, admissions.clone(), serve));
-    }
-    ready(&Handle { addresses });
+    let submit = {
+        let inputs = inputs.clone();
+        move |transaction, answer| inputs.send(Input::Submit { transaction, answer }).is_ok()
+    };
+    let shown = {
+        let (figures, log, member, this) = (figures.clone(), log.clone(), member.clone(), sites.this);
+        move || figures.shown(this, &log, &member)
+    };
+    let (submit, shown) = (Box::new(submit), Box::new(shown));
+    let (database, this) = (database.clone(), sites.this);
+    let clients = Clients { database: database.clone(), catalogue, numbers: &numbers, this, submit, shown };
+    let started = Started::begin(&settings, clients).await?;
+    ready(&started.handle());
 
     let mut around = Surroundings {
         choice: settings.wide_area,
@@ -228,9 +303,9 @@ pub async fn serve(
         links: links.clone(),
         log: log.clone(),
         database: database.clone(),
-        classifier,
+        classifier: started.shared.classifier.clone(),
         held_max: settings.limits.held_result_bytes_max,
-        updates_max,
+        updates_max: settings.limits.lanes_per_replica_max.div_ceil(2),
         inputs: received,
         pending: BTreeMap::new(),
         queries: Vec::new(),
@@ -277,8 +352,7 @@ pub async fn serve(
         () = shutdown => None,
         error = running => Some(error),
     };
-    tasks.shutdown().await;
-    drop(workers);
+    started.end().await;
     if ended.is_none() {
         // Then the others wait for less than it takes to miss a leader.
         let _heir = member.hand_over();
@@ -308,7 +382,7 @@ fn check(contained: &database::Contained, log_id: &str) -> Result<(), String> {
 /// What is done with connections of other sites.
 fn answer(
     log: &Arc<Log>,
-    member: &Arc<onecopy_log::Member>,
+    member: &Arc<Member>,
     links: &links::Links,
     inputs: &mpsc::UnboundedSender<Input>,
 ) -> Serve {

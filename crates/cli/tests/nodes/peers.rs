@@ -1,0 +1,93 @@
+//! Peers as processes, each before a server of its own (docs/protocols/invalidation.md, *On real servers*).
+
+use crate::rig::{Nodes, block_on, code, connect, rows};
+use crate::sites::{LISTS, Load, lists, sites, with_lists};
+use onecopy_sim::check::{self, History, Level};
+use std::time::Duration;
+use tokio_postgres::error::SqlState;
+
+async fn peers(protocol: &str, more: &[(&str, &str)]) -> Nodes {
+    let chosen: Vec<(&str, &str)> =
+        [("protocol", protocol)].into_iter().chain(more.iter().copied()).collect();
+    with_lists(3, false, &chosen).await
+}
+
+/// Peers agree on tables: each list has one of its own.
+fn table(list: u64) -> String {
+    format!("lists_{list}")
+}
+
+/// What clients of all peers see is what one copy shows that runs one transaction at a time, in real time.
+#[test]
+fn what_clients_of_all_peers_see_is_strictly_serializable() {
+    block_on(async {
+        let tables: String = (1..=LISTS).map(|list| lists(&table(list), list..=list)).collect();
+        for protocol in ["invalidation", "lock_distributed", "lock_central"] {
+            let nodes = sites(3, false, &[("protocol", protocol)], &tables).await;
+            let load = Load::start_on(&nodes, 3, table);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let seen = load.end().await;
+            let of_tables: Vec<String> =
+                (1..=LISTS).map(|list| format!("SELECT * FROM {}", table(list))).collect();
+            nodes.everywhere(&of_tables.join(" UNION ALL ")).await;
+            let count = seen.len();
+            println!("{protocol}: {count} transactions");
+            assert!(count > 50, "{protocol}: {count}");
+            let report = check::check(&History::new(seen).unwrap(), Level::StrictSerializable);
+            assert!(report.violations.is_empty(), "{protocol}: {report:?}");
+        }
+    });
+}
+
+/// Nobody asks anybody, so peers differ, or clients have seen what no one copy shows.
+#[test]
+fn weak_keeps_no_promise() {
+    block_on(async {
+        let nodes = peers("weak", &[]).await;
+        let load = Load::start(&nodes, 3);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let seen = load.end().await;
+        let report = check::check(&History::new(seen).unwrap(), Level::Serializable);
+        assert!(!report.violations.is_empty(), "an anomaly was to be expected");
+    });
+}
+
+/// Of divided tables each peer has its own rows; all others are one.
+#[test]
+fn divided_tables_are_each_peers_own() {
+    block_on(async {
+        let nodes = peers("partitioned", &[("peers.divided", "[\"public.lists\"]")]).await;
+        for peer in 0..3 {
+            let client = nodes.client(peer).await;
+            client.batch_execute(&format!("UPDATE lists SET items = ' {peer}' WHERE id = 1")).await.unwrap();
+        }
+        for peer in 0..3 {
+            let found = rows(&nodes.client(peer).await, "SELECT items FROM lists WHERE id = 1").await;
+            assert_eq!(found, format!(" {peer}"));
+        }
+    });
+}
+
+/// What peers have agreed on is in their memory: a peer that is started again is found out, and none goes on.
+#[test]
+fn peers_end_when_one_of_them_is_started_again() {
+    block_on(async {
+        let mut nodes = peers("invalidation", &[]).await;
+        let client = nodes.client(0).await;
+        client.batch_execute("UPDATE lists SET items = ' 1' WHERE id = 1").await.unwrap();
+        assert_eq!(nodes.everywhere("SELECT items FROM lists WHERE id = 1").await, " 1");
+        let refused = client.batch_execute("TRUNCATE lists").await;
+        assert_eq!(code(refused), SqlState::FEATURE_NOT_SUPPORTED);
+        nodes.kill(2);
+        // Whoever reads what is valid asks nobody.
+        assert_eq!(rows(&client, "SELECT items FROM lists WHERE id = 1").await, " 1");
+        let write = client.batch_execute("UPDATE lists SET items = ' 2' WHERE id = 1");
+        assert!(tokio::time::timeout(Duration::from_secs(2), write).await.is_err(), "a peer does not answer");
+        nodes.spawn(2);
+        for peer in [0, 1] {
+            let said = nodes.ends(peer);
+            assert!(said.contains("was started again"), "{said}");
+        }
+        assert!(connect(&nodes.dsn(0)).await.is_err());
+    });
+}

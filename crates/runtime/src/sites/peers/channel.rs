@@ -1,0 +1,157 @@
+//! Messages between two peers, in order and without loss over connections that are lost and made again: what was not heard is said again. What a
+//! process has said ends with it.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+const KIND_SAID: u8 = 1;
+const KIND_HEARD: u8 = 2;
+/// After how many ticks in which nothing more was heard it is said again.
+const AGAIN_AFTER: u32 = 3;
+/// As much is said again at once.
+const AGAIN_MAX: usize = 1_000;
+
+/// One end of a channel.
+#[derive(Debug)]
+pub struct Channel {
+    /// Which start of this process.
+    incarnation: u64,
+    /// Which start of the other one; 0 while nothing was heard of it.
+    other: u64,
+    /// The number of the last message that was said, and those that are not known to be heard.
+    said: u64,
+    unheard: VecDeque<(u64, Bytes)>,
+    /// Ticks since the other one has heard something.
+    ticks: u32,
+    /// The last that was heard.
+    heard: u64,
+}
+
+/// What has come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Came {
+    /// The next message.
+    Message(Bytes),
+    /// Nothing that is new.
+    Nothing,
+    /// The other process was started again: what it knew is lost.
+    StartedAgain,
+}
+
+impl Channel {
+    pub fn new(incarnation: u64) -> Channel {
+        Channel { incarnation, other: 0, said: 0, unheard: VecDeque::new(), ticks: 0, heard: 0 }
+    }
+
+    /// Whether the other one has been heard at all.
+    pub fn is_open(&self) -> bool {
+        self.other != 0
+    }
+
+    /// What is to be sent to say something.
+    pub fn say(&mut self, message: &[u8]) -> Bytes {
+        self.said += 1;
+        let mut out = BytesMut::with_capacity(17 + message.len());
+        out.put_u8(KIND_SAID);
+        out.put_u64(self.incarnation);
+        out.put_u64(self.said);
+        out.put_slice(message);
+        let out = out.freeze();
+        if self.unheard.is_empty() {
+            self.ticks = 0;
+        }
+        self.unheard.push_back((self.said, out.clone()));
+        out
+    }
+
+    /// What is to be sent now and then: what was heard, and what was not for too long.
+    pub fn tick(&mut self) -> Vec<Bytes> {
+        let mut out = BytesMut::with_capacity(25);
+        out.put_u8(KIND_HEARD);
+        out.put_u64(self.incarnation);
+        out.put_u64(self.other);
+        out.put_u64(self.heard);
+        let mut all = vec![out.freeze()];
+        self.ticks += 1;
+        if !self.unheard.is_empty() && self.ticks > AGAIN_AFTER {
+            self.ticks = 0;
+            all.extend(self.unheard.iter().take(AGAIN_MAX).map(|(_, message)| message.clone()));
+        }
+        all
+    }
+
+    /// Takes what the other one has sent.
+    pub fn take(&mut self, mut input: Bytes) -> Came {
+        let (Ok(kind), Ok(incarnation)) = (input.try_get_u8(), input.try_get_u64()) else {
+            return Came::Nothing;
+        };
+        if self.other == 0 {
+            self.other = incarnation;
+        }
+        if self.other != incarnation {
+            // What an earlier start has sent may come late.
+            return if incarnation > self.other { Came::StartedAgain } else { Came::Nothing };
+        }
+        match kind {
+            KIND_SAID => match input.try_get_u64() {
+                Ok(number) if number == self.heard + 1 => {
+                    self.heard = number;
+                    Came::Message(input)
+                }
+                _ => Came::Nothing,
+            },
+            KIND_HEARD => {
+                let (Ok(of), Ok(heard)) = (input.try_get_u64(), input.try_get_u64()) else {
+                    return Came::Nothing;
+                };
+                // It may not have heard of this start yet.
+                if of == self.incarnation {
+                    let before = self.unheard.len();
+                    self.unheard.retain(|(number, _)| *number > heard);
+                    if self.unheard.len() < before {
+                        self.ticks = 0;
+                    }
+                }
+                Came::Nothing
+            }
+            _ => Came::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lost_is_said_again_and_nothing_comes_twice_or_out_of_turn() {
+        let (mut one, mut other) = (Channel::new(7), Channel::new(8));
+        let _lost = one.say(b"a");
+        let second = one.say(b"b");
+        assert_eq!(other.take(second.clone()), Came::Nothing, "the first is missing");
+        for _ in 0..AGAIN_AFTER {
+            assert_eq!(one.tick().len(), 1, "it is not long ago");
+        }
+        let came: Vec<Came> = one.tick().into_iter().map(|message| other.take(message)).collect();
+        let message = |text: &'static [u8]| Came::Message(Bytes::from_static(text));
+        assert_eq!(came, [Came::Nothing, message(b"a"), message(b"b")]);
+        assert_eq!(other.take(second), Came::Nothing, "it was heard");
+        for heard in other.tick() {
+            one.take(heard);
+        }
+        for _ in 0..2 * AGAIN_AFTER {
+            assert_eq!(one.tick().len(), 1, "all was heard");
+        }
+        assert!(one.is_open() && other.is_open());
+    }
+
+    #[test]
+    fn a_process_that_was_started_again_is_found_out() {
+        let mut one = Channel::new(7);
+        let (mut first, mut second) = (Channel::new(8), Channel::new(9));
+        assert_eq!(one.take(first.say(b"a")), Came::Message(Bytes::from_static(b"a")));
+        assert_eq!(one.take(second.say(b"b")), Came::StartedAgain);
+        assert_eq!(one.take(Bytes::from_static(b"x")), Came::Nothing);
+    }
+}

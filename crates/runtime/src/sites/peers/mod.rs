@@ -1,0 +1,637 @@
+//! Peers as processes, each before a database of its own, who agree table by table on who writes (docs/protocols/invalidation.md, *On real
+//! servers*).
+//!
+//! ```text
+//!   client -- ../client.rs --> ../transaction.rs     messages become a transaction; which tables it touches
+//!                 |
+//!                 v
+//!              mod.rs  <-->  the core's peers         what happens, and what is to be done
+//!              |     |
+//!     channel.rs    ../database.rs                    in order and without loss; executed, applied, committed
+//!     codec.rs
+//! ```
+//!
+//! What peers have agreed on is in their memory only, as in the paper. So if one of them is lost, or its server is, all end: what one of them has
+//! committed and told its client may be missing elsewhere.
+//!
+//! A read sees its tables as they are when the core lets it begin, so its snapshot is taken before anything is committed that the core orders later.
+
+mod channel;
+mod codec;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hashbrown::HashMap;
+use onecopy_classify::Catalogue;
+use onecopy_core::peers::Message as Written;
+use onecopy_core::protocol::{Protocol, peers_by_name};
+use onecopy_core::{
+    Begin as CoreBegin, ClassId, Csn, Effect, Event, How, Message, NodeId, OpId, Outcome, Place, ReplicaId,
+    SessionId, Statement, StatementKind, TableId, TxnId,
+};
+use onecopy_log::consensus::NodeId as PeerId;
+use onecopy_wire::sqlstate::SqlState;
+use tokio::sync::{mpsc, oneshot};
+
+use self::channel::{Came, Channel};
+use super::database::{self, Answer, ApplyError, Begin, Ran};
+use super::messages::{put_bytes, take_bytes};
+use super::transaction::Transaction;
+use super::{Clients, Shared, Started, own_replica};
+use crate::clock::{self, Clock};
+use crate::errors::{Failure, ServeError};
+use crate::lane::{Lane, LaneError};
+use crate::nodes;
+use crate::nodes::handshake::Purpose;
+use crate::nodes::links::{self, Links, Said};
+use crate::nodes::peers::{Peers, Serve};
+use crate::record::Record;
+use crate::server::{Handle, files};
+use crate::settings::{NodesSettings, Settings};
+
+/// How often peers say what they have heard.
+const TICK: Duration = Duration::from_millis(100);
+/// Before a statement that the server has given up is executed again.
+const LOST_PAUSE: Duration = Duration::from_millis(20);
+/// How often it is, or what was written elsewhere is applied again.
+const LOSSES_MAX: u32 = 200;
+
+/// What happens.
+enum Input {
+    Submit { transaction: Arc<Transaction>, answer: oneshot::Sender<Answer> },
+    Heard { from: PeerId, message: Bytes },
+}
+
+/// What was done beside the loop.
+enum Done {
+    /// A read has its snapshot.
+    Opened {
+        turn: u64,
+    },
+    Executed {
+        txn: TxnId,
+        lane: Option<Box<Lane>>,
+        ran: Result<(Ran, Record), LaneError>,
+    },
+    Applied {
+        from: NodeId,
+        txn: TxnId,
+        result: Result<(), ApplyError>,
+    },
+    Committed {
+        txn: TxnId,
+        csn: Csn,
+        result: Result<(), LaneError>,
+    },
+}
+
+/// A transaction of a client here.
+struct Open {
+    transaction: Arc<Transaction>,
+    client: Option<oneshot::Sender<Answer>>,
+    lane: Option<Lane>,
+    answer: Answer,
+    writes: Record,
+    losses: u32,
+}
+
+/// What waits until all reads that began before have their snapshots.
+enum Waiting {
+    Commit(TxnId, Csn),
+    Apply(NodeId, TxnId),
+}
+
+/// Whether a configured protocol is one of these.
+pub fn is_one(protocol: &str) -> bool {
+    onecopy_core::protocol::PEERS.contains(&protocol)
+}
+
+/// Serves as one of several peers, until `shutdown` is ready.
+///
+/// # Errors
+/// [`ServeError`] if serving cannot start, or another peer or this one's server is lost.
+pub async fn serve(
+    mut settings: Settings,
+    nodes: NodesSettings,
+    ready: impl FnOnce(&Handle),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let replica = own_replica(&settings)?;
+    files::make_room(&mut settings)?;
+    let nodes = Arc::new(nodes);
+    let for_peers = nodes::listen_for_nodes(&nodes).await?;
+    let peers = Peers::start(&nodes).map_err(ServeError::Threads)?;
+    let (inputs, received) = mpsc::unbounded_channel();
+    peers.serve(for_peers, answer(&peers.links, &inputs)).map_err(ServeError::Threads)?;
+    let failed = |error: String| ServeError::Replicas(format!("{}: {error}", replica.name));
+    let database = super::database_of(&settings, &replica);
+    database.watch().await.map_err(|error| failed(error.to_string()))?;
+    let catalogue = database.definitions().await.map_err(|error| failed(error.to_string()))?;
+    let divided = divided(&settings.divided, &catalogue)?;
+    let mut numbers: Vec<u64> = nodes.nodes.iter().map(|node| node.id).collect();
+    numbers.sort_unstable();
+    let count = u16::try_from(numbers.len()).unwrap_or(u16::MAX);
+    let core = peers_by_name(&settings.protocol, count, &divided)
+        .map_err(|error| ServeError::Settings(error.to_string()))?;
+    let submit =
+        Box::new(move |transaction, answer| inputs.send(Input::Submit { transaction, answer }).is_ok());
+    let this = nodes.this;
+    let shown = Box::new(move || vec![("site", this.to_string())]);
+    let clients = Clients { database: database.clone(), catalogue, numbers: &numbers, this, submit, shown };
+    let started = Started::begin(&settings, clients).await?;
+    let mut around = Peer::new(&started.shared, core, &numbers, peers.links.clone(), received);
+    ready(&started.handle());
+    let ended = tokio::select! {
+        () = shutdown => Ok(()),
+        why = around.run() => Err(failed(why)),
+        () = database.session_ends() => {
+            Err(failed("its server has ended its sessions, and what peers agreed on may not be there any more: see docs/protocols/invalidation.md".into()))
+        }
+    };
+    started.end().await;
+    peers.end();
+    ended
+}
+
+/// The tables of which each peer has rows of its own.
+fn divided(names: &[String], catalogue: &Catalogue) -> Result<Vec<TableId>, ServeError> {
+    let of_name = |name: &String| {
+        let (schema, table) = name.split_once('.').unwrap_or(("public", name));
+        let unknown = || ServeError::Settings(format!("peers.divided names {name:?}, which is no table"));
+        catalogue.table(schema, table).map(|_| onecopy_classify::table_id(schema, table)).ok_or_else(unknown)
+    };
+    names.iter().map(of_name).collect()
+}
+
+/// What is done with connections of other peers.
+fn answer(links: &Links, inputs: &mpsc::UnboundedSender<Input>) -> Serve {
+    let (links, inputs) = (links.clone(), inputs.clone());
+    Arc::new(move |stream, from, purpose| {
+        let (links, inputs) = (links.clone(), inputs.clone());
+        Box::pin(async move {
+            if purpose != Purpose::Log {
+                return Err(std::io::Error::other("a peer has no log and takes no clients of others"));
+            }
+            links::hear(stream, |said| match said {
+                Said::Place { node, host, port } => links.learn(from, node, host, port),
+                // Without a receiver the process is ending.
+                Said::Site(message) => drop(inputs.send(Input::Heard { from, message })),
+                Said::Log(_) | Said::Keep(_) => {
+                    tracing::warn!(node = from.0, "another node serves by another protocol");
+                }
+            })
+            .await
+        })
+    })
+}
+
+/// One peer's loop.
+struct Peer {
+    core: Box<dyn Protocol>,
+    events: VecDeque<Event>,
+    is_feeding: bool,
+    me: NodeId,
+    numbers: Vec<u64>,
+    channels: Vec<Channel>,
+    links: Links,
+    shared: Arc<Shared>,
+    clock: Clock,
+    inputs: mpsc::UnboundedReceiver<Input>,
+    /// What came before all others were heard.
+    early: Vec<(Arc<Transaction>, oneshot::Sender<Answer>)>,
+    open: HashMap<TxnId, Open>,
+    next_txn: u64,
+    /// What other peers have written, until it is applied.
+    written: HashMap<(NodeId, TxnId), Record>,
+    retries: HashMap<(NodeId, TxnId), u32>,
+    /// The turns of reads that have no snapshot yet, and of what waits for these.
+    opening: BTreeSet<u64>,
+    waiting: VecDeque<(u64, Waiting)>,
+    next_turn: u64,
+    done: mpsc::UnboundedSender<Done>,
+    reports: mpsc::UnboundedReceiver<Done>,
+    ended: Option<String>,
+}
+
+impl Peer {
+    fn new(
+        shared: &Arc<Shared>,
+        core: Box<dyn Protocol>,
+        numbers: &[u64],
+        links: Links,
+        inputs: mpsc::UnboundedReceiver<Input>,
+    ) -> Peer {
+        let incarnation = u64::try_from(clock::unix_micros()).unwrap_or(1).max(1);
+        let me = numbers.iter().position(|number| *number == shared.this).unwrap_or(0);
+        let (done, reports) = mpsc::unbounded_channel();
+        Peer {
+            core,
+            events: VecDeque::new(),
+            is_feeding: false,
+            me: NodeId(u16::try_from(me).unwrap_or(u16::MAX)),
+            numbers: numbers.to_vec(),
+            channels: numbers.iter().map(|_| Channel::new(incarnation)).collect(),
+            links,
+            shared: shared.clone(),
+            clock: Clock::start(),
+            inputs,
+            early: Vec::new(),
+            open: HashMap::new(),
+            next_txn: 1,
+            written: HashMap::new(),
+            retries: HashMap::new(),
+            opening: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            next_turn: 1,
+            done,
+            reports,
+            ended: None,
+        }
+    }
+
+    /// Runs until the peer cannot go on; says why.
+    async fn run(&mut self) -> String {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            if let Some(why) = self.ended.take() {
+                return why;
+            }
+            tokio::select! {
+                Some(input) = self.inputs.recv() => match input {
+                    Input::Submit { transaction, answer } => self.on_submit(transaction, answer),
+                    Input::Heard { from, message } => self.on_heard(from, message),
+                },
+                Some(done) = self.reports.recv() => self.on_done(done),
+                _ = tick.tick() => self.on_tick(),
+            }
+        }
+    }
+
+    /// Tells the core, once all is done that it wanted before.
+    fn feed(&mut self, event: Event) {
+        self.events.push_back(event);
+        if std::mem::replace(&mut self.is_feeding, true) {
+            return;
+        }
+        while let Some(event) = self.events.pop_front() {
+            let mut effects = Vec::new();
+            self.core.handle(Place::Peer(self.me), self.clock.now(), event, &mut effects);
+            effects.into_iter().for_each(|effect| self.carry_out(effect));
+        }
+        self.is_feeding = false;
+    }
+
+    fn replica(&self) -> ReplicaId {
+        ReplicaId(self.me.0)
+    }
+
+    fn end(&mut self, why: impl Into<String>) {
+        self.ended.get_or_insert(why.into());
+    }
+}
+
+/// From clients and other peers.
+impl Peer {
+    fn hears_all(&self) -> bool {
+        let others = self.channels.iter().enumerate().filter(|(at, _)| *at != usize::from(self.me.0));
+        others.map(|(_, channel)| channel).all(Channel::is_open)
+    }
+
+    fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
+        if !self.hears_all() {
+            return self.early.push((transaction, answer));
+        }
+        let is_update = transaction.is_update();
+        if transaction.access.iter().any(|access| access.item.table == TableId::ALL) {
+            let what = "a statement that may touch every table cannot be served by this protocol";
+            let hint =
+                "Send statements by themselves that name their tables; DELETE in the place of TRUNCATE.";
+            // It may be gone.
+            let _ = answer.send(Answer::of_failure(&Failure::unsupported(what, hint)));
+            return;
+        }
+        let txn = TxnId(self.next_txn);
+        self.next_txn += 1;
+        let kind = if is_update { StatementKind::Write } else { StatementKind::Read };
+        let statement = Statement::new(ClassId(0), kind, transaction.access.clone());
+        let (answer_of, writes) = (Answer::default(), Record::default());
+        let open =
+            Open { transaction, client: Some(answer), lane: None, answer: answer_of, writes, losses: 0 };
+        self.open.insert(txn, open);
+        let begin = CoreBegin {
+            txn,
+            session: SessionId(0),
+            read_only: !is_update,
+            form: 0,
+            declared: None,
+            stale_ok_ns: None,
+        };
+        self.feed(Event::Autocommit { begin, statement });
+    }
+
+    fn answer(&mut self, txn: TxnId, answer: Answer) {
+        if let Some(client) = self.open.get_mut(&txn).and_then(|open| open.client.take()) {
+            // It may be gone.
+            let _ = client.send(answer);
+        }
+    }
+
+    fn on_heard(&mut self, from: PeerId, message: Bytes) {
+        let Some(at) = self.numbers.iter().position(|number| *number == from.0) else { return };
+        let was_open = self.hears_all();
+        match self.channels[at].take(message) {
+            Came::Message(message) => self.on_message(NodeId(u16::try_from(at).unwrap_or(0)), message),
+            Came::Nothing => {}
+            Came::StartedAgain => self.end(format!(
+                "peer {} was started again, and what peers agreed on is lost with its earlier start: stop all, see that their databases hold the same, and start them together",
+                from.0
+            )),
+        }
+        if !was_open && self.hears_all() {
+            tracing::info!("all other peers are heard");
+            for (transaction, answer) in std::mem::take(&mut self.early) {
+                self.on_submit(transaction, answer);
+            }
+        }
+    }
+
+    fn on_message(&mut self, from: NodeId, mut input: Bytes) {
+        let Some(message) = codec::take(&mut input) else {
+            return self.end("another peer speaks another version");
+        };
+        if let Message::Peers(Written::Update { txn, .. }) = &message {
+            match take_bytes(&mut input).map(Record::decode) {
+                Some(Ok(writes)) => drop(self.written.insert((from, *txn), writes)),
+                _ => return self.end("another peer speaks another version"),
+            }
+        }
+        self.feed(Event::Message { from: Place::Peer(from), message });
+    }
+
+    fn say(&mut self, to: NodeId, message: &Message, writes: Option<&Record>) {
+        let mut out = BytesMut::new();
+        if codec::put(message, &mut out).is_none() {
+            return self.end("the protocol says what peers do not");
+        }
+        if let Some(writes) = writes {
+            put_bytes(&mut out, &writes.encode());
+        }
+        let at = usize::from(to.0);
+        let said = self.channels[at].say(&out);
+        self.links.tell(PeerId(self.numbers[at]), Said::Site(said));
+    }
+
+    fn on_tick(&mut self) {
+        for at in (0..self.channels.len()).filter(|at| *at != usize::from(self.me.0)) {
+            for message in self.channels[at].tick() {
+                self.links.tell(PeerId(self.numbers[at]), Said::Site(message));
+            }
+        }
+    }
+}
+
+/// What the core wants done.
+impl Peer {
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Execute { txn, how, .. } => self.execute(txn, how),
+            Effect::CommitAt { txn, csn, .. } => self.wait(Waiting::Commit(txn, csn)),
+            Effect::ApplyShipped { origin: Place::Peer(from), txn, .. } => {
+                self.wait(Waiting::Apply(from, txn))
+            }
+            Effect::Acknowledge { txn, .. } | Effect::Release { txn, .. } => {
+                let answer = self.open.get(&txn).map(|open| open.answer.clone());
+                self.answer(txn, answer.unwrap_or_default());
+            }
+            Effect::Leave { txn, .. } => {
+                if let Some(lane) = self.open.get_mut(&txn).and_then(|open| open.lane.take()) {
+                    let database = self.shared.database.clone();
+                    tokio::spawn(async move { database.leave(lane).await });
+                }
+            }
+            Effect::Send { to: Place::Peer(to), message } => self.say(to, &message, None),
+            Effect::Ship { txn, to: Place::Peer(to), message } => {
+                let writes = self.open.get(&txn).map(|open| open.writes.clone()).unwrap_or_default();
+                self.say(to, &message, Some(&writes));
+            }
+            Effect::Refuse { txn, .. } => {
+                let failure = Failure::new(SqlState::SERIALIZATION_FAILURE, "the transaction was given up");
+                self.answer(txn, Answer::of_failure(&failure.hint("Run it again.")));
+            }
+            Effect::Forget { txn } => drop(self.open.remove(&txn)),
+            Effect::Finish { .. } => {}
+            other => tracing::debug!(?other, "nothing to be done at a peer"),
+        }
+    }
+
+    fn execute(&mut self, txn: TxnId, how: How) {
+        let Some(open) = self.open.get(&txn) else { return };
+        let transaction = open.transaction.clone();
+        let (database, done) = (self.shared.database.clone(), self.done.clone());
+        let begin = match how {
+            How::Home { .. } => Begin::Update { checks_at_once: self.shared.classifier.has_deferrable() },
+            How::Alone | How::Snapshot { .. } => Begin::Query,
+        };
+        let turn = (begin == Begin::Query).then(|| {
+            let turn = self.next_turn;
+            self.next_turn += 1;
+            self.opening.insert(turn);
+            turn
+        });
+        let held_max = self.shared.held_max;
+        tokio::spawn(async move {
+            let opened = |done: &mpsc::UnboundedSender<Done>| {
+                if let Some(turn) = turn {
+                    // Nobody listens any more where the peer has ended.
+                    let _ = done.send(Done::Opened { turn });
+                }
+            };
+            let (lane, ran) = match database.lend().await {
+                Ok(mut lane) => {
+                    let begun = match turn {
+                        Some(_) => database::open_snapshot(&mut lane, &transaction.record).await,
+                        None => Ok(()),
+                    };
+                    opened(&done);
+                    let ran = match (begun, turn) {
+                        (Err(error), _) => Err(error),
+                        (Ok(()), Some(_)) => database::go_on(&mut lane, &transaction, held_max).await,
+                        (Ok(()), None) => database::run(&mut lane, &transaction, begin, held_max).await,
+                    };
+                    let is_well = ran.as_ref().err().is_none_or(LaneError::is_database);
+                    (is_well.then_some(lane), ran)
+                }
+                Err(error) => {
+                    opened(&done);
+                    (None, Err(error))
+                }
+            };
+            if ran.is_err() {
+                tokio::time::sleep(LOST_PAUSE).await;
+            }
+            let lane = lane.map(Box::new);
+            let _ = done.send(Done::Executed { txn, lane, ran });
+        });
+    }
+
+    fn wait(&mut self, what: Waiting) {
+        let turn = self.next_turn;
+        self.next_turn += 1;
+        self.waiting.push_back((turn, what));
+        self.go_on();
+    }
+
+    /// Commits what no read has to be opened before.
+    fn go_on(&mut self) {
+        while let Some((turn, _)) = self.waiting.front()
+            && self.opening.first().is_none_or(|opening| opening > turn)
+            && let Some((_, what)) = self.waiting.pop_front()
+        {
+            match what {
+                Waiting::Commit(txn, csn) => self.commit(txn, csn),
+                Waiting::Apply(from, txn) => self.apply(from, txn),
+            }
+        }
+    }
+
+    fn commit(&mut self, txn: TxnId, csn: Csn) {
+        let Some(lane) = self.open.get_mut(&txn).and_then(|open| open.lane.take()) else {
+            return self.end("the connection on which a transaction was open is lost");
+        };
+        let (database, done) = (self.shared.database.clone(), self.done.clone());
+        tokio::spawn(async move {
+            let result = database.commit_durably(lane).await;
+            let _ = done.send(Done::Committed { txn, csn, result });
+        });
+    }
+
+    fn apply(&mut self, from: NodeId, txn: TxnId) {
+        let Some(writes) = self.written.get(&(from, txn)).cloned() else {
+            return self.end("what another peer has written has not come with its message");
+        };
+        let checks_at_once = self.shared.classifier.has_deferrable();
+        let (database, done) = (self.shared.database.clone(), self.done.clone());
+        tokio::spawn(async move {
+            let applying = async {
+                let mut lane = database.lend().await?;
+                match database::apply(&mut lane, &writes, checks_at_once).await {
+                    Ok(()) => Ok(database.commit_durably(lane).await?),
+                    Err(error) => {
+                        database.leave(lane).await;
+                        Err(error)
+                    }
+                }
+            };
+            let result: Result<(), ApplyError> = applying.await;
+            if result.is_err() {
+                tokio::time::sleep(LOST_PAUSE).await;
+            }
+            let _ = done.send(Done::Applied { from, txn, result });
+        });
+    }
+}
+
+/// What was done.
+impl Peer {
+    fn on_done(&mut self, done: Done) {
+        match done {
+            Done::Opened { turn } => {
+                self.opening.remove(&turn);
+                self.go_on();
+            }
+            Done::Executed { txn, lane, ran } => self.on_executed(txn, lane.map(|lane| *lane), ran),
+            Done::Committed { csn, result: Ok(()), .. } => {
+                let replica = self.replica();
+                self.feed(Event::Applied { replica, csn });
+            }
+            Done::Committed { txn, result: Err(error), .. } => {
+                self.end(format!("whether {txn} was committed is not known: {error}"));
+            }
+            Done::Applied { from, txn, result } => self.on_applied(from, txn, result),
+        }
+    }
+
+    fn on_applied(&mut self, from: NodeId, txn: TxnId, result: Result<(), ApplyError>) {
+        match result {
+            Ok(()) => {}
+            Err(ApplyError::Lane(error)) if error.is_database() && self.gives_up(from, txn) => {
+                return self.end(format!("what another peer has written cannot be applied: {error}"));
+            }
+            Err(ApplyError::Lane(error)) if error.is_database() => return self.apply(from, txn),
+            // It promises nothing else.
+            Err(error) if self.core.name() == "weak" => {
+                tracing::debug!(%error, "what another peer has written is left out");
+            }
+            Err(error) => return self.end(error.to_string()),
+        }
+        self.written.remove(&(from, txn));
+        self.retries.remove(&(from, txn));
+        let replica = self.replica();
+        self.feed(Event::ShippedApplied { origin: Place::Peer(from), txn, replica });
+    }
+
+    fn gives_up(&mut self, from: NodeId, txn: TxnId) -> bool {
+        let retries = self.retries.entry((from, txn)).or_default();
+        *retries += 1;
+        *retries > LOSSES_MAX
+    }
+
+    fn on_executed(&mut self, txn: TxnId, lane: Option<Lane>, ran: Result<(Ran, Record), LaneError>) {
+        let database = self.shared.database.clone();
+        let Some(open) = self.open.get_mut(&txn) else {
+            drop(lane.map(|lane| tokio::spawn(async move { database.leave(lane).await })));
+            return;
+        };
+        let is_update = open.transaction.is_update();
+        let outcome = match ran {
+            Ok((Ran::Done(answer), writes)) => {
+                (open.answer, open.writes) = (answer, writes);
+                Outcome::Done { returned: Vec::new() }
+            }
+            Ok((Ran::Failed(answer), _)) => {
+                open.answer = answer;
+                Outcome::Failed
+            }
+            Ok((Ran::TooLarge, _)) => {
+                let what = format!("the results of a transaction exceed {} bytes", self.shared.held_max);
+                let failure = Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, what);
+                open.answer = Answer::of_failure(
+                    &failure.hint("Return fewer rows, or raise limits.held_result_bytes_max."),
+                );
+                Outcome::Failed
+            }
+            Ok((Ran::NotBegun(why), _)) => {
+                open.answer = Answer::of_failure(&Failure::new(SqlState::INVALID_PARAMETER_VALUE, why));
+                Outcome::Failed
+            }
+            Err(error) if !error.is_database() => {
+                return self.end(format!("its server is lost: {error}"));
+            }
+            Err(error) => {
+                open.losses += 1;
+                if open.losses > LOSSES_MAX {
+                    open.answer = Answer::of_failure(&Failure::of_lane(&error));
+                    Outcome::Failed
+                } else {
+                    Outcome::Lost { answer_begun: false }
+                }
+            }
+        };
+        let keeps = is_update && !matches!(outcome, Outcome::Lost { .. });
+        match lane {
+            Some(lane) if keeps => open.lane = Some(lane),
+            Some(lane) => drop(tokio::spawn(async move { database.leave(lane).await })),
+            None => {}
+        }
+        if !is_update && !matches!(outcome, Outcome::Lost { .. }) {
+            let answer = open.answer.clone();
+            self.answer(txn, answer);
+        }
+        let replica = self.replica();
+        self.feed(Event::Executed { txn, op: OpId(0), replica, outcome, elapsed_ns: 0 });
+    }
+}
