@@ -94,7 +94,7 @@ choice! {
         CentralisedWrites = "centralised_writes",
         /// One process at each of several sites, before a database of its own: transactions that come whole are executed in one
         /// order everywhere, without two-phase commit. 1-copy serializability; a site may be behind. What is chosen of the thirty
-        /// combinations stands in [wide_area], the sites in [cluster]. See docs/protocols/wide_area.md.
+        /// combinations stands under wide_area, the sites under cluster. See docs/protocols/wide_area.md.
         WideArea = "wide_area",
         /// One process before each of several databases: whoever writes makes the others' copies of its tables invalid first, and who reads
         /// asks nobody. Strict serializability of transactions that come whole. If a peer is lost all end. See docs/protocols/invalidation.md
