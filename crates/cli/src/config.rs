@@ -97,8 +97,8 @@ choice! {
         /// combinations stands under wide_area, the sites under cluster. See docs/protocols/wide_area.md.
         WideArea = "wide_area",
         /// One process before each of several databases: whoever writes makes the others' copies of its tables invalid first, and who reads
-        /// asks nobody. Strict serializability of transactions that come whole. If a peer is lost all end. See docs/protocols/invalidation.md
-        /// for this and the following.
+        /// asks nobody. Strict serializability of transactions that come whole. If a peer is started again all end. See
+        /// docs/protocols/invalidation.md for this and the following.
         Invalidation = "invalidation",
         /// The same, but of the tables in peers.divided each peer has rows of its own.
         Partitioned = "partitioned",

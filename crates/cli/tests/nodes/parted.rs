@@ -389,7 +389,8 @@ fn strangers_on_the_port_for_nodes_keep_nobody_from_being_served() {
             for kind in 0..300 {
                 let mut stream = TcpStream::connect(("127.0.0.1", nodes.inner_port(node))).unwrap();
                 stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-                let hello = [&b"onecopy\x02\x02"[..], &[0; 24]].concat();
+                let called = u64::try_from(node + 1).unwrap().to_be_bytes();
+                let hello = [&b"onecopy\x02\x02"[..], &[0; 8], &called, &[0; 16]].concat();
                 let said = match kind % 4 {
                     0 => Vec::new(),
                     1 => b"GET / HTTP/1.1\r\nHost: a\r\n\r\n and much more than any hello could be".to_vec(),

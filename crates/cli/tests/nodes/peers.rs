@@ -6,10 +6,8 @@ use onecopy_sim::check::{self, History, Level};
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
-async fn peers(protocol: &str, more: &[(&str, &str)]) -> Nodes {
-    let chosen: Vec<(&str, &str)> =
-        [("protocol", protocol)].into_iter().chain(more.iter().copied()).collect();
-    with_lists(3, false, &chosen).await
+async fn peers(protocol: &str) -> Nodes {
+    with_lists(3, false, &[("protocol", protocol)]).await
 }
 
 /// Peers agree on tables: each list has one of its own.
@@ -43,7 +41,7 @@ fn what_clients_of_all_peers_see_is_strictly_serializable() {
 #[test]
 fn weak_keeps_no_promise() {
     block_on(async {
-        let nodes = peers("weak", &[]).await;
+        let nodes = peers("weak").await;
         let load = Load::start(&nodes, 3);
         tokio::time::sleep(Duration::from_secs(2)).await;
         let seen = load.end().await;
@@ -56,7 +54,9 @@ fn weak_keeps_no_promise() {
 #[test]
 fn divided_tables_are_each_peers_own() {
     block_on(async {
-        let nodes = peers("partitioned", &[("peers.divided", "[\"public.lists\"]")]).await;
+        let chosen = [("protocol", "partitioned"), ("peers.divided", "[\"public.lists\"]")];
+        let tables = lists("lists", 1..=LISTS) + "CREATE TABLE other (v int); INSERT INTO other VALUES (0)";
+        let nodes = sites(3, false, &chosen, &tables).await;
         for peer in 0..3 {
             let client = nodes.client(peer).await;
             client.batch_execute(&format!("UPDATE lists SET items = ' {peer}' WHERE id = 1")).await.unwrap();
@@ -65,6 +65,25 @@ fn divided_tables_are_each_peers_own() {
             let found = rows(&nodes.client(peer).await, "SELECT items FROM lists WHERE id = 1").await;
             assert_eq!(found, format!(" {peer}"));
         }
+
+        // Nobody is asked about them, and yet no update of a peer's clients is lost.
+        let adding = (0..8).map(|_| async {
+            let client = nodes.client(0).await;
+            for _ in 0..10 {
+                let add = "SELECT items AS found FROM lists WHERE id = 2; \
+                     UPDATE lists SET items = :found || ' 1' WHERE id = 2";
+                client.batch_execute(add).await.unwrap();
+            }
+        });
+        futures_util::future::join_all(adding).await;
+        let counted = "SELECT length(items) FROM lists WHERE id = 2";
+        assert_eq!(rows(&nodes.client(0).await, counted).await, "160");
+        // What is not divided is everybody's, and has its own transactions.
+        let both = "UPDATE lists SET items = '' WHERE id = 3; UPDATE other SET v = 1";
+        let client = nodes.client(1).await;
+        assert_eq!(code(client.batch_execute(both).await), SqlState::FEATURE_NOT_SUPPORTED);
+        client.batch_execute("UPDATE other SET v = 1").await.unwrap();
+        assert_eq!(nodes.everywhere("SELECT v FROM other").await, "1");
     });
 }
 
@@ -72,19 +91,20 @@ fn divided_tables_are_each_peers_own() {
 #[test]
 fn peers_end_when_one_of_them_is_started_again() {
     block_on(async {
-        let mut nodes = peers("invalidation", &[]).await;
+        let mut nodes = peers("invalidation").await;
         let client = nodes.client(0).await;
         client.batch_execute("UPDATE lists SET items = ' 1' WHERE id = 1").await.unwrap();
         assert_eq!(nodes.everywhere("SELECT items FROM lists WHERE id = 1").await, " 1");
         let refused = client.batch_execute("TRUNCATE lists").await;
         assert_eq!(code(refused), SqlState::FEATURE_NOT_SUPPORTED);
+        assert_eq!(code(client.batch_execute("SELEKT 1").await), SqlState::SYNTAX_ERROR);
         nodes.kill(2);
         // Whoever reads what is valid asks nobody.
         assert_eq!(rows(&client, "SELECT items FROM lists WHERE id = 1").await, " 1");
         let write = client.batch_execute("UPDATE lists SET items = ' 2' WHERE id = 1");
         assert!(tokio::time::timeout(Duration::from_secs(2), write).await.is_err(), "a peer does not answer");
         nodes.spawn(2);
-        for peer in [0, 1] {
+        for peer in [0, 1, 2] {
             let said = nodes.ends(peer);
             assert!(said.contains("was started again"), "{said}");
         }

@@ -45,15 +45,16 @@ impl Purpose {
     }
 }
 
-/// The side that connects, which is node `from`.
+/// The side that connects, which is node `from`, to node `to`.
 ///
 /// # Errors
 /// The connection, or that the other side does not know the secret.
-pub async fn call(stream: &mut Stream, secret: &str, from: u64, purpose: Purpose) -> io::Result<()> {
+pub async fn call(stream: &mut Stream, secret: &str, from: u64, to: u64, purpose: Purpose) -> io::Result<()> {
     let ours: [u8; NONCE_LEN] = rand::rng().random();
     let mut hello = MAGIC.to_vec();
     hello.push(purpose.byte());
     hello.extend(from.to_be_bytes());
+    hello.extend(to.to_be_bytes());
     hello.extend(ours);
     stream.write_all(&hello).await?;
     let mut answer = [0; NONCE_LEN + PROOF_LEN];
@@ -65,12 +66,12 @@ pub async fn call(stream: &mut Stream, secret: &str, from: u64, purpose: Purpose
     stream.flush().await
 }
 
-/// The side that listens. Returns who calls, and what for.
+/// The side that listens, which is node `this`. Returns who calls, and what for.
 ///
 /// # Errors
-/// The connection, or that the other side is none of the cluster's nodes.
-pub async fn answer(stream: &mut Stream, secret: &str) -> io::Result<(u64, Purpose)> {
-    let mut hello = [0; MAGIC.len() + 1 + 8 + NONCE_LEN];
+/// The connection, or that the other side is none of the cluster's nodes, or wants another one.
+pub async fn answer(stream: &mut Stream, secret: &str, this: u64) -> io::Result<(u64, Purpose)> {
+    let mut hello = [0; MAGIC.len() + 1 + 8 + 8 + NONCE_LEN];
     stream.read_exact(&mut hello).await?;
     let (head, _) = hello.split_at(MAGIC.len() + 9);
     let purpose = Purpose::of_byte(head[MAGIC.len()]);
@@ -79,6 +80,11 @@ pub async fn answer(stream: &mut Stream, secret: &str) -> io::Result<(u64, Purpo
     };
     let mut from = [0; 8];
     from.copy_from_slice(&head[MAGIC.len() + 1..]);
+    if hello[MAGIC.len() + 9..MAGIC.len() + 17] != this.to_be_bytes() {
+        return Err(refused(
+            "it wants another node than this one; see where cluster.nodes says that they are",
+        ));
+    }
     let ours: [u8; NONCE_LEN] = rand::rng().random();
     let said = [&hello[..], &ours].concat();
     stream.write_all(&[&ours[..], &prove(secret, b"listens", &said)].concat()).await?;
@@ -135,12 +141,12 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         let (mut a, mut b) = (Stream::Unix(a), Stream::Unix(b));
         let call = async {
-            let called = call(&mut a, ours, 7, Purpose::Session).await;
+            let called = call(&mut a, ours, 7, 2, Purpose::Session).await;
             drop(a);
             called
         };
         let listen = async {
-            let answered = answer(&mut b, theirs).await;
+            let answered = answer(&mut b, theirs, 2).await;
             drop(b);
             answered
         };
@@ -193,7 +199,7 @@ mod tests {
         let (mut a, b) = UnixStream::pair().unwrap();
         let mut b = Stream::Unix(b);
         a.write_all(&[b'x'; 64]).await.unwrap();
-        assert_eq!(answer(&mut b, "s").await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(answer(&mut b, "s", 7).await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[tokio::test]
@@ -203,9 +209,10 @@ mod tests {
         // What a caller once said to the same node, with another random number of its own.
         let mut hello = MAGIC.to_vec();
         hello.extend([2, 0, 0, 0, 0, 0, 0, 0, 7]);
+        hello.extend(7_u64.to_be_bytes());
         hello.extend([0; NONCE_LEN]);
         let earlier = prove("s", b"calls", &[&hello[..], &[1; NONCE_LEN]].concat());
         a.write_all(&[&hello[..], &earlier].concat()).await.unwrap();
-        assert_eq!(answer(&mut b, "s").await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(answer(&mut b, "s", 7).await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 }

@@ -230,7 +230,7 @@ pub async fn connect(settings: &NodesSettings, to: &NodeSettings, purpose: Purpo
         let stream = TcpStream::connect((to.host.as_str(), to.port)).await?;
         set_patience(&stream)?;
         let mut stream = Stream::Tcp(stream);
-        handshake::call(&mut stream, &settings.secret, settings.this, purpose).await?;
+        handshake::call(&mut stream, &settings.secret, settings.this, to.id, purpose).await?;
         match (purpose, stream) {
             (Purpose::Log, Stream::Tcp(stream)) => {
                 let (mut stream, binding) = between_nodes()?.connect(stream).await?;
@@ -248,7 +248,7 @@ pub async fn answer(settings: &NodesSettings, stream: TcpStream) -> io::Result<(
     set_patience(&stream)?;
     let answering = async {
         let mut stream = Stream::Tcp(stream);
-        let (from, purpose) = handshake::answer(&mut stream, &settings.secret).await?;
+        let (from, purpose) = handshake::answer(&mut stream, &settings.secret, settings.this).await?;
         match (purpose, stream) {
             (Purpose::Log, Stream::Tcp(stream)) => {
                 let (mut stream, binding) = between_nodes()?.accept(stream).await?;

@@ -120,6 +120,11 @@ impl Answer {
 pub enum Begin {
     /// In a snapshot, to read only.
     Query,
+    /// Beside others that nobody has put in an order: the server does.
+    Serializable {
+        /// Not only to read.
+        writes: bool,
+    },
     /// Behind all that it conflicts with.
     Update {
         /// Some constraint may be checked at the end only: it is to be checked at once.
@@ -343,6 +348,8 @@ impl Database {
 pub fn prelude(record: &Record, begin: Begin) -> String {
     let mut text = match begin {
         Begin::Query => "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY".to_owned(),
+        Begin::Serializable { writes: false } => "BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY".to_owned(),
+        Begin::Serializable { writes: true } => "BEGIN ISOLATION LEVEL SERIALIZABLE, READ WRITE".to_owned(),
         Begin::Update { .. } => "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE".to_owned(),
     };
     for (name, value) in record.settings.iter() {
@@ -362,8 +369,8 @@ pub fn prelude(record: &Record, begin: Begin) -> String {
 ///
 /// # Errors
 /// When the connection is lost, or the server refuses the role or the settings.
-pub async fn open_snapshot(lane: &mut Lane, record: &Record) -> Result<(), LaneError> {
-    lane.command(&format!("{}; SELECT", prelude(record, Begin::Query))).await
+pub async fn open_snapshot(lane: &mut Lane, record: &Record, begin: Begin) -> Result<(), LaneError> {
+    lane.command(&format!("{}; SELECT", prelude(record, begin))).await
 }
 
 /// Executes all statements of a transaction that is begun. Returns as [`run`] does.

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use onecopy_classify::Catalogue;
 use onecopy_core::Csn;
+use onecopy_log::consensus::MESSAGE_LEN_MAX;
 use onecopy_log::{Log, Member, SharedHooks};
 use onecopy_wire::sqlstate::SqlState;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -41,6 +42,7 @@ use crate::nodes::links::{self, Said};
 use crate::nodes::peers::{Peers as Others, Serve};
 use crate::nodes::{self, init};
 use crate::postgres::connect::{Credentials, CustomNames};
+use crate::record::Record;
 use crate::server::door::Door;
 use crate::server::{self, Handle, files, preparation, tls};
 use crate::settings::{NodesSettings, ReplicaSettings, Settings};
@@ -139,6 +141,20 @@ impl Started {
         self.tasks.shutdown().await;
         drop(self.workers);
     }
+}
+
+/// What a message has beside a transaction, at most.
+const HEAD_LEN_MAX: usize = 1_024;
+
+/// Why a transaction cannot be sent to other sites, if it is too long for that.
+fn too_long(record: &Record) -> Option<Failure> {
+    let len = record.encode().len();
+    if len + HEAD_LEN_MAX <= MESSAGE_LEN_MAX {
+        return None;
+    }
+    let what = format!("a transaction of {len} bytes is too long to be sent to other sites");
+    let hint = format!("At most {} bytes pass: use several transactions.", MESSAGE_LEN_MAX - HEAD_LEN_MAX);
+    Some(Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, what).hint(hint))
 }
 
 /// The only server of a site.

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::database::{self, Answer, ApplyError, Begin, Contained, Database, Ran};
 use super::messages::SiteMessage;
 use super::order::{MessageId, Order, Told};
+use super::too_long;
 use super::transaction::Transaction;
 use crate::agent::History;
 use crate::classifier::Classifier;
@@ -47,8 +48,6 @@ const TIMER_PAUSE: Duration = Duration::from_millis(250);
 const READ_MAX: u64 = 128;
 /// Messages about updates that have not come themselves.
 const EARLY_MAX: usize = 10_000;
-/// What a message has beside the transaction.
-const REQUEST_HEAD_LEN: usize = 64;
 /// How often an update is executed again that its server gives up: for some minutes.
 const LOSSES_MAX: u32 = 200;
 /// The longest pause between two of these.
@@ -226,6 +225,10 @@ impl Surroundings {
             };
             match input {
                 Input::Submit { transaction, answer } if transaction.is_update() => {
+                    if let Some(failure) = too_long(&transaction.record) {
+                        let _ = answer.send(Answer::of_failure(&failure));
+                        continue;
+                    }
                     // It is sent when the site is back.
                     let id = MessageId {
                         node: self.this,
@@ -419,15 +422,9 @@ impl Site<'_> {
     fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
         let txn = self.new_txn();
         let is_update = transaction.is_update();
-        let len = transaction.record.encode().len() + REQUEST_HEAD_LEN;
-        if is_update && len > MESSAGE_LEN_MAX {
-            let failure = Failure::new(
-                SqlState::PROGRAM_LIMIT_EXCEEDED,
-                format!("a transaction of {len} bytes is too long to be sent to other sites"),
-            );
-            let hint = format!("At most {MESSAGE_LEN_MAX} bytes pass: use several transactions.");
+        if is_update && let Some(failure) = too_long(&transaction.record) {
             // It may be gone.
-            let _ = answer.send(Answer::of_failure(&failure.hint(hint)));
+            let _ = answer.send(Answer::of_failure(&failure));
             return;
         }
         let (id, client) = match is_update {
@@ -965,7 +962,8 @@ impl Site<'_> {
     /// Updates hold their connections until all before them are committed, so those before them must not be without: whoever comes last gives
     /// way, and is executed again.
     fn connect(&mut self, txn: TxnId) {
-        if self.connected.len() < self.around.updates_max {
+        // An execution of it that was left may be under way still.
+        if self.connected.contains(&txn) || self.connected.len() < self.around.updates_max {
             return self.begin(txn);
         }
         self.unconnected.insert((self.place_of(txn), txn));
@@ -1038,7 +1036,7 @@ impl Site<'_> {
         tokio::spawn(async move {
             let _permit = match begin {
                 Begin::Query => database.queries.acquire().await.ok(),
-                Begin::Update { .. } => None,
+                Begin::Update { .. } | Begin::Serializable { .. } => None,
             };
             let (lane, ran) = match database.lend().await {
                 Ok(mut lane) => {

@@ -9,21 +9,28 @@ const KIND_SAID: u8 = 1;
 const KIND_HEARD: u8 = 2;
 /// After how many ticks in which nothing more was heard it is said again.
 const AGAIN_AFTER: u32 = 3;
+/// The most ticks between two times at which it is said again: each time it is twice as many.
+const AGAIN_AFTER_MAX: u32 = 64;
 /// As much is said again at once.
-const AGAIN_MAX: usize = 1_000;
+const AGAIN_MAX: usize = 64;
 
 /// One end of a channel.
 #[derive(Debug)]
 pub struct Channel {
-    /// Which start of this process.
+    /// Which start of this process: drawn at random, so that no two are alike.
     incarnation: u64,
+    /// What has to be the same at both ends.
+    settings: u64,
     /// Which start of the other one; 0 while nothing was heard of it.
     other: u64,
+    /// The other one has heard of this start.
+    is_known: bool,
     /// The number of the last message that was said, and those that are not known to be heard.
     said: u64,
     unheard: VecDeque<(u64, Bytes)>,
-    /// Ticks since the other one has heard something.
+    /// Ticks since the other one has heard something, and after how many it is said again.
     ticks: u32,
+    again_after: u32,
     /// The last that was heard.
     heard: u64,
 }
@@ -35,18 +42,35 @@ pub enum Came {
     Message(Bytes),
     /// Nothing that is new.
     Nothing,
-    /// The other process was started again: what it knew is lost.
+    /// One of both was started again: what it knew is lost.
     StartedAgain,
+    /// The other one was started with other settings.
+    Unlike,
 }
 
 impl Channel {
-    pub fn new(incarnation: u64) -> Channel {
-        Channel { incarnation, other: 0, said: 0, unheard: VecDeque::new(), ticks: 0, heard: 0 }
+    pub fn new(incarnation: u64, settings: u64) -> Channel {
+        Channel {
+            incarnation,
+            settings,
+            other: 0,
+            is_known: false,
+            said: 0,
+            unheard: VecDeque::new(),
+            ticks: 0,
+            again_after: AGAIN_AFTER,
+            heard: 0,
+        }
     }
 
-    /// Whether the other one has been heard at all.
+    /// Whether all that was said was heard.
+    pub fn is_heard(&self) -> bool {
+        self.unheard.is_empty()
+    }
+
+    /// Whether both have heard of each other.
     pub fn is_open(&self) -> bool {
-        self.other != 0
+        self.is_known
     }
 
     /// What is to be sent to say something.
@@ -67,15 +91,17 @@ impl Channel {
 
     /// What is to be sent now and then: what was heard, and what was not for too long.
     pub fn tick(&mut self) -> Vec<Bytes> {
-        let mut out = BytesMut::with_capacity(25);
+        let mut out = BytesMut::with_capacity(33);
         out.put_u8(KIND_HEARD);
         out.put_u64(self.incarnation);
+        out.put_u64(self.settings);
         out.put_u64(self.other);
         out.put_u64(self.heard);
         let mut all = vec![out.freeze()];
         self.ticks += 1;
-        if !self.unheard.is_empty() && self.ticks > AGAIN_AFTER {
+        if !self.unheard.is_empty() && self.ticks > self.again_after {
             self.ticks = 0;
+            self.again_after = (2 * self.again_after).min(AGAIN_AFTER_MAX);
             all.extend(self.unheard.iter().take(AGAIN_MAX).map(|(_, message)| message.clone()));
         }
         all
@@ -90,8 +116,7 @@ impl Channel {
             self.other = incarnation;
         }
         if self.other != incarnation {
-            // What an earlier start has sent may come late.
-            return if incarnation > self.other { Came::StartedAgain } else { Came::Nothing };
+            return Came::StartedAgain;
         }
         match kind {
             KIND_SAID => match input.try_get_u64() {
@@ -102,16 +127,27 @@ impl Channel {
                 _ => Came::Nothing,
             },
             KIND_HEARD => {
-                let (Ok(of), Ok(heard)) = (input.try_get_u64(), input.try_get_u64()) else {
+                let (Ok(settings), Ok(of), Ok(heard)) =
+                    (input.try_get_u64(), input.try_get_u64(), input.try_get_u64())
+                else {
                     return Came::Nothing;
                 };
-                // It may not have heard of this start yet.
-                if of == self.incarnation {
-                    let before = self.unheard.len();
-                    self.unheard.retain(|(number, _)| *number > heard);
-                    if self.unheard.len() < before {
-                        self.ticks = 0;
-                    }
+                if settings != self.settings {
+                    return Came::Unlike;
+                }
+                if of == 0 {
+                    // It has not heard of anybody yet.
+                    return Came::Nothing;
+                }
+                if of != self.incarnation {
+                    // It knows an earlier start of this process, and has agreed with that.
+                    return Came::StartedAgain;
+                }
+                self.is_known = true;
+                let before = self.unheard.len();
+                self.unheard.retain(|(number, _)| *number > heard);
+                if self.unheard.len() < before {
+                    (self.ticks, self.again_after) = (0, AGAIN_AFTER);
                 }
                 Came::Nothing
             }
@@ -126,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_is_said_again_and_nothing_comes_twice_or_out_of_turn() {
-        let (mut one, mut other) = (Channel::new(7), Channel::new(8));
+        let (mut one, mut other) = (Channel::new(7, 1), Channel::new(8, 1));
         let _lost = one.say(b"a");
         let second = one.say(b"b");
         assert_eq!(other.take(second.clone()), Came::Nothing, "the first is missing");
@@ -140,6 +176,9 @@ mod tests {
         for heard in other.tick() {
             one.take(heard);
         }
+        for heard in one.tick() {
+            other.take(heard);
+        }
         for _ in 0..2 * AGAIN_AFTER {
             assert_eq!(one.tick().len(), 1, "all was heard");
         }
@@ -148,10 +187,18 @@ mod tests {
 
     #[test]
     fn a_process_that_was_started_again_is_found_out() {
-        let mut one = Channel::new(7);
-        let (mut first, mut second) = (Channel::new(8), Channel::new(9));
+        let mut one = Channel::new(9, 1);
+        let (mut first, mut second) = (Channel::new(8, 1), Channel::new(7, 1));
         assert_eq!(one.take(first.say(b"a")), Came::Message(Bytes::from_static(b"a")));
         assert_eq!(one.take(second.say(b"b")), Came::StartedAgain);
+        // And so does the new start, by whoever knows the earlier one.
+        for heard in one.tick() {
+            assert_eq!(first.take(heard.clone()), Came::Nothing);
+            assert_eq!(second.take(heard), Came::StartedAgain);
+        }
+        assert!(first.is_open() && !second.is_open() && !one.is_open());
+        let mut unlike = Channel::new(6, 2);
+        assert_eq!(unlike.take(one.tick().remove(0)), Came::Unlike);
         assert_eq!(one.take(Bytes::from_static(b"x")), Came::Nothing);
     }
 }

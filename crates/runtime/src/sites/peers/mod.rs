@@ -21,6 +21,7 @@ mod codec;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,19 +31,20 @@ use onecopy_classify::Catalogue;
 use onecopy_core::peers::Message as Written;
 use onecopy_core::protocol::{Protocol, peers_by_name};
 use onecopy_core::{
-    Begin as CoreBegin, ClassId, Csn, Effect, Event, How, Message, NodeId, OpId, Outcome, Place, ReplicaId,
-    SessionId, Statement, StatementKind, TableId, TxnId,
+    AccessSet, Begin as CoreBegin, ClassId, Csn, Effect, Event, How, Message, NodeId, OpId, Outcome, Place,
+    ReplicaId, SessionId, Statement, StatementKind, TableId, TxnId,
 };
 use onecopy_log::consensus::NodeId as PeerId;
 use onecopy_wire::sqlstate::SqlState;
+use rand::Rng;
 use tokio::sync::{mpsc, oneshot};
 
 use self::channel::{Came, Channel};
 use super::database::{self, Answer, ApplyError, Begin, Ran};
 use super::messages::{put_bytes, take_bytes};
 use super::transaction::Transaction;
-use super::{Clients, Shared, Started, own_replica};
-use crate::clock::{self, Clock};
+use super::{Clients, Shared, Started, own_replica, too_long};
+use crate::clock::{Clock, Deadline};
 use crate::errors::{Failure, ServeError};
 use crate::lane::{Lane, LaneError};
 use crate::nodes;
@@ -55,6 +57,10 @@ use crate::settings::{NodesSettings, Settings};
 
 /// How often peers say what they have heard.
 const TICK: Duration = Duration::from_millis(100);
+/// For so many ticks a peer that cannot go on still says what it has heard: longer than a connection takes to be made anew.
+const ENDING_TICKS: u32 = 20;
+/// How long what is under way may take when a peer is told to end.
+const FINISH_MAX: Duration = Duration::from_secs(10);
 /// Before a statement that the server has given up is executed again.
 const LOST_PAUSE: Duration = Duration::from_millis(20);
 /// How often it is, or what was written elsewhere is applied again.
@@ -135,6 +141,10 @@ pub async fn serve(
     let mut numbers: Vec<u64> = nodes.nodes.iter().map(|node| node.id).collect();
     numbers.sort_unstable();
     let count = u16::try_from(numbers.len()).unwrap_or(u16::MAX);
+    let mut likeness = DefaultHasher::new();
+    (&settings.protocol, &divided, &numbers).hash(&mut likeness);
+    let open_max = (settings.limits.lanes_per_replica_max * 3 / 4).max(1);
+    let chosen = (divided.clone(), open_max, likeness.finish());
     let core = peers_by_name(&settings.protocol, count, &divided)
         .map_err(|error| ServeError::Settings(error.to_string()))?;
     let submit =
@@ -143,7 +153,7 @@ pub async fn serve(
     let shown = Box::new(move || vec![("site", this.to_string())]);
     let clients = Clients { database: database.clone(), catalogue, numbers: &numbers, this, submit, shown };
     let started = Started::begin(&settings, clients).await?;
-    let mut around = Peer::new(&started.shared, core, &numbers, peers.links.clone(), received);
+    let mut around = Peer::new(&started.shared, core, &numbers, peers.links.clone(), received, chosen);
     ready(&started.handle());
     let ended = tokio::select! {
         () = shutdown => Ok(()),
@@ -153,6 +163,11 @@ pub async fn serve(
         }
     };
     started.end().await;
+    if ended.is_ok() && !around.finish().await {
+        tracing::warn!(
+            "not all that was under way here is known to be at the other peers: compare their databases before they are started again"
+        );
+    }
     peers.end();
     ended
 }
@@ -201,13 +216,21 @@ struct Peer {
     shared: Arc<Shared>,
     clock: Clock,
     inputs: mpsc::UnboundedReceiver<Input>,
-    /// What came before all others were heard.
-    early: Vec<(Arc<Transaction>, oneshot::Sender<Answer>)>,
+    /// Tables of which each peer has rows of its own.
+    divided: Vec<TableId>,
+    /// How many transactions may be open; what is applied needs connections, too.
+    open_max: usize,
+    /// What came before all others were heard, or when too many were open.
+    queued: VecDeque<(Arc<Transaction>, oneshot::Sender<Answer>)>,
     open: HashMap<TxnId, Open>,
     next_txn: u64,
     /// What other peers have written, until it is applied.
     written: HashMap<(NodeId, TxnId), Record>,
     retries: HashMap<(NodeId, TxnId), u32>,
+    /// What may be applied, and how much is being applied.
+    to_apply: VecDeque<(NodeId, TxnId)>,
+    applying: usize,
+    applies_max: usize,
     /// The turns of reads that have no snapshot yet, and of what waits for these.
     opening: BTreeSet<u64>,
     waiting: VecDeque<(u64, Waiting)>,
@@ -224,8 +247,9 @@ impl Peer {
         numbers: &[u64],
         links: Links,
         inputs: mpsc::UnboundedReceiver<Input>,
+        (divided, open_max, likeness): (Vec<TableId>, usize, u64),
     ) -> Peer {
-        let incarnation = u64::try_from(clock::unix_micros()).unwrap_or(1).max(1);
+        let incarnation = rand::rng().random_range(1..=u64::MAX);
         let me = numbers.iter().position(|number| *number == shared.this).unwrap_or(0);
         let (done, reports) = mpsc::unbounded_channel();
         Peer {
@@ -234,16 +258,21 @@ impl Peer {
             is_feeding: false,
             me: NodeId(u16::try_from(me).unwrap_or(u16::MAX)),
             numbers: numbers.to_vec(),
-            channels: numbers.iter().map(|_| Channel::new(incarnation)).collect(),
+            channels: numbers.iter().map(|_| Channel::new(incarnation, likeness)).collect(),
             links,
             shared: shared.clone(),
             clock: Clock::start(),
             inputs,
-            early: Vec::new(),
+            divided,
+            open_max,
+            queued: VecDeque::new(),
             open: HashMap::new(),
             next_txn: 1,
             written: HashMap::new(),
             retries: HashMap::new(),
+            to_apply: VecDeque::new(),
+            applying: 0,
+            applies_max: (open_max / 3).max(1),
             opening: BTreeSet::new(),
             waiting: VecDeque::new(),
             next_turn: 1,
@@ -258,8 +287,14 @@ impl Peer {
         let mut tick = tokio::time::interval(TICK);
         loop {
             if let Some(why) = self.ended.take() {
+                // Whoever has begun anew is to hear that it is known by its earlier start.
+                for _ in 0..ENDING_TICKS {
+                    self.on_tick();
+                    tokio::time::sleep(TICK).await;
+                }
                 return why;
             }
+            self.admit_queued();
             tokio::select! {
                 Some(input) = self.inputs.recv() => match input {
                     Input::Submit { transaction, answer } => self.on_submit(transaction, answer),
@@ -269,6 +304,31 @@ impl Peer {
                 _ = tick.tick() => self.on_tick(),
             }
         }
+    }
+
+    /// Goes on until nothing is under way here, and the others have heard of all; false if that takes too long.
+    async fn finish(&mut self) -> bool {
+        self.queued.clear();
+        let until = Deadline::after(FINISH_MAX);
+        let mut tick = tokio::time::interval(TICK);
+        while !(self.open.is_empty()
+            && self.written.is_empty()
+            && self.channels.iter().all(Channel::is_heard))
+        {
+            tokio::select! {
+                Some(Input::Heard { from, message }) = self.inputs.recv() => self.on_heard(from, message),
+                Some(done) = self.reports.recv() => self.on_done(done),
+                _ = tick.tick() => self.on_tick(),
+                () = until.reached() => return false,
+            }
+            if self.ended.is_some() {
+                return false;
+            }
+        }
+        // What was heard last is to be known.
+        self.on_tick();
+        tokio::time::sleep(TICK).await;
+        true
     }
 
     /// Tells the core, once all is done that it wanted before.
@@ -302,22 +362,22 @@ impl Peer {
     }
 
     fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
-        if !self.hears_all() {
-            return self.early.push((transaction, answer));
+        if !self.hears_all() || self.open.len() >= self.open_max {
+            return self.queued.push_back((transaction, answer));
         }
         let is_update = transaction.is_update();
-        if transaction.access.iter().any(|access| access.item.table == TableId::ALL) {
-            let what = "a statement that may touch every table cannot be served by this protocol";
-            let hint =
-                "Send statements by themselves that name their tables; DELETE in the place of TRUNCATE.";
+        if let Some(failure) = self.refusal(&transaction, is_update) {
             // It may be gone.
-            let _ = answer.send(Answer::of_failure(&Failure::unsupported(what, hint)));
+            let _ = answer.send(Answer::of_failure(&failure));
             return;
         }
+        // What only reads and might touch everything is no SQL, which the server will say.
+        let touches_all = transaction.access.iter().any(|access| access.item.table == TableId::ALL);
+        let access = if touches_all { AccessSet::new() } else { transaction.access.clone() };
         let txn = TxnId(self.next_txn);
         self.next_txn += 1;
         let kind = if is_update { StatementKind::Write } else { StatementKind::Read };
-        let statement = Statement::new(ClassId(0), kind, transaction.access.clone());
+        let statement = Statement::new(ClassId(0), kind, access);
         let (answer_of, writes) = (Answer::default(), Record::default());
         let open =
             Open { transaction, client: Some(answer), lane: None, answer: answer_of, writes, losses: 0 };
@@ -333,6 +393,36 @@ impl Peer {
         self.feed(Event::Autocommit { begin, statement });
     }
 
+    fn refusal(&self, transaction: &Transaction, is_update: bool) -> Option<Failure> {
+        if !is_update {
+            return None;
+        }
+        let mut tables = transaction.access.iter().map(|access| access.item.table);
+        if tables.clone().any(|table| table == TableId::ALL) {
+            return Some(Failure::unsupported(
+                "a statement that may touch every table cannot be served by this protocol",
+                "Send statements by themselves that name their tables; DELETE in the place of TRUNCATE.",
+            ));
+        }
+        let is_divided = |table: TableId| self.divided.contains(&table);
+        if tables.clone().any(is_divided) && !tables.all(is_divided) {
+            return Some(Failure::unsupported(
+                "a transaction that writes and names divided tables must name no others, by foreign keys neither",
+                "Use a transaction for each; peers.divided names the divided ones.",
+            ));
+        }
+        too_long(&transaction.record)
+    }
+
+    fn admit_queued(&mut self) {
+        while self.hears_all() && self.open.len() < self.open_max {
+            let Some((transaction, answer)) = self.queued.pop_front() else { return };
+            if !answer.is_closed() {
+                self.on_submit(transaction, answer);
+            }
+        }
+    }
+
     fn answer(&mut self, txn: TxnId, answer: Answer) {
         if let Some(client) = self.open.get_mut(&txn).and_then(|open| open.client.take()) {
             // It may be gone.
@@ -341,21 +431,24 @@ impl Peer {
     }
 
     fn on_heard(&mut self, from: PeerId, message: Bytes) {
-        let Some(at) = self.numbers.iter().position(|number| *number == from.0) else { return };
+        let at = self.numbers.iter().position(|number| *number == from.0);
+        let Some(at) = at.filter(|at| *at != usize::from(self.me.0)) else { return };
         let was_open = self.hears_all();
         match self.channels[at].take(message) {
             Came::Message(message) => self.on_message(NodeId(u16::try_from(at).unwrap_or(0)), message),
             Came::Nothing => {}
+            Came::Unlike => self.end(format!(
+                "peer {} was started with another protocol, other divided tables or other nodes: these must be the same at all",
+                from.0
+            )),
             Came::StartedAgain => self.end(format!(
-                "peer {} was started again, and what peers agreed on is lost with its earlier start: stop all, see that their databases hold the same, and start them together",
+                "peer {} or this one was started again, and what peers agreed on is lost with the earlier start: stop all, see that their databases hold the same, and start them together",
                 from.0
             )),
         }
         if !was_open && self.hears_all() {
             tracing::info!("all other peers are heard");
-            for (transaction, answer) in std::mem::take(&mut self.early) {
-                self.on_submit(transaction, answer);
-            }
+            self.admit_queued();
         }
     }
 
@@ -432,11 +525,15 @@ impl Peer {
         let Some(open) = self.open.get(&txn) else { return };
         let transaction = open.transaction.clone();
         let (database, done) = (self.shared.database.clone(), self.done.clone());
-        let begin = match how {
-            How::Home { .. } => Begin::Update { checks_at_once: self.shared.classifier.has_deferrable() },
-            How::Alone | How::Snapshot { .. } => Begin::Query,
+        let writes = matches!(how, How::Home { .. });
+        let is_divided = |access: &onecopy_core::Access| self.divided.contains(&access.item.table);
+        let begin = match writes {
+            // Nobody is asked about these, so the server sees to it.
+            _ if transaction.access.iter().any(is_divided) => Begin::Serializable { writes },
+            true => Begin::Update { checks_at_once: self.shared.classifier.has_deferrable() },
+            false => Begin::Query,
         };
-        let turn = (begin == Begin::Query).then(|| {
+        let turn = (!writes).then(|| {
             let turn = self.next_turn;
             self.next_turn += 1;
             self.opening.insert(turn);
@@ -453,7 +550,7 @@ impl Peer {
             let (lane, ran) = match database.lend().await {
                 Ok(mut lane) => {
                     let begun = match turn {
-                        Some(_) => database::open_snapshot(&mut lane, &transaction.record).await,
+                        Some(_) => database::open_snapshot(&mut lane, &transaction.record, begin).await,
                         None => Ok(()),
                     };
                     opened(&done);
@@ -493,7 +590,10 @@ impl Peer {
         {
             match what {
                 Waiting::Commit(txn, csn) => self.commit(txn, csn),
-                Waiting::Apply(from, txn) => self.apply(from, txn),
+                Waiting::Apply(from, txn) => {
+                    self.to_apply.push_back((from, txn));
+                    self.apply_next();
+                }
             }
         }
     }
@@ -507,6 +607,17 @@ impl Peer {
             let result = database.commit_durably(lane).await;
             let _ = done.send(Done::Committed { txn, csn, result });
         });
+    }
+
+    /// Applies as much at once as there are connections for; where nobody has put it in an order, one after the other.
+    fn apply_next(&mut self) {
+        let at_once = if self.core.name() == "weak" { 1 } else { self.applies_max };
+        while self.applying < at_once
+            && let Some((from, txn)) = self.to_apply.pop_front()
+        {
+            self.applying += 1;
+            self.apply(from, txn);
+        }
     }
 
     fn apply(&mut self, from: NodeId, txn: TxnId) {
@@ -558,7 +669,8 @@ impl Peer {
     fn on_applied(&mut self, from: NodeId, txn: TxnId, result: Result<(), ApplyError>) {
         match result {
             Ok(()) => {}
-            Err(ApplyError::Lane(error)) if error.is_database() && self.gives_up(from, txn) => {
+            Err(ApplyError::Lane(LaneError::Shortage(_))) => return self.apply(from, txn),
+            Err(ApplyError::Lane(error)) if error.is_database() && self.gives_up(from, txn, &error) => {
                 return self.end(format!("what another peer has written cannot be applied: {error}"));
             }
             Err(ApplyError::Lane(error)) if error.is_database() => return self.apply(from, txn),
@@ -570,11 +682,17 @@ impl Peer {
         }
         self.written.remove(&(from, txn));
         self.retries.remove(&(from, txn));
+        self.applying -= 1;
+        self.apply_next();
         let replica = self.replica();
         self.feed(Event::ShippedApplied { origin: Place::Peer(from), txn, replica });
     }
 
-    fn gives_up(&mut self, from: NodeId, txn: TxnId) -> bool {
+    fn gives_up(&mut self, from: NodeId, txn: TxnId, error: &LaneError) -> bool {
+        // Of resources there may be more later.
+        if matches!(error, LaneError::Database(fields) if fields.code.as_str().starts_with("53")) {
+            return false;
+        }
         let retries = self.retries.entry((from, txn)).or_default();
         *retries += 1;
         *retries > LOSSES_MAX
@@ -589,8 +707,16 @@ impl Peer {
         let is_update = open.transaction.is_update();
         let outcome = match ran {
             Ok((Ran::Done(answer), writes)) => {
+                let failure = too_long(&writes).filter(|_| is_update);
                 (open.answer, open.writes) = (answer, writes);
-                Outcome::Done { returned: Vec::new() }
+                match failure {
+                    // With the values that it has found it is too long for the others.
+                    Some(failure) => {
+                        open.answer = Answer::of_failure(&failure);
+                        Outcome::Failed
+                    }
+                    None => Outcome::Done { returned: Vec::new() },
+                }
             }
             Ok((Ran::Failed(answer), _)) => {
                 open.answer = answer;
@@ -607,6 +733,15 @@ impl Peer {
             Ok((Ran::NotBegun(why), _)) => {
                 open.answer = Answer::of_failure(&Failure::new(SqlState::INVALID_PARAMETER_VALUE, why));
                 Outcome::Failed
+            }
+            Err(error @ LaneError::Frame(_)) => {
+                open.answer =
+                    Answer::of_failure(&Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, error.to_string()));
+                Outcome::Failed
+            }
+            Err(LaneError::Shortage(error)) => {
+                tracing::warn!(%error, "open another connection; trying again");
+                Outcome::Lost { answer_begun: false }
             }
             Err(error) if !error.is_database() => {
                 return self.end(format!("its server is lost: {error}"));
