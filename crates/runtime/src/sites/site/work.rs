@@ -1,0 +1,468 @@
+//! What the core wants done, and what came of it.
+
+use std::time::Duration;
+
+use onecopy_core::event::Place;
+use onecopy_core::message::Message as CoreMessage;
+use onecopy_core::protocol::wide_area::{Execution, Message};
+use onecopy_core::protocol::{Position, Protocol};
+use onecopy_core::{Csn, Effect, Event, NodeId, OpId, Outcome, TxnId};
+use onecopy_log::consensus::MESSAGE_LEN_MAX;
+use onecopy_wire::sqlstate::SqlState;
+
+use super::{Done, Ended, Open, Site, Turn};
+use crate::errors::Failure;
+use crate::lane::{Lane, LaneError, is_going_away};
+use crate::nodes::links::Said;
+use crate::record::Record;
+use crate::sites::database;
+use crate::sites::database::{Answer, ApplyError, Begin, Ran};
+use crate::sites::messages::SiteMessage;
+
+/// How often an update is executed again that its server gives up: for some minutes.
+const LOSSES_MAX: u32 = 200;
+/// The longest pause between two of these.
+const LOST_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Before a statement whose connection was lost is executed again.
+const LOST_PAUSE: Duration = Duration::from_millis(20);
+/// What is applied ahead of its turn, where commits are in one order.
+const APPLIED_AHEAD: usize = 8;
+
+/// What the core wants done.
+impl Site<'_> {
+    pub(super) fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Multicast { txn, .. } => {
+                let id = self.open.get(&txn).and_then(|open| open.id);
+                let body = id.and_then(|id| Some((id, self.around.pending.get(&id)?.body.clone())));
+                if let Some((id, body)) = body {
+                    self.multicast(id, body);
+                }
+            }
+            Effect::Execute { txn, op, .. } => {
+                let Some(open) = self.open.get_mut(&txn) else { return };
+                (open.op, open.is_shipped) = (Some(op), false);
+                match open.id {
+                    None => self.execute(txn, op),
+                    Some(_) => self.connect(txn),
+                }
+            }
+            Effect::Leave { txn, .. } => self.leave(txn),
+            Effect::Release { txn, replica, .. } => {
+                let is_own = replica == self.replica();
+                let Some(open) = self.open.get_mut(&txn) else { return };
+                let answer = match &open.shipped {
+                    Some((_, answer)) if !is_own => answer.clone(),
+                    _ => open.answer.clone(),
+                };
+                // What has failed is not acknowledged.
+                if answer.error.is_some() {
+                    self.answer(txn, answer);
+                } else {
+                    open.chosen = Some(answer);
+                }
+            }
+            Effect::Acknowledge { txn, .. } => {
+                let chosen = self.open.get_mut(&txn).and_then(|open| open.chosen.take());
+                self.answer(txn, chosen.unwrap_or_default());
+            }
+            Effect::Refuse { txn, .. } => {
+                let failure = Failure::new(SqlState::SERIALIZATION_FAILURE, "the transaction was given up")
+                    .hint("Run it again.");
+                self.answer(txn, Answer::of_failure(&failure));
+            }
+            Effect::Ship { txn, to: Place::Peer(to), message: CoreMessage::WideArea(message) } => {
+                self.ship(txn, to, &message);
+            }
+            Effect::CommitAt { txn, csn, .. } => {
+                if let Some(open) = self.open.get_mut(&txn) {
+                    (open.place, open.is_shipped) = (csn, false);
+                }
+                self.take_turn(txn, true);
+            }
+            Effect::ApplyShipped { txn, .. } => {
+                if let Some(open) = self.open.get_mut(&txn) {
+                    open.is_shipped = true;
+                }
+                match self.core.position() {
+                    Position::Prefix => self.take_turn(txn, false),
+                    Position::Set => self.connect(txn),
+                }
+            }
+            Effect::Forget { txn } => {
+                self.leave(txn);
+                if let Some(open) = self.open.remove(&txn) {
+                    if let Some(id) = open.id {
+                        self.by_id.remove(&id);
+                    }
+                    if let Some(id) = open.id
+                        && open.place > self.floor
+                        && !self.contained.contains(&open.place)
+                    {
+                        // It has failed, everywhere.
+                        self.note_nothing(open.place, id);
+                    }
+                }
+            }
+            other => tracing::debug!(?other, "nothing to be done at a site"),
+        }
+    }
+
+    /// Updates hold their connections until all before them are committed, so those before them must not be without: whoever comes last gives
+    /// way, and is executed again.
+    pub(super) fn connect(&mut self, txn: TxnId) {
+        // An execution of it that was left may be under way still.
+        if self.connected.contains(&txn) || self.connected.len() < self.around.updates_max {
+            return self.begin(txn);
+        }
+        self.unconnected.insert((self.place_of(txn), txn));
+        self.give_way();
+    }
+
+    pub(super) fn give_way(&mut self) {
+        let Some((place, _)) = self.unconnected.first().copied() else { return };
+        let holds = |other: &&TxnId| self.open.get(*other).is_some_and(|open| open.lane.is_some());
+        // What is to be committed next is in nobody's way.
+        let waits = |other: &&TxnId| !self.turns.iter().any(|turn| turn.txn == **other);
+        let last = self.connected.iter().filter(holds).filter(waits);
+        let last = last.max_by_key(|other| self.place_of(**other)).copied();
+        if let Some(last) = last.filter(|last| self.place_of(*last) > place) {
+            self.leave(last);
+            let replica = self.replica();
+            self.feed(Event::HomeLost { txn: last, replica });
+        }
+    }
+
+    /// Where a transaction stands: behind all whose places are known, if its own is not.
+    pub(super) fn place_of(&self, txn: TxnId) -> Csn {
+        let place = self.open.get(&txn).map_or(Csn(0), |open| open.place);
+        if place == Csn(0) { Csn(u64::MAX) } else { place }
+    }
+
+    /// Ends what is open, without committing it.
+    pub(super) fn leave(&mut self, txn: TxnId) {
+        let Some(open) = self.open.get_mut(&txn) else { return };
+        open.op = None;
+        if let Some(lane) = open.lane.take() {
+            let database = self.around.database.clone();
+            tokio::spawn(async move { database.leave(lane).await });
+            self.disconnect(txn);
+        }
+        self.unconnected.retain(|(_, other)| *other != txn);
+    }
+
+    pub(super) fn disconnect(&mut self, txn: TxnId) {
+        if self.connected.remove(&txn)
+            && let Some((_, next)) = self.unconnected.pop_first()
+        {
+            self.begin(next);
+        }
+    }
+
+    /// There is a connection for an update now.
+    pub(super) fn begin(&mut self, txn: TxnId) {
+        self.connected.insert(txn);
+        match self.open.get(&txn) {
+            Some(Open { is_shipped: true, .. }) => self.apply(txn),
+            Some(Open { op: Some(op), .. }) => self.execute(txn, *op),
+            _ => self.disconnect(txn),
+        }
+    }
+
+    pub(super) fn execute(&mut self, txn: TxnId, op: OpId) {
+        let Some(open) = self.open.get_mut(&txn) else { return };
+        let transaction = open.transaction.clone();
+        let begin = match open.id {
+            None => Begin::Query,
+            Some(_) => Begin::Update { checks_at_once: self.around.classifier.has_deferrable() },
+        };
+        let (database, done) = (self.around.database.clone(), self.done.clone());
+        // Who executes an update need not know what it returns, unless its client is here or hears it from here.
+        let is_told = open.id.is_none_or(|id| id.node == self.around.this)
+            || self.around.choice.execution == Execution::PrimaryCopy;
+        let held_max = if is_told { self.around.held_max } else { 0 };
+        let pause = LOST_PAUSE.saturating_mul(1 << open.losses.min(6)).min(LOST_PAUSE_MAX);
+        tokio::spawn(async move {
+            let _permit = match begin {
+                Begin::Query => database.queries.acquire().await.ok(),
+                Begin::Update { .. } | Begin::Serializable { .. } => None,
+            };
+            let (lane, ran) = match database.lend().await {
+                Ok(mut lane) => {
+                    let ran = database::run(&mut lane, &transaction, begin, held_max).await;
+                    // It was given up by the server, which is well.
+                    let is_well = ran.as_ref().err().is_none_or(LaneError::is_database);
+                    (is_well.then_some(lane), ran)
+                }
+                Err(error) => (None, Err(error)),
+            };
+            let (lane, ran) = match (lane, begin) {
+                (Some(mut lane), Begin::Query) => {
+                    if lane.roll_back().await.is_ok() {
+                        database.give_back(lane);
+                    }
+                    (None, ran)
+                }
+                (lane, _) => (lane, ran),
+            };
+            if ran.is_err() {
+                tokio::time::sleep(pause).await;
+            }
+            // Nobody listens any more where the site has begun anew.
+            let _ = done.send(Done::Executed { txn, op, begin, lane, ran });
+        });
+    }
+
+    pub(super) fn ship(&mut self, txn: TxnId, to: NodeId, message: &Message) {
+        let Some(open) = self.open.get(&txn) else { return };
+        let Some(id) = open.id else { return };
+        let is_origin = self.node_of(id.node) == Some(to);
+        // Only its own client hears it.
+        let answer = if is_origin { open.answer.encode() } else { Answer::default().encode() };
+        let message = match message {
+            Message::WriteSet { place, op, .. } => {
+                SiteMessage::Writes { id, place: *place, op: *op, writes: open.writes.encode(), answer }
+            }
+            Message::Failed { op, .. } => SiteMessage::Failed { id, op: *op, answer },
+            Message::Request { .. } => return,
+        };
+        let message = message.encode();
+        if message.len() <= MESSAGE_LEN_MAX {
+            self.around.links.tell(self.peer(to), Said::Site(message));
+        }
+        // Whoever waits for what is too long executes it after a while.
+    }
+
+    pub(super) fn apply(&mut self, txn: TxnId) {
+        let Some(open) = self.open.get(&txn) else { return };
+        let writes = match &open.shipped {
+            Some((writes, _)) => writes.clone(),
+            // What was executed here, and lost before it was committed.
+            None => open.writes.clone(),
+        };
+        let checks_at_once = self.around.classifier.has_deferrable();
+        let (database, done) = (self.around.database.clone(), self.done.clone());
+        tokio::spawn(async move {
+            let (lane, result) = match database.lend().await {
+                Ok(mut lane) => {
+                    let result = database::apply(&mut lane, &writes, checks_at_once).await;
+                    (Some(lane), result)
+                }
+                Err(error) => (None, Err(error.into())),
+            };
+            let _ = done.send(Done::Applied { txn, lane, result });
+        });
+    }
+
+    /// Where commits are to be in one order, that is the order in which they were asked for.
+    pub(super) fn take_turn(&mut self, txn: TxnId, is_ready: bool) {
+        if self.core.position() == Position::Prefix {
+            self.turns.push_back(Turn { txn, is_ready, is_begun: is_ready });
+            self.commit_next();
+        } else if is_ready {
+            self.commit(txn);
+        }
+    }
+
+    pub(super) fn commit_next(&mut self) {
+        let ahead = self.turns.iter_mut().take(APPLIED_AHEAD).filter(|turn| !turn.is_begun);
+        let begun: Vec<TxnId> = ahead
+            .map(|turn| {
+                turn.is_begun = true;
+                turn.txn
+            })
+            .collect();
+        begun.into_iter().for_each(|txn| self.apply(txn));
+        if let Some(Turn { txn, is_ready: true, .. }) = self.turns.front()
+            && !self.is_committing
+        {
+            self.is_committing = true;
+            self.commit(*txn);
+        }
+    }
+
+    pub(super) fn commit(&mut self, txn: TxnId) {
+        let Some(open) = self.open.get_mut(&txn) else { return };
+        let (Some(lane), Some(id)) = (open.lane.take(), open.id) else {
+            return self.begin_again(format!("the connection on which {txn} was open is lost"));
+        };
+        if let Some(pending) = self.around.pending.get_mut(&id) {
+            pending.known = Some(open.chosen.clone().unwrap_or_else(|| open.answer.clone()));
+        }
+        let (database, done, place) = (self.around.database.clone(), self.done.clone(), open.place);
+        let nothing = self.nothing.clone();
+        tokio::spawn(async move {
+            let result = database.commit(lane, place, id, &nothing).await;
+            let _ = done.send(Done::Committed { txn, nothing, result });
+        });
+    }
+}
+
+/// What was done.
+impl Site<'_> {
+    pub(super) fn on_done(&mut self, done: Done) {
+        match done {
+            Done::Executed { txn, op, begin, lane, ran } => self.on_executed(txn, op, begin, lane, ran),
+            Done::Applied { txn, lane, result } => match (result, lane) {
+                (Ok(()), Some(lane)) => {
+                    if let Some(open) = self.open.get_mut(&txn) {
+                        open.lane = Some(lane);
+                    }
+                    match self.turns.iter_mut().find(|turn| turn.txn == txn) {
+                        Some(turn) => turn.is_ready = true,
+                        None => return self.commit(txn),
+                    }
+                    self.commit_next();
+                }
+                (Err(ApplyError::Diverged(why)), _) => self.ended = Some(Ended::Diverged(why)),
+                (Err(error @ ApplyError::NotBegun(_)), _) => {
+                    self.ended = Some(Ended::Stuck(error.to_string()))
+                }
+                (Err(ApplyError::Lane(error)), _) => self.begin_again(error.to_string()),
+                (Ok(()), None) => {}
+            },
+            Done::Committed { txn, nothing, result: Ok(()) } => {
+                self.nothing.retain(|one| !nothing.contains(one));
+                if self.turns.front().is_some_and(|turn| turn.txn == txn) {
+                    self.turns.pop_front();
+                    self.is_committing = false;
+                }
+                let Some(open) = self.open.get(&txn) else { return };
+                let (place, is_shipped) = (open.place, open.is_shipped);
+                self.note_contained(place);
+                self.disconnect(txn);
+                let replica = self.replica();
+                self.feed(match is_shipped {
+                    true => Event::ShippedApplied { origin: Place::Peer(self.me), txn, replica },
+                    false => Event::Applied { replica, csn: place },
+                });
+                self.commit_next();
+            }
+            // Whether it has happened only the database knows.
+            Done::Committed { result: Err(error), .. } => self.begin_again(error.to_string()),
+        }
+    }
+
+    /// Counts that a server has given up a transaction; whether it was too often.
+    pub(super) fn gives_up(&mut self, txn: TxnId) -> bool {
+        let Some(open) = self.open.get_mut(&txn) else { return false };
+        open.losses += 1;
+        open.losses > LOSSES_MAX
+    }
+
+    pub(super) fn on_executed(
+        &mut self,
+        txn: TxnId,
+        op: OpId,
+        begin: Begin,
+        lane: Option<Lane>,
+        ran: Result<(Ran, Record), LaneError>,
+    ) {
+        let database = self.around.database.clone();
+        let counts = self.open.get(&txn).is_some_and(|open| open.op == Some(op));
+        let mut answer_now = None;
+        let outcome = match ran {
+            Ok((ran, writes)) => {
+                let (answer, outcome) = match ran {
+                    Ran::Done(answer) => (answer, Outcome::Done { returned: Vec::new() }),
+                    Ran::Failed(answer) => (answer, Outcome::Failed),
+                    Ran::TooLarge if begin == Begin::Query => {
+                        (too_large(self.around.held_max, false), Outcome::Failed)
+                    }
+                    Ran::TooLarge => {
+                        (too_large(self.around.held_max, true), Outcome::Done { returned: Vec::new() })
+                    }
+                    Ran::NotBegun(why) if begin == Begin::Query => {
+                        let failure = Failure::new(SqlState::INVALID_PARAMETER_VALUE, why);
+                        (Answer::of_failure(&failure), Outcome::Failed)
+                    }
+                    // Elsewhere it may be executed.
+                    Ran::NotBegun(why) => {
+                        self.ended = Some(Ended::Stuck(format!(
+                            "an update cannot be begun here for its role or under its settings ({why}); make the roles and what settings name the same at all sites, and start it again"
+                        )));
+                        return;
+                    }
+                };
+                if begin == Begin::Query {
+                    answer_now = Some(answer);
+                } else if let Some(open) = self.open.get_mut(&txn).filter(|_| counts) {
+                    (open.answer, open.writes) = (answer, writes);
+                }
+                outcome
+            }
+            Err(error) if begin == Begin::Query && (is_of_transaction(&error) || is_frame(&error)) => {
+                answer_now = Some(Answer::of_failure(&Failure::of_lane(&error)));
+                Outcome::Failed
+            }
+            // A row that is too long is so everywhere.
+            Err(error) if is_frame(&error) => {
+                if let Some(open) = self.open.get_mut(&txn).filter(|_| counts) {
+                    open.answer = Answer::of_failure(&Failure::new(
+                        SqlState::PROGRAM_LIMIT_EXCEEDED,
+                        error.to_string(),
+                    ));
+                }
+                Outcome::Failed
+            }
+            // A server that has crashed may have forgotten what it had committed last.
+            Err(error) if !is_of_transaction(&error) => return self.begin_again(error.to_string()),
+            Err(error) if self.gives_up(txn) => {
+                self.ended = Some(Ended::Stuck(format!(
+                    "its server has given up an update {LOSSES_MAX} times, for a reason that need not hold elsewhere: {error}"
+                )));
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a transaction is to be executed again");
+                Outcome::Lost { answer_begun: false }
+            }
+        };
+        let is_lost = matches!(outcome, Outcome::Lost { .. });
+        let is_update = begin != Begin::Query;
+        match (lane, self.open.get_mut(&txn).filter(|_| counts && !is_lost)) {
+            (Some(lane), Some(open)) => {
+                open.lane = Some(lane);
+                self.connected.insert(txn);
+            }
+            (lane, _) => {
+                if let Some(lane) = lane {
+                    tokio::spawn(async move { database.leave(lane).await });
+                }
+                // Unless it is being executed once more.
+                if is_update && self.open.get(&txn).is_none_or(|open| counts || open.op.is_none()) {
+                    self.disconnect(txn);
+                }
+            }
+        }
+        if let Some(answer) = answer_now {
+            self.answer(txn, answer);
+        }
+        let is_query_done = begin == Begin::Query && !is_lost;
+        let replica = self.replica();
+        self.feed(Event::Executed { txn, op, replica, outcome, elapsed_ns: 0 });
+        if is_query_done {
+            self.open.remove(&txn);
+        }
+        self.give_way();
+    }
+}
+
+/// Whether a message was too long to be read.
+fn is_frame(error: &LaneError) -> bool {
+    matches!(error, LaneError::Frame(_))
+}
+
+/// Whether a server has only given up one transaction.
+fn is_of_transaction(error: &LaneError) -> bool {
+    matches!(error, LaneError::Database(fields) if !is_going_away(fields.code))
+}
+
+fn too_large(held_max: usize, is_committed: bool) -> Answer {
+    let but = if is_committed { "; it was committed" } else { "" };
+    let failure = Failure::new(
+        SqlState::PROGRAM_LIMIT_EXCEEDED,
+        format!("the results of a transaction exceed {held_max} bytes{but}"),
+    );
+    Answer::of_failure(&failure.hint("Return fewer rows, or raise limits.held_result_bytes_max."))
+}
