@@ -17,7 +17,7 @@ use rand::Rng;
 use tokio::sync::oneshot;
 
 use super::database::{self, Answer, PartAnswer, Ran};
-use super::transaction::{Part, Transaction, refusal, refusal_as_source, with_params};
+use super::transaction::{Part, Transaction, not_whole, refusal, refusal_as_source, with_params};
 use super::{RETRY_PAUSE, Shared, console};
 use crate::classifier::{Statement, rewrite_of, search_path};
 use crate::clock::Deadline;
@@ -451,10 +451,7 @@ fn without_brackets<T>(statements: &[(T, Statement)]) -> Result<&[(T, Statement)
     match (begins, ends) {
         (true, true) => Ok(&statements[1..statements.len() - 1]),
         (false, false) => Ok(statements),
-        _ => Err(Failure::unsupported(
-            "this protocol takes transactions that come whole",
-            "Send all statements, from BEGIN to COMMIT, as one query or as one pipelined batch, or each by itself; or use protocol = \"onecopy\".",
-        )),
+        _ => Err(not_whole()),
     }
 }
 

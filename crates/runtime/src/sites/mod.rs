@@ -42,7 +42,6 @@ use crate::nodes::links::{self, Said};
 use crate::nodes::peers::{Peers as Others, Serve};
 use crate::nodes::{self, init};
 use crate::postgres::connect::{Credentials, CustomNames};
-use crate::record::Record;
 use crate::server::door::Door;
 use crate::server::{self, Handle, files, preparation, tls};
 use crate::settings::{NodesSettings, ReplicaSettings, Settings};
@@ -147,8 +146,8 @@ impl Started {
 const HEAD_LEN_MAX: usize = 1_024;
 
 /// Why a transaction cannot be sent to other sites, if it is too long for that.
-fn too_long(record: &Record) -> Option<Failure> {
-    let len = record.encode().len();
+fn too_long(encoded: &[u8]) -> Option<Failure> {
+    let len = encoded.len();
     if len + HEAD_LEN_MAX <= MESSAGE_LEN_MAX {
         return None;
     }

@@ -216,20 +216,8 @@ impl Surroundings {
             };
             match input {
                 Input::Submit { transaction, answer } if transaction.is_update() => {
-                    if let Some(failure) = too_long(&transaction.record) {
-                        let _ = answer.send(Answer::of_failure(&failure));
-                        continue;
-                    }
                     // It is sent when the site is back.
-                    let id = MessageId {
-                        node: self.this,
-                        incarnation: self.incarnation,
-                        number: self.next_number,
-                    };
-                    self.next_number += 1;
-                    let body = transaction.record.encode();
-                    let resend_at = Deadline::after(Duration::ZERO);
-                    self.pending.insert(id, Pending { body, answer: Some(answer), known: None, resend_at });
+                    self.keep(&transaction, answer, Duration::ZERO);
                 }
                 Input::Submit { transaction, answer } => self.queries.push((transaction, answer)),
                 Input::Member(MemberEvent::Ready { epoch, csn }) => self.lead(epoch, csn),
@@ -239,6 +227,26 @@ impl Surroundings {
                 Input::Heard { .. } | Input::Parted { .. } | Input::Durable(_) | Input::Member(_) => {}
             }
         }
+    }
+
+    /// Keeps an update of a client until its end is known, unless it is refused, and names it; it is to be sent again after some time.
+    fn keep(
+        &mut self,
+        transaction: &Transaction,
+        answer: oneshot::Sender<Answer>,
+        resend_after: Duration,
+    ) -> Option<MessageId> {
+        let body = transaction.record.encode();
+        if let Some(failure) = too_long(&body) {
+            // It may be gone.
+            let _ = answer.send(Answer::of_failure(&failure));
+            return None;
+        }
+        let id = MessageId { node: self.this, incarnation: self.incarnation, number: self.next_number };
+        self.next_number += 1;
+        let resend_at = Deadline::after(resend_after);
+        self.pending.insert(id, Pending { body, answer: Some(answer), known: None, resend_at });
+        Some(id)
     }
 
     fn lead(&mut self, epoch: Epoch, csn: Csn) {
@@ -413,11 +421,6 @@ impl Site<'_> {
     fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
         let txn = self.new_txn();
         let is_update = transaction.is_update();
-        if is_update && let Some(failure) = too_long(&transaction.record) {
-            // It may be gone.
-            let _ = answer.send(Answer::of_failure(&failure));
-            return;
-        }
         let (id, client) = match is_update {
             false => (None, Some(answer)),
             true => {

@@ -112,15 +112,20 @@ pub fn with_params<R>(types: &[u32], bind: &[u8], read: impl FnOnce(&[ParamValue
     read(&params)
 }
 
+/// A transaction of which only a part has come.
+pub fn not_whole() -> Failure {
+    Failure::unsupported(
+        "this protocol takes transactions that come whole",
+        "Send all statements, from BEGIN to COMMIT, as one query or as one pipelined batch, or each by itself; or use protocol = \"onecopy\".",
+    )
+}
+
 /// Why a statement cannot be part of a transaction that sites execute each by itself.
 pub fn refusal(class: &Class, determinism: &Determinism) -> Option<Failure> {
     let effects = &class.effects;
     let what = match &class.kind {
         Kind::Begin(_) | Kind::Commit { .. } | Kind::Rollback { .. } => {
-            return Some(Failure::unsupported(
-                "this protocol takes transactions that come whole",
-                "Send all statements, from BEGIN to COMMIT, as one query or as one pipelined batch, or each by itself; or use protocol = \"onecopy\".",
-            ));
+            return Some(not_whole());
         }
         Kind::Truncate { .. } | Kind::Empty => None,
         Kind::Ddl { command, .. } => Some((*command).to_owned()),

@@ -411,7 +411,7 @@ impl Peer {
                 "Use a transaction for each; peers.divided names the divided ones.",
             ));
         }
-        too_long(&transaction.record)
+        too_long(&transaction.record.encode())
     }
 
     fn admit_queued(&mut self) {
@@ -707,7 +707,7 @@ impl Peer {
         let is_update = open.transaction.is_update();
         let outcome = match ran {
             Ok((Ran::Done(answer), writes)) => {
-                let failure = too_long(&writes).filter(|_| is_update);
+                let failure = if is_update { too_long(&writes.encode()) } else { None };
                 (open.answer, open.writes) = (answer, writes);
                 match failure {
                     // With the values that it has found it is too long for the others.
