@@ -184,7 +184,7 @@ async fn judge(nodes: &Nodes, seen: Vec<Transaction>) -> usize {
 fn clients_of_every_site_write_and_all_sites_hold_the_same() {
     block_on(async {
         let made = "CREATE TABLE t (id serial PRIMARY KEY, v int, at timestamptz DEFAULT now()); \
-             INSERT INTO t (v, at) VALUES (10, '2024-01-01')";
+             INSERT INTO t (v, at) VALUES (10, '2024-01-01'); CREATE TABLE long (n int PRIMARY KEY, v text)";
         let nodes = sites(3, false, &[], made).await;
         let clients = [nodes.client(0).await, nodes.client(1).await, nodes.client(2).await];
         for client in &clients {
@@ -222,6 +222,12 @@ fn clients_of_every_site_write_and_all_sites_hold_the_same() {
                 "{refused}"
             );
         }
+        // So does what is too long to be sent to the other sites.
+        let long = |n: usize| format!("INSERT INTO long VALUES ({n}, '{}')", "x".repeat(n << 20));
+        clients[0].batch_execute(&long(17)).await.unwrap();
+        assert_eq!(code(clients[0].batch_execute(&long(18)).await), SqlState::PROGRAM_LIMIT_EXCEEDED);
+        assert_eq!(nodes.everywhere("SELECT n, length(v) FROM long").await, format!("17 {}", 17 << 20));
+
         assert_eq!(code(clients[0].batch_execute("SELEKT 1").await), SqlState::SYNTAX_ERROR);
         assert_eq!(code(clients[0].batch_execute("SELECT 1 / 0").await), SqlState::DIVISION_BY_ZERO);
         assert_eq!(rows(&clients[0], "SELECT 1").await, "1");

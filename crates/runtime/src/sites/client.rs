@@ -141,7 +141,7 @@ enum Step {
 enum Piece {
     /// BEGIN or COMMIT.
     Bracket(&'static str),
-    /// A statement, by its number.
+    /// A statement.
     Part,
     Nothing,
 }

@@ -66,7 +66,7 @@ pub enum Input {
 /// What was done beside the loop.
 enum Done {
     Executed { txn: TxnId, op: OpId, begin: Begin, lane: Option<Lane>, ran: Result<(Ran, Record), LaneError> },
-    Applied { txn: TxnId, lane: Option<Lane>, result: Result<(), ApplyError> },
+    Applied { txn: TxnId, result: Result<Lane, ApplyError> },
     Committed { txn: TxnId, nothing: Vec<(Csn, MessageId)>, result: Result<(), LaneError> },
 }
 
@@ -111,8 +111,7 @@ pub struct Surroundings {
 /// An update of a client of this site.
 pub struct Pending {
     body: Bytes,
-    /// Taken when it is answered.
-    answer: Option<oneshot::Sender<Answer>>,
+    answer: oneshot::Sender<Answer>,
     /// What it will be, once it is being committed.
     known: Option<Answer>,
     resend_at: Deadline,
@@ -245,7 +244,7 @@ impl Surroundings {
         let id = MessageId { node: self.this, incarnation: self.incarnation, number: self.next_number };
         self.next_number += 1;
         let resend_at = Deadline::after(resend_after);
-        self.pending.insert(id, Pending { body, answer: Some(answer), known: None, resend_at });
+        self.pending.insert(id, Pending { body, answer, known: None, resend_at });
         Some(id)
     }
 
@@ -424,14 +423,7 @@ impl Site<'_> {
         let (id, client) = match is_update {
             false => (None, Some(answer)),
             true => {
-                let Surroundings { this, incarnation, next_number, .. } = *self.around;
-                self.around.next_number += 1;
-                let id = MessageId { node: this, incarnation, number: next_number };
-                let body = transaction.record.encode();
-                let resend_at = Deadline::after(RESEND_AFTER);
-                self.around
-                    .pending
-                    .insert(id, Pending { body, answer: Some(answer), known: None, resend_at });
+                let Some(id) = self.around.keep(&transaction, answer, RESEND_AFTER) else { return };
                 self.by_id.insert(id, txn);
                 (Some(id), None)
             }
@@ -454,7 +446,7 @@ impl Site<'_> {
         let Some(open) = self.open.get_mut(&txn) else { return };
         let client = match open.id {
             None => open.client.take(),
-            Some(id) => self.around.pending.remove(&id).and_then(|pending| pending.answer),
+            Some(id) => self.around.pending.remove(&id).map(|pending| pending.answer),
         };
         if let Some(client) = client {
             // It may be gone.

@@ -230,9 +230,8 @@ impl Site<'_> {
             );
             Answer::of_failure(&failure.hint("Do not run it again."))
         };
-        if let Some(client) = pending.answer {
-            let _ = client.send(pending.known.unwrap_or_else(lost));
-        }
+        // It may be gone.
+        let _ = pending.answer.send(pending.known.unwrap_or_else(lost));
     }
 
     /// The database contains what stands at a place, or nobody's ever will.

@@ -243,14 +243,13 @@ impl Site<'_> {
         let checks_at_once = self.around.classifier.has_deferrable();
         let (database, done) = (self.around.database.clone(), self.done.clone());
         tokio::spawn(async move {
-            let (lane, result) = match database.lend().await {
-                Ok(mut lane) => {
-                    let result = database::apply(&mut lane, &writes, checks_at_once).await;
-                    (Some(lane), result)
-                }
-                Err(error) => (None, Err(error.into())),
+            let applying = async {
+                let mut lane = database.lend().await?;
+                database::apply(&mut lane, &writes, checks_at_once).await?;
+                Ok(lane)
             };
-            let _ = done.send(Done::Applied { txn, lane, result });
+            let result: Result<Lane, ApplyError> = applying.await;
+            let _ = done.send(Done::Applied { txn, result });
         });
     }
 
@@ -303,8 +302,8 @@ impl Site<'_> {
     pub(super) fn on_done(&mut self, done: Done) {
         match done {
             Done::Executed { txn, op, begin, lane, ran } => self.on_executed(txn, op, begin, lane, ran),
-            Done::Applied { txn, lane, result } => match (result, lane) {
-                (Ok(()), Some(lane)) => {
+            Done::Applied { txn, result } => match result {
+                Ok(lane) => {
                     if let Some(open) = self.open.get_mut(&txn) {
                         open.lane = Some(lane);
                     }
@@ -314,12 +313,9 @@ impl Site<'_> {
                     }
                     self.commit_next();
                 }
-                (Err(ApplyError::Diverged(why)), _) => self.ended = Some(Ended::Diverged(why)),
-                (Err(error @ ApplyError::NotBegun(_)), _) => {
-                    self.ended = Some(Ended::Stuck(error.to_string()))
-                }
-                (Err(ApplyError::Lane(error)), _) => self.begin_again(error.to_string()),
-                (Ok(()), None) => {}
+                Err(ApplyError::Diverged(why)) => self.ended = Some(Ended::Diverged(why)),
+                Err(error @ ApplyError::NotBegun(_)) => self.ended = Some(Ended::Stuck(error.to_string())),
+                Err(ApplyError::Lane(error)) => self.begin_again(error.to_string()),
             },
             Done::Committed { txn, nothing, result: Ok(()) } => {
                 self.nothing.retain(|one| !nothing.contains(one));
