@@ -8,9 +8,11 @@ use crate::moment_text::{has_clock_word, lacks_offset};
 use crate::name_types::has_number;
 use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
-use crate::template::{AccessTemplate, NotCanonical, RecheckTemplate, ShownTemplate, shown_by_row};
+use crate::template::{
+    AccessTemplate, ItemTemplate, NotCanonical, RecheckTemplate, ShownTemplate, shown_by_row,
+};
 use crate::value::{ParamValue, Params, string_value};
-use onecopy_core::{Access, AccessSet, ClassId, ColumnSet, Space, TableId};
+use onecopy_core::{Access, AccessSet, ClassId, ColumnSet, Mode, Space, TableId};
 use std::sync::Arc;
 
 /// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.
@@ -524,6 +526,26 @@ impl Class {
         frozen: &[FrozenValue],
     ) -> AccessSet {
         self.access.bind(sql, layout, params, frozen)
+    }
+
+    /// Those of [`Class::bind`] that count, by their tables, spaces and modes.
+    pub(crate) fn bind_those<P: Params + ?Sized>(
+        &self,
+        sql: &str,
+        layout: Layout<'_>,
+        params: &P,
+        frozen: &[FrozenValue],
+        counts: impl Fn(TableId, Space, Mode) -> bool,
+    ) -> AccessSet {
+        self.access.bind_those(sql, layout, params, frozen, counts)
+    }
+
+    /// The tables of which it removes rows; one may come several times.
+    pub(crate) fn removes_from(&self) -> impl Iterator<Item = TableId> {
+        let removes = |item: &&ItemTemplate| {
+            self.kind == Kind::Delete && item.space == Space::Rows && item.mode == Mode::Exclusive
+        };
+        self.access.items.iter().filter(removes).map(|item| item.table)
     }
 
     /// The columns that it reads of a table's rows, those of rows that it changes included.

@@ -181,9 +181,21 @@ impl AccessTemplate {
         params: &P,
         frozen: &[FrozenValue],
     ) -> AccessSet {
+        self.bind_those(sql, layout, params, frozen, |_, _, _| true)
+    }
+
+    /// Those items that count, by their tables, spaces and modes.
+    pub(crate) fn bind_those<P: Params + ?Sized>(
+        &self,
+        sql: &str,
+        layout: Layout<'_>,
+        params: &P,
+        frozen: &[FrozenValue],
+        counts: impl Fn(TableId, Space, Mode) -> bool,
+    ) -> AccessSet {
         let binder = Binder { sql, layout, params, frozen, types: &self.param_types };
         let mut set = AccessSet::new();
-        for item in &self.items {
+        for item in self.items.iter().filter(|item| counts(item.table, item.space, item.mode)) {
             binder.item(item, &mut set);
         }
         set

@@ -399,12 +399,8 @@ pub(crate) fn string_value(sql: &str, constant: Const) -> Option<Cow<'_, str>> {
 }
 
 pub(crate) fn integer(text: &str) -> Option<i64> {
-    let text = text.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']);
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    text.parse().ok()
+    // Seldom is anything beside it.
+    text.parse().or_else(|_| text.trim_matches([' ', '\t', '\n', '\r', '\x0b', '\x0c']).parse()).ok()
 }
 
 fn binary_integer(bytes: &[u8]) -> Option<i64> {

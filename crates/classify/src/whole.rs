@@ -11,7 +11,6 @@ use crate::class::{Class, Kind};
 use crate::lexer::Layout;
 use crate::rewrite::FrozenValue;
 use crate::value::Params;
-use smallvec::SmallVec;
 
 /// When two updates of one row conflict.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -66,22 +65,15 @@ pub fn foresee<P: Params + ?Sized>(
     if !is_plain {
         return add(Access::new(Item::everything(), Mode::Exclusive), foreseen);
     }
-    // The keys of rows that are removed become free; those that it adds elsewhere, by a foreign key's default, count.
-    let removes = |access: &Access| {
-        class.kind == Kind::Delete && access.item.space == Space::Rows && access.mode == Mode::Exclusive
+    let is_read = |table: TableId, space: Space, mode: Mode| match (space, mode) {
+        (Space::Rows, Mode::Shared | Mode::Insert) => true,
+        // The keys of rows that are removed become free; those that it adds elsewhere, by a foreign key's default, count.
+        (Space::Key(_), mode) => !mode.writes() || class.removes_from().any(|removed| removed == table),
+        (Space::Rows | Space::Schema, _) => false,
     };
-    let accesses = class.bind(sql, layout, known, frozen);
-    let removed: SmallVec<[TableId; 2]> =
-        accesses.iter().filter(|access| removes(access)).map(|access| access.item.table).collect();
-    for access in accesses {
-        let is_read = match (access.item.space, access.mode) {
-            (Space::Rows, Mode::Shared | Mode::Insert) => true,
-            (Space::Key(_), mode) => !mode.writes() || removed.contains(&access.item.table),
-            (Space::Rows | Space::Schema, _) => false,
-        };
-        if is_read && reads == Reads::Ignored {
-            continue;
-        }
+    let counts =
+        |table: TableId, space: Space, mode: Mode| reads == Reads::Counted || !is_read(table, space, mode);
+    for access in class.bind_those(sql, layout, known, frozen, counts) {
         if reads == Reads::Counted && finds_rows(&access) {
             let named: ColumnSet = access.item.equals.iter().map(|(column, _)| *column).collect();
             let columns = class.columns_read(access.item.table).union(named);
@@ -104,17 +96,29 @@ fn finds_rows(access: &Access) -> bool {
 
 /// Adds an access, to what is foreseen of the same rows if there is any.
 fn add(access: Access, foreseen: &mut AccessSet) {
-    let same = foreseen.iter_mut().find(|known| known.mode == access.mode && known.item == access.item);
-    if let Some(known) = same {
-        known.columns = known.columns.union(access.columns);
-    } else if !foreseen.iter().any(|known| says_more(known, &access)) {
-        foreseen.retain(|known| !says_more(&access, known));
-        foreseen.push(access);
+    let mut said_more = None;
+    for (at, known) in foreseen.iter_mut().enumerate() {
+        if known.item != access.item {
+            continue;
+        }
+        if known.mode == access.mode {
+            known.columns = known.columns.union(access.columns);
+            return;
+        }
+        if says_more(known.mode, access.mode) {
+            return;
+        }
+        if says_more(access.mode, known.mode) {
+            said_more = Some(at);
+        }
+    }
+    match said_more {
+        Some(at) => foreseen[at] = access,
+        None => foreseen.push(access),
     }
 }
 
 /// Whether one changes the row to which the other only refers: whoever removes that row conflicts with both.
-fn says_more(one: &Access, other: &Access) -> bool {
-    let changes = matches!(one.mode, Mode::NoKeyExclusive | Mode::Exclusive);
-    other.mode == Mode::KeyShared && changes && one.item == other.item
+fn says_more(one: Mode, other: Mode) -> bool {
+    other == Mode::KeyShared && matches!(one, Mode::NoKeyExclusive | Mode::Exclusive)
 }
