@@ -87,6 +87,26 @@ fn divided_tables_are_each_peers_own() {
     });
 }
 
+/// Where servers define something otherwise, what is executed at all might do otherwise.
+#[test]
+fn peers_whose_databases_have_other_definitions_do_not_serve() {
+    block_on(async {
+        let mut nodes = Nodes::make_sites(3, false, &[("protocol", "invalidation")]);
+        for (at, server) in nodes.servers.servers().iter().enumerate() {
+            let default = if at == 2 { 1 } else { 0 };
+            let sql = format!("CREATE TABLE t (id int PRIMARY KEY, v int DEFAULT {default})");
+            connect(&server.dsn()).await.unwrap().batch_execute(&sql).await.unwrap();
+        }
+        for peer in [0, 1, 2] {
+            nodes.spawn(peer);
+        }
+        for peer in [0, 1, 2] {
+            let said = nodes.ends(peer);
+            assert!(said.contains("has other definitions"), "{said}");
+        }
+    });
+}
+
 /// What peers have agreed on is in their memory: a peer that is started again is found out, and none goes on.
 #[test]
 fn peers_end_when_one_of_them_is_started_again() {

@@ -27,6 +27,7 @@ use crate::agent::{quote, quote_identifier};
 use crate::errors::Failure;
 use crate::lane::{Lane, LaneError, StatementKey, is_going_away};
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
+use crate::postgres::fingerprints::{self, Fingerprint};
 use crate::postgres::progress::{self, FenceError};
 use crate::record::{Record, What, Write};
 use crate::results::Results;
@@ -255,6 +256,16 @@ impl Database {
         let catalogue = crate::postgres::definitions::read(&mut lane, &mut plain).await?;
         // Its setup stays in force on the lane, which is not given back.
         Ok(catalogue)
+    }
+
+    /// What is compared of the definitions.
+    pub async fn fingerprints(&self) -> Result<Vec<Fingerprint>, LaneError> {
+        let mut lane = self.lend().await?;
+        lane.command("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
+        let definitions = fingerprints::definitions(&mut lane).await?;
+        lane.command("ROLLBACK").await?;
+        self.give_back(lane);
+        Ok(definitions)
     }
 
     pub async fn lend(&self) -> Result<Lane, LaneError> {

@@ -5,6 +5,15 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+/// What has to be the same at both ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Likeness {
+    /// A digest of how peers were started.
+    pub settings: u64,
+    /// A digest of what their databases define.
+    pub definitions: u64,
+}
+
 const KIND_SAID: u8 = 1;
 const KIND_HEARD: u8 = 2;
 /// After how many ticks in which nothing more was heard it is said again.
@@ -19,8 +28,7 @@ const AGAIN_MAX: usize = 64;
 pub struct Channel {
     /// Which start of this process: drawn at random, so that no two are alike.
     incarnation: u64,
-    /// What has to be the same at both ends.
-    settings: u64,
+    likeness: Likeness,
     /// Which start of the other one; 0 while nothing was heard of it.
     other: u64,
     /// The other one has heard of this start.
@@ -45,14 +53,16 @@ pub enum Came {
     /// One of both was started again: what it knew is lost.
     StartedAgain,
     /// The other one was started with other settings.
-    Unlike,
+    OtherSettings,
+    /// The other one's database has other definitions.
+    OtherDefinitions,
 }
 
 impl Channel {
-    pub fn new(incarnation: u64, settings: u64) -> Channel {
+    pub fn new(incarnation: u64, likeness: Likeness) -> Channel {
         Channel {
             incarnation,
-            settings,
+            likeness,
             other: 0,
             is_known: false,
             said: 0,
@@ -91,10 +101,11 @@ impl Channel {
 
     /// What is to be sent now and then: what was heard, and what was not for too long.
     pub fn tick(&mut self) -> Vec<Bytes> {
-        let mut out = BytesMut::with_capacity(33);
+        let mut out = BytesMut::with_capacity(41);
         out.put_u8(KIND_HEARD);
         out.put_u64(self.incarnation);
-        out.put_u64(self.settings);
+        out.put_u64(self.likeness.settings);
+        out.put_u64(self.likeness.definitions);
         out.put_u64(self.other);
         out.put_u64(self.heard);
         let mut all = vec![out.freeze()];
@@ -127,13 +138,16 @@ impl Channel {
                 _ => Came::Nothing,
             },
             KIND_HEARD => {
-                let (Ok(settings), Ok(of), Ok(heard)) =
-                    (input.try_get_u64(), input.try_get_u64(), input.try_get_u64())
+                let mut next = || input.try_get_u64();
+                let (Ok(settings), Ok(definitions), Ok(of), Ok(heard)) = (next(), next(), next(), next())
                 else {
                     return Came::Nothing;
                 };
-                if settings != self.settings {
-                    return Came::Unlike;
+                if settings != self.likeness.settings {
+                    return Came::OtherSettings;
+                }
+                if definitions != self.likeness.definitions {
+                    return Came::OtherDefinitions;
                 }
                 if of == 0 {
                     // It has not heard of anybody yet.
@@ -160,9 +174,11 @@ impl Channel {
 mod tests {
     use super::*;
 
+    const ALIKE: Likeness = Likeness { settings: 1, definitions: 1 };
+
     #[test]
     fn what_is_lost_is_said_again_and_nothing_comes_twice_or_out_of_turn() {
-        let (mut one, mut other) = (Channel::new(7, 1), Channel::new(8, 1));
+        let (mut one, mut other) = (Channel::new(7, ALIKE), Channel::new(8, ALIKE));
         let _lost = one.say(b"a");
         let second = one.say(b"b");
         assert_eq!(other.take(second.clone()), Came::Nothing, "the first is missing");
@@ -187,8 +203,8 @@ mod tests {
 
     #[test]
     fn a_process_that_was_started_again_is_found_out() {
-        let mut one = Channel::new(9, 1);
-        let (mut first, mut second) = (Channel::new(8, 1), Channel::new(7, 1));
+        let mut one = Channel::new(9, ALIKE);
+        let (mut first, mut second) = (Channel::new(8, ALIKE), Channel::new(7, ALIKE));
         assert_eq!(one.take(first.say(b"a")), Came::Message(Bytes::from_static(b"a")));
         assert_eq!(one.take(second.say(b"b")), Came::StartedAgain);
         // And so does the new start, by whoever knows the earlier one.
@@ -197,8 +213,10 @@ mod tests {
             assert_eq!(second.take(heard), Came::StartedAgain);
         }
         assert!(first.is_open() && !second.is_open() && !one.is_open());
-        let mut unlike = Channel::new(6, 2);
-        assert_eq!(unlike.take(one.tick().remove(0)), Came::Unlike);
+        let mut unlike = Channel::new(6, Likeness { settings: 2, ..ALIKE });
+        assert_eq!(unlike.take(one.tick().remove(0)), Came::OtherSettings);
+        let mut unlike = Channel::new(6, Likeness { definitions: 2, ..ALIKE });
+        assert_eq!(unlike.take(one.tick().remove(0)), Came::OtherDefinitions);
         assert_eq!(one.take(Bytes::from_static(b"x")), Came::Nothing);
     }
 }

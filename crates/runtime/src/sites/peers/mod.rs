@@ -21,7 +21,6 @@ mod codec;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,9 +36,10 @@ use onecopy_core::{
 use onecopy_log::consensus::NodeId as PeerId;
 use onecopy_wire::sqlstate::SqlState;
 use rand::Rng;
+use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 
-use self::channel::{Came, Channel};
+use self::channel::{Came, Channel, Likeness};
 use super::database::{self, Answer, ApplyError, Begin, Ran};
 use super::messages::{put_bytes, take_bytes};
 use super::transaction::Transaction;
@@ -141,10 +141,20 @@ pub async fn serve(
     let mut numbers: Vec<u64> = nodes.nodes.iter().map(|node| node.id).collect();
     numbers.sort_unstable();
     let count = u16::try_from(numbers.len()).unwrap_or(u16::MAX);
-    let mut likeness = DefaultHasher::new();
-    (&settings.protocol, &divided, &numbers).hash(&mut likeness);
+    let fingerprints = database.fingerprints().await.map_err(|error| failed(error.to_string()))?;
+    let likeness = Likeness {
+        settings: digest([format!("{} {divided:?} {numbers:?}", settings.protocol)]),
+        definitions: digest(
+            fingerprints
+                .into_iter()
+                .map(|of| [of.object, of.value])
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .flatten(),
+        ),
+    };
     let open_max = (settings.limits.lanes_per_replica_max * 3 / 4).max(1);
-    let chosen = (divided.clone(), open_max, likeness.finish());
+    let chosen = (divided.clone(), open_max, likeness);
     let core = peers_by_name(&settings.protocol, count, &divided)
         .map_err(|error| ServeError::Settings(error.to_string()))?;
     let submit =
@@ -170,6 +180,16 @@ pub async fn serve(
     }
     peers.end();
     ended
+}
+
+/// The same on every machine, by every version.
+fn digest(texts: impl IntoIterator<Item = String>) -> u64 {
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text);
+    }
+    hash.finalize().into_iter().take(8).fold(0, |number, byte| number << 8 | u64::from(byte))
 }
 
 /// The tables of which each peer has rows of its own.
@@ -247,7 +267,7 @@ impl Peer {
         numbers: &[u64],
         links: Links,
         inputs: mpsc::UnboundedReceiver<Input>,
-        (divided, open_max, likeness): (Vec<TableId>, usize, u64),
+        (divided, open_max, likeness): (Vec<TableId>, usize, Likeness),
     ) -> Peer {
         let incarnation = rand::rng().random_range(1..=u64::MAX);
         let me = numbers.iter().position(|number| *number == shared.this).unwrap_or(0);
@@ -437,8 +457,12 @@ impl Peer {
         match self.channels[at].take(message) {
             Came::Message(message) => self.on_message(NodeId(u16::try_from(at).unwrap_or(0)), message),
             Came::Nothing => {}
-            Came::Unlike => self.end(format!(
+            Came::OtherSettings => self.end(format!(
                 "peer {} was started with another protocol, other divided tables or other nodes: these must be the same at all",
+                from.0
+            )),
+            Came::OtherDefinitions => self.end(format!(
+                "the database of peer {} has other definitions, or other roles, than this one: compare what pg_dump --schema-only and pg_dumpall --roles-only say of both servers, make them the same, and start all peers together",
                 from.0
             )),
             Came::StartedAgain => self.end(format!(
