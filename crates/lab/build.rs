@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 /// Whatever decides what a run finds.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "../classify/src",
     "../core/src",
     "../sim/data",
     "../sim/src",
     "../workload/data",
     "../workload/src",
+    "src/asking.rs",
     "src/effort.rs",
     "src/experiment.rs",
     "src/runner.rs",

@@ -141,6 +141,12 @@ impl Experiment {
         self.variations.contains(&variation)
     }
 
+    /// Whether its system orders transactions by table locks (CAS 6).
+    pub(crate) fn has_table_locks(&self) -> bool {
+        let systems = ["conflict_aware", "eager", "fixed_load", "fixed_conflict", "variable_load"];
+        systems.contains(&self.system)
+    }
+
     /// Whether each of its databases has clients of its own.
     pub(crate) fn is_of_peers(&self) -> bool {
         PEERS.contains(&self.system)

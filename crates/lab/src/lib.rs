@@ -2,8 +2,8 @@
 //!
 //! The files stand in the order in which a claim passes them: `claims` is what the papers say, as data; `questions` makes
 //! of each claim what must be true of measured quantities, with `scheduler_cost`, what was measured of a scheduler's CPU time;
-//! `experiment` is what has to be run for that, `variation` in what else it can be asked, `effort` how thoroughly; `runner` runs it
-//! on all cores; `results` and `kept` keep what came out; `quantity`, `statistics` and `verdict` judge; `figures` and `report` show.
+//! `experiment` is what has to be run for that, `variation` in what else it can be asked, `asking` of users who ask otherwise, `effort`
+//! how thoroughly; `runner` runs it on all cores; `results` and `kept` keep what came out; `quantity`, `statistics` and `verdict` judge; `figures` and `report` show.
 //! docs/laboratory.md is the design, and says when a claim holds.
 
 pub mod claims;
@@ -11,6 +11,7 @@ pub mod claims;
 mod questions;
 mod scheduler_cost;
 
+mod asking;
 mod effort;
 mod experiment;
 mod variation;

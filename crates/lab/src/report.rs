@@ -491,7 +491,7 @@ mod tests {
         };
         assert_eq!(
             asked("cas-06"),
-            all_but(&["bracketed-pages", "on-tables", "measured-apply", "repaired-column"])
+            all_but(&["bracketed-pages", "on-tables", "measured-apply", "repaired-column", "asking-reads"])
         );
         // It is about chains only.
         assert_eq!(asked("gargamel-13"), ["mean-durations", "even-arrivals", "known-customers"]);
@@ -512,7 +512,9 @@ mod tests {
                 "bracketed-pages",
                 "on-tables",
                 "measured-apply",
-                "repaired-column"
+                "repaired-column",
+                "held-updates",
+                "asking-reads"
             ])
         );
         // It has neither carts nor orders nor administrators.
@@ -524,7 +526,8 @@ mod tests {
                 "free-carts",
                 "long-orders",
                 "on-tables",
-                "measured-apply"
+                "measured-apply",
+                "asking-reads"
             ])
         );
         // It is about one conflict in a hundred already.
@@ -537,7 +540,8 @@ mod tests {
                 "bracketed-pages",
                 "on-tables",
                 "measured-apply",
-                "repaired-column"
+                "repaired-column",
+                "asking-reads"
             ])
         );
         // Nothing is run for it.

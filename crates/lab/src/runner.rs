@@ -15,6 +15,7 @@ use onecopy_workload::Catalogue;
 use onecopy_workload::{auction, bulletin_board, tpcw};
 use thiserror::Error;
 
+use crate::asking::Asking;
 use crate::effort::Effort;
 use crate::experiment::{Experiment, Figures, Mix};
 use crate::kept::Kept;
@@ -199,8 +200,16 @@ impl Loaded {
     fn copy(&self, experiment: &Experiment) -> Box<dyn Workload> {
         let variations = &experiment.variations;
         match self {
-            Loaded::Bookstore(site) if experiment.has_ten_tables() => Box::new(site.clone()),
-            Loaded::Bookstore(site) => Box::new(site.clone().of_eight_tables()),
+            Loaded::Bookstore(site) => {
+                let site = match experiment.has_ten_tables() {
+                    true => site.clone(),
+                    false => site.clone().of_eight_tables(),
+                };
+                match variations.contains(&Variation::AskingReads) {
+                    true => Box::new(Asking(Box::new(site))),
+                    false => Box::new(site),
+                }
+            }
             Loaded::Auction(site) => {
                 let mut site = site.clone();
                 if variations.contains(&Variation::RepairedColumn) {
@@ -266,6 +275,7 @@ fn setup<'a>(
         network: experiment.network(),
         speed: experiment.speed,
         uneven: experiment.has(Variation::Uneven),
+        shows_uncommitted: !experiment.has(Variation::HeldUpdates),
         conflict_percent: experiment.conflict_percent,
         warm_up_ns: effort.warm_up_s * SECOND_NS,
         measured_ns: effort.measured_s_of(experiment.replicas, experiment.speed) * SECOND_NS,

@@ -50,6 +50,10 @@ pub enum Variation {
     MeasuredApply,
     /// The auction site's visitors walk by the published probabilities, repaired where they did not add up.
     RepairedColumn,
+    /// Single updates hold their tables at each database until they are committed there, under table locks.
+    HeldUpdates,
+    /// Single reads ask for their locks everywhere and run where they are granted first, under `fixed_conflict`.
+    AskingReads,
     /// `round_robin` and `tashkent_plus` find conflicts by the rows that were written, not by Gargamel's Table II.
     RowsWritten,
     /// Transactions take as long under Tashkent+ as elsewhere.
@@ -102,7 +106,7 @@ const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 35] = [
+    pub const ALL: [Variation; 37] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
@@ -122,6 +126,8 @@ impl Variation {
         Variation::OnTables,
         Variation::MeasuredApply,
         Variation::RepairedColumn,
+        Variation::HeldUpdates,
+        Variation::AskingReads,
         Variation::RowsWritten,
         Variation::NoDiscount,
         Variation::UndiscountedRatios,
@@ -163,6 +169,8 @@ impl Variation {
             Variation::OnTables => "on-tables",
             Variation::MeasuredApply => "measured-apply",
             Variation::RepairedColumn => "repaired-column",
+            Variation::HeldUpdates => "held-updates",
+            Variation::AskingReads => "asking-reads",
             Variation::RowsWritten => "rows-written",
             Variation::NoDiscount => "no-discount",
             Variation::UndiscountedRatios => "undiscounted-ratios",
@@ -226,6 +234,8 @@ impl Variation {
             Variation::OnTables => "onecopy counts conflicts on whole tables",
             Variation::MeasuredApply => "applying a write costs 0.70 of executing it",
             Variation::RepairedColumn => "fewer visitors of the auction site write",
+            Variation::HeldUpdates => "single updates hold their tables until they are committed",
+            Variation::AskingReads => "single reads of fixed_conflict ask for locks everywhere",
             Variation::RowsWritten => "conflicts found by the rows written",
             Variation::NoDiscount => "Tashkent+ saves no time",
             Variation::UndiscountedRatios => "ratios of Tashkent+ by the durations of the others",
@@ -269,6 +279,8 @@ impl Variation {
             Variation::LongUpdates => experiment.mix != Mix::BulletinBoard,
             Variation::BracketedPages | Variation::RepairedColumn => experiment.mix == Mix::Auction,
             Variation::OnTables | Variation::MeasuredApply => experiment.system == "onecopy",
+            Variation::HeldUpdates => experiment.has_table_locks(),
+            Variation::AskingReads => experiment.system == "fixed_conflict" && is_bookstore,
             Variation::SlowNetwork | Variation::ShortReads | Variation::Uneven | Variation::SameUsers => true,
             // They are about whole transactions and about sites.
             Variation::RowsWritten
@@ -408,6 +420,8 @@ mod tests {
             Variation::OnTables,
             Variation::MeasuredApply,
             Variation::RepairedColumn,
+            Variation::HeldUpdates,
+            Variation::AskingReads,
         ] {
             assert_eq!(varied(board.clone(), variation), board, "{}", variation.name());
         }
