@@ -168,7 +168,7 @@ choice! {
 }
 
 section_with_defaults! {
-    /// What is chosen of protocol = "wide_area". It must be the same at all sites.
+    /// What is chosen of protocol = "wide_area". It must be the same at all sites, but for the last.
     pub struct WideArea {
         /// How queries are treated.
         queries: SiteQueries = SiteQueries::Snapshot;
@@ -178,6 +178,10 @@ section_with_defaults! {
         delivery: SiteDelivery = SiteDelivery::Safe;
         /// What conflicts are counted on.
         items: SiteItems = SiteItems::Rows;
+        /// How many milliseconds old what a query reads may be: it sees whatever was on a majority of disks so long before it
+        /// came, or waits for it. With 0 a client of any site sees what those of all sites were told. Without it queries ask
+        /// nobody. A session may choose by SET onecopy.staleness_max = '5s' (-1: as old as it is).
+        staleness_max_ms: Option<u64> = None, such as "5000";
     }
 }
 

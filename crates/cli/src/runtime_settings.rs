@@ -33,6 +33,7 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
         agent_password: secrets.replica_login.password.as_ref().map(|password| password.0.clone()),
         protocol: config.protocol.word().to_owned(),
         wide_area: wide_area(&config.wide_area),
+        staleness_max_ms: config.wide_area.staleness_max_ms,
         divided: config.peers.divided.clone(),
         log: LogSettings {
             dir: config.log.dir.clone(),

@@ -27,6 +27,8 @@ pub struct Settings {
     pub protocol: String,
     /// What is chosen of it, where it is `wide_area`.
     pub wide_area: onecopy_core::protocol::wide_area::Choice,
+    /// Milliseconds that what a query of a session reads may be old there, unless the session says otherwise; `None` for as old as it is.
+    pub staleness_max_ms: Option<u64>,
     /// Tables of which each peer has rows of its own, where the protocol is `partitioned`.
     pub divided: Vec<String>,
     /// The commit log.

@@ -118,6 +118,8 @@ fn peers_end_when_one_of_them_is_started_again() {
         let refused = client.batch_execute("TRUNCATE lists").await;
         assert_eq!(code(refused), SqlState::FEATURE_NOT_SUPPORTED);
         assert_eq!(code(client.batch_execute("SELEKT 1").await), SqlState::SYNTAX_ERROR);
+        let refused = client.batch_execute("SET onecopy.staleness_max = 0").await;
+        assert_eq!(code(refused), SqlState::FEATURE_NOT_SUPPORTED);
         nodes.kill(2);
         // Whoever reads what is valid asks nobody.
         assert_eq!(rows(&client, "SELECT items FROM lists WHERE id = 1").await, " 1");

@@ -165,6 +165,10 @@ fn numbers(items: &str) -> Vec<Value> {
 
 /// All sites hold the same in the end, and what clients saw is what one copy could have shown; returns how many were acknowledged.
 async fn judge(nodes: &Nodes, seen: Vec<Transaction>) -> usize {
+    judge_by(Level::Serializable, nodes, seen).await
+}
+
+async fn judge_by(level: Level, nodes: &Nodes, seen: Vec<Transaction>) -> usize {
     let contents = nodes.everywhere("SELECT items FROM lists ORDER BY id").await;
     let held: BTreeSet<u64> = contents.split([' ', ',']).filter_map(|item| item.parse().ok()).collect();
     let acknowledged = seen.iter().filter(|one| one.status == Status::Committed);
@@ -175,7 +179,7 @@ async fn judge(nodes: &Nodes, seen: Vec<Transaction>) -> usize {
     let lost: Vec<u64> = appended.filter(|value| !held.contains(value)).collect();
     assert!(lost.is_empty(), "acknowledged and lost: {lost:?}");
     let count = acknowledged.count();
-    let report = check::check(&History::new(seen).unwrap(), Level::Serializable);
+    let report = check::check(&History::new(seen).unwrap(), level);
     assert!(report.violations.is_empty(), "{report:?}");
     count
 }
@@ -258,6 +262,75 @@ fn what_clients_of_all_sites_see_is_serializable() {
             println!("{chosen:?}: {count} acknowledged");
             assert!(count > 50, "{chosen:?}: {count}");
         }
+    });
+}
+
+/// Where nothing that a query reads may be old, all sites are as one server, in real time.
+#[test]
+fn what_may_not_be_old_is_strictly_serializable() {
+    block_on(async {
+        for [queries, execution, delivery] in
+            [["snapshot", "symmetric", "safe"], ["locked", "local_copy", "opt_safe"]]
+        {
+            let chosen = [
+                ("queries", queries),
+                ("execution", execution),
+                ("delivery", delivery),
+                ("wide_area.staleness_max_ms", "0"),
+            ];
+            let nodes = with_lists(3, false, &chosen).await;
+            let load = Load::start(&nodes, 3);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let seen = load.end().await;
+            let count = judge_by(Level::StrictSerializable, &nodes, seen).await;
+            println!("{chosen:?}: {count} acknowledged");
+            assert!(count > 50, "{chosen:?}: {count}");
+        }
+    });
+}
+
+/// A session says how old what it reads may be; a site that cannot know does not answer.
+#[test]
+fn a_session_says_how_old_what_it_reads_may_be() {
+    block_on(async {
+        let nodes = with_lists(3, true, &[]).await;
+        serves(&nodes, 0).await;
+        let leads = leader(&nodes).await;
+        let (site, other) = ((leads + 1) % 3, leads);
+        let (here, there) = (nodes.client(site).await, nodes.client(other).await);
+        for (wrong, expected) in
+            [("soon", SqlState::INVALID_PARAMETER_VALUE), ("-2", SqlState::INVALID_PARAMETER_VALUE)]
+        {
+            let set = format!("SET onecopy.staleness_max = '{wrong}'");
+            assert_eq!(code(here.batch_execute(&set).await), expected);
+        }
+        here.batch_execute("SET onecopy.staleness_max = '0.5 min'").await.unwrap();
+        assert_eq!(rows(&here, "SHOW onecopy.staleness_max").await, "30s");
+        here.batch_execute("SET onecopy.staleness_max = 0").await.unwrap();
+        const READ: &str = "SELECT items FROM lists WHERE id = 1";
+        for value in 1..=20 {
+            there.batch_execute(&format!("UPDATE lists SET items = ' {value}' WHERE id = 1")).await.unwrap();
+            assert_eq!(rows(&here, READ).await, format!(" {value}"));
+        }
+
+        nodes.isolate(site);
+        there.batch_execute("UPDATE lists SET items = ' new' WHERE id = 1").await.unwrap();
+        let read = here.query(READ, &[]);
+        assert!(tokio::time::timeout(Duration::from_secs(2), read).await.is_err(), "others may know more");
+        assert_eq!(rows(&nodes.client(site).await, READ).await, " 20", "nobody says how old it may be");
+        let bounded = nodes.client(site).await;
+        bounded.batch_execute("SET onecopy.staleness_max = '1h'").await.unwrap();
+        assert_eq!(rows(&bounded, READ).await, " 20", "it is not so old");
+        bounded.batch_execute("SET onecopy.staleness_max = '1ms'").await.unwrap();
+        assert_eq!(rows(&bounded, "SELECT 1").await, "1", "it looks at nothing that could be old");
+        bounded.batch_execute("RESET onecopy.staleness_max").await.unwrap();
+        assert_eq!(rows(&bounded, READ).await, " 20");
+        bounded.batch_execute("SET onecopy.staleness_max = '1ms'").await.unwrap();
+        let waits = tokio::spawn(async move { rows(&bounded, READ).await });
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!waits.is_finished());
+        nodes.heal();
+        assert_eq!(waits.await.unwrap(), " new");
     });
 }
 

@@ -53,6 +53,7 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
         agent_user: "postgres".to_owned(),
         agent_password: None,
         protocol: protocol.to_owned(),
+        staleness_max_ms: None,
         wide_area: Choice::all().next().unwrap(),
         divided: Vec::new(),
         log: LogSettings {

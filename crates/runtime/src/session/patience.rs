@@ -78,7 +78,8 @@ fn milliseconds(text: &str) -> Option<Duration> {
     (milliseconds >= 1.0).then(|| Duration::from_millis(milliseconds.min(f64::from(i32::MAX)) as u64))
 }
 
-fn in_milliseconds(text: &str) -> Option<f64> {
+/// A time as settings write it, in milliseconds.
+pub fn in_milliseconds(text: &str) -> Option<f64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

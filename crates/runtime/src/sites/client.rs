@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use onecopy_classify::references::{references, replace};
 use onecopy_classify::{Discard, FrozenKind, FrozenValue, Kind, NoParams, Scratch, normalise};
+use onecopy_core::Csn;
 use onecopy_wire::backend::{self, Status, build, build::Severity};
 use onecopy_wire::frame::{self, HEAD_LEN};
 use onecopy_wire::frontend::{self, Bind, Frontend, Named, Parse, Target};
@@ -18,13 +19,13 @@ use tokio::sync::oneshot;
 
 use super::database::{self, Answer, PartAnswer, Ran};
 use super::transaction::{Part, Transaction, not_whole, refusal, refusal_as_source, with_params};
-use super::{RETRY_PAUSE, Shared, console};
+use super::{RETRY_PAUSE, Shared, console, freshness};
 use crate::classifier::{Statement, rewrite_of, search_path};
 use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::lane::LaneError;
 use crate::postgres::connect::Credentials;
-use crate::record::{Record, What, Write};
+use crate::record::{Record, Settings, What, Write};
 use crate::server::door::{Opened, refuse};
 use crate::server::startup::{ADMIN_DATABASE, startup_environment};
 use crate::session::client::{Client, ClientError};
@@ -74,6 +75,12 @@ async fn begin(client: Client, start: &Start, who: Credentials, shared: Arc<Shar
         drawn: Drawn::default(),
         scratch: Scratch::default(),
     };
+    let begins_with = session.environment.value(freshness::SETTING).map(str::to_owned);
+    if let Some(value) = begins_with
+        && let Err(failure) = session.set_staleness_max(Some(&value))
+    {
+        return refuse(session.client, &failure).await;
+    }
     if let Err(failure) = session.report_settings().await {
         return refuse(session.client, &failure).await;
     }
@@ -399,11 +406,12 @@ impl Session {
         let record = Record {
             origin: None,
             user: self.user.clone(),
-            settings: self.environment.meaningful().clone(),
+            settings: self.settings(),
             writes: whats.into_iter().map(Write::new).collect(),
         };
-        let transaction = Transaction::read(record, &self.shared.classifier, &mut self.scratch);
+        let mut transaction = Transaction::read(record, &self.shared.classifier, &mut self.scratch);
         let is_update = transaction.is_update();
+        let deadline = Deadline::within_ms(self.shared.wait_ms);
         let (answer, answered) = oneshot::channel();
         let gone = || {
             Answer::of_failure(
@@ -411,20 +419,64 @@ impl Session {
                     .hint("Whether a transaction that was sent has happened is not known."),
             )
         };
-        if !(self.shared.submit)(Arc::new(transaction), answer) {
-            return gone();
-        }
         let overdue = async {
-            match Deadline::within_ms(self.shared.wait_ms) {
+            match deadline {
                 Some(deadline) => deadline.reached().await,
                 None => std::future::pending().await,
             }
         };
+        tokio::pin!(overdue);
+        // Whoever looks at no table sees nothing that could be old.
+        let bound = self.staleness_max().filter(|_| !is_update && !transaction.access.is_empty());
+        if let (Some(bound), Some(freshness)) = (bound, &self.shared.freshness) {
+            tokio::select! {
+                place = freshness.place(bound) => match place {
+                    Some(place) => transaction.not_before = place,
+                    None => return gone(),
+                },
+                () = &mut overdue => return Answer::of_failure(&not_known_failure()),
+            }
+        }
+        let is_bounded = transaction.not_before > Csn(0);
+        if !(self.shared.submit)(Arc::new(transaction), answer) {
+            return gone();
+        }
         tokio::select! {
             answered = answered => answered.unwrap_or_else(|_| gone()),
-            () = overdue => Answer::of_failure(&overdue_failure(is_update)),
+            () = overdue => Answer::of_failure(&match is_bounded {
+                true => not_known_failure(),
+                false => overdue_failure(is_update),
+            }),
         }
     }
+
+    /// Those of the session that its statements run under.
+    fn settings(&self) -> Settings {
+        let meaningful = self.environment.meaningful();
+        match self.environment.value(freshness::SETTING) {
+            Some(value) => {
+                let own = (freshness::SETTING.to_owned(), value.to_owned());
+                meaningful.iter().cloned().chain([own]).collect()
+            }
+            None => meaningful.clone(),
+        }
+    }
+
+    /// How old what a query reads may be, if that matters.
+    fn staleness_max(&self) -> Option<std::time::Duration> {
+        match self.environment.value(freshness::SETTING) {
+            Some(value) => freshness::bound_of(value),
+            None => self.shared.staleness_max,
+        }
+    }
+}
+
+/// Whoever may not read what is too old, and waits for longer than anybody may.
+fn not_known_failure() -> Failure {
+    let what = "the query waited too long until this site had what others have committed";
+    Failure::new(SqlState::LOCK_NOT_AVAILABLE, what).hint(
+        "Ask another site, or set onecopy.staleness_max to -1 and read what this one has; SHOW SITE in the database \"onecopy\" says whether other sites are heard.",
+    )
 }
 
 /// Whoever waits for longer than anybody may.
@@ -511,11 +563,7 @@ impl Session {
 
     /// What the server says of a statement, or of a portal.
     async fn describe(&mut self, prepared: &Prepared, bind: Option<&Bytes>) -> Result<Bytes, Failure> {
-        let record = Record {
-            user: self.user.clone(),
-            settings: self.environment.meaningful().clone(),
-            ..Record::default()
-        };
+        let record = Record { user: self.user.clone(), settings: self.settings(), ..Record::default() };
         let described = async {
             let _permit = self.shared.database.aside().await;
             let mut lane = self.shared.database.lend().await?;
@@ -727,6 +775,9 @@ impl Session {
         if let Some((what, hint)) = forbidden_setting(name, value) {
             return Err(Failure::unsupported(what, hint));
         }
+        if name.eq_ignore_ascii_case(freshness::SETTING) {
+            return self.set_staleness_max(value);
+        }
         let value = self.try_setting(text, name).await?;
         let command = format!(
             "SELECT pg_catalog.set_config({}, {}, false)",
@@ -737,14 +788,31 @@ impl Session {
         self.report_settings().await
     }
 
+    fn set_staleness_max(&mut self, value: Option<&str>) -> Result<(), Failure> {
+        if self.shared.freshness.is_none() {
+            return Err(Failure::unsupported(
+                format!("\"{}\" cannot be set", freshness::SETTING),
+                "It is for protocol = \"wide_area\".",
+            ));
+        }
+        match value {
+            Some(value) => {
+                let shown = freshness::shown(value)?;
+                self.environment.set(freshness::SETTING, String::new(), Some(shown));
+            }
+            None => self.environment.reset(freshness::SETTING),
+        }
+        Ok(())
+    }
+
     /// What a setting becomes by a command, by the server.
     async fn try_setting(&mut self, text: &str, name: &str) -> Result<String, Failure> {
         let shown = format!("SELECT pg_catalog.current_setting({})", crate::agent::quote(name));
         let writes = [text.to_owned(), shown].map(|sql| Write::new(What::Text(sql)));
         let record = Record { user: self.user.clone(), writes: writes.into(), ..Record::default() };
         let part = || Part { references: Vec::new(), writes: false };
-        let transaction =
-            Transaction { record, parts: vec![part(), part()], access: onecopy_core::AccessSet::new() };
+        let access = onecopy_core::AccessSet::new();
+        let transaction = Transaction { record, parts: vec![part(), part()], access, not_before: Csn(0) };
         let database = self.shared.database.clone();
         let _permit = database.aside().await;
         let failed = |error: LaneError| Failure::of_lane(&error);

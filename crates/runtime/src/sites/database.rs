@@ -575,6 +575,7 @@ pub async fn apply(lane: &mut Lane, writes: &Record, checks_at_once: bool) -> Re
         record: writes.clone(),
         parts: parts.collect(),
         access: onecopy_core::AccessSet::new(),
+        not_before: Csn(0),
     };
     let (ran, here) = run(lane, &transaction, Begin::Update { checks_at_once }, usize::MAX).await?;
     if let Ran::NotBegun(why) = ran {

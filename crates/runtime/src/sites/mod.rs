@@ -8,6 +8,7 @@
 //!              site.rs  <-->  the core's protocol  what happens, and what is to be done
 //!              |     |
 //!      order.rs      database.rs                   received, ordered, stable; executed, applied, committed
+//!  freshness.rs                                    up to where a query must see
 //!       |     |
 //!   messages.rs  the log that all sites share      between sites
 //! ```
@@ -15,6 +16,7 @@
 mod client;
 mod console;
 mod database;
+mod freshness;
 mod messages;
 mod order;
 pub mod peers;
@@ -47,6 +49,7 @@ use crate::server::{self, Handle, files, preparation, tls};
 use crate::settings::{NodesSettings, ReplicaSettings, Settings};
 use crate::workers::{Admission, Workers};
 use database::{Answer, Database};
+use freshness::Freshness;
 use messages::SiteMessage;
 use site::{Ended, Input, Surroundings};
 use transaction::Transaction;
@@ -77,6 +80,10 @@ pub struct Shared {
     /// The number of this site among them, and how many there are.
     pub place: (i64, i64),
     pub this: u64,
+    /// What says how old a query is, where that can be asked.
+    freshness: Option<Freshness>,
+    /// How old it may be, unless a session says otherwise.
+    staleness_max: Option<Duration>,
 }
 
 /// What clients are served by.
@@ -88,6 +95,7 @@ struct Clients<'n> {
     this: u64,
     submit: Submit,
     shown: Shown,
+    freshness: Option<Freshness>,
 }
 
 /// Clients are being served.
@@ -100,7 +108,7 @@ struct Started {
 
 impl Started {
     async fn begin(settings: &Settings, clients: Clients<'_>) -> Result<Started, ServeError> {
-        let Clients { database, catalogue, numbers, this, submit, shown } = clients;
+        let Clients { database, catalogue, numbers, this, submit, shown, freshness } = clients;
         let listeners = server::listen(settings).await?;
         let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
         let at = numbers.iter().position(|number| *number == this).unwrap_or(0);
@@ -115,6 +123,8 @@ impl Started {
             wait_ms: settings.limits.wait_timeout_ms,
             place: (i64::try_from(at).unwrap_or(0), i64::try_from(numbers.len()).unwrap_or(1)),
             this,
+            freshness,
+            staleness_max: settings.staleness_max_ms.map(Duration::from_millis),
         });
         let workers = Arc::new(Workers::start(settings.workers).map_err(ServeError::Threads)?);
         let mut tasks = tokio::task::JoinSet::new();
@@ -306,8 +316,24 @@ pub async fn serve(
     };
     let (submit, shown) = (Box::new(submit), Box::new(shown));
     let (database, this) = (database.clone(), sites.this);
-    let clients = Clients { database: database.clone(), catalogue, numbers: &numbers, this, submit, shown };
-    let started = Started::begin(&settings, clients).await?;
+    let freshness = Some(Freshness::new(member.clone(), Clock::start()));
+    let numbers_of = &numbers;
+    let clients = Clients {
+        database: database.clone(),
+        catalogue,
+        numbers: numbers_of,
+        this,
+        submit,
+        shown,
+        freshness,
+    };
+    let mut started = Started::begin(&settings, clients).await?;
+    let shared = started.shared.clone();
+    started.tasks.spawn(async move {
+        if let Some(freshness) = &shared.freshness {
+            freshness.keep_asking().await;
+        }
+    });
     ready(&started.handle());
 
     let mut around = Surroundings {

@@ -82,6 +82,9 @@ pub enum Ended {
     Stuck(String),
 }
 
+/// A query, and who is to be answered.
+type Asked = (Arc<Transaction>, oneshot::Sender<Answer>);
+
 /// What outlives one beginning of a site.
 pub struct Surroundings {
     pub choice: Choice,
@@ -100,7 +103,7 @@ pub struct Surroundings {
     /// Updates of this site's clients whose end is not known, by their messages.
     pub pending: BTreeMap<MessageId, Pending>,
     /// Queries of clients that were not answered.
-    pub queries: Vec<(Arc<Transaction>, oneshot::Sender<Answer>)>,
+    pub queries: Vec<Asked>,
     pub next_number: u64,
     pub clock: Clock,
     /// If this node leads.
@@ -194,6 +197,8 @@ pub struct Site<'s> {
     /// Those that had no place when it was looked last, and when it is looked again.
     unplaced: HashSet<MessageId>,
     pass_on_at: Deadline,
+    /// Queries that are to see more than the database contains, by the place up to which.
+    ahead: BTreeMap<Csn, Vec<Asked>>,
     turns: VecDeque<Turn>,
     is_committing: bool,
     /// Updates that have a connection, or are about to, and those that wait for one, by their places.
@@ -313,6 +318,7 @@ impl Surroundings {
             pruned: Csn(0),
             unplaced: HashSet::new(),
             pass_on_at: Deadline::after(RESEND_AFTER),
+            ahead: BTreeMap::new(),
             turns: VecDeque::new(),
             connected: HashSet::new(),
             unconnected: BTreeSet::new(),
@@ -387,6 +393,7 @@ impl Site<'_> {
 
     /// Queries that were not answered are for whoever goes on.
     fn hand_back(&mut self) {
+        self.around.queries.extend(std::mem::take(&mut self.ahead).into_values().flatten());
         for (_, open) in self.open.drain() {
             if let Some(client) = open.client {
                 self.around.queries.push((open.transaction, client));
@@ -418,8 +425,11 @@ impl Site<'_> {
     }
 
     fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
-        let txn = self.new_txn();
         let is_update = transaction.is_update();
+        if !is_update && transaction.not_before > self.floor {
+            return self.ahead.entry(transaction.not_before).or_default().push((transaction, answer));
+        }
+        let txn = self.new_txn();
         let (id, client) = match is_update {
             false => (None, Some(answer)),
             true => {

@@ -3,7 +3,7 @@
 use onecopy_classify::catalogue::Column;
 use onecopy_classify::references::{Reference, references, replace};
 use onecopy_classify::{Catalogue, Class, Determinism, Kind, NoParams, ParamValue, Scratch, normalise, oid};
-use onecopy_core::{Access, AccessSet, Item, Mode, TableId};
+use onecopy_core::{Access, AccessSet, Csn, Item, Mode, TableId};
 use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
 
@@ -20,6 +20,8 @@ pub struct Transaction {
     pub parts: Vec<Part>,
     /// What it may touch.
     pub access: AccessSet,
+    /// Of a query: what the database must contain up to there before it runs.
+    pub not_before: Csn,
 }
 
 /// What is known of a statement beside its text.
@@ -69,7 +71,7 @@ impl Transaction {
             access.extend(touched);
             parts.push(Part { references: named, writes: writes(&statement.class) });
         }
-        Transaction { record, parts, access }
+        Transaction { record, parts, access, not_before: Csn(0) }
     }
 
     /// Whether it may change something.

@@ -161,7 +161,15 @@ pub async fn serve(
         Box::new(move |transaction, answer| inputs.send(Input::Submit { transaction, answer }).is_ok());
     let this = nodes.this;
     let shown = Box::new(move || vec![("site", this.to_string())]);
-    let clients = Clients { database: database.clone(), catalogue, numbers: &numbers, this, submit, shown };
+    let clients = Clients {
+        database: database.clone(),
+        catalogue,
+        numbers: &numbers,
+        this,
+        submit,
+        shown,
+        freshness: None,
+    };
     let started = Started::begin(&settings, clients).await?;
     let mut around = Peer::new(&started.shared, core, &numbers, peers.links.clone(), received, chosen);
     ready(&started.handle());

@@ -241,5 +241,10 @@ impl Site<'_> {
             self.floor = self.floor.next();
         }
         self.around.figures.note(self.floor, self.order.stable_up_to());
+        while let Some(first) = self.ahead.first_entry().filter(|first| *first.key() <= self.floor) {
+            for (transaction, answer) in first.remove() {
+                self.on_submit(transaction, answer);
+            }
+        }
     }
 }

@@ -100,6 +100,10 @@ impl Site<'_> {
         self.resend(false);
         self.pass_on();
         self.around.figures.hear(self.heard.len());
+        self.ahead.retain(|_, waiting| {
+            waiting.retain(|(_, answer)| !answer.is_closed());
+            !waiting.is_empty()
+        });
         if self.around.leads.is_some() {
             self.forget_log();
         }
