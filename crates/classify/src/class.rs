@@ -8,9 +8,7 @@ use crate::moment_text::{has_clock_word, lacks_offset};
 use crate::name_types::has_number;
 use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
-use crate::template::{
-    AccessTemplate, ItemTemplate, NotCanonical, RecheckTemplate, ShownTemplate, shown_by_row,
-};
+use crate::template::{AccessTemplate, NotCanonical, RecheckTemplate, ShownTemplate, shown_by_row};
 use crate::value::{ParamValue, Params, string_value};
 use onecopy_core::{Access, AccessSet, ClassId, ColumnSet, Mode, Space, TableId};
 use std::sync::Arc;
@@ -51,6 +49,8 @@ pub struct Class {
     pub(crate) access: AccessTemplate,
     /// Of rows that it reads, changes or removes, the columns that it reads, by table.
     pub(crate) columns_read: Vec<(TableId, ColumnSet)>,
+    /// Tables whose rows get other values of a unique key; one may come several times.
+    pub(crate) rekeyed: Vec<TableId>,
     /// Of the tables in `access`, those of which only rows matter that the answer shows.
     pub(crate) shown: Vec<ShownTemplate>,
     pub(crate) rechecks: Option<Box<RecheckTemplate>>,
@@ -540,12 +540,9 @@ impl Class {
         self.access.bind_those(sql, layout, params, frozen, counts)
     }
 
-    /// The tables of which it removes rows; one may come several times.
-    pub(crate) fn removes_from(&self) -> impl Iterator<Item = TableId> {
-        let removes = |item: &&ItemTemplate| {
-            self.kind == Kind::Delete && item.space == Space::Rows && item.mode == Mode::Exclusive
-        };
-        self.access.items.iter().filter(removes).map(|item| item.table)
+    /// Whether the values of a table's unique keys that it names become free, and none is taken.
+    pub(crate) fn only_frees_keys_of(&self, table: TableId) -> bool {
+        self.kind == Kind::Delete && !self.rekeyed.contains(&table)
     }
 
     /// The columns that it reads of a table's rows, those of rows that it changes included.

@@ -67,8 +67,8 @@ pub fn foresee<P: Params + ?Sized>(
     }
     let is_read = |table: TableId, space: Space, mode: Mode| match (space, mode) {
         (Space::Rows, Mode::Shared | Mode::Insert) => true,
-        // The keys of rows that are removed become free; those that it adds elsewhere, by a foreign key's default, count.
-        (Space::Key(_), mode) => !mode.writes() || class.removes_from().any(|removed| removed == table),
+        // The keys of rows that are removed become free; those that it gives to others, by a foreign key's default, count.
+        (Space::Key(_), mode) => !mode.writes() || class.only_frees_keys_of(table),
         (Space::Rows | Space::Schema, _) => false,
     };
     let counts =

@@ -249,3 +249,26 @@ fn by_row_updates_of_a_row_conflict_and_readers_of_other_columns_do_not() {
     assert!(meet(&parent, &of("SELECT parent_id FROM child WHERE id = 1")));
     assert!(!meet(&parent, &of("SELECT note FROM child WHERE id = 1")));
 }
+
+/// A row whose foreign key falls back to its default takes the value of a unique key there; keys of rows that go are free.
+#[test]
+fn a_removal_takes_the_keys_that_defaults_give() {
+    let mut catalogue = shop();
+    let nulling = catalogue.tables.iter_mut().find(|table| table.name == "nulling").expect("it is there");
+    nulling.foreign_keys[0].on_delete = 'd';
+    let mut key = nulling.unique[0].clone();
+    (key.name, key.columns, key.primary) = ("nulling_cascading_id_key".to_owned(), vec![2], false);
+    nulling.unique.push(key);
+    catalogue.rebuild();
+    let keys = |sql| {
+        let accesses = foreseen(&catalogue, sql, Granularity::Cell, Reads::Ignored);
+        let keys = accesses.iter().filter(|access| matches!(access.item.space, Space::Key(_)));
+        keys.map(|access| shown(&catalogue, access)).collect::<Vec<_>>()
+    };
+    let taken = keys("DELETE FROM cascading WHERE id = $1");
+    assert!(
+        !taken.is_empty() && taken.iter().all(|key| key.contains("nulling_cascading_id_key")),
+        "{taken:?}"
+    );
+    assert_eq!(keys("DELETE FROM nulling WHERE id = $1"), Vec::<String>::new());
+}

@@ -178,9 +178,10 @@ section_with_defaults! {
         delivery: SiteDelivery = SiteDelivery::Safe;
         /// What conflicts are counted on.
         items: SiteItems = SiteItems::Rows;
-        /// How many milliseconds old what a query reads may be: it sees whatever was on a majority of disks so long before it
-        /// came, or waits for it. With 0 a client of any site sees what those of all sites were told. Without it queries ask
-        /// nobody. A session may choose by SET onecopy.staleness_max = '5s' (-1: as old as it is).
+        /// How many milliseconds old what a query reads may be: it sees whatever the site that leads knew so long before it came
+        /// to be on a majority of disks, or waits for it. With 0 a client of any site sees what those of all sites were told
+        /// (but for "agreed" and "opt_agreed", which tell it before that). Without it queries ask nobody. A session may choose
+        /// by SET onecopy.staleness_max = '5s' (-1: as old as it is).
         staleness_max_ms: Option<u64> = None, such as "5000";
     }
 }

@@ -75,8 +75,11 @@ impl Client for AskingUser {
                 self.at = At::Reading;
                 Action::Execute(statement, params)
             }
-            (At::Reading, Reply::Rows(rows)) => {
-                self.at = At::Ending(rows);
+            (At::Reading, reply) => {
+                self.at = At::Ending(match reply {
+                    Reply::Rows(rows) => rows,
+                    Reply::Done | Reply::Failed(_) => Rows::default(),
+                });
                 Action::Commit
             }
             (At::Ending(rows), _) => self.goes_on(now, Reply::Rows(rows)),

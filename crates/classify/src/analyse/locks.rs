@@ -112,6 +112,8 @@ impl<'a> Analyser<'a> {
             if set.keys().any(|c| touches(key, *c)) {
                 self.key_item(table, key, old);
                 self.key_item(table, key, &new);
+                let id = self.item_id(table);
+                self.rekeyed.push(id);
             }
         }
         let (set_anew, kept): (Vec<_>, Vec<_>) =

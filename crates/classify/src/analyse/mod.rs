@@ -159,6 +159,8 @@ struct Analyser<'a> {
     tables: Vec<TableId>,
     /// Of rows that it reads, changes or removes, the columns that it reads, by table.
     columns_read: BTreeMap<TableId, ColumnSet>,
+    /// Tables whose rows get other values of a unique key.
+    rekeyed: Vec<TableId>,
     /// What else it touches if its transaction has changed the same rows before.
     rechecked: Rechecked,
     /// How the statement names columns, once it is known.
@@ -250,6 +252,7 @@ impl<'a> Analyser<'a> {
             everything: None,
             tables: Vec::new(),
             columns_read: BTreeMap::new(),
+            rekeyed: Vec::new(),
             rechecked: Rechecked::default(),
             mentions: None,
             scopes: Vec::new(),

@@ -140,6 +140,7 @@ impl<'a> Analyser<'a> {
             guard: self.guard.take(),
             access,
             columns_read: std::mem::take(&mut self.columns_read).into_iter().collect(),
+            rekeyed: std::mem::take(&mut self.rekeyed),
             shown,
             rechecks,
             pinned: self.pinned(normalised),

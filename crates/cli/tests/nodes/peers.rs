@@ -104,6 +104,11 @@ fn peers_whose_databases_have_other_definitions_do_not_serve() {
             let said = nodes.ends(peer);
             assert!(said.contains("has other definitions"), "{said}");
         }
+        let unlogged = "CREATE UNLOGGED TABLE u (id int PRIMARY KEY)";
+        let server = nodes.servers.servers()[0].dsn();
+        connect(&server).await.unwrap().batch_execute(unlogged).await.unwrap();
+        let said = nodes.refusal(0);
+        assert!(said.contains("unlogged"), "{said}");
     });
 }
 

@@ -279,6 +279,7 @@ fn what_may_not_be_old_is_strictly_serializable() {
                 ("wide_area.staleness_max_ms", "0"),
             ];
             let nodes = with_lists(3, false, &chosen).await;
+            assert_eq!(rows(&nodes.client(0).await, "SHOW onecopy.staleness_max").await, "0");
             let load = Load::start(&nodes, 3);
             tokio::time::sleep(Duration::from_secs(2)).await;
             let seen = load.end().await;

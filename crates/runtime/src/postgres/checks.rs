@@ -60,6 +60,16 @@ const SETTINGS: &[&str] = &[
     "default_transaction_isolation",
 ];
 
+impl Facts {
+    /// What must be equal, where servers of one major version serve together.
+    pub fn by_major_version(&self) -> impl Iterator<Item = (&str, String)> {
+        self.settings.iter().map(|(name, value)| {
+            let version = value.parse::<u32>().ok().filter(|_| name == NUMBER);
+            (name.as_str(), version.map_or_else(|| value.clone(), |version| (version / 10_000).to_string()))
+        })
+    }
+}
+
 /// Reads what must be equal.
 pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
     let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();

@@ -406,7 +406,7 @@ impl Session {
         let record = Record {
             origin: None,
             user: self.user.clone(),
-            settings: self.settings(),
+            settings: self.environment.meaningful().clone(),
             writes: whats.into_iter().map(Write::new).collect(),
         };
         let mut transaction = Transaction::read(record, &self.shared.classifier, &mut self.scratch);
@@ -428,11 +428,18 @@ impl Session {
         tokio::pin!(overdue);
         // Whoever looks at no table sees nothing that could be old.
         let bound = self.staleness_max().filter(|_| !is_update && !transaction.access.is_empty());
+        if !is_update {
+            // It stays here.
+            transaction.record.settings = self.settings();
+        }
         if let (Some(bound), Some(freshness)) = (bound, &self.shared.freshness) {
             tokio::select! {
                 place = freshness.place(bound) => match place {
                     Some(place) => transaction.not_before = place,
-                    None => return gone(),
+                    None => {
+                        let ending = Failure::new(SqlState::ADMIN_SHUTDOWN, "this site is ending");
+                        return Answer::of_failure(&ending);
+                    }
                 },
                 () = &mut overdue => return Answer::of_failure(&not_known_failure()),
             }
@@ -450,13 +457,13 @@ impl Session {
         }
     }
 
-    /// Those of the session that its statements run under.
+    /// Those that its queries run under: what SHOW shows is among them.
     fn settings(&self) -> Settings {
         let meaningful = self.environment.meaningful();
-        match self.environment.value(freshness::SETTING) {
+        let own = self.environment.value(freshness::SETTING).map(str::to_owned);
+        match own.or_else(|| self.shared.staleness_max.map(freshness::shown_bound)) {
             Some(value) => {
-                let own = (freshness::SETTING.to_owned(), value.to_owned());
-                meaningful.iter().cloned().chain([own]).collect()
+                meaningful.iter().cloned().chain([(freshness::SETTING.to_owned(), value)]).collect()
             }
             None => meaningful.clone(),
         }

@@ -26,6 +26,7 @@ use super::transaction::Transaction;
 use crate::agent::{quote, quote_identifier};
 use crate::errors::Failure;
 use crate::lane::{Lane, LaneError, StatementKey, is_going_away};
+use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials};
 use crate::postgres::fingerprints::{self, Fingerprint};
 use crate::postgres::progress::{self, FenceError};
@@ -258,10 +259,17 @@ impl Database {
         Ok(catalogue)
     }
 
+    /// What its answers may depend on.
+    pub async fn facts(&self) -> Result<Facts, LaneError> {
+        let mut plain = self.connector.connect_plain(&self.agent).await?;
+        checks::facts(&mut plain).await
+    }
+
     /// What is compared of the definitions.
     pub async fn fingerprints(&self) -> Result<Vec<Fingerprint>, LaneError> {
         let mut lane = self.lend().await?;
-        lane.command("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?;
+        lane.command("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL search_path = pg_catalog")
+            .await?;
         let definitions = fingerprints::definitions(&mut lane).await?;
         lane.command("ROLLBACK").await?;
         self.give_back(lane);

@@ -3,7 +3,6 @@
 //! A majority is asked how far the log is; the answer is about the moment of the question, by this site's clock alone. Of questions one is on its
 //! way at a time, for all who wait.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +34,12 @@ pub fn shown(value: &str) -> Result<String, Failure> {
     })
 }
 
+/// How a bound is shown.
+pub fn shown_bound(bound: Duration) -> String {
+    let milliseconds = bound.as_millis().to_string();
+    shown(&milliseconds).unwrap_or(milliseconds)
+}
+
 /// The bound that a shown value is; `None` for none.
 pub fn bound_of(shown: &str) -> Option<Duration> {
     in_milliseconds(shown).map(|milliseconds| Duration::from_millis(milliseconds as u64))
@@ -44,11 +49,11 @@ pub fn bound_of(shown: &str) -> Option<Duration> {
 pub struct Freshness {
     member: Arc<Member>,
     clock: Clock,
-    asked: Arc<Asked>,
+    answers: Arc<Answers>,
 }
 
 #[derive(Default)]
-struct Asked {
+struct Answers {
     known: Mutex<Known>,
     news: Notify,
 }
@@ -59,16 +64,25 @@ struct Known {
     /// The log has stopped.
     is_over: bool,
     /// When it was asked, and the last place then: nothing that was told by then is behind it.
-    answers: VecDeque<(Instant, Csn)>,
+    answers: Vec<(Instant, Csn)>,
 }
 
 impl Known {
     fn learn(&mut self, asked: Instant, place: Csn) {
         self.is_asking = false;
-        if self.answers.len() >= KNOWN_MAX {
-            self.answers.pop_front();
+        self.answers.push((asked, place));
+        if self.answers.len() > KNOWN_MAX {
+            // Whoever may miss what is newer than some time is to find an answer that is hardly newer: where the two beside it are close to each
+            // other for their age.
+            let widened = |at: usize| {
+                let [before, after] = [at - 1, at + 1].map(|at| self.answers[at].0.0);
+                (after - before) as f64 / (asked.0 - before) as f64
+            };
+            let inner = 1..self.answers.len() - 1;
+            if let Some(at) = inner.min_by(|a, b| widened(*a).total_cmp(&widened(*b))) {
+                self.answers.remove(at);
+            }
         }
-        self.answers.push_back((asked, place));
     }
 
     /// The earliest place that will do for who may miss only what is newer than that.
@@ -79,7 +93,7 @@ impl Known {
 
 /// One question. Whoever drops it without an answer says that there will be none.
 struct Question {
-    asked: Arc<Asked>,
+    answers: Arc<Answers>,
     at: Instant,
     is_answered: bool,
 }
@@ -87,36 +101,36 @@ struct Question {
 impl Question {
     fn answer(mut self, place: Csn) {
         self.is_answered = true;
-        self.asked.known.lock().learn(self.at, place);
-        self.asked.news.notify_waiters();
+        self.answers.known.lock().learn(self.at, place);
+        self.answers.news.notify_waiters();
     }
 }
 
 impl Drop for Question {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.asked.known.lock().is_over = true;
-            self.asked.news.notify_waiters();
+            self.answers.known.lock().is_over = true;
+            self.answers.news.notify_waiters();
         }
     }
 }
 
 impl Freshness {
     pub fn new(member: Arc<Member>, clock: Clock) -> Freshness {
-        Freshness { member, clock, asked: Arc::default() }
+        Freshness { member, clock, answers: Arc::default() }
     }
 
-    /// The place up to which the database must contain everything for a query that has come now and is to see whatever was on a majority of
-    /// disks this long ago; `None` if the log has stopped. Waits as long as no majority is heard.
+    /// The place up to which the database must contain everything for a query that has come now and is to see whatever the node that leads knew this
+    /// long ago to be on a majority of disks; `None` if the log has stopped. Waits as long as no majority is heard.
     pub async fn place(&self, bound: Duration) -> Option<Csn> {
         let bound_ns = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
         let since = Instant(self.clock.now().0.saturating_sub(bound_ns));
         loop {
-            let news = self.asked.news.notified();
+            let news = self.answers.news.notified();
             tokio::pin!(news);
             news.as_mut().enable();
             {
-                let known = self.asked.known.lock();
+                let known = self.answers.known.lock();
                 if let Some(place) = known.place_since(since) {
                     return Some(place);
                 }
@@ -141,10 +155,10 @@ impl Freshness {
 
     /// Asks, unless that is under way.
     fn ask(&self) {
-        if std::mem::replace(&mut self.asked.known.lock().is_asking, true) {
+        if std::mem::replace(&mut self.answers.known.lock().is_asking, true) {
             return;
         }
-        let question = Question { asked: self.asked.clone(), at: self.clock.now(), is_answered: false };
+        let question = Question { answers: self.answers.clone(), at: self.clock.now(), is_answered: false };
         self.member.confirm(Box::new(move |place| question.answer(place)));
     }
 }
@@ -182,6 +196,20 @@ mod tests {
         for n in 4..=100 {
             known.learn(Instant(10 * n), Csn(n));
         }
-        assert_eq!((known.answers.len(), known.place_since(Instant(0))), (KNOWN_MAX, Some(Csn(37))));
+        assert_eq!((known.answers.len(), known.place_since(Instant(0))), (KNOWN_MAX, Some(Csn(1))));
+    }
+
+    #[test]
+    fn what_is_remembered_is_sparser_the_older_it_is() {
+        let mut known = Known::default();
+        let now = 100_000;
+        for n in 1..=now {
+            known.learn(Instant(n), Csn(n));
+        }
+        assert_eq!(known.answers.len(), KNOWN_MAX);
+        for age in [0, 1, 10, 100, 1_000, 10_000, 90_000] {
+            let place = known.place_since(Instant(now - age)).unwrap();
+            assert!((now - age..=now - age / 2).contains(&place.0), "{age}: {}", now - place.0);
+        }
     }
 }

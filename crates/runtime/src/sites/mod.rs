@@ -43,6 +43,7 @@ use crate::nodes::handshake::Purpose;
 use crate::nodes::links::{self, Said};
 use crate::nodes::peers::{Peers as Others, Serve};
 use crate::nodes::{self, init};
+use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::{Credentials, CustomNames};
 use crate::server::door::Door;
 use crate::server::{self, Handle, files, preparation, tls};
@@ -80,7 +81,7 @@ pub struct Shared {
     /// The number of this site among them, and how many there are.
     pub place: (i64, i64),
     pub this: u64,
-    /// What says how old a query is, where that can be asked.
+    /// What says up to where a query must see, where that can be asked.
     freshness: Option<Freshness>,
     /// How old it may be, unless a session says otherwise.
     staleness_max: Option<Duration>,
@@ -186,6 +187,14 @@ fn database_of(settings: &Settings, replica: &ReplicaSettings) -> Arc<Database> 
     };
     let queries_max = (settings.limits.lanes_per_replica_max / 2).max(1);
     Arc::new(Database::new(server::connector(settings, replica, None), agent, queries_max))
+}
+
+/// What a server says of itself, if it can be served.
+async fn facts_of(database: &Database, replica: &ReplicaSettings) -> Result<Facts, ServeError> {
+    let failed = |error: String| ServeError::Replicas(format!("{}: {error}", replica.name));
+    let facts = database.facts().await.map_err(|error| failed(error.to_string()))?;
+    checks::compare(&[(&replica.name, &facts)], false).map_err(ServeError::Replicas)?;
+    Ok(facts)
 }
 
 /// What is told of a site.
@@ -302,6 +311,7 @@ pub async fn serve(
     let failed = |error: String| ServeError::Replicas(format!("{}: {error}", replica.name));
     let mut contained = database.begin(&log_id).await.map_err(|error| failed(error.to_string()))?;
     check(&contained, &log_id).map_err(failed)?;
+    facts_of(&database, &replica).await?;
     let catalogue = database.definitions().await.map_err(|error| failed(error.to_string()))?;
     let mut numbers: Vec<u64> = sites.nodes.iter().map(|node| node.id).collect();
     numbers.sort_unstable();
@@ -317,16 +327,8 @@ pub async fn serve(
     let (submit, shown) = (Box::new(submit), Box::new(shown));
     let (database, this) = (database.clone(), sites.this);
     let freshness = Some(Freshness::new(member.clone(), Clock::start()));
-    let numbers_of = &numbers;
-    let clients = Clients {
-        database: database.clone(),
-        catalogue,
-        numbers: numbers_of,
-        this,
-        submit,
-        shown,
-        freshness,
-    };
+    let clients =
+        Clients { database: database.clone(), catalogue, numbers: &numbers, this, submit, shown, freshness };
     let mut started = Started::begin(&settings, clients).await?;
     let shared = started.shared.clone();
     started.tasks.spawn(async move {

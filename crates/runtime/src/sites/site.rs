@@ -212,6 +212,7 @@ pub struct Site<'s> {
 impl Surroundings {
     /// Takes what happens while the server cannot be reached; says why the log cannot be used any more, if that happens.
     pub async fn take_for(&mut self, pause: Duration) -> Option<String> {
+        self.queries.retain(|(_, answer)| !answer.is_closed());
         let until = Deadline::after(pause);
         loop {
             let input = tokio::select! {

@@ -141,9 +141,15 @@ pub async fn serve(
     let mut numbers: Vec<u64> = nodes.nodes.iter().map(|node| node.id).collect();
     numbers.sort_unstable();
     let count = u16::try_from(numbers.len()).unwrap_or(u16::MAX);
+    let facts = super::facts_of(&database, &replica).await?;
     let fingerprints = database.fingerprints().await.map_err(|error| failed(error.to_string()))?;
+    let of_server = facts.by_major_version().map(|(name, value)| format!("{name} {value}"));
+    let mut in_order = divided.clone();
+    in_order.sort_unstable();
     let likeness = Likeness {
-        settings: digest([format!("{} {divided:?} {numbers:?}", settings.protocol)]),
+        settings: digest(
+            [format!("{} {in_order:?} {numbers:?}", settings.protocol)].into_iter().chain(of_server),
+        ),
         definitions: digest(
             fingerprints
                 .into_iter()
@@ -466,11 +472,11 @@ impl Peer {
             Came::Message(message) => self.on_message(NodeId(u16::try_from(at).unwrap_or(0)), message),
             Came::Nothing => {}
             Came::OtherSettings => self.end(format!(
-                "peer {} was started with another protocol, other divided tables or other nodes: these must be the same at all",
+                "peer {} was started with another protocol, other divided tables or other nodes, or its server is of another major version, orders text otherwise or has other settings or extensions: these must be the same at all",
                 from.0
             )),
             Came::OtherDefinitions => self.end(format!(
-                "the database of peer {} has other definitions, or other roles, than this one: compare what pg_dump --schema-only and pg_dumpall --roles-only say of both servers, make them the same, and start all peers together",
+                "the database of peer {} has other definitions, or other roles, than this one: compare what pg_dump --create --schema-only and pg_dumpall --globals-only say of both servers, make them the same, and start all peers together",
                 from.0
             )),
             Came::StartedAgain => self.end(format!(
