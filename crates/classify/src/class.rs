@@ -10,7 +10,7 @@ use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
 use crate::template::{AccessTemplate, NotCanonical, RecheckTemplate, ShownTemplate, shown_by_row};
 use crate::value::{ParamValue, Params, string_value};
-use onecopy_core::{Access, AccessSet, ClassId, ColumnSet, Mode, Space, TableId};
+use onecopy_core::{Access, AccessSet, ClassId, ColumnSet, Space, TableId};
 use std::sync::Arc;
 
 /// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.
@@ -526,18 +526,6 @@ impl Class {
         frozen: &[FrozenValue],
     ) -> AccessSet {
         self.access.bind(sql, layout, params, frozen)
-    }
-
-    /// Those of [`Class::bind`] that count, by their tables, spaces and modes.
-    pub(crate) fn bind_those<P: Params + ?Sized>(
-        &self,
-        sql: &str,
-        layout: Layout<'_>,
-        params: &P,
-        frozen: &[FrozenValue],
-        counts: impl Fn(TableId, Space, Mode) -> bool,
-    ) -> AccessSet {
-        self.access.bind_those(sql, layout, params, frozen, counts)
     }
 
     /// Whether the values of a table's unique keys that it names become free, and none is taken.

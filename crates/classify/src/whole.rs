@@ -73,7 +73,7 @@ pub fn foresee<P: Params + ?Sized>(
     };
     let counts =
         |table: TableId, space: Space, mode: Mode| reads == Reads::Counted || !is_read(table, space, mode);
-    for access in class.bind_those(sql, layout, known, frozen, counts) {
+    for access in class.access.bind_those(sql, layout, known, frozen, counts) {
         if reads == Reads::Counted && finds_rows(&access) {
             let named: ColumnSet = access.item.equals.iter().map(|(column, _)| *column).collect();
             let columns = class.columns_read(access.item.table).union(named);

@@ -60,16 +60,6 @@ const SETTINGS: &[&str] = &[
     "default_transaction_isolation",
 ];
 
-impl Facts {
-    /// What must be equal, where servers of one major version serve together.
-    pub fn by_major_version(&self) -> impl Iterator<Item = (&str, String)> {
-        self.settings.iter().map(|(name, value)| {
-            let version = value.parse::<u32>().ok().filter(|_| name == NUMBER);
-            (name.as_str(), version.map_or_else(|| value.clone(), |version| (version / 10_000).to_string()))
-        })
-    }
-}
-
 /// Reads what must be equal.
 pub async fn facts(lane: &mut Lane) -> Result<Facts, LaneError> {
     let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
@@ -132,6 +122,15 @@ impl Facts {
     pub fn version(&self) -> ServerVersion {
         let said = |key| self.setting(key).unwrap_or_default();
         ServerVersion::new(said(NUMBER), said(COLLATIONS))
+    }
+
+    /// What must be equal, where servers of one major version serve together.
+    pub fn by_major_version(&self) -> impl Iterator<Item = (&str, String)> {
+        let major = self.version().major;
+        self.settings.iter().map(move |(name, value)| match name.as_str() {
+            NUMBER => (NUMBER, major.to_string()),
+            name => (name, value.clone()),
+        })
     }
 
     /// What the server says whatever database is looked at. What orders text is known of databases only.

@@ -429,7 +429,7 @@ impl Session {
         // Whoever looks at no table sees nothing that could be old.
         let bound = self.staleness_max().filter(|_| !is_update && !transaction.access.is_empty());
         if !is_update {
-            // It stays here.
+            // What only reads is sent to no other site, so it may carry what SHOW shows.
             transaction.record.settings = self.settings();
         }
         if let (Some(bound), Some(freshness)) = (bound, &self.shared.freshness) {

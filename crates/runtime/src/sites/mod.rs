@@ -82,7 +82,7 @@ pub struct Shared {
     pub place: (i64, i64),
     pub this: u64,
     /// What says up to where a query must see, where that can be asked.
-    freshness: Option<Freshness>,
+    freshness: Option<Arc<Freshness>>,
     /// How old it may be, unless a session says otherwise.
     staleness_max: Option<Duration>,
 }
@@ -96,7 +96,7 @@ struct Clients<'n> {
     this: u64,
     submit: Submit,
     shown: Shown,
-    freshness: Option<Freshness>,
+    freshness: Option<Arc<Freshness>>,
 }
 
 /// Clients are being served.
@@ -326,16 +326,18 @@ pub async fn serve(
     };
     let (submit, shown) = (Box::new(submit), Box::new(shown));
     let (database, this) = (database.clone(), sites.this);
-    let freshness = Some(Freshness::new(member.clone(), Clock::start()));
-    let clients =
-        Clients { database: database.clone(), catalogue, numbers: &numbers, this, submit, shown, freshness };
+    let freshness = Arc::new(Freshness::new(member.clone(), Clock::start()));
+    let clients = Clients {
+        database: database.clone(),
+        catalogue,
+        numbers: &numbers,
+        this,
+        submit,
+        shown,
+        freshness: Some(freshness.clone()),
+    };
     let mut started = Started::begin(&settings, clients).await?;
-    let shared = started.shared.clone();
-    started.tasks.spawn(async move {
-        if let Some(freshness) = &shared.freshness {
-            freshness.keep_asking().await;
-        }
-    });
+    started.tasks.spawn(async move { freshness.keep_asking().await });
     ready(&started.handle());
 
     let mut around = Surroundings {
