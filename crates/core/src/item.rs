@@ -57,6 +57,12 @@ impl ColumnSet {
         ColumnSet(self.0 & !other.0)
     }
 
+    /// The set that has these bits.
+    #[must_use]
+    pub fn of_bits(bits: u64) -> ColumnSet {
+        ColumnSet(bits)
+    }
+
     /// The set as bits: the first column's is the lowest.
     #[must_use]
     pub fn bits(self) -> u64 {

@@ -24,8 +24,13 @@
 //!
 //! An update is to read from one snapshot at its home, or what its failure shows may be of no instant. (What commits has been compared with everything since.)
 //!
-//! Missing: transactions that come statement by statement, though this is what they need: whoever has seen answers cannot be run again behind the client's back,
-//! and must hear of it (40001); sites that fail; answers that are too large to be held until the verdict, which are refused each time.
+//! A transaction that comes statement by statement executes from its [`Begin`](Event::Begin) until its client ends it, and what it has touched is told then. Its client has
+//! seen answers, so it is not run again but refused (40001). If it wrote nothing it needs no verdict.
+//!
+//! A site that begins anew must come to the same verdicts as the others. They depend on who wrote what so many places back, and on nothing before:
+//! [`Certified::resume`].
+//!
+//! Missing: answers that are too large to be held until the verdict, which are refused each time.
 
 mod site;
 #[cfg(test)]
@@ -86,6 +91,19 @@ impl Certified {
     pub fn remembering(places: u64, commits: Commits, sites: u16) -> Certified {
         Certified { sites: (0..sites).map(|me| Site::new(NodeId(me), commits, places)).collect() }
     }
+
+    /// One site begins with everything committed up to a place. Needs what was written at each of so many places back at which an update committed, in
+    /// their order; what is older is passed over.
+    pub fn resume(
+        &mut self,
+        node: NodeId,
+        committed: Csn,
+        written: impl IntoIterator<Item = (Csn, AccessSet)>,
+    ) {
+        if let Some(site) = self.sites.get_mut(usize::from(node.0)) {
+            site.resume(committed, written);
+        }
+    }
 }
 
 impl Protocol for Certified {
@@ -110,6 +128,7 @@ impl Protocol for Certified {
         let Some(site) = self.sites.get_mut(usize::from(node)) else { return };
         match event {
             Event::Autocommit { begin, statement } => site.on_client(begin.txn, &statement, effects),
+            Event::Begin(begin) => site.on_begin(begin.txn, effects),
             Event::Executed { txn, op, outcome, .. } => site.on_executed(txn, op, &outcome, effects),
             Event::Delivered { from, moment, place, message: AnyMessage::Certified(message) } => {
                 site.on_delivered(from, moment, place, message, effects);

@@ -12,8 +12,8 @@ use crate::map::{HashMap, HashSet};
 use crate::message::Message as AnyMessage;
 use crate::version_table::VersionTable;
 
-/// Of each item the last changes of so many sets of columns are told apart.
-const COLUMN_SETS_MAX: usize = 16;
+/// Of each item the last changes of all sets of columns are told apart: a site that begins anew knows of fewer, and must come to the same verdicts.
+const COLUMN_SETS_MAX: usize = usize::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -38,9 +38,15 @@ struct Update {
     /// Its executions so far, the present one included.
     executions: u32,
     snapshot: Csn,
+    /// Its client has seen answers, so it cannot be executed again behind its back.
+    is_seen: bool,
 }
 
 impl Update {
+    fn new(access: AccessSet, is_seen: bool) -> Update {
+        Update { access, state: State::Waiting, executions: 0, snapshot: Csn(0), is_seen }
+    }
+
     fn op(&self) -> OpId {
         OpId(self.executions.saturating_sub(1))
     }
@@ -95,6 +101,16 @@ impl Site {
         }
     }
 
+    /// This site begins with everything committed up to a place; of those that stand there and not too far back, what they wrote.
+    pub(super) fn resume(&mut self, committed: Csn, written: impl IntoIterator<Item = (Csn, AccessSet)>) {
+        let forgotten = Csn(committed.0.saturating_sub(self.known_back));
+        self.writers = VersionTable::starting_at(forgotten, COLUMN_SETS_MAX);
+        for (place, access) in written.into_iter().filter(|(place, _)| *place > forgotten) {
+            self.writers.write(place, &access);
+        }
+        (self.ordered, self.stable) = (committed, committed);
+    }
+
     /// Everything up to this place that is to commit is committed here.
     pub(super) fn committed(&self) -> Csn {
         let next = self.committing.front().or(self.decided.front());
@@ -119,11 +135,18 @@ impl Site {
         }
         let access = statement.access.clone();
         let writes: AccessSet = access.iter().filter(|access| access.mode.writes()).cloned().collect();
-        self.updates.insert(txn, Update { access, state: State::Waiting, executions: 0, snapshot: Csn(0) });
+        self.updates.insert(txn, Update::new(access, false));
         if self.written.request(txn, &writes) == Granting::Granted {
             self.line.insert((Csn(0), txn));
             self.begin_all(effects);
         }
+    }
+
+    /// A client begins a transaction whose statements will come one by one. It executes until its client ends it; what it has touched is told then.
+    pub(super) fn on_begin(&mut self, txn: TxnId, effects: &mut Vec<Effect>) {
+        self.updates.insert(txn, Update::new(AccessSet::new(), true));
+        self.line.insert((Csn(0), txn));
+        self.begin_all(effects);
     }
 
     fn run_query(&self, txn: TxnId, effects: &mut Vec<Effect>) {
@@ -154,6 +177,11 @@ impl Site {
         match outcome {
             Outcome::Done { returned } => {
                 let access: AccessSet = update.access.iter().chain(returned).cloned().collect();
+                if update.is_seen && !access.iter().any(|access| access.mode.writes()) {
+                    // It has changed nothing, so it stands in the order where its snapshot does.
+                    effects.push(Effect::Finish { txn, op, replica: Some(replica) });
+                    return self.over(txn, effects);
+                }
                 let last = self.writers.floor(&access);
                 if last > update.snapshot {
                     return self.run_again(txn, last, effects);
@@ -177,10 +205,16 @@ impl Site {
         }
     }
 
-    /// Gives up an execution. The next one begins when that place is committed here.
+    /// Gives up an execution. The next one begins when that place is committed here; where its client has seen answers there is none.
     fn run_again(&mut self, txn: TxnId, after: Csn, effects: &mut Vec<Effect>) {
         let replica = self.replica();
         let Some(update) = self.updates.get_mut(&txn) else { return };
+        if update.is_seen {
+            let op = update.op();
+            effects.push(Effect::Leave { txn, replica });
+            effects.push(Effect::Refuse { txn, op, reason: Refusal::ReadsChanged });
+            return self.over(txn, effects);
+        }
         update.state = State::Waiting;
         effects.push(Effect::Leave { txn, replica });
         self.line.insert((after, txn));
@@ -200,13 +234,18 @@ impl Site {
     /// Whoever waits for nothing any more begins.
     fn begin_all(&mut self, effects: &mut Vec<Effect>) {
         let (committed, replica) = (self.committed(), self.replica());
+        let snapshot = match self.commits {
+            Commits::Ordered => committed,
+            // Of places that are only ordered nothing is committed here that would be seen, and if one is given to another update after all, that was not seen.
+            Commits::Stable => committed.min(self.stable),
+        };
         while let Some((after, txn)) = self.line.pop_first() {
             if after > committed {
                 self.line.insert((after, txn));
                 return;
             }
             let Some(update) = self.updates.get_mut(&txn) else { continue };
-            (update.state, update.snapshot) = (State::Executing, committed);
+            (update.state, update.snapshot) = (State::Executing, snapshot);
             update.executions += 1;
             let (op, how) = (update.op(), How::Home { open: true });
             effects.push(Effect::Execute { txn, op, replica, how, hold: true });
@@ -236,20 +275,19 @@ impl Site {
     fn certify(&mut self, origin: NodeId, place: Csn, message: Message, effects: &mut Vec<Effect>) {
         let Message::Request { txn, op, snapshot, access } = message;
         self.ordered = place;
+        // By the place alone, so that all sites know equally much.
+        self.writers.forget(Csn(place.0.saturating_sub(self.known_back)));
         let last = self.writers.floor(&access);
         let commits = last <= snapshot && snapshot >= self.writers.forgotten();
         if commits {
             self.writers.write(place, &access);
             self.decided.push_back(Decided { txn, origin, place });
         }
-        if place.0 > self.known_back {
-            self.writers.forget(Csn(place.0 - self.known_back));
+        if !commits && (origin != self.me || !self.updates.contains_key(&txn)) {
+            // What came with it is of no use. (Of an own one of before a new beginning nothing else is known.)
+            effects.push(Effect::Forget { txn });
         }
         if origin != self.me {
-            if !commits {
-                // What came with it is of no use.
-                effects.push(Effect::Forget { txn });
-            }
             return;
         }
         match self.updates.get_mut(&txn).filter(|own| own.op() == op).map(|own| &mut own.state) {

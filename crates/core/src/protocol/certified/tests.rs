@@ -1,10 +1,10 @@
 //! One site, by whole lists of effects.
 
 use super::*;
-use crate::effect::How;
+use crate::effect::{How, Refusal};
 use crate::event::{Begin, Moment, Outcome, Statement, StatementKind};
 use crate::ids::{ClassId, ReplicaId, SessionId};
-use crate::item::{Access, Item, Mode, TableId};
+use crate::item::{Access, ColumnId, ColumnSet, Item, Mode, TableId, ValueHash};
 
 const A: NodeId = NodeId(0);
 const B: NodeId = NodeId(1);
@@ -223,4 +223,136 @@ fn a_failed_update_and_a_query_need_no_place() {
     rig.executed(T2, 0, DONE);
     rig.expect(&[]);
     assert_eq!(rig.protocol.status().transactions, 0);
+}
+
+fn begins(txn: TxnId) -> Event {
+    let session = SessionId(0);
+    Event::Begin(Begin { txn, session, read_only: false, form: 0, declared: None, stale_ok_ns: None })
+}
+
+fn refused(txn: TxnId) -> [Effect; 3] {
+    let refuse = Effect::Refuse { txn, op: OpId(0), reason: Refusal::ReadsChanged };
+    [leave(txn), refuse, Effect::Forget { txn }]
+}
+
+#[test]
+fn what_comes_statement_by_statement_asks_in_the_end_and_is_refused_in_the_place_of_running_again() {
+    let mut rig = rig(Commits::Ordered);
+    rig.feed(begins(T1));
+    rig.expect(&[execute(T1, 0)]);
+    rig.executed(T1, 0, Outcome::Done { returned: access(&[1], &[2]).to_vec() });
+    let asks = request(T1, 0, 0, access(&[1], &[2]));
+    rig.expect(&[multicast(T1, asks.clone())]);
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
+    rig.delivered(A, Moment::Ordered, 2, asks);
+    let [leave, refuse, forget] = refused(T1);
+    rig.expect(&[apply(B, T9), leave, refuse, forget]);
+    // Nor does it ask if it is known by then that it was in vain.
+    rig.feed(begins(T2));
+    rig.delivered(B, Moment::Ordered, 3, request(T9, 0, 0, access(&[], &[4])));
+    rig.expect(&[execute(T2, 0), apply(B, T9)]);
+    rig.executed(T2, 0, Outcome::Done { returned: access(&[4], &[2]).to_vec() });
+    rig.expect(&refused(T2));
+}
+
+#[test]
+fn what_comes_statement_by_statement_and_wrote_nothing_needs_no_place_whatever_was_written_meanwhile() {
+    let mut rig = rig(Commits::Ordered);
+    rig.feed(begins(T1));
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
+    rig.expect(&[execute(T1, 0), apply(B, T9)]);
+    rig.executed(T1, 0, Outcome::Done { returned: access(&[1], &[]).to_vec() });
+    let finish = Effect::Finish { txn: T1, op: OpId(0), replica: Some(HERE) };
+    rig.expect(&[finish, Effect::Forget { txn: T1 }]);
+}
+
+#[test]
+fn what_comes_statement_by_statement_is_refused_when_its_home_is_lost_and_applied_if_it_may_commit_by_then() {
+    let mut rig = rig(Commits::Stable);
+    rig.feed(begins(T1));
+    rig.feed(home_lost(T1));
+    let [leave, refuse, forget] = refused(T1);
+    rig.expect(&[execute(T1, 0), leave, refuse, forget]);
+    rig.feed(begins(T2));
+    rig.executed(T2, 0, Outcome::Done { returned: access(&[], &[2]).to_vec() });
+    let asks = request(T2, 0, 0, access(&[], &[2]));
+    rig.delivered(A, Moment::Ordered, 1, asks.clone());
+    rig.feed(home_lost(T2));
+    rig.delivered(A, Moment::Stable, 1, asks.clone());
+    rig.expect(&[execute(T2, 0), multicast(T2, asks), apply(A, T2)]);
+}
+
+#[test]
+fn a_snapshot_is_known_to_be_no_later_than_what_no_failure_can_lose() {
+    let mut rig = rig(Commits::Stable);
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
+    rig.delivered(B, Moment::Stable, 1, request(T9, 0, 0, access(&[], &[1])));
+    rig.applied(B, T9);
+    // Another update may come to stand there in the end.
+    rig.delivered(B, Moment::Ordered, 2, request(T2, 0, 0, access(&[1], &[3])));
+    rig.expect(&[apply(B, T9), Effect::Forget { txn: T9 }, Effect::Forget { txn: T2 }]);
+    rig.comes(T1, access(&[], &[3]));
+    rig.executed(T1, 0, DONE);
+    rig.expect(&[execute(T1, 0), multicast(T1, request(T1, 0, 1, access(&[], &[3])))]);
+}
+
+/// What a site says of a random update that stands at a place: true if it may commit.
+fn verdict(protocol: &mut Certified, place: u64, message: &Message) -> bool {
+    let mut effects = Vec::new();
+    for moment in [Moment::Ordered, Moment::Stable] {
+        let message = AnyMessage::Certified(message.clone());
+        let event = Event::Delivered { from: B, moment, place: Csn(place), message };
+        protocol.handle(Place::Peer(A), Instant(0), event, &mut effects);
+    }
+    effects.iter().any(|effect| matches!(effect, Effect::ApplyShipped { .. }))
+}
+
+#[test]
+fn a_site_that_begins_anew_comes_to_the_same_verdicts() {
+    const BACK: u64 = 20;
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut draw = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let (mut rejected, mut known) = (0, Vec::new());
+    let mut through = Certified::remembering(BACK, Commits::Stable, 2);
+    let mut anew: Vec<Certified> = Vec::new();
+    for place in 1..=600_u64 {
+        let columns = |draw: &mut dyn FnMut(u64) -> u64| match draw(3) {
+            0 => ColumnSet::ALL,
+            nth => [ColumnId(nth as u16)].into_iter().collect(),
+        };
+        let modes = [Mode::Shared, Mode::Insert, Mode::NoKeyExclusive, Mode::Exclusive];
+        let access: AccessSet = (0..1 + draw(3))
+            .map(|_| {
+                let item = match draw(3) {
+                    0 => Item::table(TableId(1 + draw(3))),
+                    _ => Item::rows(TableId(1 + draw(3)), [(ColumnId(1), ValueHash(draw(4)))]),
+                };
+                Access { item, mode: modes[draw(4) as usize], columns: columns(&mut draw) }
+            })
+            .collect();
+        let snapshot = (place - 1).saturating_sub(draw(BACK + 4));
+        let message = Message::Request { txn: TxnId(place), op: OpId(0), snapshot: Csn(snapshot), access };
+        let commits = verdict(&mut through, place, &message);
+        rejected += u32::from(!commits);
+        for one in &mut anew {
+            assert_eq!(verdict(one, place, &message), commits, "{message:?} at {place}");
+        }
+        if commits {
+            let Message::Request { access, .. } = message;
+            known.push((Csn(place), access));
+        }
+        if place % 60 == 0 {
+            let mut one = Certified::remembering(BACK, Commits::Stable, 2);
+            // As many as are needed.
+            let enough = known.iter().filter(|(at, _)| at.0 > place - BACK);
+            one.resume(A, Csn(place), enough.cloned());
+            anew.push(one);
+        }
+    }
+    assert!((100..500).contains(&rejected), "{rejected}");
 }
