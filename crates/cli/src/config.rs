@@ -96,6 +96,10 @@ choice! {
         /// order everywhere, without two-phase commit. 1-copy serializability; a site may be behind. What is chosen of the thirty
         /// combinations stands under wide_area, the sites under cluster. See docs/protocols/wide_area.md.
         WideArea = "wide_area",
+        /// The same sites, but an update executes at its client's site before it is put in the order, and commits unless what it has read or written was changed
+        /// by one before it: so transactions may come statement by statement. Clients may hear that they have to run one again (40001).
+        /// 1-copy serializability; a site may be behind. See docs/protocols/wide_area.md.
+        Certified = "certified",
         /// One process before each of several databases: whoever writes makes the others' copies of its tables invalid first, and who reads
         /// asks nobody. Strict serializability of transactions that come whole. If a peer is started again all end. See
         /// docs/protocols/invalidation.md for this and the following.
@@ -168,7 +172,7 @@ choice! {
 }
 
 section_with_defaults! {
-    /// What is chosen of protocol = "wide_area". It must be the same at all sites, but for the last.
+    /// What is chosen of protocol = "wide_area". It must be the same at all sites, but for the last, which is for "certified", too.
     pub struct WideArea {
         /// How queries are treated.
         queries: SiteQueries = SiteQueries::Snapshot;
@@ -590,6 +594,7 @@ impl Config {
         let is_of_sites = matches!(
             self.protocol,
             Protocol::WideArea
+                | Protocol::Certified
                 | Protocol::Invalidation
                 | Protocol::Partitioned
                 | Protocol::LockDistributed

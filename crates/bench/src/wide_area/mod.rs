@@ -61,17 +61,22 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Symmetric execution and local copies at four sites, each held to a quarter of a processor.
+    /// Symmetric execution, local copies and certification at four sites, each held to a quarter of a processor.
     fn default() -> Self {
         Options {
-            choices: [("symmetric", "safe"), ("local_copy", "safe"), ("symmetric", "agreed")]
-                .map(|(execution, delivery)| Choice {
-                    queries: "snapshot".to_owned(),
-                    execution: execution.to_owned(),
-                    delivery: delivery.to_owned(),
-                    items: "rows".to_owned(),
-                })
-                .to_vec(),
+            choices: [
+                ("symmetric", "safe"),
+                ("local_copy", "safe"),
+                ("symmetric", "agreed"),
+                (CERTIFIED, "safe"),
+            ]
+            .map(|(execution, delivery)| Choice {
+                queries: "snapshot".to_owned(),
+                execution: execution.to_owned(),
+                delivery: delivery.to_owned(),
+                items: "rows".to_owned(),
+            })
+            .to_vec(),
             topology: Topology::FourSites,
             rates: vec![20, 40, 80],
             duration: Duration::from_secs(15),
@@ -83,7 +88,7 @@ impl Default for Options {
     }
 }
 
-/// One of the protocol's combinations, by the words of its configuration.
+/// One of the combinations of `wide_area`, by the words of its configuration; or `certified`, which has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Choice {
     /// How queries are treated.
@@ -96,10 +101,12 @@ pub struct Choice {
     pub items: String,
 }
 
+/// The protocol that executes before it orders. It stands among the places of execution.
+const CERTIFIED: &str = "certified";
 /// The words of each aspect, the first of which stands where none is said.
 const WORDS: [&[&str]; 4] = [
     &["snapshot", "locked"],
-    &["symmetric", "primary_copy", "local_copy"],
+    &["symmetric", "primary_copy", "local_copy", CERTIFIED],
     &["safe", "agreed", "opt_agreed", "opt_safe", "ordered_opt_safe"],
     &["rows", "tables"],
 ];
@@ -117,14 +124,43 @@ impl FromStr for Choice {
             word.clone_into(&mut chosen[aspect]);
         }
         let [queries, execution, delivery, items] = chosen;
-        Ok(Choice { queries, execution, delivery, items })
+        let choice = Choice { queries, execution, delivery, items };
+        let has_others =
+            [&choice.queries, &choice.delivery, &choice.items] != [WORDS[0][0], WORDS[2][0], WORDS[3][0]];
+        if choice.is_certified() && has_others {
+            return Err(format!(
+                "{CERTIFIED} stands alone: it reads snapshots, is safe, and counts conflicts on rows"
+            ));
+        }
+        Ok(choice)
+    }
+}
+
+impl Choice {
+    fn is_certified(&self) -> bool {
+        self.execution == CERTIFIED
+    }
+
+    /// What a site's configuration says of it.
+    fn settings(&self) -> String {
+        let Choice { queries, execution, delivery, items } = self;
+        match self.is_certified() {
+            true => format!("protocol = \"{CERTIFIED}\"\n"),
+            false => format!(
+                "protocol = \"wide_area\"\nwide_area.queries = \"{queries}\"\nwide_area.execution = \"{execution}\"\n\
+                 wide_area.delivery = \"{delivery}\"\nwide_area.items = \"{items}\"\n"
+            ),
+        }
     }
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Choice { queries, execution, delivery, items } = self;
-        f.pad(&format!("{queries}+{execution}+{delivery}+{items}"))
+        match self.is_certified() {
+            true => f.pad(CERTIFIED),
+            false => f.pad(&format!("{queries}+{execution}+{delivery}+{items}")),
+        }
     }
 }
 
@@ -197,11 +233,8 @@ async fn measure(
     let distance = Distance::open(options.topology, &ports, options.seed)
         .await
         .map_err(|error| Error::Option(format!("open the ways between sites: {error}")))?;
-    let Choice { queries, execution, delivery, items } = choice;
-    let settings = format!(
-        "protocol = \"wide_area\"\nworkers = 1\nwide_area.queries = \"{queries}\"\nwide_area.execution = \"{execution}\"\n\
-         wide_area.delivery = \"{delivery}\"\nwide_area.items = \"{items}\"\ncluster.election_timeout_ms = {ELECTION_TIMEOUT_MS}\n"
-    );
+    let settings =
+        format!("{}workers = 1\ncluster.election_timeout_ms = {ELECTION_TIMEOUT_MS}\n", choice.settings());
     let setup = Setup { onecopy: &options.workplace.onecopy, count: count as u32, settings };
     let sites = Nodes::start_sites(&setup, folder.path(), &servers, &ports, &distance).await?;
     let mut groups = Vec::new();
@@ -254,5 +287,7 @@ mod tests {
         assert_eq!(chosen.to_string(), "locked+symmetric+agreed+rows");
         assert_eq!("tables+locked+agreed+rows".parse::<Choice>().unwrap(), chosen);
         assert!("locked+fast".parse::<Choice>().unwrap_err().contains("opt_safe"));
+        assert_eq!("certified".parse::<Choice>().unwrap().to_string(), "certified");
+        assert!("certified+agreed".parse::<Choice>().unwrap_err().contains("alone"));
     }
 }

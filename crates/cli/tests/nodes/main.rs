@@ -1,5 +1,6 @@
 //! Several nodes as processes: they serve as one, and any of them may be lost.
 
+mod certified;
 mod doubt;
 mod faults;
 mod grown;

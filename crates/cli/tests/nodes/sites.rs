@@ -46,13 +46,23 @@ impl Load {
         Load::start_on(nodes, clients_each, |_| "lists".to_owned())
     }
 
-    /// The same, where lists are in tables by their numbers.
+    /// The same, where every other transaction comes statement by statement.
+    pub fn start_spoken(nodes: &Nodes, clients_each: u64) -> Load {
+        Load::begin(nodes, clients_each, |_| "lists".to_owned(), true)
+    }
+
+    /// The same as `start`, where lists are in tables by their numbers.
     pub fn start_on(nodes: &Nodes, clients_each: u64, table: fn(u64) -> String) -> Load {
+        Load::begin(nodes, clients_each, table, false)
+    }
+
+    fn begin(nodes: &Nodes, clients_each: u64, table: fn(u64) -> String, speaks: bool) -> Load {
         let (stop, values) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)));
         let began = Instant::now();
         let clients = (0..nodes.count() as u64 * clients_each).map(|number| {
             let dsn = nodes.dsn((number % nodes.count() as u64) as usize);
-            let client = Client { dsn, number, stop: stop.clone(), values: values.clone(), began, table };
+            let (stop, values) = (stop.clone(), values.clone());
+            let client = Client { dsn, number, stop, values, began, table, speaks };
             tokio::spawn(client.run())
         });
         let clients = clients.collect();
@@ -76,6 +86,27 @@ struct Client {
     values: Arc<AtomicU64>,
     began: Instant,
     table: fn(u64) -> String,
+    /// Every other transaction comes statement by statement.
+    speaks: bool,
+}
+
+/// Sends statements one after the other, each when the one before is answered.
+async fn speak(
+    client: &tokio_postgres::Client,
+    statements: &str,
+) -> Result<Vec<SimpleQueryMessage>, tokio_postgres::Error> {
+    client.batch_execute("BEGIN").await?;
+    let mut answers = Vec::new();
+    for statement in statements.split_terminator(';') {
+        match client.simple_query(statement).await {
+            Ok(answer) => answers.extend(answer),
+            Err(error) => {
+                client.batch_execute("ROLLBACK").await?;
+                return Err(error);
+            }
+        }
+    }
+    client.batch_execute("COMMIT").await.map(|()| answers)
 }
 
 impl Client {
@@ -118,7 +149,11 @@ impl Client {
             }
             let now = || self.began.elapsed().as_nanos() as u64;
             let invoked_ns = now();
-            let answered = connected.simple_query(&sql).await;
+            let speaks = self.speaks && draw(2) == 0;
+            let answered = match speaks {
+                true => speak(&connected, &sql).await,
+                false => connected.simple_query(&sql).await,
+            };
             let completed_ns = now();
             let status = match answered {
                 Ok(messages) => {
@@ -136,7 +171,14 @@ impl Client {
                 }
                 Err(error) => {
                     operations.retain(|operation| !operation.is_read());
+                    let is_given_up = |code: &SqlState| {
+                        [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code)
+                    };
                     match error.as_db_error() {
+                        Some(error) if speaks && is_given_up(error.code()) => {
+                            client = Some(connected);
+                            Status::Aborted
+                        }
                         Some(error) if *error.code() != SqlState::ADMIN_SHUTDOWN => {
                             panic!("{sql}: {error:?}");
                         }
@@ -168,7 +210,7 @@ async fn judge(nodes: &Nodes, seen: Vec<Transaction>) -> usize {
     judge_by(Level::Serializable, nodes, seen).await
 }
 
-async fn judge_by(level: Level, nodes: &Nodes, seen: Vec<Transaction>) -> usize {
+pub async fn judge_by(level: Level, nodes: &Nodes, seen: Vec<Transaction>) -> usize {
     let contents = nodes.everywhere("SELECT items FROM lists ORDER BY id").await;
     let held: BTreeSet<u64> = contents.split([' ', ',']).filter_map(|item| item.parse().ok()).collect();
     let acknowledged = seen.iter().filter(|one| one.status == Status::Committed);
@@ -367,6 +409,25 @@ fn what_has_failed_stays_so_when_a_site_begins_anew() {
 }
 
 /// Where connections are few, those whose turn it is do not wait for those that wait for them.
+/// Where a server defines something otherwise, what is executed at all sites might do otherwise there. Whoever was there before goes on.
+#[test]
+fn a_site_whose_database_has_other_definitions_ends() {
+    block_on(async {
+        let mut nodes = with_lists(3, false, &[]).await;
+        serves(&nodes, 0).await;
+        nodes.stop(2);
+        let server = connect(&nodes.servers.servers()[2].dsn()).await.unwrap();
+        server.batch_execute("ALTER TABLE lists ADD more int").await.unwrap();
+        nodes.spawn(2);
+        let said = nodes.ends(2);
+        assert!(said.contains("has other definitions"), "{said}");
+        serves(&nodes, 0).await;
+        server.batch_execute("ALTER TABLE lists DROP more").await.unwrap();
+        nodes.spawn(2);
+        serves(&nodes, 2).await;
+    });
+}
+
 #[test]
 fn few_connections_are_enough_for_many_clients() {
     block_on(async {
@@ -385,7 +446,7 @@ fn few_connections_are_enough_for_many_clients() {
 }
 
 /// The site that gives places, and with it the order of those that are not durable.
-async fn leader(nodes: &Nodes) -> usize {
+pub async fn leader(nodes: &Nodes) -> usize {
     let begin = Instant::now();
     loop {
         for site in 0..nodes.count() {
@@ -403,7 +464,7 @@ async fn leader(nodes: &Nodes) -> usize {
 }
 
 /// Waits until a site answers an update.
-async fn serves(nodes: &Nodes, site: usize) {
+pub async fn serves(nodes: &Nodes, site: usize) {
     let begin = Instant::now();
     loop {
         let asked = async {

@@ -335,7 +335,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let is_of_peers = sites::peers::is_one(&settings.protocol);
-    if is_of_peers || settings.protocol == sites::PROTOCOL {
+    if is_of_peers || sites::is_one(&settings.protocol) {
         let Some(nodes) = settings.nodes.clone() else {
             return Err(ServeError::Settings(format!(
                 "protocol = \"{}\" is served by several sites: set cluster.node and cluster.nodes",

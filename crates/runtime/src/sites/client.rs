@@ -1,6 +1,9 @@
 //! A client of a site: its messages become transactions that come whole, and their answers messages.
 //!
-//! Whole is what one Query message holds, or what is executed up to a Sync; with or without BEGIN and COMMIT around it.
+//! Whole is what one Query message holds, or what is executed up to a Sync; with or without BEGIN and COMMIT around it. Those that come statement by
+//! statement, where that may be: [`conversation`].
+
+mod conversation;
 
 use std::sync::Arc;
 
@@ -17,6 +20,7 @@ use onecopy_wire::startup::{self, Start};
 use rand::Rng;
 use tokio::sync::oneshot;
 
+use self::conversation::Conversation;
 use super::database::{self, Answer, PartAnswer, Ran};
 use super::transaction::{Part, Transaction, not_whole, refusal, refusal_as_source, with_params};
 use super::{RETRY_PAUSE, Shared, console, freshness};
@@ -74,6 +78,7 @@ async fn begin(client: Client, start: &Start, who: Credentials, shared: Arc<Shar
         skipping: false,
         drawn: Drawn::default(),
         scratch: Scratch::default(),
+        conversation: None,
     };
     let begins_with = session.environment.value(freshness::SETTING).map(str::to_owned);
     if let Some(value) = begins_with
@@ -91,7 +96,8 @@ async fn begin(client: Client, start: &Start, who: Credentials, shared: Arc<Shar
     }
     session.ready();
     match session.run().await {
-        Ok(()) | Err(ClientError::Gone | ClientError::Lost(_)) => {}
+        Ok(None) | Err(ClientError::Gone | ClientError::Lost(_)) => {}
+        Ok(Some(failure)) => refuse(session.client, &failure).await,
         Err(error) => {
             let code = match error {
                 ClientError::TooLarge(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
@@ -117,6 +123,8 @@ struct Session {
     skipping: bool,
     drawn: Drawn,
     scratch: Scratch,
+    /// The transaction that is open, if it comes statement by statement.
+    conversation: Option<Conversation>,
 }
 
 struct Prepared {
@@ -155,16 +163,25 @@ enum Piece {
 
 impl Session {
     fn ready(&mut self) {
-        build::ready_for_query(&mut self.client.output, Status::Idle);
+        let status = match &self.conversation {
+            None => Status::Idle,
+            Some(conversation) if conversation.has_failed() => Status::Failed,
+            Some(_) => Status::InTransaction,
+        };
+        build::ready_for_query(&mut self.client.output, status);
     }
 
     fn fail(&mut self, failure: &Failure) {
         failure.put(&mut self.client.output, Severity::Error);
     }
 
-    async fn run(&mut self) -> Result<(), ClientError> {
+    /// Serves the client until it leaves, or is told why it has to.
+    async fn run(&mut self) -> Result<Option<Failure>, ClientError> {
         loop {
-            let (tag, body) = self.client.next().await?;
+            let (tag, body) = match self.next_message().await? {
+                Ok(message) => message,
+                Err(failure) => return Ok(Some(failure)),
+            };
             let body = body.freeze();
             let message = match frontend::decode(tag, &body) {
                 Ok(message) => message,
@@ -192,7 +209,7 @@ impl Session {
                     self.portals.clear();
                     self.ready();
                 }
-                Frontend::Terminate => return Ok(()),
+                Frontend::Terminate => return Ok(None),
                 _ if self.skipping => {}
                 Frontend::Parse(parse) => self.on_parse(&parse).await,
                 Frontend::Bind(bind) => self.on_bind(&bind, &body),
@@ -234,7 +251,10 @@ impl Session {
     /// What has been asked so far is answered, if nothing is to be executed: that waits for the Sync that ends its transaction.
     async fn on_flush(&mut self) -> Result<(), ClientError> {
         let steps = std::mem::take(&mut self.steps);
-        if steps.iter().any(|step| matches!(step, Step::Execute(_))) {
+        let portals = self.portals_of(&steps);
+        if self.is_spoken(&portals) {
+            self.converse(steps).await;
+        } else if !portals.is_empty() {
             self.fail(&Failure::unsupported(
                 "a Flush asks for results before the end of a transaction that is to come whole",
                 "Send a Sync in its place.",
@@ -269,6 +289,9 @@ impl Session {
             if statement.class.kind != Kind::Empty {
                 statements.push((own, statement));
             }
+        }
+        if self.is_spoken(&statements) {
+            return self.converse_in_text(&statements).await;
         }
         if let [(text, statement)] = &statements[..]
             && let Some(done) = self.on_session_command(text, statement).await
@@ -584,20 +607,14 @@ impl Session {
     }
 
     async fn answer_steps(&mut self, steps: Vec<Step>) {
-        let mut portals: Vec<(Portal, Statement)> = Vec::new();
-        let mut failure = None;
-        for step in &steps {
-            match step {
-                Step::Execute(portal) => {
-                    let statement = self.classify(&portal.prepared.sql);
-                    if statement.class.kind != Kind::Empty {
-                        portals.push((portal.clone(), statement));
-                    }
-                }
-                Step::Failed(because) => drop(failure.get_or_insert_with(|| because.clone())),
-                _ => {}
-            }
+        let portals = self.portals_of(&steps);
+        if self.is_spoken(&portals) {
+            return self.converse(steps).await;
         }
+        let mut failure = steps.iter().find_map(|step| match step {
+            Step::Failed(because) => Some(because.clone()),
+            _ => None,
+        });
         let mut answer = Answer::default();
         let mut command = None;
         if failure.is_none() {
@@ -677,29 +694,52 @@ impl Session {
         }
     }
 
+    /// What is to be executed of these, with what it is.
+    fn portals_of(&mut self, steps: &[Step]) -> Vec<(Portal, Statement)> {
+        let mut portals = Vec::new();
+        for step in steps {
+            if let Step::Execute(portal) = step {
+                let statement = self.classify(&portal.prepared.sql);
+                if statement.class.kind != Kind::Empty {
+                    portals.push((portal.clone(), statement));
+                }
+            }
+        }
+        portals
+    }
+
     async fn settle_all(&mut self, portals: &[(Portal, Statement)]) -> Result<Vec<What>, Failure> {
         let moment = crate::clock::unix_micros();
         let mut whats = Vec::new();
         for (portal, statement) in without_brackets(portals)? {
-            let (class, layout) = (&statement.class, statement.layout.layout());
-            let types = &portal.prepared.types;
-            let determinism = with_params(types, &portal.bind, |params| {
-                class.determinism_of(&statement.sql, layout, params).clone()
-            });
-            if let Some(failure) = refusal(class, &determinism) {
-                return Err(failure);
-            }
-            let rewrite = rewrite_of(class, None, true);
-            let sql = match rewrite.is_empty() {
-                true => portal.prepared.sql.clone(),
-                false => {
-                    let values = self.freeze(statement, moment).await?;
-                    rewrite.render_simple(&statement.sql, layout, &values)
-                }
-            };
-            whats.push(What::prepared(&sql, types, portal.bind.clone()));
+            whats.push(self.settle_portal(portal, statement, moment).await?);
         }
         Ok(whats)
+    }
+
+    async fn settle_portal(
+        &mut self,
+        portal: &Portal,
+        statement: &Statement,
+        moment: i64,
+    ) -> Result<What, Failure> {
+        let (class, layout) = (&statement.class, statement.layout.layout());
+        let types = &portal.prepared.types;
+        let determinism = with_params(types, &portal.bind, |params| {
+            class.determinism_of(&statement.sql, layout, params).clone()
+        });
+        if let Some(failure) = refusal(class, &determinism) {
+            return Err(failure);
+        }
+        let rewrite = rewrite_of(class, None, true);
+        let sql = match rewrite.is_empty() {
+            true => portal.prepared.sql.clone(),
+            false => {
+                let values = self.freeze(statement, moment).await?;
+                rewrite.render_simple(&statement.sql, layout, &values)
+            }
+        };
+        Ok(What::prepared(&sql, types, portal.bind.clone()))
     }
 }
 

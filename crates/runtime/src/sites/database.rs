@@ -8,7 +8,7 @@
 //! acknowledged, and is told so: one session, the agent's, is open from the beginning on, and a connection on whose server it is not any more is not
 //! used. Whoever finds that begins anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -66,6 +66,8 @@ pub struct Contained {
     pub diverged: Option<String>,
     /// Places, with what stands there. All before the first one are contained, too.
     pub places: BTreeMap<Csn, MessageId>,
+    /// Those of them at which nothing has changed.
+    pub unchanged: BTreeSet<Csn>,
 }
 
 /// What statements have answered.
@@ -126,6 +128,13 @@ pub enum Begin {
     Serializable {
         /// Not only to read.
         writes: bool,
+    },
+    /// In a snapshot, before anybody has put it in an order.
+    Certified {
+        /// It promised not to write.
+        read_only: bool,
+        /// As of `Update`.
+        checks_at_once: bool,
     },
     /// Behind all that it conflicts with.
     Update {
@@ -216,10 +225,16 @@ impl Database {
             ))
             .await?;
         }
+        // Earlier versions did not note it.
+        lane.command(
+            "ALTER TABLE onecopy.site_progress ADD COLUMN IF NOT EXISTS changed boolean NOT NULL DEFAULT true",
+        )
+        .await?;
         let of_site = lane.query("SELECT log_id, diverged FROM onecopy.site").await?;
         let mut of_site = of_site.into_iter().next().unwrap_or_default().into_iter();
         let (log_id, diverged) = (of_site.next().flatten(), of_site.next().flatten());
         let sql = "SELECT place, node, incarnation, number FROM onecopy.site_progress";
+        let unchanged = "SELECT place FROM onecopy.site_progress WHERE NOT changed";
         let place = |row: Vec<Option<String>>| {
             let mut numbers =
                 row.into_iter().map(|text| text.and_then(|text| text.parse().ok()).unwrap_or(0));
@@ -227,8 +242,9 @@ impl Database {
             (Csn(next()), MessageId { node: next(), incarnation: next(), number: next() })
         };
         let places = lane.query(sql).await?.into_iter().map(place).collect();
+        let unchanged = lane.query(unchanged).await?.into_iter().map(|row| place(row).0).collect();
         self.keep(lane).await;
-        Ok(Contained { log_id, diverged, places })
+        Ok(Contained { log_id, diverged, places, unchanged })
     }
 
     /// Waits until the agent's session has ended: the server has ended it, or itself.
@@ -326,13 +342,13 @@ impl Database {
         id: MessageId,
         nothing: &[(Csn, MessageId)],
     ) -> Result<(), LaneError> {
-        let row = |(place, MessageId { node, incarnation, number }): &(Csn, MessageId)| {
-            format!("({}, {node}, {incarnation}, {number})", place.0)
+        let row = |(place, MessageId { node, incarnation, number }): &(Csn, MessageId), changed: bool| {
+            format!("({}, {node}, {incarnation}, {number}, {changed})", place.0)
         };
-        let mut sql =
-            format!("SET LOCAL ROLE NONE; INSERT INTO onecopy.site_progress VALUES {}", row(&(place, id)));
+        let here = row(&(place, id), true);
+        let mut sql = format!("SET LOCAL ROLE NONE; INSERT INTO onecopy.site_progress VALUES {here}");
         if !nothing.is_empty() {
-            let rows: Vec<String> = nothing.iter().map(row).collect();
+            let rows: Vec<String> = nothing.iter().map(|one| row(one, false)).collect();
             // Another commit may say so, too.
             let _ = write!(
                 sql,
@@ -349,6 +365,23 @@ impl Database {
     /// Commits what is open, on the server's disk: there is no log that has it.
     pub async fn commit_durably(&self, mut lane: Lane) -> Result<(), LaneError> {
         lane.command("SET LOCAL ROLE NONE; SET LOCAL synchronous_commit = on; COMMIT").await?;
+        self.give_back(lane);
+        Ok(())
+    }
+
+    /// The server's processes for which another one waits.
+    pub async fn blockers(&self, pid: u32) -> Result<Vec<u32>, LaneError> {
+        let mut lane = self.lend().await?;
+        let rows =
+            lane.query(&format!("SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids({pid}))")).await?;
+        self.give_back(lane);
+        Ok(rows.into_iter().flatten().flatten().filter_map(|pid| pid.parse().ok()).collect())
+    }
+
+    /// Has the server give up the statement that a process of it executes.
+    pub async fn cancel(&self, pid: u32) -> Result<(), LaneError> {
+        let mut lane = self.lend().await?;
+        lane.query(&format!("SELECT pg_catalog.pg_cancel_backend({pid})")).await?;
         self.give_back(lane);
         Ok(())
     }
@@ -370,6 +403,10 @@ pub fn prelude(record: &Record, begin: Begin) -> String {
         Begin::Serializable { writes: false } => "BEGIN ISOLATION LEVEL SERIALIZABLE, READ ONLY".to_owned(),
         Begin::Serializable { writes: true } => "BEGIN ISOLATION LEVEL SERIALIZABLE, READ WRITE".to_owned(),
         Begin::Update { .. } => "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE".to_owned(),
+        Begin::Certified { read_only: true, .. } => {
+            "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY".to_owned()
+        }
+        Begin::Certified { .. } => "BEGIN ISOLATION LEVEL REPEATABLE READ, READ WRITE".to_owned(),
     };
     for (name, value) in record.settings.iter() {
         // Writing to a String cannot fail.
@@ -378,7 +415,7 @@ pub fn prelude(record: &Record, begin: Begin) -> String {
     if !record.user.is_empty() {
         let _ = write!(text, "; SET LOCAL ROLE {}", quote_identifier(&record.user));
     }
-    if begin == (Begin::Update { checks_at_once: true }) {
+    if let Begin::Update { checks_at_once: true } | Begin::Certified { checks_at_once: true, .. } = begin {
         text.push_str("; SET CONSTRAINTS ALL IMMEDIATE");
     }
     text
@@ -577,14 +614,7 @@ fn is_not_its_own(fields: &ErrorFields) -> bool {
 
 /// Applies what a transaction wrote elsewhere, and leaves it open.
 pub async fn apply(lane: &mut Lane, writes: &Record, checks_at_once: bool) -> Result<(), ApplyError> {
-    let parts =
-        writes.writes.iter().map(|_| super::transaction::Part { references: Vec::new(), writes: true });
-    let transaction = Transaction {
-        record: writes.clone(),
-        parts: parts.collect(),
-        access: onecopy_core::AccessSet::new(),
-        not_before: Csn(0),
-    };
+    let transaction = Transaction::to_apply(writes.clone());
     let (ran, here) = run(lane, &transaction, Begin::Update { checks_at_once }, usize::MAX).await?;
     if let Ran::NotBegun(why) = ran {
         return Err(ApplyError::NotBegun(why));

@@ -5,6 +5,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onecopy_core::{Csn, Epoch, OpId};
 
+use super::likeness::Likeness;
 use super::order::MessageId;
 
 const KIND_REQUEST: u8 = 1;
@@ -24,8 +25,9 @@ pub enum SiteMessage {
     Writes { id: MessageId, place: Csn, op: OpId, writes: Bytes, answer: Bytes },
     /// An update was rolled back, and for the site of its client the error.
     Failed { id: MessageId, op: OpId, answer: Bytes },
-    /// That it lives; up to which place its database contains everything, and the last place of which it has said anything.
-    Alive { contained: Csn, told: Csn },
+    /// That it lives; up to which place its database contains everything, and the last place of which it has said anything; when it was started,
+    /// and what has to be the same at all.
+    Alive { contained: Csn, told: Csn, incarnation: u64, likeness: Likeness },
 }
 
 impl SiteMessage {
@@ -57,10 +59,12 @@ impl SiteMessage {
                 out.put_u64(op.0.into());
                 put_bytes(&mut out, answer);
             }
-            SiteMessage::Alive { contained, told } => {
+            SiteMessage::Alive { contained, told, incarnation, likeness } => {
                 out.put_u8(KIND_ALIVE);
                 out.put_u64(contained.0);
                 out.put_u64(told.0);
+                out.put_u64(*incarnation);
+                likeness.put(&mut out);
             }
         }
         out.freeze()
@@ -83,7 +87,11 @@ impl SiteMessage {
                 let (id, op) = (MessageId::take(input)?, take_op(input)?);
                 SiteMessage::Failed { id, op, answer: take_bytes(input)? }
             }
-            KIND_ALIVE => SiteMessage::Alive { contained: Csn(take(input)?), told: Csn(take(input)?) },
+            KIND_ALIVE => {
+                let (contained, told) = (Csn(take(input)?), Csn(take(input)?));
+                let incarnation = take(input)?;
+                SiteMessage::Alive { contained, told, incarnation, likeness: Likeness::take(input)? }
+            }
             _ => return None,
         };
         (!input.has_remaining()).then_some(message)
@@ -119,12 +127,13 @@ mod tests {
         let id = MessageId { node: 2, incarnation: 1 << 50, number: 9 };
         let some = |text: &'static str| Bytes::from_static(text.as_bytes());
         let (place, op) = (Csn(77), OpId(3));
+        let likeness = Likeness { settings: 1, definitions: 2 };
         for message in [
             SiteMessage::Request { id, body: some("UPDATE t SET a = 1") },
             SiteMessage::Place { epoch: Epoch(4), place, id },
             SiteMessage::Writes { id, place, op, writes: some("w"), answer: some("") },
             SiteMessage::Failed { id, op, answer: some("no") },
-            SiteMessage::Alive { contained: place, told: Csn(78) },
+            SiteMessage::Alive { contained: place, told: Csn(78), incarnation: 5, likeness },
         ] {
             let sent = message.encode();
             assert_eq!(SiteMessage::decode(sent.clone()), Some(message));

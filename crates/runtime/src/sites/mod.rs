@@ -1,26 +1,32 @@
-//! Several processes, each before a database of its own, that execute whole transactions in one order: replication over wide areas, on real
+//! Several processes, each before a database of its own, whose updates take effect in one order: replication over wide areas, on real
 //! servers (docs/protocols/wide_area.md).
 //!
 //! ```text
 //!   client -- client.rs --> transaction.rs        messages become a transaction; what it may touch
+//!                 |  spoken.rs                     or come statement by statement
 //!                 |
 //!                 v
 //!              site.rs  <-->  the core's protocol  what happens, and what is to be done
 //!              |     |
 //!      order.rs      database.rs                   received, ordered, stable; executed, applied, committed
 //!  freshness.rs                                    up to where a query must see
+//!   likeness.rs                                    what has to be the same at all
 //!       |     |
 //!   messages.rs  the log that all sites share      between sites
+//!   request.rs                                     what is asked of a transaction that has executed
 //! ```
 
 mod client;
 mod console;
 mod database;
 mod freshness;
+mod likeness;
 mod messages;
 mod order;
 pub mod peers;
+mod request;
 mod site;
+mod spoken;
 mod transaction;
 
 use std::collections::BTreeMap;
@@ -31,6 +37,7 @@ use std::time::Duration;
 
 use onecopy_classify::Catalogue;
 use onecopy_core::Csn;
+use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries};
 use onecopy_log::consensus::MESSAGE_LEN_MAX;
 use onecopy_log::{Log, Member, SharedHooks};
 use onecopy_wire::sqlstate::SqlState;
@@ -51,18 +58,37 @@ use crate::settings::{NodesSettings, ReplicaSettings, Settings};
 use crate::workers::{Admission, Workers};
 use database::{Answer, Database};
 use freshness::Freshness;
+use likeness::Likeness;
 use messages::SiteMessage;
 use site::{Ended, Input, Surroundings};
+use spoken::Ask;
 use transaction::Transaction;
 
-/// The protocol's name in the configuration.
-pub const PROTOCOL: &str = "wide_area";
+/// The names of the protocols that are served so in the configuration.
+const WIDE_AREA: &str = "wide_area";
+const CERTIFIED: &str = "certified";
+
+/// Whether a configured protocol is one of these.
+pub fn is_one(protocol: &str) -> bool {
+    [WIDE_AREA, CERTIFIED].contains(&protocol)
+}
+
+/// By what updates of all sites are put in one order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    /// Before they execute.
+    WideArea(Choice),
+    /// When they have executed.
+    Certified,
+}
 
 /// Before a site begins anew whose server cannot be reached.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Takes a client's transaction, to be answered once; false where nobody does any more.
 type Submit = Box<dyn Fn(Arc<Transaction>, oneshot::Sender<Answer>) -> bool + Send + Sync>;
+/// Takes what is asked of a transaction that comes statement by statement.
+type Speak = Box<dyn Fn(Ask) -> bool + Send + Sync>;
 /// What the console shows.
 type Shown = Box<dyn Fn() -> Vec<(&'static str, String)> + Send + Sync>;
 
@@ -73,6 +99,8 @@ pub struct Shared {
     pub classifier: Arc<Classifier>,
     pub database: Arc<Database>,
     pub submit: Submit,
+    /// Where transactions may come statement by statement.
+    spoken: Option<Speaking>,
     pub shown: Shown,
     /// Bytes of an answer that may be held.
     pub held_max: usize,
@@ -87,6 +115,15 @@ pub struct Shared {
     staleness_max: Option<Duration>,
 }
 
+/// What carries transactions that come statement by statement.
+struct Speaking {
+    speak: Speak,
+    /// So many at once.
+    permits: Arc<Semaphore>,
+    /// How long a client may be silent in one, in milliseconds; 0 for ever.
+    silence_max_ms: u64,
+}
+
 /// What clients are served by.
 struct Clients<'n> {
     database: Arc<Database>,
@@ -95,6 +132,7 @@ struct Clients<'n> {
     numbers: &'n [u64],
     this: u64,
     submit: Submit,
+    speak: Option<Speak>,
     shown: Shown,
     freshness: Option<Arc<Freshness>>,
 }
@@ -109,7 +147,7 @@ struct Started {
 
 impl Started {
     async fn begin(settings: &Settings, clients: Clients<'_>) -> Result<Started, ServeError> {
-        let Clients { database, catalogue, numbers, this, submit, shown, freshness } = clients;
+        let Clients { database, catalogue, numbers, this, submit, speak, shown, freshness } = clients;
         let listeners = server::listen(settings).await?;
         let tls = settings.tls.as_ref().map(tls::Acceptor::load).transpose()?;
         let at = numbers.iter().position(|number| *number == this).unwrap_or(0);
@@ -119,6 +157,11 @@ impl Started {
             classifier: Arc::new(Classifier::new(catalogue, Csn(0))),
             database,
             submit,
+            spoken: speak.map(|speak| Speaking {
+                speak,
+                permits: Arc::new(Semaphore::new(spoken_max(settings))),
+                silence_max_ms: settings.limits.idle_in_transaction_timeout_ms,
+            }),
             shown,
             held_max: settings.limits.held_result_bytes_max,
             wait_ms: settings.limits.wait_timeout_ms,
@@ -150,6 +193,48 @@ impl Started {
     async fn end(mut self) {
         self.tasks.shutdown().await;
         drop(self.workers);
+    }
+}
+
+/// Updates that may have a connection at once.
+fn updates_max(settings: &Settings) -> usize {
+    settings.limits.lanes_per_replica_max.div_ceil(2)
+}
+
+/// Those of them that may come statement by statement: whoever waits for its client is not to be in the way of all others.
+fn spoken_max(settings: &Settings) -> usize {
+    (updates_max(settings) * 3 / 4).max(1)
+}
+
+/// What is chosen.
+fn scheme(settings: &Settings) -> Result<Scheme, ServeError> {
+    if settings.protocol == WIDE_AREA {
+        return Ok(Scheme::WideArea(settings.wide_area));
+    }
+    let choice = settings.wide_area;
+    let names = [
+        (
+            "queries",
+            choice.queries == Queries::Snapshot,
+            "snapshot: queries read what is committed at their site",
+        ),
+        (
+            "execution",
+            choice.execution == Execution::Symmetric,
+            "its own: an update executes where its client is",
+        ),
+        (
+            "delivery",
+            choice.delivery == Delivery::Safe,
+            "safe: whoever reads what is lost later would be let commit",
+        ),
+        ("items", choice.items == Items::Rows, "rows"),
+    ];
+    match names.into_iter().find(|(_, is_so, _)| !is_so) {
+        None => Ok(Scheme::Certified),
+        Some((name, _, what)) => Err(ServeError::Settings(format!(
+            "wide_area.{name} cannot be chosen for protocol = \"{CERTIFIED}\", where it is {what}; leave it out, or set protocol = \"{WIDE_AREA}\""
+        ))),
     }
 }
 
@@ -278,6 +363,7 @@ pub async fn serve(
     ready: impl FnOnce(&Handle),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let scheme = scheme(&settings)?;
     let replica = own_replica(&settings)?;
     files::make_room(&mut settings)?;
     let sites = Arc::new(sites);
@@ -311,15 +397,22 @@ pub async fn serve(
     let failed = |error: String| ServeError::Replicas(format!("{}: {error}", replica.name));
     let mut contained = database.begin(&log_id).await.map_err(|error| failed(error.to_string()))?;
     check(&contained, &log_id).map_err(failed)?;
-    facts_of(&database, &replica).await?;
+    let facts = facts_of(&database, &replica).await?;
     let catalogue = database.definitions().await.map_err(|error| failed(error.to_string()))?;
     let mut numbers: Vec<u64> = sites.nodes.iter().map(|node| node.id).collect();
     numbers.sort_unstable();
+    let started = format!("{} {:?} {numbers:?}", settings.protocol, settings.wide_area);
+    let likeness =
+        Likeness::read(started, &facts, &database).await.map_err(|error| failed(error.to_string()))?;
     let figures = Arc::<Figures>::default();
     let submit = {
         let inputs = inputs.clone();
         move |transaction, answer| inputs.send(Input::Submit { transaction, answer }).is_ok()
     };
+    let speak: Option<Speak> = (scheme == Scheme::Certified).then(|| {
+        let inputs = inputs.clone();
+        Box::new(move |ask| inputs.send(Input::Spoken(ask)).is_ok()) as Speak
+    });
     let shown = {
         let (figures, log, member, this) = (figures.clone(), log.clone(), member.clone(), sites.this);
         move || figures.shown(this, &log, &member)
@@ -333,6 +426,7 @@ pub async fn serve(
         numbers: &numbers,
         this,
         submit,
+        speak,
         shown,
         freshness: Some(freshness.clone()),
     };
@@ -341,19 +435,21 @@ pub async fn serve(
     ready(&started.handle());
 
     let mut around = Surroundings {
-        choice: settings.wide_area,
+        scheme,
         this: sites.this,
         sites: numbers,
         incarnation: u64::try_from(clock::unix_micros()).unwrap_or(0),
+        likeness,
         links: links.clone(),
         log: log.clone(),
         database: database.clone(),
         classifier: started.shared.classifier.clone(),
         held_max: settings.limits.held_result_bytes_max,
-        updates_max: settings.limits.lanes_per_replica_max.div_ceil(2),
+        updates_max: updates_max(&settings),
         inputs: received,
         pending: BTreeMap::new(),
         queries: Vec::new(),
+        beginnings: 0,
         next_number: 1,
         clock: Clock::start(),
         leads: None,

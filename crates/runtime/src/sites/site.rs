@@ -5,14 +5,19 @@
 //! - here: what outlives a beginning, what a site knows, and its clients;
 //! - [`heard`]: what other sites say, and what stands in the log;
 //! - [`places`]: what the site that leads does, and what is done by the clock;
-//! - [`work`]: what the core wants done, and what came of it.
+//! - [`work`]: what the core wants done, and what came of it;
+//! - [`conversations`]: transactions whose statements come one by one;
+//! - [`ways`]: who is in whose way at the server.
 
+mod conversations;
 mod heard;
 mod places;
+mod ways;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,19 +25,25 @@ use hashbrown::{HashMap, HashSet};
 use onecopy_classify::Scratch;
 use onecopy_core::event::{Begin as CoreBegin, Place};
 use onecopy_core::protocol::Protocol;
-use onecopy_core::protocol::wide_area::{Choice, WideArea};
+use onecopy_core::protocol::certified::{Certified, Commits};
+use onecopy_core::protocol::wide_area::WideArea;
 use onecopy_core::{
-    ClassId, Csn, Epoch, Event, NodeId, OpId, ReplicaId, SessionId, Statement, StatementKind, TxnId,
+    AccessSet, ClassId, Csn, Epoch, Event, NodeId, OpId, ReplicaId, SessionId, Statement, StatementKind,
+    TxnId,
 };
 use onecopy_log::consensus::NodeId as PeerId;
 use onecopy_log::{Log, MemberEvent};
 use tokio::sync::{mpsc, oneshot};
 
-use super::database::{Answer, ApplyError, Begin, Contained, Database, Ran};
+use super::database::{Answer, ApplyError, Begin, Contained, Database, KEEP_ROWS, Ran};
+use super::likeness::Likeness;
 use super::messages::SiteMessage;
 use super::order::{MessageId, Order};
-use super::too_long;
+use super::request::Request;
+use super::spoken::{Ask, Beginning, Kept, Said};
 use super::transaction::Transaction;
+use super::{RETRY_PAUSE, Scheme, too_long};
+use crate::agent::History;
 use crate::classifier::Classifier;
 use crate::clock::{Clock, Deadline};
 use crate::lane::{Lane, LaneError};
@@ -53,6 +64,8 @@ const TIMER_PAUSE: Duration = Duration::from_millis(250);
 pub enum Input {
     /// A client's transaction, to be answered once.
     Submit { transaction: Arc<Transaction>, answer: oneshot::Sender<Answer> },
+    /// A client's transaction comes statement by statement.
+    Spoken(Ask),
     /// Another site has said something.
     Heard { from: PeerId, message: SiteMessage },
     /// The connection over which it speaks is lost.
@@ -65,9 +78,34 @@ pub enum Input {
 
 /// What was done beside the loop.
 enum Done {
-    Executed { txn: TxnId, op: OpId, begin: Begin, lane: Option<Lane>, ran: Result<(Ran, Record), LaneError> },
-    Applied { txn: TxnId, result: Result<Lane, ApplyError> },
-    Committed { txn: TxnId, nothing: Vec<(Csn, MessageId)>, result: Result<(), LaneError> },
+    Executed {
+        txn: TxnId,
+        op: OpId,
+        begin: Begin,
+        lane: Option<Lane>,
+        ran: Result<(Ran, Record), LaneError>,
+    },
+    Applied {
+        txn: TxnId,
+        result: Result<Lane, ApplyError>,
+    },
+    /// A statement of a transaction whose statements come one by one.
+    Stepped {
+        txn: TxnId,
+        lane: Option<Lane>,
+        ran: Result<(Ran, Record), LaneError>,
+        answer: oneshot::Sender<Said>,
+    },
+    /// What is being applied waits for these processes of the server.
+    Blocked {
+        txn: TxnId,
+        by: Vec<u32>,
+    },
+    Committed {
+        txn: TxnId,
+        nothing: Vec<(Csn, MessageId)>,
+        result: Result<(), LaneError>,
+    },
 }
 
 /// Why a site's loop has ended.
@@ -85,13 +123,30 @@ pub enum Ended {
 /// A query, and who is to be answered.
 type Asked = (Arc<Transaction>, oneshot::Sender<Answer>);
 
+/// What is to see more than the database contains.
+enum Ahead {
+    Query(Asked),
+    Begins(Beginning),
+}
+
+impl Ahead {
+    fn is_closed(&self) -> bool {
+        match self {
+            Ahead::Query((_, answer)) => answer.is_closed(),
+            Ahead::Begins(beginning) => beginning.begun.is_closed(),
+        }
+    }
+}
+
 /// What outlives one beginning of a site.
 pub struct Surroundings {
-    pub choice: Choice,
+    pub scheme: Scheme,
     /// This node's number, and those of all sites in their order.
     pub this: u64,
     pub sites: Vec<u64>,
+    /// When it was started, and what has to be the same at all sites.
     pub incarnation: u64,
+    pub likeness: Likeness,
     pub links: Links,
     pub log: Arc<Log>,
     pub database: Arc<Database>,
@@ -104,6 +159,8 @@ pub struct Surroundings {
     pub pending: BTreeMap<MessageId, Pending>,
     /// Queries of clients that were not answered.
     pub queries: Vec<Asked>,
+    /// How often it has begun.
+    pub beginnings: u64,
     pub next_number: u64,
     pub clock: Clock,
     /// If this node leads.
@@ -123,10 +180,17 @@ pub struct Pending {
 /// A transaction that this site knows of.
 struct Open {
     transaction: Arc<Transaction>,
-    /// Of an update.
+    is_update: bool,
+    /// Of an update that was multicast.
     id: Option<MessageId>,
-    /// Of a query: its client.
+    /// Who is to be answered, until it is multicast.
     client: Option<oneshot::Sender<Answer>>,
+    /// Of one that is certified: what is asked.
+    request: Option<Request>,
+    /// Of one whose statements come one by one.
+    kept: Option<Kept>,
+    /// The server's process that is at it, or was; 0 if that is not known.
+    pid: Arc<AtomicU32>,
     /// The execution that counts.
     op: Option<OpId>,
     /// Where that is open.
@@ -166,7 +230,7 @@ pub struct Leads {
 /// See the module.
 pub struct Site<'s> {
     around: &'s mut Surroundings,
-    core: WideArea,
+    core: Box<dyn Protocol>,
     events: VecDeque<Event>,
     is_feeding: bool,
     me: NodeId,
@@ -185,6 +249,8 @@ pub struct Site<'s> {
     /// As found at the beginning.
     found: BTreeMap<Csn, MessageId>,
     found_ids: HashSet<MessageId>,
+    /// Of those found, where nothing has changed.
+    unchanged: BTreeSet<Csn>,
     durable: Csn,
     /// Of sites that are heard again, up to which place what they said may be lost.
     back_at: HashMap<NodeId, Csn>,
@@ -198,7 +264,7 @@ pub struct Site<'s> {
     unplaced: HashSet<MessageId>,
     pass_on_at: Deadline,
     /// Queries that are to see more than the database contains, by the place up to which.
-    ahead: BTreeMap<Csn, Vec<Asked>>,
+    ahead: BTreeMap<Csn, Vec<Ahead>>,
     turns: VecDeque<Turn>,
     is_committing: bool,
     /// Updates that have a connection, or are about to, and those that wait for one, by their places.
@@ -220,10 +286,13 @@ impl Surroundings {
                 () = until.reached() => return None,
             };
             match input {
-                Input::Submit { transaction, answer } if transaction.is_update() => {
+                Input::Submit { transaction, answer }
+                    if transaction.is_update() && self.scheme != Scheme::Certified =>
+                {
                     // It is sent when the site is back.
                     self.keep(&transaction, answer, Duration::ZERO);
                 }
+                Input::Spoken(ask) => conversations::refuse(ask),
                 Input::Submit { transaction, answer } => self.queries.push((transaction, answer)),
                 Input::Member(MemberEvent::Ready { epoch, csn }) => self.lead(epoch, csn),
                 Input::Member(MemberEvent::Stopped(reason)) => return Some(reason.to_string()),
@@ -247,11 +316,15 @@ impl Surroundings {
             let _ = answer.send(Answer::of_failure(&failure));
             return None;
         }
+        let resend_at = Deadline::after(resend_after);
+        Some(self.name(Pending { body, answer, known: None, resend_at }))
+    }
+
+    fn name(&mut self, pending: Pending) -> MessageId {
         let id = MessageId { node: self.this, incarnation: self.incarnation, number: self.next_number };
         self.next_number += 1;
-        let resend_at = Deadline::after(resend_after);
-        self.pending.insert(id, Pending { body, answer, known: None, resend_at });
-        Some(id)
+        self.pending.insert(id, pending);
+        id
     }
 
     fn lead(&mut self, epoch: Epoch, csn: Csn) {
@@ -282,7 +355,24 @@ impl Surroundings {
         }
         let (done, mut reports) = mpsc::unbounded_channel();
         let history = LogHistory::new(self.log.clone(), held.epoch);
-        let mut core = WideArea::new(self.choice, sites);
+        let mut core: Box<dyn Protocol> = match self.scheme {
+            Scheme::WideArea(choice) => Box::new(WideArea::new(choice, sites)),
+            Scheme::Certified => {
+                let committed = if contained.places.contains_key(&first) { last } else { first.previous() };
+                // A machine that has crashed may have forgotten more of the log than of the database; others bring it back.
+                while self.log.held().last < committed {
+                    if let Some(why) = self.take_for(RETRY_PAUSE).await {
+                        return Ended::Log(why);
+                    }
+                }
+                let mut core = Certified::remembering(KEEP_ROWS, Commits::Stable, sites);
+                match written(&history, &contained, committed) {
+                    Ok(written) => core.resume(me, committed, written),
+                    Err(why) => return Ended::Diverged(why),
+                }
+                Box::new(core)
+            }
+        };
         let mut effects = Vec::new();
         let others: Vec<NodeId> = (0..sites).map(NodeId).filter(|node| *node != me).collect();
         for node in &others {
@@ -295,6 +385,7 @@ impl Surroundings {
             leads.given.clear();
         }
         let queries = std::mem::take(&mut self.queries);
+        self.beginnings += 1;
         let mut site = Site {
             core,
             events: VecDeque::new(),
@@ -311,6 +402,7 @@ impl Surroundings {
             nothing: Vec::new(),
             found: contained.places,
             found_ids: HashSet::new(),
+            unchanged: contained.unchanged,
             durable: held.last,
             back_at: HashMap::new(),
             heard: HashMap::new(),
@@ -392,12 +484,25 @@ impl Site<'_> {
         self.ended.get_or_insert(Ended::Anew(why.into()));
     }
 
-    /// Queries that were not answered are for whoever goes on.
+    /// Queries that were not answered, and updates of which no other site has heard, are for whoever goes on.
     fn hand_back(&mut self) {
-        self.around.queries.extend(std::mem::take(&mut self.ahead).into_values().flatten());
+        for ahead in std::mem::take(&mut self.ahead).into_values().flatten() {
+            match ahead {
+                Ahead::Query(asked) => self.around.queries.push(asked),
+                Ahead::Begins(beginning) => conversations::refuse(Ask::Begin(beginning)),
+            }
+        }
         for (_, open) in self.open.drain() {
-            if let Some(client) = open.client {
-                self.around.queries.push((open.transaction, client));
+            match (open.client, open.kept) {
+                (Some(client), None) => self.around.queries.push((open.transaction, client)),
+                // It may be gone.
+                (Some(client), Some(_)) => {
+                    let _ = client.send(Answer::of_failure(&conversations::lost()));
+                }
+                (None, Some(Kept { begun: Some(begun), .. })) => {
+                    let _ = begun.send(Err(conversations::lost()));
+                }
+                (None, _) => {}
             }
         }
     }
@@ -405,6 +510,7 @@ impl Site<'_> {
     fn on_input(&mut self, input: Input) {
         match input {
             Input::Submit { transaction, answer } => self.on_submit(transaction, answer),
+            Input::Spoken(ask) => self.on_spoken(ask),
             Input::Heard { from, message } => self.on_heard(from, message),
             Input::Parted { from } => {
                 if let Some(node) = self.node_of(from.0) {
@@ -428,10 +534,11 @@ impl Site<'_> {
     fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
         let is_update = transaction.is_update();
         if !is_update && transaction.not_before > self.floor {
-            return self.ahead.entry(transaction.not_before).or_default().push((transaction, answer));
+            let ahead = Ahead::Query((transaction.clone(), answer));
+            return self.ahead.entry(transaction.not_before).or_default().push(ahead);
         }
         let txn = self.new_txn();
-        let (id, client) = match is_update {
+        let (id, client) = match is_update && !self.is_certified() {
             false => (None, Some(answer)),
             true => {
                 let Some(id) = self.around.keep(&transaction, answer, RESEND_AFTER) else { return };
@@ -441,24 +548,18 @@ impl Site<'_> {
         };
         let kind = if is_update { StatementKind::Write } else { StatementKind::Read };
         let statement = Statement::new(ClassId(0), kind, transaction.access.clone());
-        self.open.insert(txn, Open::new(transaction, id, client));
-        let begin = CoreBegin {
-            txn,
-            session: SessionId(0),
-            read_only: !is_update,
-            form: 0,
-            declared: None,
-            stale_ok_ns: None,
-        };
-        self.feed(Event::Autocommit { begin, statement });
+        self.open.insert(txn, Open::new(transaction, is_update, id, client));
+        self.feed(Event::Autocommit { begin: begin_of(txn, !is_update), statement });
+    }
+
+    fn is_certified(&self) -> bool {
+        self.around.scheme == Scheme::Certified
     }
 
     fn answer(&mut self, txn: TxnId, answer: Answer) {
         let Some(open) = self.open.get_mut(&txn) else { return };
-        let client = match open.id {
-            None => open.client.take(),
-            Some(id) => self.around.pending.remove(&id).map(|pending| pending.answer),
-        };
+        let pending = open.id.and_then(|id| self.around.pending.remove(&id));
+        let client = pending.map(|pending| pending.answer).or_else(|| open.client.take());
         if let Some(client) = client {
             // It may be gone.
             let _ = client.send(answer);
@@ -466,16 +567,50 @@ impl Site<'_> {
     }
 }
 
+fn begin_of(txn: TxnId, read_only: bool) -> CoreBegin {
+    CoreBegin { txn, session: SessionId(0), read_only, form: 0, declared: None, stale_ok_ns: None }
+}
+
+/// What was written at places that the database contains, as far back as verdicts may depend on it.
+fn written(
+    history: &LogHistory,
+    contained: &Contained,
+    committed: Csn,
+) -> Result<Vec<(Csn, AccessSet)>, String> {
+    let from = Csn(committed.0.saturating_sub(KEEP_ROWS)).next();
+    let mut written = Vec::new();
+    for place in (from.0..=committed.0).map(Csn).filter(|place| !contained.unchanged.contains(place)) {
+        let found = history.read(place).map_err(|error| format!("read place {place} of the log: {error}"))?;
+        let request = found.and_then(|(_, mut body)| {
+            let id = MessageId::take(&mut body)?;
+            Some(id).filter(|id| contained.places.get(&place) == Some(id))?;
+            Request::decode(body)
+        });
+        let Some((request, _)) = request else {
+            return Err(format!(
+                "the log does not say what its database has committed at place {place}, or was written by another protocol: copy the database from another site, the schema \"onecopy\" included, or begin with an empty log at all sites"
+            ));
+        };
+        written.push((place, request.access));
+    }
+    Ok(written)
+}
+
 impl Open {
     fn new(
         transaction: Arc<Transaction>,
+        is_update: bool,
         id: Option<MessageId>,
         client: Option<oneshot::Sender<Answer>>,
     ) -> Open {
         Open {
             transaction,
+            is_update,
             id,
             client,
+            request: None,
+            kept: None,
+            pid: Arc::default(),
             op: None,
             lane: None,
             answer: Answer::default(),

@@ -74,6 +74,13 @@ impl Transaction {
         Transaction { record, parts, access, not_before: Csn(0) }
     }
 
+    /// What was written elsewhere, to be applied.
+    pub fn to_apply(record: Record) -> Transaction {
+        let part = || Part { references: Vec::new(), writes: true };
+        let parts = record.writes.iter().map(|_| part()).collect();
+        Transaction { record, parts, access: AccessSet::new(), not_before: Csn(0) }
+    }
+
     /// Whether it may change something.
     pub fn is_update(&self) -> bool {
         self.parts.iter().any(|part| part.writes)

@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// By what: words of the protocol's choices with a plus between them, such as locked+local_copy+opt_safe+tables; what is not said is
-    /// snapshot, symmetric, safe, rows [default: symmetric+safe, local_copy+safe, symmetric+agreed]
+    /// snapshot, symmetric, safe, rows; or certified, by itself [default: symmetric+safe, local_copy+safe, symmetric+agreed, certified]
     #[arg(long, value_name = "CHOICE", value_delimiter = ',')]
     choices: Vec<Choice>,
     /// Where the sites are: local, four-sites, eight-sites, three-continents

@@ -5,14 +5,7 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-/// What has to be the same at both ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Likeness {
-    /// A digest of how peers were started.
-    pub settings: u64,
-    /// A digest of what their databases define.
-    pub definitions: u64,
-}
+use crate::sites::likeness::Likeness;
 
 const KIND_SAID: u8 = 1;
 const KIND_HEARD: u8 = 2;
@@ -52,10 +45,8 @@ pub enum Came {
     Nothing,
     /// One of both was started again: what it knew is lost.
     StartedAgain,
-    /// The other one was started with other settings.
-    OtherSettings,
-    /// The other one's database has other definitions.
-    OtherDefinitions,
+    /// The other one is not alike: what it has that this one has not.
+    Unlike(&'static str),
 }
 
 impl Channel {
@@ -104,8 +95,7 @@ impl Channel {
         let mut out = BytesMut::with_capacity(41);
         out.put_u8(KIND_HEARD);
         out.put_u64(self.incarnation);
-        out.put_u64(self.likeness.settings);
-        out.put_u64(self.likeness.definitions);
+        self.likeness.put(&mut out);
         out.put_u64(self.other);
         out.put_u64(self.heard);
         let mut all = vec![out.freeze()];
@@ -138,16 +128,12 @@ impl Channel {
                 _ => Came::Nothing,
             },
             KIND_HEARD => {
-                let mut next = || input.try_get_u64();
-                let (Ok(settings), Ok(definitions), Ok(of), Ok(heard)) = (next(), next(), next(), next())
-                else {
+                let Some(likeness) = Likeness::take(&mut input) else { return Came::Nothing };
+                let (Ok(of), Ok(heard)) = (input.try_get_u64(), input.try_get_u64()) else {
                     return Came::Nothing;
                 };
-                if settings != self.likeness.settings {
-                    return Came::OtherSettings;
-                }
-                if definitions != self.likeness.definitions {
-                    return Came::OtherDefinitions;
+                if let Some(what) = likeness.differs_from(self.likeness) {
+                    return Came::Unlike(what);
                 }
                 if of == 0 {
                     // It has not heard of anybody yet.
@@ -214,9 +200,9 @@ mod tests {
         }
         assert!(first.is_open() && !second.is_open() && !one.is_open());
         let mut unlike = Channel::new(6, Likeness { settings: 2, ..ALIKE });
-        assert_eq!(unlike.take(one.tick().remove(0)), Came::OtherSettings);
+        assert!(matches!(unlike.take(one.tick().remove(0)), Came::Unlike(what) if what.contains("protocol")));
         let mut unlike = Channel::new(6, Likeness { definitions: 2, ..ALIKE });
-        assert_eq!(unlike.take(one.tick().remove(0)), Came::OtherDefinitions);
+        assert!(matches!(unlike.take(one.tick().remove(0)), Came::Unlike(what) if what.contains("pg_dump")));
         assert_eq!(one.take(Bytes::from_static(b"x")), Came::Nothing);
     }
 }

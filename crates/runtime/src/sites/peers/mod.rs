@@ -36,11 +36,11 @@ use onecopy_core::{
 use onecopy_log::consensus::NodeId as PeerId;
 use onecopy_wire::sqlstate::SqlState;
 use rand::Rng;
-use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 
-use self::channel::{Came, Channel, Likeness};
+use self::channel::{Came, Channel};
 use super::database::{self, Answer, ApplyError, Begin, Ran};
+use super::likeness::Likeness;
 use super::messages::{put_bytes, take_bytes};
 use super::transaction::Transaction;
 use super::{Clients, Shared, Started, own_replica, too_long};
@@ -142,23 +142,11 @@ pub async fn serve(
     numbers.sort_unstable();
     let count = u16::try_from(numbers.len()).unwrap_or(u16::MAX);
     let facts = super::facts_of(&database, &replica).await?;
-    let fingerprints = database.fingerprints().await.map_err(|error| failed(error.to_string()))?;
-    let of_server = facts.by_major_version().map(|(name, value)| format!("{name} {value}"));
     let mut in_order = divided.clone();
     in_order.sort_unstable();
-    let likeness = Likeness {
-        settings: digest(
-            [format!("{} {in_order:?} {numbers:?}", settings.protocol)].into_iter().chain(of_server),
-        ),
-        definitions: digest(
-            fingerprints
-                .into_iter()
-                .map(|of| [of.object, of.value])
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .flatten(),
-        ),
-    };
+    let started = format!("{} {in_order:?} {numbers:?}", settings.protocol);
+    let likeness =
+        Likeness::read(started, &facts, &database).await.map_err(|error| failed(error.to_string()))?;
     let open_max = (settings.limits.lanes_per_replica_max * 3 / 4).max(1);
     let chosen = (divided.clone(), open_max, likeness);
     let core = peers_by_name(&settings.protocol, count, &divided)
@@ -173,6 +161,7 @@ pub async fn serve(
         numbers: &numbers,
         this,
         submit,
+        speak: None,
         shown,
         freshness: None,
     };
@@ -194,16 +183,6 @@ pub async fn serve(
     }
     peers.end();
     ended
-}
-
-/// The same on every machine, by every version.
-fn digest(texts: impl IntoIterator<Item = String>) -> u64 {
-    let mut hash = Sha256::new();
-    for text in texts {
-        hash.update((text.len() as u64).to_be_bytes());
-        hash.update(text);
-    }
-    hash.finalize().into_iter().take(8).fold(0, |number, byte| number << 8 | u64::from(byte))
 }
 
 /// The tables of which each peer has rows of its own.
@@ -471,14 +450,9 @@ impl Peer {
         match self.channels[at].take(message) {
             Came::Message(message) => self.on_message(NodeId(u16::try_from(at).unwrap_or(0)), message),
             Came::Nothing => {}
-            Came::OtherSettings => self.end(format!(
-                "peer {} was started with another protocol, other divided tables or other nodes, or its server is of another major version, orders text otherwise or has other settings or extensions: these must be the same at all",
-                from.0
-            )),
-            Came::OtherDefinitions => self.end(format!(
-                "the database of peer {} has other definitions, or other roles, than this one: compare what pg_dump --create --schema-only and pg_dumpall --globals-only say of both servers, make them the same, and start all peers together",
-                from.0
-            )),
+            Came::Unlike(what) => {
+                self.end(format!("peer {} and this one are not alike: {what}, and start all peers together", from.0));
+            }
             Came::StartedAgain => self.end(format!(
                 "peer {} or this one was started again, and what peers agreed on is lost with the earlier start: stop all, see that their databases hold the same, and start them together",
                 from.0

@@ -5,19 +5,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 use onecopy_core::event::{Moment, Place};
 use onecopy_core::message::Message as CoreMessage;
+use onecopy_core::protocol::certified;
 use onecopy_core::protocol::wide_area::Message;
 use onecopy_core::{Csn, Event, NodeId, TxnId};
 use onecopy_log::consensus::NodeId as PeerId;
 use onecopy_wire::sqlstate::SqlState;
 
-use super::{Ended, Open, SILENCE_MAX, Site};
+use super::work::given_up;
+use super::{Ahead, Ended, Open, SILENCE_MAX, Site};
 use crate::agent::History;
 use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::record::Record;
+use crate::sites::Scheme;
 use crate::sites::database::Answer;
 use crate::sites::messages::SiteMessage;
 use crate::sites::order::{MessageId, Told};
+use crate::sites::request::Request;
 use crate::sites::transaction::Transaction;
 
 /// Places of the log that may be under way here at once: a site that is behind takes no more of them than it can work at.
@@ -48,7 +52,16 @@ impl Site<'_> {
                     None => drop(self.early.insert(id, (node, message))),
                 }
             }
-            SiteMessage::Alive { contained, told } => {
+            SiteMessage::Alive { contained, told, incarnation, likeness } => {
+                // Whoever was there first goes on.
+                if (self.around.incarnation, self.around.this) > (incarnation, from.0)
+                    && let Some(what) = self.around.likeness.differs_from(likeness)
+                {
+                    self.ended = Some(Ended::Stuck(format!(
+                        "this site is not like site {}, which was started before: {what}, and start it again",
+                        from.0
+                    )));
+                }
                 self.floors.insert(from.0, contained);
                 if self.heard.insert(node, Deadline::after(SILENCE_MAX)).is_none() {
                     self.back_at.insert(node, told);
@@ -65,7 +78,10 @@ impl Site<'_> {
 
     /// Whether updates begin as soon as they are here.
     pub(super) fn begins_early(&self) -> bool {
-        self.around.choice.delivery.takes_place_at() == Moment::Received
+        match self.around.scheme {
+            Scheme::WideArea(choice) => choice.delivery.takes_place_at() == Moment::Received,
+            Scheme::Certified => false,
+        }
     }
 
     pub(super) fn on_outcome(&mut self, node: NodeId, txn: TxnId, message: SiteMessage) {
@@ -103,20 +119,18 @@ impl Site<'_> {
             // The database contained it before the log was known to.
             return;
         }
-        let record = Record::decode(body).ok().filter(|_| self.node_of(id.node).is_some());
-        let Some(record) = record else {
-            return tracing::error!(
-                ?id,
-                "an update cannot be read, or is of no known site; it happens nowhere"
-            );
-        };
         let txn = match self.by_id.get(&id) {
             Some(txn) => *txn,
             None => {
+                let Some(open) = self.read_update(id, body) else {
+                    return tracing::error!(
+                        ?id,
+                        "an update cannot be read, or is of no known site; it happens nowhere"
+                    );
+                };
                 let txn = self.new_txn();
                 self.by_id.insert(id, txn);
-                let transaction = Transaction::read(record, &self.around.classifier, &mut self.scratch);
-                self.open.insert(txn, Open::new(Arc::new(transaction), Some(id), None));
+                self.open.insert(txn, open);
                 txn
             }
         };
@@ -124,6 +138,19 @@ impl Site<'_> {
         if let Some((node, message)) = self.early.remove(&id) {
             self.on_outcome(node, txn, message);
         }
+    }
+
+    fn read_update(&mut self, id: MessageId, body: Bytes) -> Option<Open> {
+        self.node_of(id.node)?;
+        if self.is_certified() {
+            let (request, writes) = Request::decode(body)?;
+            let transaction = Arc::new(Transaction::to_apply(Record::default()));
+            let open = Open::new(transaction, true, Some(id), None);
+            return Some(Open { writes, request: Some(request), ..open });
+        }
+        let record = Record::decode(body).ok()?;
+        let transaction = Transaction::read(record, &self.around.classifier, &mut self.scratch);
+        Some(Open::new(Arc::new(transaction), true, Some(id), None))
     }
 
     pub(super) fn on_moment(&mut self, id: MessageId, moment: Moment, place: Csn) {
@@ -144,8 +171,16 @@ impl Site<'_> {
 
     pub(super) fn deliver(&mut self, id: MessageId, txn: TxnId, moment: Moment, place: Csn) {
         let (Some(from), Some(open)) = (self.node_of(id.node), self.open.get(&txn)) else { return };
-        let access = open.transaction.access.clone();
-        let message = CoreMessage::WideArea(Message::Request { txn, access });
+        let message = match &open.request {
+            Some(Request { snapshot, op, access }) => {
+                let (op, snapshot, access) = (*op, *snapshot, access.clone());
+                CoreMessage::Certified(certified::Message::Request { txn, op, snapshot, access })
+            }
+            None => {
+                let access = open.transaction.access.clone();
+                CoreMessage::WideArea(Message::Request { txn, access })
+            }
+        };
         self.feed(Event::Delivered { from, moment, place, message });
     }
 
@@ -180,7 +215,7 @@ impl Site<'_> {
                 Some(_) => {
                     self.order.pass_over(place, id);
                     self.note_contained(place);
-                    self.answer_found(id);
+                    self.answer_found(id, !self.unchanged.contains(&place));
                 }
                 None => self.take_stable(place, id, body),
             }
@@ -220,9 +255,14 @@ impl Site<'_> {
         self.note_contained(place);
     }
 
-    /// An own client's update was committed when this site began anew.
-    pub(super) fn answer_found(&mut self, id: MessageId) {
+    /// An own client's update had its place when this site began anew: it was committed, or had failed.
+    pub(super) fn answer_found(&mut self, id: MessageId, is_committed: bool) {
         let Some(pending) = self.around.pending.remove(&id) else { return };
+        if !is_committed {
+            // It may be gone.
+            let _ = pending.answer.send(Answer::of_failure(&given_up()));
+            return;
+        }
         let lost = || {
             let failure = Failure::new(
                 SqlState::STATEMENT_COMPLETION_UNKNOWN,
@@ -242,8 +282,11 @@ impl Site<'_> {
         }
         self.around.figures.note(self.floor, self.order.stable_up_to());
         while let Some(first) = self.ahead.first_entry().filter(|first| *first.key() <= self.floor) {
-            for (transaction, answer) in first.remove() {
-                self.on_submit(transaction, answer);
+            for ahead in first.remove() {
+                match ahead {
+                    Ahead::Query((transaction, answer)) => self.on_submit(transaction, answer),
+                    Ahead::Begins(beginning) => self.on_beginning(beginning),
+                }
             }
         }
     }

@@ -92,7 +92,9 @@ impl Site<'_> {
     }
 
     pub(super) fn on_tick(&mut self) {
-        let alive = SiteMessage::Alive { contained: self.floor, told: self.order.ordered_up_to() };
+        let (contained, told) = (self.floor, self.order.ordered_up_to());
+        let (incarnation, likeness) = (self.around.incarnation, self.around.likeness);
+        let alive = SiteMessage::Alive { contained, told, incarnation, likeness };
         self.around.links.say(&Said::Site(alive.encode()));
         let silent: Vec<NodeId> =
             self.heard.iter().filter(|(_, until)| until.has_passed()).map(|(node, _)| *node).collect();
@@ -101,7 +103,7 @@ impl Site<'_> {
         self.pass_on();
         self.around.figures.hear(self.heard.len());
         self.ahead.retain(|_, waiting| {
-            waiting.retain(|(_, answer)| !answer.is_closed());
+            waiting.retain(|ahead| !ahead.is_closed());
             !waiting.is_empty()
         });
         if self.around.leads.is_some() {

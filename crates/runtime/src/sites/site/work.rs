@@ -1,23 +1,28 @@
 //! What the core wants done, and what came of it.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use onecopy_core::event::Place;
 use onecopy_core::message::Message as CoreMessage;
 use onecopy_core::protocol::wide_area::{Execution, Message};
-use onecopy_core::protocol::{Position, Protocol};
+use onecopy_core::protocol::{Position, certified};
 use onecopy_core::{Csn, Effect, Event, NodeId, OpId, Outcome, TxnId};
 use onecopy_log::consensus::MESSAGE_LEN_MAX;
 use onecopy_wire::sqlstate::SqlState;
+use tokio::sync::oneshot;
 
-use super::{Done, Ended, Open, Site, Turn};
+use super::{Done, Ended, Open, Pending, RESEND_AFTER, Site, Turn};
+use crate::clock::Deadline;
 use crate::errors::Failure;
 use crate::lane::{Lane, LaneError, is_going_away};
 use crate::nodes::links::Said;
 use crate::record::Record;
+use crate::sites::Scheme;
 use crate::sites::database;
 use crate::sites::database::{Answer, ApplyError, Begin, Ran};
 use crate::sites::messages::SiteMessage;
+use crate::sites::request::Request;
 
 /// How often an update is executed again that its server gives up: for some minutes.
 const LOSSES_MAX: u32 = 200;
@@ -25,6 +30,9 @@ const LOSSES_MAX: u32 = 200;
 const LOST_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Before a statement whose connection was lost is executed again.
 const LOST_PAUSE: Duration = Duration::from_millis(20);
+/// After how long it is looked for whom something waits that is being applied, and how long it is at most until that is looked for again.
+const BLOCKED_PAUSE: Duration = Duration::from_millis(10);
+const BLOCKED_PAUSE_MAX: Duration = Duration::from_millis(160);
 /// What is applied ahead of its turn, where commits are in one order.
 const APPLIED_AHEAD: usize = 8;
 
@@ -32,6 +40,7 @@ const APPLIED_AHEAD: usize = 8;
 impl Site<'_> {
     pub(super) fn carry_out(&mut self, effect: Effect) {
         match effect {
+            Effect::Multicast { txn, message: CoreMessage::Certified(message) } => self.ask(txn, message),
             Effect::Multicast { txn, .. } => {
                 let id = self.open.get(&txn).and_then(|open| open.id);
                 let body = id.and_then(|id| Some((id, self.around.pending.get(&id)?.body.clone())));
@@ -42,12 +51,15 @@ impl Site<'_> {
             Effect::Execute { txn, op, .. } => {
                 let Some(open) = self.open.get_mut(&txn) else { return };
                 (open.op, open.is_shipped) = (Some(op), false);
-                match open.id {
-                    None => self.execute(txn, op),
-                    Some(_) => self.connect(txn),
+                match open.is_update {
+                    false => self.execute(txn, op),
+                    true => self.connect(txn),
                 }
             }
-            Effect::Leave { txn, .. } => self.leave(txn),
+            Effect::Leave { txn, .. } => {
+                self.leave(txn);
+                self.take_back(txn);
+            }
             Effect::Release { txn, replica, .. } => {
                 let is_own = replica == self.replica();
                 let Some(open) = self.open.get_mut(&txn) else { return };
@@ -66,10 +78,11 @@ impl Site<'_> {
                 let chosen = self.open.get_mut(&txn).and_then(|open| open.chosen.take());
                 self.answer(txn, chosen.unwrap_or_default());
             }
-            Effect::Refuse { txn, .. } => {
-                let failure = Failure::new(SqlState::SERIALIZATION_FAILURE, "the transaction was given up")
-                    .hint("Run it again.");
-                self.answer(txn, Answer::of_failure(&failure));
+            Effect::Refuse { txn, .. } => self.answer(txn, Answer::of_failure(&given_up())),
+            Effect::Finish { txn, .. } => {
+                // It has only read.
+                self.leave(txn);
+                self.answer(txn, Answer::default());
             }
             Effect::Ship { txn, to: Place::Peer(to), message: CoreMessage::WideArea(message) } => {
                 self.ship(txn, to, &message);
@@ -91,20 +104,60 @@ impl Site<'_> {
             }
             Effect::Forget { txn } => {
                 self.leave(txn);
-                if let Some(open) = self.open.remove(&txn) {
-                    if let Some(id) = open.id {
-                        self.by_id.remove(&id);
-                    }
-                    if let Some(id) = open.id
-                        && open.place > self.floor
-                        && !self.contained.contains(&open.place)
-                    {
+                let open = self.open.remove(&txn);
+                if open.as_ref().is_some_and(|open| open.kept.is_some()) {
+                    self.disconnect(txn);
+                }
+                if let Some(open) = open
+                    && let Some(id) = open.id
+                {
+                    self.by_id.remove(&id);
+                    let is_contained = open.place <= self.floor || self.contained.contains(&open.place);
+                    // What is certified has its place for certain only when it is stable, and the database is not told before.
+                    if !is_contained && (!self.is_certified() || open.place <= self.order.stable_up_to()) {
                         // It has failed, everywhere.
                         self.note_nothing(open.place, id);
+                    }
+                    if self.is_certified() {
+                        // An own client's of before this beginning.
+                        self.answer_found(id, is_contained);
                     }
                 }
             }
             other => tracing::debug!(?other, "nothing to be done at a site"),
+        }
+    }
+
+    /// Multicasts what has executed here.
+    fn ask(&mut self, txn: TxnId, message: certified::Message) {
+        let certified::Message::Request { op, snapshot, access, .. } = message;
+        let Some(open) = self.open.get_mut(&txn) else { return };
+        let request = Request { snapshot, op, access };
+        let body = request.encode(&open.writes);
+        open.request = Some(request);
+        // Whoever is not there any more hears nothing.
+        let answer = open.client.take().unwrap_or_else(|| oneshot::channel().0);
+        let (known, resend_at) = (Some(open.answer.clone()), Deadline::after(RESEND_AFTER));
+        let id = self.around.name(Pending { body: body.clone(), answer, known, resend_at });
+        open.id = Some(id);
+        self.by_id.insert(id, txn);
+        self.multicast(id, body);
+    }
+
+    /// An own update may not commit at its place, and runs again or is refused: it has none any more. What stood there is noted when it is certain
+    /// to.
+    fn take_back(&mut self, txn: TxnId) {
+        let Some(open) =
+            self.open.get_mut(&txn).filter(|open| open.place != Csn(0) && open.request.is_some())
+        else {
+            return;
+        };
+        (open.place, open.request) = (Csn(0), None);
+        if let Some(id) = open.id.take() {
+            self.by_id.remove(&id);
+            if let Some(pending) = self.around.pending.remove(&id) {
+                open.client = Some(pending.answer);
+            }
         }
     }
 
@@ -171,24 +224,30 @@ impl Site<'_> {
 
     pub(super) fn execute(&mut self, txn: TxnId, op: OpId) {
         let Some(open) = self.open.get_mut(&txn) else { return };
+        if open.kept.is_some() {
+            return self.has_begun(txn);
+        }
         let transaction = open.transaction.clone();
-        let begin = match open.id {
-            None => Begin::Query,
-            Some(_) => Begin::Update { checks_at_once: self.around.classifier.has_deferrable() },
+        let checks_at_once = self.around.classifier.has_deferrable();
+        let begin = match self.around.scheme {
+            _ if !open.is_update => Begin::Query,
+            Scheme::WideArea(_) => Begin::Update { checks_at_once },
+            Scheme::Certified => Begin::Certified { read_only: false, checks_at_once },
         };
-        let (database, done) = (self.around.database.clone(), self.done.clone());
+        let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
         // Who executes an update need not know what it returns, unless its client is here or hears it from here.
         let is_told = open.id.is_none_or(|id| id.node == self.around.this)
-            || self.around.choice.execution == Execution::PrimaryCopy;
+            || matches!(self.around.scheme, Scheme::WideArea(choice) if choice.execution == Execution::PrimaryCopy);
         let held_max = if is_told { self.around.held_max } else { 0 };
         let pause = LOST_PAUSE.saturating_mul(1 << open.losses.min(6)).min(LOST_PAUSE_MAX);
         tokio::spawn(async move {
             let _permit = match begin {
                 Begin::Query => database.queries.acquire().await.ok(),
-                Begin::Update { .. } | Begin::Serializable { .. } => None,
+                Begin::Update { .. } | Begin::Certified { .. } | Begin::Serializable { .. } => None,
             };
             let (lane, ran) = match database.lend().await {
                 Ok(mut lane) => {
+                    pid.store(lane.backend.pid, Ordering::Relaxed);
                     let ran = database::run(&mut lane, &transaction, begin, held_max).await;
                     // It was given up by the server, which is well.
                     let is_well = ran.as_ref().err().is_none_or(LaneError::is_database);
@@ -241,14 +300,30 @@ impl Site<'_> {
             None => open.writes.clone(),
         };
         let checks_at_once = self.around.classifier.has_deferrable();
-        let (database, done) = (self.around.database.clone(), self.done.clone());
+        let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
+        let is_watched = self.is_certified();
         tokio::spawn(async move {
             let applying = async {
                 let mut lane = database.lend().await?;
+                pid.store(lane.backend.pid, Ordering::Relaxed);
                 database::apply(&mut lane, &writes, checks_at_once).await?;
                 Ok(lane)
             };
-            let result: Result<Lane, ApplyError> = applying.await;
+            tokio::pin!(applying);
+            let mut pause = BLOCKED_PAUSE;
+            let result: Result<Lane, ApplyError> = loop {
+                tokio::select! {
+                    result = &mut applying => break result,
+                    () = tokio::time::sleep(pause), if is_watched => {
+                        pause = (2 * pause).min(BLOCKED_PAUSE_MAX);
+                        // If that cannot be told, the server will say why.
+                        let by = database.blockers(pid.load(Ordering::Relaxed)).await.unwrap_or_default();
+                        if !by.is_empty() {
+                            let _ = done.send(Done::Blocked { txn, by });
+                        }
+                    }
+                }
+            };
             let _ = done.send(Done::Applied { txn, result });
         });
     }
@@ -256,7 +331,12 @@ impl Site<'_> {
     /// Where commits are to be in one order, that is the order in which they were asked for.
     pub(super) fn take_turn(&mut self, txn: TxnId, is_ready: bool) {
         if self.core.position() == Position::Prefix {
-            self.turns.push_back(Turn { txn, is_ready, is_begun: is_ready });
+            let turn = Turn { txn, is_ready, is_begun: is_ready };
+            // What takes the place of a lost commit has its place.
+            match self.turns.iter_mut().find(|turn| turn.txn == txn) {
+                Some(before) => *before = turn,
+                None => self.turns.push_back(turn),
+            }
             self.commit_next();
         } else if is_ready {
             self.commit(txn);
@@ -264,14 +344,13 @@ impl Site<'_> {
     }
 
     pub(super) fn commit_next(&mut self) {
-        let ahead = self.turns.iter_mut().take(APPLIED_AHEAD).filter(|turn| !turn.is_begun);
-        let begun: Vec<TxnId> = ahead
-            .map(|turn| {
-                turn.is_begun = true;
-                turn.txn
-            })
-            .collect();
-        begun.into_iter().for_each(|txn| self.apply(txn));
+        let ahead = self.turns.len().min(APPLIED_AHEAD);
+        let begin: Vec<usize> =
+            (0..ahead).filter(|nth| !self.turns[*nth].is_begun && !self.comes_after_one(*nth)).collect();
+        for nth in begin {
+            self.turns[nth].is_begun = true;
+            self.apply(self.turns[nth].txn);
+        }
         if let Some(Turn { txn, is_ready: true, .. }) = self.turns.front()
             && !self.is_committing
         {
@@ -281,11 +360,13 @@ impl Site<'_> {
     }
 
     pub(super) fn commit(&mut self, txn: TxnId) {
+        let is_certified = self.is_certified();
         let Some(open) = self.open.get_mut(&txn) else { return };
         let (Some(lane), Some(id)) = (open.lane.take(), open.id) else {
             return self.begin_again(format!("the connection on which {txn} was open is lost"));
         };
-        if let Some(pending) = self.around.pending.get_mut(&id) {
+        // What is certified was told it when it was multicast.
+        if let Some(pending) = self.around.pending.get_mut(&id).filter(|_| !is_certified) {
             pending.known = Some(open.chosen.clone().unwrap_or_else(|| open.answer.clone()));
         }
         let (database, done, place) = (self.around.database.clone(), self.done.clone(), open.place);
@@ -313,6 +394,15 @@ impl Site<'_> {
                     }
                     self.commit_next();
                 }
+                Err(ApplyError::Lane(error)) if is_of_transaction(&error) && self.is_certified() => {
+                    tracing::debug!(%error, "what others wrote is to be applied again");
+                    if self.gives_up(txn) {
+                        self.ended = Some(Ended::Stuck(format!(
+                            "its server has refused what others wrote {LOSSES_MAX} times: {error}"
+                        )));
+                    }
+                    self.apply_again(txn);
+                }
                 Err(ApplyError::Diverged(why)) => self.ended = Some(Ended::Diverged(why)),
                 Err(error @ ApplyError::NotBegun(_)) => self.ended = Some(Ended::Stuck(error.to_string())),
                 Err(ApplyError::Lane(error)) => self.begin_again(error.to_string()),
@@ -334,6 +424,8 @@ impl Site<'_> {
                 });
                 self.commit_next();
             }
+            Done::Stepped { txn, lane, ran, answer } => self.on_stepped(txn, lane, ran, answer),
+            Done::Blocked { txn, by } => self.on_blocked(txn, &by),
             // Whether it has happened only the database knows.
             Done::Committed { result: Err(error), .. } => self.begin_again(error.to_string()),
         }
@@ -368,7 +460,7 @@ impl Site<'_> {
                     Ran::TooLarge => {
                         (too_large(self.around.held_max, true), Outcome::Done { returned: Vec::new() })
                     }
-                    Ran::NotBegun(why) if begin == Begin::Query => {
+                    Ran::NotBegun(why) if begin == Begin::Query || self.is_certified() => {
                         let failure = Failure::new(SqlState::INVALID_PARAMETER_VALUE, why);
                         (Answer::of_failure(&failure), Outcome::Failed)
                     }
@@ -385,7 +477,7 @@ impl Site<'_> {
                 } else if let Some(open) = self.open.get_mut(&txn).filter(|_| counts) {
                     (open.answer, open.writes) = (answer, writes);
                 }
-                outcome
+                self.sendable(txn, outcome)
             }
             Err(error) if begin == Begin::Query && (is_of_transaction(&error) || is_frame(&error)) => {
                 answer_now = Some(Answer::of_failure(&Failure::of_lane(&error)));
@@ -403,7 +495,13 @@ impl Site<'_> {
             }
             // A server that has crashed may have forgotten what it had committed last.
             Err(error) if !is_of_transaction(&error) => return self.begin_again(error.to_string()),
-            Err(error) if self.gives_up(txn) => {
+            Err(error) if self.is_certified() && self.gives_up(txn) => {
+                if let Some(open) = self.open.get_mut(&txn).filter(|_| counts) {
+                    open.answer = Answer::of_failure(&Failure::of_lane(&error));
+                }
+                Outcome::Failed
+            }
+            Err(error) if !self.is_certified() && self.gives_up(txn) => {
                 self.ended = Some(Ended::Stuck(format!(
                     "its server has given up an update {LOSSES_MAX} times, for a reason that need not hold elsewhere: {error}"
                 )));
@@ -444,13 +542,22 @@ impl Site<'_> {
     }
 }
 
+/// What is told of a transaction that may not commit where it stands.
+pub(super) fn given_up() -> Failure {
+    Failure::new(
+        SqlState::SERIALIZATION_FAILURE,
+        "what the transaction has read or written was changed by another one before it could commit",
+    )
+    .hint("Run it again.")
+}
+
 /// Whether a message was too long to be read.
 fn is_frame(error: &LaneError) -> bool {
     matches!(error, LaneError::Frame(_))
 }
 
 /// Whether a server has only given up one transaction.
-fn is_of_transaction(error: &LaneError) -> bool {
+pub(super) fn is_of_transaction(error: &LaneError) -> bool {
     matches!(error, LaneError::Database(fields) if !is_going_away(fields.code))
 }
 

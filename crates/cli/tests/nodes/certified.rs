@@ -1,0 +1,211 @@
+//! Sites whose updates execute before they have a place in the order (protocol = "certified", docs/protocols/wide_area.md).
+
+use crate::rig::{Nodes, block_on, code, connect, rows};
+use crate::sites::{Load, judge_by, leader, serves, sites, with_lists};
+use onecopy_sim::check::{Level, Status};
+use std::time::Duration;
+use tokio_postgres::error::SqlState;
+
+const CERTIFIED: (&str, &str) = ("protocol", "certified");
+
+/// Clients of three sites ask for some seconds, every other transaction statement by statement; what they saw is judged.
+async fn drive(chosen: &[(&str, &str)], level: Level) {
+    let nodes = with_lists(3, false, chosen).await;
+    let load = Load::start_spoken(&nodes, 3);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let seen = load.end().await;
+    let given_up = seen.iter().filter(|one| one.status == Status::Aborted).count();
+    let count = judge_by(level, &nodes, seen).await;
+    println!("{chosen:?}: {count} acknowledged, {given_up} given up");
+    assert!(count > 50 && given_up > 0, "{count} {given_up}");
+}
+
+#[test]
+fn what_clients_of_all_sites_see_is_serializable_however_transactions_come() {
+    block_on(drive(&[CERTIFIED], Level::Serializable));
+}
+
+#[test]
+fn where_nothing_may_be_old_it_is_strictly_serializable() {
+    block_on(drive(&[CERTIFIED, ("wide_area.staleness_max_ms", "0")], Level::StrictSerializable));
+}
+
+async fn two_sites(sql: &str) -> (Nodes, tokio_postgres::Client, tokio_postgres::Client) {
+    let nodes = sites(3, false, &[CERTIFIED], sql).await;
+    serves_any(&nodes).await;
+    let (one, other) = (nodes.client(0).await, nodes.client(1).await);
+    (nodes, one, other)
+}
+
+/// Waits until all sites answer.
+async fn serves_any(nodes: &Nodes) {
+    for site in 0..nodes.count() {
+        let client = connect(&nodes.dsn(site)).await.unwrap();
+        client.batch_execute("UPDATE t SET v = v WHERE id = 0").await.unwrap();
+    }
+}
+
+const T: &str = "CREATE TABLE t (id serial PRIMARY KEY, v int, at timestamptz DEFAULT now()); \
+    INSERT INTO t (v, at) SELECT 10 * n, '2024-01-01' FROM generate_series(1, 9) n; \
+    CREATE TABLE child (t int REFERENCES t, n int UNIQUE DEFERRABLE INITIALLY DEFERRED);";
+
+/// Waits until a site shows that, and panics if it never does.
+async fn shows(client: &tokio_postgres::Client, sql: &str, expected: &str) {
+    for _ in 0..500 {
+        if rows(client, sql).await == expected {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(rows(client, sql).await, expected, "{sql}");
+}
+
+#[test]
+fn a_transaction_may_come_statement_by_statement() {
+    block_on(async {
+        let (nodes, one, other) = two_sites(T).await;
+        // Numbers of sequences, the time, what is prepared, and what the transaction has written itself.
+        one.batch_execute("BEGIN").await.unwrap();
+        one.execute("INSERT INTO t (v) VALUES ($1)", &[&7_i32]).await.unwrap();
+        let id: i32 = one.query_one("SELECT id FROM t WHERE v = 7", &[]).await.unwrap().get(0);
+        one.execute("UPDATE t SET v = v + $2 WHERE id = $1", &[&id, &1_i32]).await.unwrap();
+        assert_eq!(rows(&other, "SELECT count(*) FROM t WHERE v = 8").await, "0");
+        one.batch_execute("COMMIT").await.unwrap();
+        shows(&other, "SELECT count(*) FROM t WHERE v = 8", "1").await;
+
+        // A part is taken back; an error may be, too.
+        one.batch_execute("BEGIN; UPDATE t SET v = 1 WHERE id = 1").await.unwrap();
+        one.batch_execute("SAVEPOINT a; UPDATE t SET v = 2 WHERE id = 2").await.unwrap();
+        one.batch_execute("ROLLBACK TO a").await.unwrap();
+        assert_eq!(code(one.batch_execute("INSERT INTO t VALUES (3, 0)").await), SqlState::UNIQUE_VIOLATION);
+        assert_eq!(code(one.batch_execute("SELECT 1").await), SqlState::IN_FAILED_SQL_TRANSACTION);
+        one.batch_execute("ROLLBACK TO a; RELEASE a; UPDATE t SET v = 3 WHERE id = 3; COMMIT").await.unwrap();
+        shows(&other, "SELECT v FROM t WHERE id < 4 ORDER BY id", "1, 20, 3").await;
+
+        // What has failed, or is rolled back, or whose client leaves, has never been.
+        one.batch_execute("BEGIN; UPDATE t SET v = 0 WHERE id = 4").await.unwrap();
+        one.batch_execute("ROLLBACK").await.unwrap();
+        one.batch_execute("BEGIN; UPDATE t SET v = 0 WHERE id = 4").await.unwrap();
+        assert_eq!(code(one.batch_execute("SELECT 1 / 0").await), SqlState::DIVISION_BY_ZERO);
+        one.batch_execute("COMMIT").await.unwrap();
+        let leaves = nodes.client(0).await;
+        leaves.batch_execute("BEGIN; UPDATE t SET v = 0 WHERE id = 4").await.unwrap();
+        drop(leaves);
+        // Its row is free again.
+        one.batch_execute("BEGIN; UPDATE t SET v = 44 WHERE id = 4; COMMIT").await.unwrap();
+        shows(&other, "SELECT v FROM t WHERE id = 4", "44").await;
+
+        // What promises to read only does, and what only reads asks nobody.
+        one.batch_execute("BEGIN READ ONLY").await.unwrap();
+        let write = one.batch_execute("UPDATE t SET v = 0").await;
+        assert_eq!(code(write), SqlState::READ_ONLY_SQL_TRANSACTION);
+        one.batch_execute("ROLLBACK").await.unwrap();
+        one.batch_execute("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT v FROM t; COMMIT").await.unwrap();
+
+        // What may be checked late is checked at once.
+        one.batch_execute("BEGIN; INSERT INTO child VALUES (1, 1)").await.unwrap();
+        let twice = one.batch_execute("INSERT INTO child VALUES (1, 1)").await;
+        assert_eq!(code(twice), SqlState::UNIQUE_VIOLATION);
+        one.batch_execute("ROLLBACK").await.unwrap();
+
+        for refused in ["SET work_mem = '1MB'", "COMMIT AND CHAIN", "CREATE TABLE u ()", "LISTEN a"] {
+            one.batch_execute("BEGIN").await.unwrap();
+            assert_eq!(code(one.batch_execute(refused).await), SqlState::FEATURE_NOT_SUPPORTED, "{refused}");
+            one.batch_execute("ROLLBACK").await.unwrap();
+        }
+        // Neither is there one.
+        one.batch_execute("COMMIT").await.unwrap();
+        assert_eq!(code(one.batch_execute("SAVEPOINT a").await), SqlState::NO_ACTIVE_SQL_TRANSACTION);
+        nodes.everywhere("SELECT * FROM t ORDER BY id").await;
+    });
+}
+
+#[test]
+fn who_has_read_what_another_site_has_written_since_hears_that_it_must_run_again() {
+    block_on(async {
+        let (nodes, mut one, mut other) = two_sites(T).await;
+        // Each reads both rows and writes one: two that see nothing of each other.
+        let (first, second) = (one.transaction().await.unwrap(), other.transaction().await.unwrap());
+        for transaction in [&first, &second] {
+            let sum = transaction.query_one("SELECT sum(v) FROM t WHERE id IN (1, 2)", &[]).await.unwrap();
+            assert_eq!(sum.get::<_, i64>(0), 30);
+        }
+        first.execute("UPDATE t SET v = v - 30 WHERE id = 1", &[]).await.unwrap();
+        second.execute("UPDATE t SET v = v - 30 WHERE id = 2", &[]).await.unwrap();
+        let (first, second) = tokio::join!(first.commit(), second.commit());
+        let failed = [first, second].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        assert_eq!(
+            code(Err::<(), _>(failed.into_iter().next().unwrap())),
+            SqlState::T_R_SERIALIZATION_FAILURE
+        );
+        nodes.everywhere("SELECT * FROM t ORDER BY id").await;
+        shows(&one, "SELECT sum(v) FROM t WHERE id IN (1, 2)", "0").await;
+    });
+}
+
+/// Locks of one server must not hold up what all sites have in order.
+#[test]
+fn who_holds_a_row_and_does_nothing_gives_way_to_what_others_have_committed() {
+    block_on(async {
+        let (nodes, one, other) = two_sites(T).await;
+        one.batch_execute("BEGIN; UPDATE t SET v = 1 WHERE id = 1").await.unwrap();
+        // One waits for the first at their site.
+        let waits = nodes.client(0).await;
+        let waiting = tokio::spawn(async move {
+            waits.batch_execute("BEGIN; UPDATE t SET v = 2 WHERE id = 1; COMMIT").await
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        other.batch_execute("BEGIN; UPDATE t SET v = v + 1 WHERE id = 1").await.unwrap();
+        other.batch_execute("COMMIT").await.unwrap();
+        // The second is by itself and runs again; the first has to, by its client.
+        waiting.await.unwrap().unwrap();
+        assert_eq!(code(one.batch_execute("SELECT 1").await), SqlState::T_R_SERIALIZATION_FAILURE);
+        assert_eq!(code(one.batch_execute("SELECT 1").await), SqlState::IN_FAILED_SQL_TRANSACTION);
+        one.batch_execute("ROLLBACK").await.unwrap();
+        nodes.everywhere("SELECT * FROM t ORDER BY id").await;
+        shows(&other, "SELECT v FROM t WHERE id = 1", "2").await;
+    });
+}
+
+#[test]
+fn idle_transactions_end_when_they_were_idle_for_too_long() {
+    block_on(async {
+        let limit = ("limits.idle_in_transaction_timeout_ms", "300");
+        let nodes = sites(3, false, &[CERTIFIED, limit], T).await;
+        serves_any(&nodes).await;
+        let client = nodes.client(0).await;
+        client.batch_execute("BEGIN; UPDATE t SET v = 1 WHERE id = 1").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1_000)).await;
+        assert!(client.batch_execute("COMMIT").await.is_err());
+        assert_eq!(rows(&nodes.client(0).await, "SELECT v FROM t WHERE id = 1").await, "10");
+    });
+}
+
+/// Every site is killed and comes back while clients of all sites work, and so is a server: sites come to the same verdicts by what they find in
+/// their databases and logs.
+#[test]
+fn no_acknowledged_transaction_is_lost_when_sites_are_killed_and_return() {
+    block_on(async {
+        let mut nodes = with_lists(3, false, &[CERTIFIED]).await;
+        let load = Load::start_spoken(&nodes, 2);
+        serves(&nodes, 0).await;
+        let leads = leader(&nodes).await;
+        for site in [leads, (leads + 1) % 3] {
+            nodes.kill(site);
+            serves(&nodes, (site + 1) % 3).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            nodes.spawn(site);
+            serves(&nodes, site).await;
+        }
+        let server = (leads + 2) % 3;
+        nodes.servers.server_mut(server).kill_all().unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        nodes.servers.server_mut(server).start().unwrap();
+        serves(&nodes, server).await;
+        let seen = load.end().await;
+        let count = judge_by(Level::Serializable, &nodes, seen).await;
+        println!("{count} acknowledged");
+        assert!(count > 50, "{count}");
+    });
+}

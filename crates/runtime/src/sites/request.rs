@@ -1,0 +1,124 @@
+//! What a site asks the others of a transaction that has executed at it (protocol = "certified"), as bytes: numbers of eight bytes unless said
+//! otherwise, and what is repeated with its number before it.
+//!
+//! Format: a version byte; the snapshot, and which execution it is; each access as its table, its space (a byte, and a key's number of four bytes), its mode (a
+//! byte), its columns, and each column (two bytes) that equals a value; then the record of what was written.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onecopy_core::item::{Equals, KeyId, Space, ValueHash};
+use onecopy_core::{Access, AccessSet, ColumnId, ColumnSet, Csn, Item, Mode, OpId, TableId};
+
+use crate::record::Record;
+
+const VERSION: u8 = 1;
+const MODES: [Mode; 6] =
+    [Mode::KeyShared, Mode::Shared, Mode::Update, Mode::Insert, Mode::NoKeyExclusive, Mode::Exclusive];
+const ROWS: u8 = 0;
+const KEY: u8 = 1;
+const SCHEMA: u8 = 2;
+
+/// See the module.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Request {
+    /// Up to which place its site contained everything when it began.
+    pub snapshot: Csn,
+    pub op: OpId,
+    /// What it read and wrote.
+    pub access: AccessSet,
+}
+
+impl Request {
+    pub fn encode(&self, writes: &Record) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(VERSION);
+        out.put_u64(self.snapshot.0);
+        out.put_u64(self.op.0.into());
+        out.put_u64(self.access.len() as u64);
+        self.access.iter().for_each(|access| put_access(access, &mut out));
+        out.put_slice(&writes.encode());
+        out.freeze()
+    }
+
+    /// `None` for what is no request of this version.
+    pub fn decode(mut input: Bytes) -> Option<(Request, Record)> {
+        if input.try_get_u8().ok()? != VERSION {
+            return None;
+        }
+        let (snapshot, op) = (Csn(input.try_get_u64().ok()?), input.try_get_u64().ok()?);
+        let count = input.try_get_u64().ok()?;
+        let access = (0..count).map(|_| take_access(&mut input)).collect::<Option<AccessSet>>()?;
+        let request = Request { snapshot, op: OpId(op.try_into().ok()?), access };
+        Some((request, Record::decode(input).ok()?))
+    }
+}
+
+fn put_access(access: &Access, out: &mut BytesMut) {
+    let Access { item: Item { table, space, equals }, mode, columns } = access;
+    out.put_u64(table.0);
+    match space {
+        Space::Rows => out.put_u8(ROWS),
+        Space::Key(KeyId(key)) => {
+            out.put_u8(KEY);
+            out.put_u32(*key);
+        }
+        Space::Schema => out.put_u8(SCHEMA),
+    }
+    // All are in the list.
+    let mode = MODES.iter().position(|of| of == mode).unwrap_or(MODES.len() - 1);
+    out.put_u8(mode as u8);
+    out.put_u64(columns.bits());
+    out.put_u64(equals.len() as u64);
+    for (column, value) in equals {
+        out.put_u16(column.0);
+        out.put_u64(value.0);
+    }
+}
+
+fn take_access(input: &mut Bytes) -> Option<Access> {
+    let table = TableId(input.try_get_u64().ok()?);
+    let space = match input.try_get_u8().ok()? {
+        ROWS => Space::Rows,
+        KEY => Space::Key(KeyId(input.try_get_u32().ok()?)),
+        SCHEMA => Space::Schema,
+        _ => return None,
+    };
+    let mode = *MODES.get(usize::from(input.try_get_u8().ok()?))?;
+    let columns = ColumnSet::of_bits(input.try_get_u64().ok()?);
+    let count = input.try_get_u64().ok()?;
+    let equals = (0..count).map(|_| {
+        let column = ColumnId(input.try_get_u16().ok()?);
+        Some((column, ValueHash(input.try_get_u64().ok()?)))
+    });
+    let equals = equals.collect::<Option<Equals>>()?;
+    Some(Access { item: Item { table, space, equals }, mode, columns })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{What, Write};
+
+    #[test]
+    fn requests_come_back_as_they_went_and_what_is_cut_is_none() {
+        let row = Item::rows(TableId(7), [(ColumnId(1), ValueHash(5)), (ColumnId(3), ValueHash(9))]);
+        let key = Item::key(TableId(7), KeyId(2), [(ColumnId(1), ValueHash(5))]);
+        let items =
+            [row, key, Item::schema(TableId(8)), Item::everything(), Item::table(TableId(9)), Item::names()];
+        let columns: ColumnSet = [ColumnId(2), ColumnId(70)].into_iter().collect();
+        let access: AccessSet =
+            items.into_iter().zip(MODES).map(|(item, mode)| Access { item, mode, columns }).collect();
+        let request = Request { snapshot: Csn(12), op: OpId(3), access };
+        let writes = vec![Write::new(What::Text("UPDATE t SET a = 1".into()))];
+        let record = Record { user: "shop".into(), writes, ..Record::default() };
+        let sent = request.encode(&record);
+        let (found, of) = Request::decode(sent.clone()).unwrap();
+        assert_eq!((found, of.user, of.writes.len()), (request, record.user, 1));
+        for len in 1..sent.len() {
+            // Without any record there is an empty one, which is one, too.
+            if let Some((_, record)) = Request::decode(sent.slice(..len)) {
+                assert_eq!(record, Record::default(), "cut at {len}");
+            }
+        }
+        assert_eq!(Request::decode(Bytes::from_static(b"\x02")), None);
+    }
+}

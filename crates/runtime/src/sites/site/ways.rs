@@ -1,0 +1,74 @@
+//! Who is in whose way at the server, where updates execute before they have a place (protocol = "certified").
+//!
+//! The order is certain, and locks of the server do not know of it: what is to be committed next may wait for somebody who comes later, or whose
+//! client thinks. Whoever is in the way of one that comes before it gives way.
+
+use std::sync::atomic::Ordering;
+
+use onecopy_core::{Event, TxnId};
+
+use super::Site;
+
+impl Site<'_> {
+    /// Whether what is to be applied in a turn touches what one in an earlier turn writes, or the other way round: it must see that.
+    pub(super) fn comes_after_one(&self, nth: usize) -> bool {
+        let access = |nth: usize| {
+            let open = self.turns.get(nth).and_then(|turn| self.open.get(&turn.txn));
+            open.and_then(|open| open.request.as_ref()).map_or(&[][..], |request| &request.access)
+        };
+        let own = access(nth);
+        (0..nth).any(|earlier| access(earlier).iter().any(|one| own.iter().any(|other| one.conflicts(other))))
+    }
+
+    /// What is being applied is to be applied anew, in its turn.
+    pub(super) fn apply_again(&mut self, txn: TxnId) {
+        self.leave(txn);
+        if let Some(turn) = self.turns.iter_mut().find(|turn| turn.txn == txn) {
+            (turn.is_ready, turn.is_begun) = (false, false);
+        }
+        self.commit_next();
+    }
+
+    /// What is being applied waits for these processes of the server.
+    pub(super) fn on_blocked(&mut self, txn: TxnId, by: &[u32]) {
+        let turn_of = |site: &Self, txn: TxnId| site.turns.iter().position(|turn| turn.txn == txn);
+        let Some(own) = turn_of(self, txn) else { return };
+        let in_the_way: Vec<TxnId> = self
+            .open
+            .iter()
+            .filter(|(other, open)| **other != txn && by.contains(&open.pid.load(Ordering::Relaxed)))
+            .map(|(other, _)| *other)
+            .collect();
+        for other in in_the_way {
+            match turn_of(self, other) {
+                // It commits before.
+                Some(turn) if turn < own => {}
+                turn => self.give_way_to(other, turn.is_some()),
+            }
+        }
+    }
+
+    fn give_way_to(&mut self, other: TxnId, has_turn: bool) {
+        let Some(open) = self.open.get_mut(&other) else { return };
+        tracing::debug!(txn = other.0, has_turn, "in the way of one that comes before it");
+        if open.lane.is_none() {
+            // It is busy. What it is at fails, and it is seen to then.
+            if let Some(kept) = &mut open.kept {
+                kept.is_doomed = true;
+            }
+            let (database, pid) = (self.around.database.clone(), open.pid.load(Ordering::Relaxed));
+            tokio::spawn(async move {
+                if let Err(error) = database.cancel(pid).await {
+                    tracing::debug!(%error, "have a statement given up");
+                }
+            });
+            return;
+        }
+        if has_turn && open.is_shipped {
+            return self.apply_again(other);
+        }
+        self.leave(other);
+        let replica = self.replica();
+        self.feed(Event::HomeLost { txn: other, replica });
+    }
+}
