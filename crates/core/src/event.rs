@@ -101,6 +101,11 @@ pub enum Event {
         /// Its new position.
         csn: Csn,
     },
+    /// An execution that was asked for begins only now: whatever is committed where it runs is seen by it. From drivers that make executions wait.
+    Opening {
+        /// The transaction.
+        txn: TxnId,
+    },
     /// The open transaction at its home can no longer be committed there; the replica itself is well.
     HomeLost {
         /// The transaction.

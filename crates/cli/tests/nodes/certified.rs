@@ -108,6 +108,16 @@ fn a_transaction_may_come_statement_by_statement() {
         assert_eq!(code(twice), SqlState::UNIQUE_VIOLATION);
         one.batch_execute("ROLLBACK").await.unwrap();
 
+        // An error in what is only prepared counts, too.
+        one.batch_execute("BEGIN").await.unwrap();
+        let prepared = one.prepare("SELECT nope FROM t").await;
+        assert_eq!(code(prepared), SqlState::UNDEFINED_COLUMN);
+        assert_eq!(code(one.batch_execute("SELECT 1").await), SqlState::IN_FAILED_SQL_TRANSACTION);
+        one.batch_execute("COMMIT").await.unwrap();
+        one.batch_execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+            .await
+            .unwrap();
+
         for refused in ["SET work_mem = '1MB'", "COMMIT AND CHAIN", "CREATE TABLE u ()", "LISTEN a"] {
             one.batch_execute("BEGIN").await.unwrap();
             assert_eq!(code(one.batch_execute(refused).await), SqlState::FEATURE_NOT_SUPPORTED, "{refused}");
@@ -158,6 +168,13 @@ fn who_holds_a_row_and_does_nothing_gives_way_to_what_others_have_committed() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         other.batch_execute("BEGIN; UPDATE t SET v = v + 1 WHERE id = 1").await.unwrap();
         other.batch_execute("COMMIT").await.unwrap();
+        // Who locks only is nobody's business elsewhere, whoever holds the row there.
+        let locks = "BEGIN; SELECT v FROM t WHERE id = 3 FOR UPDATE NOWAIT; COMMIT";
+        let holds = nodes.client(2).await;
+        holds.batch_execute("BEGIN; UPDATE t SET v = 1 WHERE id = 3").await.unwrap();
+        other.batch_execute(locks).await.unwrap();
+        assert_eq!(code(nodes.client(2).await.batch_execute(locks).await), SqlState::LOCK_NOT_AVAILABLE);
+        holds.batch_execute("ROLLBACK").await.unwrap();
         // The second is by itself and runs again; the first has to, by its client.
         waiting.await.unwrap().unwrap();
         assert_eq!(code(one.batch_execute("SELECT 1").await), SqlState::T_R_SERIALIZATION_FAILURE);
@@ -179,6 +196,34 @@ fn idle_transactions_end_when_they_were_idle_for_too_long() {
         tokio::time::sleep(Duration::from_millis(1_000)).await;
         assert!(client.batch_execute("COMMIT").await.is_err());
         assert_eq!(rows(&nodes.client(0).await, "SELECT v FROM t WHERE id = 1").await, "10");
+    });
+}
+
+/// Sites of which none goes on, and at which nobody asks for anything meanwhile, serve again; and a site the columns of whose tables have other numbers does
+/// not.
+#[test]
+fn all_sites_return_when_all_were_killed_at_once() {
+    block_on(async {
+        let mut nodes = with_lists(3, false, &[CERTIFIED]).await;
+        let load = Load::start_spoken(&nodes, 1);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let seen = load.end().await;
+        for _ in 0..3 {
+            nodes.kill_all();
+            nodes.start_all();
+            serves(&nodes, 1).await;
+        }
+        let count = judge_by(Level::Serializable, &nodes, seen).await;
+        assert!(count > 10, "{count}");
+        nodes.stop(2);
+        let server = connect(&nodes.servers.servers()[2].dsn()).await.unwrap();
+        let anew = "ALTER TABLE lists RENAME TO old; CREATE TABLE lists (gone int, id int PRIMARY KEY, items text NOT NULL); \
+             ALTER TABLE lists DROP gone; INSERT INTO lists SELECT * FROM old; DROP TABLE old; \
+             ALTER INDEX lists_pkey1 RENAME TO lists_pkey";
+        server.batch_execute(anew).await.unwrap();
+        nodes.spawn(2);
+        let said = nodes.ends(2);
+        assert!(said.contains("same numbers"), "{said}");
     });
 }
 

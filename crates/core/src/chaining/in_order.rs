@@ -234,7 +234,8 @@ impl Protocol for InOrder {
             | Event::Message { .. }
             | Event::Delivered { .. }
             | Event::PeerLost { .. }
-            | Event::PeerBack { .. } => {}
+            | Event::PeerBack { .. }
+            | Event::Opening { .. } => {}
         }
     }
 

@@ -171,7 +171,11 @@ impl Session {
         build::ready_for_query(&mut self.client.output, status);
     }
 
+    /// Tells the client of an error, after which a transaction that is open has failed.
     fn fail(&mut self, failure: &Failure) {
+        if let Some(conversation) = &mut self.conversation {
+            conversation.fail();
+        }
         failure.put(&mut self.client.output, Severity::Error);
     }
 
@@ -252,7 +256,7 @@ impl Session {
     async fn on_flush(&mut self) -> Result<(), ClientError> {
         let steps = std::mem::take(&mut self.steps);
         let portals = self.portals_of(&steps);
-        if self.is_spoken(&portals) {
+        if self.conversation.is_some() || self.is_spoken(&portals) {
             self.converse(steps).await;
         } else if !portals.is_empty() {
             self.fail(&Failure::unsupported(
@@ -450,7 +454,10 @@ impl Session {
         };
         tokio::pin!(overdue);
         // Whoever looks at no table sees nothing that could be old.
-        let bound = self.staleness_max().filter(|_| !is_update && !transaction.access.is_empty());
+        // So does an update that executes at its place; where it executes before, and fails, nobody else sees that it was old.
+        let executes_before = self.shared.spoken.is_some();
+        let bound = self.staleness_max();
+        let bound = bound.filter(|_| (!is_update || executes_before) && !transaction.access.is_empty());
         if !is_update {
             // What only reads is sent to no other site, so it may carry what SHOW shows.
             transaction.record.settings = self.settings();
@@ -467,7 +474,7 @@ impl Session {
                 () = &mut overdue => return Answer::of_failure(&not_known_failure()),
             }
         }
-        let is_bounded = transaction.not_before > Csn(0);
+        let is_bounded = transaction.not_before > Csn(0) && !is_update;
         if !(self.shared.submit)(Arc::new(transaction), answer) {
             return gone();
         }
@@ -608,7 +615,7 @@ impl Session {
 
     async fn answer_steps(&mut self, steps: Vec<Step>) {
         let portals = self.portals_of(&steps);
-        if self.is_spoken(&portals) {
+        if self.conversation.is_some() || self.is_spoken(&portals) {
             return self.converse(steps).await;
         }
         let mut failure = steps.iter().find_map(|step| match step {
@@ -790,6 +797,10 @@ impl Session {
                 self.environment.reset(name);
                 Some(self.report_settings().await.map(|()| "RESET".to_owned()))
             }
+            // All are serializable.
+            Kind::SetTransaction { modes, session: true } if modes.read_only != Some(true) => {
+                Some(Ok("SET".to_owned()))
+            }
             Kind::Discard(Discard::Plans | Discard::Temp) => Some(Ok("DISCARD".to_owned())),
             Kind::Discard(Discard::Sequences) => {
                 self.drawn.clear();
@@ -839,7 +850,7 @@ impl Session {
         if self.shared.freshness.is_none() {
             return Err(Failure::unsupported(
                 format!("\"{}\" cannot be set", freshness::SETTING),
-                "It is for protocol = \"wide_area\".",
+                "It is for protocol = \"wide_area\" and \"certified\".",
             ));
         }
         match value {
@@ -857,7 +868,7 @@ impl Session {
         let shown = format!("SELECT pg_catalog.current_setting({})", crate::agent::quote(name));
         let writes = [text.to_owned(), shown].map(|sql| Write::new(What::Text(sql)));
         let record = Record { user: self.user.clone(), writes: writes.into(), ..Record::default() };
-        let part = || Part { references: Vec::new(), writes: false };
+        let part = || Part { references: Vec::new(), writes: false, is_shipped: false };
         let access = onecopy_core::AccessSet::new();
         let transaction = Transaction { record, parts: vec![part(), part()], access, not_before: Csn(0) };
         let database = self.shared.database.clone();

@@ -378,10 +378,13 @@ impl Database {
         Ok(rows.into_iter().flatten().flatten().filter_map(|pid| pid.parse().ok()).collect())
     }
 
-    /// Has the server give up the statement that a process of it executes.
-    pub async fn cancel(&self, pid: u32) -> Result<(), LaneError> {
+    /// Has the server give up the statement that a process of it executes, if another one still waits for it.
+    pub async fn cancel(&self, pid: u32, waits: u32) -> Result<(), LaneError> {
         let mut lane = self.lend().await?;
-        lane.query(&format!("SELECT pg_catalog.pg_cancel_backend({pid})")).await?;
+        lane.query(&format!(
+            "SELECT pg_catalog.pg_cancel_backend(pid) FROM pg_catalog.unnest(pg_catalog.pg_blocking_pids({waits})) pid WHERE pid = {pid}"
+        ))
+        .await?;
         self.give_back(lane);
         Ok(())
     }
@@ -500,7 +503,7 @@ async fn run_after(
         };
         build::describe(&mut lane.output, Target::Portal, "")?;
         build::execute(&mut lane.output, "", 0)?;
-        if part.writes {
+        if part.is_shipped {
             writes.writes.push(Write::new(sent));
         }
         if refers {
@@ -542,7 +545,7 @@ async fn run_after(
         let answer = Answer::of_failure(&failure);
         return Ok((Ran::Failed(Answer { parts, ..answer }), writes));
     }
-    let mut completions = parts.iter().zip(&transaction.parts).filter(|(_, part)| part.writes);
+    let mut completions = parts.iter().zip(&transaction.parts).filter(|(_, part)| part.is_shipped);
     for write in &mut writes.writes {
         let tag = completions.next().and_then(|(answered, _)| tag_of(&answered.completion));
         write.rows = tag.as_deref().and_then(row_count);

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use onecopy_classify::Catalogue;
+use onecopy_classify::catalogue::Table;
 use sha2::{Digest, Sha256};
 
 use super::database::Database;
@@ -19,13 +21,19 @@ pub struct Likeness {
 }
 
 impl Likeness {
-    /// Of this one, which was started in some way.
+    /// Of this one, which was started in some way; with what else of its definitions has to be the same.
     ///
     /// # Errors
     /// When the server cannot be asked.
-    pub async fn read(started: String, facts: &Facts, database: &Database) -> Result<Likeness, LaneError> {
+    pub async fn read(
+        started: String,
+        facts: &Facts,
+        database: &Database,
+        more: Vec<String>,
+    ) -> Result<Likeness, LaneError> {
+        let found = database.fingerprints().await?.into_iter().map(|of| [of.object, of.value]);
         let definitions: BTreeSet<[String; 2]> =
-            database.fingerprints().await?.into_iter().map(|of| [of.object, of.value]).collect();
+            found.chain(more.into_iter().map(|more| [String::new(), more])).collect();
         let of_server = facts.by_major_version().map(|(name, value)| format!("{name} {value}"));
         Ok(Likeness {
             settings: digest([started].into_iter().chain(of_server)),
@@ -45,13 +53,23 @@ impl Likeness {
     /// What this one has that another one has not, and what to do about it.
     pub fn differs_from(self, other: Likeness) -> Option<&'static str> {
         const SETTINGS: &str = "it was started with another protocol, other choices or other nodes, or its server is of another major version, orders text otherwise or has other settings or extensions; make these the same at all";
-        const DEFINITIONS: &str = "its database has other definitions, or other roles; compare what pg_dump --create --schema-only and pg_dumpall --globals-only say of both servers, make them the same";
+        const DEFINITIONS: &str = "its database has other definitions, or other roles; compare what pg_dump --create --schema-only and pg_dumpall --globals-only say of both servers, make them the same (with protocol = \"certified\" columns must have the same numbers, too, so dropped ones count: copy one of the databases)";
         match other {
             _ if self.settings != other.settings => Some(SETTINGS),
             _ if self.definitions != other.definitions => Some(DEFINITIONS),
             _ => None,
         }
     }
+}
+
+/// Which numbers columns and unique keys have, as far as items name them by these.
+pub fn numbers(catalogue: &Catalogue) -> Vec<String> {
+    let of_table = |table: &Table| {
+        let columns: Vec<(u16, &str)> =
+            table.columns.iter().map(|column| (column.number, &*column.name)).collect();
+        format!("{}.{} {columns:?} {:?}", table.schema, table.name, table.unique)
+    };
+    catalogue.tables.iter().map(of_table).collect()
 }
 
 /// The same on every machine, by every version.

@@ -402,8 +402,10 @@ pub async fn serve(
     let mut numbers: Vec<u64> = sites.nodes.iter().map(|node| node.id).collect();
     numbers.sort_unstable();
     let started = format!("{} {:?} {numbers:?}", settings.protocol, settings.wide_area);
-    let likeness =
-        Likeness::read(started, &facts, &database).await.map_err(|error| failed(error.to_string()))?;
+    // Where items are what sites tell each other, they have to mean the same.
+    let more = if scheme == Scheme::Certified { likeness::numbers(&catalogue) } else { Vec::new() };
+    let likeness = Likeness::read(started, &facts, &database, more).await;
+    let likeness = likeness.map_err(|error| failed(error.to_string()))?;
     let figures = Arc::<Figures>::default();
     let submit = {
         let inputs = inputs.clone();

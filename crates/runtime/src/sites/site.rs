@@ -191,6 +191,8 @@ struct Open {
     kept: Option<Kept>,
     /// The server's process that is at it, or was; 0 if that is not known.
     pid: Arc<AtomicU32>,
+    /// What it executes was told to be given up.
+    is_cancelled: bool,
     /// The execution that counts.
     op: Option<OpId>,
     /// Where that is open.
@@ -355,6 +357,7 @@ impl Surroundings {
         }
         let (done, mut reports) = mpsc::unbounded_channel();
         let history = LogHistory::new(self.log.clone(), held.epoch);
+        let mut durable = held.last;
         let mut core: Box<dyn Protocol> = match self.scheme {
             Scheme::WideArea(choice) => Box::new(WideArea::new(choice, sites)),
             Scheme::Certified => {
@@ -365,10 +368,12 @@ impl Surroundings {
                         return Ended::Log(why);
                     }
                 }
+                // What was heard meanwhile is not said again.
+                durable = self.log.held().last;
                 let mut core = Certified::remembering(KEEP_ROWS, Commits::Stable, sites);
                 match written(&history, &contained, committed) {
                     Ok(written) => core.resume(me, committed, written),
-                    Err(why) => return Ended::Diverged(why),
+                    Err(ended) => return ended,
                 }
                 Box::new(core)
             }
@@ -403,7 +408,7 @@ impl Surroundings {
             found: contained.places,
             found_ids: HashSet::new(),
             unchanged: contained.unchanged,
-            durable: held.last,
+            durable,
             back_at: HashMap::new(),
             heard: HashMap::new(),
             lost: others.into_iter().collect(),
@@ -533,7 +538,7 @@ impl Site<'_> {
 
     fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
         let is_update = transaction.is_update();
-        if !is_update && transaction.not_before > self.floor {
+        if transaction.not_before > self.floor {
             let ahead = Ahead::Query((transaction.clone(), answer));
             return self.ahead.entry(transaction.not_before).or_default().push(ahead);
         }
@@ -576,20 +581,25 @@ fn written(
     history: &LogHistory,
     contained: &Contained,
     committed: Csn,
-) -> Result<Vec<(Csn, AccessSet)>, String> {
+) -> Result<Vec<(Csn, AccessSet)>, Ended> {
     let from = Csn(committed.0.saturating_sub(KEEP_ROWS)).next();
     let mut written = Vec::new();
     for place in (from.0..=committed.0).map(Csn).filter(|place| !contained.unchanged.contains(place)) {
-        let found = history.read(place).map_err(|error| format!("read place {place} of the log: {error}"))?;
-        let request = found.and_then(|(_, mut body)| {
-            let id = MessageId::take(&mut body)?;
-            Some(id).filter(|id| contained.places.get(&place) == Some(id))?;
-            Request::decode(body)
-        });
-        let Some((request, _)) = request else {
-            return Err(format!(
-                "the log does not say what its database has committed at place {place}, or was written by another protocol: copy the database from another site, the schema \"onecopy\" included, or begin with an empty log at all sites"
-            ));
+        let (_, mut body) = match history.read(place) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Err(Ended::Log(format!("place {place} is not in the log"))),
+            Err(error) => return Err(Ended::Log(format!("read place {place} of the log: {error}"))),
+        };
+        let id = MessageId::take(&mut body);
+        if id.as_ref() != contained.places.get(&place) {
+            return Err(Ended::Diverged(format!(
+                "its database has committed another transaction at place {place} than the log has there"
+            )));
+        }
+        let Some((request, _)) = Request::decode(body) else {
+            return Err(Ended::Stuck(format!(
+                "what stands at place {place} of the log was written by another version or protocol: go on with that, or begin with an empty log at all sites, whose databases hold the same, and without the schema \"onecopy\" in them"
+            )));
         };
         written.push((place, request.access));
     }
@@ -611,6 +621,7 @@ impl Open {
             request: None,
             kept: None,
             pid: Arc::default(),
+            is_cancelled: false,
             op: None,
             lane: None,
             answer: Answer::default(),

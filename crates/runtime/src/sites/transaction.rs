@@ -31,6 +31,8 @@ pub struct Part {
     pub references: Vec<Reference>,
     /// It may change something, or keep others from it.
     pub writes: bool,
+    /// It is to be executed where what its transaction wrote is applied: not if all that it does is to keep others from it.
+    pub is_shipped: bool,
 }
 
 impl Transaction {
@@ -60,6 +62,8 @@ impl Transaction {
             let (statement, _) = classifier.classify(&manner, &text, &path, scratch);
             let layout = statement.layout.layout();
             let touched = match bind {
+                // The server will say so.
+                _ if matches!(statement.class.kind, Kind::SyntaxError { .. }) => AccessSet::new(),
                 _ if !is_plain(&statement.class) => {
                     [Access::new(Item::everything(), Mode::Exclusive)].into_iter().collect()
                 }
@@ -69,14 +73,15 @@ impl Transaction {
                 }),
             };
             access.extend(touched);
-            parts.push(Part { references: named, writes: writes(&statement.class) });
+            let (writes, is_shipped) = (writes(&statement.class), changes(&statement.class));
+            parts.push(Part { references: named, writes, is_shipped });
         }
         Transaction { record, parts, access, not_before: Csn(0) }
     }
 
     /// What was written elsewhere, to be applied.
     pub fn to_apply(record: Record) -> Transaction {
-        let part = || Part { references: Vec::new(), writes: true };
+        let part = || Part { references: Vec::new(), writes: true, is_shipped: true };
         let parts = record.writes.iter().map(|_| part()).collect();
         Transaction { record, parts, access: AccessSet::new(), not_before: Csn(0) }
     }
@@ -104,7 +109,11 @@ fn is_plain(class: &Class) -> bool {
 
 /// Whether a statement may change something, or keep others from it.
 pub fn writes(class: &Class) -> bool {
-    class.effects.writes || class.effects.locks_rows || matches!(class.kind, Kind::Truncate { .. })
+    changes(class) || class.effects.locks_rows
+}
+
+fn changes(class: &Class) -> bool {
+    class.effects.writes || matches!(class.kind, Kind::Truncate { .. })
 }
 
 /// The parameters of what follows the names in a Bind message.

@@ -30,7 +30,8 @@
 //! A site that begins anew must come to the same verdicts as the others. They depend on who wrote what so many places back, and on nothing before:
 //! [`Certified::resume`].
 //!
-//! Missing: answers that are too large to be held until the verdict, which are refused each time.
+//! Where an update may commit only when it is stable, an own one is given up only then, too: a place that is not may be lost, and what stood there come to stand
+//! where it may commit.
 
 mod site;
 #[cfg(test)]
@@ -136,6 +137,7 @@ impl Protocol for Certified {
             Event::Applied { csn, .. } => site.on_committed(csn, effects),
             Event::ShippedApplied { txn, .. } => site.on_applied(txn, effects),
             Event::HomeLost { txn, .. } => site.on_home_lost(txn, effects),
+            Event::Opening { txn } => site.on_opening(txn),
             _ => {}
         }
     }

@@ -20,8 +20,8 @@ enum State {
     /// For others of this site that write the same, or until something is committed here.
     Waiting,
     Executing,
-    /// It has executed, and was multicast; what it did is still here, unless that was lost. It is never asked for again before there is a verdict: it could be
-    /// let commit twice.
+    /// It has executed, and was multicast; what it did is still here, unless that was lost. It is never asked for again before there is a verdict that
+    /// no failure can change: it could be let commit twice.
     Asked {
         here: bool,
     },
@@ -78,6 +78,9 @@ pub(super) struct Site {
     /// The last place that is known, and the last that is stable.
     ordered: Csn,
     stable: Csn,
+    /// Own ones that may not commit at these places, but may come to stand at others as long as these are not stable; and the last place that was
+    /// written of what they touch.
+    rejected: VecDeque<(Csn, TxnId, Csn)>,
     /// What may not be given to the database yet, and what was and is not committed, in order.
     decided: VecDeque<Decided>,
     committing: VecDeque<Decided>,
@@ -96,6 +99,7 @@ impl Site {
             writers: VersionTable::starting_at(Csn(0), COLUMN_SETS_MAX),
             ordered: Csn(0),
             stable: Csn(0),
+            rejected: VecDeque::new(),
             decided: VecDeque::new(),
             committing: VecDeque::new(),
         }
@@ -231,14 +235,23 @@ impl Site {
         self.begin_all(effects);
     }
 
+    /// What who begins now is sure to see. (Of places that are only ordered nothing is committed here that would be seen, and if one is given to another
+    /// update after all, that was not seen.)
+    fn snapshot(&self) -> Csn {
+        self.committed().min(self.certain())
+    }
+
+    /// What an update sees is taken now only.
+    pub(super) fn on_opening(&mut self, txn: TxnId) {
+        let snapshot = self.snapshot();
+        if let Some(update) = self.updates.get_mut(&txn).filter(|update| update.state == State::Executing) {
+            update.snapshot = snapshot;
+        }
+    }
+
     /// Whoever waits for nothing any more begins.
     fn begin_all(&mut self, effects: &mut Vec<Effect>) {
-        let (committed, replica) = (self.committed(), self.replica());
-        let snapshot = match self.commits {
-            Commits::Ordered => committed,
-            // Of places that are only ordered nothing is committed here that would be seen, and if one is given to another update after all, that was not seen.
-            Commits::Stable => committed.min(self.stable),
-        };
+        let (committed, snapshot, replica) = (self.committed(), self.snapshot(), self.replica());
         while let Some((after, txn)) = self.line.pop_first() {
             if after > committed {
                 self.line.insert((after, txn));
@@ -269,7 +282,30 @@ impl Site {
             Moment::Stable => self.stable = place,
         }
         self.commit_next(effects);
+        self.reject_next(effects);
         self.begin_all(effects);
+    }
+
+    /// Up to which place what is decided holds.
+    fn certain(&self) -> Csn {
+        match self.commits {
+            Commits::Ordered => self.ordered,
+            Commits::Stable => self.stable,
+        }
+    }
+
+    fn reject_next(&mut self, effects: &mut Vec<Effect>) {
+        let certain = self.certain();
+        while let Some((place, txn, after)) = self.rejected.front().copied()
+            && place <= certain
+        {
+            self.rejected.pop_front();
+            match self.updates.contains_key(&txn) {
+                true => self.run_again(txn, after, effects),
+                // Of before a new beginning: nothing else is known of it.
+                false => effects.push(Effect::Forget { txn }),
+            }
+        }
     }
 
     fn certify(&mut self, origin: NodeId, place: Csn, message: Message, effects: &mut Vec<Effect>) {
@@ -283,28 +319,25 @@ impl Site {
             self.writers.write(place, &access);
             self.decided.push_back(Decided { txn, origin, place });
         }
-        if !commits && (origin != self.me || !self.updates.contains_key(&txn)) {
-            // What came with it is of no use. (Of an own one of before a new beginning nothing else is known.)
-            effects.push(Effect::Forget { txn });
-        }
         if origin != self.me {
+            if !commits {
+                // What came with it is of no use.
+                effects.push(Effect::Forget { txn });
+            }
             return;
         }
-        match self.updates.get_mut(&txn).filter(|own| own.op() == op).map(|own| &mut own.state) {
-            Some(state @ State::Asked { .. }) if commits => {
-                *state = State::Certified { here: *state == State::Asked { here: true } };
-            }
-            Some(State::Asked { .. }) => self.run_again(txn, last, effects),
-            _ => {}
+        if !commits {
+            return self.rejected.push_back((place, txn, last));
+        }
+        let own = self.updates.get_mut(&txn).filter(|own| own.op() == op);
+        if let Some(Update { state: state @ State::Asked { .. }, .. }) = own {
+            *state = State::Certified { here: *state == State::Asked { here: true } };
         }
     }
 
     /// Gives the database what may commit, in the order in which it is to.
     fn commit_next(&mut self, effects: &mut Vec<Effect>) {
-        let upto = match self.commits {
-            Commits::Ordered => self.ordered,
-            Commits::Stable => self.stable,
-        };
+        let upto = self.certain();
         let replica = self.replica();
         while self.decided.front().is_some_and(|next| next.place <= upto)
             && let Some(next) = self.decided.pop_front()

@@ -356,3 +356,39 @@ fn a_site_that_begins_anew_comes_to_the_same_verdicts() {
     }
     assert!((100..500).contains(&rejected), "{rejected}");
 }
+
+#[test]
+fn what_may_not_commit_is_given_up_when_that_is_certain() {
+    let mut rig = rig(Commits::Stable);
+    rig.feed(begins(T1));
+    rig.executed(T1, 0, Outcome::Done { returned: access(&[1], &[2]).to_vec() });
+    let asks = request(T1, 0, 0, access(&[1], &[2]));
+    let theirs = request(T9, 0, 0, access(&[], &[1]));
+    rig.expect(&[execute(T1, 0), multicast(T1, asks.clone())]);
+    rig.delivered(B, Moment::Ordered, 1, theirs.clone());
+    rig.delivered(A, Moment::Ordered, 2, asks.clone());
+    // Both places may be lost, and it may come to stand where it commits.
+    rig.expect(&[]);
+    rig.delivered(B, Moment::Stable, 1, theirs);
+    rig.expect(&[apply(B, T9)]);
+    rig.delivered(A, Moment::Stable, 2, asks);
+    rig.expect(&refused(T1));
+    // So it is with one of which a site that has begun anew knows nothing else.
+    let before = request(T2, 0, 0, access(&[1], &[3]));
+    rig.delivered(A, Moment::Ordered, 3, before.clone());
+    rig.expect(&[]);
+    rig.delivered(A, Moment::Stable, 3, before);
+    rig.expect(&[Effect::Forget { txn: T2 }]);
+}
+
+#[test]
+fn an_execution_that_had_to_wait_sees_what_is_committed_when_it_begins() {
+    let mut rig = rig(Commits::Ordered);
+    rig.comes(T1, access(&[1], &[2]));
+    rig.delivered(B, Moment::Ordered, 1, request(T9, 0, 0, access(&[], &[1])));
+    rig.applied(B, T9);
+    rig.feed(Event::Opening { txn: T1 });
+    rig.executed(T1, 0, DONE);
+    let asks = request(T1, 0, 1, access(&[1], &[2]));
+    rig.expect(&[execute(T1, 0), apply(B, T9), Effect::Forget { txn: T9 }, multicast(T1, asks)]);
+}

@@ -184,7 +184,8 @@ impl Protocol for Onecopy {
             | Event::ShippedApplied { .. }
             | Event::Delivered { .. }
             | Event::PeerLost { .. }
-            | Event::PeerBack { .. } => {}
+            | Event::PeerBack { .. }
+            | Event::Opening { .. } => {}
         }
     }
 

@@ -49,6 +49,11 @@ impl Conversation {
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed
     }
+
+    /// Its client was told of an error.
+    pub(super) fn fail(&mut self) {
+        self.has_failed = true;
+    }
 }
 
 impl Drop for Conversation {
@@ -80,6 +85,15 @@ fn tag(words: &str) -> Result<Reply, Failure> {
 fn ending() -> Failure {
     Failure::new(SqlState::ADMIN_SHUTDOWN, "this site is ending")
         .hint("Nothing of a transaction that was not committed has happened.")
+}
+
+/// What was asked and is not answered any more: the site begins anew, or ends.
+fn given_up_by_site() -> Failure {
+    Failure::new(
+        SqlState::SERIALIZATION_FAILURE,
+        "the transaction was given up, since this site begins anew from its log or ends",
+    )
+    .hint("Nothing of it was committed. Run it again.")
 }
 
 /// Whether it is about the transaction that it is part of.
@@ -172,9 +186,6 @@ impl Session {
     }
 
     fn give_up_steps(&mut self, failure: &Failure) {
-        if let Some(conversation) = &mut self.conversation {
-            conversation.has_failed = true;
-        }
         self.fail(failure);
         self.skipping = true;
     }
@@ -193,6 +204,9 @@ impl Session {
     async fn execute_portal(&mut self, portal: &Portal, is_described: bool) -> Result<(), Failure> {
         let statement = self.classify(&portal.prepared.sql);
         if statement.class.kind == Kind::Empty {
+            if is_described {
+                build::no_data(&mut self.client.output);
+            }
             build::empty_query_response(&mut self.client.output);
             return Ok(());
         }
@@ -216,18 +230,8 @@ impl Session {
         Ok(())
     }
 
-    /// Carries out one statement of a transaction. After an error the transaction has failed, unless it is over.
+    /// Carries out one statement of a transaction.
     async fn say(&mut self, said: Said<'_>, statement: &Statement) -> Result<Reply, Failure> {
-        let reply = self.try_say(said, statement).await;
-        if reply.is_err()
-            && let Some(conversation) = &mut self.conversation
-        {
-            conversation.has_failed = true;
-        }
-        reply
-    }
-
-    async fn try_say(&mut self, said: Said<'_>, statement: &Statement) -> Result<Reply, Failure> {
         let kind = &statement.class.kind;
         let Some(conversation) = &mut self.conversation else {
             return self.say_outside(kind);
@@ -254,6 +258,14 @@ impl Session {
             Kind::Begin(_) => {
                 self.warn(SqlState::ACTIVE_SQL_TRANSACTION, "there is already a transaction in progress");
                 tag("BEGIN")
+            }
+            Kind::SetTransaction { modes, session: false }
+                if conversation.begun.is_some() && modes.read_only == Some(true) =>
+            {
+                Err(Failure::unsupported(
+                    "a transaction cannot become READ ONLY after its first statement by this protocol",
+                    "Say so in BEGIN, or before its first statement.",
+                ))
             }
             Kind::SetTransaction { modes, session: false } => {
                 conversation.promise(modes);
@@ -351,7 +363,7 @@ impl Session {
     /// Has the server execute a command that is about the transaction.
     async fn control(&mut self, sql: &str) -> Result<(), Failure> {
         let record = self.record(vec![Write::new(What::Text(sql.to_owned()))]);
-        let parts = vec![Part { references: Vec::new(), writes: false }];
+        let parts = vec![Part { references: Vec::new(), writes: false, is_shipped: false }];
         let transaction = Transaction { record, parts, access: AccessSet::new(), not_before: Csn(0) };
         self.step(transaction).await.map(drop)
     }
@@ -381,7 +393,7 @@ impl Session {
         let (answer, answered) = oneshot::channel();
         let statement = Arc::new(statement);
         self.ask(Ask::Step { name, statement, answer })?;
-        let said = answered.await.map_err(|_| ending())?;
+        let said = answered.await.map_err(|_| given_up_by_site())?;
         let Some(conversation) = &mut self.conversation else { return Err(ending()) };
         // What failed has shown something, too.
         conversation.access.extend(touched);
@@ -417,29 +429,44 @@ impl Session {
         let Some(spoken) = &self.shared.spoken else { return Err(ending()) };
         let read_only = conversation.read_only;
         let deadline = Deadline::within_ms(self.shared.wait_ms);
-        let beginning = async {
-            let not_before = match (self.staleness_max(), &self.shared.freshness) {
-                (Some(bound), Some(freshness)) => freshness.place(bound).await.ok_or_else(ending)?,
-                _ => Csn(0),
-            };
-            // It is never closed.
-            let permit = spoken.permits.clone().acquire_owned().await.map_err(|_| ending())?;
-            let (begun, begins) = oneshot::channel();
-            self.ask(Ask::Begin(Beginning { read_only, not_before, begun }))?;
-            Ok((begins.await.map_err(|_| ending())??, permit))
+        let overdue = async {
+            match deadline {
+                Some(deadline) => deadline.reached().await,
+                None => std::future::pending().await,
+            }
         };
-        let begun = match deadline {
-            None => beginning.await,
-            Some(deadline) => tokio::select! {
-                begun = beginning => begun,
-                () = deadline.reached() => Err(match self.staleness_max() {
-                    Some(_) => not_known_failure(),
-                    None => Failure::new(SqlState::LOCK_NOT_AVAILABLE, "the transaction waited too long for a connection to the server")
-                        .hint("End transactions sooner, or raise pool.lanes_per_replica_max; limits.query_wait_timeout_ms is the limit."),
-                }),
+        tokio::pin!(overdue);
+        let too_long = || {
+            let what = "the transaction waited too long for a connection to the server";
+            Failure::new(SqlState::LOCK_NOT_AVAILABLE, what).hint(
+                "End transactions sooner, or raise pool.lanes_per_replica_max; limits.query_wait_timeout_ms is the limit.",
+            )
+        };
+        let not_before = match (self.staleness_max(), &self.shared.freshness) {
+            (Some(bound), Some(freshness)) => tokio::select! {
+                place = freshness.place(bound) => place.ok_or_else(ending)?,
+                () = &mut overdue => return Err(not_known_failure()),
             },
+            _ => Csn(0),
         };
-        let (name, permit) = begun?;
+        let permit = tokio::select! {
+            // It is never closed.
+            permit = spoken.permits.clone().acquire_owned() => permit.map_err(|_| ending())?,
+            () = &mut overdue => return Err(too_long()),
+        };
+        let (begun, mut begins) = oneshot::channel();
+        self.ask(Ask::Begin(Beginning { read_only, not_before, begun }))?;
+        let name = tokio::select! {
+            begun = &mut begins => begun.map_err(|_| given_up_by_site())??,
+            () = &mut overdue => {
+                // It may have begun at this moment.
+                begins.close();
+                if let Ok(Ok(name)) = begins.try_recv() {
+                    self.ask(Ask::End { name, did: None, answer: oneshot::channel().0 })?;
+                }
+                return Err(if not_before > Csn(0) { not_known_failure() } else { too_long() });
+            }
+        };
         if let Some(conversation) = &mut self.conversation {
             conversation.begun = Some((name, permit));
         }

@@ -145,8 +145,9 @@ pub async fn serve(
     let mut in_order = divided.clone();
     in_order.sort_unstable();
     let started = format!("{} {in_order:?} {numbers:?}", settings.protocol);
-    let likeness =
-        Likeness::read(started, &facts, &database).await.map_err(|error| failed(error.to_string()))?;
+    let likeness = Likeness::read(started, &facts, &database, Vec::new())
+        .await
+        .map_err(|error| failed(error.to_string()))?;
     let open_max = (settings.limits.lanes_per_replica_max * 3 / 4).max(1);
     let chosen = (divided.clone(), open_max, likeness);
     let core = peers_by_name(&settings.protocol, count, &divided)

@@ -80,11 +80,12 @@ impl Site<'_> {
     }
 
     fn step(&mut self, txn: TxnId, statement: Arc<Transaction>, answer: oneshot::Sender<Said>) {
-        let Some(Open { lane, pid, kept: Some(kept), .. }) = self.open.get_mut(&txn) else {
+        let Some(Open { lane, pid, is_cancelled, kept: Some(kept), .. }) = self.open.get_mut(&txn) else {
             // Whoever has asked may be gone.
             return drop(answer.send(Err(given_up())));
         };
         let (lane, pid, read_only) = (lane.take(), pid.clone(), kept.read_only);
+        *is_cancelled = false;
         let checks_at_once = self.around.classifier.has_deferrable();
         let begin = Begin::Certified { read_only, checks_at_once };
         let (database, done) = (self.around.database.clone(), self.done.clone());

@@ -255,12 +255,20 @@ impl Site<'_> {
         self.note_contained(place);
     }
 
-    /// An own client's update had its place when this site began anew: it was committed, or had failed.
+    /// An own client's update had its place when this site began anew: it was committed, or had failed, or may not commit.
     pub(super) fn answer_found(&mut self, id: MessageId, is_committed: bool) {
         let Some(pending) = self.around.pending.remove(&id) else { return };
         if !is_committed {
+            let failure = match self.is_certified() {
+                true => given_up(),
+                false => Failure::new(
+                    SqlState::SERIALIZATION_FAILURE,
+                    "the transaction has failed at all sites, and why was lost with a connection to the server",
+                )
+                .hint("Nothing of it was committed. Run it again."),
+            };
             // It may be gone.
-            let _ = pending.answer.send(Answer::of_failure(&given_up()));
+            let _ = pending.answer.send(Answer::of_failure(&failure));
             return;
         }
         let lost = || {

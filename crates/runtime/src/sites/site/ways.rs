@@ -36,19 +36,23 @@ impl Site<'_> {
         let in_the_way: Vec<TxnId> = self
             .open
             .iter()
-            .filter(|(other, open)| **other != txn && by.contains(&open.pid.load(Ordering::Relaxed)))
+            .filter(|(other, open)| {
+                let pid = open.pid.load(Ordering::Relaxed);
+                **other != txn && pid != 0 && by.contains(&pid)
+            })
             .map(|(other, _)| *other)
             .collect();
+        let waits = self.open.get(&txn).map_or(0, |open| open.pid.load(Ordering::Relaxed));
         for other in in_the_way {
             match turn_of(self, other) {
                 // It commits before.
                 Some(turn) if turn < own => {}
-                turn => self.give_way_to(other, turn.is_some()),
+                turn => self.give_way_to(other, turn.is_some(), waits),
             }
         }
     }
 
-    fn give_way_to(&mut self, other: TxnId, has_turn: bool) {
+    fn give_way_to(&mut self, other: TxnId, has_turn: bool, waits: u32) {
         let Some(open) = self.open.get_mut(&other) else { return };
         tracing::debug!(txn = other.0, has_turn, "in the way of one that comes before it");
         if open.lane.is_none() {
@@ -56,9 +60,12 @@ impl Site<'_> {
             if let Some(kept) = &mut open.kept {
                 kept.is_doomed = true;
             }
+            if std::mem::replace(&mut open.is_cancelled, true) {
+                return;
+            }
             let (database, pid) = (self.around.database.clone(), open.pid.load(Ordering::Relaxed));
             tokio::spawn(async move {
-                if let Err(error) = database.cancel(pid).await {
+                if let Err(error) = database.cancel(pid, waits).await {
                     tracing::debug!(%error, "have a statement given up");
                 }
             });

@@ -22,6 +22,7 @@ use crate::sites::Scheme;
 use crate::sites::database;
 use crate::sites::database::{Answer, ApplyError, Begin, Ran};
 use crate::sites::messages::SiteMessage;
+use crate::sites::order::MessageId;
 use crate::sites::request::Request;
 
 /// How often an update is executed again that its server gives up: for some minutes.
@@ -113,7 +114,7 @@ impl Site<'_> {
                 {
                     self.by_id.remove(&id);
                     let is_contained = open.place <= self.floor || self.contained.contains(&open.place);
-                    // What is certified has its place for certain only when it is stable, and the database is not told before.
+                    // What is certified has its place for certain only when it is stable: then it is known to be nobody's.
                     if !is_contained && (!self.is_certified() || open.place <= self.order.stable_up_to()) {
                         // It has failed, everywhere.
                         self.note_nothing(open.place, id);
@@ -144,20 +145,21 @@ impl Site<'_> {
         self.multicast(id, body);
     }
 
-    /// An own update may not commit at its place, and runs again or is refused: it has none any more. What stood there is noted when it is certain
-    /// to.
+    /// An own update may not commit at its place, which is certain, and runs again or is refused: it has none any more.
     fn take_back(&mut self, txn: TxnId) {
         let Some(open) =
             self.open.get_mut(&txn).filter(|open| open.place != Csn(0) && open.request.is_some())
         else {
             return;
         };
-        (open.place, open.request) = (Csn(0), None);
+        let place = std::mem::take(&mut open.place);
+        open.request = None;
         if let Some(id) = open.id.take() {
             self.by_id.remove(&id);
             if let Some(pending) = self.around.pending.remove(&id) {
                 open.client = Some(pending.answer);
             }
+            self.note_nothing(place, id);
         }
     }
 
@@ -196,6 +198,10 @@ impl Site<'_> {
     pub(super) fn leave(&mut self, txn: TxnId) {
         let Some(open) = self.open.get_mut(&txn) else { return };
         open.op = None;
+        if open.lane.is_some() {
+            // The connection is somebody else's from now on.
+            open.pid.store(0, Ordering::Relaxed);
+        }
         if let Some(lane) = open.lane.take() {
             let database = self.around.database.clone();
             tokio::spawn(async move { database.leave(lane).await });
@@ -217,7 +223,11 @@ impl Site<'_> {
         self.connected.insert(txn);
         match self.open.get(&txn) {
             Some(Open { is_shipped: true, .. }) => self.apply(txn),
-            Some(Open { op: Some(op), .. }) => self.execute(txn, *op),
+            Some(Open { op: Some(op), .. }) => {
+                let op = *op;
+                self.feed(Event::Opening { txn });
+                self.execute(txn, op);
+            }
             _ => self.disconnect(txn),
         }
     }
@@ -234,12 +244,13 @@ impl Site<'_> {
             Scheme::WideArea(_) => Begin::Update { checks_at_once },
             Scheme::Certified => Begin::Certified { read_only: false, checks_at_once },
         };
+        open.is_cancelled = false;
         let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
         // Who executes an update need not know what it returns, unless its client is here or hears it from here.
         let is_told = open.id.is_none_or(|id| id.node == self.around.this)
             || matches!(self.around.scheme, Scheme::WideArea(choice) if choice.execution == Execution::PrimaryCopy);
         let held_max = if is_told { self.around.held_max } else { 0 };
-        let pause = LOST_PAUSE.saturating_mul(1 << open.losses.min(6)).min(LOST_PAUSE_MAX);
+        let pause = pause_after(open.losses);
         tokio::spawn(async move {
             let _permit = match begin {
                 Begin::Query => database.queries.acquire().await.ok(),
@@ -293,7 +304,9 @@ impl Site<'_> {
     }
 
     pub(super) fn apply(&mut self, txn: TxnId) {
-        let Some(open) = self.open.get(&txn) else { return };
+        let Some(open) = self.open.get_mut(&txn) else { return };
+        open.is_cancelled = false;
+        let pause = pause_after(open.losses);
         let writes = match &open.shipped {
             Some((writes, _)) => writes.clone(),
             // What was executed here, and lost before it was committed.
@@ -310,12 +323,12 @@ impl Site<'_> {
                 Ok(lane)
             };
             tokio::pin!(applying);
-            let mut pause = BLOCKED_PAUSE;
+            let mut look = BLOCKED_PAUSE;
             let result: Result<Lane, ApplyError> = loop {
                 tokio::select! {
                     result = &mut applying => break result,
-                    () = tokio::time::sleep(pause), if is_watched => {
-                        pause = (2 * pause).min(BLOCKED_PAUSE_MAX);
+                    () = tokio::time::sleep(look), if is_watched => {
+                        look = (2 * look).min(BLOCKED_PAUSE_MAX);
                         // If that cannot be told, the server will say why.
                         let by = database.blockers(pid.load(Ordering::Relaxed)).await.unwrap_or_default();
                         if !by.is_empty() {
@@ -324,6 +337,9 @@ impl Site<'_> {
                     }
                 }
             };
+            if result.is_err() {
+                tokio::time::sleep(pause).await;
+            }
             let _ = done.send(Done::Applied { txn, result });
         });
     }
@@ -370,7 +386,9 @@ impl Site<'_> {
             pending.known = Some(open.chosen.clone().unwrap_or_else(|| open.answer.clone()));
         }
         let (database, done, place) = (self.around.database.clone(), self.done.clone(), open.place);
-        let nothing = self.nothing.clone();
+        let is_before = |(before, _): &&(Csn, MessageId)| !is_certified || *before < place;
+        let nothing: Vec<(Csn, MessageId)> = self.nothing.iter().filter(is_before).copied().collect();
+        open.pid.store(0, Ordering::Relaxed);
         tokio::spawn(async move {
             let result = database.commit(lane, place, id, &nothing).await;
             let _ = done.send(Done::Committed { txn, nothing, result });
@@ -426,6 +444,14 @@ impl Site<'_> {
             }
             Done::Stepped { txn, lane, ran, answer } => self.on_stepped(txn, lane, ran, answer),
             Done::Blocked { txn, by } => self.on_blocked(txn, &by),
+            Done::Committed { txn, result: Err(error), .. }
+                if self.is_certified() && is_of_transaction(&error) =>
+            {
+                // It has not happened: what it wrote is applied as at other sites.
+                tracing::debug!(%error, "a commit was given up");
+                self.is_committing = false;
+                self.apply_again(txn);
+            }
             // Whether it has happened only the database knows.
             Done::Committed { result: Err(error), .. } => self.begin_again(error.to_string()),
         }
@@ -495,7 +521,8 @@ impl Site<'_> {
             }
             // A server that has crashed may have forgotten what it had committed last.
             Err(error) if !is_of_transaction(&error) => return self.begin_again(error.to_string()),
-            Err(error) if self.is_certified() && self.gives_up(txn) => {
+            // Who asks not to wait for a lock is not to.
+            Err(error) if self.is_certified() && (waits_for_nobody(&error) || self.gives_up(txn)) => {
                 if let Some(open) = self.open.get_mut(&txn).filter(|_| counts) {
                     open.answer = Answer::of_failure(&Failure::of_lane(&error));
                 }
@@ -554,6 +581,16 @@ pub(super) fn given_up() -> Failure {
 /// Whether a message was too long to be read.
 fn is_frame(error: &LaneError) -> bool {
     matches!(error, LaneError::Frame(_))
+}
+
+/// Before something is done again that was given up so often.
+fn pause_after(losses: u32) -> Duration {
+    LOST_PAUSE.saturating_mul(1 << losses.min(6)).min(LOST_PAUSE_MAX)
+}
+
+/// Whether a lock was not there that was not to be waited for.
+fn waits_for_nobody(error: &LaneError) -> bool {
+    matches!(error, LaneError::Database(fields) if fields.code == SqlState::LOCK_NOT_AVAILABLE)
 }
 
 /// Whether a server has only given up one transaction.
