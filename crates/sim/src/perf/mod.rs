@@ -176,6 +176,8 @@ pub fn run_by_name(
 enum Wake {
     /// A user's pause is over, or an answer arrives.
     User(u32),
+    /// A user gets a connection.
+    Connected(u32),
     /// An interaction arrives.
     Arrival,
     /// A user's request arrives at the scheduler.
@@ -276,7 +278,11 @@ impl<'a> Simulation<'a> {
             queue: EventQueue::default(),
             trace: Trace::new(setup.keep_trace),
             effects: Vec::new(),
-            crowd: Crowd::new(setup.users, onecopy_workload::random::stream(setup.seed, ARRIVALS_STREAM)),
+            crowd: Crowd::new(
+                setup.users,
+                setup.connections,
+                onecopy_workload::random::stream(setup.seed, ARRIVALS_STREAM),
+            ),
             network: Network::new(setup.network, setup.seed),
             times: setup.uneven.then(|| onecopy_workload::random::stream(setup.seed, TIMES_STREAM)),
             txns: HashMap::default(),
@@ -337,6 +343,10 @@ impl<'a> Simulation<'a> {
             Wake::User(user) => {
                 self.mark("user", [u64::from(user), 0, 0]);
                 self.on_user(user);
+            }
+            Wake::Connected(user) => {
+                self.mark("connected", [u64::from(user), 0, 0]);
+                self.on_connected(user);
             }
             Wake::Arrival => self.on_arrival(),
             Wake::Request(user) => self.on_request(user),

@@ -24,6 +24,9 @@ pub struct Setup<'a> {
     pub uneven: bool,
     /// Who asks.
     pub users: Users,
+    /// Connections that users share: so many interactions are under way at once, and others wait for one of them to end, in the order
+    /// in which they came. `None` where each user has one. 1 at least.
+    pub connections: Option<u32>,
     /// Users' pauses are multiplied by this; 1 is what the workload says.
     pub think_factor: f64,
     /// How long messages take.
@@ -62,6 +65,7 @@ impl<'a> Setup<'a> {
             speed: 1,
             uneven: false,
             users,
+            connections: None,
             think_factor: 1.0,
             network: Latency::default(),
             loads: Loads::default(),

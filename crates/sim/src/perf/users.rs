@@ -61,12 +61,41 @@ pub(super) struct Crowd {
     model: Users,
     /// Of an open loop: those whose interaction is over.
     idle: VecDeque<u32>,
+    /// Connections that nobody uses; `None` where each user has one.
+    free: Option<u32>,
+    /// Those whose interaction waits for a connection.
+    queue: VecDeque<u32>,
     random: Random,
 }
 
 impl Crowd {
-    pub(super) fn new(model: Users, random: Random) -> Crowd {
-        Crowd { users: Vec::new(), model, idle: VecDeque::new(), random }
+    pub(super) fn new(model: Users, connections: Option<u32>, random: Random) -> Crowd {
+        let free = connections.map(|count| count.max(1));
+        Crowd { users: Vec::new(), model, idle: VecDeque::new(), free, queue: VecDeque::new(), random }
+    }
+
+    /// Whether a user gets a connection at once; otherwise it waits for one.
+    fn connects(&mut self, user: u32) -> bool {
+        match &mut self.free {
+            Some(0) => {
+                self.queue.push_back(user);
+                false
+            }
+            Some(free) => {
+                *free -= 1;
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// An interaction is over; who gets its connection.
+    fn disconnects(&mut self) -> Option<u32> {
+        let next = self.queue.pop_front();
+        if let (None, Some(free)) = (next, &mut self.free) {
+            *free += 1;
+        }
+        next
     }
 
     /// From one arrival to the next, in nanoseconds.
@@ -157,6 +186,9 @@ impl Simulation<'_> {
             None => {
                 user.started = Some(now);
                 self.in_progress[usize::from(user.interaction.0)] += 1;
+                if !self.crowd.connects(number) {
+                    return;
+                }
                 Reply::Done
             }
             Some(Answer::Refused) => Reply::Failed(Failure::Retry),
@@ -166,6 +198,11 @@ impl Simulation<'_> {
             },
         };
         self.user_acts(number, reply);
+    }
+
+    /// A user has a connection for the interaction that waited for one.
+    pub(super) fn on_connected(&mut self, number: u32) {
+        self.user_acts(number, Reply::Done);
     }
 
     fn user_acts(&mut self, number: u32, mut reply: Reply) {
@@ -186,6 +223,9 @@ impl Simulation<'_> {
                     if let Some(started) = started {
                         self.in_progress[usize::from(done.0)] -= 1;
                         self.measured.interaction(done, now.since_ns(started));
+                        if let Some(next) = self.crowd.disconnects() {
+                            self.queue.schedule(now, Wake::Connected(next));
+                        }
                     }
                     return self.user_pauses(number, pause_ns);
                 }

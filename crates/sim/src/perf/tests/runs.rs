@@ -56,6 +56,25 @@ fn one_replica_obeys_the_laws_of_queues() {
 }
 
 #[test]
+fn users_who_share_connections_wait_for_one_and_none_is_used_twice() {
+    let profile = the_2003();
+    for name in PROTOCOLS {
+        let setup = short(&profile, 4, Users::Closed(200));
+        let own = run_well(&setup, MixName::Browsing, name);
+        // Where there are enough nobody waits.
+        let enough = Setup { connections: Some(200), ..setup.clone() };
+        assert_eq!(run_well(&enough, MixName::Browsing, name).trace_hash, own.trace_hash, "{name}");
+        // With one, one database reads at a time, and all are asked by one interaction after the other.
+        let one = run_well(&Setup { connections: Some(1), ..setup }, MixName::Browsing, name).measured;
+        assert!(one.replica_time().idle > 0.7, "{name}: {:?}", one.replica_time());
+        assert!(one.throughput() < 0.5 * own.measured.throughput(), "{name}: {}", one.throughput());
+        let think_s = 7.0;
+        let users = one.throughput() * (think_s + one.response.mean_ms() / 1e3);
+        assert!((users / 200.0 - 1.0).abs() < 0.3, "{name}: {users}");
+    }
+}
+
+#[test]
 fn users_who_think_half_as_long_are_as_many_as_they_need_to_be() {
     let profile = the_2003();
     let setup = Setup { think_factor: 0.5, ..short(&profile, 2, Users::Closed(20)) };
