@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use crate::cpu;
 
 /// Over which time a quota is counted: short beside what a customer's pause takes, so that a server is slow rather than held, and long
@@ -152,6 +156,36 @@ impl CpuGroup {
         }
     }
 
+    /// Keeps its processes, and what they start later, on one processor: of those that this process may use the `place`-th, counted round.
+    ///
+    /// The kernel hands a quota to processors in slices of some milliseconds, more than a small one has in a period. So of a group
+    /// whose processes run on several processors one may have all of it, while those on the others are held.
+    pub(crate) fn pin(&self, place: usize) -> Result<(), Unavailable> {
+        let usable = sched_getaffinity(None)
+            .map_err(|error| Unavailable(format!("ask which processors there are: {error}")))?;
+        let usable: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|number| usable.is_set(*number)).collect();
+        let mut only = CpuSet::new();
+        only.set(usable[place % usable.len()]);
+        let mut pinned = Vec::new();
+        // Somebody who was not there yet may have been started from elsewhere meanwhile.
+        loop {
+            let inside = members(&self.dirs()[0]);
+            let new: Vec<u32> = inside.into_iter().filter(|pid| !pinned.contains(pid)).collect();
+            if new.is_empty() {
+                return Ok(());
+            }
+            for pid in new {
+                match sched_setaffinity(Pid::from_raw(pid as i32), &only) {
+                    // It has ended.
+                    Ok(()) | Err(Errno::SRCH) => pinned.push(pid),
+                    Err(error) => {
+                        return Err(Unavailable(format!("keep process {pid} on one processor: {error}")));
+                    }
+                }
+            }
+        }
+    }
+
     /// CPU time that its processes have spent in it, those that have ended included.
     pub(crate) fn spent(&self) -> Result<Duration, Unavailable> {
         let read = |path: PathBuf| {
@@ -230,6 +264,7 @@ fn write(path: &Path, text: &str) -> Result<(), Unavailable> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::process::{Child, Command, Stdio};
 
     use super::*;
@@ -258,7 +293,7 @@ mod tests {
         assert_eq!(quota_us(None), (50_000, None));
     }
 
-    /// A shell that does nothing but count, in a child of its own.
+    /// A shell; one that was started so does nothing but count, in a child of its own.
     struct Busy(Child);
 
     impl Busy {
@@ -277,6 +312,30 @@ mod tests {
             }
             let _ = self.0.wait();
         }
+    }
+
+    #[test]
+    fn a_group_is_kept_on_one_processor_with_what_it_starts_later() {
+        let hierarchy = match Hierarchy::find() {
+            Ok(hierarchy) => hierarchy,
+            Err(why) => return eprintln!("not tested: {why}"),
+        };
+        let group = CpuGroup::create(&hierarchy, "test", None).unwrap();
+        let command = "read line; sleep 60 & echo; wait";
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut shell = Busy(shell);
+        group.add_tree(shell.0.id()).unwrap();
+        for place in [0, 1] {
+            group.pin(place).unwrap();
+        }
+        shell.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        shell.0.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        let tree = cpu::tree(shell.0.id());
+        assert_eq!(tree.len(), 2);
+        let on = |pid: &u32| sched_getaffinity(Pid::from_raw(*pid as i32)).unwrap();
+        assert!(tree.iter().all(|pid| on(pid).count() == 1));
+        assert_eq!(on(&tree[0]), on(&tree[1]));
     }
 
     #[test]

@@ -213,7 +213,7 @@ impl Running {
         for (number, pid) in self.pids.iter().enumerate() {
             let name = format!("{system}-{}", number + 1);
             let group = CpuGroup::create(hierarchy, &name, None)
-                .and_then(|group| group.add_tree(*pid).map(|()| group));
+                .and_then(|group| group.add_tree(*pid).and_then(|()| group.pin(number)).map(|()| group));
             self.groups.push(group.map_err(|error| Error::Option(error.to_string()))?);
         }
         Ok(())
