@@ -9,7 +9,7 @@ use onecopy_workload::tpcw::{MixName, catalogue};
 use super::servers::{Running, Template};
 use super::{Bench, System, measure};
 use crate::Result;
-use crate::tpcw::Walk;
+use crate::tpcw::{Meter, Walk};
 
 /// Turns, and pages of each: some 200 orders in all.
 const TURNS: u32 = 10;
@@ -26,9 +26,8 @@ const APPLIED: Duration = Duration::from_millis(300);
 ///
 /// factor = (CPU of two servers - CPU of one - commits x CPU of a commit) / CPU of executing the writes
 ///
-/// where a statement's CPU time is its calibrated cost times the cap, since the cost was measured on a server that used up its
-/// quota. It is not below 0, to which chance may bring it. The two walks take turns, because what the same pages cost drifts by more,
-/// over seconds, than what is looked for.
+/// where a statement's CPU time is its calibrated cost times the cap. It is not below 0, to which chance may bring it. The two walks take
+/// turns, because what the same pages cost drifts by more, over seconds, than what is looked for.
 pub(super) async fn factor(bench: &Bench<'_>, template: &Template, profile: &Profile) -> Result<f64> {
     bench.say(format!("{}: what applying costs", System::Onecopy));
     // Nobody waits for the clock here, so the servers may be as fast as they can.
@@ -69,7 +68,7 @@ impl Walker<'_> {
     /// Shows some pages; the CPU time of all servers meanwhile in seconds, with their idling.
     async fn turn(&mut self) -> Result<f64> {
         let before_s = self.running.spent_s()?;
-        self.walk.until(|pages, _| pages < PAGES).await?;
+        self.walk.until(&Meter::waiting(), |pages, _| pages < PAGES).await?;
         tokio::time::sleep(APPLIED).await;
         Ok(self.running.spent_s()? - before_s)
     }

@@ -9,18 +9,21 @@ use serde::Serialize;
 use super::servers::{Running, connections};
 use super::{Bench, Simulated, System};
 use crate::cpu;
+use crate::observe::watch;
 use crate::site::{self, Collected, Crowd, Latency, Website};
 use crate::tpcw::{self, Bookstore};
 use crate::{Error, Result};
 
 /// From one stage to the next there are so many times as many customers.
-const STEP: f64 = 1.6;
+const STEP: f64 = 1.4;
 /// The first stage has somewhat more than saturate the servers if none ever waits.
 const FIRST: f64 = 1.3;
 /// What counts as risen.
 const RISE_MIN: f64 = 1.02;
 /// How long servers run at full speed before they are capped.
 pub(super) const WARM_UP: Duration = Duration::from_secs(4);
+/// How long customers may walk in, at full speed.
+const WALK_IN_MAX: Duration = Duration::from_secs(20);
 /// How long customers may take to go.
 pub(super) const LEAVE_MAX: Duration = Duration::from_secs(15);
 
@@ -35,6 +38,12 @@ pub struct Cell {
     pub mix: String,
     /// Stage by stage, in the order in which they were.
     pub stages: Vec<Stage>,
+    /// The single server that calibrated at the same time, stage by stage; empty where none did.
+    pub calibrating: Vec<Stage>,
+    /// What costs were by it, as a multiple of what a single client finds.
+    pub cost_factor: Option<f64>,
+    /// Servers that were not in service any more in the end, and why. Then fewer were measured.
+    pub out_of_service: Vec<String>,
     /// The same in virtual time; `None` where it was not simulated.
     pub simulated: Option<Simulated>,
 }
@@ -78,6 +87,13 @@ impl Cell {
     }
 }
 
+impl Stage {
+    /// CPU time of all servers for an interaction, in milliseconds.
+    pub(super) fn server_ms(&self) -> f64 {
+        1e3 * self.server_cores / self.throughput
+    }
+}
+
 /// The customers of a cell.
 pub(super) fn customers(bench: &Bench<'_>, running: &Running, mix: MixName, clients: u32) -> tpcw::Options {
     let site = Bookstore { items: bench.options.items, browsers: bench.options.browsers, mix };
@@ -118,23 +134,47 @@ pub(super) async fn warmed_up<'a>(
     Ok(crowd)
 }
 
-/// Lets more and more customers come, until throughput does not rise any more. `saturating` customers would keep the servers busy
-/// if nothing ever waited.
+/// A cluster, and as many customers as would keep its servers busy if nothing ever waited.
+pub(super) type Saturated<'a> = (&'a Running, u32);
+
+/// Lets more and more customers come, until throughput does not rise any more. Customers of the cluster that calibrates come when the
+/// first ones do, and are more than it needs.
 pub(super) async fn cell(
     bench: &Bench<'_>,
-    running: &Running,
+    (running, saturating): Saturated<'_>,
+    calibrates: Option<Saturated<'_>>,
     mix: MixName,
-    saturating: u32,
 ) -> Result<Cell> {
     let users: Vec<u32> = (0..bench.options.stages)
         .map(|stage| (f64::from(saturating) * FIRST * STEP.powi(stage as i32)).ceil() as u32)
         .collect();
     let most = users.last().copied().unwrap_or(saturating);
     let options = customers(bench, running, mix, most);
-    let mut crowd = warmed_up(bench, running, &options).await?;
-    let mut stages: Vec<Stage> = Vec::new();
+    let others = calibrates.map(|(running, saturating)| {
+        let users = (f64::from(saturating) * FIRST * STEP).ceil() as u32;
+        (running, customers(bench, running, mix, users))
+    });
+    let others = async {
+        match &others {
+            Some((running, options)) => Ok(Some((*running, walked_in(bench, running, options).await?))),
+            None => Ok(None),
+        }
+    };
+    let (crowd, mut others) = tokio::try_join!(walked_in(bench, running, &options), others)?;
+    let mut crowd = crowd;
+    let (mut stages, mut calibrating): (Vec<Stage>, Vec<Stage>) = Default::default();
     for users in users {
-        let stage = stage(bench, running, &mut crowd, users).await?;
+        let at_others = async {
+            match &mut others {
+                Some((running, crowd)) => {
+                    let users = crowd.users_max();
+                    Ok(Some(self::stage(bench, running, crowd, users).await?))
+                }
+                None => Ok(None),
+            }
+        };
+        let (stage, other) = tokio::try_join!(stage(bench, running, &mut crowd, users), at_others)?;
+        calibrating.extend(other);
         bench.say(format!(
             "{}, {} servers, {mix}: {users} users, {:.1} a second, {:.0} ms",
             running.system, running.size, stage.throughput, stage.latency.mean_ms
@@ -147,13 +187,35 @@ pub(super) async fn cell(
         }
     }
     crowd.leave(LEAVE_MAX).await;
+    if let Some((_, others)) = others {
+        others.leave(LEAVE_MAX).await;
+    }
     if stages.iter().all(|stage| stage.completed == 0) {
         let errors = stages.iter().flat_map(|stage| stage.errors.keys());
         let errors: Vec<&str> = errors.map(String::as_str).collect();
         return Err(Error::Option(format!("no interaction succeeded: {}", errors.join(", "))));
     }
     let (system, size) = (running.system, running.size);
-    Ok(Cell { system, size, mix: mix.to_string(), stages, simulated: None })
+    let out_of_service = match system {
+        System::Pgpool => Vec::new(),
+        _ => watch::out_of_service(&running.dsn).await?,
+    };
+    let mix = mix.to_string();
+    Ok(Cell { system, size, mix, stages, calibrating, cost_factor: None, out_of_service, simulated: None })
+}
+
+/// Lets customers walk in at full speed, in which each server's processes learn their tables and statements as well, and then caps the
+/// servers.
+async fn walked_in<'a>(
+    bench: &Bench<'_>,
+    running: &Running,
+    options: &'a tpcw::Options,
+) -> Result<Crowd<'a, Bookstore>> {
+    running.cap(None)?;
+    let mut crowd = Crowd::open(options).await?;
+    crowd.walk_in(options.clients, WALK_IN_MAX).await;
+    running.cap(Some(bench.options.cap))?;
+    Ok(crowd)
 }
 
 pub(super) async fn stage<S: Website>(

@@ -2,7 +2,7 @@
 //!
 //! A machine with two cores can run eight servers as slow as the papers' were: each is put into a control group with a quota
 //! ([`Options::cap`]). One cell is one system with so many servers under one mix: customers come in stages until throughput does not
-//! rise any more. The simulator is given what the statements cost through the same product with one such server, and looks for the
+//! rise any more. The simulator is given what statements and pages cost through the same product with one such server, and looks for the
 //! peak of the same cell.
 //!
 //! ```no_run
@@ -34,13 +34,16 @@ use serde::Serialize;
 use crate::bar::Bar;
 use crate::cpu_groups::Hierarchy;
 use crate::programs::find_program;
-use crate::tpcw::{self, Calibrate, Calibration};
+use crate::tpcw::{self, Calibrate, Calibration, Meter};
 use crate::workplace::Workplace;
 use crate::{Error, Result};
 pub use measure::{Cell, Stage};
 pub use report::{ClusterReport, Ratio, WITHIN};
 use servers::{Running, Template, connections};
 pub use simulate::Simulated;
+
+/// A server's processes have done what a statement is to them so long after the client has its answer.
+const SETTLES: Duration = Duration::from_micros(300);
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -284,13 +287,32 @@ impl Bench<'_> {
             _ => Some(self.calibrate(system, template).await?),
         };
         report.calibrations.extend(calibration.clone().map(|calibration| (system, calibration)));
+        let calibration = calibration.as_ref();
         for &size in &self.options.sizes {
             self.say(format!("{system}: starting {size}"));
-            let running = Running::start(self, system, size, Some(self.options.cap), template).await?;
+            let start = |size| Running::start(self, system, size, Some(self.options.cap), template);
+            let running = start(size).await?;
+            // Machines are faster in one minute than in another, so costs are those of the same seconds.
+            let one = match calibration.filter(|_| system.is_simulated()) {
+                Some(calibration) => Some((start(1).await?, calibration)),
+                None => None,
+            };
             for &mix in &self.options.mixes {
-                let users = self.first_users(calibration.as_ref(), size, mix)?;
-                self.say(format!("{system}, {size} servers, {mix}: from {users} users"));
-                match measure::cell(self, &running, mix, users).await {
+                let users = |size| self.first_users(calibration, size, mix);
+                self.say(format!("{system}, {size} servers, {mix}: from {} users", users(size)?));
+                let calibrates = match &one {
+                    Some((one, _)) => Some((one, users(1)?)),
+                    None => None,
+                };
+                let measured = measure::cell(self, (&running, users(size)?), calibrates, mix).await;
+                let factor = |cell: &Cell| match &one {
+                    Some((_, calibration)) => {
+                        load::factor(self.options, cell, &calibration.profile).map(Some)
+                    }
+                    None => Ok(None),
+                };
+                let measured = measured.and_then(|cell| Ok(Cell { cost_factor: factor(&cell)?, ..cell }));
+                match measured {
                     Ok(cell) => report.cells.push(cell),
                     Err(error) => {
                         report.failures.push(format!("{system}, {size} servers, {mix}: {error}"));
@@ -302,7 +324,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What statements cost through the product with one capped server that many use.
+    /// What statements cost through the product with one server, by its CPU time: a single client walks, and the server may do what it
+    /// can, so that no quota holds it in the middle of one statement or another.
     async fn calibrate(&self, system: System, template: &Template) -> Result<Calibration> {
         self.say(format!("{system}: calibrating on one server"));
         let running = Running::start(self, system, 1, Some(self.options.cap), template).await?;
@@ -318,10 +341,12 @@ impl Bench<'_> {
         let options = measure::customers(self, &running, MixName::Shopping, 1);
         let warming = measure::customers(self, &running, MixName::Shopping, connections(running.size));
         measure::warmed_up(self, &running, &warming).await?.leave(measure::LEAVE_MAX).await;
-        let busy_ms = || Ok(Some(running.spent_s()? * 1e3 / self.options.cap));
-        let mut calibration = tpcw::calibrate_beside(&options, &how, busy_ms).await?;
-        // Both factors are of what a single client finds.
-        calibration.under_load = load::factors(self, &running, &calibration.profile).await?;
+        running.cap(None)?;
+        let worked_ms = || {
+            std::thread::sleep(SETTLES);
+            Ok(running.spent_s()? * 1e3 / self.options.cap)
+        };
+        let mut calibration = tpcw::calibrate_by(&options, &how, &Meter::Account(&worked_ms)).await?;
         drop(running);
         if system == System::Onecopy {
             calibration.profile.apply_factor = apply::factor(self, template, &calibration.profile).await?;
@@ -333,9 +358,7 @@ impl Bench<'_> {
     fn first_users(&self, calibration: Option<&Calibration>, size: u32, mix: MixName) -> Result<u32> {
         match (self.options.users, calibration) {
             (Some(users), _) => Ok(users.saturating_mul(size)),
-            (None, Some(calibration)) => {
-                simulate::saturating(self.options, &calibration.profile_under(&mix.to_string()), size, mix)
-            }
+            (None, Some(calibration)) => simulate::saturating(self.options, &calibration.profile, size, mix),
             (None, None) => Err(Error::Option("set how many users there are for each server".to_owned())),
         }
     }

@@ -152,16 +152,17 @@ impl ClusterReport {
     fn stages_csv(&self) -> String {
         let mut out = String::from(
             "system,size,mix,users,throughput,mean_ms,p90_ms,completed,errors,retries,servers_busy,proxy_cores,\
-             machine_busy,simulated,simulated_users\n",
+             machine_busy,cost_factor,simulated,simulated_users,simulated_busy\n",
         );
         for cell in &self.cells {
-            let simulated = cell.simulated.map_or(",".to_owned(), |simulated| {
-                format!("{:.3},{}", simulated.throughput, simulated.users)
+            let simulated = cell.simulated.map_or(",,".to_owned(), |simulated| {
+                format!("{:.3},{},{:.3}", simulated.throughput, simulated.users, 1.0 - simulated.idle)
             });
+            let factor = cell.cost_factor.map_or(String::new(), |factor| format!("{factor:.3}"));
             for stage in &cell.stages {
                 let _ = writeln!(
                     out,
-                    "{},{},{},{},{:.3},{:.3},{:.3},{},{},{},{:.3},{:.3},{:.3},{simulated}",
+                    "{},{},{},{},{:.3},{:.3},{:.3},{},{},{},{:.3},{:.3},{:.3},{factor},{simulated}",
                     cell.system,
                     cell.size,
                     cell.mix,
@@ -192,6 +193,7 @@ impl ClusterReport {
             "retries",
             "simulated",
             "of measured",
+            "CPU each",
             "within 12 %",
         ]);
         let mut last = None;
@@ -200,14 +202,20 @@ impl ClusterReport {
                 table.rule();
             }
             let Some(peak) = cell.peak() else { continue };
-            let [simulated, ratio, within] = match cell.simulated {
+            let [simulated, ratio, cpu, within] = match cell.simulated {
                 Some(simulated) => {
                     let ratio = simulated.throughput / peak.throughput;
                     let is_within = (ratio - 1.0).abs() <= WITHIN;
                     let within = if is_within { "yes" } else { "no" };
-                    [format!("{:.1}", simulated.throughput), format!("{ratio:.2}"), within.to_owned()]
+                    let cpu = simulated.cpu_ms(cell.size, self.cap) / peak.server_ms();
+                    [
+                        format!("{:.1}", simulated.throughput),
+                        format!("{ratio:.2}"),
+                        format!("{cpu:.2}"),
+                        within.to_owned(),
+                    ]
                 }
-                None => [const { String::new() }; 3],
+                None => [const { String::new() }; 4],
             };
             table.row([
                 format!("{}, {}, {}", cell.system, cell.size, cell.mix),
@@ -219,6 +227,7 @@ impl ClusterReport {
                 thousands(peak.retries.values().sum::<u64>() as f64),
                 simulated,
                 ratio,
+                cpu,
                 within,
             ]);
         }
@@ -245,6 +254,11 @@ impl ClusterReport {
     /// What the reader must know before believing anything.
     fn remarks(&self) -> Vec<String> {
         let mut remarks = self.failures.clone();
+        for Cell { system, size, mix, out_of_service, .. } in &self.cells {
+            remarks.extend(out_of_service.iter().map(|out| {
+                format!("{system}, {size} servers, {mix}: out of service in the end, so fewer were measured: {out}")
+            }));
+        }
         let peaks: Vec<_> = self.cells.iter().filter_map(|cell| Some((cell, cell.peak()?))).collect();
         let busy = overloaded(peaks.iter().map(|(_, peak)| *peak));
         if busy > 0 {
@@ -261,17 +275,20 @@ impl ClusterReport {
         if rising > 0 {
             remarks.push(format!("in {rising} cells throughput was still rising in the last stage"));
         }
-        let simulated: Vec<f64> = peaks
-            .iter()
-            .filter_map(|(cell, peak)| Some(cell.simulated?.throughput / peak.throughput))
-            .collect();
-        if !simulated.is_empty() {
-            let within = simulated.iter().filter(|ratio| (*ratio - 1.0).abs() <= WITHIN).count();
-            remarks.push(format!(
-                "simulated throughput is within {:.0} % of measured in {within} of {} cells",
-                100.0 * WITHIN,
-                simulated.len()
-            ));
+        for (with, is_one) in [("several servers", false), ("one, as the one that calibrates", true)] {
+            let simulated = peaks
+                .iter()
+                .filter(|(cell, _)| (cell.size == 1) == is_one)
+                .filter_map(|(cell, peak)| Some(cell.simulated?.throughput / peak.throughput));
+            let simulated: Vec<f64> = simulated.collect();
+            if !simulated.is_empty() {
+                let within = simulated.iter().filter(|ratio| (*ratio - 1.0).abs() <= WITHIN).count();
+                remarks.push(format!(
+                    "simulated throughput is within {:.0} % of measured in {within} of {} cells with {with}",
+                    100.0 * WITHIN,
+                    simulated.len()
+                ));
+            }
         }
         if self.interrupted {
             remarks.push("it was interrupted".to_owned());
@@ -297,15 +314,17 @@ impl fmt::Display for ClusterReport {
         }
         for (system, calibration) in &self.calibrations {
             let profile = &calibration.profile;
-            let under_load =
-                calibration.under_load.iter().map(|(mix, factor)| format!("{factor:.2} ({mix})"));
-            let under_load: Vec<String> = under_load.collect();
+            let factors = self.cells.iter().filter(|cell| cell.system == *system);
+            let factors: Vec<f64> = factors.filter_map(|cell| cell.cost_factor).collect();
+            let (least, most) = factors
+                .iter()
+                .fold((f64::MAX, 0.0_f64), |(least, most), factor| (least.min(*factor), most.max(*factor)));
             writeln!(
                 f,
-                "{system}: {} pages calibrated, costs under load {} of a single client's, a commit {} ms, a write of the log {} ms, \
+                "{system}: {} pages calibrated, costs beside {} of a single client's, a commit {} ms, a write of the log {} ms, \
                  applying {:.2} of executing; {} statements met fewer than {} times",
                 thousands(calibration.pages as f64),
-                if under_load.is_empty() { "unknown".to_owned() } else { under_load.join(", ") },
+                if factors.is_empty() { "unknown".to_owned() } else { format!("{least:.2} to {most:.2}") },
                 millis(profile.commit_ms),
                 millis(profile.log_write_ms),
                 profile.apply_factor,
@@ -361,7 +380,16 @@ mod tests {
         let stages = throughputs.iter().zip(1..).map(|(throughput, users)| stage(users, *throughput));
         let simulated =
             simulated.map(|throughput| Simulated { users: 7, throughput, response_ms: 1.0, idle: 0.0 });
-        Cell { system, size, mix: "shopping".to_owned(), stages: stages.collect(), simulated }
+        Cell {
+            system,
+            size,
+            mix: "shopping".to_owned(),
+            stages: stages.collect(),
+            calibrating: Vec::new(),
+            cost_factor: None,
+            out_of_service: Vec::new(),
+            simulated,
+        }
     }
 
     fn report() -> ClusterReport {
@@ -396,14 +424,18 @@ mod tests {
 
     #[test]
     fn the_best_stage_counts_and_what_is_doubtful_is_said() {
-        let text = report().to_string();
+        let mut report = report();
+        report.cells[0].out_of_service.push("r1, since it differs".to_owned());
+        let text = report.to_string();
         let line = |start: &str| text.lines().find(|line| line.contains(start)).unwrap().to_owned();
         assert!(line("conflict_aware, 8, shopping").contains("100.0"), "{text}");
         assert!(line("conflict_aware, 8, shopping").contains("yes"), "{text}");
         assert!(line("eager, 8, shopping").contains("no"), "{text}");
         for remark in [
             "onecopy: lost",
-            "within 12 % of measured in 1 of 3 cells",
+            "conflict_aware, 1 servers, shopping: out of service in the end, so fewer were measured: r1, since it differs",
+            "within 12 % of measured in 1 of 2 cells with several servers",
+            "within 12 % of measured in 0 of 1 cells with one, as the one that calibrates",
             "1 cells throughput was still rising",
         ] {
             assert!(text.contains(remark), "{text}");

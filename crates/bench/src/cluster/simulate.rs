@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use onecopy_sim::perf::{
     Bookstore, Demand, Discipline, Items, Latency, Profile, SECOND_NS, Search, Setup, Users, find_peak,
-    run_by_name, saturating_users,
+    run_by_name,
 };
 use onecopy_workload::tpcw::{MixName, Scale};
 use serde::Serialize;
 
 use super::report::ClusterReport;
-use super::{Options, System};
+use super::servers::connections;
+use super::{Options, System, load};
 use crate::{Error, Result, cpu_groups};
 
 /// TPC-W's mean pause between pages, in seconds.
@@ -38,21 +39,29 @@ pub struct Simulated {
     pub idle: f64,
 }
 
-/// What an interaction costs one server on average, in milliseconds.
-pub(super) fn interaction_ms(options: &Options, profile: &Profile, mix: MixName) -> Result<f64> {
+impl Simulated {
+    /// CPU time of all servers for an interaction, in milliseconds, if each may use such a part of a processor.
+    pub(super) fn cpu_ms(&self, size: u32, cap: f64) -> f64 {
+        1e3 * (1.0 - self.idle) * f64::from(size) * cap / self.throughput
+    }
+}
+
+/// What an interaction costs one server on average, in milliseconds: reads, and writes with their commits.
+pub(super) fn interaction_ms(options: &Options, profile: &Profile, mix: MixName) -> Result<[f64; 2]> {
     let mut bookstore = bookstore(options, mix)?;
     let (users, interactions) = DEMAND;
     let demand = Demand::of(profile, &mut bookstore, users, interactions);
     let demand = demand.map_err(|error| Error::Option(error.to_string()))?;
     let interactions = f64::from(users) * f64::from(interactions);
-    Ok((demand.reads_ms + demand.writes_ms) / interactions)
+    Ok([demand.reads_ms / interactions, demand.writes_ms / interactions])
 }
 
-/// Users who keep so many servers busy if nothing ever waits.
+/// Users who keep so many servers busy if nothing ever waits. Each of them does what is written.
 pub(super) fn saturating(options: &Options, profile: &Profile, size: u32, mix: MixName) -> Result<u32> {
-    let idle_s = interaction_ms(options, profile, mix)? / 1e3;
-    let size = u16::try_from(size).unwrap_or(u16::MAX);
-    Ok(saturating_users(size, 1, THINK_S * options.think_factor, idle_s))
+    let [reads_s, writes_s] = interaction_ms(options, profile, mix)?.map(|ms| ms / 1e3);
+    let each_s = (reads_s + writes_s * (1.0 + profile.apply_factor * f64::from(size - 1))) / f64::from(size);
+    let users = (THINK_S * options.think_factor + reads_s + writes_s) / each_s;
+    Ok(users.round().max(1.0) as u32)
 }
 
 fn bookstore(options: &Options, mix: MixName) -> Result<Bookstore> {
@@ -67,7 +76,8 @@ pub(super) async fn all(options: &Options, report: &ClusterReport) -> Result<Vec
         let calibration = report.calibrations.iter().find(|(system, _)| *system == cell.system);
         if let Some((system, calibration)) = calibration.filter(|(system, _)| system.is_simulated()) {
             let mix = cell.mix.parse().map_err(|error| Error::Option(format!("{error}")))?;
-            let profile = calibration.profile_under(&cell.mix);
+            let Some(factor) = cell.cost_factor else { continue };
+            let profile = load::scaled(&calibration.profile, factor);
             jobs.push(Job { place, system: *system, size: cell.size, mix, profile });
         }
     }
@@ -152,6 +162,7 @@ fn setup<'a>(options: &Options, job: &'a Job, users: u32, measured_s: u64) -> Se
             period_ns: cpu_groups::period_us(options.cap) * 1_000,
         },
         think_factor: options.think_factor,
+        connections: Some(connections(job.size)),
         network: Latency { hop_ns: 0, ..Latency::default() },
         items: if job.system == System::Onecopy { Items::Rows } else { Items::DeclaredTables },
         shows_uncommitted: false,

@@ -199,6 +199,14 @@ async fn replicas(
     Ok(rows(&said).map(change).collect())
 }
 
+/// Which replicas are not in service now, and why.
+pub(crate) async fn out_of_service(dsn: &str) -> Result<Vec<String>> {
+    let console = Target::parse(dsn)?.on_database(CONSOLE).connect().await?;
+    let now = replicas(&console, Instant::now()).await.map_err(Error::database("ask for the replicas"))?;
+    let out = now.into_iter().filter(|change| !change.up);
+    Ok(out.map(|Change { replica, because, detail, .. }| format!("{replica}, {because}: {detail}")).collect())
+}
+
 pub(crate) fn rows(said: &[SimpleQueryMessage]) -> impl Iterator<Item = &SimpleQueryRow> {
     said.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),

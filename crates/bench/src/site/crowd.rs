@@ -34,6 +34,8 @@ const CONNECTION_LOST: &str = "connection lost";
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// The longest pause before a transaction runs again.
 const RETRY_PAUSE_MAX: Duration = Duration::from_millis(64);
+/// How many pages users have seen who have walked in: about all have got over their first purchases by then, which most make at once.
+const AHEAD: (i64, i64) = (12, 48);
 /// Later than any run ends.
 const FAR: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Streams of random numbers from here on are not the users'.
@@ -73,6 +75,10 @@ pub(crate) struct Crowd<'a, S: Website> {
     users: JoinSet<()>,
     /// Those who have come.
     count: u32,
+    /// Those who have walked in wait until so many may come.
+    gate: watch::Sender<u32>,
+    /// So many have walked in, or are about to.
+    walked_in: u32,
 }
 
 /// What makes users, each with what it needs.
@@ -89,6 +95,7 @@ struct Makes<S: Website> {
     collected: Arc<Mutex<Collected>>,
     clock: watch::Receiver<Clock>,
     journal: Option<Arc<Journal>>,
+    gate: watch::Receiver<u32>,
     think_factor: f64,
     retries_max: u32,
     page_timeout: Duration,
@@ -107,6 +114,7 @@ impl<S: Website> Makes<S> {
             collected: self.collected.clone(),
             clock: self.clock.clone(),
             journal: self.journal.clone(),
+            gate: self.gate.clone(),
             texts: self.texts.clone(),
             think_factor,
             retries_max,
@@ -137,6 +145,7 @@ impl<'a, S: Website> Crowd<'a, S> {
         let version = mark::server_version(&client).await;
         let pool = Arc::new(Pool::open(target.clone(), options, texts.clone()).await?);
         let clock = watch::Sender::new(Clock::uncounted());
+        let gate = watch::Sender::new(0);
         let makes = Makes {
             site,
             population,
@@ -148,18 +157,36 @@ impl<'a, S: Website> Crowd<'a, S> {
             collected: Arc::default(),
             clock: clock.subscribe(),
             journal: None,
+            gate: gate.subscribe(),
             think_factor: options.think_factor,
             retries_max: options.retries_max,
             page_timeout: options.page_timeout,
             whole: options.whole,
         };
-        Ok(Crowd { options, target, version, makes, clock, users: JoinSet::new(), count: 0 })
+        let users = JoinSet::new();
+        Ok(Crowd { options, target, version, makes, clock, users, count: 0, gate, walked_in: 0 })
+    }
+
+    /// So many users walk in: each sees some pages without pauses, of which none counts, and then waits until [`Crowd::come`] lets it go on. Whoever
+    /// has just come does not do what the mix says yet. Returns when all have, or this time is over.
+    pub(crate) async fn walk_in(&mut self, users: u32, limit: Duration) {
+        self.gate.send_replace(0);
+        let (seen, mut done) = watch::channel(0);
+        let seen = Arc::new(seen);
+        for number in 0..users {
+            let (user, seen) = (self.makes.user(number), seen.clone());
+            self.users.spawn(user.walk_from_afar(seen));
+        }
+        self.walked_in = users;
+        // If it is not enough, the others see the rest of their pages first.
+        let _ = tokio::time::timeout(limit, done.wait_for(|done| *done == users)).await;
     }
 
     /// Users come until there are so many, one after the other over this time. Returns at once.
     pub(crate) fn come(&mut self, until: u32, over: Duration) {
-        let first = self.count;
         let until = until.min(self.options.clients);
+        self.gate.send_replace(until);
+        let first = self.count.max(self.walked_in);
         for number in first..until {
             let user = self.makes.user(number);
             let delay = over.mul_f64(f64::from(number - first) / f64::from(until - first));
@@ -169,6 +196,11 @@ impl<'a, S: Website> Crowd<'a, S> {
             });
         }
         self.count = self.count.max(until);
+    }
+
+    /// As many as there may be.
+    pub(crate) fn users_max(&self) -> u32 {
+        self.options.clients
     }
 
     /// What those who are there meet from now on, for so long.
@@ -231,6 +263,8 @@ impl<'a, S: Website> Crowd<'a, S> {
     /// Returns how many did not go by themselves.
     async fn send_away(&mut self, limit: Duration) -> usize {
         self.clock.send_modify(|clock| clock.end = Instant::now());
+        // Who never had its turn goes at once.
+        self.gate.send_replace(u32::MAX);
         let gone = async { while self.users.join_next().await.is_some() {} };
         if tokio::time::timeout(limit, gone).await.is_ok() {
             return 0;
@@ -373,6 +407,7 @@ struct User<C> {
     collected: Arc<Mutex<Collected>>,
     clock: watch::Receiver<Clock>,
     journal: Option<Arc<Journal>>,
+    gate: watch::Receiver<u32>,
     texts: Arc<Texts>,
     think_factor: f64,
     retries_max: u32,
@@ -423,8 +458,29 @@ impl<C: Client> User<C> {
     }
 
     async fn walk(mut self) {
+        let begun = self.client.next(now(), Reply::Done);
+        self.walk_on(begun).await;
+    }
+
+    /// Sees some pages without pauses, says so, waits for its turn, and goes on.
+    async fn walk_from_afar(mut self, seen: Arc<watch::Sender<u32>>) {
         let pool = self.pool.clone();
         let mut action = self.client.next(now(), Reply::Done);
+        for _ in 0..uniform(&mut self.jitter, AHEAD.0, AHEAD.1) {
+            let Action::Think { next, .. } = action else { unreachable!("pages begin and end with a pause") };
+            (action, _) = self.page(&pool, Instant::now(), next).await;
+            tokio::task::yield_now().await;
+        }
+        seen.send_modify(|seen| *seen += 1);
+        drop(seen);
+        let number = self.number as u32;
+        if self.gate.wait_for(|open| number < *open).await.is_ok() {
+            self.walk_on(action).await;
+        }
+    }
+
+    async fn walk_on(&mut self, mut action: Action) {
+        let pool = self.pool.clone();
         loop {
             let Action::Think { pause, next } = action else {
                 unreachable!("pages begin and end with a pause")
@@ -860,6 +916,31 @@ mod tests {
             };
         }
         unused.into_iter().map(|statement| catalogue.statement(statement).id.clone()).collect()
+    }
+
+    #[tokio::test]
+    async fn users_who_walk_in_count_from_when_they_come() {
+        let server = Server::temporary(&onecopy_cluster::Options::replica()).unwrap();
+        let site = Bookstore { items: 40, ..Bookstore::default() };
+        let options = Options {
+            target: server.dsn(),
+            site,
+            clients: 3,
+            think_factor: 0.001,
+            progress: false,
+            ..Options::default()
+        };
+        load(&options).await.unwrap();
+        let mut crowd = Crowd::open(&options).await.unwrap();
+        crowd.walk_in(3, FAR).await;
+        let walked = crowd.take();
+        assert!(walked.samples.is_empty());
+        assert!((3 * AHEAD.0..=3 * AHEAD.1).contains(&(walked.uncounted as i64)), "{}", walked.uncounted);
+        // Nobody goes on before.
+        assert_eq!(crowd.measure(Duration::from_millis(300)).await.samples.len(), 0);
+        crowd.come(2, Duration::ZERO);
+        assert!(!crowd.measure(Duration::from_secs(1)).await.samples.is_empty());
+        assert_eq!(crowd.finish(Duration::from_secs(60)).await.1, 0);
     }
 
     /// A user alone needs every statement in both protocols, but for these, which run for no row, and leaves the rules unbroken.

@@ -1,7 +1,8 @@
 //! What each class of statement costs: one customer after the other's page, without pauses, and a clock.
 //!
 //! The costs are those of a database that has nothing else to do. Of a server behind a CPU quota, which one client without pauses
-//! uses up, the mean time *is* the cost, the pauses in which the server is held included; so means count, not medians.
+//! uses up, the mean time *is* the cost, the pauses in which the server is held included; so means count, not medians. Where the
+//! server's CPU time is known from action to action, it stands in the place of times ([`Meter`]).
 //!
 //! | time of | goes to |
 //! |---|---|
@@ -71,8 +72,6 @@ pub struct Calibration {
     pub retries: BTreeMap<String, u64>,
     /// Time that counted, in seconds.
     pub seconds: f64,
-    /// By mix: what costs come to where many use the server, over what a single client finds. Empty where that was not measured.
-    pub under_load: BTreeMap<String, f64>,
 }
 
 /// The cost of one class of statement.
@@ -91,26 +90,42 @@ pub struct Calibrated {
 /// # Errors
 /// [`Error::NotLoaded`] if there is no bookstore; what the target refuses.
 pub async fn calibrate(options: &Options, how: &Calibrate) -> Result<Calibration> {
-    calibrate_beside(options, how, || Ok(None)).await
+    calibrate_by(options, how, &Meter::waiting()).await
 }
 
-/// The same beside somebody who knows for how long the server has been busy so far, in milliseconds at the speed that it is held to.
-///
-/// While the client waits for onecopy's log, a server behind a quota saves some of it, and does what follows faster than it could for
-/// long. What its busy time has more than the statements' times is then the commits'.
-pub(crate) async fn calibrate_beside(
+/// By what costs are told.
+pub(crate) enum Meter<'a> {
+    /// How long the client waits, from then on.
+    Waiting(Instant),
+    /// How much the server has worked so far, in milliseconds.
+    Account(&'a dyn Fn() -> Result<f64>),
+}
+
+impl Meter<'_> {
+    pub(crate) fn waiting() -> Self {
+        Meter::Waiting(Instant::now())
+    }
+
+    fn read_ms(&self) -> Result<f64> {
+        match self {
+            Meter::Waiting(begun) => Ok(begun.elapsed().as_secs_f64() * 1e3),
+            Meter::Account(worked_ms) => worked_ms(),
+        }
+    }
+}
+
+/// The same by one meter or another.
+pub(crate) async fn calibrate_by(
     options: &Options,
     how: &Calibrate,
-    busy_ms: impl Fn() -> Result<Option<f64>>,
+    meter: &Meter<'_>,
 ) -> Result<Calibration> {
     let mut walk = Walk::open(options, &MixName::ALL).await?;
-    walk.until(|_, started| started.elapsed() < how.warm_up).await?;
+    walk.until(meter, |_, started| started.elapsed() < how.warm_up).await?;
     walk.ledger = Ledger::new(catalogue());
-    let (pages, busy_before_ms) = (walk.pages, busy_ms()?);
-    let started = Instant::now();
-    walk.until(|_, started| started.elapsed() < how.duration).await?;
+    let (pages, started) = (walk.pages, Instant::now());
+    walk.until(meter, |_, started| started.elapsed() < how.duration).await?;
     let seconds = started.elapsed().as_secs_f64();
-    let busy_ms = busy_ms()?.zip(busy_before_ms).map(|(after_ms, before_ms)| after_ms - before_ms);
     let source = format!(
         "measured at {} (PostgreSQL {}), {} items, {} to {}",
         walk.target.name(),
@@ -120,7 +135,7 @@ pub(crate) async fn calibrate_beside(
         time_stamp()
     );
     let pages = walk.pages - pages;
-    walk.ledger.into_calibration(how, source, busy_ms, Shown { pages, retries: walk.retries, seconds })
+    walk.ledger.into_calibration(how, source, meter, Shown { pages, retries: walk.retries, seconds })
 }
 
 /// What one write of a log takes in a folder, in milliseconds: a record appended and on stable storage, on average.
@@ -193,19 +208,23 @@ impl Walk {
     }
 
     /// Shows pages as long as it is said, each mix some at a time.
-    pub(crate) async fn until(&mut self, go_on: impl Fn(u64, Instant) -> bool) -> Result<()> {
+    pub(crate) async fn until(
+        &mut self,
+        meter: &Meter<'_>,
+        go_on: impl Fn(u64, Instant) -> bool,
+    ) -> Result<()> {
         let (started, first) = (Instant::now(), self.pages);
         let mut place = 0;
         while go_on(self.pages - first, started) {
             for _ in 0..PAGES_A_TURN {
-                self.page(place).await?;
+                self.page(place, meter).await?;
             }
             place = (place + 1) % self.browsers.len();
         }
         Ok(())
     }
 
-    async fn page(&mut self, place: usize) -> Result<()> {
+    async fn page(&mut self, place: usize, meter: &Meter<'_>) -> Result<()> {
         self.pages += 1;
         loop {
             let reply = std::mem::replace(&mut self.replies[place], Reply::Done);
@@ -213,12 +232,12 @@ impl Walk {
             if let Action::Think { .. } = action {
                 return Ok(());
             }
-            self.replies[place] = self.carry_out(place, &action).await?;
+            self.replies[place] = self.carry_out(place, &action, meter).await?;
         }
     }
 
-    async fn carry_out(&mut self, place: usize, action: &Action) -> Result<Reply> {
-        let begin = Instant::now();
+    async fn carry_out(&mut self, place: usize, action: &Action, meter: &Meter<'_>) -> Result<Reply> {
+        let before_ms = meter.read_ms()?;
         let done = match action {
             Action::Begin(transaction) => {
                 let text = self.texts.begin(*transaction, self.browsers[place].is_usual());
@@ -231,7 +250,7 @@ impl Walk {
             Action::Rollback => self.connection.command("ROLLBACK").await.map(|()| Reply::Done),
             Action::Think { .. } => Ok(Reply::Done),
         };
-        let ms = begin.elapsed().as_secs_f64() * 1e3;
+        let ms = meter.read_ms()? - before_ms;
         match done {
             Ok(reply) => {
                 self.ledger.enter(action, ms);
@@ -357,7 +376,7 @@ impl Ledger {
         self,
         how: &Calibrate,
         source: String,
-        busy_ms: Option<f64>,
+        meter: &Meter<'_>,
         Shown { pages, retries, seconds }: Shown,
     ) -> Result<Calibration> {
         if self.commits.count == 0 || self.statements.iter().all(|sum| sum.count == 0) {
@@ -368,9 +387,15 @@ impl Ledger {
         }
         // Writes by themselves contain what clients wait for at a commit: the log's write included.
         let whole_commit_ms = self.commits.mean_ms();
-        // No commit is answered before its record is in the log.
-        let log_write_ms =
-            if how.through_onecopy { how.log_write_ms.min(whole_commit_ms) } else { how.log_write_ms };
+        let (log_write_ms, commit_ms) = match meter {
+            Meter::Waiting(_) if how.through_onecopy => {
+                // No commit is answered before its record is in the log.
+                let log_write_ms = how.log_write_ms.min(whole_commit_ms);
+                (log_write_ms, whole_commit_ms - log_write_ms)
+            }
+            // The log is no work of the server's.
+            Meter::Waiting(_) | Meter::Account(_) => (how.log_write_ms, whole_commit_ms),
+        };
         let cost_ms = |place: usize| {
             let Sum { count, total_ms } = self.statements[place];
             (count > 0).then(|| {
@@ -379,15 +404,6 @@ impl Ledger {
             })
         };
         let all: Vec<Option<f64>> = (0..self.statements.len()).map(cost_ms).collect();
-        let commits = self.commits.count + self.alone.iter().sum::<u64>();
-        let statements_ms: f64 =
-            self.statements.iter().zip(&all).map(|(sum, cost)| sum.count as f64 * cost.unwrap_or(0.0)).sum();
-        let commit_ms = match busy_ms {
-            Some(busy_ms) => (busy_ms - statements_ms) / commits as f64,
-            None if how.through_onecopy => whole_commit_ms - log_write_ms,
-            None => whole_commit_ms,
-        };
-        let commit_ms = commit_ms.max(0.0);
         let is_write = |place: usize| !self.catalogue.statements[place].writes.is_empty();
         let mean_of = |writes: bool| {
             let known = all.iter().enumerate().filter(|(place, _)| is_write(*place) == writes);
@@ -410,15 +426,7 @@ impl Ledger {
             apply_factor: how.apply_factor,
             statements_ms: statements.iter().map(|each| (each.id.clone(), each.cost_ms)).collect(),
         };
-        Ok(Calibration {
-            profile,
-            statements,
-            commits: self.commits.count,
-            pages,
-            retries,
-            seconds,
-            under_load: BTreeMap::new(),
-        })
+        Ok(Calibration { profile, statements, commits: self.commits.count, pages, retries, seconds })
     }
 }
 
@@ -432,15 +440,6 @@ fn never_met(statements: &[Calibrated]) -> String {
 }
 
 impl Calibration {
-    /// What the server's CPU costs where many use it under a mix.
-    pub(crate) fn profile_under(&self, mix: &str) -> Profile {
-        let factor = self.under_load.get(mix).copied().unwrap_or(1.0);
-        let mut profile = self.profile.clone();
-        profile.commit_ms *= factor;
-        profile.statements_ms.values_mut().for_each(|cost_ms| *cost_ms *= factor);
-        profile
-    }
-
     /// The profile as a file, with a comment on how well each cost is known.
     #[must_use]
     pub fn to_toml(&self) -> String {
@@ -520,7 +519,7 @@ mod tests {
         for (action, ms) in actions {
             ledger.enter(action, *ms);
         }
-        ledger.into_calibration(how, "a test".to_owned(), None, Shown::default())
+        ledger.into_calibration(how, "a test".to_owned(), &Meter::waiting(), Shown::default())
     }
 
     fn begin(transaction: &str) -> Action {
@@ -584,13 +583,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_busy_server_did_beside_its_statements_were_commits() {
+    fn the_log_cannot_take_longer_than_the_commit_that_waits_for_it() {
+        let calibration = costs(&how(50.0, true), &order()).unwrap();
+        assert_eq!((calibration.profile.commit_ms, calibration.profile.log_write_ms), (0.0, 8.0));
+    }
+
+    #[test]
+    fn the_log_of_onecopy_is_not_in_its_servers_account() {
         let mut ledger = Ledger::new(catalogue());
         order().iter().for_each(|(action, ms)| ledger.enter(action, *ms));
+        let account = Meter::Account(&|| Ok(0.0));
         let calibration =
-            ledger.into_calibration(&how(50.0, true), String::new(), Some(33.5), Shown::default()).unwrap();
-        // 31 ms are the statements'; the log cannot take longer than the commit that waits for it.
-        assert_eq!((calibration.profile.commit_ms, calibration.profile.log_write_ms), (2.5, 8.0));
+            ledger.into_calibration(&how(50.0, true), String::new(), &account, Shown::default()).unwrap();
+        assert_eq!((calibration.profile.commit_ms, calibration.profile.log_write_ms), (8.0, 50.0));
     }
 
     #[test]

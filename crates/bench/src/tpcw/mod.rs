@@ -24,7 +24,7 @@ pub use crate::site::{Protocol, check, load, run};
 use crate::table::thousands;
 use crate::{Error, Result};
 pub use calibrate::{Calibrate, Calibrated, Calibration, MET_MIN, calibrate, log_write_ms};
-pub(crate) use calibrate::{Walk, calibrate_beside};
+pub(crate) use calibrate::{Meter, Walk, calibrate_by};
 
 /// What to load and what to run.
 pub type Options = site::Options<Bookstore>;
