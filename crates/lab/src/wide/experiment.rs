@@ -6,10 +6,12 @@ use std::fmt;
 use onecopy_core::protocol::certified::{Certified, Commits};
 use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries, WideArea};
 use onecopy_core::{Moment, Protocol};
-use onecopy_sim::sites::{Costs, Distances, Fault, Measured, Order, Served, Setup, run};
+use onecopy_sim::sites::{Costs, Distances, Fault, Measured, Order, Served, Setup, Source, run};
+use onecopy_workload::tpcw::MixName;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::bookstore::Visits;
 use super::tables::TenTables;
 use crate::variation::Variation;
 
@@ -61,8 +63,20 @@ pub struct WideExperiment {
     pub sites: u16,
     /// Transactions a second at all sites together.
     pub rate: u32,
+    /// What they are.
+    pub arrivals: Arrivals,
     /// In what else it differs.
     pub variations: BTreeSet<Variation>,
+}
+
+/// What arrives.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Arrivals {
+    /// The paper's benchmark.
+    #[default]
+    TenTables,
+    /// Transactions of the bookstore, at costs of the machine that this was developed on.
+    Bookstore(MixName),
 }
 
 /// A protocol for sites.
@@ -206,7 +220,8 @@ impl WideExperiment {
     /// If there is no such protocol.
     pub fn new(system: &str, sites: u16, rate: u32) -> Result<WideExperiment, UnknownWideSystem> {
         let system = named_system(system).ok_or_else(|| UnknownWideSystem { name: system.to_owned() })?;
-        Ok(WideExperiment { system, sites, rate, variations: BTreeSet::new() })
+        let arrivals = Arrivals::TenTables;
+        Ok(WideExperiment { system, sites, rate, arrivals, variations: BTreeSet::new() })
     }
 
     /// The protocol's words.
@@ -241,6 +256,14 @@ impl WideExperiment {
         if has(Variation::DearApplies) {
             costs.apply_ns = costs.update_ns;
         }
+        let mut source: Box<dyn Source> = match self.arrivals {
+            Arrivals::TenTables => Box::new(TenTables::new(seed)),
+            Arrivals::Bookstore(mix) => {
+                let visits = Visits::new(mix, seed).map_err(failed)?;
+                costs.commit_ns = visits.commit_ns();
+                Box::new(visits)
+            }
+        };
         let setup = Setup {
             seed,
             distances: Distances::equal(self.sites, distance_ns, JITTER),
@@ -257,7 +280,7 @@ impl WideExperiment {
             },
             history: false,
         };
-        let outcome = run(&setup, &mut TenTables::new(seed), self.system.protocol(self.sites))
+        let outcome = run(&setup, &mut *source, self.system.protocol(self.sites))
             .map_err(|error| failed(error.to_string()))?;
         match outcome.faults.first().map(Fault::to_string) {
             Some(fault) => Err(failed(fault)),
@@ -341,7 +364,11 @@ fn mean_s(of: &[&Served], time: impl Fn(&&Served) -> Option<u64>) -> f64 {
 
 impl fmt::Display for WideExperiment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ten tables, {}, {} sites, {} a second", self.words(), self.sites, self.rate)?;
+        match self.arrivals {
+            Arrivals::TenTables => write!(f, "ten tables")?,
+            Arrivals::Bookstore(mix) => write!(f, "bookstore, {mix}")?,
+        }
+        write!(f, ", {}, {} sites, {} a second", self.words(), self.sites, self.rate)?;
         self.variations.iter().try_for_each(|variation| write!(f, ", {}", variation.description()))
     }
 }

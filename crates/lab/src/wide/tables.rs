@@ -41,6 +41,6 @@ impl Source for TenTables {
             .collect();
         let registers: Vec<u64> = rows.iter().map(|row| (table * ROWS + row) as u64).collect();
         let writes = if updates { registers.clone() } else { Vec::new() };
-        Arriving { access, reads: registers, writes, fails: false }
+        Arriving { access, reads: registers, writes, fails: false, work: None }
     }
 }

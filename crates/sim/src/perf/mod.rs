@@ -11,6 +11,7 @@
 
 mod setup;
 
+mod transactions;
 mod users;
 mod workload;
 
@@ -52,6 +53,7 @@ pub use network::Latency;
 pub use peak::{Peak, Search, find_peak, find_peak_near, saturating_users};
 pub use profile::{NAMED, Profile, ProfileError};
 pub use setup::{Durability, Items, Loads, SECOND_NS, Setup, Users};
+pub use transactions::{Transaction, Transactions, TransactionsError};
 pub use workload::{AuctionSite, Board, Bookstore, Workload};
 
 use classes::Classes;

@@ -68,10 +68,11 @@ pub enum ProfileError {
 const COST_MAX_MS: f64 = 3_600_000.0;
 
 /// The profiles that come with onecopy, by name and workload.
-pub const NAMED: [(&str, &str, &str); 3] = [
+pub const NAMED: [(&str, &str, &str); 4] = [
     ("2003", "tpcw", include_str!("../../data/profiles/2003_tpcw.toml")),
     ("2003", "auction", include_str!("../../data/profiles/2003_auction.toml")),
     ("2003", "bulletin_board", include_str!("../../data/profiles/2003_bulletin_board.toml")),
+    ("2026", "tpcw", include_str!("../../data/profiles/2026_tpcw.toml")),
 ];
 
 impl Profile {
@@ -191,6 +192,7 @@ mod tests {
             catalogue(),
             onecopy_workload::auction::catalogue(),
             onecopy_workload::bulletin_board::catalogue(),
+            catalogue(),
         ];
         for ((name, workload, _), catalogue) in NAMED.into_iter().zip(catalogues) {
             let profile = Profile::named(name, workload).unwrap();

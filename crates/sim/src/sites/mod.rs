@@ -58,6 +58,17 @@ pub struct Arriving {
     pub writes: Vec<u64>,
     /// Whether its statements fail, wherever they are executed.
     pub fails: bool,
+    /// What it takes of a site's CPU; nothing for what all take.
+    pub work: Option<Work>,
+}
+
+/// CPU time of one transaction, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Work {
+    /// To execute it.
+    pub execute_ns: u64,
+    /// To apply what it wrote.
+    pub apply_ns: u64,
 }
 
 /// What arrives.
@@ -390,7 +401,9 @@ impl<'a> Simulation<'a> {
             }
             Effect::ApplyShipped { origin, txn, .. } => {
                 self.expect_commit(site, txn);
-                self.work(site, Kind::Write, costs.apply_ns, Job::Apply { txn, origin });
+                let work = self.txns[txn.0 as usize].arriving.work;
+                let apply_ns = work.map_or(costs.apply_ns, |work| work.apply_ns);
+                self.work(site, Kind::Write, apply_ns, Job::Apply { txn, origin });
             }
             // What runs goes on, and is reported.
             Effect::Leave { txn, .. } => {
@@ -435,6 +448,7 @@ impl<'a> Simulation<'a> {
             true => (Kind::Write, costs.update_ns),
             false => (Kind::Read, costs.query_ns),
         };
+        let cost_ns = of.arriving.work.map_or(cost_ns, |work| work.execute_ns);
         if of.served.site == site || of.served.begun.is_none() {
             (of.served.begun, of.served.executed_at) = (Some(now), Some(site));
         }

@@ -42,7 +42,7 @@ impl Source for Few {
         let written = writes.iter().map(|register| of(register, Mode::NoKeyExclusive));
         let access = written.chain(reads.iter().map(|register| of(register, Mode::Shared))).collect();
         let fails = self.fails && !writes.is_empty() && random::unit(&mut self.random) < 0.1;
-        Arriving { access, reads, writes, fails }
+        Arriving { access, reads, writes, fails, work: None }
     }
 }
 
