@@ -118,6 +118,15 @@ fn a_transaction_may_come_statement_by_statement() {
             .await
             .unwrap();
 
+        // One that came whole and failed is to be ended, too.
+        assert_eq!(code(one.batch_execute("BEGIN; SELECT 1 / 0; COMMIT").await), SqlState::DIVISION_BY_ZERO);
+        assert_eq!(code(one.batch_execute("SELECT 1").await), SqlState::IN_FAILED_SQL_TRANSACTION);
+        one.batch_execute("ROLLBACK").await.unwrap();
+        for refused in ["TRUNCATE t", "SET default_transaction_read_only = on"] {
+            assert_eq!(code(one.batch_execute(refused).await), SqlState::FEATURE_NOT_SUPPORTED, "{refused}");
+        }
+        one.batch_execute("SET default_transaction_read_only = off").await.unwrap();
+
         for refused in ["SET work_mem = '1MB'", "COMMIT AND CHAIN", "CREATE TABLE u ()", "LISTEN a"] {
             one.batch_execute("BEGIN").await.unwrap();
             assert_eq!(code(one.batch_execute(refused).await), SqlState::FEATURE_NOT_SUPPORTED, "{refused}");
@@ -182,6 +191,16 @@ fn who_holds_a_row_and_does_nothing_gives_way_to_what_others_have_committed() {
         one.batch_execute("ROLLBACK").await.unwrap();
         nodes.everywhere("SELECT * FROM t ORDER BY id").await;
         shows(&other, "SELECT v FROM t WHERE id = 1", "2").await;
+
+        // Drivers do not look at what ROLLBACK TO says, so COMMIT must not pass for one that has happened.
+        one.batch_execute("BEGIN; UPDATE t SET v = 5 WHERE id = 5; SAVEPOINT a").await.unwrap();
+        assert_eq!(code(one.batch_execute("SELECT 1 / 0").await), SqlState::DIVISION_BY_ZERO);
+        other.batch_execute("UPDATE t SET v = v + 1 WHERE id = 5").await.unwrap();
+        shows(&nodes.client(0).await, "SELECT v FROM t WHERE id = 5", "51").await;
+        let back = one.batch_execute("ROLLBACK TO a").await;
+        assert_eq!(code(back), SqlState::T_R_SERIALIZATION_FAILURE);
+        assert_eq!(code(one.batch_execute("COMMIT").await), SqlState::T_R_SERIALIZATION_FAILURE);
+        assert_eq!(rows(&one, "SELECT 1").await, "1");
     });
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use onecopy_classify::references::{references, replace};
-use onecopy_classify::{Discard, FrozenKind, FrozenValue, Kind, NoParams, Scratch, normalise};
+use onecopy_classify::{Class, Discard, FrozenKind, FrozenValue, Kind, NoParams, Scratch, normalise};
 use onecopy_core::Csn;
 use onecopy_wire::backend::{self, Status, build, build::Severity};
 use onecopy_wire::frame::{self, HEAD_LEN};
@@ -80,6 +80,9 @@ async fn begin(client: Client, start: &Start, who: Credentials, shared: Arc<Shar
         scratch: Scratch::default(),
         conversation: None,
     };
+    if session.environment.value(DEFAULT_READ_ONLY).is_some_and(|value| !is_off(value)) {
+        return refuse(session.client, &read_only_failure()).await;
+    }
     let begins_with = session.environment.value(freshness::SETTING).map(str::to_owned);
     if let Some(value) = begins_with
         && let Err(failure) = session.set_staleness_max(Some(&value))
@@ -97,7 +100,11 @@ async fn begin(client: Client, start: &Start, who: Credentials, shared: Arc<Shar
     session.ready();
     match session.run().await {
         Ok(None) | Err(ClientError::Gone | ClientError::Lost(_)) => {}
-        Ok(Some(failure)) => refuse(session.client, &failure).await,
+        Ok(Some(failure)) => {
+            // Whoever does not read may take its time.
+            session.conversation = None;
+            refuse(session.client, &failure).await;
+        }
         Err(error) => {
             let code = match error {
                 ClientError::TooLarge(_) => SqlState::PROGRAM_LIMIT_EXCEEDED,
@@ -340,6 +347,7 @@ impl Session {
             }
         }
         let answer = if whats.is_empty() { Answer::default() } else { self.submit(whats).await };
+        let is_bracketed = matches!(pieces.first(), Some(Piece::Bracket(_)));
         let mut parts = answer.parts.into_iter();
         for piece in pieces {
             match piece {
@@ -354,6 +362,9 @@ impl Session {
         }
         if let Some(error) = answer.error {
             self.client.output.extend_from_slice(&error);
+            if is_bracketed {
+                self.stay_failed();
+            }
         }
     }
 
@@ -385,7 +396,7 @@ impl Session {
     async fn settle(&mut self, text: &str, statement: &Statement, moment: i64) -> Result<String, Failure> {
         let class = &statement.class;
         let determinism = class.determinism_of(&statement.sql, statement.layout.layout(), &NoParams).clone();
-        if let Some(failure) = refusal(class, &determinism) {
+        if let Some(failure) = refusal(class, &determinism).or_else(|| self.refusal_of_truncate(class)) {
             return Err(failure);
         }
         let rewrite = rewrite_of(class, None, true);
@@ -400,6 +411,17 @@ impl Session {
         }
         let values = self.freeze(statement, moment).await?;
         Ok(rewrite.render_simple(&statement.sql, statement.layout.layout(), &values))
+    }
+
+    /// Transactions that only read are not certified, and a server shows older snapshots an empty table.
+    fn refusal_of_truncate(&self, class: &Class) -> Option<Failure> {
+        let is_refused = self.shared.spoken.is_some() && matches!(class.kind, Kind::Truncate { .. });
+        is_refused.then(|| {
+            Failure::unsupported(
+                "TRUNCATE cannot be served by this protocol: transactions that have begun would find the table empty",
+                "Use DELETE.",
+            )
+        })
     }
 
     async fn freeze(&mut self, statement: &Statement, moment: i64) -> Result<Vec<FrozenValue>, Failure> {
@@ -506,6 +528,20 @@ impl Session {
             None => self.shared.staleness_max,
         }
     }
+}
+
+/// A setting that says what transactions are that do not say so themselves.
+const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
+
+fn is_off(value: &str) -> bool {
+    ["off", "false", "no", "0"].contains(&value.trim().to_ascii_lowercase().as_str())
+}
+
+fn read_only_failure() -> Failure {
+    Failure::unsupported(
+        format!("\"{DEFAULT_READ_ONLY}\" cannot be set"),
+        "Say BEGIN READ ONLY where transactions come statement by statement, or take rights from the role.",
+    )
 }
 
 /// Whoever may not read what is too old, and waits for longer than anybody may.
@@ -698,6 +734,9 @@ impl Session {
         } else if let Some(error) = &answer.error {
             self.client.output.extend_from_slice(error);
             self.skipping = true;
+            if portals.first().is_some_and(|(_, statement)| is_bracket(&statement.class.kind).is_some()) {
+                self.stay_failed();
+            }
         }
     }
 
@@ -735,7 +774,7 @@ impl Session {
         let determinism = with_params(types, &portal.bind, |params| {
             class.determinism_of(&statement.sql, layout, params).clone()
         });
-        if let Some(failure) = refusal(class, &determinism) {
+        if let Some(failure) = refusal(class, &determinism).or_else(|| self.refusal_of_truncate(class)) {
             return Err(failure);
         }
         let rewrite = rewrite_of(class, None, true);
@@ -801,7 +840,8 @@ impl Session {
             Kind::SetTransaction { modes, session: true } if modes.read_only != Some(true) => {
                 Some(Ok("SET".to_owned()))
             }
-            Kind::Discard(Discard::Plans | Discard::Temp) => Some(Ok("DISCARD".to_owned())),
+            Kind::Discard(Discard::Plans) => Some(Ok("DISCARD PLANS".to_owned())),
+            Kind::Discard(Discard::Temp) => Some(Ok("DISCARD TEMP".to_owned())),
             Kind::Discard(Discard::Sequences) => {
                 self.drawn.clear();
                 Some(Ok("DISCARD SEQUENCES".to_owned()))
@@ -812,14 +852,22 @@ impl Session {
                 self.drawn.clear();
                 Some(self.report_settings().await.map(|()| "DISCARD ALL".to_owned()))
             }
-            Kind::Deallocate(name) => {
-                match name {
-                    Some(name) => drop(self.statements.remove(name)),
-                    None => self.statements.clear(),
-                }
-                Some(Ok("DEALLOCATE".to_owned()))
-            }
+            Kind::Deallocate(name) => Some(Ok(self.deallocate(name.as_deref()).to_owned())),
             _ => None,
+        }
+    }
+
+    /// Forgets a prepared statement, or all; the tag by which clients know which.
+    fn deallocate(&mut self, name: Option<&str>) -> &'static str {
+        match name {
+            Some(name) => {
+                self.statements.remove(name);
+                "DEALLOCATE"
+            }
+            None => {
+                self.statements.clear();
+                "DEALLOCATE ALL"
+            }
         }
     }
 
@@ -832,6 +880,9 @@ impl Session {
         }
         if let Some((what, hint)) = forbidden_setting(name, value) {
             return Err(Failure::unsupported(what, hint));
+        }
+        if name.eq_ignore_ascii_case(DEFAULT_READ_ONLY) && value.is_some_and(|value| !is_off(value)) {
+            return Err(read_only_failure());
         }
         if name.eq_ignore_ascii_case(freshness::SETTING) {
             return self.set_staleness_max(value);

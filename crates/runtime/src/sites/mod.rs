@@ -329,15 +329,19 @@ impl Shared {
             format!("{}.{}", crate::agent::quote_identifier(schema), crate::agent::quote_identifier(name));
         let asked = async {
             let mut lane = self.database.lend().await?;
-            let rows =
-                lane.query(&format!("SELECT pg_catalog.nextval({})", crate::agent::quote(&whole))).await;
+            // Commits of the agent's are not waited for; but nobody else knows how far it has counted.
+            let sql = format!(
+                "SELECT pg_catalog.set_config('synchronous_commit', 'on', true), pg_catalog.nextval({})",
+                crate::agent::quote(&whole)
+            );
+            let rows = lane.query(&sql).await;
             if rows.as_ref().err().is_none_or(crate::lane::LaneError::is_database) {
                 self.database.leave(lane).await;
             }
             rows
         };
         let rows = asked.await.map_err(|error| Failure::of_lane(&error))?;
-        let drawn = rows.into_iter().flatten().flatten().next().and_then(|text| text.parse().ok());
+        let drawn = rows.into_iter().flatten().flatten().next_back().and_then(|text| text.parse().ok());
         let value = drawn.and_then(|drawn| own_number(drawn, known.start, known.increment, self.place));
         value.filter(|value| (known.min..=known.max).contains(value)).ok_or_else(|| {
             let what = format!("sequence \"{name}\" has no more numbers for this site");

@@ -43,6 +43,8 @@ pub(super) struct Conversation {
     /// Names of savepoints, with the number of writes before each.
     savepoints: Vec<(String, usize)>,
     has_failed: bool,
+    /// Its site has given it up. Whoever has not heard of that, or did not listen, hears it at COMMIT.
+    is_given_up: bool,
 }
 
 impl Conversation {
@@ -87,11 +89,11 @@ fn ending() -> Failure {
         .hint("Nothing of a transaction that was not committed has happened.")
 }
 
-/// What was asked and is not answered any more: the site begins anew, or ends.
+/// What was asked and is not answered any more: the site begins anew, or ends; or has given it up before.
 fn given_up_by_site() -> Failure {
     Failure::new(
         SqlState::SERIALIZATION_FAILURE,
-        "the transaction was given up, since this site begins anew from its log or ends",
+        "the transaction was given up by this site, for one that comes before it or since the site begins anew",
     )
     .hint("Nothing of it was committed. Run it again.")
 }
@@ -132,6 +134,31 @@ impl Session {
                 Ok(Err(Failure::new(SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT, what)
                     .hint("limits.idle_in_transaction_timeout_ms is the limit.")))
             }
+        }
+    }
+
+    /// A transaction that came whole, from BEGIN to COMMIT, has failed before its COMMIT: its client has to end it, as it would have to
+    /// elsewhere, where transactions may come in other ways, too.
+    pub(super) fn stay_failed(&mut self) {
+        if self.shared.spoken.is_some() {
+            let mut conversation = self.new_conversation();
+            conversation.has_failed = true;
+            self.conversation = Some(conversation);
+        }
+    }
+
+    fn new_conversation(&self) -> Conversation {
+        Conversation {
+            shared: self.shared.clone(),
+            moment: crate::clock::unix_micros(),
+            read_only: false,
+            settings: self.environment.meaningful().clone(),
+            begun: None,
+            access: BTreeSet::new(),
+            writes: Vec::new(),
+            savepoints: Vec::new(),
+            has_failed: false,
+            is_given_up: false,
         }
     }
 
@@ -246,8 +273,9 @@ impl Session {
                 tag("ROLLBACK")
             }
             Kind::Commit { .. } if conversation.has_failed => {
+                let is_given_up = conversation.is_given_up;
                 self.conversation = None;
-                tag("ROLLBACK")
+                if is_given_up { Err(given_up_by_site()) } else { tag("ROLLBACK") }
             }
             Kind::Commit { .. } => self.commit().await,
             Kind::RollbackTo(name) => self.roll_back_to(name).await,
@@ -293,13 +321,7 @@ impl Session {
                 "settings cannot be changed inside of a transaction by this protocol",
                 "Change them before BEGIN.",
             )),
-            Kind::Deallocate(name) => {
-                match name {
-                    Some(name) => drop(self.statements.remove(name)),
-                    None => self.statements.clear(),
-                }
-                tag("DEALLOCATE")
-            }
+            Kind::Deallocate(name) => Ok(Reply::Tag(self.deallocate(name.as_deref()).to_owned())),
             _ => self.execute(said, statement).await,
         }
     }
@@ -307,17 +329,7 @@ impl Session {
     fn say_outside(&mut self, kind: &Kind) -> Result<Reply, Failure> {
         match kind {
             Kind::Begin(modes) => {
-                let mut conversation = Conversation {
-                    shared: self.shared.clone(),
-                    moment: crate::clock::unix_micros(),
-                    read_only: false,
-                    settings: self.environment.meaningful().clone(),
-                    begun: None,
-                    access: BTreeSet::new(),
-                    writes: Vec::new(),
-                    savepoints: Vec::new(),
-                    has_failed: false,
-                };
+                let mut conversation = self.new_conversation();
                 conversation.promise(modes);
                 self.conversation = Some(conversation);
                 tag("BEGIN")
@@ -393,11 +405,13 @@ impl Session {
         let (answer, answered) = oneshot::channel();
         let statement = Arc::new(statement);
         self.ask(Ask::Step { name, statement, answer })?;
-        let said = answered.await.map_err(|_| given_up_by_site())?;
+        let said = answered.await.unwrap_or_else(|_| Err(given_up_by_site()));
         let Some(conversation) = &mut self.conversation else { return Err(ending()) };
         // What failed has shown something, too.
         conversation.access.extend(touched);
-        let (ran, wrote) = said?;
+        let (ran, wrote) = said.inspect_err(|failure| {
+            conversation.is_given_up |= failure.code == SqlState::SERIALIZATION_FAILURE;
+        })?;
         match ran {
             Ran::Done(mut answer) => {
                 conversation.writes.extend(wrote.writes);
