@@ -150,8 +150,9 @@ pub fn verify_while_written<M: Medium>(medium: &mut M) -> io::Result<Verdict> {
     verify(medium)
 }
 
-/// Looks at a log that changes so fast that no two of them agree.
-const LOOKS_MAX: usize = 10;
+/// Looks at a log that changes so fast that no two of them agree: where segments are short and the machine is busy, each may find that another one has
+/// been begun since it was listed. What is damaged is so at each look, so the second one tells.
+const LOOKS_MAX: usize = 100;
 
 /// Every segment, oldest first, with the sums of what [`frames`] finds in it.
 ///
