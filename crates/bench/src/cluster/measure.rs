@@ -120,20 +120,6 @@ pub(super) fn visits<S: Website + Default>(
     }
 }
 
-/// Lets each server's processes learn their tables and statements, which takes a capped server longer than a measurement: customers
-/// without pauses, as many as there are connections, at full speed. The connections stay, for whoever comes next.
-pub(super) async fn warmed_up<'a>(
-    bench: &Bench<'_>,
-    running: &Running,
-    options: &'a tpcw::Options,
-) -> Result<Crowd<'a, Bookstore>> {
-    running.cap(None)?;
-    let mut crowd = Crowd::open(options).await?;
-    crowd.rehearse(connections(running.size), WARM_UP, LEAVE_MAX).await?;
-    running.cap(Some(bench.options.cap))?;
-    Ok(crowd)
-}
-
 /// A cluster, and as many customers as would keep its servers busy if nothing ever waited.
 pub(super) type Saturated<'a> = (&'a Running, u32);
 

@@ -1,7 +1,7 @@
 //! Sites whose updates execute before they have a place in the order (protocol = "certified", docs/protocols/wide_area.md).
 
 use crate::rig::{Nodes, block_on, code, connect, rows};
-use crate::sites::{Load, judge_by, leader, serves, sites, with_lists};
+use crate::sites::{Load, judge_by, kill_and_return, serves, sites, with_lists};
 use onecopy_sim::check::{Level, Status};
 use std::time::Duration;
 use tokio_postgres::error::SqlState;
@@ -30,15 +30,15 @@ fn where_nothing_may_be_old_it_is_strictly_serializable() {
     block_on(drive(&[CERTIFIED, ("wide_area.staleness_max_ms", "0")], Level::StrictSerializable));
 }
 
-async fn two_sites(sql: &str) -> (Nodes, tokio_postgres::Client, tokio_postgres::Client) {
+async fn with_table(sql: &str) -> (Nodes, tokio_postgres::Client, tokio_postgres::Client) {
     let nodes = sites(3, false, &[CERTIFIED], sql).await;
-    serves_any(&nodes).await;
+    all_serve(&nodes).await;
     let (one, other) = (nodes.client(0).await, nodes.client(1).await);
     (nodes, one, other)
 }
 
 /// Waits until all sites answer.
-async fn serves_any(nodes: &Nodes) {
+async fn all_serve(nodes: &Nodes) {
     for site in 0..nodes.count() {
         let client = connect(&nodes.dsn(site)).await.unwrap();
         client.batch_execute("UPDATE t SET v = v WHERE id = 0").await.unwrap();
@@ -63,7 +63,7 @@ async fn shows(client: &tokio_postgres::Client, sql: &str, expected: &str) {
 #[test]
 fn a_transaction_may_come_statement_by_statement() {
     block_on(async {
-        let (nodes, one, other) = two_sites(T).await;
+        let (nodes, one, other) = with_table(T).await;
         // Numbers of sequences, the time, what is prepared, and what the transaction has written itself.
         one.batch_execute("BEGIN").await.unwrap();
         one.execute("INSERT INTO t (v) VALUES ($1)", &[&7_i32]).await.unwrap();
@@ -142,7 +142,7 @@ fn a_transaction_may_come_statement_by_statement() {
 #[test]
 fn who_has_read_what_another_site_has_written_since_hears_that_it_must_run_again() {
     block_on(async {
-        let (nodes, mut one, mut other) = two_sites(T).await;
+        let (nodes, mut one, mut other) = with_table(T).await;
         // Each reads both rows and writes one: two that see nothing of each other.
         let (first, second) = (one.transaction().await.unwrap(), other.transaction().await.unwrap());
         for transaction in [&first, &second] {
@@ -167,7 +167,7 @@ fn who_has_read_what_another_site_has_written_since_hears_that_it_must_run_again
 #[test]
 fn who_holds_a_row_and_does_nothing_gives_way_to_what_others_have_committed() {
     block_on(async {
-        let (nodes, one, other) = two_sites(T).await;
+        let (nodes, one, other) = with_table(T).await;
         one.batch_execute("BEGIN; UPDATE t SET v = 1 WHERE id = 1").await.unwrap();
         // One waits for the first at their site.
         let waits = nodes.client(0).await;
@@ -209,7 +209,7 @@ fn idle_transactions_end_when_they_were_idle_for_too_long() {
     block_on(async {
         let limit = ("limits.idle_in_transaction_timeout_ms", "300");
         let nodes = sites(3, false, &[CERTIFIED, limit], T).await;
-        serves_any(&nodes).await;
+        all_serve(&nodes).await;
         let client = nodes.client(0).await;
         client.batch_execute("BEGIN; UPDATE t SET v = 1 WHERE id = 1").await.unwrap();
         tokio::time::sleep(Duration::from_millis(1_000)).await;
@@ -253,20 +253,7 @@ fn no_acknowledged_transaction_is_lost_when_sites_are_killed_and_return() {
     block_on(async {
         let mut nodes = with_lists(3, false, &[CERTIFIED]).await;
         let load = Load::start_spoken(&nodes, 2);
-        serves(&nodes, 0).await;
-        let leads = leader(&nodes).await;
-        for site in [leads, (leads + 1) % 3] {
-            nodes.kill(site);
-            serves(&nodes, (site + 1) % 3).await;
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            nodes.spawn(site);
-            serves(&nodes, site).await;
-        }
-        let server = (leads + 2) % 3;
-        nodes.servers.server_mut(server).kill_all().unwrap();
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        nodes.servers.server_mut(server).start().unwrap();
-        serves(&nodes, server).await;
+        kill_and_return(&mut nodes).await;
         let seen = load.end().await;
         let count = judge_by(Level::Serializable, &nodes, seen).await;
         println!("{count} acknowledged");

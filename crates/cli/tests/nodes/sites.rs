@@ -482,6 +482,24 @@ pub async fn serves(nodes: &Nodes, site: usize) {
     }
 }
 
+/// Kills the site that leads, another one, and the server of the third, one after the other, each of which comes back.
+pub async fn kill_and_return(nodes: &mut Nodes) {
+    serves(nodes, 0).await;
+    let leads = leader(nodes).await;
+    for site in [leads, (leads + 1) % 3] {
+        nodes.kill(site);
+        serves(nodes, (site + 1) % 3).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        nodes.spawn(site);
+        serves(nodes, site).await;
+    }
+    let server = (leads + 2) % 3;
+    nodes.servers.server_mut(server).kill_all().unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    nodes.servers.server_mut(server).start().unwrap();
+    serves(nodes, server).await;
+}
+
 /// Every site is killed and comes back while clients of all sites work, and so is a server.
 #[test]
 fn no_acknowledged_safe_transaction_is_lost_when_sites_are_killed_and_return() {
@@ -494,20 +512,7 @@ fn no_acknowledged_safe_transaction_is_lost_when_sites_are_killed_and_return() {
             let chosen = [("queries", queries), ("execution", execution), ("delivery", delivery)];
             let mut nodes = with_lists(3, false, &chosen).await;
             let load = Load::start(&nodes, 2);
-            serves(&nodes, 0).await;
-            let leads = leader(&nodes).await;
-            for site in [leads, (leads + 1) % 3] {
-                nodes.kill(site);
-                serves(&nodes, (site + 1) % 3).await;
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                nodes.spawn(site);
-                serves(&nodes, site).await;
-            }
-            let server = (leads + 2) % 3;
-            nodes.servers.server_mut(server).kill_all().unwrap();
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            nodes.servers.server_mut(server).start().unwrap();
-            serves(&nodes, server).await;
+            kill_and_return(&mut nodes).await;
             let seen = load.end().await;
             let count = judge(&nodes, seen).await;
             println!("{chosen:?}: {count} acknowledged");

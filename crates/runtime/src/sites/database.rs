@@ -369,6 +369,35 @@ impl Database {
         Ok(())
     }
 
+    /// Executes all statements of a transaction on the connection on which it is open, or begins it on another one. Returns that, unless it is lost, and as
+    /// [`run`] does; notes the server's process.
+    pub async fn execute(
+        &self,
+        lane: Option<Lane>,
+        pid: &AtomicU32,
+        transaction: &Transaction,
+        begin: Begin,
+        held_max: usize,
+    ) -> (Option<Lane>, Result<(Ran, Record), LaneError>) {
+        let begins = lane.is_none();
+        let lent = match lane {
+            Some(lane) => Ok(lane),
+            None => self.lend().await,
+        };
+        let mut lane = match lent {
+            Ok(lane) => lane,
+            Err(error) => return (None, Err(error)),
+        };
+        pid.store(lane.backend.pid, Ordering::Relaxed);
+        let ran = match begins {
+            true => run(&mut lane, transaction, begin, held_max).await,
+            false => go_on(&mut lane, transaction, held_max).await,
+        };
+        // A transaction that the server has given up leaves it well.
+        let is_well = ran.as_ref().err().is_none_or(LaneError::is_database);
+        (is_well.then_some(lane), ran)
+    }
+
     /// The server's processes for which another one waits.
     pub async fn blockers(&self, pid: u32) -> Result<Vec<u32>, LaneError> {
         let mut lane = self.lend().await?;

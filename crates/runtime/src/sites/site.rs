@@ -191,8 +191,6 @@ struct Open {
     kept: Option<Kept>,
     /// The server's process that is at it, or was; 0 if that is not known.
     pid: Arc<AtomicU32>,
-    /// What it executes was told to be given up.
-    is_cancelled: bool,
     /// The execution that counts.
     op: Option<OpId>,
     /// Where that is open.
@@ -621,7 +619,6 @@ impl Open {
             request: None,
             kept: None,
             pid: Arc::default(),
-            is_cancelled: false,
             op: None,
             lane: None,
             answer: Answer::default(),

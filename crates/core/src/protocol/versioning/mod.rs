@@ -15,6 +15,8 @@
 //! sequence numbers, with which they get their versions. A single read has no versions; where it stands in that order is told in
 //! `scheduling/scheduler/versions.rs`. The order need not agree with real time across sessions: a read stands before an open
 //! update that has written nothing of what it reads, though somebody who comes after that update may have been answered.
+//! Random schedules show that this is not always kept, and that replicas that commit in order may come to a stand:
+//! docs/protocols/versioning.md, *Where it fails*.
 //!
 //! Invariants: those of the scheduler, the proxy and its gate, in their files; and
 //! - of two transactions that conflict, the earlier has the lower version of every table on which they do;

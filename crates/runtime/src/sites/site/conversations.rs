@@ -1,7 +1,6 @@
 //! Transactions whose statements come one by one (protocol = "certified"): they execute here until their clients end them, and then ask for a place.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use onecopy_core::{Csn, Event, OpId, Outcome, TxnId};
 use onecopy_wire::sqlstate::SqlState;
@@ -12,7 +11,7 @@ use super::{Ahead, Done, Open, Site, begin_of};
 use crate::errors::Failure;
 use crate::lane::{Lane, LaneError};
 use crate::record::Record;
-use crate::sites::database::{self, Answer, Begin, Ran};
+use crate::sites::database::{Answer, Begin, Ran};
 use crate::sites::request::Request;
 use crate::sites::spoken::{Ask, Beginning, Did, Kept, Name, Said};
 use crate::sites::too_long;
@@ -80,34 +79,17 @@ impl Site<'_> {
     }
 
     fn step(&mut self, txn: TxnId, statement: Arc<Transaction>, answer: oneshot::Sender<Said>) {
-        let Some(Open { lane, pid, is_cancelled, kept: Some(kept), .. }) = self.open.get_mut(&txn) else {
+        let Some(Open { lane, pid, kept: Some(kept), .. }) = self.open.get_mut(&txn) else {
             // Whoever has asked may be gone.
             return drop(answer.send(Err(given_up())));
         };
         let (lane, pid, read_only) = (lane.take(), pid.clone(), kept.read_only);
-        *is_cancelled = false;
         let checks_at_once = self.around.classifier.has_deferrable();
         let begin = Begin::Certified { read_only, checks_at_once };
         let (database, done) = (self.around.database.clone(), self.done.clone());
         let held_max = self.around.held_max;
         tokio::spawn(async move {
-            let begins = lane.is_none();
-            let lent = match lane {
-                Some(lane) => Ok(lane),
-                None => database.lend().await,
-            };
-            let (lane, ran) = match lent {
-                Ok(mut lane) => {
-                    pid.store(lane.backend.pid, Ordering::Relaxed);
-                    let ran = match begins {
-                        true => database::run(&mut lane, &statement, begin, held_max).await,
-                        false => database::go_on(&mut lane, &statement, held_max).await,
-                    };
-                    let is_well = ran.as_ref().err().is_none_or(LaneError::is_database);
-                    (is_well.then_some(lane), ran)
-                }
-                Err(error) => (None, Err(error)),
-            };
+            let (lane, ran) = database.execute(lane, &pid, &statement, begin, held_max).await;
             // Nobody listens any more where the site has begun anew.
             let _ = done.send(Done::Stepped { txn, lane, ran, answer });
         });

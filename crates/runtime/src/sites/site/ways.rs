@@ -56,12 +56,9 @@ impl Site<'_> {
         let Some(open) = self.open.get_mut(&other) else { return };
         tracing::debug!(txn = other.0, has_turn, "in the way of one that comes before it");
         if open.lane.is_none() {
-            // It is busy. What it is at fails, and it is seen to then.
+            // It is busy. What it is at fails, and it is seen to then; if it is not by the next time that it is looked for, it is told again.
             if let Some(kept) = &mut open.kept {
                 kept.is_doomed = true;
-            }
-            if std::mem::replace(&mut open.is_cancelled, true) {
-                return;
             }
             let (database, pid) = (self.around.database.clone(), open.pid.load(Ordering::Relaxed));
             tokio::spawn(async move {

@@ -244,7 +244,6 @@ impl Site<'_> {
             Scheme::WideArea(_) => Begin::Update { checks_at_once },
             Scheme::Certified => Begin::Certified { read_only: false, checks_at_once },
         };
-        open.is_cancelled = false;
         let (database, done, pid) = (self.around.database.clone(), self.done.clone(), open.pid.clone());
         // Who executes an update need not know what it returns, unless its client is here or hears it from here.
         let is_told = open.id.is_none_or(|id| id.node == self.around.this)
@@ -256,16 +255,7 @@ impl Site<'_> {
                 Begin::Query => database.queries.acquire().await.ok(),
                 Begin::Update { .. } | Begin::Certified { .. } | Begin::Serializable { .. } => None,
             };
-            let (lane, ran) = match database.lend().await {
-                Ok(mut lane) => {
-                    pid.store(lane.backend.pid, Ordering::Relaxed);
-                    let ran = database::run(&mut lane, &transaction, begin, held_max).await;
-                    // It was given up by the server, which is well.
-                    let is_well = ran.as_ref().err().is_none_or(LaneError::is_database);
-                    (is_well.then_some(lane), ran)
-                }
-                Err(error) => (None, Err(error)),
-            };
+            let (lane, ran) = database.execute(None, &pid, &transaction, begin, held_max).await;
             let (lane, ran) = match (lane, begin) {
                 (Some(mut lane), Begin::Query) => {
                     if lane.roll_back().await.is_ok() {
@@ -304,8 +294,7 @@ impl Site<'_> {
     }
 
     pub(super) fn apply(&mut self, txn: TxnId) {
-        let Some(open) = self.open.get_mut(&txn) else { return };
-        open.is_cancelled = false;
+        let Some(open) = self.open.get(&txn) else { return };
         let pause = pause_after(open.losses);
         let writes = match &open.shipped {
             Some((writes, _)) => writes.clone(),
