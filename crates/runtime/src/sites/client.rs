@@ -1,19 +1,20 @@
 //! A client of a site: its messages become transactions that come whole, and their answers messages.
 //!
 //! Whole is what one Query message holds, or what is executed up to a Sync; with or without BEGIN and COMMIT around it. Those that come statement by
-//! statement, where that may be: [`conversation`].
+//! statement, where that may be: [`conversation`]. What a session sets: [`settings`].
 
 mod conversation;
+mod settings;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
 use onecopy_classify::references::{references, replace};
-use onecopy_classify::{Class, Discard, FrozenKind, FrozenValue, Kind, NoParams, Scratch, normalise};
+use onecopy_classify::{Class, FrozenKind, FrozenValue, Kind, NoParams, Scratch, normalise};
 use onecopy_core::Csn;
 use onecopy_wire::backend::{self, Status, build, build::Severity};
-use onecopy_wire::frame::{self, HEAD_LEN};
+use onecopy_wire::frame::HEAD_LEN;
 use onecopy_wire::frontend::{self, Bind, Frontend, Named, Parse, Target};
 use onecopy_wire::sqlstate::SqlState;
 use onecopy_wire::startup::{self, Start};
@@ -21,9 +22,9 @@ use rand::Rng;
 use tokio::sync::oneshot;
 
 use self::conversation::Conversation;
-use super::database::{self, Answer, PartAnswer, Ran};
-use super::transaction::{Part, Transaction, not_whole, refusal, refusal_as_source, with_params};
-use super::{RETRY_PAUSE, Shared, console, freshness};
+use super::database::{self, Answer, PartAnswer};
+use super::transaction::{Transaction, not_whole, refusal, refusal_as_source, with_params};
+use super::{Shared, console, freshness};
 use crate::classifier::{Statement, rewrite_of, search_path};
 use crate::clock::Deadline;
 use crate::errors::Failure;
@@ -36,7 +37,6 @@ use crate::session::client::{Client, ClientError};
 use crate::session::drawn::Drawn;
 use crate::session::environment::Environment;
 use crate::session::frozen::timestamp;
-use crate::session::settings::{forbidden_setting, is_mode_of_transaction};
 use crate::stream::Stream;
 
 /// Serves one connection from its first byte to its last.
@@ -46,7 +46,7 @@ pub async fn handle(stream: Stream, shared: Arc<Shared>, crowded: bool) {
             begin(client, &start, who, shared).await;
             drop(counted);
         }
-        // A transaction that was multicast cannot be taken back; queries are short.
+        // A transaction that was multicast cannot be taken back. What comes statement by statement could be, and is not yet.
         Some(Opened::Cancel { .. }) | None => {}
     }
 }
@@ -80,8 +80,8 @@ async fn begin(client: Client, start: &Start, who: Credentials, shared: Arc<Shar
         scratch: Scratch::default(),
         conversation: None,
     };
-    if session.environment.value(DEFAULT_READ_ONLY).is_some_and(|value| !is_off(value)) {
-        return refuse(session.client, &read_only_failure()).await;
+    if let Some(failure) = settings::refusal_of_default(&session.environment) {
+        return refuse(session.client, &failure).await;
     }
     let begins_with = session.environment.value(freshness::SETTING).map(str::to_owned);
     if let Some(value) = begins_with
@@ -530,20 +530,6 @@ impl Session {
     }
 }
 
-/// A setting that says what transactions are that do not say so themselves.
-const DEFAULT_READ_ONLY: &str = "default_transaction_read_only";
-
-fn is_off(value: &str) -> bool {
-    ["off", "false", "no", "0"].contains(&value.trim().to_ascii_lowercase().as_str())
-}
-
-fn read_only_failure() -> Failure {
-    Failure::unsupported(
-        format!("\"{DEFAULT_READ_ONLY}\" cannot be set"),
-        "Say BEGIN READ ONLY where transactions come statement by statement, or take rights from the role.",
-    )
-}
-
 /// Whoever may not read what is too old, and waits for longer than anybody may.
 fn not_known_failure() -> Failure {
     let what = "the query waited too long until this site had what others have committed";
@@ -789,13 +775,6 @@ impl Session {
     }
 }
 
-/// The first value of the first row among messages.
-fn first_cell(messages: &[u8]) -> Option<String> {
-    let head = frame::peek(messages, usize::MAX).ok()??;
-    let values = backend::data_row(messages.get(HEAD_LEN..head.len)?).ok()?;
-    values.iter().next()?.map(|value| String::from_utf8_lossy(value).into_owned())
-}
-
 /// What a server's error says.
 fn failure_of(message: &[u8]) -> Failure {
     let body = message.get(HEAD_LEN..).unwrap_or_default();
@@ -812,180 +791,5 @@ fn is_bracket(kind: &Kind) -> Option<&'static str> {
         Kind::Begin(_) => Some("BEGIN"),
         Kind::Commit { chain: false } => Some("COMMIT"),
         _ => None,
-    }
-}
-
-/// Settings, which belong to the session.
-impl Session {
-    /// Carries out what concerns the session alone; `None` for all else.
-    async fn on_session_command(
-        &mut self,
-        text: &str,
-        statement: &Statement,
-    ) -> Option<Result<String, Failure>> {
-        match &statement.class.kind {
-            Kind::Set { name, values, local: false } => {
-                let value = values.as_ref().map(|values| values.join(", "));
-                Some(self.set(text, name, value.as_deref()).await.map(|()| "SET".to_owned()))
-            }
-            Kind::Reset(None) => {
-                self.environment.reset_all();
-                Some(self.report_settings().await.map(|()| "RESET".to_owned()))
-            }
-            Kind::Reset(Some(name)) => {
-                self.environment.reset(name);
-                Some(self.report_settings().await.map(|()| "RESET".to_owned()))
-            }
-            // All are serializable.
-            Kind::SetTransaction { modes, session: true } if modes.read_only != Some(true) => {
-                Some(Ok("SET".to_owned()))
-            }
-            Kind::Discard(Discard::Plans) => Some(Ok("DISCARD PLANS".to_owned())),
-            Kind::Discard(Discard::Temp) => Some(Ok("DISCARD TEMP".to_owned())),
-            Kind::Discard(Discard::Sequences) => {
-                self.drawn.clear();
-                Some(Ok("DISCARD SEQUENCES".to_owned()))
-            }
-            Kind::Discard(Discard::All) => {
-                self.environment.reset_all();
-                self.statements.clear();
-                self.drawn.clear();
-                Some(self.report_settings().await.map(|()| "DISCARD ALL".to_owned()))
-            }
-            Kind::Deallocate(name) => Some(Ok(self.deallocate(name.as_deref()).to_owned())),
-            _ => None,
-        }
-    }
-
-    /// Forgets a prepared statement, or all; the tag by which clients know which.
-    fn deallocate(&mut self, name: Option<&str>) -> &'static str {
-        match name {
-            Some(name) => {
-                self.statements.remove(name);
-                "DEALLOCATE"
-            }
-            None => {
-                self.statements.clear();
-                "DEALLOCATE ALL"
-            }
-        }
-    }
-
-    async fn set(&mut self, text: &str, name: &str, value: Option<&str>) -> Result<(), Failure> {
-        if is_mode_of_transaction(name) {
-            return Err(Failure::unsupported(
-                format!("\"{name}\" cannot be set"),
-                "All transactions are serializable here.",
-            ));
-        }
-        if let Some((what, hint)) = forbidden_setting(name, value) {
-            return Err(Failure::unsupported(what, hint));
-        }
-        if name.eq_ignore_ascii_case(DEFAULT_READ_ONLY) && value.is_some_and(|value| !is_off(value)) {
-            return Err(read_only_failure());
-        }
-        if name.eq_ignore_ascii_case(freshness::SETTING) {
-            return self.set_staleness_max(value);
-        }
-        let value = self.try_setting(text, name).await?;
-        let command = format!(
-            "SELECT pg_catalog.set_config({}, {}, false)",
-            crate::agent::quote(name),
-            crate::agent::quote(&value)
-        );
-        self.environment.set(name, command, Some(value));
-        self.report_settings().await
-    }
-
-    fn set_staleness_max(&mut self, value: Option<&str>) -> Result<(), Failure> {
-        if self.shared.freshness.is_none() {
-            return Err(Failure::unsupported(
-                format!("\"{}\" cannot be set", freshness::SETTING),
-                "It is for protocol = \"wide_area\" and \"certified\".",
-            ));
-        }
-        match value {
-            Some(value) => {
-                let shown = freshness::shown(value)?;
-                self.environment.set(freshness::SETTING, String::new(), Some(shown));
-            }
-            None => self.environment.reset(freshness::SETTING),
-        }
-        Ok(())
-    }
-
-    /// What a setting becomes by a command, by the server.
-    async fn try_setting(&mut self, text: &str, name: &str) -> Result<String, Failure> {
-        let shown = format!("SELECT pg_catalog.current_setting({})", crate::agent::quote(name));
-        let writes = [text.to_owned(), shown].map(|sql| Write::new(What::Text(sql)));
-        let record = Record { user: self.user.clone(), writes: writes.into(), ..Record::default() };
-        let part = || Part { references: Vec::new(), writes: false, is_shipped: false };
-        let access = onecopy_core::AccessSet::new();
-        let transaction = Transaction { record, parts: vec![part(), part()], access, not_before: Csn(0) };
-        let database = self.shared.database.clone();
-        let _permit = database.aside().await;
-        let failed = |error: LaneError| Failure::of_lane(&error);
-        let mut lane = database.lend().await.map_err(failed)?;
-        let ran = database::run(&mut lane, &transaction, database::Begin::Query, usize::MAX).await;
-        if !matches!(&ran, Err(error) if !error.is_database()) {
-            database.leave(lane).await;
-        }
-        match ran.map_err(failed)?.0 {
-            Ran::Done(answer) => {
-                let rows = answer.parts.last().map(|part| part.rows.clone()).unwrap_or_default();
-                Ok(first_cell(&rows).unwrap_or_default())
-            }
-            Ran::Failed(Answer { error: Some(error), .. }) => Err(failure_of(&error)),
-            Ran::Failed(_) | Ran::TooLarge | Ran::NotBegun(_) => {
-                let what = format!("\"{name}\" cannot be set for this role");
-                Err(Failure::new(SqlState::INVALID_PARAMETER_VALUE, what))
-            }
-        }
-    }
-
-    /// What the server tells of its settings under those of a record, for its role.
-    async fn settings_as_told(&self, record: &Record) -> Result<HashMap<String, String>, LaneError> {
-        let database = &self.shared.database;
-        let _permit = database.aside().await;
-        let mut lane = database.lend().await?;
-        let begun = lane.command(&database::prelude(record, database::Begin::Query)).await;
-        let params = lane.params.clone();
-        if !matches!(&begun, Err(error) if !error.is_database()) {
-            database.leave(lane).await;
-        }
-        begun.map(|()| params)
-    }
-
-    /// Tells the client the settings that servers tell, as far as they have changed.
-    async fn report_settings(&mut self) -> Result<(), Failure> {
-        let settings: Vec<(String, String)> =
-            self.environment.values().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let record = Record { user: self.user.clone(), settings: settings.into(), ..Record::default() };
-        let deadline = Deadline::within_ms(self.shared.wait_ms);
-        let params = loop {
-            match self.settings_as_told(&record).await {
-                Ok(params) => break params,
-                // The server may be starting again.
-                Err(error) if !error.is_database() && !deadline.is_some_and(Deadline::has_passed) => {
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                }
-                Err(error) => return Err(Failure::of_lane(&error)),
-            }
-        };
-        let mut names: Vec<&String> = params.keys().collect();
-        names.sort();
-        for name in names {
-            let value = match name.as_str() {
-                // The lane is the agent's.
-                "session_authorization" => &self.user,
-                "is_superuser" => continue,
-                _ => &params[name],
-            };
-            if self.reported.get(name) != Some(value) {
-                build::parameter_status(&mut self.client.output, name, value);
-                self.reported.insert(name.clone(), value.clone());
-            }
-        }
-        Ok(())
     }
 }
