@@ -5,7 +5,8 @@
 //! with the intention to read or write a part of it, and in the queue of each table that it names.
 //!
 //! Invariants:
-//! - a lock is granted exactly if it is compatible with every lock ahead of it in its queue, granted or not;
+//! - a lock is granted exactly if it is compatible with every lock ahead of it in its queue, granted or not, but for those whose
+//!   owners only wait for others;
 //! - requests stand in the same order in every queue.
 
 use std::collections::BTreeMap;
@@ -130,12 +131,14 @@ type Ticket = u64;
 struct Entry {
     lock: Lock,
     granted: bool,
+    /// Whoever comes later does not wait for it.
+    yields: bool,
 }
 
 #[derive(Default, Debug)]
 struct Queue {
     entries: BTreeMap<Ticket, Entry>,
-    /// How many entries there are of each kind of lock.
+    /// How many entries there are of each kind of lock that somebody may have to wait for.
     counts: Counts,
     waiting: usize,
 }
@@ -153,18 +156,18 @@ impl Counts {
 
 impl Queue {
     /// Puts a lock at the end. Whether it is granted at once.
-    fn push(&mut self, ticket: Ticket, lock: Lock) -> bool {
+    fn push(&mut self, ticket: Ticket, lock: Lock, yields: bool) -> bool {
         let granted = self.counts.admit(lock);
-        self.counts.0[lock as usize] += 1;
+        self.counts.0[lock as usize] += usize::from(!yields);
         self.waiting += usize::from(!granted);
-        self.entries.insert(ticket, Entry { lock, granted });
+        self.entries.insert(ticket, Entry { lock, granted, yields });
         granted
     }
 
     /// Takes a lock out, and adds those whose lock is granted by it to `granted`.
     fn remove(&mut self, ticket: Ticket, granted: &mut Vec<Ticket>) {
         let Some(entry) = self.entries.remove(&ticket) else { return };
-        self.counts.0[entry.lock as usize] -= 1;
+        self.counts.0[entry.lock as usize] -= usize::from(!entry.yields);
         self.waiting -= usize::from(!entry.granted);
         if self.waiting == 0 {
             return;
@@ -180,7 +183,7 @@ impl Queue {
                 self.waiting -= 1;
                 granted.push(*ticket);
             }
-            ahead.0[entry.lock as usize] += 1;
+            ahead.0[entry.lock as usize] += usize::from(!entry.yields);
         }
     }
 
@@ -188,7 +191,8 @@ impl Queue {
         let waiting = self.entries.get(&ticket).filter(|entry| !entry.granted);
         waiting.into_iter().flat_map(move |mine| {
             let ahead = self.entries.range(..ticket);
-            ahead.filter(|(_, other)| !mine.lock.compatible(other.lock)).map(|(ticket, _)| *ticket)
+            let blocks = |other: &Entry| !other.yields && !mine.lock.compatible(other.lock);
+            ahead.filter(move |(_, other)| blocks(other)).map(|(ticket, _)| *ticket)
         })
     }
 }
@@ -234,6 +238,19 @@ impl<K: Copy + Eq + Hash> TableQueues<K> {
     /// # Panics
     /// If `who` has asked before and not released: only a bug of ours could do that.
     pub fn request(&mut self, who: K, locks: TableLocks) -> bool {
+        self.stand(who, locks, false)
+    }
+
+    /// Waits until nobody who has asked before stands in the way of these any more, and holds nobody up who asks later. Otherwise
+    /// like [`TableQueues::request`].
+    ///
+    /// # Panics
+    /// If `who` has asked before and not released: only a bug of ours could do that.
+    pub fn wait_behind(&mut self, who: K, locks: TableLocks) -> bool {
+        self.stand(who, locks, true)
+    }
+
+    fn stand(&mut self, who: K, locks: TableLocks, yields: bool) -> bool {
         self.last_ticket += 1;
         let ticket = self.last_ticket;
         assert!(self.tickets.insert(who, ticket).is_none(), "all locks are asked for at once");
@@ -243,7 +260,7 @@ impl<K: Copy + Eq + Hash> TableQueues<K> {
                 TableId::ALL => &mut self.whole,
                 table => self.tables.entry(table).or_default(),
             };
-            missing += usize::from(!queue.push(ticket, lock));
+            missing += usize::from(!queue.push(ticket, lock, yields));
         }
         self.requests.insert(ticket, Request { who, locks, missing });
         let granted = missing == 0;
@@ -329,6 +346,7 @@ mod tests {
 
     const A: TableId = TableId(1);
     const B: TableId = TableId(2);
+    const C: TableId = TableId(3);
     const ALL: TableId = TableId::ALL;
 
     fn locks<const N: usize>(tables: [(TableId, LockMode); N]) -> TableLocks {
@@ -395,6 +413,20 @@ mod tests {
         assert_eq!(queues.waits().collect::<Vec<_>>(), [(2, vec![1]), (3, vec![2])]);
         assert_eq!(queues.release(1), [2]);
         assert_eq!(queues.release(2), [3]);
+    }
+
+    #[test]
+    fn who_waits_behind_others_holds_up_nobody() {
+        let mut queues = TableQueues::default();
+        assert!(queues.request(1, locks([(A, Write)])));
+        assert!(!queues.wait_behind(2, locks([(A, Read), (B, Read)])));
+        assert!(queues.request(3, locks([(B, Write)])));
+        assert!(!queues.request(4, locks([(A, Write)])));
+        assert_eq!(queues.waits().collect::<Vec<_>>(), [(2, vec![1]), (4, vec![1])]);
+        assert_eq!(queues.release(1), [2, 4]);
+        assert_eq!(queues.release(2), []);
+        assert!(queues.wait_behind(5, locks([(C, Read)])));
+        assert!(queues.request(6, locks([(C, Write)])));
     }
 
     #[test]

@@ -161,6 +161,20 @@ pub struct Assigner {
 }
 
 impl Assigner {
+    /// The versions that are there when everybody who was given one of these tables to write it is done; none is given away.
+    #[must_use]
+    pub fn behind(&self, tables: &TableLocks) -> Versions {
+        let whole = tables.iter().any(|(table, _)| table == TableId::ALL);
+        let tables = tables.iter().map(|(table, _)| table).filter(|table| *table != TableId::ALL);
+        let behind = tables.chain([TableId::ALL]).map(|table| {
+            let next = self.tables.get(&table).copied().unwrap_or_default();
+            let whole = whole && table == TableId::ALL;
+            let version = if whole { next.next_for_write } else { next.next_for_read };
+            Assigned { table, version, mode: LockMode::Read }
+        });
+        behind.collect()
+    }
+
     /// The versions of a transaction that will touch these tables; all are given before any is given to the next one.
     pub fn assign(&mut self, tables: &TableLocks) -> Versions {
         let whole = tables.iter().any(|(table, _)| table == TableId::ALL);

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use onecopy_core::protocol::{apart_by_name, peers_by_name};
+use onecopy_core::protocol::{Engine, apart_by_name, peers_by_name};
 use onecopy_core::{Csn, Protocol, TableId};
 use onecopy_sim::perf::{
     AuctionSite, Board, Bookstore, Fault, Measured, Outcome, Peak, Profile, RunError, SECOND_NS, Setup,
@@ -275,7 +275,7 @@ fn setup<'a>(
         network: experiment.network(),
         speed: experiment.speed,
         uneven: experiment.has(Variation::Uneven),
-        shows_uncommitted: !experiment.has(Variation::HeldUpdates),
+        engine: Engine { shows_uncommitted: !experiment.has(Variation::HeldUpdates), ..Engine::default() },
         conflict_percent: experiment.conflict_percent,
         warm_up_ns: effort.warm_up_s * SECOND_NS,
         measured_ns: effort.measured_s_of(experiment.replicas, experiment.speed) * SECOND_NS,

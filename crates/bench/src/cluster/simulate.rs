@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use onecopy_sim::perf::{
-    Bookstore, Demand, Discipline, Items, Latency, Profile, SECOND_NS, Search, Setup, Users, find_peak,
-    run_by_name,
+    Bookstore, Demand, Discipline, Engine, Items, Latency, Profile, SECOND_NS, Search, Setup, Users,
+    find_peak, run_by_name,
 };
 use onecopy_workload::tpcw::{MixName, Scale};
 use serde::Serialize;
@@ -151,7 +151,7 @@ fn simulate(options: &Options, job: &Job) -> Result<Simulated> {
     })
 }
 
-/// Servers share their CPUs among all statements, as PostgreSQL's do, and nobody sees what is not committed. A quota lets them do what
+/// Servers share their CPUs among all statements, as PostgreSQL's do, commit in the order of CSNs, and show nobody what is not committed. A quota lets them do what
 /// is short at the machine's speed, to the nearest multiple of their own, and then makes them wait for the next period. The way to them is in the costs.
 fn setup<'a>(options: &Options, job: &'a Job, users: u32, measured_s: u64) -> Setup<'a> {
     let size = u16::try_from(job.size).unwrap_or(u16::MAX);
@@ -165,7 +165,7 @@ fn setup<'a>(options: &Options, job: &'a Job, users: u32, measured_s: u64) -> Se
         connections: Some(connections(job.size)),
         network: Latency { hop_ns: 0, ..Latency::default() },
         items: if job.system == System::Onecopy { Items::Rows } else { Items::DeclaredTables },
-        shows_uncommitted: false,
+        engine: Engine { shows_uncommitted: false, commits_in_order: true },
         warm_up_ns: WARM_UP_S * SECOND_NS,
         measured_ns: measured_s * SECOND_NS,
         ..Setup::new(&job.profile, size, Users::Closed(users))

@@ -101,6 +101,18 @@ pub enum Foresight {
 pub struct Engine {
     /// Transactions find what others have written and not committed, instead of waiting for it or passing it over.
     pub shows_uncommitted: bool,
+    /// Each replica commits decisions in the order of their CSNs, and a statement finds there what the decisions up to one CSN
+    /// have left, and nothing else (unless the engine shows what is not committed).
+    pub commits_in_order: bool,
+}
+
+impl Engine {
+    /// Whether a statement that is a transaction by itself finds what the decisions up to one CSN have left: nobody has to wait
+    /// until it is done.
+    #[must_use]
+    pub fn reads_snapshots(self) -> bool {
+        self.commits_in_order && !self.shows_uncommitted
+    }
 }
 
 /// A replication protocol.

@@ -3,8 +3,8 @@
 //! Invariants:
 //! - a write is let through when the versions of its tables are there exactly, and a read when they are there or were passed;
 //! - a single read has no versions of its own: it stands behind the versions that it was told to wait for, and whatever writes
-//!   its tables later waits until it is done. (The paper does not say the latter. Without it, on an engine that shows what is
-//!   not committed, such a read could meet one half of an update.)
+//!   its tables later waits until it is done, unless reads have snapshots. (The paper does not say the latter. Without it, on an
+//!   engine that shows what is not committed, such a read could meet one half of an update.)
 
 use std::collections::BTreeMap;
 
@@ -48,6 +48,11 @@ impl Gate {
 
     pub(super) fn arrive(&mut self, tables: &TableLocks) -> Versions {
         self.arrivals.assign(tables)
+    }
+
+    /// What a read of these tables waits for that nobody has to wait for.
+    pub(super) fn behind_arrived(&self, tables: &TableLocks) -> Versions {
+        self.arrivals.behind(tables)
     }
 
     /// Why an operation has to wait, if it has to. `writes` says that it may change those that its transaction writes.

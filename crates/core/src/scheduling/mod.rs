@@ -17,7 +17,9 @@
 //! - *Commit order.* A commit takes a CSN when it is decided, and the log is written in that order before any replica is
 //!   told (5.3). Replicas commit in any order: two transactions in the wrong order do not conflict, since one that
 //!   conflicts with another executes nothing anywhere before the other was decided. So applying the log in CSN order is
-//!   always right, whatever a replica contains already. (An engine that shows what is not committed lets others go on after a
+//!   always right, whatever a replica contains already. Where they commit in the order of CSNs
+//!   ([`Engine::commits_in_order`](crate::protocol::Engine)), a single read finds the first so many decisions: it waits for what
+//!   is before it and holds up nobody, and what has been let go early is decided in the order of versions. (An engine that shows what is not committed lets others go on after a
 //!   single update before it is decided; if the answer of one chosen replica decides, the log may then have the two the other
 //!   way round. The drivers that offer such engines take nothing back and lose no replica, so nobody applies that log.)
 //! - *Position.* The paper's proxy remembers a sequence number a table. Ours is the set of CSNs that the replica contains
@@ -235,6 +237,7 @@ impl Protocol for Scheduling {
 
     fn engine_is(&mut self, engine: Engine) {
         self.scheduler.engine_is(engine);
+        self.proxies.iter_mut().for_each(|proxy| proxy.engine_is(engine));
     }
 
     fn position(&self) -> Position {

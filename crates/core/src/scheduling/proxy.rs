@@ -15,7 +15,7 @@ use crate::event::{Event, Outcome};
 use crate::ids::{Csn, OpId, ReplicaId, SequenceNumber, TxnId};
 use crate::item::TableId;
 use crate::map::HashMap;
-use crate::protocol::ReplicaStatus;
+use crate::protocol::{Engine, ReplicaStatus};
 use crate::table_queues::{LockMode, TableLocks, TableQueues};
 use crate::table_versions::{Assigned, Picked, Versions};
 
@@ -105,6 +105,7 @@ struct CatchUp {
 pub(super) struct Proxy {
     replica: ReplicaId,
     order: Order,
+    engine: Engine,
     state: State,
     incarnation: u32,
     /// The number of the last lock request processed.
@@ -133,6 +134,7 @@ impl Proxy {
         Proxy {
             replica,
             order,
+            engine: Engine::default(),
             state: State::Down,
             incarnation: 0,
             last: SequenceNumber(0),
@@ -149,6 +151,10 @@ impl Proxy {
             applies: 0,
             earlier_locks: (0, 0),
         }
+    }
+
+    pub(super) fn engine_is(&mut self, engine: Engine) {
+        self.engine = engine;
     }
 
     /// From the database.
@@ -289,7 +295,7 @@ impl Proxy {
     ) {
         self.txns.entry(txn).or_default().waiting.push_back((Operation::SingleRead(op), Picked::NONE));
         if after <= self.last {
-            self.request_locks(txn, locks, effects);
+            self.queue_read(txn, locks, effects);
         } else {
             self.early_reads.entry(after).or_default().push((txn, locks));
         }
@@ -297,7 +303,16 @@ impl Proxy {
 
     fn admit_early_reads(&mut self, effects: &mut Vec<Effect>) {
         for (txn, locks) in self.early_reads.remove(&self.last).unwrap_or_default() {
-            self.request_locks(txn, locks, effects);
+            self.queue_read(txn, locks, effects);
+        }
+    }
+
+    fn queue_read(&mut self, txn: TxnId, locks: TableLocks, effects: &mut Vec<Effect>) {
+        if !self.engine.reads_snapshots() {
+            return self.request_locks(txn, locks, effects);
+        }
+        if self.queues.wait_behind(Holder::Txn(txn), locks) {
+            self.on_granted(txn, effects);
         }
     }
 
@@ -369,20 +384,21 @@ impl Proxy {
         behind: Behind,
         effects: &mut Vec<Effect>,
     ) {
+        let by_arrival = self.order == Order::Statements(Loose::Unordered);
+        let yields = self.engine.reads_snapshots();
         let versions = match behind {
             Behind::Versions(versions) => versions,
             Behind::WhatHasBegun(ahead) => self.behind_begun(tables, ahead),
-            Behind::Number(_) | Behind::WhatIsDue if self.order == Order::Statements(Loose::Unordered) => {
-                self.gate.arrive(tables)
-            }
+            Behind::Number(_) | Behind::WhatIsDue if by_arrival && yields => self.gate.behind_arrived(tables),
+            Behind::Number(_) | Behind::WhatIsDue if by_arrival => self.gate.arrive(tables),
             Behind::Number(_) | Behind::WhatIsDue => self.behind_due(tables),
         };
-        let by_arrival = self.order == Order::Statements(Loose::Unordered);
-        if !by_arrival {
+        let is_single_read = yields || !by_arrival;
+        if !yields && is_single_read {
             self.gate.begin_read(txn, &versions);
         }
         let queue = self.versioned(txn, &versions);
-        queue.is_single_read = !by_arrival;
+        queue.is_single_read = is_single_read;
         queue.waiting.push_back((Operation::SingleRead(op), Picked::ALL));
         self.advance(txn, effects);
     }
@@ -732,6 +748,7 @@ impl Proxy {
     fn reset(&mut self, state: State) {
         *self = Proxy {
             state,
+            engine: self.engine,
             incarnation: self.incarnation,
             contained: std::mem::take(&mut self.contained),
             writes: self.writes,

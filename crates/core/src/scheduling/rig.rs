@@ -44,7 +44,13 @@ pub(crate) fn rig(protocol: impl Protocol + 'static, replicas: u16) -> Rig {
 
 /// The same on an engine that shows what is not committed.
 pub(crate) fn rig_showing_uncommitted(mut protocol: impl Protocol + 'static, replicas: u16) -> Rig {
-    protocol.engine_is(Engine { shows_uncommitted: true });
+    protocol.engine_is(Engine { shows_uncommitted: true, ..Engine::default() });
+    rig(protocol, replicas)
+}
+
+/// The same on databases that commit in the order of decisions and show nothing before.
+pub(crate) fn rig_in_order(mut protocol: impl Protocol + 'static, replicas: u16) -> Rig {
+    protocol.engine_is(Engine { shows_uncommitted: false, commits_in_order: true });
     rig(protocol, replicas)
 }
 

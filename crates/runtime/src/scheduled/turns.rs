@@ -2,8 +2,8 @@
 //!
 //! The protocols themselves let replicas commit in any order what does not conflict. `onecopy.progress` says what a
 //! replica contains by one number, and refuses a commit whose predecessor is missing, so here every replica commits in
-//! the order of CSNs: what is decided waits until everything decided before it is contained. docs/protocols/real_servers.md
-//! says why nobody waits for ever.
+//! the order of CSNs: what is decided waits until everything decided before it is contained. The protocols are told so
+//! (`Engine::commits_in_order`); docs/protocols/real_servers.md says why nobody waits for ever.
 
 use std::collections::BTreeMap;
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use onecopy_core::protocol::Engine;
 use onecopy_core::{Csn, Epoch, Event, ReplicaId};
 use onecopy_log::{Fault, Log, Member, MemberStatus};
 use tokio::net::{TcpListener, UnixListener};
@@ -448,8 +449,9 @@ async fn start(
 ) -> Result<(Arc<Shared>, Option<oneshot::Receiver<Fault>>), ServeError> {
     let decisions = LogDecisions { log: prepared.log.clone(), epoch: Epoch(prepared.epoch) };
     let count = settings.replicas.len();
-    let protocol = onecopy_core::protocol::by_name(&settings.protocol, count, prepared.end)
+    let mut protocol = onecopy_core::protocol::by_name(&settings.protocol, count, prepared.end)
         .map_err(|error| ServeError::Settings(error.to_string()))?;
+    protocol.engine_is(Engine { shows_uncommitted: false, commits_in_order: true });
     let reserve = definitions::reservation(prepared.sequence_names.clone());
     let channels = Arc::<Channels>::default();
     let unapplied_bytes_max = settings.limits.unapplied_bytes_max;

@@ -32,7 +32,7 @@ mod peak;
 
 use onecopy_core::effect::Effect;
 use onecopy_core::map::HashMap;
-use onecopy_core::protocol::{Engine, Position, Statements, UnknownProtocol, Writes, apart_by_name};
+use onecopy_core::protocol::{Position, Statements, UnknownProtocol, Writes, apart_by_name};
 use onecopy_core::{
     Csn, Event, Guarantee, Instant, Message, NodeId, Notice, OpId, Place, Protocol, ReplicaId, TxnId,
 };
@@ -50,6 +50,7 @@ pub use demand::{Demand, heaviest_read_in_writes};
 pub use items::ItemsError;
 pub use measure::{Distribution, Measured, Messages, QueryTime, ReplicaTime};
 pub use network::Latency;
+pub use onecopy_core::protocol::Engine;
 pub use peak::{Peak, Search, find_peak, find_peak_near, saturating_users};
 pub use profile::{NAMED, Profile, ProfileError};
 pub use setup::{Durability, Items, Loads, SECOND_NS, Setup, Users};
@@ -264,7 +265,9 @@ impl<'a> Simulation<'a> {
         };
         let replicas = usize::from(setup.replicas);
         let everywhere = protocol.writes() == Writes::Everywhere;
-        protocol.engine_is(Engine { shows_uncommitted: everywhere && setup.shows_uncommitted });
+        if everywhere {
+            protocol.engine_is(setup.engine);
+        }
         let alone = protocol.statements() == Statements::Alone;
         debug_assert!(everywhere || protocol.position() == Position::Prefix);
         let server = |place| Server::new(setup.cpus, setup.discipline, place);
@@ -293,7 +296,8 @@ impl<'a> Simulation<'a> {
             last_version: 0,
             log: Log::default(),
             replicas: (0..setup.replicas).map(|place| Replica::new(server(place))).collect(),
-            own: (everywhere && setup.history).then(|| Own::new(replicas, classes.tables)),
+            own: (everywhere && setup.history)
+                .then(|| Own::new(replicas, classes.tables, setup.engine.shows_uncommitted)),
             shared: Shared::default(),
             recorder: setup.history.then(Recorder::default),
             measured: Measured::new(setup.measured_ns, kinds, replicas, setup.cpus),

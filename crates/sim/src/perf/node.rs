@@ -13,7 +13,7 @@ use super::measure::Ran;
 use super::network::Machine;
 use super::setup::{Durability, Items};
 use super::users::{Answer, Request};
-use super::versions::{Object, Seen, Undo, Version};
+use super::versions::{Change, Object, Seen, Version};
 use super::{Fault, Simulation, Wake};
 use crate::check::Status;
 
@@ -40,7 +40,7 @@ pub(super) struct Txn {
     /// What it wrote at its home.
     pub(super) writes: Vec<(Object, Version)>,
     /// What was there before, where every replica executes.
-    pub(super) undo: Vec<Undo>,
+    pub(super) changes: Vec<Change>,
     entry: Option<Entry>,
     /// Nothing will be asked of it any more, once its user is answered.
     forgotten: bool,
@@ -147,7 +147,7 @@ impl Simulation<'_> {
                 snapshot: Csn(0),
                 reads: Vec::new(),
                 writes: Vec::new(),
-                undo: Vec::new(),
+                changes: Vec::new(),
                 entry,
                 forgotten: false,
             },
@@ -348,7 +348,7 @@ impl Simulation<'_> {
                 recorder.statement(entry, op.touches(&self.classes), seen, op.version);
             }
             // What is not committed may have been seen, too, where databases show it.
-            let shown = open.decided || self.setup.shows_uncommitted && !open.undo.is_empty();
+            let shown = open.decided || self.setup.engine.shows_uncommitted && !open.changes.is_empty();
             let status = if shown { Status::Unknown } else { Status::Aborted };
             recorder.end(entry, status, now);
         }

@@ -1,5 +1,6 @@
 //! What databases are told to do, and what they report.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use onecopy_core::effect::How;
@@ -24,8 +25,10 @@ const UNEVEN_MAX: u32 = 20;
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) server: Server<Job>,
-    /// What it contains of the log, where replicas apply one.
+    /// What it contains of the log, where replicas apply one or commit in its order.
     position: Csn,
+    /// Commits that wait for their turn.
+    waiting: BTreeMap<Csn, (TxnId, Instant)>,
 }
 
 /// An order to a database.
@@ -81,7 +84,7 @@ pub(super) enum Report {
 
 impl Replica {
     pub(super) fn new(server: Server<Job>) -> Replica {
-        Replica { server, position: Csn(0) }
+        Replica { server, position: Csn(0), waiting: BTreeMap::new() }
     }
 }
 
@@ -121,7 +124,8 @@ impl Simulation<'_> {
                     && let Some(own) = &mut self.own
                 {
                     // Its snapshot.
-                    asked.seen = Some(own.execute(replica, asked.touches(&self.classes), 0, &mut open.undo));
+                    asked.seen =
+                        Some(own.execute(replica, asked.touches(&self.classes), 0, &mut open.changes));
                 }
                 let position = match how {
                     How::Snapshot { open: true } => {
@@ -143,6 +147,9 @@ impl Simulation<'_> {
                 let cost_ns = reads.map(|statement| self.classes.of(statement).cost_ns).sum();
                 self.work(replica, Kind::Read, cost_ns, Job::Revalidate { txn });
             }
+            Command::Commit { txn, csn } if !self.has_its_turn(replica, csn) => {
+                self.replicas[usize::from(replica.0)].waiting.insert(csn, (txn, now));
+            }
             Command::Commit { txn, csn } => {
                 let job = Job::Commit { txn, csn, arrived: now };
                 self.work(replica, Kind::Write, self.classes.commit_ns, job);
@@ -154,10 +161,17 @@ impl Simulation<'_> {
             }
             Command::Leave { txn } => {
                 if let (Some(own), Some(open)) = (&mut self.own, self.txns.get_mut(&txn)) {
-                    own.undo(replica, &mut open.undo);
+                    own.undo(replica, &mut open.changes);
                 }
             }
         }
+    }
+
+    /// Whether a database may commit this decision, as far as order is concerned.
+    fn has_its_turn(&self, replica: ReplicaId, csn: Csn) -> bool {
+        !self.everywhere
+            || !self.setup.engine.commits_in_order
+            || csn <= self.replicas[usize::from(replica.0)].position.next()
     }
 
     /// The next of those records that a database applies, and what that costs.
@@ -238,6 +252,9 @@ impl Simulation<'_> {
             Job::Commit { txn, csn, arrived } => {
                 if let Some(open) = self.txns.get_mut(&txn) {
                     open.commit_ns.get_or_insert(now.since_ns(arrived));
+                    if let Some(own) = &mut self.own {
+                        own.commit(replica, &mut open.changes);
+                    }
                 }
                 self.contain(replica, csn);
             }
@@ -276,7 +293,7 @@ impl Simulation<'_> {
         }
         let seen = match &mut self.own {
             Some(_) if self.at_peers && asked.version == 0 => return Some(cost_ns),
-            Some(own) => own.execute(replica, asked.touches(&self.classes), asked.version, &mut open.undo),
+            Some(own) => own.execute(replica, asked.touches(&self.classes), asked.version, &mut open.changes),
             None if self.everywhere => Seen::new(),
             None => {
                 let touches = asked.touches(&self.classes);
@@ -300,11 +317,16 @@ impl Simulation<'_> {
     /// A database contains a decision from now on.
     fn contain(&mut self, replica: ReplicaId, csn: Csn) {
         let database = &mut self.replicas[usize::from(replica.0)];
-        if !self.everywhere {
+        if !self.everywhere || self.setup.engine.commits_in_order {
             let in_order = database.position.next() == csn;
             database.position = csn;
+            let due = database.waiting.remove(&csn.next());
             if !in_order {
                 self.fault(Fault::OutOfOrder { replica, csn });
+            }
+            if let Some((txn, arrived)) = due {
+                let job = Job::Commit { txn, csn: csn.next(), arrived };
+                self.work(replica, Kind::Write, self.classes.commit_ns, job);
             }
         }
         self.report(replica, Report::Applied { csn });

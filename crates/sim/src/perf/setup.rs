@@ -1,5 +1,7 @@
 //! What a performance run is like. The same setup gives the same run, byte for byte.
 
+use onecopy_core::protocol::Engine;
+
 use super::network::Latency;
 use super::profile::Profile;
 use crate::server::Discipline;
@@ -37,9 +39,9 @@ pub struct Setup<'a> {
     pub items: Items,
     /// Of 100 conflicts of tables so many count, 1 to 100 (CAS 9.4). Below 100, histories mean nothing.
     pub conflict_percent: u32,
-    /// Whether databases show transactions what others have not committed, where every one executes what is written.
-    /// Without it, a table that was written can be passed on only after the commit (DV 3.5).
-    pub shows_uncommitted: bool,
+    /// What databases can do, where every one executes what is written. Where they do not show what is not committed, a table that
+    /// was written can be passed on only after the commit (DV 3.5).
+    pub engine: Engine,
     /// When a decision counts as durable.
     pub durability: Durability,
     /// Virtual time before anything is measured, in nanoseconds.
@@ -71,7 +73,7 @@ impl<'a> Setup<'a> {
             loads: Loads::default(),
             items: Items::default(),
             conflict_percent: 100,
-            shows_uncommitted: true,
+            engine: Engine { shows_uncommitted: true, ..Engine::default() },
             durability: Durability::default(),
             warm_up_ns: 120 * SECOND_NS,
             measured_ns: 480 * SECOND_NS,

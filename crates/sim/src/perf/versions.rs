@@ -26,54 +26,73 @@ pub(super) struct Touch {
 /// The contents of databases each of which executes for itself.
 #[derive(Debug)]
 pub(super) struct Own {
+    shows_uncommitted: bool,
     tables: usize,
     /// By replica, then by table.
     versions: Vec<Version>,
 }
 
-/// What was there before a write, to be put back if it is taken back.
+/// What a write that is not committed changes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Undo {
-    pub(super) replica: ReplicaId,
+pub(super) struct Change {
+    replica: ReplicaId,
     object: Object,
     before: Version,
+    after: Version,
 }
 
 impl Own {
-    pub(super) fn new(replicas: usize, tables: usize) -> Own {
-        Own { tables, versions: vec![0; replicas * tables] }
+    pub(super) fn new(replicas: usize, tables: usize, shows_uncommitted: bool) -> Own {
+        Own { shows_uncommitted, tables, versions: vec![0; replicas * tables] }
     }
 
-    /// Executes a statement that writes as `version`.
+    /// Executes a statement that writes as `version`, of a transaction that has changed this.
     pub(super) fn execute(
         &mut self,
         replica: ReplicaId,
         touches: &[Touch],
         version: Version,
-        undo: &mut Vec<Undo>,
+        changes: &mut Vec<Change>,
     ) -> Seen {
         let first = usize::from(replica.0) * self.tables;
         let mut seen = Seen::new();
-        for touch in touches {
-            let held = &mut self.versions[first + touch.object as usize];
-            if touch.reads {
-                seen.push(*held);
+        for Touch { object, reads, writes } in touches {
+            let held = &mut self.versions[first + *object as usize];
+            let changed = |change: &&Change| (change.replica, change.object) == (replica, *object);
+            let before = changes.iter().rev().find(changed).map_or(*held, |change| change.after);
+            if *reads {
+                seen.push(before);
             }
-            if touch.writes {
-                undo.push(Undo { replica, object: touch.object, before: *held });
-                *held = version;
+            if *writes {
+                changes.push(Change { replica, object: *object, before, after: version });
+                if self.shows_uncommitted {
+                    *held = version;
+                }
             }
         }
         seen
     }
 
-    /// Takes back what a transaction wrote at a replica.
-    pub(super) fn undo(&mut self, replica: ReplicaId, undo: &mut Vec<Undo>) {
-        let first = usize::from(replica.0) * self.tables;
-        for write in undo.iter().rev().filter(|write| write.replica == replica) {
-            self.versions[first + write.object as usize] = write.before;
+    /// What a transaction changed at a replica is there from now on.
+    pub(super) fn commit(&mut self, replica: ReplicaId, changes: &mut Vec<Change>) {
+        if self.shows_uncommitted {
+            return;
         }
-        undo.retain(|write| write.replica != replica);
+        let first = usize::from(replica.0) * self.tables;
+        for change in changes.iter().filter(|change| change.replica == replica) {
+            self.versions[first + change.object as usize] = change.after;
+        }
+        changes.retain(|change| change.replica != replica);
+    }
+
+    /// Takes back what a transaction wrote at a replica.
+    pub(super) fn undo(&mut self, replica: ReplicaId, changes: &mut Vec<Change>) {
+        let first = usize::from(replica.0) * self.tables;
+        let shown = changes.iter().rev().filter(|_| self.shows_uncommitted);
+        for change in shown.filter(|change| change.replica == replica) {
+            self.versions[first + change.object as usize] = change.before;
+        }
+        changes.retain(|change| change.replica != replica);
     }
 
     /// Everything that a replica holds.
@@ -131,7 +150,7 @@ mod tests {
 
     #[test]
     fn replicas_that_execute_have_contents_of_their_own() {
-        let mut own = Own::new(2, 3);
+        let mut own = Own::new(2, 3, true);
         let mut undo = Vec::new();
         let write = [touch(0, false), touch(2, true)];
         assert_eq!(own.execute(R1, &write, 7, &mut undo)[..], [0, 0]);
@@ -141,6 +160,21 @@ mod tests {
         assert_eq!(own.contents(R1), [0, 0, 8]);
         own.undo(R1, &mut undo);
         assert_eq!(own.contents(R1), [0, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_not_committed_is_seen_by_its_own_transaction_alone() {
+        let mut own = Own::new(2, 1, false);
+        let (mut mine, mut others) = (Vec::new(), Vec::new());
+        let write = [touch(0, true)];
+        for replica in [R0, R1] {
+            assert_eq!(own.execute(replica, &write, 7, &mut mine)[..], [0]);
+        }
+        assert_eq!(own.execute(R0, &[touch(0, false)], 0, &mut mine)[..], [7]);
+        assert_eq!(own.execute(R0, &[touch(0, false)], 0, &mut others)[..], [0]);
+        own.commit(R0, &mut mine);
+        own.undo(R1, &mut mine);
+        assert_eq!((own.contents(R0), own.contents(R1)), (&[7][..], &[0][..]));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::protocol::{Guarantee, Protocol, Statements};
-use crate::scheduling::rig::expect_conflicts_to_be_resolved_at_the_proxy;
+use crate::scheduling::rig::*;
 
 #[test]
 fn s5_2_transactions_are_left_out() {
@@ -15,4 +15,18 @@ fn s5_2_transactions_are_left_out() {
 #[test]
 fn s5_2_conflicts_are_resolved_at_the_proxy() {
     expect_conflicts_to_be_resolved_at_the_proxy(new(1, Csn(0)));
+}
+
+#[test]
+fn a_read_holds_nobody_up_where_databases_commit_in_the_order_of_decisions() {
+    let mut rig = rig_in_order(new(1, Csn(0)), 1);
+    rig.single(T1, write(A));
+    rig.single(T2, read_both(A, B));
+    rig.single(T3, write(B));
+    rig.expect(&[holds(T1, OP0, R0, OPEN), holds(T3, OP0, R0, OPEN)]);
+    rig.done(T1, OP0, R0);
+    rig.durable(1);
+    rig.skip();
+    rig.applied(R0, 1);
+    assert!(rig.take().contains(&streams(T2, OP0, R0, ALONE)));
 }

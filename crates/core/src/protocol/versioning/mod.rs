@@ -15,8 +15,8 @@
 //! sequence numbers, with which they get their versions. A single read has no versions; where it stands in that order is told in
 //! `scheduling/scheduler/versions.rs`. The order need not agree with real time across sessions: a read stands before an open
 //! update that has written nothing of what it reads, though somebody who comes after that update may have been answered.
-//! Random schedules show that this is not always kept, and that replicas that commit in order may come to a stand:
-//! docs/protocols/versioning.md, *Where it fails*.
+//! Where databases commit in the order of decisions and show nothing before, that order is one, and it agrees with real time:
+//! docs/protocols/real_servers.md, *Single reads*.
 //!
 //! Invariants: those of the scheduler, the proxy and its gate, in their files; and
 //! - of two transactions that conflict, the earlier has the lower version of every table on which they do;
@@ -32,7 +32,8 @@
 //!   aborted, would let those pass who must wait for somebody else. Here its release waits for its turn.
 //! - *A single update* carries its release as in the paper, where the engine allows that. Its commit follows when the
 //!   decision is durable, as for every transaction here: a statement that fails must not be in the log.
-//! - *A single read* stands in one order with the updates, and later writes of its tables wait for it at its replica.
+//! - *A single read* stands in one order with the updates, and later writes of its tables wait for it at its replica, unless databases
+//!   commit in the order of decisions.
 //! - *The whole database* may be wanted, by whoever does not say what it will touch, and is a table of its own. Only a single
 //!   read of it has versions.
 //! - What is not treated in the paper (replicas that come back, statements that fail, sessions) is as in conflict-aware

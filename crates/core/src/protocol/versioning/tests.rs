@@ -286,6 +286,86 @@ fn s4_6_an_abort_lets_go_of_everything_in_its_turn() {
     rig.expect(&[holds(T3, OP0, R0, OPEN), forget(T1)]);
 }
 
+// Where databases commit in the order of decisions.
+
+#[test]
+fn a_single_read_that_waits_for_one_update_does_not_hold_up_another() {
+    let mut rig = rig_in_order(new(2, Csn(0)), 2);
+    rig.begin_declaring(T1, [(A, WRITES)]);
+    rig.statement(T1, OP0, write(A));
+    rig.single(T3, read_both(A, B));
+    rig.single(T2, write(B));
+    rig.expect(&[
+        holds(T1, OP0, R0, OPEN),
+        holds(T1, OP0, R1, OPEN),
+        holds(T2, OP0, R0, OPEN),
+        holds(T2, OP0, R1, OPEN),
+    ]);
+    rig.done(T1, OP0, R0);
+    rig.done(T2, OP0, R0);
+    rig.durable(1);
+    rig.applied(R0, 1);
+    rig.commit(T1, OP1);
+    rig.durable(2);
+    rig.skip();
+    rig.applied(R0, 2);
+    rig.expect(&[streams(T3, OP0, R0, ALONE), acknowledge(T1, OP1, 2)]);
+}
+
+#[test]
+fn who_writes_what_an_earlier_transaction_has_let_go_is_decided_after_it() {
+    let mut rig = rig_in_order(new(1, Csn(0)), 1);
+    rig.begin_declaring(T1, [(A, READS), (B, WRITES)]);
+    rig.statement(T1, OP0, last(read(A), &[A]));
+    rig.done(T1, OP0, R0);
+    rig.single(T2, write(A));
+    rig.expect(&[streams(T1, OP0, R0, OPEN), holds(T2, OP0, R0, OPEN)]);
+    rig.done(T2, OP0, R0);
+    rig.expect(&[]);
+    rig.statement(T1, OP1, write(B));
+    rig.done(T1, OP1, R0);
+    rig.skip();
+    rig.commit(T1, OP2);
+    rig.expect(&[append(T1, 1), append(T2, 2)]);
+}
+
+#[test]
+fn a_decision_waits_no_longer_for_one_that_will_not_be_made() {
+    for reads_only in [true, false] {
+        let mut rig = rig_in_order(new(1, Csn(0)), 1);
+        rig.begin_declaring(T1, [(A, READS), (B, WRITES)]);
+        rig.statement(T1, OP0, last(read(A), &[A]));
+        rig.done(T1, OP0, R0);
+        rig.single(T2, write(A));
+        rig.done(T2, OP0, R0);
+        rig.skip();
+        if reads_only {
+            rig.commit(T1, OP1)
+        } else {
+            rig.rollback(T1)
+        }
+        assert!(rig.take().contains(&append(T2, 1)));
+    }
+}
+
+#[test]
+fn what_waits_for_its_decision_is_committed_though_its_replica_is_lost() {
+    let mut rig = rig_in_order(new(1, Csn(0)), 1);
+    rig.begin_declaring(T1, [(A, READS), (B, WRITES)]);
+    rig.statement(T1, OP0, last(read(A), &[A]));
+    rig.done(T1, OP0, R0);
+    rig.single(T2, write(A));
+    rig.done(T2, OP0, R0);
+    rig.skip();
+    rig.down(R0);
+    assert!(rig.take().contains(&append(T2, 1)));
+    rig.up(R0, 0);
+    rig.durable(1);
+    rig.expect(&[apply(R0, 1, 1)]);
+    rig.applied(R0, 1);
+    assert!(rig.take().contains(&acknowledge(T2, OP0, 1)));
+}
+
 #[test]
 fn a_read_of_the_whole_database_has_a_version_and_runs_alone() {
     let mut rig = of(2);

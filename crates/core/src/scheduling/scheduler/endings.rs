@@ -10,15 +10,22 @@ use super::{Decided, Scheduler, ended, to_proxy};
 
 impl Scheduler {
     pub(super) fn decide(&mut self, id: TxnId, op: OpId, effects: &mut Vec<Effect>) {
-        self.undurable.push_back(Decided::Commit(id));
-        let csn = self.decided();
         self.learn_tables(id, true);
         let Some(txn) = self.txns.get_mut(&id) else { return };
-        txn.state = State::AwaitingDurable;
         txn.commit_op = op;
+        if self.may_be_decided(id) { self.give_csn(id, effects) } else { self.await_decision(id) }
+    }
+
+    /// Its place among the decisions.
+    pub(super) fn give_csn(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let csn = self.decided().next();
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        txn.state = State::AwaitingDurable;
         txn.csn = Some(csn);
         self.sessions.entry(txn.session).or_default().push(id);
+        self.undurable.push_back(Decided::Commit(id));
         effects.push(Effect::Append { csn, decision: Decision::Commit(id) });
+        self.settle_versions(id, effects);
     }
 
     pub(super) fn on_durable(&mut self, csn: Csn, effects: &mut Vec<Effect>) {
@@ -146,6 +153,7 @@ impl Scheduler {
         for at in &mut txn.at {
             at.writes_done = txn.writes.len();
         }
+        self.settle_versions(id, effects);
     }
 
     /// The record goes when every replica has answered (CAS 4.2).
@@ -162,8 +170,9 @@ impl Scheduler {
             }
         }
         if let Some(number) = txn.number {
-            self.known.forget(id, number, &txn.versions);
-            self.known.drop_done(&txn.versions, &self.replicas);
+            let versions = txn.versions.clone();
+            self.known.drop_done(&versions, &self.replicas);
+            self.forget_versions(id, number, &versions, effects);
         }
         self.txns.remove(&id);
         effects.push(Effect::Forget { txn: id });

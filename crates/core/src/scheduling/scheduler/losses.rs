@@ -22,7 +22,8 @@ impl Scheduler {
         let mut over = Vec::new();
         for (id, txn) in &mut self.txns {
             let Some(number) = txn.number else { continue };
-            let undecided = !txn.state.is_ending() || txn.state == State::AwaitingDurable;
+            let undecided = !txn.state.is_ending()
+                || matches!(txn.state, State::AwaitingDecision | State::AwaitingDurable);
             if undecided && !matches!(txn.state, State::AwaitingClear | State::Doomed) {
                 txn.at[usize::from(replica.0)] = At::with_part(Part::Follows);
                 if self.policy.order == Order::Locks {
@@ -169,7 +170,8 @@ impl Scheduler {
         let Some(txn) = self.txns.get_mut(&id) else { return };
         let count = txn.writes.len();
         if txn.state == State::AwaitingQuiet {
-            if txn.at.iter().any(|at| at.part == Part::Executes && at.writes_done < count) {
+            let reads = txn.pending.as_ref().is_some_and(|pending| matches!(pending.sent, Sent::Read(..)));
+            if reads || txn.at.iter().any(|at| at.part == Part::Executes && at.writes_done < count) {
                 return;
             }
             txn.state = State::AwaitingClear;
@@ -183,9 +185,12 @@ impl Scheduler {
         let locks = if txn.strayed { txn.locks.union(&txn.touched) } else { txn.locks.clone() };
         txn.widened |= txn.strayed;
         if let Some(number) = txn.number {
-            self.known.forget(id, number, &txn.versions);
+            let versions = txn.versions.clone();
+            self.forget_versions(id, number, &versions, effects);
         }
-        txn.start_again();
+        if let Some(txn) = self.txns.get_mut(&id) {
+            txn.start_again();
+        }
         self.request_locks(id, locks, effects);
     }
 }

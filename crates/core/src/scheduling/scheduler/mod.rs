@@ -104,6 +104,9 @@ impl Scheduler {
 
     pub(super) fn engine_is(&mut self, engine: Engine) {
         self.engine = engine;
+        if engine.commits_in_order && self.policy.versioning().is_some() {
+            self.order_decisions();
+        }
     }
 
     /// From clients and the log.

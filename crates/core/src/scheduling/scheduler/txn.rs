@@ -33,6 +33,8 @@ pub(super) enum State {
     AwaitingQuiet,
     /// Replicas to have let go of that attempt.
     AwaitingClear,
+    /// Decisions that must come before its own.
+    AwaitingDecision,
     /// Its decision to be durable.
     AwaitingDurable,
     /// Replicas to have committed it.
@@ -63,7 +65,11 @@ impl State {
     pub(super) fn is_ending(self) -> bool {
         matches!(
             self,
-            State::AwaitingDurable | State::AwaitingCommit | State::AwaitingFinish(..) | State::AwaitingEnd
+            State::AwaitingDecision
+                | State::AwaitingDurable
+                | State::AwaitingCommit
+                | State::AwaitingFinish(..)
+                | State::AwaitingEnd
         )
     }
 }

@@ -2,7 +2,7 @@
 //! behind what a single read must stand.
 //!
 //! A single read has no versions. It takes its place in the order of sequence numbers behind every update of which a write to
-//! one of its tables has been sent, and so behind all numbers before that one's: since each proxy hears of those writes before
+//! one of its tables was ever sent, and so behind all numbers before that one's: since each proxy hears of those writes before
 //! it hears of the read, and lets no later write pass the read, the read sees those updates whole and no other. (The paper lets
 //! the read stand behind what its proxy knows of. It does not say how that stays serializable where an update that the proxy
 //! does not know of precedes one that it knows.) Reads of one session have their places in the order in which they came.
@@ -20,7 +20,7 @@ use crate::effect::Effect;
 use crate::event::StatementKind;
 use crate::ids::{Instant, ReplicaId, SequenceNumber, SessionId, TxnId};
 use crate::item::TableId;
-use crate::map::HashMap;
+use crate::map::{HashMap, HashSet};
 use crate::scheduling::{Acquire, Ahead, Behind, Loose, Message, Order, Release, Tag};
 use crate::table_queues::{LockMode, TableLocks};
 use crate::table_versions::{Assigned, Picked, Reached, Version, Versions};
@@ -37,15 +37,20 @@ const SESSIONS_MAX: usize = 4_096;
 struct Writer {
     txn: TxnId,
     version: Version,
-    /// Whether a write of this table has been sent.
-    sent: bool,
 }
 
 /// What is known of versions beside each transaction's own.
 #[derive(Default, Debug)]
 pub(super) struct Known {
     over: Reached,
+    /// Where decisions follow versions: which are there for them, and whose were let go there that are not over.
+    decisions: Option<(Reached, HashSet<SequenceNumber>)>,
+    /// Whose decision waits for that, in the order in which they came.
+    undecided: Vec<TxnId>,
     writers: HashMap<TableId, BTreeMap<SequenceNumber, Writer>>,
+    /// The last number of an update of which a write of this table was sent, however long it has been over: an earlier one
+    /// may not have come to another table yet, and nobody may see the later one without it.
+    sent: HashMap<TableId, SequenceNumber>,
     /// Versions that some replica has written and others may not have, and since when, both rising.
     done: HashMap<TableId, VecDeque<(Instant, Version)>>,
     /// Reads of longer transactions that no replica is ready for, by table and version.
@@ -66,8 +71,22 @@ impl Known {
         over
     }
 
+    /// Its decision is made, or there will be none.
+    fn settle(&mut self, number: SequenceNumber, versions: &Versions) {
+        let Some((reached, settled)) = &mut self.decisions else { return };
+        if settled.insert(number) {
+            for assigned in versions.iter() {
+                reached.release(assigned);
+            }
+        }
+    }
+
     /// The transaction, or its attempt, is over everywhere.
     pub(super) fn forget(&mut self, txn: TxnId, number: SequenceNumber, versions: &Versions) {
+        self.settle(number, versions);
+        if let Some((_, settled)) = &mut self.decisions {
+            settled.remove(&number);
+        }
         for assigned in versions.iter() {
             self.over.release(assigned);
             self.forget_awaiting(txn, assigned);
@@ -132,7 +151,7 @@ impl Known {
 
     fn begin(&mut self, txn: TxnId, session: SessionId, number: SequenceNumber, versions: &Versions) {
         for Assigned { table, version, .. } in versions.iter().filter(|a| a.mode == LockMode::Write) {
-            let writer = Writer { txn, version: *version, sent: false };
+            let writer = Writer { txn, version: *version };
             self.writers.entry(*table).or_default().insert(number, writer);
         }
         self.take_place(session, number);
@@ -141,8 +160,9 @@ impl Known {
     /// Writes of these tables are sent.
     fn send(&mut self, number: SequenceNumber, tables: impl Iterator<Item = TableId>) {
         for table in tables {
-            if let Some(writer) = self.writers.get_mut(&table).and_then(|writers| writers.get_mut(&number)) {
-                writer.sent = true;
+            if self.writers.get(&table).is_some_and(|writers| writers.contains_key(&number)) {
+                let last = self.sent.entry(table).or_default();
+                *last = number.max(*last);
             }
         }
     }
@@ -158,10 +178,7 @@ impl Known {
 
     /// The place of a read of these tables, and the last update of each before it.
     fn place(&self, session: SessionId, tables: &TableLocks) -> SequenceNumber {
-        let sent = touched(tables).filter_map(|table| {
-            let mut writers = self.writers.get(&table)?.iter().rev();
-            writers.find(|(_, writer)| writer.sent).map(|(number, _)| *number)
-        });
+        let sent = touched(tables).filter_map(|table| self.sent.get(&table).copied());
         sent.chain(self.places.get(&session).copied()).max().unwrap_or_default()
     }
 
@@ -210,7 +227,7 @@ impl Scheduler {
         let serving: Vec<ReplicaId> = self.replicas.serving().collect();
         let Some(txn) = self.txns.get_mut(&id).filter(|txn| txn.state == State::AwaitingNumber) else {
             // Cancelled meanwhile; without this, others would wait for its versions for ever.
-            self.known.forget(id, number, &versions);
+            self.forget_versions(id, number, &versions, effects);
             for replica in serving {
                 to_proxy(replica, Message::Void { number, versions: versions.clone() }, effects);
                 self.let_go(replica, &versions, Picked::ALL, effects);
@@ -218,7 +235,7 @@ impl Scheduler {
             return;
         };
         if serving.is_empty() {
-            self.known.forget(id, number, &versions);
+            self.forget_versions(id, number, &versions, effects);
             return self.await_replica(id);
         }
         txn.number = Some(number);
@@ -291,6 +308,61 @@ impl Scheduler {
             if !awaiting.contains(&id) {
                 awaiting.push(id);
             }
+        }
+    }
+}
+
+/// Decisions in the order of versions.
+///
+/// Where replicas commit in the order of CSNs, that order must be one in which transactions could have run one after the other:
+/// single reads find what some prefix of it has left. Who writes what an earlier transaction has read and let go at last use may
+/// have done everything before that one is decided, so here it waits for that decision.
+impl Scheduler {
+    pub(super) fn order_decisions(&mut self) {
+        self.known.decisions = Some(Default::default());
+    }
+
+    /// Whether everybody is decided, or ended, who was given versions of its tables before it.
+    pub(super) fn may_be_decided(&self, id: TxnId) -> bool {
+        let (Some((reached, _)), Some(txn)) = (&self.known.decisions, self.txns.get(&id)) else {
+            return true;
+        };
+        reached.admits_all(txn.versions.iter())
+    }
+
+    pub(super) fn await_decision(&mut self, id: TxnId) {
+        if let Some(txn) = self.txns.get_mut(&id) {
+            txn.state = State::AwaitingDecision;
+            self.known.undecided.push(id);
+        }
+    }
+
+    /// Its decision is made, or there will be none: those may be decided that have waited for that.
+    pub(super) fn settle_versions(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
+        let Some(txn) = self.txns.get(&id) else { return };
+        if let Some(number) = txn.number {
+            self.known.settle(number, &txn.versions);
+            self.retry_decisions(effects);
+        }
+    }
+
+    /// The transaction, or its attempt, is over everywhere.
+    pub(super) fn forget_versions(
+        &mut self,
+        id: TxnId,
+        number: SequenceNumber,
+        versions: &Versions,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.known.forget(id, number, versions);
+        self.retry_decisions(effects);
+    }
+
+    fn retry_decisions(&mut self, effects: &mut Vec<Effect>) {
+        if let Some(at) = self.known.undecided.iter().position(|id| self.may_be_decided(*id)) {
+            let id = self.known.undecided.remove(at);
+            // Which settles it, and so comes back here.
+            self.give_csn(id, effects);
         }
     }
 }

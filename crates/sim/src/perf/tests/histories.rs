@@ -1,6 +1,6 @@
 //! What users saw keeps what the protocol promises, and what does not keep it is found.
 
-use onecopy_core::protocol::{Guarantee, Protocol, Status, Writes};
+use onecopy_core::protocol::{Engine, Guarantee, Protocol, Status, Writes};
 use onecopy_core::scheduling;
 use onecopy_core::table_queues::TableLocks;
 use onecopy_core::{Effect, Event, Instant, Message, Place};
@@ -99,9 +99,20 @@ fn histories_of_the_other_sites_keep_what_each_protocol_promises() {
 fn histories_of_versioning_are_kept_where_databases_show_nothing_uncommitted() {
     let profile = the_2003();
     for name in ["versioning", "versioning_late_acquire"] {
-        let setup = Setup { shows_uncommitted: false, ..recorded(&profile, 4) };
+        let setup = Setup { engine: Engine::default(), ..recorded(&profile, 4) };
         let level = Options::from(Level::Serializable).in_session_order();
         expect_kept(&run_well(&setup, MixName::Ordering, name), level, name);
+    }
+}
+
+#[test]
+fn histories_are_strict_where_databases_commit_in_the_order_of_decisions() {
+    let profile = the_2003();
+    for name in ["conflict_aware", "variable_load", "versioning", "versioning_late_acquire"] {
+        let engine = Engine { shows_uncommitted: false, commits_in_order: true };
+        let setup = Setup { engine, ..recorded(&profile, 4) };
+        let outcome = run_well(&setup, MixName::Ordering, name);
+        expect_kept(&outcome, Options::from(Level::StrictSerializable), name);
     }
 }
 
