@@ -314,6 +314,10 @@ section! {
         host: String, such as "\"10.0.0.11\"";
         /// The port on which it listens for the other nodes.
         port: u16 = 6433, in 1..=65_535;
+        /// Whether it counts for majorities, and may lead. One that does not has the log and takes clients, but no majority needs
+        /// it, and nothing is safe because it is there: a distant site, say. The same in the configuration of each: nodes that
+        /// do not agree about this when they begin their logs do not find together.
+        voting: bool = true;
     }
 }
 
@@ -608,6 +612,13 @@ impl Config {
             let help = "set cluster.node and list all sites under [[cluster.nodes]]";
             reader.report_at(&["protocol".into()], "it is served by several sites", Some(help.into()));
         }
+        let has_log = matches!(self.protocol, Protocol::WideArea | Protocol::Certified);
+        let silent = self.cluster.nodes.iter().position(|node| !node.voting);
+        if let Some(index) = silent.filter(|_| !has_log) {
+            let path = ["cluster".into(), "nodes".into(), Step::Item(index), "voting".into()];
+            let help = "leave it out: each of these peers is asked for itself";
+            reader.report_at(&path, "this protocol knows no majorities", Some(help.into()));
+        }
         if self.databases.iter().any(|database| database.replicas.len() > 1) {
             let help = "list the database of this site only; each other site lists its own";
             let path = ["databases".into(), Step::Item(0), "replicas".into()];
@@ -635,6 +646,10 @@ impl Config {
         if cluster.nodes.len() > NODES_MAX {
             let message = format!("no more than {NODES_MAX} nodes can serve together");
             reader.report_at(&at("nodes"), message, None);
+        }
+        if !cluster.nodes.is_empty() && !cluster.nodes.iter().any(|node| node.voting) {
+            let help = "leave `voting` out for those by whom commits are to be safe, best three of them";
+            reader.report_at(&at("nodes"), "no node counts for majorities", Some(help.into()));
         }
         match cluster.node {
             None if !cluster.nodes.is_empty() => {

@@ -76,7 +76,12 @@ fn wide_area(chosen: &WideArea) -> Choice {
 fn nodes(Loaded { config, secrets, .. }: &Loaded) -> Option<NodesSettings> {
     let cluster = &config.cluster;
     let (this, secret) = (cluster.node?, secrets.cluster_secret.as_ref()?.0.clone());
-    let node = |node: &Node| NodeSettings { id: node.id.into(), host: node.host.clone(), port: node.port };
+    let node = |node: &Node| NodeSettings {
+        id: node.id.into(),
+        host: node.host.clone(),
+        port: node.port,
+        voting: node.voting,
+    };
     Some(NodesSettings {
         this: this.into(),
         secret,

@@ -316,6 +316,8 @@ fn nodes_that_cannot_serve_together_are_refused() {
         said(&format!("node = 1\n{one}[[cluster.nodes]]\nid = 2\nhost = \"a\"\n"))
             .contains("both be at a:6433")
     );
+    let silent = said(&format!("node = 1\n{one}voting = false\n"));
+    assert!(silent.contains("no node counts for majorities"), "{silent}");
     assert!(said("node = 0\n[[cluster.nodes]]\nid = 0\nhost = \"a\"\n").contains("begin with 1"));
     let on_memory = format!("{}[log]\ndurability = \"memory\"\n", nodes(&format!("node = 1\n{one}")));
     assert!(parse(&on_memory).unwrap_err().contains("keep it on disk"));

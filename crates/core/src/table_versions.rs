@@ -243,6 +243,12 @@ impl Reached {
 }
 
 impl Assigned {
+    /// Whether two transactions with these cannot use the table together.
+    #[must_use]
+    pub fn conflicts_with(&self, other: &Assigned) -> bool {
+        self.table == other.table && [self.mode, other.mode].contains(&LockMode::Write)
+    }
+
     fn is_admitted_at(&self, reached: Version) -> bool {
         self.mode.is_admitted(self.version, reached)
     }

@@ -86,6 +86,9 @@ pub enum OpenError {
     /// The folder holds a log, and none was to be there.
     #[error("there is a commit log in {} already", .0.display())]
     Exists(PathBuf),
+    /// The log was this node's alone, and the node is not to count for majorities.
+    #[error("the commit log in {} was this node's alone, so this node must count for majorities: leave out its `voting = false`", .0.display())]
+    Alone(PathBuf),
     /// The log cannot be that of this node.
     #[error(transparent)]
     Node(#[from] crate::consensus::OpenError),

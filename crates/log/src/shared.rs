@@ -17,7 +17,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use onecopy_core::{Csn, Epoch};
 
-use crate::consensus::{Change, Config, Effect, MemberError, Membership, Node, NodeId, Origin, StopReason};
+use crate::consensus::{
+    Change, Config, Effect, MemberError, Membership, Node, NodeId, Origin, Role, StopReason,
+};
 use crate::disk::Folder;
 use crate::engine::{Event, Settings};
 use crate::log::{Durable, Log, OpenError};
@@ -247,7 +249,8 @@ impl Log {
     /// It is durable when this returns.
     ///
     /// # Errors
-    /// [`OpenError::Exists`] if the log is shared already, or not to be, and what else keeps one from being opened.
+    /// [`OpenError::Exists`] if the log is shared already, or not to be, [`OpenError::Alone`] if nobody would count, and what else keeps
+    /// one from being opened.
     pub fn begin_shared(
         mut folder: Folder,
         origin: Origin,
@@ -260,6 +263,9 @@ impl Log {
             return Err(OpenError::Exists(folder.files().path().to_owned()));
         }
         let was_alone = recovery.is_some();
+        if was_alone && origin.membership.role(node) == Some(Role::Learner) {
+            return Err(OpenError::Alone(folder.files().path().to_owned()));
+        }
         let origin = match was_alone {
             true => Origin { membership: Membership::alone(node), ..origin },
             false => origin,

@@ -229,6 +229,7 @@ fn show_replicas(shared: &Shared) -> Table {
                 replica.reads.to_string(),
                 replica.home_statements.to_string(),
                 replica.applies.to_string(),
+                pool.apply_transactions().to_string(),
                 format!("{:.3}", replica.outstanding_ns / 1e6),
                 pool.lent().to_string(),
                 pool.idle().to_string(),
@@ -251,6 +252,7 @@ fn show_replicas(shared: &Shared) -> Table {
             "reads",
             "home_statements",
             "applies",
+            "apply_transactions",
             "outstanding_ms",
             "lanes_lent",
             "lanes_idle",
@@ -295,6 +297,7 @@ fn show_nodes(shared: &Shared) -> Table {
             let role = match role {
                 Role::Voter if status.leader == Some(id) => "leader",
                 Role::Voter => "follower",
+                Role::Learner if place.as_ref().is_some_and(|node| !node.voting) => "non-voting",
                 Role::Learner => "learner",
             };
             vec![

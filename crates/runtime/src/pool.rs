@@ -49,6 +49,8 @@ pub struct Pool {
     definitions_changed: AtomicU64,
     /// So many commits that the replica contains may have changed the names of roles.
     roles_changed: AtomicU64,
+    /// So many transactions have applied commits there.
+    apply_transactions: AtomicU64,
     /// When it was last doubted that the server can write.
     doubted: Mutex<Option<Stopwatch>>,
     /// The replica is about to leave the set, or has left it.
@@ -121,6 +123,7 @@ impl Pool {
             object_ids,
             definitions_changed: AtomicU64::new(0),
             roles_changed: AtomicU64::new(0),
+            apply_transactions: AtomicU64::new(0),
             doubted: Mutex::new(None),
             leaving: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -168,6 +171,16 @@ impl Pool {
     /// Whether somebody uses it, as far as the core does not know.
     pub fn is_used(&self) -> bool {
         self.lent() > 0 || self.shown.load(Ordering::Acquire) > 0
+    }
+
+    /// A transaction has applied commits here.
+    pub fn note_apply_transaction(&self) {
+        self.apply_transactions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many have, since onecopy was started.
+    pub fn apply_transactions(&self) -> u64 {
+        self.apply_transactions.load(Ordering::Relaxed)
     }
 
     /// A commit may have changed the names of roles: only lanes that are opened from now on are used. To be noted before the

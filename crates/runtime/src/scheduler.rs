@@ -564,8 +564,8 @@ impl Scheduler {
         }
     }
 
-    /// Like [`Scheduler::handle`], with the writes that are to be logged if this leads to a decision. If it did, its place
-    /// in the order is returned.
+    /// Like [`Scheduler::handle`], with the writes that are to be logged if this leads to a decision. If it did, and no other decision
+    /// followed from it, its place in the order is returned.
     pub fn handle_with_writes(&self, txn: TxnId, writes: Writes, event: Event) -> Option<Csn> {
         let mut state = self.state.lock();
         state.writes.insert(txn, writes);

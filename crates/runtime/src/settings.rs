@@ -89,6 +89,8 @@ pub struct NodeSettings {
     pub host: String,
     /// Its port for them.
     pub port: u16,
+    /// Whether it counts for majorities.
+    pub voting: bool,
 }
 
 /// A certificate and its key.

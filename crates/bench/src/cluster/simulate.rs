@@ -166,6 +166,8 @@ fn setup<'a>(options: &Options, job: &'a Job, users: u32, measured_s: u64) -> Se
         network: Latency { hop_ns: 0, ..Latency::default() },
         items: if job.system == System::Onecopy { Items::Rows } else { Items::DeclaredTables },
         engine: Engine { shows_uncommitted: false, commits_in_order: true },
+        // As replicas of onecopy do, but for rows that several of them change and settings that differ.
+        applies_together: true,
         warm_up_ns: WARM_UP_S * SECOND_NS,
         measured_ns: measured_s * SECOND_NS,
         ..Setup::new(&job.profile, size, Users::Closed(users))

@@ -48,7 +48,7 @@ struct ListArgs {
 /// Have a node take part that was begun by `onecopy node init --join` and started.
 ///
 /// It gets the log first, and counts for majorities when it has caught up. The command ends then; ending it earlier changes
-/// nothing.
+/// nothing. One that is configured as non-voting never counts, and the command does not wait.
 #[derive(Debug, clap::Args)]
 struct AddArgs {
     /// Its number; one that no node has ever had.
@@ -117,7 +117,7 @@ impl AddArgs {
                 let listed = console.query("SHOW NODES").await?;
                 let row = (0..listed.rows.len()).find(|row| listed.cell(*row, "node") == number);
                 let role = row.map_or("", |row| listed.cell(row, "role"));
-                if self.detach || matches!(role, "follower" | "leader") {
+                if self.detach || matches!(role, "follower" | "leader" | "non-voting") {
                     return self.target.show(&listed);
                 }
                 let behind = row.map_or("", |row| listed.cell(row, "behind"));

@@ -81,3 +81,32 @@ fn nodes_that_join_one_that_was_alone_know_which_replicas_it_had() {
         until("by both replicas", async || names(&nodes, 1) == ["r2 up", "r3 up"]).await;
     });
 }
+
+/// A node says itself that it never counts, since the others may not know. It is a way to the leader like all others.
+#[test]
+fn node_that_joins_and_does_not_count_takes_clients_and_nothing_else() {
+    block_on(async {
+        let mut nodes = Nodes::start(3, 1);
+        let leads = nodes.leader();
+        let fourth = nodes.join_as(false);
+        let listed = said(nodes.ask(leads, &["node", "add", "4"]));
+        assert!(listed.contains("non-voting"), "{listed}");
+        let client = nodes.client(fourth).await;
+        client.batch_execute("CREATE TABLE t (v int); INSERT INTO t VALUES (1)").await.unwrap();
+        // Of four that count three would have to run.
+        let others: Vec<usize> = (0..3).filter(|node| *node != leads).collect();
+        nodes.kill(fourth);
+        nodes.kill(others[0]);
+        nodes.client(others[1]).await.batch_execute("INSERT INTO t VALUES (2)").await.unwrap();
+        nodes.spawn(fourth);
+        // The next leader does not have it count either.
+        nodes.kill(leads);
+        nodes.spawn(others[0]);
+        let next = nodes.leader();
+        assert_ne!(next, fourth);
+        let still = async || said(nodes.ask(next, &["node", "list"])).contains("non-voting");
+        until("the next leader knows of it", still).await;
+        assert_eq!(rows(&nodes.client(fourth).await, "SELECT count(*) FROM t").await, "2");
+        assert!(said(nodes.ask(next, &["node", "list"])).contains("non-voting"));
+    });
+}

@@ -66,12 +66,17 @@ impl Nodes {
 
     /// Makes them, and starts the servers only. `more` is added to each one's configuration.
     pub fn make(count: usize, replicas: usize, apart: bool, more: &str) -> Nodes {
-        Nodes::make_with(count, replicas, apart, more, |_, _| true)
+        Nodes::make_with(count, count, replicas, apart, more, |_, _| true)
     }
 
     /// Sites, each with a server of its own; starts the servers only. `chosen` is what their protocol is to be, and other
     /// settings by their whole names.
     pub fn make_sites(count: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
+        Nodes::make_sites_voting(count, count, apart, chosen)
+    }
+
+    /// The same, where only the first of them count for majorities.
+    pub fn make_sites_voting(count: usize, voting: usize, apart: bool, chosen: &[(&str, &str)]) -> Nodes {
         let named = chosen.iter().find(|(name, _)| *name == "protocol");
         let mut more = format!("protocol = \"{}\"", named.map_or("wide_area", |(_, value)| value));
         for (name, value) in chosen.iter().filter(|(name, _)| *name != "protocol") {
@@ -80,11 +85,12 @@ impl Nodes {
                 false => write!(more, "\nwide_area.{name} = \"{value}\""),
             };
         }
-        Nodes::make_with(count, count, apart, &more, |node, server| node == server)
+        Nodes::make_with(count, voting, count, apart, &more, |node, server| node == server)
     }
 
     fn make_with(
         count: usize,
+        voting: usize,
         replicas: usize,
         apart: bool,
         more: &str,
@@ -115,7 +121,11 @@ impl Nodes {
                 let relay = relay.map(|network| Relay::start(network, *port, false));
                 let port = relay.as_ref().map_or(*port, |relay| relay.port);
                 let id = to + 1;
-                let _ = writeln!(config, "[[cluster.nodes]]\nid = {id}\nhost = \"127.0.0.1\"\nport = {port}");
+                let votes = to < voting;
+                let _ = writeln!(
+                    config,
+                    "[[cluster.nodes]]\nid = {id}\nhost = \"127.0.0.1\"\nport = {port}\nvoting = {votes}"
+                );
                 from.push(relay);
             }
             links.push(from);
@@ -177,12 +187,19 @@ impl Nodes {
 
     /// Makes one more node, which is to join the others, and starts it.
     pub fn join(&mut self) -> usize {
+        self.join_as(true)
+    }
+
+    /// The same of one that is to count for majorities, or never to.
+    pub fn join_as(&mut self, voting: bool) -> usize {
         let (this, port) = (self.nodes.len() + 1, free_port().unwrap());
         let dir = self.nodes[0].dir.with_file_name(format!("node{this}"));
         fs::create_dir(&dir).unwrap();
         let known = fs::read_to_string(self.nodes[0].dir.join("onecopy.toml")).unwrap();
         let at = free_port().unwrap();
-        let own = format!("[[cluster.nodes]]\nid = {this}\nhost = \"127.0.0.1\"\nport = {at}\n[[databases]]");
+        let own = format!(
+            "[[cluster.nodes]]\nid = {this}\nhost = \"127.0.0.1\"\nport = {at}\nvoting = {voting}\n[[databases]]"
+        );
         let config = known
             .replace(&format!("[listen]\nport = {}", self.nodes[0].port), &format!("[listen]\nport = {port}"))
             .replace("[cluster]\nnode = 1", &format!("[cluster]\nnode = {this}"))

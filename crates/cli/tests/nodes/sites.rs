@@ -545,6 +545,45 @@ fn a_site_that_is_cut_off_answers_nothing_that_the_others_do_not_know() {
     });
 }
 
+/// A site that does not count takes clients as all others, is waited for by nobody, and comes back. It saves nobody either: of three
+/// that count two must run.
+#[test]
+fn nobody_waits_for_a_site_that_does_not_count() {
+    block_on(async {
+        let mut nodes = Nodes::make_sites_voting(4, 3, true, &[]);
+        for server in nodes.servers.servers() {
+            connect(&server.dsn()).await.unwrap().batch_execute(&lists("lists", 1..=LISTS)).await.unwrap();
+        }
+        nodes.start_all();
+        let load = Load::start(&nodes, 2);
+        for site in 0..4 {
+            serves(&nodes, site).await;
+        }
+        let leads = leader(&nodes).await;
+        assert!(leads < 3);
+        let (other, third) = ((leads + 1) % 3, (leads + 2) % 3);
+        nodes.isolate(3);
+        nodes.kill(other);
+        serves(&nodes, third).await;
+        nodes.heal();
+        serves(&nodes, 3).await;
+        // With its voice it would be a majority.
+        nodes.kill(third);
+        let client = nodes.client(3).await;
+        let update = client.batch_execute("UPDATE lists SET items = items WHERE id = 1");
+        assert!(tokio::time::timeout(Duration::from_secs(3), update).await.is_err());
+        for site in [other, third] {
+            nodes.spawn(site);
+        }
+        for site in 0..4 {
+            serves(&nodes, site).await;
+        }
+        assert!(leader(&nodes).await < 3);
+        let seen = load.end().await;
+        assert!(judge(&nodes, seen).await > 50);
+    });
+}
+
 /// What `agreed` acknowledges can be lost with the site that gave it its place; a database that holds it is found, and does not serve.
 #[test]
 fn what_agreed_can_lose_is_lost_for_all_and_found() {

@@ -205,6 +205,20 @@ pub enum Message {
         /// How long the database took; feeds the load estimate (4.10).
         elapsed_ns: u64,
     },
+    /// Proxy to scheduler: the database has answered what was under way when the replica was lost. Only a read is still waited
+    /// for.
+    Late {
+        /// The transaction.
+        txn: TxnId,
+        /// The statement.
+        op: OpId,
+        /// The proxy's replica.
+        replica: ReplicaId,
+        /// What came of it.
+        outcome: Outcome,
+        /// How long the database took.
+        elapsed_ns: u64,
+    },
     /// Proxy to scheduler: what was to be released is let go here (DV 4.5).
     Released {
         /// The transaction.

@@ -581,14 +581,18 @@ impl Proxy {
         effects: &mut Vec<Effect>,
     ) {
         let lost = matches!(outcome, Outcome::Lost { .. });
-        let Some(queue) = self.txns.get_mut(&txn) else {
-            if lost {
-                // A read that was under way when the replica was lost: the scheduler still waits for it.
-                self.send_done(txn, op, outcome, elapsed_ns, effects);
-            }
-            return;
+        let executes = |operation: &mut Operation| operation.op() == Some(op);
+        let executed = self.txns.get_mut(&txn).and_then(|queue| {
+            let operation = queue.executing.take_if(executes)?;
+            Some((queue, operation))
+        });
+        let Some((queue, operation)) = executed else {
+            return send(
+                SCHEDULER,
+                Message::Late { txn, op, replica: self.replica, outcome, elapsed_ns },
+                effects,
+            );
         };
-        let Some(operation) = queue.executing.take_if(|executing| executing.op() == Some(op)) else { return };
         if queue.leaving {
             return self.end(txn, effects);
         }

@@ -56,7 +56,6 @@ struct Client {
     /// It has asked for something and not been answered.
     waits: bool,
     started: u64,
-    committing: bool,
     /// Its last statement was answered with an error.
     failed: bool,
 }
@@ -227,7 +226,10 @@ impl World {
         let mut effects = Vec::new();
         let read_done = match &event {
             Event::Message {
-                message: AnyMessage::Scheduling(Message::Done { txn, op, outcome, .. }),
+                message:
+                    AnyMessage::Scheduling(
+                        Message::Done { txn, op, outcome, .. } | Message::Late { txn, op, outcome, .. },
+                    ),
                 ..
             } => matches!(outcome, Outcome::Done { .. }).then_some((*txn, *op)),
             _ => None,
@@ -475,7 +477,26 @@ impl World {
         }
     }
 
+    /// Some of the reads that a replica executes are done when it is lost, and nobody has heard of it.
+    fn reads_answered_at(&mut self, replica: ReplicaId) -> BTreeSet<(TxnId, OpId)> {
+        let mut answered = BTreeSet::new();
+        for job in self.jobs.clone() {
+            let Job::Execute { txn, op, replica: r, .. } = job else { continue };
+            if r != replica || !self.random.chance(30) {
+                continue;
+            }
+            match self.statements[&(txn, op)] {
+                Op::Read(table) => self.see(txn, replica, &[table]),
+                Op::ReadBoth(a, b) => self.see(txn, replica, &[a, b]),
+                Op::Write(_) | Op::Fail(_) => continue,
+            }
+            answered.insert((txn, op));
+        }
+        answered
+    }
+
     fn stop(&mut self, replica: ReplicaId) {
+        let answered = self.reads_answered_at(replica);
         let database = self.database(replica);
         database.up = false;
         database.blocks.clear();
@@ -494,6 +515,10 @@ impl World {
         }
         for job in gone {
             match job {
+                Job::Execute { txn, op, .. } if answered.contains(&(txn, op)) => {
+                    let outcome = Outcome::Done { returned: Vec::new() };
+                    self.handle(Event::Executed { txn, op, replica, outcome, elapsed_ns: 1 });
+                }
                 Job::Execute { txn, op, .. } => self.lose_statement(txn, op, replica),
                 // It may have come through before the connection was lost.
                 Job::CommitAt { csn, .. } if self.has_its_turn(&job) && self.random.chance(50) => {
@@ -568,9 +593,8 @@ impl World {
             declared: declares.then(|| ops.iter().flat_map(|op| statement(*op).access).collect()),
             stale_ok_ns: None,
         };
-        let (waits, committing, failed) = (false, false, false);
-        let mut client =
-            Client { session, txn, autocommit, ops, next_op: 0, waits, started, committing, failed };
+        let (waits, failed) = (false, false);
+        let mut client = Client { session, txn, autocommit, ops, next_op: 0, waits, started, failed };
         if !autocommit {
             self.clients.push(client);
             return self.handle(Event::Begin(begin));
@@ -617,10 +641,7 @@ impl World {
                 let statement = Statement { last_use: Some(last_use), ..statement(wanted) };
                 self.handle(Event::Statement { txn, op, statement });
             }
-            None => {
-                client.committing = true;
-                self.handle(Event::Commit { txn, op });
-            }
+            None => self.handle(Event::Commit { txn, op }),
         }
     }
 
@@ -628,13 +649,19 @@ impl World {
         let waiting: Vec<(TxnId, OpId)> = self
             .clients
             .iter()
-            .filter(|client| client.waits && !client.committing)
+            .filter(|client| client.waits)
             .map(|client| (client.txn, OpId(client.next_op - 1)))
             .collect();
-        if !waiting.is_empty() {
-            let (txn, op) = waiting[self.random.below(waiting.len() as u64) as usize];
-            self.handle(Event::Cancel { txn, op });
+        if waiting.is_empty() {
+            return;
         }
+        let (txn, op) = waiting[self.random.below(waiting.len() as u64) as usize];
+        if self.random.chance(30) {
+            // The client goes away.
+            self.answer(txn, false);
+            return self.handle(Event::Rollback { txn });
+        }
+        self.handle(Event::Cancel { txn, op });
     }
 }
 

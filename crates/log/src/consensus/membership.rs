@@ -30,7 +30,7 @@ impl fmt::Debug for NodeId {
 pub enum Role {
     /// It counts for majorities, and may lead.
     Voter,
-    /// It gets the log and counts for nothing: new, until it has caught up.
+    /// It gets the log and counts for nothing: new, until it has caught up, or for good.
     Learner,
 }
 
@@ -91,9 +91,15 @@ impl Membership {
     /// These voters, of whom the first [`NODES_MAX`] count, and no learners.
     #[must_use]
     pub fn of_voters(voters: &[NodeId]) -> Membership {
-        let mut nodes: Vec<(NodeId, Role)> = voters.iter().map(|&node| (node, Role::Voter)).collect();
-        nodes.sort_unstable_by_key(|(node, _)| *node);
-        nodes.dedup();
+        Membership::beginning(voters.iter().map(|node| (*node, Role::Voter)))
+    }
+
+    /// Those by whom a log begins, of whom the first [`NODES_MAX`] by id count; of a node that is named twice the first role by order.
+    #[must_use]
+    pub fn beginning(nodes: impl IntoIterator<Item = (NodeId, Role)>) -> Membership {
+        let mut nodes: Vec<(NodeId, Role)> = nodes.into_iter().collect();
+        nodes.sort_unstable_by_key(|(node, role)| (*node, *role == Role::Learner));
+        nodes.dedup_by_key(|(node, _)| *node);
         Membership::of(&nodes)
     }
 
@@ -205,6 +211,14 @@ mod tests {
     use super::*;
 
     const N: [NodeId; 4] = [NodeId(1), NodeId(2), NodeId(3), NodeId(4)];
+
+    #[test]
+    fn log_may_begin_with_nodes_that_do_not_count() {
+        let begun = Membership::beginning([(N[2], Role::Learner), (N[0], Role::Voter), (N[1], Role::Voter)]);
+        assert_eq!(begun.voters().collect::<Vec<_>>(), N[..2]);
+        assert_eq!(begun.role(N[2]), Some(Role::Learner));
+        assert_eq!(begun.with(Change::Promote(N[2])), Ok(Membership::of_voters(&N[..3])));
+    }
 
     #[test]
     fn nodes_come_as_learners_become_voters_and_leave() {

@@ -150,6 +150,7 @@ impl Agent {
             match (unit.failure, &failure) {
                 (None, None) => {
                     *applied = unit.to;
+                    self.pool.note_apply_transaction();
                     if unit.changes_roles {
                         self.pool.note_roles_changed();
                     }

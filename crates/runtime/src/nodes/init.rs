@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use onecopy_core::{Csn, Epoch};
-use onecopy_log::consensus::{Membership, NodeId, Origin};
+use onecopy_log::consensus::{Membership, NodeId, Origin, Role};
 use onecopy_log::{Begun, Genesis, Held, Log, LogId};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,7 +14,7 @@ use crate::membership::ReplicaSet;
 use crate::nodes::handshake::Purpose;
 use crate::nodes::links;
 use crate::server::preparation;
-use crate::settings::{NodesSettings, Settings};
+use crate::settings::{NodeSettings, NodesSettings, Settings};
 use crate::stream::Stream;
 use crate::workers::event_loop;
 
@@ -35,7 +35,7 @@ pub fn init(settings: &Settings, joins: bool) -> Result<Begun, ServeError> {
     })?;
     let folder = preparation::lock_log(settings)?;
     let others = event_loop().map_err(ServeError::Threads)?.block_on(ask(nodes));
-    let (log_id, voters) = match (joins, others) {
+    let (log_id, members) = match (joins, others) {
         // Who counts there, the log will say.
         (true, Ok((log_id, _))) => (log_id, Vec::new()),
         (true, Err(problems)) => {
@@ -47,12 +47,15 @@ pub fn init(settings: &Settings, joins: bool) -> Result<Begun, ServeError> {
             )));
         }
         (false, _) => {
-            (log_id(nodes, &settings.database), nodes.nodes.iter().map(|node| NodeId(node.id)).collect())
+            let member = |node: &NodeSettings| {
+                (NodeId(node.id), if node.voting { Role::Voter } else { Role::Learner })
+            };
+            (log_id(nodes, &settings.database), nodes.nodes.iter().map(member).collect())
         }
     };
     let origin = Origin {
         genesis: Genesis { log_id, epoch: Epoch(1), after: Csn(0) },
-        membership: Membership::of_voters(&voters),
+        membership: Membership::beginning(members),
     };
     let begun = Log::begin_shared(folder, origin, NodeId(nodes.this), super::log_settings(settings))
         .map_err(|error| ServeError::Log(error.to_string()))?;
@@ -93,13 +96,18 @@ pub async fn tell(mut stream: Stream, held: &Held) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// The same on all nodes, and another one in another cluster: the secret is what only they know.
+/// The same on all nodes that agree on who counts, and another one in another cluster: the secret is what only they know.
 fn log_id(nodes: &NodesSettings, database: &str) -> LogId {
     let mut hash = Sha256::new();
     hash.update(b"onecopy log\0");
     hash.update(nodes.secret.as_bytes());
     hash.update([0]);
     hash.update(database.as_bytes());
+    // Who would count by one node's configuration and not by another's: these nodes must not begin one log.
+    for node in nodes.nodes.iter().filter(|node| !node.voting) {
+        hash.update([0]);
+        hash.update(node.id.to_be_bytes());
+    }
     let digest = hash.finalize();
     let mut id = [0; 16];
     id.copy_from_slice(&digest[..16]);
@@ -112,14 +120,16 @@ mod tests {
 
     #[test]
     fn nodes_of_a_cluster_begin_the_same_log_and_others_another() {
-        let nodes = |secret: &str, this| NodesSettings {
+        let of = |secret: &str, this, voting| NodesSettings {
             this,
             secret: secret.to_owned(),
-            nodes: Vec::new(),
+            nodes: vec![NodeSettings { id: 2, host: "b".to_owned(), port: 6433, voting }],
             election_timeout_ms: 500,
         };
+        let nodes = |secret, this| of(secret, this, true);
         assert_eq!(log_id(&nodes("s", 1), "shop"), log_id(&nodes("s", 2), "shop"));
         assert_ne!(log_id(&nodes("s", 1), "shop"), log_id(&nodes("t", 1), "shop"));
         assert_ne!(log_id(&nodes("s", 1), "shop"), log_id(&nodes("s", 1), "bank"));
+        assert_ne!(log_id(&nodes("s", 1), "shop"), log_id(&of("s", 2, false), "shop"));
     }
 }

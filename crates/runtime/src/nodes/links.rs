@@ -41,8 +41,8 @@ const KIND_KEEP: u8 = 2;
 const KIND_PLACE: u8 = 3;
 const KIND_SITE: u8 = 4;
 const HEAD_LEN: usize = 5;
-/// A node's number and its port.
-const PLACE_HEAD_LEN: usize = 8 + 2;
+/// A node's number, its port, and whether it is to count for majorities.
+const PLACE_HEAD_LEN: usize = 8 + 2 + 1;
 /// Bytes of the longest name of a host.
 const HOST_LEN_MAX: usize = 255;
 
@@ -55,7 +55,7 @@ pub enum Said {
     Keep(Csn),
     /// Where a node is: first of all on each connection the one that says so, and again and again all that it knows of, since
     /// nodes come after others were started.
-    Place { node: u64, host: String, port: u16 },
+    Place(NodeSettings),
     /// A message of one site to another.
     Site(Bytes),
 }
@@ -65,7 +65,7 @@ impl Said {
         let (kind, len) = match self {
             Said::Log(message) => (KIND_LOG, message.len()),
             Said::Keep(_) => (KIND_KEEP, 8),
-            Said::Place { host, .. } => (KIND_PLACE, PLACE_HEAD_LEN + host.len()),
+            Said::Place(place) => (KIND_PLACE, PLACE_HEAD_LEN + place.host.len()),
             Said::Site(message) => (KIND_SITE, message.len()),
         };
         out.put_u32(len as u32);
@@ -73,9 +73,10 @@ impl Said {
         match self {
             Said::Log(message) | Said::Site(message) => out.put_slice(message),
             Said::Keep(csn) => out.put_u64(csn.0),
-            Said::Place { node, host, port } => {
-                out.put_u64(*node);
+            Said::Place(NodeSettings { id, host, port, voting }) => {
+                out.put_u64(*id);
                 out.put_u16(*port);
+                out.put_u8(u8::from(*voting));
                 out.put_slice(host.as_bytes());
             }
         }
@@ -100,9 +101,9 @@ impl Said {
             (KIND_SITE, _) => Ok(Some(Said::Site(body))),
             (KIND_KEEP, 8) => Ok(Some(Said::Keep(Csn(body.get_u64())))),
             (KIND_PLACE, _) if (PLACE_HEAD_LEN + 1..=PLACE_HEAD_LEN + HOST_LEN_MAX).contains(&len) => {
-                let (node, port) = (body.get_u64(), body.get_u16());
+                let (id, port, voting) = (body.get_u64(), body.get_u16(), body.get_u8() != 0);
                 match String::from_utf8(body.to_vec()) {
-                    Ok(host) => Ok(Some(Said::Place { node, host, port })),
+                    Ok(host) => Ok(Some(Said::Place(NodeSettings { id, host, port, voting }))),
                     Err(_) => wrong("a host whose name is no text"),
                 }
             }
@@ -127,12 +128,8 @@ impl Places {
 
     /// All that are known, to be said to others.
     pub fn all(&self) -> Vec<Said> {
-        self.0.read().values().map(place).collect()
+        self.0.read().values().cloned().map(Said::Place).collect()
     }
-}
-
-fn place(node: &NodeSettings) -> Said {
-    Said::Place { node: node.id, host: node.host.clone(), port: node.port }
 }
 
 /// The way to all other nodes.
@@ -169,14 +166,18 @@ impl Links {
     }
 
     /// A node is said to be somewhere, by node `from`.
-    pub fn learn(&self, from: NodeId, node: u64, host: String, port: u16) {
+    pub fn learn(&self, from: NodeId, place: NodeSettings) {
+        let node = place.id;
         let is_given = self.settings.node(node).is_some();
+        if is_given && from == NodeId(node) && !place.voting {
+            // Whatever this node was told: once it counted, that could not be taken back.
+            self.places.0.write().entry(node).and_modify(|known| known.voting = false);
+        }
         // What is configured stands, and else what a node says of itself.
         let is_known = is_given || from != NodeId(node) && self.places.of(node).is_some();
         if node == 0 || is_known || self.outboxes.read().len() >= OTHERS_MAX {
             return;
         }
-        let place = NodeSettings { id: node, host, port };
         let before = self.places.0.write().insert(node, place.clone());
         if before.is_none() {
             self.keep(node);
@@ -289,7 +290,7 @@ async fn keep_connected(
     to: u64,
     mut waiting: mpsc::Receiver<Said>,
 ) {
-    let here = settings.node(settings.this).map(place);
+    let here = settings.node(settings.this).cloned().map(Said::Place);
     let mut pause = RECONNECT_MIN;
     let mut is_news = true;
     loop {
@@ -366,10 +367,15 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard_in_whatever_pieces_it_comes() {
-        let here = Said::Place { node: 4, host: "db4.example.org".into(), port: 6433 };
+        let here = NodeSettings { id: 4, host: "db4.example.org".into(), port: 6433, voting: false };
         let site = Said::Site(Bytes::from_static(b"two"));
-        let said =
-            [Said::Log(Bytes::from_static(b"one")), Said::Keep(Csn(7)), here, site, Said::Log(Bytes::new())];
+        let said = [
+            Said::Log(Bytes::from_static(b"one")),
+            Said::Keep(Csn(7)),
+            Said::Place(here),
+            site,
+            Said::Log(Bytes::new()),
+        ];
         let mut all = BytesMut::new();
         said.iter().for_each(|said| said.put(&mut all));
         let (mut input, mut heard) = (BytesMut::new(), Vec::new());
@@ -387,7 +393,7 @@ mod tests {
             &[255, 0, 0, 0, 1][..],
             &[0, 0, 0, 1, 2, 0][..],
             &[0, 0, 0, 2, 3, 0, 1][..],
-            &[0, 0, 0, 11, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0xff][..],
+            &[0, 0, 0, 12, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 1, 0xff][..],
         ] {
             assert!(Said::take(&mut BytesMut::from(wrong)).is_err(), "{wrong:?}");
         }

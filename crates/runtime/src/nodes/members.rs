@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Records that a node may lack to count for majorities: it gets them while the others are no longer needed.
 const BEHIND_MAX: u64 = 1_000;
 
-/// Has a node get the log, and count for majorities when it has caught up, which goes on by itself after this returns.
+/// Has a node get the log, and, if it is to, count for majorities when it has caught up, which goes on by itself after this returns.
 ///
 /// # Errors
 /// Why it cannot come now.
@@ -32,18 +32,20 @@ pub async fn add(member: &Arc<Member>, places: &Places, node: NodeId) -> Result<
         Err(MemberError::Change(ChangeError::Present(_))) if role(member, node) == Some(Role::Learner) => {}
         Err(error) => return Err(not_now(error.to_string())),
     }
-    let member = member.clone();
-    tokio::spawn(async move { promote(&member, node).await });
+    spawn_promotion(member, places, node);
     Ok(())
 }
 
-/// Has every learner count for majorities when it has caught up: its leader may have been lost before.
-pub fn promote_all(member: &Arc<Member>) {
+fn spawn_promotion(member: &Arc<Member>, places: &Places, node: NodeId) {
+    let (member, places) = (member.clone(), places.clone());
+    tokio::spawn(async move { promote(&member, &places, node).await });
+}
+
+/// Has every learner count for majorities when it has caught up, if it is to: its leader may have been lost before.
+pub fn promote_all(member: &Arc<Member>, places: &Places) {
     let members = member.status().members;
-    for (node, _) in members.nodes().filter(|(_, role)| *role == Role::Learner) {
-        let member = member.clone();
-        tokio::spawn(async move { promote(&member, node).await });
-    }
+    let learners = members.nodes().filter(|(_, role)| *role == Role::Learner);
+    learners.for_each(|(node, _)| spawn_promotion(member, places, node));
 }
 
 /// Has a node leave for good.
@@ -54,12 +56,16 @@ pub async fn remove(member: &Arc<Member>, node: NodeId) -> Result<(), Failure> {
     change(member, Change::Remove(node)).await.map_err(|error| not_now(error.to_string()))
 }
 
-/// Waits until a learner has caught up, and has it count; ends as well when this node does not lead any more.
-async fn promote(member: &Member, node: NodeId) {
+/// Waits until a learner has caught up, and has it count; ends as well when this node does not lead any more, or that one is known
+/// never to count. It says so itself, before it acknowledges anything.
+async fn promote(member: &Member, places: &Places, node: NodeId) {
     let mut is_listed = false;
     loop {
         let status = member.status();
         if !status.leads || status.members.role(node) != Some(Role::Learner) && is_listed {
+            return;
+        }
+        if places.of(node.0).is_some_and(|place| !place.voting) {
             return;
         }
         // It is listed when the change by which it came is durable on a majority.

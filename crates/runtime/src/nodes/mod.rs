@@ -232,7 +232,7 @@ fn answer(node: &Arc<Node>, clients_max: usize) -> peers::Serve {
                     links::hear(stream, |said| match said {
                         Said::Log(message) => node.member.receive(message),
                         Said::Keep(csn) => node.log.truncate_before(csn),
-                        Said::Place { node: id, host, port } => node.links.learn(from, id, host, port),
+                        Said::Place(place) => node.links.learn(from, place),
                         Said::Site(_) => {
                             tracing::warn!(node = from.0, "another node serves by another protocol")
                         }

@@ -155,7 +155,7 @@ async fn lead(
     let term = Term::begin(settings, set, source).await?;
     tracing::info!(epoch = epoch.0, "this node leads");
     if let Some(member) = &term.shared.member {
-        members::promote_all(member);
+        members::promote_all(member, &node.links.places);
     }
     let running =
         Running { shared: term.shared.clone(), workers: term.workers.clone(), carried: Arc::default() };

@@ -542,7 +542,7 @@ fn answer(
                     let heard = links::hear(stream, |said| match said {
                         Said::Log(message) => member.receive(message),
                         Said::Keep(csn) => log.truncate_before(csn),
-                        Said::Place { node, host, port } => links.learn(from, node, host, port),
+                        Said::Place(place) => links.learn(from, place),
                         Said::Site(message) => match SiteMessage::decode(message) {
                             // Without a receiver the process is ending.
                             Some(message) => drop(inputs.send(Input::Heard { from, message })),

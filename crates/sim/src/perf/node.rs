@@ -39,7 +39,7 @@ pub(super) struct Txn {
     pub(super) reads: Vec<(usize, Seen)>,
     /// What it wrote at its home.
     pub(super) writes: Vec<(Object, Version)>,
-    /// What was there before, where every replica executes.
+    /// What it has changed and not committed, where every replica executes.
     pub(super) changes: Vec<Change>,
     entry: Option<Entry>,
     /// Nothing will be asked of it any more, once its user is answered.

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::classes::Touches;
 use super::measure::Ran;
 use super::network::Machine;
+use super::node::Record;
 use super::setup::Loads;
 use super::versions::{Seen, Version};
 use super::{Fault, Simulation, Wake};
@@ -57,6 +58,7 @@ pub(super) enum Job {
     Revalidate { txn: TxnId },
     Commit { txn: TxnId, csn: Csn, arrived: Instant },
     Apply { csn: Csn, to: Csn },
+    ApplyTogether { from: Csn, to: Csn },
     Shipped { txn: TxnId, origin: Place },
 }
 
@@ -154,6 +156,14 @@ impl Simulation<'_> {
                 let job = Job::Commit { txn, csn, arrived: now };
                 self.work(replica, Kind::Write, self.classes.commit_ns, job);
             }
+            Command::Apply { from, to } if self.setup.applies_together => {
+                let records: Option<Vec<&Record>> =
+                    (from.0..=to.0).map(|csn| self.log.get(Csn(csn))).collect();
+                let Some(records) = records else { return self.applies_nothing() };
+                let each_ns = records.iter().map(|record| self.classes.apply_alone_ns(record.executing_ns));
+                let cost_ns = each_ns.sum::<u64>() + self.classes.commit_ns;
+                self.work(replica, Kind::Write, cost_ns, Job::ApplyTogether { from, to });
+            }
             Command::Apply { from, to } => {
                 if let Some((cost_ns, job)) = self.record_to_apply(from, to) {
                     self.work(replica, Kind::Write, cost_ns, job);
@@ -177,10 +187,14 @@ impl Simulation<'_> {
     /// The next of those records that a database applies, and what that costs.
     fn record_to_apply(&mut self, csn: Csn, to: Csn) -> Option<(u64, Job)> {
         let Some(record) = self.log.get(csn) else {
-            self.fault(Fault::Senseless { txn: TxnId(0), what: "applies what the log does not have" });
+            self.applies_nothing();
             return None;
         };
         Some((self.classes.apply_ns(record.executing_ns), Job::Apply { csn, to }))
+    }
+
+    fn applies_nothing(&mut self) {
+        self.fault(Fault::Senseless { txn: TxnId(0), what: "applies what the log does not have" });
     }
 
     /// How long something takes that costs so much.
@@ -256,7 +270,7 @@ impl Simulation<'_> {
                         own.commit(replica, &mut open.changes);
                     }
                 }
-                self.contain(replica, csn);
+                self.contain(replica, csn, csn);
             }
             Job::Apply { csn, to } => {
                 // One order is one turn at the database, however many records it names.
@@ -266,8 +280,9 @@ impl Simulation<'_> {
                     let time_ns = self.time_ns(cost_ns);
                     self.replicas[usize::from(replica.0)].server.go_on(Kind::Write, time_ns, job);
                 }
-                self.contain(replica, csn);
+                self.contain(replica, csn, csn);
             }
+            Job::ApplyTogether { from, to } => self.contain(replica, from, to),
             Job::Shipped { txn, origin } => self.on_shipped_applied(txn, origin, replica),
         }
     }
@@ -314,22 +329,22 @@ impl Simulation<'_> {
         Some(cost_ns)
     }
 
-    /// A database contains a decision from now on.
-    fn contain(&mut self, replica: ReplicaId, csn: Csn) {
+    /// A database contains these decisions from now on.
+    fn contain(&mut self, replica: ReplicaId, from: Csn, to: Csn) {
         let database = &mut self.replicas[usize::from(replica.0)];
         if !self.everywhere || self.setup.engine.commits_in_order {
-            let in_order = database.position.next() == csn;
-            database.position = csn;
-            let due = database.waiting.remove(&csn.next());
+            let in_order = database.position.next() == from;
+            database.position = to;
+            let due = database.waiting.remove(&to.next());
             if !in_order {
-                self.fault(Fault::OutOfOrder { replica, csn });
+                self.fault(Fault::OutOfOrder { replica, csn: from });
             }
             if let Some((txn, arrived)) = due {
-                let job = Job::Commit { txn, csn: csn.next(), arrived };
+                let job = Job::Commit { txn, csn: to.next(), arrived };
                 self.work(replica, Kind::Write, self.classes.commit_ns, job);
             }
         }
-        self.report(replica, Report::Applied { csn });
+        self.report(replica, Report::Applied { csn: to });
     }
 }
 
@@ -360,7 +375,9 @@ impl Simulation<'_> {
             return;
         };
         if let Some(own) = &mut self.own {
-            let found = own.execute(replica, &touches, version, &mut Vec::new());
+            let mut changes = Vec::new();
+            let found = own.execute(replica, &touches, version, &mut changes);
+            own.commit(replica, &mut changes);
             if seen.is_some_and(|seen| seen != found) {
                 self.disagrees(txn, OpId(0), replica);
             }

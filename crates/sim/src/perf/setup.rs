@@ -42,6 +42,8 @@ pub struct Setup<'a> {
     /// What databases can do, where every one executes what is written. Where they do not show what is not committed, a table that
     /// was written can be passed on only after the commit (DV 3.5).
     pub engine: Engine,
+    /// Whether all decisions that one order names are applied in one transaction, which commits once; otherwise each commits by itself.
+    pub applies_together: bool,
     /// When a decision counts as durable.
     pub durability: Durability,
     /// Virtual time before anything is measured, in nanoseconds.
@@ -74,6 +76,7 @@ impl<'a> Setup<'a> {
             items: Items::default(),
             conflict_percent: 100,
             engine: Engine { shows_uncommitted: true, ..Engine::default() },
+            applies_together: false,
             durability: Durability::default(),
             warm_up_ns: 120 * SECOND_NS,
             measured_ns: 480 * SECOND_NS,

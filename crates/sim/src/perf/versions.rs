@@ -58,8 +58,9 @@ impl Own {
         let mut seen = Seen::new();
         for Touch { object, reads, writes } in touches {
             let held = &mut self.versions[first + *object as usize];
-            let changed = |change: &&Change| (change.replica, change.object) == (replica, *object);
-            let before = changes.iter().rev().find(changed).map_or(*held, |change| change.after);
+            let is_own = |change: &&Change| (change.replica, change.object) == (replica, *object);
+            let own = changes.iter().rev().find(is_own).filter(|_| !self.shows_uncommitted);
+            let before = own.map_or(*held, |change| change.after);
             if *reads {
                 seen.push(before);
             }

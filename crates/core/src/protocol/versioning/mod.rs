@@ -33,7 +33,7 @@
 //! - *A single update* carries its release as in the paper, where the engine allows that. Its commit follows when the
 //!   decision is durable, as for every transaction here: a statement that fails must not be in the log.
 //! - *A single read* stands in one order with the updates, and later writes of its tables wait for it at its replica, unless databases
-//!   commit in the order of decisions.
+//!   commit in the order of decisions and show nothing before.
 //! - *The whole database* may be wanted, by whoever does not say what it will touch, and is a table of its own. Only a single
 //!   read of it has versions.
 //! - What is not treated in the paper (replicas that come back, statements that fail, sessions) is as in conflict-aware

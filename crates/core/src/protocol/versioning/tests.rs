@@ -349,6 +349,32 @@ fn a_decision_waits_no_longer_for_one_that_will_not_be_made() {
 }
 
 #[test]
+fn what_waits_for_its_decision_can_be_given_up() {
+    for cancels in [true, false] {
+        let mut rig = rig_in_order(new(1, Csn(0)), 1);
+        rig.begin_declaring(T1, [(A, READS), (B, WRITES)]);
+        rig.statement(T1, OP0, last(read(A), &[A]));
+        rig.done(T1, OP0, R0);
+        rig.single(T2, write(A));
+        rig.done(T2, OP0, R0);
+        assert_eq!(rig.status().waits_for, [(T2.0, vec![T1.0])]);
+        rig.skip();
+        if cancels {
+            rig.cancel(T2, OP0);
+            rig.expect(&[refuse(T2, OP0, Refusal::Cancelled), leave(T2, R0), forget(T2)]);
+        } else {
+            rig.rollback(T2);
+            rig.expect(&[leave(T2, R0), forget(T2)]);
+        }
+        rig.statement(T1, OP1, write(B));
+        rig.done(T1, OP1, R0);
+        rig.skip();
+        rig.commit(T1, OP2);
+        rig.expect(&[append(T1, 1)]);
+    }
+}
+
+#[test]
 fn what_waits_for_its_decision_is_committed_though_its_replica_is_lost() {
     let mut rig = rig_in_order(new(1, Csn(0)), 1);
     rig.begin_declaring(T1, [(A, READS), (B, WRITES)]);

@@ -141,6 +141,9 @@ impl Scheduler {
             Message::Done { txn, op, replica, outcome, elapsed_ns } => {
                 self.on_done(txn, op, replica, outcome, elapsed_ns, effects);
             }
+            Message::Late { txn, op, replica, outcome, elapsed_ns } => {
+                self.on_late(txn, op, replica, outcome, elapsed_ns, effects);
+            }
             Message::Released { txn, replica, tables } => self.on_released(txn, replica, tables, effects),
             Message::Ended { txn, replica } => self.on_ended(txn, replica, effects),
             Message::LaneLost { txn, replica } => self.lose_part(txn, replica, effects),
@@ -161,6 +164,7 @@ impl Scheduler {
             decided: self.decided().0,
             replicas: self.replicas.status(),
             transactions: self.txns.len() as u64,
+            waits_for: self.decisions_awaited().collect(),
             freshness_waits: self.counts.places_awaited,
             reads_placed: self.counts.reads_placed,
             every_table_locked: self.counts.every_table_locked,
@@ -263,7 +267,7 @@ impl Scheduler {
 
     fn on_rollback(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
         // A decision stands whatever becomes of the client.
-        if self.txns.get(&id).is_some_and(|txn| !txn.state.is_ending()) {
+        if self.withdraw_decision(id) || self.txns.get(&id).is_some_and(|txn| !txn.state.is_ending()) {
             self.abort(id, effects);
         }
     }
@@ -272,7 +276,8 @@ impl Scheduler {
         let waits = self.txns.get(&id).is_some_and(|txn| {
             txn.state.waits_in_core() && txn.pending.as_ref().is_some_and(|pending| pending.op == op)
         });
-        if waits {
+        let commits = self.txns.get(&id).is_some_and(|txn| txn.commit_op == op);
+        if waits || commits && self.withdraw_decision(id) {
             self.refuse(id, op, Refusal::Cancelled, effects);
         }
     }

@@ -155,16 +155,29 @@ impl Scheduler {
         effects: &mut Vec<Effect>,
     ) {
         let Some(txn) = self.txns.get(&id) else { return };
-        let reads_there = txn.pending.as_ref().is_some_and(|pending| {
-            pending.op == op && matches!(pending.sent, Sent::Read(at, _) if at == replica)
-        });
-        if reads_there {
+        if txn.reads_at(op, replica) {
             self.on_read_done(id, replica, outcome, elapsed_ns, effects);
         } else if txn.autocommit && txn.number.is_none() && txn.at(replica).takes_part() {
             // A single read that was given up while its answer was on the way; it is over at its proxy.
             self.on_ended(id, replica, effects);
         } else {
             self.on_write_done(id, op, replica, outcome, elapsed_ns, effects);
+        }
+    }
+
+    /// A replica that was lost had a read under way, of which nobody had seen anything, and has answered it all the same; or says now
+    /// that it did not.
+    pub(super) fn on_late(
+        &mut self,
+        id: TxnId,
+        op: OpId,
+        replica: ReplicaId,
+        outcome: Outcome,
+        elapsed_ns: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.txns.get(&id).is_some_and(|txn| txn.reads_at(op, replica)) {
+            self.on_read_done(id, replica, outcome, elapsed_ns, effects);
         }
     }
 
@@ -201,6 +214,11 @@ impl Scheduler {
                 txn.note_returned(&returned);
                 self.after_answer(id, None, effects);
                 self.release_after(id, &pending.statement, effects);
+                let is_lost = |txn: &Txn| txn.number.is_some() && txn.at(replica).part != Part::Executes;
+                if self.txns.get(&id).is_some_and(is_lost) {
+                    // It may have been the last that executed the transaction.
+                    self.lose_part(id, replica, effects);
+                }
             }
             // Nobody is asked here to hold what is read.
             Outcome::Failed | Outcome::TooLarge => {

@@ -259,6 +259,13 @@ impl Txn {
         self.chosen.filter(|replica| self.at(*replica).part == Part::Executes)
     }
 
+    /// Whether the answer of this read is awaited from this replica.
+    pub(super) fn reads_at(&self, op: OpId, replica: ReplicaId) -> bool {
+        self.pending.as_ref().is_some_and(|pending| {
+            pending.op == op && matches!(pending.sent, Sent::Read(at, _) if at == replica)
+        })
+    }
+
     /// Whether its locks are granted here and everything that it wrote before is done (CAS 3.5).
     pub(super) fn is_complete_at(&self, at: &At) -> bool {
         at.part == Part::Executes && at.granted && at.writes_done == self.writes.len()

@@ -3,7 +3,8 @@
 //!
 //! A single read has no versions. It takes its place in the order of sequence numbers behind every update of which a write to
 //! one of its tables was ever sent, and so behind all numbers before that one's: since each proxy hears of those writes before
-//! it hears of the read, and lets no later write pass the read, the read sees those updates whole and no other. (The paper lets
+//! it hears of the read, and lets no later write pass the read (unless reads have snapshots), the read sees those updates whole
+//! and no other. (The paper lets
 //! the read stand behind what its proxy knows of. It does not say how that stays serializable where an update that the proxy
 //! does not know of precedes one that it knows.) Reads of one session have their places in the order in which they came.
 //!
@@ -316,18 +317,46 @@ impl Scheduler {
 ///
 /// Where replicas commit in the order of CSNs, that order must be one in which transactions could have run one after the other:
 /// single reads find what some prefix of it has left. Who writes what an earlier transaction has read and let go at last use may
-/// have done everything before that one is decided, so here it waits for that decision.
+/// have done everything before that one is decided, so here it waits for that decision. All its tables count, touched or not: a
+/// replica that applies it from the log waits for all their versions, and would wait for a later CSN otherwise.
 impl Scheduler {
     pub(super) fn order_decisions(&mut self) {
         self.known.decisions = Some(Default::default());
     }
 
-    /// Whether everybody is decided, or ended, who was given versions of its tables before it.
+    /// Whether everybody is decided, or ended, who was given versions of its tables before it and conflicts with it.
     pub(super) fn may_be_decided(&self, id: TxnId) -> bool {
         let (Some((reached, _)), Some(txn)) = (&self.known.decisions, self.txns.get(&id)) else {
             return true;
         };
         reached.admits_all(txn.versions.iter())
+    }
+
+    /// Who waits for decisions, and for whose.
+    pub(super) fn decisions_awaited(&self) -> impl Iterator<Item = (u64, Vec<u64>)> {
+        self.known.undecided.iter().filter_map(|id| {
+            let waiter = self.txns.get(id)?;
+            let (_, settled) = self.known.decisions.as_ref()?;
+            let conflicts = |other: &Txn| {
+                let mut pairs =
+                    waiter.versions.iter().flat_map(|mine| other.versions.iter().map(move |its| (mine, its)));
+                pairs.any(|(mine, its)| mine.conflicts_with(its))
+            };
+            let blocks = |other: &Txn| {
+                let is_open = other.number.is_some_and(|number| !settled.contains(&number));
+                is_open && other.number < waiter.number && conflicts(other)
+            };
+            let mut blockers: Vec<u64> =
+                self.txns.iter().filter(|(_, other)| blocks(other)).map(|(id, _)| id.0).collect();
+            blockers.sort_unstable();
+            Some((id.0, blockers))
+        })
+    }
+
+    /// It is not to be decided after all; whether it has waited for that.
+    pub(super) fn withdraw_decision(&mut self, id: TxnId) -> bool {
+        let at = self.known.undecided.iter().position(|waiting| *waiting == id);
+        at.map(|at| self.known.undecided.remove(at)).is_some()
     }
 
     pub(super) fn await_decision(&mut self, id: TxnId) {

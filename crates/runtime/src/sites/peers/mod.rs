@@ -206,7 +206,7 @@ fn answer(links: &Links, inputs: &mpsc::UnboundedSender<Input>) -> Serve {
                 return Err(std::io::Error::other("a peer has no log and takes no clients of others"));
             }
             links::hear(stream, |said| match said {
-                Said::Place { node, host, port } => links.learn(from, node, host, port),
+                Said::Place(place) => links.learn(from, place),
                 // Without a receiver the process is ending.
                 Said::Site(message) => drop(inputs.send(Input::Heard { from, message })),
                 Said::Log(_) | Said::Keep(_) => {
