@@ -115,6 +115,11 @@ pub enum MemberEvent {
         /// Who leads in it.
         leader: Option<NodeId>,
     },
+    /// Another node has said something of another log, which is not heeded. Told once of each log in a row.
+    OtherLog {
+        /// That log.
+        log_id: LogId,
+    },
     /// Records were appended quietly in an epoch in which the node did not lead any more when their turn came. They are
     /// in no log.
     Dropped {

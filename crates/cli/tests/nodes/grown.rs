@@ -110,3 +110,40 @@ fn node_that_joins_and_does_not_count_takes_clients_and_nothing_else() {
         assert!(said(nodes.ask(next, &["node", "list"])).contains("non-voting"));
     });
 }
+
+/// By its own configuration it is the only one that counts, so it leads itself. It may not touch what follows another log.
+#[test]
+fn node_that_does_not_agree_about_who_counts_disturbs_nobody() {
+    block_on(async {
+        let mut nodes = Nodes::make(3, 1, false, "");
+        nodes.configure(2, |config| {
+            let others = config.replace("voting = true", "voting = false");
+            let own = others.rfind("voting = false").unwrap();
+            format!("{}voting = true{}", &others[..own], &others[own + "voting = false".len()..])
+        });
+        nodes.lose_log(2);
+        said(nodes.command(2, &["node", "init"]).output().unwrap());
+        nodes.start_all();
+        let leads = nodes.leader();
+        assert_ne!(leads, 2);
+        nodes.client(0).await.batch_execute("CREATE TABLE t (v int)").await.unwrap();
+        for value in 0..3 {
+            // It leads in a later epoch each time.
+            let has_said = |what: &str| nodes.messages(2).matches(what).count() > value;
+            until("it leads itself", async || has_said("this node was elected")).await;
+            until("it is told why", async || has_said("it follows log")).await;
+            nodes.kill(2);
+            nodes.spawn(2);
+            nodes
+                .client(leads)
+                .await
+                .batch_execute(&format!("INSERT INTO t VALUES ({value})"))
+                .await
+                .unwrap();
+        }
+        for node in [leads, 2] {
+            assert!(nodes.messages(node).contains("another node has another log"), "node {node}");
+        }
+        assert_eq!(rows(&nodes.client(1 - leads).await, "SELECT count(*) FROM t").await, "3");
+    });
+}

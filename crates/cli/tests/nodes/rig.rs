@@ -373,6 +373,12 @@ impl Nodes {
         }
     }
 
+    /// Changes a node's configuration.
+    pub fn configure(&self, node: usize, change: impl FnOnce(&str) -> String) {
+        let path = self.nodes[node].dir.join("onecopy.toml");
+        fs::write(&path, change(&fs::read_to_string(&path).unwrap())).unwrap();
+    }
+
     /// Empties the folder of a node's log.
     pub fn lose_log(&self, node: usize) {
         fs::remove_dir_all(self.nodes[node].dir.join("log")).unwrap();

@@ -190,6 +190,42 @@ fn single_read_waits_for_a_writer_and_nobody_waits_for_the_read() {
     });
 }
 
+/// A transaction that wrote what an earlier one has read and let go waits for it with its COMMIT.
+#[test]
+fn whoever_goes_away_while_its_decision_waits_is_rolled_back() {
+    block_on(async {
+        let cluster = Scheduled::start("versioning", 2);
+        make_tables(&cluster.client().await).await;
+        let [first, third] = [cluster.client().await, cluster.client().await];
+        let reads =
+            "/* onecopy: tables=a writes=b */ BEGIN; /* onecopy: last=a */ SELECT v FROM a WHERE id = 1";
+        for update in [
+            "/* onecopy: writes=a */ BEGIN; UPDATE a SET v = v + 1 WHERE id = 1; COMMIT",
+            "UPDATE a SET v = v + 1 WHERE id = 1",
+        ] {
+            first.batch_execute(reads).await.unwrap();
+            let (second, connection) =
+                tokio_postgres::connect(cluster.dsn(), tokio_postgres::NoTls).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let waits = tokio::spawn(async move { second.batch_execute(update).await });
+            let somebody_waits = || {
+                json(cluster.folder(), &["status"])["waits"].as_array().is_some_and(|waits| !waits.is_empty())
+            };
+            while !somebody_waits() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            connection.abort();
+            assert!(waits.await.unwrap().is_err());
+            while somebody_waits() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            first.batch_execute("COMMIT").await.unwrap();
+            third.batch_execute("UPDATE a SET v = v + 10 WHERE id = 2").await.unwrap();
+        }
+        assert_eq!(cluster.everywhere("SELECT v FROM a ORDER BY id").await, "0, 20");
+    });
+}
+
 #[test]
 fn loose_levels_execute_each_statement_by_itself_and_say_so() {
     block_on(async {

@@ -15,7 +15,7 @@ use crate::consensus::{Change, Effect, MemberError, Node, NodeId, ProposeError, 
 use crate::engine::{self, Engine, Fault, State};
 use crate::gate::{AppendError, Gate};
 use crate::log::{Driver, Durable, Status, Written};
-use crate::record::{Record, Seq};
+use crate::record::{LogId, Record, Seq};
 
 /// Bytes of messages that may wait for the node; more are dropped, as any network may.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -73,6 +73,8 @@ pub(super) struct Core {
     pub(super) notices: Vec<Notice>,
     confirms: BTreeMap<ReadId, (Option<Epoch>, Confirmed)>,
     reads: u64,
+    /// Of which was told last that another node speaks of it.
+    other_log: Option<LogId>,
     pub(super) stopped: Option<StopReason>,
     /// Nothing comes in any more; what is being written is finished.
     pub(super) is_closing: bool,
@@ -80,6 +82,15 @@ pub(super) struct Core {
     pub(super) has_ended: bool,
     /// Kept for its memory.
     effects: Vec<Effect>,
+}
+
+impl Core {
+    /// Another node has spoken of this log.
+    pub(super) fn tell_of_other_log(&mut self, log_id: LogId) {
+        if self.other_log.replace(log_id) != Some(log_id) {
+            self.notices.push(Notice::Event(MemberEvent::OtherLog { log_id }));
+        }
+    }
 }
 
 /// What the disk's thread has to do.
@@ -130,6 +141,7 @@ impl Hub {
                 notices: Vec::new(),
                 confirms: BTreeMap::new(),
                 reads: 0,
+                other_log: None,
                 stopped: None,
                 is_closing: false,
                 has_ended: false,

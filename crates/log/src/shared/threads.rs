@@ -9,7 +9,7 @@ use parking_lot::MutexGuard;
 
 use super::state::{Core, Hub, Job, Notice};
 use super::{SharedHooks, SharedOptions, ms};
-use crate::consensus::{Effect, Node, StopReason};
+use crate::consensus::{Dropped, Effect, Node, StopReason};
 use crate::disk::{Files, Folder};
 use crate::gate::AppendError;
 use crate::log::{OpenError, panic_fault};
@@ -130,7 +130,10 @@ impl NodeThread {
             let mut core = self.hub.core.lock();
             if !core.is_closing {
                 // What is dropped harms nobody.
-                let _dropped = self.hub.act(&mut core, |node, effects| node.receive(message, effects));
+                let heard = self.hub.act(&mut core, |node, effects| node.receive(message, effects));
+                if let Err(Dropped::OtherLog(log_id)) = heard {
+                    core.tell_of_other_log(log_id);
+                }
             }
         }
         let random = self.draw();

@@ -23,7 +23,7 @@ use crate::lane::{Lane, LaneError};
 use crate::membership;
 use crate::pool::Pool;
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials, SESSION_MARK};
-use crate::postgres::progress::{self, FenceError, Position};
+use crate::postgres::progress::{self, Claim, FenceError, Position};
 use crate::postgres::version::ServerVersion;
 use crate::record::BadRecord;
 use crate::retention::{Gap, Retention};
@@ -405,9 +405,14 @@ impl Agent {
             "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0",
         )
         .await?;
-        let fenced = progress::fence_for(lane, self.pool.connector.leader).await;
+        let claim = self.pool.connector.leader.map(|epoch| Claim { epoch, log_id: &self.log_id });
+        let fenced = progress::fence_for(lane, claim).await;
         fenced.map_err(|error| match error {
             FenceError::Lane(error) => ApplyError::Lane(error),
+            FenceError::OtherLog { followed, ours } => {
+                self.annulments.stand_apart(self.replica);
+                ApplyError::OtherLog { found: followed, expected: ours }
+            }
             other => ApplyError::NotFenced(other),
         })?;
         let mut position = progress::read(lane).await?.ok_or(ApplyError::NoSchema)?;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onecopy_log::consensus::{NodeId, StopReason};
-use onecopy_log::{Log, Member, MemberEvent, SharedHooks, SharedOptions};
+use onecopy_log::{Log, LogId, Member, MemberEvent, SharedHooks, SharedOptions};
 use rand::Rng;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -64,6 +64,14 @@ pub struct Node {
     pub term: watch::Sender<Option<Arc<Running>>>,
     /// Tells its reports to the term that runs.
     pub durable: DurableTo,
+}
+
+/// Another node that reaches this one is none of those that share its log.
+pub fn speaks_of_other_log(log_id: LogId) {
+    tracing::warn!(
+        %log_id,
+        "another node has another log, and is not heeded: it was begun with another secret, database or `voting` than this one"
+    );
 }
 
 /// Serves as one of several nodes, until `shutdown` is ready.
@@ -169,6 +177,7 @@ pub async fn serve(
                 MemberEvent::Dropped { epoch, records } => {
                     tracing::info!(epoch = epoch.0, records, "records of an epoch that is over were not decided");
                 }
+                MemberEvent::OtherLog { log_id } => speaks_of_other_log(log_id),
                 MemberEvent::Stopped(reason) => break Some(reason),
             },
             _ = said.tick() => {

@@ -148,7 +148,7 @@ pub const LEADER: &str = "onecopy.leader()";
 
 /// Claims the replica for a node that leads in this epoch: to be done before the sessions of others are ended, since whoever
 /// connects afterwards sees it, and whoever was connected before is ended.
-async fn claim(lane: &mut Lane, epoch: u64) -> Result<(), FenceError> {
+async fn claim(lane: &mut Lane, Claim { epoch, log_id }: Claim<'_>) -> Result<(), FenceError> {
     let exists = "SELECT pg_catalog.to_regclass('onecopy.meta') IS NOT NULL, \
          pg_catalog.to_regprocedure('onecopy.leader()') IS NOT NULL";
     let rows = lane.query(exists).await?;
@@ -161,6 +161,12 @@ async fn claim(lane: &mut Lane, epoch: u64) -> Result<(), FenceError> {
     if !is_there(1) {
         // It was made by a version that knew of one node only.
         lane.command(&format!("BEGIN; {LEADER_SQL}; COMMIT")).await?;
+    }
+    let followed = lane.query("SELECT log_id FROM onecopy.meta").await?;
+    let followed = followed.into_iter().flatten().next().flatten().unwrap_or_default();
+    if followed != log_id {
+        // Whoever serves by that log is not to be disturbed.
+        return Err(FenceError::OtherLog { followed, ours: log_id.to_owned() });
     }
     // A crash of the server must not forget it.
     lane.command(&format!(
@@ -176,10 +182,17 @@ async fn claim(lane: &mut Lane, epoch: u64) -> Result<(), FenceError> {
     }
 }
 
-/// Claims the replica, where there are several nodes and this one leads in an epoch, and ends every earlier session on it.
-pub async fn fence_for(lane: &mut Lane, leader: Option<u64>) -> Result<(), FenceError> {
-    if let Some(epoch) = leader {
-        claim(lane, epoch).await?;
+/// By what a node claims a replica, where there are several and this one leads.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    pub epoch: u64,
+    pub log_id: &'a str,
+}
+
+/// Claims the replica, if there is something to claim it by, and ends every earlier session on it.
+pub async fn fence_for(lane: &mut Lane, by: Option<Claim<'_>>) -> Result<(), FenceError> {
+    if let Some(by) = by {
+        claim(lane, by).await?;
     }
     fence(lane).await
 }
@@ -218,6 +231,10 @@ pub enum FenceError {
     SessionsRemain(String),
     #[error("another node leads: it uses the replica in epoch {found}, and this one leads in {epoch}")]
     Deposed { found: u64, epoch: u64 },
+    #[error(
+        "it follows log {followed}, and the one of this node is {ours}: was this node begun with another secret, database or `voting` than those that serve?"
+    )]
+    OtherLog { followed: String, ours: String },
 }
 
 /// Appends what marks, by an agent's lane, the commits after `before` up to `to`.

@@ -21,7 +21,7 @@ use crate::pool::Pool;
 use crate::postgres::checks::{self, Facts};
 use crate::postgres::connect::{AGENT_MARK, Connector, Credentials, CustomNames};
 use crate::postgres::definitions::{self, SequenceNames};
-use crate::postgres::progress::{self, FenceError, Position};
+use crate::postgres::progress::{self, Claim, FenceError, Position};
 use crate::postgres::version::ServerVersion;
 use crate::retention;
 use crate::scheduler::Scheduler;
@@ -74,6 +74,14 @@ impl Source {
             Source::Shared { epoch, .. } => Some(epoch.0),
         }
     }
+
+    /// The log that is there before the replicas are looked at.
+    fn log_id(&self) -> Option<LogId> {
+        match self {
+            Source::Alone(_) => None,
+            Source::Shared { log, .. } => Some(log.held().log_id),
+        }
+    }
 }
 
 /// Carries the log's reports to the scheduler, which exists only later.
@@ -112,6 +120,7 @@ pub async fn prepare(
         return Err(ServeError::Settings("no replicas are configured; add at least one [[replica]]".into()));
     }
     let leader = source.leader();
+    let of_log = source.log_id().map(|id| id.to_string()).unwrap_or_default();
     let agent = Credentials {
         user: settings.agent_user.clone(),
         password: settings.agent_password.clone(),
@@ -119,9 +128,10 @@ pub async fn prepare(
     };
     let mut looked_at = Vec::new();
     for replica in &settings.replicas {
-        let (connector, agent) = (connector(settings, replica, leader), agent.clone());
+        let (connector, agent, log_id) =
+            (connector(settings, replica, leader), agent.clone(), of_log.clone());
         // All at once: one that hangs keeps the others waiting only as long as it takes to give it up.
-        looked_at.push((replica, tokio::spawn(async move { look_at(&connector, &agent).await })));
+        looked_at.push((replica, tokio::spawn(async move { look_at(&connector, &agent, &log_id).await })));
     }
     let mut found = Vec::new();
     let mut missing = Vec::new();
@@ -279,8 +289,9 @@ fn leave_upgraded(
 async fn look_at(
     connector: &Connector,
     agent: &Credentials,
+    log_id: &str,
 ) -> Result<(Lane, Lane, Facts, Option<Position>), FenceError> {
-    let looking = look(connector, agent);
+    let looking = look(connector, agent, log_id);
     if connector.leader.is_none() || connector.silence.is_zero() {
         return looking.await;
     }
@@ -291,10 +302,11 @@ async fn look_at(
 async fn look(
     connector: &Connector,
     agent: &Credentials,
+    log_id: &str,
 ) -> Result<(Lane, Lane, Facts, Option<Position>), FenceError> {
     let mut lane = connector.connect_marked(agent, AGENT_MARK).await?;
     // Earlier sessions of ours may still be committing: the position is only final when they are gone.
-    progress::fence_for(&mut lane, connector.leader).await?;
+    progress::fence_for(&mut lane, connector.leader.map(|epoch| Claim { epoch, log_id })).await?;
     let mut plain = connector.connect_plain(agent).await?;
     let facts = checks::facts(&mut plain).await?;
     let position = progress::read(&mut lane).await?;

@@ -116,7 +116,12 @@ impl Session {
         self.listened_at_commit(listening, matches!(done, Ok(Done::Answered)));
         self.local_settings_end();
         self.end_change(matches!(done, Ok(Done::Answered))).await;
-        self.close_txn();
+        // The core must hear that the client is gone.
+        if done.is_err() {
+            self.abandon()
+        } else {
+            self.close_txn()
+        }
         done
     }
 
@@ -198,12 +203,14 @@ impl Session {
     }
 
     async fn carry_out_commit(&mut self, id: TxnId, op: OpId) -> Result<Done, ClientError> {
-        // Unless it is decided already, it may wait for items that only answers have shown, and be given up. From here on the
-        // decision may be made at any time: the client is not listened to until it is known.
+        // Unless it is decided already, it may wait for items that only answers have shown, or for others' decisions, and be given
+        // up. From here on the decision may be made at any time: the client is not listened to until it is known, but where the core
+        // can tell of itself whether it was.
         let mut undecided = self.txn.as_ref().is_some_and(|txn| txn.turn == Turn::Told);
         loop {
             let directive = if std::mem::take(&mut undecided) {
-                self.await_directive(Whereabouts::Waiting { txn: id, op }, id, op, false, false).await?
+                let watches = self.txn.as_ref().is_some_and(|txn| txn.is_everywhere);
+                self.await_directive(Whereabouts::Waiting { txn: id, op }, id, op, false, watches).await?
             } else {
                 let Some(directive) = self.next_at_commit(id).await else { continue };
                 directive

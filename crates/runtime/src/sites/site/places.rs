@@ -6,6 +6,7 @@ use onecopy_log::MemberEvent;
 
 use super::{Ended, RESEND_AFTER, Site};
 use crate::clock::Deadline;
+use crate::nodes;
 use crate::nodes::links::Said;
 use crate::server::log::LogDecisions;
 use crate::sites::database;
@@ -37,6 +38,7 @@ impl Site<'_> {
                 tracing::info!(epoch = epoch.0, records, "places of an epoch that is over were not given");
             }
             MemberEvent::Members(members) => tracing::info!(?members, "the nodes that share the log"),
+            MemberEvent::OtherLog { log_id } => nodes::speaks_of_other_log(log_id),
             MemberEvent::Stopped(reason) => self.ended = Some(Ended::Log(reason.to_string())),
         }
     }
