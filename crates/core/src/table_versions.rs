@@ -281,6 +281,21 @@ mod tests {
         *assigned.iter().find(|assigned| assigned.table == table).expect("it was asked for")
     }
 
+    #[test]
+    fn who_only_waits_for_what_was_given_out_takes_no_version() {
+        let mut assigner = Assigner::default();
+        assigner.assign(&locks([(A, Write)]));
+        assigner.assign(&locks([(A, Read), (B, Read)]));
+        let behind = |tables: &[(TableId, LockMode)], of_table| {
+            of(&assigner.behind(&TableLocks::of_tables(tables.iter().copied())), of_table).version.0
+        };
+        // Behind the writer, not behind the reader; and nobody has wanted the whole.
+        assert_eq!([A, B, C].map(|table| behind(&[(table, Read)], table)), [1, 0, 0]);
+        assert_eq!(behind(&[(A, Read)], TableId::ALL), 0);
+        // Whoever reads the whole waits for both.
+        assert_eq!(behind(&[(TableId::ALL, Read)], TableId::ALL), 2);
+    }
+
     /// DV figures 6 and 7, claim dv-24.
     #[test]
     fn s4_2_the_papers_example_is_assigned_and_produces_the_papers_versions() {

@@ -393,12 +393,11 @@ impl Proxy {
             Behind::Number(_) | Behind::WhatIsDue if by_arrival => self.gate.arrive(tables),
             Behind::Number(_) | Behind::WhatIsDue => self.behind_due(tables),
         };
-        let is_single_read = yields || !by_arrival;
-        if !yields && is_single_read {
+        if !yields && !by_arrival {
             self.gate.begin_read(txn, &versions);
         }
         let queue = self.versioned(txn, &versions);
-        queue.is_single_read = is_single_read;
+        queue.is_single_read = yields || !by_arrival;
         queue.waiting.push_back((Operation::SingleRead(op), Picked::ALL));
         self.advance(txn, effects);
     }

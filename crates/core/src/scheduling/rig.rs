@@ -229,6 +229,20 @@ pub(crate) fn notice(txn: TxnId) -> Effect {
     Effect::Notice { txn, notice: Notice::EveryTableLocked }
 }
 
+/// A single read waits for a writer of one of its tables, and a later writer of the other one not for it, where databases
+/// commit in the order of decisions.
+#[track_caller]
+pub(crate) fn with_a_read_that_holds_nobody_up(protocol: impl Protocol + 'static) -> Rig {
+    let mut rig = rig_in_order(protocol, 2);
+    rig.begin_declaring(T1, [(A, Mode::NoKeyExclusive)]);
+    rig.statement(T1, OP0, write(A));
+    rig.single(T3, read_both(A, B));
+    rig.single(T2, write(B));
+    let at_both = |txn| [holds(txn, OP0, R0, OPEN), holds(txn, OP0, R1, OPEN)];
+    rig.expect(&[at_both(T1), at_both(T2)].concat());
+    rig
+}
+
 /// A read and a write of one table at one replica wait for each other, as they come (DV 5.2).
 #[track_caller]
 pub(crate) fn expect_conflicts_to_be_resolved_at_the_proxy(protocol: impl Protocol + 'static) {

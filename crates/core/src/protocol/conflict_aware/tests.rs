@@ -661,6 +661,24 @@ fn a_write_pending_at_a_lost_replica_is_answered_by_another() {
 }
 
 #[test]
+fn a_read_that_a_lost_replica_has_answered_all_the_same_is_not_done_again() {
+    let mut rig = of(2);
+    rig.single(T1, read(A));
+    rig.begin_declaring(T2, [(A, READS)]);
+    rig.statement(T2, OP0, read(A));
+    rig.expect(&[streams(T1, OP0, R0, ALONE), streams(T2, OP0, R1, OPEN)]);
+    rig.down(R0);
+    rig.done(T1, OP0, R0);
+    rig.expect(&[forget(T1)]);
+    // Nobody is left who executes the other one, whose client has seen something.
+    rig.down(R1);
+    rig.done(T2, OP0, R1);
+    rig.expect(&[]);
+    rig.statement(T2, OP1, read(A));
+    rig.expect(&[refuse(T2, OP1, Refusal::HomeLost), forget(T2)]);
+}
+
+#[test]
 fn a_read_lost_with_its_replica_runs_elsewhere_unless_a_part_was_seen() {
     for multi in [true, false] {
         for answer_begun in [true, false] {

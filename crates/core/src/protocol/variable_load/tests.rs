@@ -74,15 +74,5 @@ fn s6_4_a_single_read_goes_to_the_least_loaded_replica_and_waits_there_for_confl
 
 #[test]
 fn a_single_read_holds_nobody_up_where_databases_commit_in_the_order_of_decisions() {
-    let mut rig = rig_in_order(new(2, Csn(0)), 2);
-    rig.begin_declaring(T1, [(A, Mode::NoKeyExclusive)]);
-    rig.statement(T1, OP0, write(A));
-    rig.single(T3, read_both(A, B));
-    rig.single(T2, write(B));
-    rig.expect(&[
-        holds(T1, OP0, R0, OPEN),
-        holds(T1, OP0, R1, OPEN),
-        holds(T2, OP0, R0, OPEN),
-        holds(T2, OP0, R1, OPEN),
-    ]);
+    with_a_read_that_holds_nobody_up(new(2, Csn(0)));
 }

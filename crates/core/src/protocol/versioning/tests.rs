@@ -290,17 +290,7 @@ fn s4_6_an_abort_lets_go_of_everything_in_its_turn() {
 
 #[test]
 fn a_single_read_that_waits_for_one_update_does_not_hold_up_another() {
-    let mut rig = rig_in_order(new(2, Csn(0)), 2);
-    rig.begin_declaring(T1, [(A, WRITES)]);
-    rig.statement(T1, OP0, write(A));
-    rig.single(T3, read_both(A, B));
-    rig.single(T2, write(B));
-    rig.expect(&[
-        holds(T1, OP0, R0, OPEN),
-        holds(T1, OP0, R1, OPEN),
-        holds(T2, OP0, R0, OPEN),
-        holds(T2, OP0, R1, OPEN),
-    ]);
+    let mut rig = with_a_read_that_holds_nobody_up(new(2, Csn(0)));
     rig.done(T1, OP0, R0);
     rig.done(T2, OP0, R0);
     rig.durable(1);
@@ -312,8 +302,8 @@ fn a_single_read_that_waits_for_one_update_does_not_hold_up_another() {
     rig.expect(&[streams(T3, OP0, R0, ALONE), acknowledge(T1, OP1, 2)]);
 }
 
-#[test]
-fn who_writes_what_an_earlier_transaction_has_let_go_is_decided_after_it() {
+/// T1 has read A for the last time, and is to write B; T2 has written A.
+fn whose_decision_waits() -> Rig {
     let mut rig = rig_in_order(new(1, Csn(0)), 1);
     rig.begin_declaring(T1, [(A, READS), (B, WRITES)]);
     rig.statement(T1, OP0, last(read(A), &[A]));
@@ -322,6 +312,12 @@ fn who_writes_what_an_earlier_transaction_has_let_go_is_decided_after_it() {
     rig.expect(&[streams(T1, OP0, R0, OPEN), holds(T2, OP0, R0, OPEN)]);
     rig.done(T2, OP0, R0);
     rig.expect(&[]);
+    rig
+}
+
+#[test]
+fn who_writes_what_an_earlier_transaction_has_let_go_is_decided_after_it() {
+    let mut rig = whose_decision_waits();
     rig.statement(T1, OP1, write(B));
     rig.done(T1, OP1, R0);
     rig.skip();
@@ -332,13 +328,7 @@ fn who_writes_what_an_earlier_transaction_has_let_go_is_decided_after_it() {
 #[test]
 fn a_decision_waits_no_longer_for_one_that_will_not_be_made() {
     for reads_only in [true, false] {
-        let mut rig = rig_in_order(new(1, Csn(0)), 1);
-        rig.begin_declaring(T1, [(A, READS), (B, WRITES)]);
-        rig.statement(T1, OP0, last(read(A), &[A]));
-        rig.done(T1, OP0, R0);
-        rig.single(T2, write(A));
-        rig.done(T2, OP0, R0);
-        rig.skip();
+        let mut rig = whose_decision_waits();
         if reads_only {
             rig.commit(T1, OP1)
         } else {
@@ -351,14 +341,8 @@ fn a_decision_waits_no_longer_for_one_that_will_not_be_made() {
 #[test]
 fn what_waits_for_its_decision_can_be_given_up() {
     for cancels in [true, false] {
-        let mut rig = rig_in_order(new(1, Csn(0)), 1);
-        rig.begin_declaring(T1, [(A, READS), (B, WRITES)]);
-        rig.statement(T1, OP0, last(read(A), &[A]));
-        rig.done(T1, OP0, R0);
-        rig.single(T2, write(A));
-        rig.done(T2, OP0, R0);
+        let mut rig = whose_decision_waits();
         assert_eq!(rig.status().waits_for, [(T2.0, vec![T1.0])]);
-        rig.skip();
         if cancels {
             rig.cancel(T2, OP0);
             rig.expect(&[refuse(T2, OP0, Refusal::Cancelled), leave(T2, R0), forget(T2)]);
@@ -376,13 +360,7 @@ fn what_waits_for_its_decision_can_be_given_up() {
 
 #[test]
 fn what_waits_for_its_decision_is_committed_though_its_replica_is_lost() {
-    let mut rig = rig_in_order(new(1, Csn(0)), 1);
-    rig.begin_declaring(T1, [(A, READS), (B, WRITES)]);
-    rig.statement(T1, OP0, last(read(A), &[A]));
-    rig.done(T1, OP0, R0);
-    rig.single(T2, write(A));
-    rig.done(T2, OP0, R0);
-    rig.skip();
+    let mut rig = whose_decision_waits();
     rig.down(R0);
     assert!(rig.take().contains(&append(T2, 1)));
     rig.up(R0, 0);

@@ -13,7 +13,7 @@ impl Scheduler {
         self.learn_tables(id, true);
         let Some(txn) = self.txns.get_mut(&id) else { return };
         txn.commit_op = op;
-        if self.may_be_decided(id) { self.give_csn(id, effects) } else { self.await_decision(id) }
+        self.decide_in_turn(id, effects);
     }
 
     /// Its place among the decisions.

@@ -10,6 +10,7 @@
 mod locks;
 mod statements;
 
+mod decisions;
 mod endings;
 mod losses;
 
@@ -35,6 +36,7 @@ use crate::table_queues::{LockMode, TableLocks};
 
 use super::{AnswerAfter, Message, Order, Policy, send};
 
+use decisions::Decisions;
 use replicas::{Replicas, Service};
 use txn::{At, Part, Pending, Sent, State, Txn};
 use versions::Known;
@@ -55,6 +57,7 @@ pub(super) struct Scheduler {
     replicas: Replicas,
     /// Where versions decide.
     known: Known,
+    decisions: Decisions,
     txns: HashMap<TxnId, Txn>,
     /// The decided updates of each session that some replica may not have committed (CAS 4.8).
     sessions: HashMap<SessionId, SmallVec<[TxnId; 2]>>,
@@ -88,6 +91,7 @@ impl Scheduler {
             now: Instant(0),
             replicas: Replicas::new(replicas),
             known: Known::default(),
+            decisions: Decisions::default(),
             txns: HashMap::default(),
             sessions: HashMap::default(),
             awaiting_replica: Vec::new(),
@@ -105,7 +109,7 @@ impl Scheduler {
     pub(super) fn engine_is(&mut self, engine: Engine) {
         self.engine = engine;
         if engine.commits_in_order && self.policy.versioning().is_some() {
-            self.order_decisions();
+            self.decisions.order();
         }
     }
 
@@ -141,8 +145,10 @@ impl Scheduler {
             Message::Done { txn, op, replica, outcome, elapsed_ns } => {
                 self.on_done(txn, op, replica, outcome, elapsed_ns, effects);
             }
-            Message::Late { txn, op, replica, outcome, elapsed_ns } => {
-                self.on_late(txn, op, replica, outcome, elapsed_ns, effects);
+            Message::Late { txn, op, replica, outcome, elapsed_ns }
+                if self.txns.get(&txn).is_some_and(|txn| txn.reads_at(op, replica)) =>
+            {
+                self.on_read_done(txn, replica, outcome, elapsed_ns, effects);
             }
             Message::Released { txn, replica, tables } => self.on_released(txn, replica, tables, effects),
             Message::Ended { txn, replica } => self.on_ended(txn, replica, effects),

@@ -165,23 +165,7 @@ impl Scheduler {
         }
     }
 
-    /// A replica that was lost had a read under way, of which nobody had seen anything, and has answered it all the same; or says now
-    /// that it did not.
-    pub(super) fn on_late(
-        &mut self,
-        id: TxnId,
-        op: OpId,
-        replica: ReplicaId,
-        outcome: Outcome,
-        elapsed_ns: u64,
-        effects: &mut Vec<Effect>,
-    ) {
-        if self.txns.get(&id).is_some_and(|txn| txn.reads_at(op, replica)) {
-            self.on_read_done(id, replica, outcome, elapsed_ns, effects);
-        }
-    }
-
-    fn on_read_done(
+    pub(super) fn on_read_done(
         &mut self,
         id: TxnId,
         replica: ReplicaId,

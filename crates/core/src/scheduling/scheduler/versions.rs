@@ -21,7 +21,7 @@ use crate::effect::Effect;
 use crate::event::StatementKind;
 use crate::ids::{Instant, ReplicaId, SequenceNumber, SessionId, TxnId};
 use crate::item::TableId;
-use crate::map::{HashMap, HashSet};
+use crate::map::HashMap;
 use crate::scheduling::{Acquire, Ahead, Behind, Loose, Message, Order, Release, Tag};
 use crate::table_queues::{LockMode, TableLocks};
 use crate::table_versions::{Assigned, Picked, Reached, Version, Versions};
@@ -44,10 +44,6 @@ struct Writer {
 #[derive(Default, Debug)]
 pub(super) struct Known {
     over: Reached,
-    /// Where decisions follow versions: which are there for them, and whose were let go there that are not over.
-    decisions: Option<(Reached, HashSet<SequenceNumber>)>,
-    /// Whose decision waits for that, in the order in which they came.
-    undecided: Vec<TxnId>,
     writers: HashMap<TableId, BTreeMap<SequenceNumber, Writer>>,
     /// The last number of an update of which a write of this table was sent, however long it has been over: an earlier one
     /// may not have come to another table yet, and nobody may see the later one without it.
@@ -72,22 +68,8 @@ impl Known {
         over
     }
 
-    /// Its decision is made, or there will be none.
-    fn settle(&mut self, number: SequenceNumber, versions: &Versions) {
-        let Some((reached, settled)) = &mut self.decisions else { return };
-        if settled.insert(number) {
-            for assigned in versions.iter() {
-                reached.release(assigned);
-            }
-        }
-    }
-
     /// The transaction, or its attempt, is over everywhere.
     pub(super) fn forget(&mut self, txn: TxnId, number: SequenceNumber, versions: &Versions) {
-        self.settle(number, versions);
-        if let Some((_, settled)) = &mut self.decisions {
-            settled.remove(&number);
-        }
         for assigned in versions.iter() {
             self.over.release(assigned);
             self.forget_awaiting(txn, assigned);
@@ -309,89 +291,6 @@ impl Scheduler {
             if !awaiting.contains(&id) {
                 awaiting.push(id);
             }
-        }
-    }
-}
-
-/// Decisions in the order of versions.
-///
-/// Where replicas commit in the order of CSNs, that order must be one in which transactions could have run one after the other:
-/// single reads find what some prefix of it has left. Who writes what an earlier transaction has read and let go at last use may
-/// have done everything before that one is decided, so here it waits for that decision. All its tables count, touched or not: a
-/// replica that applies it from the log waits for all their versions, and would wait for a later CSN otherwise.
-impl Scheduler {
-    pub(super) fn order_decisions(&mut self) {
-        self.known.decisions = Some(Default::default());
-    }
-
-    /// Whether everybody is decided, or ended, who was given versions of its tables before it and conflicts with it.
-    pub(super) fn may_be_decided(&self, id: TxnId) -> bool {
-        let (Some((reached, _)), Some(txn)) = (&self.known.decisions, self.txns.get(&id)) else {
-            return true;
-        };
-        reached.admits_all(txn.versions.iter())
-    }
-
-    /// Who waits for decisions, and for whose.
-    pub(super) fn decisions_awaited(&self) -> impl Iterator<Item = (u64, Vec<u64>)> {
-        self.known.undecided.iter().filter_map(|id| {
-            let waiter = self.txns.get(id)?;
-            let (_, settled) = self.known.decisions.as_ref()?;
-            let conflicts = |other: &Txn| {
-                let mut pairs =
-                    waiter.versions.iter().flat_map(|mine| other.versions.iter().map(move |its| (mine, its)));
-                pairs.any(|(mine, its)| mine.conflicts_with(its))
-            };
-            let blocks = |other: &Txn| {
-                let is_open = other.number.is_some_and(|number| !settled.contains(&number));
-                is_open && other.number < waiter.number && conflicts(other)
-            };
-            let mut blockers: Vec<u64> =
-                self.txns.iter().filter(|(_, other)| blocks(other)).map(|(id, _)| id.0).collect();
-            blockers.sort_unstable();
-            Some((id.0, blockers))
-        })
-    }
-
-    /// It is not to be decided after all; whether it has waited for that.
-    pub(super) fn withdraw_decision(&mut self, id: TxnId) -> bool {
-        let at = self.known.undecided.iter().position(|waiting| *waiting == id);
-        at.map(|at| self.known.undecided.remove(at)).is_some()
-    }
-
-    pub(super) fn await_decision(&mut self, id: TxnId) {
-        if let Some(txn) = self.txns.get_mut(&id) {
-            txn.state = State::AwaitingDecision;
-            self.known.undecided.push(id);
-        }
-    }
-
-    /// Its decision is made, or there will be none: those may be decided that have waited for that.
-    pub(super) fn settle_versions(&mut self, id: TxnId, effects: &mut Vec<Effect>) {
-        let Some(txn) = self.txns.get(&id) else { return };
-        if let Some(number) = txn.number {
-            self.known.settle(number, &txn.versions);
-            self.retry_decisions(effects);
-        }
-    }
-
-    /// The transaction, or its attempt, is over everywhere.
-    pub(super) fn forget_versions(
-        &mut self,
-        id: TxnId,
-        number: SequenceNumber,
-        versions: &Versions,
-        effects: &mut Vec<Effect>,
-    ) {
-        self.known.forget(id, number, versions);
-        self.retry_decisions(effects);
-    }
-
-    fn retry_decisions(&mut self, effects: &mut Vec<Effect>) {
-        if let Some(at) = self.known.undecided.iter().position(|id| self.may_be_decided(*id)) {
-            let id = self.known.undecided.remove(at);
-            // Which settles it, and so comes back here.
-            self.give_csn(id, effects);
         }
     }
 }

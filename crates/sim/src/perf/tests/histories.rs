@@ -116,6 +116,20 @@ fn histories_are_strict_where_databases_commit_in_the_order_of_decisions() {
     }
 }
 
+#[test]
+fn an_order_that_is_applied_together_keeps_histories_and_costs_one_commit() {
+    let profile = the_2003();
+    let apart = recorded(&profile, 4);
+    let together = Setup { applies_together: true, ..apart.clone() };
+    let writing = [apart, together].map(|setup| {
+        let outcome = run_well(&setup, MixName::Ordering, "onecopy");
+        expect_kept(&outcome, Options::from(Level::StrictSerializable), "onecopy");
+        let write_ns: u64 = outcome.measured.replicas.iter().map(|busy| busy.write_ns).sum();
+        write_ns as f64 / outcome.measured.throughput()
+    });
+    assert!(writing[1] < writing[0], "{writing:?}");
+}
+
 /// Reads of a session that found an older version of a table than the session had written. Versions are numbered in the order
 /// in which statements arrive, which is that of their tables' versions.
 fn reads_older_than_own_writes(history: &crate::check::History) -> usize {
