@@ -13,6 +13,8 @@ use crate::nodes::links::Places;
 
 /// How long another change may take, before this one is given up.
 const TURN_WAIT: Duration = Duration::from_secs(10);
+/// A node that was started a moment ago has not reached this one yet. Whoever names one that never was has to wait as long.
+const PLACE_WAIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 /// Records that a node may lack to count for majorities: it gets them while the others are no longer needed.
 const BEHIND_MAX: u64 = 1_000;
@@ -22,6 +24,10 @@ const BEHIND_MAX: u64 = 1_000;
 /// # Errors
 /// Why it cannot come now.
 pub async fn add(member: &Arc<Member>, places: &Places, node: NodeId) -> Result<(), Failure> {
+    let deadline = Deadline::after(PLACE_WAIT);
+    while places.of(node.0).is_none() && !deadline.has_passed() {
+        tokio::time::sleep(PAUSE).await;
+    }
     if places.of(node.0).is_none() {
         let message = format!("node {node} has not said where it is");
         return Err(not_now(message).hint("Begin it by `onecopy node init --join`, start it, and try again."));
