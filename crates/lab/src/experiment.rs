@@ -147,6 +147,11 @@ impl Experiment {
         systems.contains(&self.system)
     }
 
+    /// Whether its peers lock tables to read them, too.
+    pub(crate) fn has_peer_locks(&self) -> bool {
+        ["lock_distributed", "lock_central"].contains(&self.system)
+    }
+
     /// Whether each of its databases has clients of its own.
     pub(crate) fn is_of_peers(&self) -> bool {
         PEERS.contains(&self.system)

@@ -1,4 +1,8 @@
-//! Curves of throughput over databases, and of several figures over the rate of whole transactions, as SVG.
+//! Curves of throughput over databases, and of several figures over the rate of whole transactions, as SVG; those of papers without a scheduler
+//! are in the files below.
+
+mod peers;
+mod sites;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -22,6 +26,8 @@ pub struct Figure {
     pub title: String,
     /// What its axes show.
     pub axes: [&'static str; 2],
+    /// If there are any, it has bars instead of curves: a group of each of these names, one bar from each curve, whose points name the group's place.
+    pub groups: &'static [&'static str],
     /// The curves that something is known of.
     pub curves: Vec<Curve>,
 }
@@ -104,10 +110,17 @@ pub fn figures_of(
         name: format!("{}-figure-{}", plan.paper, plan.figure),
         title: plan.title(),
         axes: ["databases", "interactions a second"],
+        groups: &[],
         curves: plan.curves(variations, effort, results),
     });
     let figures = figures.filter(|figure| !figure.curves.iter().all(is_bound));
-    figures.chain(figures_over_rates(paper, variations, effort, results)).collect()
+    let others = match paper.name.as_str() {
+        "gargamel" => figures_over_rates(variations, effort, results),
+        "wan" => sites::figures(variations, effort, results),
+        "invalidation" => peers::figures(variations, effort, results),
+        _ => Vec::new(),
+    };
+    figures.chain(others).collect()
 }
 
 /// Rates of whole transactions at which something may be known, a second.
@@ -125,15 +138,7 @@ const OVER_RATES: [(u8, &str, WholeMetric, u16); 5] = [
     (12, "the most workers busy at once", WholeMetric::Cost, 100),
 ];
 
-fn figures_over_rates(
-    paper: &Paper,
-    variations: &[Variation],
-    effort: &Effort,
-    results: &Results,
-) -> Vec<Figure> {
-    if paper.name != "gargamel" {
-        return Vec::new();
-    }
+fn figures_over_rates(variations: &[Variation], effort: &Effort, results: &Results) -> Vec<Figure> {
     let figure = |(number, what, metric, workers): &(u8, &'static str, WholeMetric, u16)| {
         let curve = |system: &&'static str| {
             let point = |rate: &u32| {
@@ -149,6 +154,7 @@ fn figures_over_rates(
             name: format!("gargamel-figure-{number}"),
             title: format!("GARGAMEL figure {number}: {what}"),
             axes: ["transactions that arrive, a second", what],
+            groups: &[],
             curves: curves.collect(),
         }
     };
@@ -226,7 +232,20 @@ impl Plan {
 /// Width and height of a figure, in pixels.
 const SIZE: (u32, u32) = (720, 440);
 
+/// How many numbers stand at an axis of curves.
+const X_LABELS: usize = 11;
+/// The part of the way from one group of bars to the next that bars take, and the part of its own that a bar takes.
+const GROUP_WIDTH: f64 = 0.8;
+const BAR_PART: f64 = 0.9;
+
 impl Figure {
+    /// The name of the group whose middle is here; nothing between two.
+    fn group_at(&self, place: f64) -> &'static str {
+        let is_middle = (place - place.round()).abs() < 0.01;
+        let group = if is_middle && place > -0.5 { self.groups.get(place.round() as usize) } else { None };
+        group.copied().unwrap_or_default()
+    }
+
     /// Draws it.
     ///
     /// # Errors
@@ -243,25 +262,48 @@ impl Figure {
 
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), Box<dyn std::error::Error>> {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
+        let has_bars = !self.groups.is_empty();
         let largest = points().map(|(size, _)| *size).max().unwrap_or(1);
         let highest = points().map(|(_, peak)| *peak).fold(1.0, f64::max);
+        let across = match has_bars {
+            true => -0.5..self.groups.len() as f64 - 0.5,
+            false => 0.0..f64::from(largest) * 1.02,
+        };
+        let named = |place: &f64| match has_bars {
+            true => self.group_at(*place).to_owned(),
+            false => format!("{place:.0}"),
+        };
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(area)
             .margin(12)
             .caption(&self.title, ("sans-serif", 18))
             .x_label_area_size(40)
             .y_label_area_size(56)
-            .build_cartesian_2d(0.0..f64::from(largest) * 1.02, 0.0..highest * 1.08)?;
+            .build_cartesian_2d(across, 0.0..highest * 1.08)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .x_desc(self.axes[0])
             .y_desc(self.axes[1])
-            .x_label_formatter(&|size| format!("{size:.0}"))
+            .x_labels(if has_bars { 2 * self.groups.len() + 1 } else { X_LABELS })
+            .x_label_formatter(&named)
             .y_label_formatter(&|peak| format!("{peak:.0}"))
             .draw()?;
         for (place, curve) in self.curves.iter().enumerate() {
             let color = Palette99::pick(place).to_rgba();
+            if has_bars {
+                let width = GROUP_WIDTH / self.curves.len() as f64;
+                let left = place as f64 * width - GROUP_WIDTH / 2.0;
+                let bar = |(group, height): &(u16, f64)| {
+                    let left = f64::from(*group) + left;
+                    Rectangle::new([(left, 0.0), (left + width * BAR_PART, *height)], color.filled())
+                };
+                chart
+                    .draw_series(curve.points.iter().map(bar))?
+                    .label(&curve.label)
+                    .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 18, y + 4)], color.filled()));
+                continue;
+            }
             let points = || curve.points.iter().map(|(size, peak)| (f64::from(*size), *peak));
             chart
                 .draw_series(LineSeries::new(points(), color.stroke_width(2)))?

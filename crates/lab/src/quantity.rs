@@ -75,8 +75,11 @@ impl Quantity {
     /// The same of experiments that differ in some ways.
     pub fn vary(&mut self, variations: &[Variation]) {
         match self {
-            Quantity::Of(_, experiment) => {
-                variations.iter().for_each(|variation| variation.apply(experiment));
+            Quantity::Of(metric, experiment) => {
+                for variation in variations {
+                    variation.apply_to_metric(metric, experiment);
+                    variation.apply(experiment);
+                }
             }
             Quantity::OfWhole(_, experiment) => {
                 variations.iter().for_each(|variation| variation.apply_to_whole(experiment));
@@ -213,6 +216,23 @@ pub(crate) mod tests {
         assert_eq!((first.clone() - second.clone()).samples(&results, 2), Ok(vec![4.0, 6.0]));
         let largest = Quantity::Largest(vec![second, Quantity::Constant(2.2)]);
         assert_eq!(largest.samples(&results, 2), Ok(vec![2.0, 3.0]));
+    }
+
+    #[test]
+    fn where_locks_count_every_access_under_them_is_a_write() {
+        let varied = |metric: Metric, system: &str| {
+            let mut quantity = Quantity::Of(metric, of(system, 4));
+            quantity.vary(&[Variation::LocksCount]);
+            quantity
+        };
+        let expected = |metric: Metric, system: &str| Quantity::Of(metric, of(system, 4));
+        for (before, after) in
+            [(Metric::WriteWaiting, Metric::Waiting), (Metric::SharedWrites, Metric::SharedAccesses)]
+        {
+            assert_eq!(varied(before, "lock_distributed"), expected(after, "lock_distributed"));
+            assert_eq!(varied(before, "invalidation"), expected(before, "invalidation"));
+        }
+        assert_eq!(varied(Metric::Peak, "lock_central"), expected(Metric::Peak, "lock_central"));
     }
 
     #[test]

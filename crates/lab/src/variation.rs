@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use onecopy_sim::perf::{Discipline, Latency, Profile};
 use onecopy_workload::catalogue::Catalogue;
 
-use crate::experiment::{Durability, Experiment, Mix};
+use crate::experiment::{Durability, Experiment, Metric, Mix};
 use crate::whole::WholeExperiment;
 use crate::wide::WideExperiment;
 
@@ -44,6 +44,10 @@ pub enum Variation {
     Uneven,
     /// Every system has as many users as would just saturate its databases if nothing ever waited.
     SameUsers,
+    /// Every system, with however many databases, has half as many users as would saturate four of them.
+    FewUsers,
+    /// Under locks, whoever asks for a table counts as writing it: to read one takes messages, too.
+    LocksCount,
     /// `onecopy` counts conflicts on whole tables, as the other systems do.
     OnTables,
     /// At `onecopy`'s databases, applying a write costs as much of executing it as was measured.
@@ -84,6 +88,8 @@ pub enum Variation {
     FarSites,
     /// The first site numbers messages, in the place of a token that goes around.
     Sequencer,
+    /// A site does one thing after the other, so messages and the token wait behind statements.
+    OneByOne,
     /// What sites do takes as long as on the machine that this was developed on.
     ThisMachine,
 }
@@ -106,7 +112,7 @@ const SHORT_READ_MS: f64 = 50.0;
 
 impl Variation {
     /// All of them.
-    pub const ALL: [Variation; 37] = [
+    pub const ALL: [Variation; 40] = [
         Variation::Shared,
         Variation::WritesFirst,
         Variation::Memory,
@@ -123,6 +129,8 @@ impl Variation {
         Variation::BracketedPages,
         Variation::Uneven,
         Variation::SameUsers,
+        Variation::FewUsers,
+        Variation::LocksCount,
         Variation::OnTables,
         Variation::MeasuredApply,
         Variation::RepairedColumn,
@@ -143,6 +151,7 @@ impl Variation {
         Variation::ShortBursts,
         Variation::FarSites,
         Variation::Sequencer,
+        Variation::OneByOne,
         Variation::ThisMachine,
     ];
 
@@ -166,6 +175,8 @@ impl Variation {
             Variation::BracketedPages => "bracketed-pages",
             Variation::Uneven => "uneven",
             Variation::SameUsers => "same-users",
+            Variation::FewUsers => "few-users",
+            Variation::LocksCount => "locks-count",
             Variation::OnTables => "on-tables",
             Variation::MeasuredApply => "measured-apply",
             Variation::RepairedColumn => "repaired-column",
@@ -186,6 +197,7 @@ impl Variation {
             Variation::ShortBursts => "short-bursts",
             Variation::FarSites => "far-sites",
             Variation::Sequencer => "sequencer",
+            Variation::OneByOne => "one-by-one",
             Variation::ThisMachine => "this-machine",
         }
     }
@@ -199,9 +211,10 @@ impl Variation {
     /// Two of these that cannot be had together: of two ways to serve, or two shares of conflicts, an experiment has one.
     #[must_use]
     pub fn contradiction(variations: &[Variation]) -> Option<[Variation; 2]> {
-        let alternatives: [&[Variation]; 4] = [
+        let alternatives: [&[Variation]; 5] = [
             &[Variation::Shared, Variation::WritesFirst],
             &[Variation::HalfConflicts, Variation::QuarterConflicts, Variation::FewConflicts],
+            &[Variation::SameUsers, Variation::FewUsers],
             &[Variation::DrawnAnew, Variation::MeanDurations],
             &[Variation::ShortBursts, Variation::Sequencer],
         ];
@@ -231,6 +244,8 @@ impl Variation {
             Variation::BracketedPages => "pages that change nothing are transactions",
             Variation::Uneven => "times at databases drawn at random",
             Variation::SameUsers => "each system with as many users as saturate idle databases",
+            Variation::FewUsers => "each system with half as many users as saturate four idle databases",
+            Variation::LocksCount => "with locks, whoever asks for a table counts as writing it",
             Variation::OnTables => "onecopy counts conflicts on whole tables",
             Variation::MeasuredApply => "applying a write costs 0.70 of executing it",
             Variation::RepairedColumn => "fewer visitors of the auction site write",
@@ -251,6 +266,7 @@ impl Variation {
             Variation::ShortBursts => "two messages for each turn of the token",
             Variation::FarSites => "each message takes 50 ms from site to site",
             Variation::Sequencer => "the first site numbers messages",
+            Variation::OneByOne => "a site does one thing after the other, messages too",
             Variation::ThisMachine => "sites as fast as the machine that this was developed on",
         }
     }
@@ -281,9 +297,14 @@ impl Variation {
             Variation::OnTables | Variation::MeasuredApply => experiment.system == "onecopy",
             Variation::HeldUpdates => experiment.has_table_locks(),
             Variation::AskingReads => experiment.system == "fixed_conflict" && is_bookstore,
-            Variation::SlowNetwork | Variation::ShortReads | Variation::Uneven | Variation::SameUsers => true,
-            // They are about whole transactions and about sites.
-            Variation::RowsWritten
+            Variation::SlowNetwork
+            | Variation::ShortReads
+            | Variation::Uneven
+            | Variation::SameUsers
+            | Variation::FewUsers => true,
+            // They are about what is counted, about whole transactions and about sites.
+            Variation::LocksCount
+            | Variation::RowsWritten
             | Variation::NoDiscount
             | Variation::UndiscountedRatios
             | Variation::OneQueue
@@ -298,10 +319,22 @@ impl Variation {
             | Variation::ShortBursts
             | Variation::FarSites
             | Variation::Sequencer
+            | Variation::OneByOne
             | Variation::ThisMachine => false,
         };
         if concerns {
             experiment.variations.insert(self);
+        }
+    }
+
+    /// Changes what is asked of an experiment.
+    pub fn apply_to_metric(self, metric: &mut Metric, experiment: &Experiment) {
+        if self == Variation::LocksCount && experiment.has_peer_locks() {
+            *metric = match *metric {
+                Metric::WriteWaiting => Metric::Waiting,
+                Metric::SharedWrites => Metric::SharedAccesses,
+                other => other,
+            };
         }
     }
 
@@ -312,6 +345,7 @@ impl Variation {
         | Variation::ShortBursts
         | Variation::FarSites
         | Variation::Sequencer
+        | Variation::OneByOne
         | Variation::ThisMachine = self
         {
             experiment.variations.insert(self);

@@ -6,7 +6,7 @@ use std::fmt;
 use onecopy_core::protocol::certified::{Certified, Commits};
 use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries, WideArea};
 use onecopy_core::{Moment, Protocol};
-use onecopy_sim::sites::{Costs, Distances, Fault, Measured, Order, Served, Setup, Source, run};
+use onecopy_sim::sites::{Costs, Discipline, Distances, Fault, Measured, Order, Served, Setup, Source, run};
 use onecopy_workload::tpcw::MixName;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -166,6 +166,8 @@ pub enum WideMetric {
     OutOfOrder,
     /// Executions that are undone, for each update.
     Undone,
+    /// Messages from one site to another, but for the token, for each update.
+    Messages,
 }
 
 /// What came of an experiment with one seed. The names are those of columns in `wide.csv`.
@@ -187,6 +189,7 @@ pub struct WideFigures {
     pub overlap: f64,
     pub out_of_order: f64,
     pub undone: f64,
+    pub messages: f64,
 }
 
 const EXECUTIONS: [(&str, Execution); 3] = [
@@ -278,6 +281,7 @@ impl WideExperiment {
                 (true, _) => Order::Sequencer,
                 (false, short) => Order::Token { burst: if short { SHORT_BURST } else { BURST } },
             },
+            discipline: if has(Variation::OneByOne) { Discipline::Queued } else { Discipline::Shared },
             history: false,
         };
         let outcome = run(&setup, &mut *source, self.system.protocol(self.sites))
@@ -311,6 +315,7 @@ impl WideExperiment {
         let end = all.iter().filter_map(|of| of.answered).max().map_or(0, |at| at.0);
         let queries: Vec<&Served> = served.iter().filter(|of| !of.updates).collect();
         let count = |of: usize| of.max(1) as f64;
+        let updates_of_all = all.iter().filter(|of| of.updates).count();
         WideFigures {
             throughput: all.len() as f64 / (end.saturating_sub(first) as f64 / 1e9).max(f64::MIN_POSITIVE),
             updates_s: mean_s(&updates, response),
@@ -326,7 +331,8 @@ impl WideExperiment {
             local: local.len() as f64 / count(updates.len()),
             overlap: mean_s(&local, overlapped) / execution_s.max(f64::MIN_POSITIVE),
             out_of_order: measured.out_of_order as f64 / (measured.ordered as f64).max(1.0),
-            undone: measured.undone() as f64 / count(all.iter().filter(|of| of.updates).count()),
+            undone: measured.undone() as f64 / count(updates_of_all),
+            messages: measured.messages as f64 / count(updates_of_all),
         }
     }
 }
@@ -393,6 +399,7 @@ impl WideFigures {
             WideMetric::Overlap => self.overlap,
             WideMetric::OutOfOrder => self.out_of_order,
             WideMetric::Undone => self.undone,
+            WideMetric::Messages => self.messages,
         }
     }
 }
@@ -437,6 +444,16 @@ mod tests {
                 assert!(varied.to_string().ends_with(variation.description()), "{varied}");
             }
         }
+    }
+
+    #[test]
+    fn messages_are_one_to_each_other_site_and_one_more_where_writes_are_sent() {
+        let messages = |system: &str| {
+            let experiment = WideExperiment::new(system, 4, 20).expect("there is one");
+            experiment.run(0).expect("it runs").messages
+        };
+        assert!((messages("symmetric agreed") - 3.0).abs() < 1e-9);
+        assert!((messages("local_copy agreed") - 6.0).abs() < 1e-9);
     }
 
     #[test]

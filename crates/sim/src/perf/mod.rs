@@ -51,7 +51,7 @@ pub use items::ItemsError;
 pub use measure::{Distribution, Measured, Messages, QueryTime, ReplicaTime};
 pub use network::Latency;
 pub use onecopy_core::protocol::Engine;
-pub use peak::{Peak, Search, find_peak, find_peak_near, saturating_users};
+pub use peak::{Peak, Search, find_peak, find_peak_from, find_peak_near, saturating_users};
 pub use profile::{NAMED, Profile, ProfileError};
 pub use setup::{Durability, Items, Loads, SECOND_NS, Setup, Users};
 pub use transactions::{Transaction, Transactions, TransactionsError};
@@ -482,10 +482,11 @@ impl<'a> Simulation<'a> {
             Effect::Values { txn, .. }
             | Effect::Withdraw { txn, .. }
             | Effect::Ship { txn, .. }
+            | Effect::PassOver { txn, .. }
             | Effect::Multicast { txn, .. } => {
                 self.fault(Fault::Senseless {
                     txn,
-                    what: "gives values, withdraws statements or tells everybody, for which nobody asks here",
+                    what: "gives values, withdraws statements, passes over updates or tells everybody, for which nobody asks here",
                 });
             }
         }

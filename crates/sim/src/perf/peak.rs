@@ -40,6 +40,8 @@ impl Search {
 
 /// A step of the climb.
 const STEP: f64 = 0.25;
+/// A step around what is known to be near the peak.
+const SIDE: f64 = STEP / 4.0;
 /// What counts as risen.
 const RISE_MIN: f64 = 1.01;
 
@@ -72,7 +74,7 @@ pub fn find_peak<E>(
         climb.restart(climb.peak.users / 2)?;
     }
     let start = climb.peak.users;
-    climb.follow(start, search, RISE_MIN, |users| scaled(users, 1.0 + STEP).max(users.saturating_add(1)))?;
+    climb.ascend(search)?;
     if climb.peak.users == start {
         // With fewer users the same is enough.
         climb.follow(start, search, SAME_MIN, |users| scaled(users, 1.0 / (1.0 + STEP)).min(users - 1))?;
@@ -93,15 +95,25 @@ pub fn find_peak<E>(
 /// # Errors
 /// Whatever a probe fails with.
 pub fn find_peak_near<E>(users: u32, probe: impl FnMut(u32) -> Result<Measured, E>) -> Result<Peak, E> {
-    let mut climb = Climb::new(users.max(1), probe)?;
-    let side = STEP / 4.0;
-    while !climb.is_steady && climb.peak.users > 1 {
-        climb.restart(scaled(climb.peak.users, 1.0 - side).min(climb.peak.users - 1))?;
-    }
-    let best = climb.peak.users;
-    for factor in [1.0 - side, 1.0 + side] {
-        climb.probe(scaled(best, factor))?;
-    }
+    let mut climb = Climb::near(users, probe)?;
+    climb.look_aside()?;
+    Ok(climb.finish())
+}
+
+/// Like [`find_peak_near`], but first climbs on from there as [`find_peak`] does, upwards only.
+///
+/// A number that shorter runs have found may be too low: what piles up there with more users comes to an end in longer ones.
+///
+/// # Errors
+/// Whatever a probe fails with.
+pub fn find_peak_from<E>(
+    users: u32,
+    search: Search,
+    probe: impl FnMut(u32) -> Result<Measured, E>,
+) -> Result<Peak, E> {
+    let mut climb = Climb::near(users, probe)?;
+    climb.ascend(search)?;
+    climb.look_aside()?;
     Ok(climb.finish())
 }
 
@@ -123,6 +135,39 @@ impl<P> Climb<P> {
         let measured = probe(users)?;
         let (is_steady, probes) = (measured.is_steady(), BTreeMap::from([(users, measured.throughput())]));
         Ok(Climb { probe, peak: Peak { users, measured, probes }, steady: Vec::new(), is_steady })
+    }
+
+    /// Begins at so many users, or a little below them, where the run is steady.
+    fn near<E>(users: u32, probe: P) -> Result<Climb<P>, E>
+    where
+        P: FnMut(u32) -> Result<Measured, E>,
+    {
+        let mut climb = Climb::new(users.max(1), probe)?;
+        while !climb.is_steady && climb.peak.users > 1 {
+            climb.restart(scaled(climb.peak.users, 1.0 - SIDE).min(climb.peak.users - 1))?;
+        }
+        Ok(climb)
+    }
+
+    /// From the best so far to more users, as long as throughput rises.
+    fn ascend<E>(&mut self, search: Search) -> Result<(), E>
+    where
+        P: FnMut(u32) -> Result<Measured, E>,
+    {
+        let more = |users: u32| scaled(users, 1.0 + STEP).max(users.saturating_add(1));
+        self.follow(self.peak.users, search, RISE_MIN, more)
+    }
+
+    /// A little to either side of the best so far.
+    fn look_aside<E>(&mut self) -> Result<(), E>
+    where
+        P: FnMut(u32) -> Result<Measured, E>,
+    {
+        let best = self.peak.users;
+        for factor in [1.0 - SIDE, 1.0 + SIDE] {
+            self.probe(scaled(best, factor))?;
+        }
+        Ok(())
     }
 
     /// The fewest users with whom throughput is that of the best.
@@ -253,6 +298,16 @@ mod tests {
             let peak = find_peak_near(start, |users| Ok::<_, Infallible>(curve(users)));
             let peak = peak.unwrap_or_else(|never| match never {});
             assert_eq!((peak.users, peak.probes.len()), (best, 3), "from {start}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_short_runs_have_found_is_climbed_on_from() {
+        let curve = |users: u32| measured((f64::from(users) / 7.0).min(60.0));
+        for start in [150, 400, 460] {
+            let peak = find_peak_from(start, Search::THOROUGH, |users| Ok::<_, Infallible>(curve(users)));
+            let peak = peak.unwrap_or_else(|never| match never {});
+            assert!(peak.measured.throughput() > 58.7, "from {start}: {:?}", peak.probes);
         }
     }
 

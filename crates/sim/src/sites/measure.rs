@@ -40,7 +40,7 @@ impl Served {
 pub struct Measured {
     /// What was served.
     pub served: Vec<Served>,
-    /// Messages that went from one site to another, the token included.
+    /// Messages that went from one site to another, but for the token.
     pub messages: u64,
     /// Messages that were received at a site before one whose place is before theirs.
     pub out_of_order: u64,

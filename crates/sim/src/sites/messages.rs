@@ -41,12 +41,12 @@ impl Simulation<'_> {
     }
 
     pub(super) fn transmit(&mut self, from: usize, to: usize, packet: Packet) {
+        self.measured.messages += 1;
         let at = self.arrival(from, to);
         self.queue.schedule(at, Wake::Arrives { site: to, packet });
     }
 
     fn arrival(&mut self, from: usize, to: usize) -> Instant {
-        self.measured.messages += 1;
         let takes_ns = self.setup.distances.draw_ns(from, to, &mut self.network);
         let last = self.channels.entry((from, to)).or_insert(Instant(0));
         *last = self.queue.now().plus_ns(takes_ns).max(last.plus_ns(1));

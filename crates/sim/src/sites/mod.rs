@@ -30,8 +30,9 @@ use thiserror::Error;
 
 use crate::check::{History, MalformedHistory};
 use crate::clock::EventQueue;
-use crate::server::{Discipline, Kind, Server};
+use crate::server::{Kind, Server};
 
+pub use crate::server::Discipline;
 pub use measure::{Measured, Served};
 pub use setup::{Costs, Distances, Order, Setup};
 
@@ -270,7 +271,7 @@ impl<'a> Simulation<'a> {
             arrivals: random::stream(setup.seed, ARRIVALS_STREAM),
             network: random::stream(setup.seed, NETWORK_STREAM),
             channels: HashMap::default(),
-            servers: (0..sites).map(|site| Server::new(1, Discipline::Shared, site as u16)).collect(),
+            servers: (0..sites).map(|site| Server::new(1, setup.discipline, site as u16)).collect(),
             ring: Ring::new(sites),
             sequencer: Sequencer::new(sites),
             sent: Vec::new(),

@@ -2,6 +2,8 @@
 
 use onecopy_workload::random::{self, Random};
 
+use crate::server::Discipline;
+
 /// One run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Setup {
@@ -17,6 +19,8 @@ pub struct Setup {
     pub costs: Costs,
     /// Who says in which order messages are.
     pub order: Order,
+    /// Who runs when a site's CPU has more than one thing to do.
+    pub discipline: Discipline,
     /// Whether what clients saw is recorded, for the checker.
     pub history: bool,
 }
@@ -33,7 +37,7 @@ pub enum Order {
     Sequencer,
 }
 
-/// CPU time of one site, in nanoseconds. What runs at once shares the site's one CPU.
+/// CPU time of one site, which has one CPU, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Costs {
     /// An update's statements.

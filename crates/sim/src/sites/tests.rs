@@ -61,6 +61,7 @@ fn setup(seed: u64) -> Setup {
             token_ns: MS / 10,
         },
         order: if seed.is_multiple_of(2) { Order::Token { burst: 20 } } else { Order::Sequencer },
+        discipline: if seed.is_multiple_of(3) { Discipline::Queued } else { Discipline::Shared },
         history: true,
     }
 }
