@@ -10,7 +10,7 @@ use crate::parameterise::Parameterised;
 use crate::rewrite::{FrozenValue, Rewrite};
 use crate::template::{AccessTemplate, NotCanonical, RecheckTemplate, ShownTemplate, shown_by_row};
 use crate::value::{ParamValue, Params, string_value};
-use onecopy_core::{Access, AccessSet, ClassId, ColumnSet, Space, TableId};
+use onecopy_core::{Access, AccessSet, ClassId, ColumnSet, Mode, RowChange, Space, TableId};
 use std::sync::Arc;
 
 /// Everything about one class of statements, found by one parse. Immutable; share it in an `Arc`.
@@ -526,6 +526,20 @@ impl Class {
         frozen: &[FrozenValue],
     ) -> AccessSet {
         self.access.bind(sql, layout, params, frozen)
+    }
+
+    /// If all that an execution does is to change values of one row, which it finds by the primary key: which. Rows are told apart by hashes.
+    #[must_use]
+    pub fn row_change(&self, access: &[Access]) -> Option<RowChange> {
+        let Bulk::ByKey(table, _) = self.bulk else { return None };
+        if self.kind != Kind::Update || !self.bulk.is_one_row(access) {
+            return None;
+        }
+        let is_row = |access: &&Access| access.item.table == table && access.item.space == Space::Rows;
+        let Access { item: row, mode, columns } = access.iter().find(is_row)?.clone();
+        let key: ColumnSet = row.equals.iter().map(|(column, _)| *column).collect();
+        let is_blind = key.contains(self.columns_read(table));
+        (mode == Mode::NoKeyExclusive).then_some(RowChange { row, columns, is_blind })
     }
 
     /// Whether the values of a table's unique keys that it names become free, and none is taken.

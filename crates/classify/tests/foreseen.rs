@@ -272,3 +272,35 @@ fn a_removal_takes_the_keys_that_defaults_give() {
     );
     assert_eq!(keys("DELETE FROM nulling WHERE id = $1"), Vec::<String>::new());
 }
+
+/// What one statement changes of one row, and whether the values depend on what the database contains.
+#[test]
+fn changes_of_one_row_are_known_and_blind_if_nothing_is_read_for_them() {
+    let catalogue = shop();
+    let path = ["public".to_owned()];
+    let change = |sql: &str| {
+        let context = Context { catalogue: &catalogue, search_path: &path, temporary: &[] };
+        let mut scratch = Scratch::default();
+        let normalised = normalise(sql, &mut scratch);
+        let class = classify(sql, &normalised, &context);
+        let change = class.row_change(&class.bind(sql, normalised.layout, &FirstKnown, &[]))?;
+        Some((change.columns, change.is_blind))
+    };
+    let columns = |numbers: &[u16]| numbers.iter().copied().map(ColumnId).collect::<ColumnSet>();
+    for (sql, expected) in [
+        ("UPDATE child SET note = 'x' WHERE id = 1", Some((columns(&[3]), true))),
+        ("UPDATE job SET state = 'x', payload = 'y' WHERE id = 1", Some((columns(&[2, 5]), true))),
+        ("UPDATE parent SET rank = 3 WHERE id = 1", None),
+        ("UPDATE child SET note = note || 'x' WHERE id = 1", Some((columns(&[3]), false))),
+        ("UPDATE child SET note = 'x' WHERE id = 1 AND note = 'y'", Some((columns(&[3]), false))),
+        ("UPDATE child SET note = 'x' WHERE parent_id = 3", None),
+        ("UPDATE child SET id = 2 WHERE id = 1", None),
+        ("DELETE FROM child WHERE id = 1", None),
+        ("INSERT INTO child (id) VALUES (1)", None),
+        ("UPDATE stamped SET v = 1 WHERE id = 1", None),
+    ] {
+        assert_eq!(change(sql), expected, "{sql}");
+    }
+    // A computed column changes as well.
+    assert!(change("UPDATE computed SET a = 1 WHERE id = 1").is_none_or(|(_, is_blind)| !is_blind));
+}

@@ -104,7 +104,7 @@ choice! {
         /// asks nobody. Strict serializability of transactions that come whole. If a peer is started again all end. See
         /// docs/protocols/invalidation.md for this and the following.
         Invalidation = "invalidation",
-        /// The same, but of the tables in peers.divided each peer has rows of its own.
+        /// The same, but of the tables in peers.divided and peers.parts each peer has rows of its own.
         Partitioned = "partitioned",
         /// The same peers, of whom each asks all others to read and to write.
         LockDistributed = "lock_distributed",
@@ -116,10 +116,32 @@ choice! {
 }
 
 section_with_defaults! {
-    /// What is chosen of the protocols of peers. It must be the same at all of them.
+    /// What is chosen of the protocols of peers.
     pub struct Peers {
-        /// With protocol = "partitioned", the tables of which each peer has rows of its own, as schema.table.
+        /// With protocol = "partitioned", the tables of which each peer has the rows that its own clients use, as schema.table. They must be the
+        /// same at all peers, and so must peers.parts.
         divided: Vec<String> = Vec::new();
+        /// With protocol = "partitioned", the tables whose rows are at the peer that a column says, whoever uses them.
+        parts: Vec<Part> = Vec::new();
+        /// When this peer starts, it removes rows of the tables in peers.parts that belong to others: for databases that were copied whole, at the
+        /// first start of all. Otherwise it does not serve if there are any.
+        deals: bool = false;
+        /// Updates of this peer may be left out at others that have not applied them when the next one comes, which gives the same columns of the
+        /// same row, found by a primary key of integers, new values, whatever they were. "weak" leaves out none.
+        coalesces: bool = false;
+    }
+}
+
+section! {
+    /// A table whose rows are dealt to peers by an integer in a column, which each of its unique keys contains.
+    pub struct Part {
+        /// The table, as schema.table.
+        table: String, such as "\"public.carts\"";
+        /// The column.
+        column: String, such as "\"id\"";
+        /// The first peer has the values less than the first of these, which rise, the next one those less than the second, and the last one all
+        /// else: one fewer than there are peers. Without any, rows are dealt by a hash.
+        bounds: Vec<i64> = Vec::new();
     }
 }
 

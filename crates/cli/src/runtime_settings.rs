@@ -6,8 +6,8 @@ use crate::config::{
 };
 use onecopy_core::protocol::wide_area::{Choice, Delivery, Execution, Items, Queries};
 use onecopy_runtime::settings::{
-    ClientAuth, Limits, LogSettings, NodeSettings, NodesSettings, ReplicaSettings, ReplicaTls, Settings,
-    TlsSettings, UserSettings,
+    ClientAuth, Limits, LogSettings, NodeSettings, NodesSettings, PartSettings, ReplicaSettings, ReplicaTls,
+    Settings, TlsSettings, UserSettings,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::thread::available_parallelism;
@@ -35,6 +35,9 @@ pub fn runtime_settings(loaded: &Loaded) -> Settings {
         wide_area: wide_area(&config.wide_area),
         staleness_max_ms: config.wide_area.staleness_max_ms,
         divided: config.peers.divided.clone(),
+        parts: config.peers.parts.iter().map(part).collect(),
+        deals: config.peers.deals,
+        coalesces: config.peers.coalesces,
         log: LogSettings {
             dir: config.log.dir.clone(),
             durable: config.log.durability == Durability::Disk,
@@ -143,6 +146,11 @@ fn replicas(config: &Config) -> Vec<ReplicaSettings> {
         tls: replica_tls(config, replica.tls.unwrap_or(config.replica_tls.mode)),
     };
     given.map(replica).collect()
+}
+
+fn part(of: &crate::config::Part) -> PartSettings {
+    let crate::config::Part { table, column, bounds } = of.clone();
+    PartSettings { table, column, bounds }
 }
 
 fn replica_tls(config: &Config, mode: ReplicaTlsMode) -> ReplicaTls {

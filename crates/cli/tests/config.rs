@@ -322,3 +322,19 @@ fn nodes_that_cannot_serve_together_are_refused() {
     let on_memory = format!("{}[log]\ndurability = \"memory\"\n", nodes(&format!("node = 1\n{one}")));
     assert!(parse(&on_memory).unwrap_err().contains("keep it on disk"));
 }
+
+#[test]
+fn tables_are_divided_by_a_column_and_whole_numbers() {
+    let peers = |peers: &str| {
+        format!(
+            "protocol = \"partitioned\"\n[peers]\n{peers}\n[cluster]\nnode = 1\n[[cluster.nodes]]\nid = 1\nhost = \"a\"\n{MINIMAL}"
+        )
+    };
+    let parts = "parts = [{ table = \"public.carts\", column = \"id\", bounds = [-5, 1_000] }]";
+    let config = parse(&peers(parts)).unwrap();
+    assert_eq!(config.peers.parts[0].bounds, [-5, 1_000]);
+    let error = parse(&peers(&parts.replace("-5", "1.5"))).unwrap_err();
+    assert!(error.contains("a whole number of 64 bits"), "{error}");
+    let error = parse(&peers(&parts.replace(", column = \"id\"", ""))).unwrap_err();
+    assert!(error.contains("column"), "{error}");
+}

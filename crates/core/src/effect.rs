@@ -167,6 +167,15 @@ pub enum Effect {
         /// which that was asked for; what takes the place of a lost commit has its place.
         replica: ReplicaId,
     },
+    /// Do not apply the writes that came with a shipped message: what is applied next has changed all that they would. What is kept of them may go.
+    PassOver {
+        /// Where the transaction was executed.
+        origin: Place,
+        /// The transaction, by the origin's numbers.
+        txn: TxnId,
+        /// Where it is not applied.
+        replica: ReplicaId,
+    },
     /// Nothing will be asked any more for this transaction on any replica: what is kept for it may go. Given once for
     /// every transaction by protocols that execute writes [everywhere](crate::protocol::Writes::Everywhere), since
     /// there the client is answered while replicas still execute; others end with the client's answer.

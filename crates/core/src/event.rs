@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::ids::{ClassId, Csn, NodeId, OpId, ReplicaId, SessionId, TxnId};
-use crate::item::{Access, AccessSet, Mode, TableId};
+use crate::item::{Access, AccessSet, ColumnSet, Item, Mode, TableId};
 use crate::message::Message;
 
 /// Where a role of a protocol lives: what an event is addressed to.
@@ -261,13 +261,36 @@ pub struct Statement {
     /// The tables that its transaction will not touch after it, where the application says so; those that were named before
     /// may be named again.
     pub last_use: Option<Arc<[TableId]>>,
+    /// If all that its transaction does is to change values of one row: which.
+    pub change: Option<RowChange>,
+}
+
+/// Values of one row that are changed, while nothing else is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RowChange {
+    /// The row, by its key. Two are the same if this is, so hashes of what it equals must not collide: a key of integers.
+    pub row: Item,
+    /// The columns.
+    pub columns: ColumnSet,
+    /// Whether nothing that the database contains decides about the values. That the row is there, does.
+    pub is_blind: bool,
+}
+
+impl RowChange {
+    /// Whether nobody can tell, after this change, whether an earlier one was made.
+    #[must_use]
+    pub fn hides(&self, earlier: &RowChange) -> bool {
+        // Columns that share a bit cannot be told apart.
+        let is_told = !earlier.columns.overlaps(ColumnSet::SHARED);
+        self.is_blind && is_told && self.row == earlier.row && self.columns.contains(earlier.columns)
+    }
 }
 
 impl Statement {
     /// A statement of which nobody says more than its items.
     #[must_use]
     pub fn new(class: ClassId, kind: StatementKind, access: AccessSet) -> Statement {
-        Statement { class, kind, access, shown: Vec::new(), last_use: None }
+        Statement { class, kind, access, shown: Vec::new(), last_use: None, change: None }
     }
 
     /// What must be had of its items before it runs, if its answer shows others: tables whose rows it shows must not go away, nor

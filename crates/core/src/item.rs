@@ -36,6 +36,8 @@ pub struct ColumnSet(u64);
 impl ColumnSet {
     /// Every column, and whatever else a row has.
     pub const ALL: ColumnSet = ColumnSet(u64::MAX);
+    /// The columns that share a bit.
+    pub(crate) const SHARED: ColumnSet = ColumnSet(1 << 63);
     /// No column: of whoever asks only whether there are rows.
     pub const NONE: ColumnSet = ColumnSet(0);
 
@@ -106,6 +108,12 @@ impl ValueHash {
         ValueHash(mix(value as u64))
     }
 
+    /// The integer of which this is the hash, if it is one of an integer.
+    #[must_use]
+    pub fn as_integer(self) -> i64 {
+        unmix(self.0) as i64
+    }
+
     /// The hash of canonical bytes (text under a deterministic collation, uuid, bytea).
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> ValueHash {
@@ -129,6 +137,17 @@ fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+/// What [`mix`] was given.
+fn unmix(mut x: u64) -> u64 {
+    // The inverses of the two factors modulo 2^64; a shift by half of the bits or more is undone by one or two more of it.
+    x ^= (x >> 31) ^ (x >> 62);
+    x = x.wrapping_mul(0x3196_42b2_d24d_8ec3);
+    x ^= (x >> 27) ^ (x >> 54);
+    x = x.wrapping_mul(0x96de_1b17_3f11_9089);
+    x ^= (x >> 30) ^ (x >> 60);
+    x.wrapping_sub(0x9e37_79b9_7f4a_7c15)
 }
 
 /// Which of a table's separate kinds of items is meant.

@@ -32,7 +32,9 @@ pub mod effect;
 pub mod message;
 
 pub use effect::{Decision, Effect, How, Notice, Refusal};
-pub use event::{Begin, Event, Moment, Outcome, Place, SequenceDefinition, Statement, StatementKind};
+pub use event::{
+    Begin, Event, Moment, Outcome, Place, RowChange, SequenceDefinition, Statement, StatementKind,
+};
 pub use ids::{ClassId, Csn, Epoch, Instant, NodeId, OpId, ReplicaId, SequenceNumber, SessionId, TxnId};
 pub use item::{
     Access, AccessSet, ColumnId, ColumnSet, Equals, Item, KeyId, Mode, Space, TableId, ValueHash,

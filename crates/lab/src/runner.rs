@@ -5,11 +5,12 @@ use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use onecopy_core::peers::parts::{Division, Divisions};
 use onecopy_core::protocol::{Engine, apart_by_name, peers_by_name};
-use onecopy_core::{Csn, Protocol, TableId};
+use onecopy_core::{Csn, Protocol};
 use onecopy_sim::perf::{
     AuctionSite, Board, Bookstore, Fault, Measured, Outcome, Peak, Profile, RunError, SECOND_NS, Setup,
-    Users, Workload, find_peak, find_peak_near, run, saturating_users, table_id,
+    Users, Workload, find_peak, find_peak_from, find_peak_near, run, saturating_users, table_id,
 };
 use onecopy_workload::Catalogue;
 use onecopy_workload::{auction, bulletin_board, tpcw};
@@ -27,6 +28,9 @@ use crate::wide::WideError;
 
 /// The mean think time of all three sites, in seconds.
 const THINK_S: f64 = 7.0;
+
+/// With [`Variation::FewUsers`] there are half as many users as saturate so many databases, those of the paper that is about peers.
+const FEW_USERS_OF: u16 = 4;
 
 /// How long a single user is watched on an idle database to learn how long an interaction takes, in virtual seconds.
 const IDLE_S: u64 = 20_000;
@@ -305,7 +309,7 @@ fn protocol(experiment: &Experiment, catalogue: &Catalogue) -> Box<dyn Protocol>
     }
     let written = catalogue.written().into_iter();
     let divided = written.filter(|table| catalogue.table(*table).name != NEVER_DIVIDED);
-    let divided: Vec<TableId> = divided.map(table_id).collect();
+    let divided: Divisions = divided.map(|table| (table_id(table), Division::Clients)).collect();
     peers_by_name(experiment.system, experiment.replicas, &divided)
         .expect("an experiment has a system that is there")
 }
@@ -328,12 +332,17 @@ impl Lab<'_> {
         let profile =
             profile(&site.profile, &experiment.variations, site.loaded.copy(experiment).catalogue());
         // Where a climb begins does not decide where it ends.
-        let idle_s = if experiment.has(Variation::SameUsers) {
+        let is_fixed = experiment.has(Variation::SameUsers) || experiment.has(Variation::FewUsers);
+        let idle_s = if is_fixed {
             idle_s(experiment.mix, &site.loaded, &experiment.variations, &profile, self.effort)?
         } else {
             site.idle_s
         };
-        let mut start = saturating_users(experiment.replicas, experiment.speed, THINK_S, idle_s);
+        let saturating = |replicas| saturating_users(replicas, experiment.speed, THINK_S, idle_s);
+        let mut start = match experiment.has(Variation::FewUsers) {
+            true => saturating(FEW_USERS_OF) / 2,
+            false => saturating(experiment.replicas),
+        };
         for seed in 0..self.effort.seeds {
             let known = results.lock().expect("nobody panics with it").get(experiment, seed).copied();
             if let Some(known) = known {
@@ -349,14 +358,16 @@ impl Lab<'_> {
             };
             // Where the peak is hardly depends on the seed; how high it is does.
             let climb = |effort: &Effort| find_peak(start, self.effort.search, |users| probe(effort, users));
+            let onwards =
+                |users: u32| find_peak_from(users, self.effort.search, |users| probe(self.effort, users));
             let near = |users: u32| find_peak_near(users, |users| probe(self.effort, users));
             let peak = match (seed, self.effort.coarse()) {
-                _ if experiment.has(Variation::SameUsers) => {
+                _ if is_fixed => {
                     let measured = probe(self.effort, start)?;
                     Peak { users: start, probes: BTreeMap::from([(start, measured.throughput())]), measured }
                 }
                 (0, None) => climb(self.effort)?,
-                (0, Some(coarse)) => near(climb(&coarse)?.users)?,
+                (0, Some(coarse)) => onwards(climb(&coarse)?.users)?,
                 _ => near(start)?,
             };
             let figures = Figures::of(&peak);

@@ -29,8 +29,14 @@ pub struct Settings {
     pub wide_area: onecopy_core::protocol::wide_area::Choice,
     /// Milliseconds that what a query of a session reads may be old there, unless the session says otherwise; `None` for as old as it is.
     pub staleness_max_ms: Option<u64>,
-    /// Tables of which each peer has rows of its own, where the protocol is `partitioned`.
+    /// Tables of which each peer has the rows of its clients, where the protocol is `partitioned`.
     pub divided: Vec<String>,
+    /// Tables whose rows are where a column says.
+    pub parts: Vec<PartSettings>,
+    /// Whether a peer that starts removes rows of these that belong to others.
+    pub deals: bool,
+    /// Whether peers leave out updates that the next one hides.
+    pub coalesces: bool,
     /// The commit log.
     pub log: LogSettings,
     /// Every limit.
@@ -48,6 +54,17 @@ impl Settings {
     pub(crate) fn event_loops(&self) -> usize {
         self.workers.max(1) + usize::from(self.nodes.is_some())
     }
+}
+
+/// A table whose rows are dealt to peers by an integer in a column.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PartSettings {
+    /// As schema.table.
+    pub table: String,
+    /// An integer in each row.
+    pub column: String,
+    /// Where the ranges of peers end; by a hash if there are none.
+    pub bounds: Vec<i64>,
 }
 
 /// The nodes that share the log, this one included.

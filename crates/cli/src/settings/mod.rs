@@ -279,6 +279,23 @@ macro_rules! unsigned {
 
 unsigned!(u16, u32, u64);
 
+impl Setting for i64 {
+    const SHAPE: Shape = Shape::Plain("a whole number, perhaps negative");
+
+    fn read(value: &Spanned<DeValue<'_>>, reader: &mut Reader) -> Option<Self> {
+        let what = "a whole number of 64 bits";
+        let DeValue::Integer(number) = value.get_ref() else { return reader.wrong_type(value, what) };
+        match i64::from_str_radix(&number.as_str().replace('_', ""), number.radix()) {
+            Ok(number) => Some(number),
+            Err(_) => reader.wrong_type(value, what),
+        }
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
 impl Setting for bool {
     const SHAPE: Shape = Shape::Plain("true or false");
 

@@ -87,6 +87,134 @@ fn divided_tables_are_each_peers_own() {
     });
 }
 
+/// Tables whose rows are where a column says: to clients of all peers they are one table, whatever is asked of it.
+#[test]
+fn tables_divided_by_a_column_are_one_to_clients_of_all_peers() {
+    block_on(async {
+        for bounds in ["", ", bounds = [2, 4]"] {
+            let parts = format!("[{{table = \"public.lists\", column = \"id\"{bounds}}}]");
+            let chosen = [("protocol", "partitioned"), ("peers.parts", &parts), ("peers.deals", "true")];
+            let other = "CREATE TABLE other (v int); INSERT INTO other VALUES (7)";
+            let nodes = sites(3, false, &chosen, &(lists("lists", 1..=LISTS) + other)).await;
+            let own = async || {
+                let mut counts = Vec::new();
+                for server in nodes.servers.servers() {
+                    let count =
+                        rows(&connect(&server.dsn()).await.unwrap(), "SELECT count(*) FROM lists").await;
+                    counts.push(count.parse::<u64>().unwrap());
+                }
+                counts
+            };
+            let dealt = own().await;
+            assert_eq!(dealt.iter().sum::<u64>(), LISTS, "{dealt:?}");
+            assert!(dealt.iter().all(|count| *count < LISTS), "{dealt:?}");
+            let clients = [nodes.client(0).await, nodes.client(1).await, nodes.client(2).await];
+
+            // Reads of all rows, with a table that all have.
+            for client in &clients {
+                let all = "SELECT count(*), max(id), max(v) FROM lists, other";
+                assert_eq!(rows(client, all).await, format!("{LISTS} {LISTS} 7"));
+            }
+            // Rows come, change, move and go, whoever says so.
+            clients[0]
+                .batch_execute("INSERT INTO lists VALUES (101, 'a'), (102, 'b'), (103, 'c'), (104, 'd')")
+                .await
+                .unwrap();
+            assert_eq!(
+                clients[1]
+                    .execute("UPDATE lists SET items = items || 'x' WHERE id > 100", &[])
+                    .await
+                    .unwrap(),
+                4
+            );
+            clients[2].batch_execute("UPDATE lists SET items = items || 'y' WHERE id = 103").await.unwrap();
+            let moves = (101..=104).map(|id| format!("UPDATE lists SET id = {} WHERE id = {id}; ", id + 100));
+            clients[2].batch_execute(&moves.collect::<String>()).await.unwrap();
+            let moved = "SELECT string_agg(id || items, ' ' ORDER BY id) FROM lists WHERE id > 100";
+            for client in &clients {
+                assert_eq!(rows(client, moved).await, "201ax 202bx 203cxy 204dx");
+                assert_eq!(rows(client, "SELECT items FROM lists WHERE id = 202").await, "bx");
+            }
+            assert_eq!(own().await.iter().sum::<u64>(), LISTS + 4);
+            // What fails changes nothing anywhere.
+            let failing = "UPDATE lists SET items = ''; INSERT INTO lists VALUES (201, '')";
+            assert_eq!(code(clients[1].batch_execute(failing).await), SqlState::UNIQUE_VIOLATION);
+            assert_eq!(rows(&clients[0], moved).await, "201ax 202bx 203cxy 204dx");
+            clients[1]
+                .batch_execute("DELETE FROM lists WHERE id > 100; UPDATE lists SET items = ''")
+                .await
+                .unwrap();
+            // Who writes them may read what all have, and not write it.
+            let from_other = "UPDATE lists SET items = (SELECT max(v)::text FROM other) WHERE id = 1";
+            clients[2].batch_execute(from_other).await.unwrap();
+            assert_eq!(rows(&clients[0], "SELECT items FROM lists WHERE id = 1").await, "7");
+            clients[0].batch_execute("UPDATE lists SET items = ''").await.unwrap();
+            let both = "UPDATE lists SET items = ''; UPDATE other SET v = 1";
+            assert_eq!(code(clients[1].batch_execute(both).await), SqlState::FEATURE_NOT_SUPPORTED);
+
+            let load = Load::start(&nodes, 2);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let seen = load.end().await;
+            let count = seen.len();
+            println!("{bounds:?}: {count} transactions");
+            assert!(count > 50, "{count}");
+            let report = check::check(&History::new(seen).unwrap(), Level::StrictSerializable);
+            assert!(report.violations.is_empty(), "{report:?}");
+            assert_eq!(own().await, dealt);
+        }
+    });
+}
+
+/// A database that was copied whole would have rows twice.
+#[test]
+fn peer_that_has_rows_of_others_does_not_serve_unless_it_is_to_remove_them() {
+    block_on(async {
+        let parts = "[{table = \"public.t\", column = \"id\", bounds = [10]}]";
+        let chosen = [("protocol", "partitioned"), ("peers.parts", parts)];
+        let nodes = Nodes::make_sites(2, false, &chosen);
+        let sql = "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2), (11)";
+        connect(&nodes.servers.servers()[0].dsn()).await.unwrap().batch_execute(sql).await.unwrap();
+        let said = nodes.refusal(0);
+        assert!(said.contains("1 rows of tables in peers.parts belong to other peers"), "{said}");
+        assert!(said.contains("peers.deals"), "{said}");
+    });
+}
+
+/// A peer that is slow applies the last of several updates that hide each other, and no other one less.
+#[test]
+fn updates_that_the_next_one_hides_are_left_out_where_they_have_not_been_applied() {
+    block_on(async {
+        let chosen = [("protocol", "invalidation"), ("peers.coalesces", "true")];
+        let tables =
+            "CREATE TABLE t (id int PRIMARY KEY, v int, w int); INSERT INTO t VALUES (1, 0, 0), (2, 0, 0)";
+        let nodes = sites(2, false, &chosen, tables).await;
+        let first = nodes.client(0).await;
+        let slow = connect(&nodes.servers.servers()[1].dsn()).await.unwrap();
+        let console = nodes.dsn(1).replace("dbname=postgres", "dbname=onecopy");
+        let console = connect(&console).await.unwrap();
+        for (updates, left_out) in [
+            // The first one is being applied, and the last one hides the others.
+            (["v = 1", "v = 2", "v = 3, w = 3", "v = 4, w = 4"], "2"),
+            // What depends on what was there hides nothing.
+            (["v = v + 1", "v = v + 1", "v = v + 1", "v = v + 1"], "2"),
+            // Nor does what changes other columns.
+            (["v = 1", "w = 1", "v = 2", "w = 2"], "2"),
+        ] {
+            slow.batch_execute("BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE").await.unwrap();
+            for update in updates {
+                first.batch_execute(&format!("UPDATE t SET {update} WHERE id = 1")).await.unwrap();
+            }
+            slow.batch_execute("COMMIT").await.unwrap();
+            // It waits for the last one.
+            let of_first = rows(&first, "SELECT v, w FROM t WHERE id = 1").await;
+            assert_eq!(rows(&nodes.client(1).await, "SELECT v, w FROM t WHERE id = 1").await, of_first);
+            nodes.everywhere("SELECT * FROM t ORDER BY id").await;
+            let shown = rows(&console, "SHOW SITE").await;
+            assert_eq!(shown.split(' ').nth(1), Some(left_out), "{updates:?}");
+        }
+    });
+}
+
 /// Where servers define something otherwise, what is executed at all might do otherwise.
 #[test]
 fn peers_whose_databases_have_other_definitions_do_not_serve() {

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Versions;
+use crate::event::RowChange;
 use crate::ids::{NodeId, TxnId};
 use crate::item::TableId;
 use crate::map::HashMap;
@@ -21,12 +22,29 @@ struct Copy {
     busy: bool,
 }
 
+/// What has come and is not applied.
+#[derive(Debug)]
+struct Waiting {
+    /// Nothing of a write that failed.
+    update: Option<Update>,
+    versions: Versions,
+    change: Option<RowChange>,
+}
+
+/// What becomes of an update whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    Apply(Update),
+    /// The next one hides it.
+    PassOver(Update),
+}
+
 /// All of them.
 #[derive(Default, Debug)]
 pub(crate) struct Copies {
     tables: HashMap<TableId, Copy>,
-    /// What has come and is not applied, in the order in which it came; nothing of a write that failed.
-    waiting: Vec<(Option<Update>, Versions)>,
+    /// In the order in which it came.
+    waiting: Vec<Waiting>,
     applying: HashMap<Update, Versions>,
 }
 
@@ -73,28 +91,43 @@ impl Copies {
     }
 
     /// Something has come from another peer.
-    pub(super) fn receive(&mut self, update: Option<Update>, versions: Versions) {
+    pub(super) fn receive(&mut self, update: Option<Update>, versions: Versions, change: Option<RowChange>) {
         for (table, version) in &versions {
             self.require(*table, *version);
         }
-        self.waiting.push((update, versions));
+        self.waiting.push(Waiting { update, versions, change });
     }
 
-    /// What may be applied now: what is the next version of all its tables, while nothing else is done to them.
-    pub(super) fn next_updates(&mut self) -> SmallVec<[Update; 4]> {
+    /// What may be applied now, or passed over: what is the next version of all its tables, while nothing else is done to them.
+    pub(super) fn next_updates(&mut self) -> SmallVec<[Next; 4]> {
         let mut next = SmallVec::new();
-        while let Some(place) = self.waiting.iter().position(|(_, versions)| self.is_next(versions)) {
-            let (update, versions) = self.waiting.remove(place);
+        while let Some(place) = self.waiting.iter().position(|waiting| self.is_next(&waiting.versions)) {
+            let is_hidden = self.is_hidden(&self.waiting[place]);
+            let Waiting { update, versions, .. } = self.waiting.remove(place);
             match update {
+                Some(update) if is_hidden => {
+                    versions.iter().for_each(|(table, _)| self.of(*table).applied += 1);
+                    next.push(Next::PassOver(update));
+                }
                 Some(update) => {
                     versions.iter().for_each(|(table, _)| self.of(*table).busy = true);
                     self.applying.insert(update, versions);
-                    next.push(update);
+                    next.push(Next::Apply(update));
                 }
                 None => versions.iter().for_each(|(table, _)| self.of(*table).applied += 1),
             }
         }
         next
+    }
+
+    /// Whether the next version of its table has come and hides it.
+    fn is_hidden(&self, earlier: &Waiting) -> bool {
+        let (Some(change), [(table, version)]) = (&earlier.change, earlier.versions.as_slice()) else {
+            return false;
+        };
+        let is_next = |waiting: &&Waiting| waiting.versions.as_slice() == [(*table, version + 1)];
+        let next = self.waiting.iter().find(is_next).and_then(|waiting| waiting.change.as_ref());
+        next.is_some_and(|next| next.hides(change))
     }
 
     fn is_next(&self, versions: &Versions) -> bool {

@@ -15,14 +15,19 @@
 //! (CollaborateCom 2011), sections III and IV.
 //!
 //! Transactions are single statements, as the paper's middleware sees them: it grants access to tables for each by itself.
-//! A table that a writing statement only reads is taken as written, since others execute the statement, too, and must find the same.
+//! A table that a writing statement only reads is taken as written, since others execute the statement, too, and must find the same; but not if all that it writes is
+//! divided by a column, so that nobody else executes it.
 //!
 //! Invariants, where peers ask for permission:
 //! - a statement begins while the peer's copies of all its tables contain every write that anybody has been told of;
 //! - no table is written by two at once;
 //! - each write of a table is its next version, and everywhere applied as that.
 //!
-//! Tables may be *divided*: each peer has rows of its own, and nobody is asked about them. A statement that writes such tables names no others.
+//! Updates may be *coalesced* (section III.C.3): of two that follow each other the first need not be applied if the second hides it ([`RowChange`]). Nobody reads
+//! the table in between, since whoever has heard of the second waits for it.
+//!
+//! Tables may be *divided*: each peer has rows of its own, those that its clients use or those that have certain values, and nobody is asked about them
+//! (`parts.rs`). A statement that writes such tables writes no others.
 //!
 //! Statements about the whole database ([`TableId::ALL`]) are not foreseen. Messages between two peers must arrive in the order in which they were sent. A
 //! read finds what its database contained when it was given the order, as in a snapshot: otherwise two reads of the same two tables could each
@@ -30,6 +35,7 @@
 
 pub mod by_invalidation;
 mod copies;
+pub mod parts;
 mod peer;
 
 use std::fmt;
@@ -37,15 +43,15 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::effect::Effect;
-use crate::event::{Event, Place};
+use crate::event::{Event, Place, RowChange};
 use crate::ids::{Instant, NodeId, TxnId};
-use crate::item::TableId;
-use crate::map::HashSet;
+use crate::item::{AccessSet, TableId};
 use crate::message::Message as AnyMessage;
 use crate::protocol::{Guarantee, Position, Protocol, ReplicaStatus, Statements, Status, Writes, peer_of};
 use crate::table_queues::{LockMode, TableLocks};
 
 pub(crate) use copies::Copies;
+use parts::Divisions;
 use peer::Peer;
 
 /// Tables with a version of each: how often it has been written.
@@ -91,11 +97,30 @@ pub enum Message {
         txn: TxnId,
         /// The tables, as they are after it.
         versions: Versions,
+        /// If it is all that was done: the row that was changed.
+        change: Option<RowChange>,
     },
     /// The same of a statement that failed: these versions of the tables change nothing.
     Nothing {
         /// The tables.
         versions: Versions,
+    },
+    /// A transaction of the sender's is about rows of several peers: keep others from those that are here.
+    Latch {
+        /// The transaction, by its node's numbers.
+        txn: TxnId,
+        /// Which rows, and how.
+        access: AccessSet,
+    },
+    /// That is done.
+    Latched {
+        /// The transaction.
+        txn: TxnId,
+    },
+    /// It is over.
+    Unlatch {
+        /// The transaction.
+        txn: TxnId,
     },
 }
 
@@ -167,13 +192,8 @@ pub struct Peers<P> {
 
 #[allow(private_bounds, reason = "permissions are protocols' own affair")]
 impl<P: Permission> Peers<P> {
-    /// So many nodes. Of the `divided` tables each has rows of its own, which only its clients read and write.
-    pub(crate) fn new(
-        name: &'static str,
-        guarantee: Guarantee,
-        nodes: u16,
-        divided: &HashSet<TableId>,
-    ) -> Peers<P> {
+    /// So many nodes. Of divided tables each has rows of its own. What is about rows of another one comes there, by the driver.
+    pub(crate) fn new(name: &'static str, guarantee: Guarantee, nodes: u16, divided: &Divisions) -> Peers<P> {
         let peers = (0..nodes).map(|me| Peer::new(NodeId(me), nodes, divided.clone())).collect();
         Peers { name, guarantee, peers }
     }

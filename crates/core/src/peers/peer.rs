@@ -1,11 +1,12 @@
 //! One peer: what its clients ask, what its database answers, what other peers send.
 
-use super::copies::{Copies, Update};
+use super::copies::{Copies, Next, Update};
+use super::parts::{Divisions, Home, Latches, Ways};
 use super::{Message, Permission, Turn, conflict, others};
 use crate::effect::{Effect, How, Refusal};
-use crate::event::{Outcome, Place, Statement, StatementKind};
+use crate::event::{Outcome, Place, RowChange, Statement, StatementKind};
 use crate::ids::{Csn, Instant, NodeId, OpId, ReplicaId, TxnId};
-use crate::item::TableId;
+use crate::item::{Access, TableId};
 use crate::map::{HashMap, HashSet};
 use crate::message::Message as AnyMessage;
 use crate::table_queues::{LockMode, TableLocks};
@@ -22,13 +23,18 @@ struct Txn {
     /// Whether its answer is held until it commits: that of a write, unless it is too large for that.
     holds: bool,
     csn: Option<Csn>,
+    change: Option<RowChange>,
+    /// To its latches, if it is about rows that are at certain peers.
+    ways: Option<Ways>,
 }
 
 #[derive(Debug)]
 pub(super) struct Peer<P> {
     me: NodeId,
     nodes: u16,
-    divided: HashSet<TableId>,
+    divided: Divisions,
+    /// On the rows that are here only.
+    latches: Latches,
     permission: P,
     copies: Copies,
     txns: HashMap<TxnId, Txn>,
@@ -43,11 +49,12 @@ pub(super) struct Peer<P> {
 }
 
 impl<P: Permission> Peer<P> {
-    pub(super) fn new(me: NodeId, nodes: u16, divided: HashSet<TableId>) -> Peer<P> {
+    pub(super) fn new(me: NodeId, nodes: u16, divided: Divisions) -> Peer<P> {
         Peer {
             me,
             nodes,
             divided,
+            latches: Latches::default(),
             permission: P::new(me, nodes),
             copies: Copies::default(),
             txns: HashMap::default(),
@@ -66,18 +73,77 @@ impl<P: Permission> Peer<P> {
         effects: &mut Vec<Effect>,
     ) {
         let reads = statement.kind == StatementKind::Read;
-        let mode = if reads { LockMode::Read } else { LockMode::Write };
+        let mode = match reads || self.divided.writes_parts_only(&statement.access) {
+            true => LockMode::Read,
+            false => LockMode::Write,
+        };
         let tables = statement.access.iter().map(|access| access.item.table);
-        let shared = tables.filter(|table| !self.divided.contains(table));
+        let shared = tables.filter(|table| self.divided.get(*table).is_none());
         let locks = TableLocks::of_tables(shared.map(|table| (table, mode)));
         let asks = P::COORDINATES && !locks.is_empty();
         self.shared_accesses += u64::from(asks);
-        self.shared_writes += u64::from(asks && !reads);
-        self.txns.insert(id, Txn { reads, locks: locks.clone(), executing: false, holds: !reads, csn: None });
-        if asks {
+        self.shared_writes += u64::from(asks && mode == LockMode::Write);
+        let ways = self.ways(&statement.access);
+        // Of several tables another version might come in between.
+        let change = statement.change.clone().filter(|_| locks.iter().count() == 1);
+        let (executing, holds) = (false, !reads);
+        self.txns.insert(id, Txn { reads, locks, executing, holds, csn: None, change, ways });
+        self.go_on(id, now, effects);
+    }
+
+    /// Where a statement needs latches: where its rows are, or everywhere.
+    fn ways(&self, access: &[Access]) -> Option<Ways> {
+        let parts = self.divided.of_parts(access);
+        let nodes = match self.divided.home(access, self.nodes) {
+            Home::Anywhere => return None,
+            Home::At(node) => vec![node],
+            Home::Several => (0..self.nodes).map(NodeId).collect(),
+        };
+        Some(Ways { access: parts, nodes, has: 0 })
+    }
+
+    /// Asks for its next latches, or, once it has all, for permission.
+    fn go_on(&mut self, id: TxnId, now: Instant, effects: &mut Vec<Effect>) {
+        let me = self.me;
+        let Some(txn) = self.txns.get_mut(&id) else { return };
+        while let Some(ways) = &mut txn.ways
+            && let Some(node) = ways.nodes.get(ways.has)
+        {
+            if *node != me {
+                let message = Message::Latch { txn: id, access: ways.access.clone() };
+                effects.push(Effect::Send { to: Place::Peer(*node), message: AnyMessage::Peers(message) });
+                return;
+            }
+            if !self.latches.request((me, id), &ways.access) {
+                return;
+            }
+            ways.has += 1;
+        }
+        if P::COORDINATES && !txn.locks.is_empty() {
+            let locks = txn.locks.clone();
             self.in_turn(now, effects, |permission, turn| permission.ask(id, &locks, turn));
         } else {
             self.begin(id, effects);
+        }
+    }
+
+    /// A transaction has the latches of one more peer.
+    fn latched(&mut self, id: TxnId, now: Instant, effects: &mut Vec<Effect>) {
+        if let Some(ways) = self.txns.get_mut(&id).and_then(|txn| txn.ways.as_mut()) {
+            ways.has += 1;
+            self.go_on(id, now, effects);
+        }
+    }
+
+    /// Somebody lets go of the latches that are here.
+    fn unlatch(&mut self, of: (NodeId, TxnId), now: Instant, effects: &mut Vec<Effect>) {
+        for (node, txn) in self.latches.release(of) {
+            if node == self.me {
+                self.latched(txn, now, effects);
+            } else {
+                let message = AnyMessage::Peers(Message::Latched { txn });
+                effects.push(Effect::Send { to: Place::Peer(node), message });
+            }
         }
     }
 
@@ -92,10 +158,19 @@ impl<P: Permission> Peer<P> {
             AnyMessage::Peers(Message::Update { txn, .. }) if !P::COORDINATES => {
                 return self.apply((from, txn), effects);
             }
-            AnyMessage::Peers(Message::Update { txn, versions }) => {
-                self.copies.receive(Some((from, txn)), versions);
+            AnyMessage::Peers(Message::Update { txn, versions, change }) => {
+                self.copies.receive(Some((from, txn)), versions, change);
             }
-            AnyMessage::Peers(Message::Nothing { versions }) => self.copies.receive(None, versions),
+            AnyMessage::Peers(Message::Nothing { versions }) => self.copies.receive(None, versions, None),
+            AnyMessage::Peers(Message::Latch { txn, access }) => {
+                if self.latches.request((from, txn), &access) {
+                    let message = AnyMessage::Peers(Message::Latched { txn });
+                    effects.push(Effect::Send { to: Place::Peer(from), message });
+                }
+                return;
+            }
+            AnyMessage::Peers(Message::Latched { txn }) => return self.latched(txn, now, effects),
+            AnyMessage::Peers(Message::Unlatch { txn }) => return self.unlatch((from, txn), now, effects),
             message => {
                 return self.in_turn(now, effects, |permission, turn| {
                     permission.on_message(from, message, turn);
@@ -155,8 +230,8 @@ impl<P: Permission> Peer<P> {
             effects.push(Effect::Refuse { txn: id, op: ONLY, reason: Refusal::AnswerCut });
             return self.over(id, false, now, effects);
         }
-        if txn.reads && P::COORDINATES && !txn.locks.is_empty() {
-            // Its copies may have become invalid since it began. A write's cannot.
+        if P::COORDINATES && !txn.locks.is_empty() && !txn.locks.writes() {
+            // Copies that it reads may have become invalid since it began. Those that it writes cannot.
             txn.executing = false;
             self.line.insert(0, id);
             self.admit(effects);
@@ -216,7 +291,7 @@ impl<P: Permission> Peer<P> {
                 self.begin(id, effects);
                 continue;
             }
-            if !txn.reads {
+            if txn.locks.writes() {
                 held_up.push(txn.locks.clone());
             }
             self.line.push(id);
@@ -233,20 +308,28 @@ impl<P: Permission> Peer<P> {
 
     /// A statement has ended; what it wrote goes to the others before whatever permission was waited for.
     fn over(&mut self, id: TxnId, wrote: bool, now: Instant, effects: &mut Vec<Effect>) {
-        let Some(Txn { reads, locks, .. }) = self.txns.remove(&id) else { return };
+        let Some(Txn { locks, change, ways, .. }) = self.txns.remove(&id) else { return };
+        for node in ways.into_iter().flat_map(|ways| ways.nodes) {
+            if node == self.me {
+                self.unlatch((node, id), now, effects);
+            } else {
+                let message = AnyMessage::Peers(Message::Unlatch { txn: id });
+                effects.push(Effect::Send { to: Place::Peer(node), message });
+            }
+        }
         if locks.is_empty() {
             return effects.push(Effect::Forget { txn: id });
         }
-        let tells = !reads && (wrote || P::TELLS_FAILURES);
+        let tells = locks.writes() && (wrote || P::TELLS_FAILURES);
         let versions = match P::COORDINATES {
             true => self.copies.end(&locks, tells),
             false => locks.iter().map(|(table, _)| (table, 0)).collect(),
         };
         for to in others(self.me, self.nodes).filter(|_| tells).map(Place::Peer) {
-            let versions = versions.clone();
+            let (versions, change) = (versions.clone(), change.clone());
             effects.push(match wrote {
                 true => {
-                    let message = AnyMessage::Peers(Message::Update { txn: id, versions });
+                    let message = AnyMessage::Peers(Message::Update { txn: id, versions, change });
                     Effect::Ship { txn: id, to, message }
                 }
                 false => Effect::Send { to, message: AnyMessage::Peers(Message::Nothing { versions }) },
@@ -261,8 +344,14 @@ impl<P: Permission> Peer<P> {
 
     /// Something was applied, has come, or need no longer be waited for.
     fn copies_changed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
-        for update in self.copies.next_updates() {
-            self.apply(update, effects);
+        for next in self.copies.next_updates() {
+            match next {
+                Next::Apply(update) => self.apply(update, effects),
+                Next::PassOver((origin, txn)) => {
+                    let (origin, replica) = (Place::Peer(origin), self.replica());
+                    effects.push(Effect::PassOver { origin, txn, replica });
+                }
+            }
         }
         self.in_turn(now, effects, |permission, turn| permission.copies_changed(turn));
     }
@@ -275,7 +364,8 @@ impl<P: Permission> Peer<P> {
     /// The tables that a statement under way writes.
     fn writing(&self) -> impl Iterator<Item = TableId> {
         let writing = self.txns.values().filter(|txn| txn.executing && !txn.reads);
-        writing.flat_map(|txn| txn.locks.iter().map(|(table, _)| table))
+        let written = writing.flat_map(|txn| txn.locks.iter());
+        written.filter(|(_, mode)| *mode == LockMode::Write).map(|(table, _)| table)
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::effect::{Effect, How};
-use crate::event::{Begin, Event, Outcome, Place, Statement, StatementKind};
+use crate::event::{Begin, Event, Outcome, Place, RowChange, Statement, StatementKind};
 use crate::ids::{ClassId, Csn, Instant, NodeId, OpId, ReplicaId, SessionId, TxnId};
-use crate::item::{Access, Item, Mode, TableId};
+use crate::item::{Access, ColumnId, Item, Mode, TableId, ValueHash};
 use crate::message::Message;
+use crate::peers::parts::{By, Division, Divisions};
 use crate::protocol::Protocol;
 
 /// A transaction of one statement on whole tables, as it comes to a node.
@@ -16,6 +17,21 @@ pub(crate) fn comes(txn: TxnId, kind: StatementKind, tables: &[TableId]) -> Even
     let begin =
         Begin { txn, session: SessionId(0), read_only: false, form: 0, declared: None, stale_ok_ns: None };
     Event::Autocommit { begin, statement: Statement::new(ClassId(1), kind, access) }
+}
+
+/// The same of one that changes values of a row, and nothing else.
+pub(crate) fn changes(txn: TxnId, table: TableId, change: RowChange) -> Event {
+    let mut event = comes(txn, StatementKind::Write, &[table]);
+    if let Event::Autocommit { statement, .. } = &mut event {
+        statement.change = Some(change);
+    }
+    event
+}
+
+/// A change of columns of a row.
+pub(crate) fn change(table: TableId, row: i64, columns: &[u16], is_blind: bool) -> RowChange {
+    let row = Item::rows(table, [(ColumnId(1), ValueHash::of_integer(row))]);
+    RowChange { row, columns: columns.iter().copied().map(ColumnId).collect(), is_blind }
 }
 
 /// One protocol, to which events are given one by one and whose effects are looked at.
@@ -31,6 +47,9 @@ impl Rig {
     /// At a node, at its local time.
     pub(crate) fn at(&mut self, node: NodeId, now: u64, event: Event) {
         self.protocol.handle(Place::Peer(node), Instant(now), event, &mut self.effects);
+    }
+    pub(crate) fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
     }
     #[track_caller]
     pub(crate) fn expect(&mut self, effects: &[Effect]) {
@@ -71,7 +90,8 @@ pub(crate) fn acknowledge(txn: TxnId, csn: u64) -> Effect {
     Effect::Acknowledge { txn, op: OpId(0), csn: Csn(csn) }
 }
 pub(crate) fn update(txn: TxnId, to: NodeId, versions: &[(TableId, u64)]) -> Effect {
-    let message = super::Message::Update { txn, versions: versions.iter().copied().collect() };
+    let versions = versions.iter().copied().collect();
+    let message = super::Message::Update { txn, versions, change: None };
     Effect::Ship { txn, to: Place::Peer(to), message: Message::Peers(message) }
 }
 pub(crate) fn apply(origin: NodeId, txn: TxnId, at: NodeId) -> Effect {
@@ -88,18 +108,42 @@ enum Job {
     Answer(TxnId),
     Execute(TxnId),
     Commit(TxnId, Csn),
+    /// The so many-eth row of a divided table is looked at, where it is.
+    Look(TxnId, usize),
+    /// It is written, where it is.
+    Put(TxnId, Csn, usize),
     Apply(Place, TxnId),
 }
 
 #[derive(Clone, Debug)]
 struct Txn {
     tables: Vec<TableId>,
+    /// Tables that it reads beside those that it writes.
+    reads: Vec<TableId>,
     writes: bool,
     fails: bool,
     began: u64,
     ended: Option<u64>,
     /// By table: how many writes it has found there, or is the how-manieth.
     found: Vec<usize>,
+    /// The same of what it reads beside.
+    read: Vec<usize>,
+    /// All that it does, if that is to change a row.
+    change: Option<RowChange>,
+}
+
+/// A table, what was found of it, and whether it was written.
+type Seen = (TableId, usize, bool);
+
+impl Txn {
+    fn is_about_parts(&self) -> bool {
+        self.tables.first().is_some_and(|table| owner_of(*table, 1).is_some())
+    }
+
+    fn seen(&self) -> impl Iterator<Item = Seen> {
+        let main = self.tables.iter().zip(&self.found).map(|(table, found)| (*table, *found, self.writes));
+        main.chain(self.reads.iter().zip(&self.read).map(|(table, found)| (*table, *found, false)))
+    }
 }
 
 /// A run in which chance decides what happens next, and what is lost.
@@ -113,6 +157,33 @@ pub(crate) struct Run {
     txns: Vec<Txn>,
     /// By node and table, who wrote it.
     contents: BTreeMap<(u16, TableId), Vec<TxnId>>,
+    /// What was passed over last, where nothing was applied since.
+    left_out: BTreeMap<(u16, TableId), RowChange>,
+    passed_over: usize,
+    /// The protocol is told that all changes are blind.
+    pub(crate) lies: bool,
+    wrong: Option<String>,
+    /// Whether there is a table that is divided by a column.
+    is_divided: bool,
+}
+
+/// It has a row for each of these, of which nobody has two; the owner of a row is found by ranges.
+const DIVIDED: TableId = TableId(100);
+const ROWS: u64 = 4;
+
+/// What stands for a row of it, as if that were a table of its own.
+fn row_of(row: u64) -> TableId {
+    TableId(1_000 + row)
+}
+
+/// Which peer has it; nothing of a table that all have.
+fn owner_of(table: TableId, nodes: u16) -> Option<u16> {
+    let row = table.0.checked_sub(1_000)?;
+    Some(Divisions::owner(&ranges(), row as i64, nodes).0)
+}
+
+fn ranges() -> By {
+    By::Ranges(vec![1, 2, 3])
 }
 
 const TABLES: u64 = 3;
@@ -128,7 +199,23 @@ impl Run {
             jobs: Vec::new(),
             txns: Vec::new(),
             contents: BTreeMap::new(),
+            left_out: BTreeMap::new(),
+            passed_over: 0,
+            lies: false,
+            wrong: None,
+            is_divided: false,
         }
+    }
+
+    /// With a table that is divided, beside the others.
+    pub(crate) fn divided<P: Protocol + 'static>(
+        nodes: u16,
+        seed: u64,
+        new: impl Fn(u16, &Divisions) -> P,
+    ) -> Run {
+        let by_row = Division::Column(ColumnId(1), ranges());
+        let divisions = [(DIVIDED, by_row)].into_iter().collect();
+        Run { is_divided: true, ..Run::new(new(nodes, &divisions), nodes, seed) }
     }
 
     /// Below a bound (xorshift).
@@ -139,8 +226,8 @@ impl Run {
         (self.state >> 11) % bound
     }
 
-    /// So many transactions, and what is wrong in the end.
-    pub(crate) fn go(mut self, transactions: usize) -> Result<(), String> {
+    /// So many transactions: how many updates were passed over, or what is wrong.
+    pub(crate) fn go(mut self, transactions: usize) -> Result<usize, String> {
         while self.txns.len() < transactions || !self.is_quiet() {
             self.step += 1;
             if self.step > 1_000_000 {
@@ -151,11 +238,12 @@ impl Run {
                 () if more => self.arrive(),
                 () => self.act(),
             }
-            if let Some(what) = self.protocol.broken_invariant() {
+            if let Some(what) = self.wrong.take().or_else(|| self.protocol.broken_invariant()) {
                 return Err(what);
             }
         }
-        self.judge()
+        self.judge()?;
+        Ok(self.passed_over)
     }
 
     fn is_quiet(&self) -> bool {
@@ -163,6 +251,9 @@ impl Run {
     }
 
     fn arrive(&mut self) {
+        if self.is_divided && self.draw(3) > 0 {
+            return self.arrive_at_parts();
+        }
         let txn = TxnId(self.txns.len() as u64);
         let (node, writes, fails) =
             (self.draw(self.nodes.into()) as u16, self.draw(2) == 0, self.draw(8) == 0);
@@ -172,10 +263,64 @@ impl Run {
             tables.push(TableId((first + 1 + self.draw(TABLES - 1)) % TABLES));
         }
         let kind = if writes { StatementKind::Write } else { StatementKind::Read };
-        let event = comes(txn, kind, &tables);
         let (began, ended, found) = (self.step, None, Vec::new());
-        self.txns.push(Txn { tables, writes, fails: fails && writes, began, ended, found });
+        let change = match (writes, tables.as_slice()) {
+            (true, [table]) => Some(self.draw_change(*table)),
+            _ => None,
+        };
+        let event = match change.clone() {
+            Some(change) => {
+                let is_blind = change.is_blind || self.lies;
+                changes(txn, tables[0], RowChange { is_blind, ..change })
+            }
+            None => comes(txn, kind, &tables),
+        };
+        let (reads, read, fails) = (Vec::new(), Vec::new(), fails && writes);
+        self.txns.push(Txn { tables, reads, writes, fails, began, ended, found, read, change });
         self.feed(node, event);
+    }
+
+    /// A statement about one row that is somewhere, or about all; a read may be about a table that all have, too.
+    fn arrive_at_parts(&mut self) {
+        let txn = TxnId(self.txns.len() as u64);
+        let writes = self.draw(2) == 0;
+        let kind = if writes { StatementKind::Write } else { StatementKind::Read };
+        let mode = if writes { Mode::NoKeyExclusive } else { Mode::Shared };
+        let row = self.draw(ROWS);
+        let mut reads = Vec::new();
+        let (item, mut tables) = if self.draw(3) == 0 {
+            (Item::table(DIVIDED), (0..ROWS).map(row_of).collect())
+        } else {
+            let equals = [(ColumnId(1), ValueHash::of_integer(row as i64))];
+            (Item::rows(DIVIDED, equals), vec![row_of(row)])
+        };
+        let mut event = comes(txn, kind, &[]);
+        if let Event::Autocommit { statement, .. } = &mut event {
+            statement.access.push(Access::new(item, mode));
+            if self.draw(3) == 0 {
+                let table = TableId(self.draw(TABLES));
+                reads.push(table);
+                statement.access.push(Access::new(Item::table(table), Mode::Shared));
+            }
+        }
+        let node = match tables.as_slice() {
+            [row] => owner_of(*row, self.nodes).unwrap_or(0),
+            _ => self.draw(self.nodes.into()) as u16,
+        };
+        if !writes {
+            tables.append(&mut reads);
+        }
+        let fails = writes && self.draw(8) == 0;
+        let (began, ended, found, change) = (self.step, None, Vec::new(), None);
+        let read = Vec::new();
+        self.txns.push(Txn { tables, reads, writes, fails, began, ended, found, read, change });
+        self.feed(node, event);
+    }
+
+    fn draw_change(&mut self, table: TableId) -> RowChange {
+        let columns: [&[u16]; 3] = [&[2], &[3], &[2, 3]];
+        let (row, columns) = (self.draw(2) as i64, columns[self.draw(3) as usize]);
+        change(table, row, columns, self.draw(4) > 0)
     }
 
     /// A database does something, or a message arrives.
@@ -189,6 +334,10 @@ impl Run {
             return self.feed(to, Event::Message { from: Place::Peer(NodeId(from)), message });
         }
         let (node, job) = self.jobs.swap_remove(place);
+        // Peers may be slow to apply what others have written.
+        if matches!(job, Job::Apply(..)) && self.draw(4) > 0 {
+            return self.jobs.push((node, job));
+        }
         let replica = ReplicaId(node);
         let executed = |txn, outcome| Event::Executed { txn, op: OpId(0), replica, outcome, elapsed_ns: 1 };
         let lost = self.draw(10) == 0;
@@ -204,6 +353,27 @@ impl Run {
             Job::Answer(txn) => {
                 self.txns[txn.0 as usize].ended = Some(self.step);
                 self.feed(node, executed(txn, DONE));
+            }
+            Job::Look(txn, at) => {
+                let table = self.of(txn).tables[at];
+                let found = self.count(node, txn, &[table])[0];
+                self.txns[txn.0 as usize].found[at] = found;
+                self.jobs.push((node, if at == 0 { Job::Answer(txn) } else { Job::Look(txn, at - 1) }));
+            }
+            Job::Commit(txn, csn) if self.of(txn).is_about_parts() => {
+                let rows = self.of(txn).tables.len();
+                self.txns[txn.0 as usize].found = vec![0; rows];
+                self.jobs.push((node, Job::Put(txn, csn, rows - 1)));
+            }
+            Job::Put(txn, csn, at) => {
+                let table = self.of(txn).tables[at];
+                let found = self.count(node, txn, &[table])[0];
+                self.txns[txn.0 as usize].found[at] = found;
+                self.put(node, table, txn);
+                match at {
+                    0 => self.feed(node, Event::Applied { replica, csn }),
+                    _ => self.jobs.push((node, Job::Put(txn, csn, at - 1))),
+                }
             }
             Job::Commit(txn, csn) => {
                 self.find(node, txn);
@@ -222,15 +392,49 @@ impl Run {
     }
 
     fn find(&mut self, node: u16, txn: TxnId) {
-        let count = |table: &TableId| self.contents.get(&(node, *table)).map_or(0, Vec::len);
-        let found = self.of(txn).tables.iter().map(count).collect();
-        self.txns[txn.0 as usize].found = found;
+        let tables = self.of(txn).tables.clone();
+        self.txns[txn.0 as usize].found = self.count(node, txn, &tables);
+    }
+
+    fn count(&mut self, node: u16, txn: TxnId, tables: &[TableId]) -> Vec<usize> {
+        if let Some(table) = tables.iter().find(|table| self.left_out.contains_key(&(node, **table))) {
+            self.wrong = Some(format!("{txn:?} sees {table:?} at {node} without what was left out"));
+        }
+        let place = |table: &TableId| (owner_of(*table, self.nodes).unwrap_or(node), *table);
+        tables.iter().map(|table| self.contents.get(&place(table)).map_or(0, Vec::len)).collect()
+    }
+
+    fn pass_over(&mut self, node: u16, txn: TxnId) {
+        self.passed_over += 1;
+        match self.of(txn).change.clone() {
+            Some(change) => {
+                let table = change.row.table;
+                self.hides(node, table, txn);
+                self.contents.entry((node, table)).or_default().push(txn);
+                self.left_out.insert((node, table), change);
+            }
+            None => self.wrong = Some(format!("{txn:?} is passed over and does more than change a row")),
+        }
+    }
+
+    /// Whatever comes to a table hides what was left out before it.
+    fn hides(&mut self, node: u16, table: TableId, txn: TxnId) {
+        let Some(earlier) = self.left_out.remove(&(node, table)) else { return };
+        if !self.of(txn).change.as_ref().is_some_and(|change| change.hides(&earlier)) {
+            self.wrong = Some(format!("{txn:?} does not hide what was left out before it at {node}"));
+        }
     }
 
     fn change(&mut self, node: u16, txn: TxnId) {
         for table in self.of(txn).tables.clone() {
-            self.contents.entry((node, table)).or_default().push(txn);
+            self.put(node, table, txn);
         }
+    }
+
+    fn put(&mut self, node: u16, table: TableId, txn: TxnId) {
+        self.hides(node, table, txn);
+        let owner = owner_of(table, self.nodes).unwrap_or(node);
+        self.contents.entry((owner, table)).or_default().push(txn);
     }
 
     fn feed(&mut self, node: u16, event: Event) {
@@ -239,11 +443,17 @@ impl Run {
         for effect in effects {
             match effect {
                 Effect::Execute { txn, .. } if self.of(txn).writes => {
+                    let reads = self.of(txn).reads.clone();
+                    self.txns[txn.0 as usize].read = self.count(node, txn, &reads);
                     self.jobs.push((node, Job::Execute(txn)))
                 }
                 Effect::Execute { txn, .. } => {
                     self.find(node, txn);
-                    self.jobs.push((node, Job::Answer(txn)));
+                    // What is elsewhere is not seen at one moment.
+                    let rows =
+                        self.of(txn).tables.iter().filter(|table| owner_of(**table, 1).is_some()).count();
+                    let job = if rows > 1 { Job::Look(txn, rows - 1) } else { Job::Answer(txn) };
+                    self.jobs.push((node, job));
                 }
                 Effect::CommitAt { txn, csn, .. } => self.jobs.push((node, Job::Commit(txn, csn))),
                 Effect::ApplyShipped { origin, txn, .. } => self.jobs.push((node, Job::Apply(origin, txn))),
@@ -251,6 +461,7 @@ impl Run {
                 | Effect::Ship { to: Place::Peer(to), message, .. } => {
                     self.channels.entry((node, to.0)).or_default().push_back(message);
                 }
+                Effect::PassOver { txn, .. } => self.pass_over(node, txn),
                 // Of a write that failed.
                 Effect::Finish { txn, .. } | Effect::Acknowledge { txn, .. } => {
                     self.txns[txn.0 as usize].ended = Some(self.step);
@@ -276,19 +487,17 @@ impl Run {
         // Whoever comes before another: it ended before that began, or comes earlier by what both found.
         let before = |a: &Txn, b: &Txn| {
             let by_time = a.ended.is_some_and(|ended| ended < b.began);
-            let pairs = a.tables.iter().zip(&a.found).flat_map(|(table, a_found)| {
-                b.tables
-                    .iter()
-                    .zip(&b.found)
-                    .filter(move |(other, _)| *other == table)
-                    .map(move |(_, b)| (*a_found, *b))
-            });
-            let by_tables = pairs.into_iter().any(|(a_found, b_found)| match (a.writes, b.writes) {
-                (true, _) => a_found < b_found,
-                (false, true) => a_found <= b_found,
-                (false, false) => false,
-            });
-            by_time || by_tables
+            let comes_first = |(table, found, writes): Seen| {
+                b.seen().any(|(other, other_found, other_writes)| {
+                    table == other
+                        && match (writes, other_writes) {
+                            (true, _) => found < other_found,
+                            (false, true) => found <= other_found,
+                            (false, false) => false,
+                        }
+                })
+            };
+            by_time || a.seen().any(comes_first)
         };
         let mut left = counts;
         while !left.is_empty() {

@@ -1,7 +1,7 @@
 //! The protocols that may be chosen by name.
 
 use crate::ids::Csn;
-use crate::item::TableId;
+use crate::peers::parts::Divisions;
 
 use super::onecopy::Onecopy;
 use super::{
@@ -60,7 +60,7 @@ pub const PEERS: [&str; 5] = ["invalidation", "weak", "partitioned", "lock_distr
 pub fn peers_by_name(
     name: &str,
     nodes: u16,
-    divided: &[TableId],
+    divided: &Divisions,
 ) -> Result<Box<dyn Protocol>, UnknownProtocol> {
     match name {
         "invalidation" => Ok(Box::new(invalidation::new(nodes))),
@@ -167,10 +167,10 @@ mod tests {
     #[test]
     fn every_name_for_peers_gives_the_protocol_of_that_name() {
         for name in PEERS {
-            let protocol = peers_by_name(name, 3, &[]).expect("it is there");
+            let protocol = peers_by_name(name, 3, &Divisions::default()).expect("it is there");
             assert_eq!((protocol.name(), protocol.status().replicas.len()), (name, 3));
         }
-        let error = peers_by_name("weka", 3, &[]).err().expect("it is unknown").to_string();
+        let error = peers_by_name("weka", 3, &Divisions::default()).err().expect("it is unknown").to_string();
         assert!(error.ends_with("lock_central; did you mean `weak`?"), "{error}");
     }
 

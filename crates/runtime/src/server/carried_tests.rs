@@ -56,6 +56,9 @@ fn settings(cluster: &Cluster, log: &Path, protocol: &str) -> Settings {
         staleness_max_ms: None,
         wide_area: Choice::all().next().unwrap(),
         divided: Vec::new(),
+        parts: Vec::new(),
+        deals: false,
+        coalesces: false,
         log: LogSettings {
             dir: log.to_owned(),
             durable: false,

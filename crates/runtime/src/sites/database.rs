@@ -440,15 +440,22 @@ pub fn prelude(record: &Record, begin: Begin) -> String {
         }
         Begin::Certified { .. } => "BEGIN ISOLATION LEVEL REPEATABLE READ, READ WRITE".to_owned(),
     };
+    text.push_str(&settle(record));
+    if let Begin::Update { checks_at_once: true } | Begin::Certified { checks_at_once: true, .. } = begin {
+        text.push_str("; SET CONSTRAINTS ALL IMMEDIATE");
+    }
+    text
+}
+
+/// What has the rest of a transaction run for its role, under its settings; more text.
+pub fn settle(record: &Record) -> String {
+    let mut text = String::new();
     for (name, value) in record.settings.iter() {
         // Writing to a String cannot fail.
         let _ = write!(text, "; SELECT pg_catalog.set_config({}, {}, true)", quote(name), quote(value));
     }
     if !record.user.is_empty() {
         let _ = write!(text, "; SET LOCAL ROLE {}", quote_identifier(&record.user));
-    }
-    if let Begin::Update { checks_at_once: true } | Begin::Certified { checks_at_once: true, .. } = begin {
-        text.push_str("; SET CONSTRAINTS ALL IMMEDIATE");
     }
     text
 }

@@ -108,7 +108,6 @@ pub struct Shared {
     pub wait_ms: u64,
     /// The number of this site among them, and how many there are.
     pub place: (i64, i64),
-    pub this: u64,
     /// What says up to where a query must see, where that can be asked.
     freshness: Option<Arc<Freshness>>,
     /// How old it may be, unless a session says otherwise.
@@ -166,7 +165,6 @@ impl Started {
             held_max: settings.limits.held_result_bytes_max,
             wait_ms: settings.limits.wait_timeout_ms,
             place: (i64::try_from(at).unwrap_or(0), i64::try_from(numbers.len()).unwrap_or(1)),
-            this,
             freshness,
             staleness_max: settings.staleness_max_ms.map(Duration::from_millis),
         });

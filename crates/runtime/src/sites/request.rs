@@ -52,7 +52,7 @@ impl Request {
     }
 }
 
-fn put_access(access: &Access, out: &mut BytesMut) {
+pub(super) fn put_access(access: &Access, out: &mut BytesMut) {
     let Access { item: Item { table, space, equals }, mode, columns } = access;
     out.put_u64(table.0);
     match space {
@@ -74,7 +74,8 @@ fn put_access(access: &Access, out: &mut BytesMut) {
     }
 }
 
-fn take_access(input: &mut Bytes) -> Option<Access> {
+/// `None` for what is none.
+pub(super) fn take_access(input: &mut Bytes) -> Option<Access> {
     let table = TableId(input.try_get_u64().ok()?);
     let space = match input.try_get_u8().ok()? {
         ROWS => Space::Rows,

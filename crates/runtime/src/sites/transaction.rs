@@ -3,7 +3,7 @@
 use onecopy_classify::catalogue::Column;
 use onecopy_classify::references::{Reference, references, replace};
 use onecopy_classify::{Catalogue, Class, Determinism, Kind, NoParams, ParamValue, Scratch, normalise, oid};
-use onecopy_core::{Access, AccessSet, Csn, Item, Mode, TableId};
+use onecopy_core::{Access, AccessSet, ColumnId, Csn, Item, Mode, RowChange, TableId};
 use onecopy_wire::Format;
 use onecopy_wire::frontend::Bind;
 
@@ -20,6 +20,8 @@ pub struct Transaction {
     pub parts: Vec<Part>,
     /// What it may touch.
     pub access: AccessSet,
+    /// If it changes values of one row by a key of integers, and nothing else: which.
+    pub change: Option<RowChange>,
     /// Of a query: what the database must contain up to there before it runs.
     pub not_before: Csn,
 }
@@ -43,7 +45,7 @@ impl Transaction {
         let path = path.map_or("\"$user\", public", |(_, value)| value);
         let path = search_path(path, &record.user, &catalogue);
         let manner = classifier.manner();
-        let (mut access, mut parts) = (AccessSet::new(), Vec::new());
+        let (mut access, mut parts, mut change) = (AccessSet::new(), Vec::new(), None);
         for write in &record.writes {
             let (sql, bind) = match &write.what {
                 What::Text(sql) => (sql.as_str(), None),
@@ -72,24 +74,37 @@ impl Transaction {
                     statement.class.bind(&statement.sql, layout, params, &[])
                 }),
             };
+            if record.writes.len() == 1 {
+                change = statement.class.row_change(&touched).filter(|change| is_told(change, &catalogue));
+            }
             access.extend(touched);
             let (writes, is_shipped) = (writes(&statement.class), changes(&statement.class));
             parts.push(Part { references: named, writes, is_shipped });
         }
-        Transaction { record, parts, access, not_before: Csn(0) }
+        Transaction { record, parts, access, change, not_before: Csn(0) }
     }
 
     /// What was written elsewhere, to be applied.
     pub fn to_apply(record: Record) -> Transaction {
         let part = || Part { references: Vec::new(), writes: true, is_shipped: true };
         let parts = record.writes.iter().map(|_| part()).collect();
-        Transaction { record, parts, access: AccessSet::new(), not_before: Csn(0) }
+        Transaction { record, parts, access: AccessSet::new(), change: None, not_before: Csn(0) }
     }
 
     /// Whether it may change something.
     pub fn is_update(&self) -> bool {
         self.parts.iter().any(|part| part.writes)
     }
+}
+
+/// Whether the row's key is of integers, whose hashes differ.
+fn is_told(change: &RowChange, catalogue: &Catalogue) -> bool {
+    let Some(table) = catalogue.table_by_id(change.row.table) else { return false };
+    let is_integer = |number: &ColumnId| {
+        let column = table.columns.iter().find(|column| column.number == number.0);
+        column.is_some_and(|column| matches!(column.type_oid, oid::INT2 | oid::INT4 | oid::INT8))
+    };
+    change.row.equals.iter().all(|(number, _)| is_integer(number))
 }
 
 /// Whether its items say all that it touches.

@@ -463,7 +463,10 @@ impl<'a> Simulation<'a> {
             }
             Effect::Forget { txn } => self.on_forget(txn),
             Effect::Notice { .. } => {}
-            Effect::Ship { txn, .. } | Effect::Multicast { txn, .. } | Effect::ApplyShipped { txn, .. } => {
+            Effect::Ship { txn, .. }
+            | Effect::Multicast { txn, .. }
+            | Effect::ApplyShipped { txn, .. }
+            | Effect::PassOver { txn, .. } => {
                 self.senseless(txn, None, "ships writes from peer to peer, which is not simulated");
             }
         }

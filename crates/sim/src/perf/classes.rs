@@ -56,6 +56,7 @@ impl Classes {
                     access: tables(&statement.reads, &statement.writes),
                     shown: Vec::new(),
                     last_use: Some(last_use(catalogue, place)),
+                    change: None,
                 },
                 touches: touches.collect(),
                 stale_ok_ns: stale_ok_ns(catalogue, statement.transaction),

@@ -474,6 +474,7 @@ impl<'a> Simulation<'a> {
             | Effect::Withdraw { txn, .. }
             | Effect::Values { txn, .. }
             | Effect::Forget { txn }
+            | Effect::PassOver { txn, .. }
             | Effect::Multicast { txn, .. }
             | Effect::Notice { txn, .. } => {
                 self.senseless(txn, "is given an order that whole transactions have no use for")

@@ -26,15 +26,15 @@
 //!
 //! Missing: nodes that fail or join; and that updates of the same row are coalesced (III.C.3), since items are tables.
 
-use crate::map::HashSet;
 use crate::peers::Peers;
 use crate::peers::by_invalidation::Invalidation;
+use crate::peers::parts::Divisions;
 use crate::protocol::Guarantee;
 
 /// `nodes` peers.
 #[must_use]
 pub fn new(nodes: u16) -> Peers<Invalidation> {
-    Peers::new("invalidation", Guarantee::StrictSerializability, nodes, &HashSet::default())
+    Peers::new("invalidation", Guarantee::StrictSerializability, nodes, &Divisions::default())
 }
 
 #[cfg(test)]

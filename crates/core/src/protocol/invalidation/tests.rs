@@ -31,7 +31,7 @@ fn nack(stamp: Stamp, later: Stamp) -> Said {
     Said::Invalidation(Message::Reply { stamp, refused: Some(later) })
 }
 fn upd(txn: TxnId, version: u64) -> Said {
-    Said::Peers(Of::Update { txn, versions: [(T, version)].into_iter().collect() })
+    Said::Peers(Of::Update { txn, versions: [(T, version)].into_iter().collect(), change: None })
 }
 fn comes_to_write(txn: TxnId) -> crate::event::Event {
     comes(txn, StatementKind::Write, &[T])

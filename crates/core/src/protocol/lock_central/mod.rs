@@ -9,8 +9,9 @@
 
 use crate::ids::{NodeId, TxnId};
 use crate::item::TableId;
-use crate::map::{HashMap, HashSet};
+use crate::map::HashMap;
 use crate::message::Message as AnyMessage;
+use crate::peers::parts::Divisions;
 use crate::peers::{Peers, Permission, Turn, Versions};
 use crate::protocol::Guarantee;
 use crate::table_queues::{TableLocks, TableQueues};
@@ -47,7 +48,7 @@ pub enum Message {
 /// `nodes` peers.
 #[must_use]
 pub fn new(nodes: u16) -> Peers<CentralLocks> {
-    Peers::new("lock_central", Guarantee::StrictSerializability, nodes, &HashSet::default())
+    Peers::new("lock_central", Guarantee::StrictSerializability, nodes, &Divisions::default())
 }
 
 type Holder = (NodeId, TxnId);

@@ -50,7 +50,11 @@ fn s4_c_the_manager_grants_in_order_and_a_grant_waits_for_the_update_that_it_nam
     // By two ways: the grant is here before the update.
     rig.says(S1, S3, grant(R, 1));
     rig.expect(&[]);
-    rig.says(S2, S3, Said::Peers(Of::Update { txn: W, versions: [(T, 1)].into_iter().collect() }));
+    rig.says(
+        S2,
+        S3,
+        Said::Peers(Of::Update { txn: W, versions: [(T, 1)].into_iter().collect(), change: None }),
+    );
     rig.expect(&[apply(S2, W, S3)]);
     rig.update_applied(S2, W, S3);
     rig.expect(&[read(R, S3)]);

@@ -14,8 +14,8 @@
 use std::collections::BTreeMap;
 
 use crate::ids::{NodeId, TxnId};
-use crate::map::HashSet;
 use crate::message::Message as AnyMessage;
+use crate::peers::parts::Divisions;
 use crate::peers::{Clock, Peers, Permission, Stamp, Turn, conflict, others};
 use crate::protocol::Guarantee;
 use crate::table_queues::TableLocks;
@@ -40,7 +40,7 @@ pub enum Message {
 /// `nodes` peers.
 #[must_use]
 pub fn new(nodes: u16) -> Peers<DistributedLocks> {
-    Peers::new("lock_distributed", Guarantee::StrictSerializability, nodes, &HashSet::default())
+    Peers::new("lock_distributed", Guarantee::StrictSerializability, nodes, &Divisions::default())
 }
 
 #[derive(Debug)]

@@ -65,7 +65,11 @@ fn s4_c_a_writer_waits_for_readers_and_what_it_wrote_comes_before_its_release() 
         send(S2, grant(20, S2)),
     ]);
     rig.at(S2, 20, comes(R, StatementKind::Read, &[T]));
-    rig.says(S1, S2, Said::Peers(Of::Update { txn: W, versions: [(T, 1)].into_iter().collect() }));
+    rig.says(
+        S1,
+        S2,
+        Said::Peers(Of::Update { txn: W, versions: [(T, 1)].into_iter().collect(), change: None }),
+    );
     rig.says(S1, S2, grant(20, S2));
     rig.expect(&[send(S1, acquire(20, S2, LockMode::Read)), apply(S1, W, S2)]);
     rig.update_applied(S1, W, S2);

@@ -6,8 +6,8 @@
 //! then on.
 
 use crate::ids::{NodeId, TxnId};
-use crate::map::HashSet;
 use crate::message::Message as AnyMessage;
+use crate::peers::parts::Divisions;
 use crate::peers::{Peers, Permission, Turn};
 use crate::protocol::Guarantee;
 use crate::table_queues::TableLocks;
@@ -15,7 +15,7 @@ use crate::table_queues::TableLocks;
 /// `nodes` peers.
 #[must_use]
 pub fn new(nodes: u16) -> Peers<AtOnce> {
-    Peers::new("weak", Guarantee::None, nodes, &HashSet::default())
+    Peers::new("weak", Guarantee::None, nodes, &Divisions::default())
 }
 
 /// Nobody asks anybody.

@@ -20,7 +20,11 @@ fn s4_a_nothing_waits_and_what_is_written_follows() {
     rig.executed(S1, one, DONE);
     rig.committed(S1, 1);
     rig.expect(&[commit(one, S1, 1), acknowledge(one, 1), update(one, S2, &[(T, 0)]), forget(one)]);
-    let message = AnyMessage::Peers(Message::Update { txn: one, versions: [(T, 0)].into_iter().collect() });
+    let message = AnyMessage::Peers(Message::Update {
+        txn: one,
+        versions: [(T, 0)].into_iter().collect(),
+        change: None,
+    });
     rig.says(S1, S2, message);
     rig.at(S2, 2, comes(reader, StatementKind::Read, &[T]));
     rig.expect(&[apply(S1, one, S2), read(reader, S2)]);

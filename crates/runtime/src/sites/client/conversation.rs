@@ -376,7 +376,8 @@ impl Session {
     async fn control(&mut self, sql: &str) -> Result<(), Failure> {
         let record = self.record(vec![Write::new(What::Text(sql.to_owned()))]);
         let parts = vec![Part { references: Vec::new(), writes: false, is_shipped: false }];
-        let transaction = Transaction { record, parts, access: AccessSet::new(), not_before: Csn(0) };
+        let transaction =
+            Transaction { record, parts, access: AccessSet::new(), change: None, not_before: Csn(0) };
         self.step(transaction).await.map(drop)
     }
 

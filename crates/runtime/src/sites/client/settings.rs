@@ -144,7 +144,8 @@ impl Session {
         let record = Record { user: self.user.clone(), writes: writes.into(), ..Record::default() };
         let part = || Part { references: Vec::new(), writes: false, is_shipped: false };
         let access = onecopy_core::AccessSet::new();
-        let transaction = Transaction { record, parts: vec![part(), part()], access, not_before: Csn(0) };
+        let transaction =
+            Transaction { record, parts: vec![part(), part()], access, change: None, not_before: Csn(0) };
         let database = self.shared.database.clone();
         let _permit = database.aside().await;
         let failed = |error: LaneError| Failure::of_lane(&error);

@@ -4,7 +4,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use onecopy_core::peers::{Message as Written, Stamp, Versions, by_invalidation};
 use onecopy_core::protocol::{lock_central, lock_distributed};
 use onecopy_core::table_queues::{LockMode, TableLocks};
-use onecopy_core::{Instant, Message, NodeId, TableId, TxnId};
+use onecopy_core::{Access, Instant, Message, Mode, NodeId, RowChange, TableId, TxnId};
+
+use crate::sites::request::{put_access, take_access};
 
 const UPDATE: u8 = 1;
 const NOTHING: u8 = 2;
@@ -15,18 +17,37 @@ const GRANT_BY_ONE: u8 = 6;
 const ACQUIRE: u8 = 7;
 const GRANT: u8 = 8;
 const RELEASE: u8 = 9;
+const LATCH: u8 = 10;
+const LATCHED: u8 = 11;
+const UNLATCH: u8 = 12;
 
 /// A message of the core's; `None` for those of other protocols.
 pub fn put(message: &Message, out: &mut BytesMut) -> Option<()> {
     match message {
-        Message::Peers(Written::Update { txn, versions }) => {
+        Message::Peers(Written::Update { txn, versions, change }) => {
             out.put_u8(UPDATE);
             out.put_u64(txn.0);
             put_versions(versions, out);
+            out.put_u8(change.is_some().into());
+            change.iter().for_each(|change| put_change(change, out));
         }
         Message::Peers(Written::Nothing { versions }) => {
             out.put_u8(NOTHING);
             put_versions(versions, out);
+        }
+        Message::Peers(Written::Latch { txn, access }) => {
+            out.put_u8(LATCH);
+            out.put_u64(txn.0);
+            out.put_u64(access.len() as u64);
+            access.iter().for_each(|access| put_access(access, out));
+        }
+        Message::Peers(Written::Latched { txn }) => {
+            out.put_u8(LATCHED);
+            out.put_u64(txn.0);
+        }
+        Message::Peers(Written::Unlatch { txn }) => {
+            out.put_u8(UNLATCH);
+            out.put_u64(txn.0);
         }
         Message::Invalidation(by_invalidation::Message::Request { stamp, tables }) => {
             out.put_u8(INVALIDATE);
@@ -74,9 +95,21 @@ pub fn take(input: &mut Bytes) -> Option<Message> {
     Some(match kind {
         UPDATE => {
             let txn = take_txn(input)?;
-            Message::Peers(Written::Update { txn, versions: take_versions(input)? })
+            let versions = take_versions(input)?;
+            let change = match take_flag(input)? {
+                true => Some(take_change(input)?),
+                false => None,
+            };
+            Message::Peers(Written::Update { txn, versions, change })
         }
         NOTHING => Message::Peers(Written::Nothing { versions: take_versions(input)? }),
+        LATCH => {
+            let (txn, count) = (take_txn(input)?, take_number(input)?);
+            let access = (0..count).map(|_| take_access(input)).collect::<Option<_>>()?;
+            Message::Peers(Written::Latch { txn, access })
+        }
+        LATCHED => Message::Peers(Written::Latched { txn: take_txn(input)? }),
+        UNLATCH => Message::Peers(Written::Unlatch { txn: take_txn(input)? }),
         INVALIDATE => {
             let stamp = take_stamp(input)?;
             let tables = take_versions(input)?;
@@ -120,6 +153,13 @@ fn put_stamp(stamp: Stamp, out: &mut BytesMut) {
     out.put_u64(stamp.node.0.into());
 }
 
+fn put_change(change: &RowChange, out: &mut BytesMut) {
+    let RowChange { row, columns, is_blind } = change;
+    let access = Access { item: row.clone(), mode: Mode::NoKeyExclusive, columns: *columns };
+    put_access(&access, out);
+    out.put_u8((*is_blind).into());
+}
+
 fn put_versions(versions: &Versions, out: &mut BytesMut) {
     out.put_u64(versions.len() as u64);
     for (table, version) in versions {
@@ -153,6 +193,11 @@ fn take_stamp(input: &mut Bytes) -> Option<Stamp> {
     Some(Stamp { at, node: NodeId(take_number(input)?.try_into().ok()?) })
 }
 
+fn take_change(input: &mut Bytes) -> Option<RowChange> {
+    let Access { item: row, columns, .. } = take_access(input)?;
+    Some(RowChange { row, columns, is_blind: take_flag(input)? })
+}
+
 fn take_versions(input: &mut Bytes) -> Option<Versions> {
     let count = take_number(input)?;
     (0..count).map(|_| Some((TableId(take_number(input)?), take_number(input)?))).collect()
@@ -172,6 +217,7 @@ fn take_locks(input: &mut Bytes) -> Option<TableLocks> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_core::{ColumnId, Item, ValueHash};
 
     #[test]
     fn messages_come_back_as_they_went_and_what_is_cut_is_none() {
@@ -179,9 +225,18 @@ mod tests {
         let versions: Versions = [(TableId(5), 7), (TableId(6), 0)].into_iter().collect();
         let locks = TableLocks::of_tables([(TableId(5), LockMode::Write), (TableId(6), LockMode::Read)]);
         let txn = TxnId(9);
+        let row = Item::rows(TableId(5), [(ColumnId(1), ValueHash(3))]);
+        let latches =
+            [Access::new(row.clone(), Mode::Shared), Access::new(Item::table(TableId(5)), Mode::Exclusive)];
+        let latches = latches.into_iter().collect();
+        let change = RowChange { row, columns: [ColumnId(2)].into_iter().collect(), is_blind: true };
         for message in [
-            Message::Peers(Written::Update { txn, versions: versions.clone() }),
+            Message::Peers(Written::Update { txn, versions: versions.clone(), change: None }),
+            Message::Peers(Written::Update { txn, versions: versions.clone(), change: Some(change) }),
             Message::Peers(Written::Nothing { versions: versions.clone() }),
+            Message::Peers(Written::Latch { txn, access: latches }),
+            Message::Peers(Written::Latched { txn }),
+            Message::Peers(Written::Unlatch { txn }),
             Message::Invalidation(by_invalidation::Message::Request {
                 stamp: stamp(1),
                 tables: versions.clone(),

@@ -11,35 +11,43 @@
 //!     codec.rs
 //! ```
 //!
+//! Of divided tables: [`parts`] is what a server has of them, [`afar`] what is about rows that are elsewhere, [`crossing`] what peers say of it.
+//!
 //! What peers have agreed on is in their memory only, as in the paper. So if one of them is lost, or its server is, all end: what one of them has
 //! committed and told its client may be missing elsewhere.
 //!
 //! A read sees its tables as they are when the core lets it begin, so its snapshot is taken before anything is committed that the core orders later.
 
+mod afar;
 mod channel;
 mod codec;
+mod crossing;
+mod parts;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
-use onecopy_classify::Catalogue;
 use onecopy_core::peers::Message as Written;
+use onecopy_core::peers::parts::{Division, Home};
 use onecopy_core::protocol::{Protocol, peers_by_name};
 use onecopy_core::{
-    AccessSet, Begin as CoreBegin, ClassId, Csn, Effect, Event, How, Message, NodeId, OpId, Outcome, Place,
-    ReplicaId, SessionId, Statement, StatementKind, TableId, TxnId,
+    Access, AccessSet, Begin as CoreBegin, ClassId, Csn, Effect, Event, How, Message, NodeId, OpId, Outcome,
+    Place, ReplicaId, SessionId, Statement, StatementKind, TableId, TxnId,
 };
 use onecopy_log::consensus::NodeId as PeerId;
 use onecopy_wire::sqlstate::SqlState;
 use rand::Rng;
 use tokio::sync::{mpsc, oneshot};
 
+use self::afar::{Afar, DoneAfar, Elsewhere};
 use self::channel::{Came, Channel};
-use super::database::{self, Answer, ApplyError, Begin, Ran};
+use self::parts::Parts;
+use super::database::{self, Answer, ApplyError, Begin, Database, Ran};
 use super::likeness::Likeness;
 use super::messages::{put_bytes, take_bytes};
 use super::transaction::Transaction;
@@ -82,7 +90,10 @@ enum Done {
         txn: TxnId,
         lane: Option<Box<Lane>>,
         ran: Result<(Ran, Record), LaneError>,
+        elsewhere: Elsewhere,
     },
+    /// Something of divided tables.
+    Afar(DoneAfar),
     Applied {
         from: NodeId,
         txn: TxnId,
@@ -103,6 +114,10 @@ struct Open {
     answer: Answer,
     writes: Record,
     losses: u32,
+    /// It is about rows of several peers.
+    crosses: bool,
+    executions: u64,
+    elsewhere: Elsewhere,
 }
 
 /// What waits until all reads that began before have their snapshots.
@@ -137,25 +152,42 @@ pub async fn serve(
     let database = super::database_of(&settings, &replica);
     database.watch().await.map_err(|error| failed(error.to_string()))?;
     let catalogue = database.definitions().await.map_err(|error| failed(error.to_string()))?;
-    let divided = divided(&settings.divided, &catalogue)?;
     let mut numbers: Vec<u64> = nodes.nodes.iter().map(|node| node.id).collect();
     numbers.sort_unstable();
     let count = u16::try_from(numbers.len()).unwrap_or(u16::MAX);
+    let (by_clients, by_column) = match settings.protocol.as_str() {
+        "partitioned" => (settings.divided.as_slice(), settings.parts.as_slice()),
+        other => {
+            if !settings.divided.is_empty() || !settings.parts.is_empty() {
+                tracing::warn!(protocol = other, "only the protocol \"partitioned\" divides tables");
+            }
+            (&[][..], &[][..])
+        }
+    };
+    let parts = Parts::new(by_clients, by_column, &catalogue, count)?;
+    let me = numbers.iter().position(|number| *number == nodes.this).unwrap_or(0);
+    let me = NodeId(u16::try_from(me).unwrap_or(u16::MAX));
+    deal(&settings, &database, &parts, me).await?;
     let facts = super::facts_of(&database, &replica).await?;
-    let mut in_order = divided.clone();
-    in_order.sort_unstable();
-    let started = format!("{} {in_order:?} {numbers:?}", settings.protocol);
+    let mut by_clients = by_clients.to_vec();
+    by_clients.sort_unstable();
+    let started = format!("{} {by_clients:?} {} {numbers:?}", settings.protocol, parts.shown());
     let likeness = Likeness::read(started, &facts, &database, Vec::new())
         .await
         .map_err(|error| failed(error.to_string()))?;
     let open_max = (settings.limits.lanes_per_replica_max * 3 / 4).max(1);
-    let chosen = (divided.clone(), open_max, likeness);
-    let core = peers_by_name(&settings.protocol, count, &divided)
+    let passed_over = Arc::new(AtomicU64::new(0));
+    let core = peers_by_name(&settings.protocol, count, &parts.divisions)
         .map_err(|error| ServeError::Settings(error.to_string()))?;
+    let (parts, counted) = (Arc::new(parts), passed_over.clone());
+    let chosen = Chosen { me, parts, coalesces: settings.coalesces, open_max, passed_over: counted };
     let submit =
         Box::new(move |transaction, answer| inputs.send(Input::Submit { transaction, answer }).is_ok());
     let this = nodes.this;
-    let shown = Box::new(move || vec![("site", this.to_string())]);
+    let shown = Box::new(move || {
+        let passed_over = passed_over.load(Ordering::Relaxed);
+        vec![("site", this.to_string()), ("updates passed over", passed_over.to_string())]
+    });
     let clients = Clients {
         database: database.clone(),
         catalogue,
@@ -167,7 +199,8 @@ pub async fn serve(
         freshness: None,
     };
     let started = Started::begin(&settings, clients).await?;
-    let mut around = Peer::new(&started.shared, core, &numbers, peers.links.clone(), received, chosen);
+    let mut around =
+        Peer::new(&started.shared, core, &numbers, peers.links.clone(), received, (chosen, likeness));
     ready(&started.handle());
     let ended = tokio::select! {
         () = shutdown => Ok(()),
@@ -186,14 +219,20 @@ pub async fn serve(
     ended
 }
 
-/// The tables of which each peer has rows of its own.
-fn divided(names: &[String], catalogue: &Catalogue) -> Result<Vec<TableId>, ServeError> {
-    let of_name = |name: &String| {
-        let (schema, table) = name.split_once('.').unwrap_or(("public", name));
-        let unknown = || ServeError::Settings(format!("peers.divided names {name:?}, which is no table"));
-        catalogue.table(schema, table).map(|_| onecopy_classify::table_id(schema, table)).ok_or_else(unknown)
-    };
-    names.iter().map(of_name).collect()
+/// Sees that this peer has its own rows only of tables that are divided by a column.
+async fn deal(settings: &Settings, database: &Database, parts: &Parts, me: NodeId) -> Result<(), ServeError> {
+    let dealt = afar::deal(database, parts, me, settings.deals).await;
+    let others = dealt.map_err(|error| ServeError::Replicas(format!("look at divided tables: {error}")))?;
+    match others {
+        0 => Ok(()),
+        others if settings.deals => {
+            tracing::info!(others, "removed rows of divided tables that belong to other peers");
+            Ok(())
+        }
+        others => Err(ServeError::Settings(format!(
+            "{others} rows of tables in peers.parts belong to other peers; if all databases were copied whole, so that each has all rows, start all peers once with peers.deals = true, by which each removes what is not its own"
+        ))),
+    }
 }
 
 /// What is done with connections of other peers.
@@ -218,6 +257,15 @@ fn answer(links: &Links, inputs: &mpsc::UnboundedSender<Input>) -> Serve {
     })
 }
 
+/// What was chosen for a peer.
+struct Chosen {
+    me: NodeId,
+    parts: Arc<Parts>,
+    coalesces: bool,
+    open_max: usize,
+    passed_over: Arc<AtomicU64>,
+}
+
 /// One peer's loop.
 struct Peer {
     core: Box<dyn Protocol>,
@@ -230,8 +278,13 @@ struct Peer {
     shared: Arc<Shared>,
     clock: Clock,
     inputs: mpsc::UnboundedReceiver<Input>,
-    /// Tables of which each peer has rows of its own.
-    divided: Vec<TableId>,
+    parts: Arc<Parts>,
+    /// What is under way of divided tables.
+    afar: Afar,
+    /// Whether others may leave out updates of this one's clients.
+    coalesces: bool,
+    /// How many of others were left out here.
+    passed_over: Arc<AtomicU64>,
     /// How many transactions may be open; what is applied needs connections, too.
     open_max: usize,
     /// What came before all others were heard, or when too many were open.
@@ -261,23 +314,26 @@ impl Peer {
         numbers: &[u64],
         links: Links,
         inputs: mpsc::UnboundedReceiver<Input>,
-        (divided, open_max, likeness): (Vec<TableId>, usize, Likeness),
+        (chosen, likeness): (Chosen, Likeness),
     ) -> Peer {
+        let Chosen { me, parts, coalesces, open_max, passed_over } = chosen;
         let incarnation = rand::rng().random_range(1..=u64::MAX);
-        let me = numbers.iter().position(|number| *number == shared.this).unwrap_or(0);
         let (done, reports) = mpsc::unbounded_channel();
         Peer {
             core,
             events: VecDeque::new(),
             is_feeding: false,
-            me: NodeId(u16::try_from(me).unwrap_or(u16::MAX)),
+            me,
             numbers: numbers.to_vec(),
             channels: numbers.iter().map(|_| Channel::new(incarnation, likeness)).collect(),
             links,
             shared: shared.clone(),
             clock: Clock::start(),
             inputs,
-            divided,
+            parts,
+            afar: Afar::default(),
+            coalesces,
+            passed_over,
             open_max,
             queued: VecDeque::new(),
             open: HashMap::new(),
@@ -327,6 +383,7 @@ impl Peer {
         let mut tick = tokio::time::interval(TICK);
         while !(self.open.is_empty()
             && self.written.is_empty()
+            && self.afar.is_idle()
             && self.channels.iter().all(Channel::is_heard))
         {
             tokio::select! {
@@ -385,17 +442,19 @@ impl Peer {
             let _ = answer.send(Answer::of_failure(&failure));
             return;
         }
+        let crosses = match self.parts.home(&transaction.access) {
+            Home::At(node) if node != self.me => return self.forward(node, &transaction, answer),
+            home => home == Home::Several,
+        };
         // What only reads and might touch everything is no SQL, which the server will say.
         let touches_all = transaction.access.iter().any(|access| access.item.table == TableId::ALL);
         let access = if touches_all { AccessSet::new() } else { transaction.access.clone() };
         let txn = TxnId(self.next_txn);
         self.next_txn += 1;
         let kind = if is_update { StatementKind::Write } else { StatementKind::Read };
-        let statement = Statement::new(ClassId(0), kind, access);
-        let (answer_of, writes) = (Answer::default(), Record::default());
-        let open =
-            Open { transaction, client: Some(answer), lane: None, answer: answer_of, writes, losses: 0 };
-        self.open.insert(txn, open);
+        let change = transaction.change.clone().filter(|_| self.coalesces);
+        let statement = Statement { change, ..Statement::new(ClassId(0), kind, access) };
+        self.open.insert(txn, Open::new(transaction, answer, crosses));
         let begin = CoreBegin {
             txn,
             session: SessionId(0),
@@ -408,6 +467,14 @@ impl Peer {
     }
 
     fn refusal(&self, transaction: &Transaction, is_update: bool) -> Option<Failure> {
+        let division = |access: &Access| self.parts.divisions.get(access.item.table);
+        let names = |is_so: fn(&Division) -> bool| transaction.access.iter().filter_map(division).any(is_so);
+        if names(|of| *of == Division::Clients) && names(|of| *of != Division::Clients) {
+            return Some(Failure::unsupported(
+                "a transaction cannot name tables that are divided by clients and tables that are divided by a column",
+                "Use a transaction for each; peers.divided names the first ones, peers.parts the others.",
+            ));
+        }
         if !is_update {
             return None;
         }
@@ -418,11 +485,12 @@ impl Peer {
                 "Send statements by themselves that name their tables; DELETE in the place of TRUNCATE.",
             ));
         }
-        let is_divided = |table: TableId| self.divided.contains(&table);
-        if tables.clone().any(is_divided) && !tables.all(is_divided) {
+        let is_divided = |table: TableId| self.parts.divisions.get(table).is_some();
+        let writes_parts = self.parts.divisions.writes_parts_only(&transaction.access);
+        if !writes_parts && tables.clone().any(is_divided) && !tables.all(is_divided) {
             return Some(Failure::unsupported(
-                "a transaction that writes and names divided tables must name no others, by foreign keys neither",
-                "Use a transaction for each; peers.divided names the divided ones.",
+                "a transaction cannot write tables that all peers have and name divided ones, by foreign keys neither; nor write tables that are divided by clients and name others",
+                "Use a transaction for each; peers.divided and peers.parts name the divided ones.",
             ));
         }
         too_long(&transaction.record.encode())
@@ -466,6 +534,9 @@ impl Peer {
     }
 
     fn on_message(&mut self, from: NodeId, mut input: Bytes) {
+        if crossing::Said::is_one(&input) {
+            return self.on_said(from, crossing::Said::decode(input));
+        }
         let Some(message) = codec::take(&mut input) else {
             return self.end("another peer speaks another version");
         };
@@ -509,6 +580,10 @@ impl Peer {
             Effect::ApplyShipped { origin: Place::Peer(from), txn, .. } => {
                 self.wait(Waiting::Apply(from, txn))
             }
+            Effect::PassOver { origin: Place::Peer(from), txn, .. } => {
+                self.written.remove(&(from, txn));
+                self.passed_over.fetch_add(1, Ordering::Relaxed);
+            }
             Effect::Acknowledge { txn, .. } | Effect::Release { txn, .. } => {
                 let answer = self.open.get(&txn).map(|open| open.answer.clone());
                 self.answer(txn, answer.unwrap_or_default());
@@ -535,23 +610,28 @@ impl Peer {
     }
 
     fn execute(&mut self, txn: TxnId, how: How) {
+        let writes = matches!(how, How::Home { .. });
         let Some(open) = self.open.get(&txn) else { return };
+        if open.crosses {
+            return self.cross(txn, writes);
+        }
         let transaction = open.transaction.clone();
         let (database, done) = (self.shared.database.clone(), self.done.clone());
-        let writes = matches!(how, How::Home { .. });
-        let is_divided = |access: &onecopy_core::Access| self.divided.contains(&access.item.table);
+        let is_divided =
+            |access: &Access| self.parts.divisions.get(access.item.table) == Some(&Division::Clients);
+        let checks_at_once = self.shared.classifier.has_deferrable();
         let begin = match writes {
             // Nobody is asked about these, so the server sees to it.
             _ if transaction.access.iter().any(is_divided) => Begin::Serializable { writes },
-            true => Begin::Update { checks_at_once: self.shared.classifier.has_deferrable() },
+            // What it only reads may change, and is to be of one moment.
+            true if self.parts.divisions.writes_parts_only(&transaction.access) => {
+                Begin::Certified { read_only: false, checks_at_once }
+            }
+            true => Begin::Update { checks_at_once },
             false => Begin::Query,
         };
-        let turn = (!writes).then(|| {
-            let turn = self.next_turn;
-            self.next_turn += 1;
-            self.opening.insert(turn);
-            turn
-        });
+        let has_snapshot = !writes || matches!(begin, Begin::Certified { .. });
+        let turn = has_snapshot.then(|| self.next_opening());
         let held_max = self.shared.held_max;
         tokio::spawn(async move {
             let opened = |done: &mpsc::UnboundedSender<Done>| {
@@ -584,8 +664,16 @@ impl Peer {
                 tokio::time::sleep(LOST_PAUSE).await;
             }
             let lane = lane.map(Box::new);
-            let _ = done.send(Done::Executed { txn, lane, ran });
+            let _ = done.send(Done::Executed { txn, lane, ran, elsewhere: Elsewhere::default() });
         });
+    }
+
+    /// The turn of a read that takes its snapshot now.
+    fn next_opening(&mut self) -> u64 {
+        let turn = self.next_turn;
+        self.next_turn += 1;
+        self.opening.insert(turn);
+        turn
     }
 
     fn wait(&mut self, what: Waiting) {
@@ -612,6 +700,12 @@ impl Peer {
     }
 
     fn commit(&mut self, txn: TxnId, csn: Csn) {
+        if !self.prepares_elsewhere(txn, csn) {
+            self.commit_here(txn, csn);
+        }
+    }
+
+    fn commit_here(&mut self, txn: TxnId, csn: Csn) {
         let Some(lane) = self.open.get_mut(&txn).and_then(|open| open.lane.take()) else {
             return self.end("the connection on which a transaction was open is lost");
         };
@@ -667,10 +761,18 @@ impl Peer {
                 self.opening.remove(&turn);
                 self.go_on();
             }
-            Done::Executed { txn, lane, ran } => self.on_executed(txn, lane.map(|lane| *lane), ran),
-            Done::Committed { csn, result: Ok(()), .. } => {
-                let replica = self.replica();
-                self.feed(Event::Applied { replica, csn });
+            Done::Executed { txn, lane, ran, elsewhere } => {
+                if let Some(open) = self.open.get_mut(&txn) {
+                    open.elsewhere = elsewhere;
+                }
+                self.on_executed(txn, lane.map(|lane| *lane), ran);
+            }
+            Done::Afar(done) => self.on_done_afar(done),
+            Done::Committed { txn, csn, result: Ok(()) } => {
+                if !self.finishes_elsewhere(txn) {
+                    let replica = self.replica();
+                    self.feed(Event::Applied { replica, csn });
+                }
             }
             Done::Committed { txn, result: Err(error), .. } => {
                 self.end(format!("whether {txn} was committed is not known: {error}"));

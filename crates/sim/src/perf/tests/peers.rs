@@ -1,6 +1,6 @@
 //! Where each database has users of its own.
 
-use onecopy_core::TableId;
+use onecopy_core::peers::parts::{Division, Divisions};
 use onecopy_core::protocol::{PEERS, peers_by_name};
 use onecopy_workload::tpcw::MixName;
 
@@ -13,7 +13,7 @@ use crate::perf::{Discipline, Latency, Outcome, SECOND_NS, Setup, Users, run, ta
 /// What asks before it writes, and promises something of histories in which every statement stands alone.
 const STRICT: [&str; 3] = ["invalidation", "lock_distributed", "lock_central"];
 
-fn run_peers(setup: &Setup<'_>, site: &mut Bookstore, name: &str, divided: &[TableId]) -> Outcome {
+fn run_peers(setup: &Setup<'_>, site: &mut Bookstore, name: &str, divided: &Divisions) -> Outcome {
     let protocol = peers_by_name(name, setup.replicas, divided).expect("it is there");
     let outcome = run(setup, site, protocol).expect("the profile fits");
     assert_eq!(outcome.faults, [], "{name}");
@@ -21,9 +21,10 @@ fn run_peers(setup: &Setup<'_>, site: &mut Bookstore, name: &str, divided: &[Tab
 }
 
 /// The tables that statements write, but for the items.
-fn divided(site: &Bookstore) -> Vec<TableId> {
+fn divided(site: &Bookstore) -> Divisions {
     let written = site.catalogue().written().into_iter();
-    written.filter(|table| site.catalogue().table(*table).name != "item").map(table_id).collect()
+    let divided = written.filter(|table| site.catalogue().table(*table).name != "item");
+    divided.map(|table| (table_id(table), Division::Clients)).collect()
 }
 
 #[test]
@@ -35,7 +36,7 @@ fn peers_that_ask_are_strictly_serializable() {
             for network in [Latency::default(), slow] {
                 let discipline = if seed == 1 { Discipline::Queued } else { Discipline::Shared };
                 let setup = Setup { network, discipline, ..recorded(&profile, seed as u64) };
-                let outcome = run_peers(&setup, &mut bookstore(mix), name, &[]);
+                let outcome = run_peers(&setup, &mut bookstore(mix), name, &Divisions::default());
                 expect_kept_by_evidence(&outcome, Level::StrictSerializable, name, 200);
             }
         }
@@ -45,7 +46,8 @@ fn peers_that_ask_are_strictly_serializable() {
 #[test]
 fn peers_that_do_not_ask_read_what_is_old_and_end_up_apart() {
     let profile = the_2003();
-    let outcome = run_peers(&recorded(&profile, 1), &mut bookstore(MixName::Ordering), "weak", &[]);
+    let outcome =
+        run_peers(&recorded(&profile, 1), &mut bookstore(MixName::Ordering), "weak", &Divisions::default());
     let report = check(outcome.history.as_ref().expect("it was asked for"), Level::Serializable);
     assert!(!report.is_valid() && outcome.measured.disagreements > 0, "{report}");
 }
@@ -57,7 +59,7 @@ fn peers_say_no_more_than_their_protocol_takes() {
         Setup { warm_up_ns: 0, measured_ns: 40 * SECOND_NS, ..Setup::new(&profile, 4, Users::Closed(40)) };
     let said = |name: &str| {
         let mut site = bookstore(MixName::Ordering);
-        let of_sessions = if name == "partitioned" { divided(&site) } else { Vec::new() };
+        let of_sessions = if name == "partitioned" { divided(&site) } else { Divisions::default() };
         let measured = run_peers(&setup, &mut site, name, &of_sessions).measured;
         (measured.messages.between_databases, measured.shared)
     };
@@ -86,8 +88,9 @@ fn a_setup_with_peers_determines_its_run() {
             measured_ns: 6 * SECOND_NS,
             ..Setup::new(&profile, 3, Users::Closed(60))
         };
-        let hash =
-            |setup: &Setup<'_>| run_peers(setup, &mut bookstore(MixName::Ordering), name, &[]).trace_hash;
+        let hash = |setup: &Setup<'_>| {
+            run_peers(setup, &mut bookstore(MixName::Ordering), name, &Divisions::default()).trace_hash
+        };
         assert_eq!(hash(&setup), hash(&setup));
         assert_ne!(hash(&setup), hash(&Setup { seed: 1, ..setup.clone() }));
     }

@@ -1,0 +1,495 @@
+//! Transactions about rows that are at other peers: sent on to where all of them are, or executed here with the others' rows brought here.
+//!
+//! The core has latches at all peers before a transaction about several peers' rows executes, and keeps them until it is over. So whoever brings rows, or
+//! writes them back, finds nobody at them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hashbrown::{HashMap, HashSet};
+use onecopy_classify::Scratch;
+use onecopy_core::{Csn, Event, NodeId, TxnId};
+use onecopy_log::consensus::NodeId as PeerId;
+use onecopy_wire::sqlstate::SqlState;
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
+
+use super::crossing::{Changed, Changes, Gathered, Gathering, Said, collect, in_messages};
+use super::parts::{self, Parts, Row, Rows, Wanted};
+use super::{Done, LOSSES_MAX, LOST_PAUSE, Open, Peer};
+use crate::errors::Failure;
+use crate::lane::{Lane, LaneError};
+use crate::nodes::links;
+use crate::record::Record;
+use crate::sites::database::{self, Answer, Database, Ran};
+use crate::sites::too_long;
+use crate::sites::transaction::Transaction;
+
+/// What is under way of divided tables.
+#[derive(Default)]
+pub struct Afar {
+    /// Clients whose transactions execute at other peers, by what these know them by.
+    forwarded: HashMap<u64, oneshot::Sender<Answer>>,
+    next_number: u64,
+    gathering: HashMap<TxnId, Gathering>,
+    /// Own transactions that have changed rows of others, while these prepare that, or commit it.
+    finishing: HashMap<TxnId, Finishing>,
+    /// What transactions of others have changed here: as far as it has come, and where it is ready to be committed.
+    coming: HashMap<(NodeId, TxnId), Changes>,
+    prepared: HashMap<(NodeId, TxnId), Lane>,
+    /// One transaction at a time has rows of others here: two with the same ones would wait for each other in the server.
+    turn: Arc<Mutex<()>>,
+}
+
+/// That it is a transaction's turn to have rows of others at its server.
+pub type Turn = OwnedMutexGuard<()>;
+
+struct Finishing {
+    csn: Csn,
+    nodes: Vec<NodeId>,
+    missing: HashSet<NodeId>,
+    is_committed: bool,
+}
+
+impl Afar {
+    /// Whether others wait for something of this peer.
+    pub fn is_idle(&self) -> bool {
+        self.coming.is_empty() && self.prepared.is_empty()
+    }
+}
+
+/// What was done beside the loop.
+pub enum DoneAfar {
+    Answered { to: NodeId, number: u64, answer: Answer },
+    Read { to: NodeId, txn: TxnId, execution: u64, rows: Result<Vec<Rows>, LaneError> },
+    Prepared { to: NodeId, txn: TxnId, lane: Result<Box<Lane>, LaneError> },
+    Finished { to: NodeId, txn: TxnId, result: Result<(), LaneError> },
+}
+
+impl Peer {
+    fn say_apart(&mut self, to: NodeId, said: &Said) {
+        let at = usize::from(to.0);
+        let said = self.channels[at].say(&said.encode());
+        self.links.tell(PeerId(self.numbers[at]), links::Said::Site(said));
+    }
+
+    fn others(&self) -> Vec<NodeId> {
+        let all = 0..u16::try_from(self.numbers.len()).unwrap_or(u16::MAX);
+        all.map(NodeId).filter(|node| *node != self.me).collect()
+    }
+
+    /// Has another peer execute what is about its rows.
+    pub(super) fn forward(&mut self, to: NodeId, transaction: &Transaction, answer: oneshot::Sender<Answer>) {
+        let record = transaction.record.encode();
+        if let Some(failure) = too_long(&record) {
+            // It may be gone.
+            let _ = answer.send(Answer::of_failure(&failure));
+            return;
+        }
+        self.afar.next_number += 1;
+        let number = self.afar.next_number;
+        self.afar.forwarded.insert(number, answer);
+        self.say_apart(to, &Said::Forward { number, record });
+    }
+
+    /// Another peer has said something of divided tables.
+    pub(super) fn on_said(&mut self, from: NodeId, said: Option<Said>) {
+        let Some(said) = said else { return self.end("another peer speaks another version") };
+        match said {
+            Said::Forward { number, record } => self.on_forward(from, number, record),
+            Said::Answered { number, answer } => {
+                if let Some(client) = self.afar.forwarded.remove(&number) {
+                    // It may be gone.
+                    let _ = client.send(Answer::decode(answer).unwrap_or_default());
+                }
+            }
+            Said::Gather { txn, execution, wanted } => self.on_gather(from, txn, execution, wanted),
+            Said::Rows { txn, execution, is_last, rows } => self.on_rows(from, txn, execution, is_last, rows),
+            Said::Change { txn, is_last, is_added, rows } => {
+                let Changes { removed, added } = self.afar.coming.entry((from, txn)).or_default();
+                collect(if is_added { added } else { removed }, rows);
+                if is_last && let Some(changes) = self.afar.coming.remove(&(from, txn)) {
+                    self.prepare(from, txn, changes);
+                }
+            }
+            Said::Prepared { txn } => self.on_prepared(from, txn),
+            Said::Finish { txn } => {
+                let Some(lane) = self.afar.prepared.remove(&(from, txn)) else { return };
+                let (database, done) = (self.shared.database.clone(), self.done.clone());
+                tokio::spawn(async move {
+                    let result = database.commit_durably(lane).await;
+                    // Nobody listens any more where the peer has ended.
+                    let _ = done.send(Done::Afar(DoneAfar::Finished { to: from, txn, result }));
+                });
+            }
+            Said::Finished { txn } => self.on_finished(from, txn),
+        }
+    }
+
+    pub(super) fn on_done_afar(&mut self, done: DoneAfar) {
+        match done {
+            DoneAfar::Answered { to, number, answer } => {
+                let mut answer = answer.encode();
+                if let Some(failure) = too_long(&answer) {
+                    let failure = failure.hint("Ask for fewer rows, or ask the peer that has them.");
+                    answer = Answer::of_failure(&failure).encode();
+                }
+                self.say_apart(to, &Said::Answered { number, answer });
+            }
+            DoneAfar::Read { to, txn, execution, rows: Ok(rows) } => {
+                for (is_last, rows) in in_messages(rows) {
+                    self.say_apart(to, &Said::Rows { txn, execution, is_last, rows });
+                }
+            }
+            DoneAfar::Prepared { to, txn, lane: Ok(lane) } => {
+                self.afar.prepared.insert((to, txn), *lane);
+                self.say_apart(to, &Said::Prepared { txn });
+            }
+            DoneAfar::Finished { to, txn, result: Ok(()) } => self.say_apart(to, &Said::Finished { txn }),
+            DoneAfar::Read { rows: Err(error), .. } => self.end(format!("its rows cannot be read: {error}")),
+            DoneAfar::Prepared { lane: Err(error), .. } => {
+                self.end(format!("what another peer has changed of its rows cannot be written: {error}"));
+            }
+            DoneAfar::Finished { txn, result: Err(error), .. } => {
+                self.end(format!("whether {txn} of another peer was committed is not known: {error}"));
+            }
+        }
+    }
+}
+
+/// For other peers.
+impl Peer {
+    fn on_forward(&mut self, from: NodeId, number: u64, record: Bytes) {
+        let Ok(record) = Record::decode(record) else {
+            return self.end("another peer speaks another version");
+        };
+        let transaction = Transaction::read(record, &self.shared.classifier, &mut Scratch::default());
+        let (answer, answered) = oneshot::channel();
+        self.on_submit(Arc::new(transaction), answer);
+        let done = self.done.clone();
+        tokio::spawn(async move {
+            // Without an answer the peer is ending, and so do all.
+            if let Ok(answer) = answered.await {
+                let _ = done.send(Done::Afar(DoneAfar::Answered { to: from, number, answer }));
+            }
+        });
+    }
+
+    fn on_gather(&mut self, from: NodeId, txn: TxnId, execution: u64, wanted: Vec<Wanted>) {
+        let (database, parts, me) = (self.shared.database.clone(), self.parts.clone(), self.me);
+        let done = self.done.clone();
+        tokio::spawn(async move {
+            let rows = read_own(&database, &parts, &wanted, me).await;
+            let _ = done.send(Done::Afar(DoneAfar::Read { to: from, txn, execution, rows }));
+        });
+    }
+
+    fn prepare(&mut self, from: NodeId, txn: TxnId, changes: Changes) {
+        let (database, parts) = (self.shared.database.clone(), self.parts.clone());
+        let done = self.done.clone();
+        tokio::spawn(async move {
+            let lane = change(&database, &parts, &changes).await.map(Box::new);
+            let _ = done.send(Done::Afar(DoneAfar::Prepared { to: from, txn, lane }));
+        });
+    }
+}
+
+/// For clients here.
+impl Peer {
+    /// Executes a transaction about rows of several peers.
+    pub(super) fn cross(&mut self, txn: TxnId, writes: bool) {
+        if !self.open.contains_key(&txn) {
+            return;
+        }
+        let turn = self.next_opening();
+        let Some(open) = self.open.get_mut(&txn) else { return };
+        open.executions += 1;
+        let (execution, transaction) = (open.executions, open.transaction.clone());
+        let wanted = self.parts.wanted(&transaction.access);
+        let (sender, gathered) = oneshot::channel();
+        let others = self.others();
+        let missing = others.iter().copied().collect();
+        let gathering = Gathering { execution, missing, found: HashMap::new(), bytes: 0, done: sender };
+        self.afar.gathering.insert(txn, gathering);
+        for other in &others {
+            self.say_apart(*other, &Said::Gather { txn, execution, wanted: wanted.clone() });
+        }
+        if others.is_empty() {
+            self.have_gathered(txn);
+        }
+        let (database, parts, me) = (self.shared.database.clone(), self.parts.clone(), self.me);
+        let (done, held_max) = (self.done.clone(), self.shared.held_max);
+        let in_turn = self.afar.turn.clone();
+        tokio::spawn(async move {
+            // Nobody listens any more where the peer has ended.
+            let opened = || drop(done.send(Done::Opened { turn }));
+            let (lane, ran) = match database.lend().await {
+                Ok(mut lane) => {
+                    let is_open = parts::open(&mut lane).await;
+                    opened();
+                    let crossing =
+                        Crossing { parts: &parts, me, transaction: &transaction, wanted, writes, held_max };
+                    let ran = match is_open {
+                        Ok(()) => {
+                            // Whoever has it has all latches, and waits for nothing here.
+                            let turn = in_turn.lock_owned().await;
+                            let ran = crossing.run(&mut lane, gathered).await;
+                            ran.map(|(ran, changed)| (ran, Elsewhere { changed, _turn: Some(turn) }))
+                        }
+                        Err(error) => Err(error),
+                    };
+                    let is_well = ran.as_ref().err().is_none_or(LaneError::is_database);
+                    (is_well.then_some(lane), ran)
+                }
+                Err(error) => {
+                    opened();
+                    (None, Err(error))
+                }
+            };
+            if ran.is_err() {
+                tokio::time::sleep(LOST_PAUSE).await;
+            }
+            let (ran, elsewhere) = match ran {
+                Ok((ran, elsewhere)) => (Ok(ran), elsewhere),
+                Err(error) => (Err(error), Elsewhere::default()),
+            };
+            let _ = done.send(Done::Executed { txn, lane: lane.map(Box::new), ran, elsewhere });
+        });
+    }
+
+    fn on_rows(&mut self, from: NodeId, txn: TxnId, execution: u64, is_last: bool, rows: Rows) {
+        let held_max = self.shared.held_max;
+        let Some(gathering) = self.afar.gathering.get_mut(&txn).filter(|of| of.execution == execution) else {
+            return;
+        };
+        gathering.bytes += rows.1.iter().map(|(_, row)| row.len()).sum::<usize>();
+        if gathering.bytes <= held_max {
+            collect(gathering.found.entry(from).or_default(), rows);
+        }
+        if is_last {
+            gathering.missing.remove(&from);
+        }
+        if gathering.missing.is_empty() {
+            self.have_gathered(txn);
+        }
+    }
+
+    /// All rows of others have come.
+    fn have_gathered(&mut self, txn: TxnId) {
+        if let Some(gathering) = self.afar.gathering.remove(&txn) {
+            let found = (gathering.bytes <= self.shared.held_max).then_some(gathering.found);
+            // Nobody waits for it where the execution was lost.
+            let _ = gathering.done.send(found);
+        }
+    }
+
+    /// Has the peers whose rows a transaction has changed prepare that; false if there are none.
+    pub(super) fn prepares_elsewhere(&mut self, txn: TxnId, csn: Csn) -> bool {
+        let changed = self.open.get_mut(&txn).map(|open| std::mem::take(&mut open.elsewhere.changed));
+        let changed = changed.unwrap_or_default();
+        if changed.is_empty() {
+            return false;
+        }
+        let nodes: Vec<NodeId> = changed.iter().map(|(node, _)| *node).collect();
+        let missing = nodes.iter().copied().collect();
+        self.afar.finishing.insert(txn, Finishing { csn, nodes, missing, is_committed: false });
+        for (node, Changes { removed, added }) in changed {
+            // What is added is said last, be it nothing.
+            for (_, rows) in in_messages(removed) {
+                self.say_apart(node, &Said::Change { txn, is_last: false, is_added: false, rows });
+            }
+            for (is_last, rows) in in_messages(added) {
+                self.say_apart(node, &Said::Change { txn, is_last, is_added: true, rows });
+            }
+        }
+        true
+    }
+
+    fn on_prepared(&mut self, from: NodeId, txn: TxnId) {
+        let Some(finishing) = self.afar.finishing.get_mut(&txn).filter(|of| !of.is_committed) else { return };
+        finishing.missing.remove(&from);
+        if finishing.missing.is_empty() {
+            let csn = finishing.csn;
+            self.commit_here(txn, csn);
+        }
+    }
+
+    /// It is committed here: the others are to do so; false if there are none.
+    pub(super) fn finishes_elsewhere(&mut self, txn: TxnId) -> bool {
+        let Some(finishing) = self.afar.finishing.get_mut(&txn) else { return false };
+        finishing.is_committed = true;
+        finishing.missing = finishing.nodes.iter().copied().collect();
+        for node in finishing.nodes.clone() {
+            self.say_apart(node, &Said::Finish { txn });
+        }
+        true
+    }
+
+    fn on_finished(&mut self, from: NodeId, txn: TxnId) {
+        let Some(finishing) = self.afar.finishing.get_mut(&txn) else { return };
+        finishing.missing.remove(&from);
+        if finishing.missing.is_empty() {
+            let (csn, replica) = (finishing.csn, self.replica());
+            self.afar.finishing.remove(&txn);
+            self.feed(Event::Applied { replica, csn });
+        }
+    }
+}
+
+/// What a transaction has done to rows of other peers.
+#[derive(Default)]
+pub struct Elsewhere {
+    changed: Changed,
+    /// Let go when it is over.
+    _turn: Option<Turn>,
+}
+
+/// What is executed on rows of several peers.
+struct Crossing<'a> {
+    parts: &'a Parts,
+    me: NodeId,
+    transaction: &'a Transaction,
+    wanted: Vec<Wanted>,
+    writes: bool,
+    held_max: usize,
+}
+
+impl Crossing<'_> {
+    /// Once its snapshot is there. Whoever writes leaves it open, with this peer's rows only.
+    async fn run(
+        &self,
+        lane: &mut Lane,
+        gathered: oneshot::Receiver<Gathered>,
+    ) -> Result<((Ran, Record), Changed), LaneError> {
+        let record = &self.transaction.record;
+        let nothing = |ran: Ran| ((ran, Record::default()), Changed::new());
+        // Without a sender the peer is ending.
+        let Some(found) = gathered.await.ok().flatten() else {
+            let what = format!("rows of several peers exceed {} bytes", self.held_max);
+            let failure = Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, what)
+                .hint("Name the column that divides the table, or raise limits.held_result_bytes_max.");
+            return Ok(nothing(Ran::Failed(Answer::of_failure(&failure))));
+        };
+        for rows in found.values() {
+            self.parts.add(lane, rows).await?;
+        }
+        match parts::come_in(lane, record, self.writes).await {
+            Err(LaneError::Database(fields)) => return Ok(nothing(Ran::NotBegun(fields.message.clone()))),
+            come => come?,
+        }
+        let ran = database::go_on(lane, self.transaction, self.held_max).await?;
+        if !self.writes || !matches!(ran.0, Ran::Done(_)) {
+            return Ok((ran, Changed::new()));
+        }
+        parts::come_out(lane, record).await?;
+        let changed = self.changed(lane, found).await?;
+        self.parts.keep_own(lane, &self.wanted, self.me).await?;
+        Ok((ran, changed))
+    }
+
+    /// What of the rows of other peers is otherwise now.
+    async fn changed(
+        &self,
+        lane: &mut Lane,
+        mut before: HashMap<NodeId, Vec<Rows>>,
+    ) -> Result<Changed, LaneError> {
+        let mut changed: HashMap<NodeId, Changes> = HashMap::new();
+        for wanted in &self.wanted {
+            let table = wanted.table;
+            let mut rows: HashMap<NodeId, HashSet<Row>> = HashMap::new();
+            for (node, of_tables) in &mut before {
+                let place = of_tables.iter().position(|(of, _)| *of == table);
+                let was = place.map(|place| of_tables.swap_remove(place).1).unwrap_or_default();
+                rows.insert(*node, was.into_iter().collect());
+            }
+            for (owner, row) in self.parts.read(lane, wanted).await? {
+                // What was there before is not there in vain.
+                if owner != self.me && !rows.get_mut(&owner).is_some_and(|was| was.remove(&row)) {
+                    collect(&mut changed.entry(owner).or_default().added, (table, vec![row]));
+                }
+            }
+            for (node, gone) in rows.into_iter().filter(|(_, gone)| !gone.is_empty()) {
+                let gone = gone.into_iter().collect();
+                collect(&mut changed.entry(node).or_default().removed, (table, gone));
+            }
+        }
+        for (_, Changes { added, .. }) in changed.iter_mut().filter(|(_, of)| of.added.is_empty()) {
+            // It has a last message, too.
+            added.extend(self.wanted.first().map(|wanted| (wanted.table, Vec::new())));
+        }
+        Ok(changed.into_iter().collect())
+    }
+}
+
+/// Reads a peer's own rows.
+async fn read_own(
+    database: &Database,
+    parts: &Parts,
+    wanted: &[Wanted],
+    me: NodeId,
+) -> Result<Vec<Rows>, LaneError> {
+    let mut lane = database.lend().await?;
+    parts::open(&mut lane).await?;
+    let mut all = Vec::new();
+    for wanted in wanted {
+        let rows = parts.read(&mut lane, wanted).await?;
+        let own = rows.into_iter().filter(|(owner, _)| *owner == me).map(|(_, row)| row);
+        all.push((wanted.table, own.collect()));
+    }
+    database.leave(lane).await;
+    Ok(all)
+}
+
+/// Changes a peer's own rows, and leaves that open.
+async fn change(database: &Database, parts: &Parts, changes: &Changes) -> Result<Lane, LaneError> {
+    let mut losses = 0;
+    loop {
+        let mut lane = database.lend().await?;
+        let changed = async {
+            parts::open(&mut lane).await?;
+            parts.remove(&mut lane, &changes.removed).await?;
+            parts.add(&mut lane, &changes.added).await
+        };
+        match changed.await {
+            Ok(()) => return Ok(lane),
+            // Somebody on its server beside onecopy may be in the way.
+            Err(error) if error.is_database() && losses < LOSSES_MAX => {
+                losses += 1;
+                database.leave(lane).await;
+                tokio::time::sleep(LOST_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Removes what is not a peer's own of the rows of its divided tables, or counts it.
+///
+/// # Errors
+/// When the server cannot be asked.
+pub async fn deal(database: &Database, parts: &Parts, me: NodeId, removes: bool) -> Result<u64, LaneError> {
+    let mut lane = database.lend().await?;
+    parts::open(&mut lane).await?;
+    let others = parts.keep_own(&mut lane, &parts.everything(), me).await?;
+    match removes {
+        true => database.commit_durably(lane).await?,
+        false => database.leave(lane).await,
+    }
+    Ok(others)
+}
+
+impl Open {
+    /// A transaction of a client, nothing of which has happened.
+    pub(super) fn new(transaction: Arc<Transaction>, client: oneshot::Sender<Answer>, crosses: bool) -> Open {
+        Open {
+            transaction,
+            client: Some(client),
+            lane: None,
+            answer: Answer::default(),
+            writes: Record::default(),
+            losses: 0,
+            crosses,
+            executions: 0,
+            elsewhere: Elsewhere::default(),
+        }
+    }
+}
