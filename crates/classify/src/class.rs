@@ -539,7 +539,9 @@ impl Class {
         let Access { item: row, mode, columns } = access.iter().find(is_row)?.clone();
         let key: ColumnSet = row.equals.iter().map(|(column, _)| *column).collect();
         let is_blind = key.contains(self.columns_read(table));
-        (mode == Mode::NoKeyExclusive).then_some(RowChange { row, columns, is_blind })
+        // All columns stand for columns that are not known, and those that cannot be told apart for each other.
+        let is_known = columns != ColumnSet::ALL && RowChange::tells(columns) && RowChange::tells(key);
+        (mode == Mode::NoKeyExclusive && is_known).then_some(RowChange { row, columns, is_blind })
     }
 
     /// Whether the values of a table's unique keys that it names become free, and none is taken.

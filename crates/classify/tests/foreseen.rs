@@ -295,6 +295,9 @@ fn changes_of_one_row_are_known_and_blind_if_nothing_is_read_for_them() {
         ("UPDATE child SET note = 'x' WHERE id = 1 AND note = 'y'", Some((columns(&[3]), false))),
         ("UPDATE child SET note = 'x' WHERE parent_id = 3", None),
         ("UPDATE child SET id = 2 WHERE id = 1", None),
+        // Here more may change than is said, so it is not known what is hidden.
+        ("UPDATE child SET id = id, note = 'x' WHERE id = 1", None),
+        ("UPDATE child SET id = 1, note = 'x' WHERE id = 1", None),
         ("DELETE FROM child WHERE id = 1", None),
         ("INSERT INTO child (id) VALUES (1)", None),
         ("UPDATE stamped SET v = 1 WHERE id = 1", None),

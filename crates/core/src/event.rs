@@ -280,9 +280,14 @@ impl RowChange {
     /// Whether nobody can tell, after this change, whether an earlier one was made.
     #[must_use]
     pub fn hides(&self, earlier: &RowChange) -> bool {
-        // Columns that share a bit cannot be told apart.
-        let is_told = !earlier.columns.overlaps(ColumnSet::SHARED);
+        let is_told = RowChange::tells(earlier.columns) && RowChange::tells(self.columns);
         self.is_blind && is_told && self.row == earlier.row && self.columns.contains(earlier.columns)
+    }
+
+    /// Whether these columns can be told apart from others.
+    #[must_use]
+    pub fn tells(columns: ColumnSet) -> bool {
+        !columns.overlaps(ColumnSet::SHARED)
     }
 }
 

@@ -105,9 +105,6 @@ fn tables_divided_by_a_column_are_one_to_clients_of_all_peers() {
                 }
                 counts
             };
-            let dealt = own().await;
-            assert_eq!(dealt.iter().sum::<u64>(), LISTS, "{dealt:?}");
-            assert!(dealt.iter().all(|count| *count < LISTS), "{dealt:?}");
             let clients = [nodes.client(0).await, nodes.client(1).await, nodes.client(2).await];
 
             // Reads of all rows, with a table that all have.
@@ -115,6 +112,9 @@ fn tables_divided_by_a_column_are_one_to_clients_of_all_peers() {
                 let all = "SELECT count(*), max(id), max(v) FROM lists, other";
                 assert_eq!(rows(client, all).await, format!("{LISTS} {LISTS} 7"));
             }
+            let dealt = own().await;
+            assert_eq!(dealt.iter().sum::<u64>(), LISTS, "{dealt:?}");
+            assert!(dealt.iter().all(|count| *count < LISTS), "{dealt:?}");
             // Rows come, change, move and go, whoever says so.
             clients[0]
                 .batch_execute("INSERT INTO lists VALUES (101, 'a'), (102, 'b'), (103, 'c'), (104, 'd')")
@@ -165,6 +165,75 @@ fn tables_divided_by_a_column_are_one_to_clients_of_all_peers() {
     });
 }
 
+/// Foreign keys from rows of one peer to those of another, and rows of every kind.
+#[test]
+fn divided_tables_refer_to_each_other_and_keep_what_is_in_them() {
+    block_on(async {
+        let parts = "[{table = \"public.customers\", column = \"id\", bounds = [10, 20]}, {table = \"public.orders\", column = \"id\", bounds = [10, 20]}]";
+        let chosen = [("protocol", "partitioned"), ("peers.parts", parts)];
+        let tables = "CREATE TABLE customers (id int PRIMARY KEY, name text); \
+             CREATE TABLE orders (id int PRIMARY KEY, customer int NOT NULL REFERENCES customers, note text, tags text[], \
+             doc jsonb, at timestamptz, raw bytea, n numeric, twice int GENERATED ALWAYS AS (id * 2) STORED)";
+        let nodes = sites(3, false, &chosen, tables).await;
+        let clients = [nodes.client(0).await, nodes.client(1).await, nodes.client(2).await];
+        clients[0]
+            .batch_execute("INSERT INTO customers VALUES (1, 'a'), (11, NULL), (21, '')")
+            .await
+            .unwrap();
+        // As its client has it, which is not how rows go from server to server.
+        clients[1].batch_execute("SET DateStyle = 'SQL, DMY'").await.unwrap();
+        clients[1].batch_execute("SET TimeZone = 'Asia/Tokyo'").await.unwrap();
+        let order = |id: u32, customer: u32| {
+            format!(
+                "INSERT INTO orders VALUES ({id}, {customer}, E'o''neil \\\\ \\n(\"x\", {{y}})', '{{NULL,\"\",\"a,b\"}}', '{{\"k\": [1, null]}}', \
+                 '2026-03-04 05:06:07.000008+00', '\\xdeadbeef', 1e-30);"
+            )
+        };
+        let orders = order(2, 11) + &order(12, 21) + &order(22, 1);
+        clients[1].batch_execute(&orders).await.unwrap();
+        clients[2]
+            .batch_execute("INSERT INTO orders VALUES (3, 21, NULL, NULL, NULL, NULL, NULL, NULL)")
+            .await
+            .unwrap();
+        let all = "SELECT o::text, c::text FROM orders o JOIN customers c ON c.id = o.customer ORDER BY o.id";
+        let before = rows(&clients[0], all).await;
+        assert_eq!(before.matches("deadbeef").count(), 3, "{before}");
+        // All orders change, whose customers are elsewhere, and keep them.
+        let note = "UPDATE orders SET note = coalesce(note, '') || 'x'";
+        assert_eq!(clients[1].execute(note, &[]).await.unwrap(), 4);
+        let cut = "UPDATE orders SET note = nullif(left(note, -1), '')";
+        assert_eq!(clients[2].execute(cut, &[]).await.unwrap(), 4);
+        for client in [&clients[0], &clients[2]] {
+            assert_eq!(rows(client, all).await, before);
+        }
+        let twice = "UPDATE orders SET note = 'x' WHERE id = 3; UPDATE orders SET note = NULL WHERE id = 3";
+        clients[0].batch_execute(twice).await.unwrap();
+        assert_eq!(
+            code(clients[0].batch_execute("DELETE FROM customers WHERE id = 21").await),
+            SqlState::FOREIGN_KEY_VIOLATION
+        );
+        assert_eq!(code(clients[0].batch_execute(&order(4, 99)).await), SqlState::FOREIGN_KEY_VIOLATION);
+        assert_eq!(rows(&clients[0], all).await, before);
+
+        // Each refers to what the other changes, at both of their peers.
+        let both = [(0, 1, 11), (1, 11, 1)].map(|(peer, refers, changes)| {
+            let client = &clients[peer];
+            let order = &order;
+            async move {
+                for n in 0..20 {
+                    let id = 100 + n * 2 + u32::try_from(peer).unwrap();
+                    let text = order(id, refers)
+                        + &format!("UPDATE customers SET name = 'n{n}' WHERE id = {changes}");
+                    client.batch_execute(&text).await.unwrap();
+                }
+            }
+        });
+        let done = tokio::time::timeout(Duration::from_secs(60), futures_util::future::join_all(both)).await;
+        assert!(done.is_ok(), "both wait for each other");
+        assert_eq!(rows(&clients[2], "SELECT count(*) FROM orders").await, "44");
+    });
+}
+
 /// A database that was copied whole would have rows twice.
 #[test]
 fn peer_that_has_rows_of_others_does_not_serve_unless_it_is_to_remove_them() {
@@ -177,6 +246,28 @@ fn peer_that_has_rows_of_others_does_not_serve_unless_it_is_to_remove_them() {
         let said = nodes.refusal(0);
         assert!(said.contains("1 rows of tables in peers.parts belong to other peers"), "{said}");
         assert!(said.contains("peers.deals"), "{said}");
+    });
+}
+
+/// What was dealt once is not dealt again in another way, since nobody has all rows any more.
+#[test]
+fn rows_are_dealt_once() {
+    block_on(async {
+        let parts =
+            |bound: u32| format!("[{{table = \"public.lists\", column = \"id\", bounds = [{bound}]}}]");
+        let first = parts(3);
+        let chosen = [("protocol", "partitioned"), ("peers.parts", &first), ("peers.deals", "true")];
+        let mut nodes = sites(2, false, &chosen, &lists("lists", 1..=LISTS)).await;
+        assert_eq!(rows(&nodes.client(1).await, "SELECT count(*) FROM lists").await, LISTS.to_string());
+        for node in 0..2 {
+            nodes.kill(node);
+        }
+        for node in 0..2 {
+            nodes.configure(node, |config| config.replace(&first, &parts(5)));
+        }
+        // The second one has what is the first one's now.
+        let said = nodes.refusal(1);
+        assert!(said.contains("were dealt by other columns, bounds or peers before"), "{said}");
     });
 }
 

@@ -7,7 +7,8 @@
 //! - nothing that conflicts with a statement on divided rows is executed at the same time, wherever these rows are: each peer's latches are locks on items,
 //!   held until the statement is over;
 //! - no circle: what is about one peer's rows asks for all latches there at once, what is about several peers' rows goes through them in one order, and
-//!   nobody who has latches waits for anything but latches of later peers, or updates of tables of which whoever writes them has no latches.
+//!   nobody who has latches waits for anything but latches of later peers, or updates of tables of which whoever writes them has no latches. In servers nobody
+//!   waits for anybody else who has latches, since what changes rows of several has them exclusively.
 
 use super::{NodeId, TxnId};
 use crate::item::{Access, AccessSet, ColumnId, Space, TableId};
@@ -58,14 +59,6 @@ impl Divisions {
     #[must_use]
     pub fn get(&self, table: TableId) -> Option<&Division> {
         self.0.get(&table)
-    }
-
-    /// Those that are divided by a column.
-    pub fn by_column(&self) -> impl Iterator<Item = (TableId, ColumnId, &By)> {
-        self.0.iter().filter_map(|(table, division)| match division {
-            Division::Column(column, by) => Some((*table, *column, by)),
-            Division::Clients => None,
-        })
     }
 
     /// Which of `nodes` peers has the rows with this value.

@@ -6,7 +6,7 @@ use super::{Message, Permission, Turn, conflict, others};
 use crate::effect::{Effect, How, Refusal};
 use crate::event::{Outcome, Place, RowChange, Statement, StatementKind};
 use crate::ids::{Csn, Instant, NodeId, OpId, ReplicaId, TxnId};
-use crate::item::{Access, TableId};
+use crate::item::{Access, Mode, TableId};
 use crate::map::{HashMap, HashSet};
 use crate::message::Message as AnyMessage;
 use crate::table_queues::{LockMode, TableLocks};
@@ -93,12 +93,19 @@ impl<P: Permission> Peer<P> {
 
     /// Where a statement needs latches: where its rows are, or everywhere.
     fn ways(&self, access: &[Access]) -> Option<Ways> {
-        let parts = self.divided.of_parts(access);
+        let mut parts = self.divided.of_parts(access);
         let nodes = match self.divided.home(access, self.nodes) {
             Home::Anywhere => return None,
             Home::At(node) => vec![node],
             Home::Several => (0..self.nodes).map(NodeId).collect(),
         };
+        if nodes.len() > 1 {
+            // What has changed elsewhere is removed there and added anew, so it must not even be referred to.
+            parts
+                .iter_mut()
+                .filter(|of| of.mode == Mode::NoKeyExclusive)
+                .for_each(|of| of.mode = Mode::Exclusive);
+        }
         Some(Ways { access: parts, nodes, has: 0 })
     }
 

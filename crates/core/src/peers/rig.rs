@@ -168,7 +168,7 @@ pub(crate) struct Run {
 }
 
 /// It has a row for each of these, of which nobody has two; the owner of a row is found by ranges.
-const DIVIDED: TableId = TableId(100);
+pub(crate) const DIVIDED: TableId = TableId(100);
 const ROWS: u64 = 4;
 
 /// What stands for a row of it, as if that were a table of its own.

@@ -20,6 +20,8 @@ pub struct Transaction {
     pub parts: Vec<Part>,
     /// What it may touch.
     pub access: AccessSet,
+    /// What rows refer to that it changes: checked again where they were added, or changed before, in the same database transaction.
+    pub parents: AccessSet,
     /// If it changes values of one row by a key of integers, and nothing else: which.
     pub change: Option<RowChange>,
     /// Of a query: what the database must contain up to there before it runs.
@@ -45,7 +47,8 @@ impl Transaction {
         let path = path.map_or("\"$user\", public", |(_, value)| value);
         let path = search_path(path, &record.user, &catalogue);
         let manner = classifier.manner();
-        let (mut access, mut parts, mut change) = (AccessSet::new(), Vec::new(), None);
+        let (mut access, mut parents) = (AccessSet::new(), AccessSet::new());
+        let (mut parts, mut change) = (Vec::new(), None);
         for write in &record.writes {
             let (sql, bind) = match &write.what {
                 What::Text(sql) => (sql.as_str(), None),
@@ -63,17 +66,25 @@ impl Transaction {
             let text = replace(sql, &named, |nth, _| format!("${}", nth + 1));
             let (statement, _) = classifier.classify(&manner, &text, &path, scratch);
             let layout = statement.layout.layout();
-            let touched = match bind {
+            let (class, sql) = (&statement.class, &statement.sql);
+            let (touched, checked) = match bind {
                 // The server will say so.
-                _ if matches!(statement.class.kind, Kind::SyntaxError { .. }) => AccessSet::new(),
-                _ if !is_plain(&statement.class) => {
-                    [Access::new(Item::everything(), Mode::Exclusive)].into_iter().collect()
+                _ if matches!(class.kind, Kind::SyntaxError { .. }) => (AccessSet::new(), None),
+                _ if !is_plain(class) => {
+                    ([Access::new(Item::everything(), Mode::Exclusive)].into_iter().collect(), None)
                 }
-                None => statement.class.bind(&statement.sql, layout, &NoParams, &[]),
+                None => {
+                    let touched = class.bind(sql, layout, &NoParams, &[]);
+                    let checked = class.rechecks(&touched, sql, layout, &NoParams, &[]);
+                    (touched, checked)
+                }
                 Some((types, bind)) => with_params(types, bind, |params| {
-                    statement.class.bind(&statement.sql, layout, params, &[])
+                    let touched = class.bind(sql, layout, params, &[]);
+                    let checked = class.rechecks(&touched, sql, layout, params, &[]);
+                    (touched, checked)
                 }),
             };
+            parents.extend(checked.into_iter().flat_map(|checked| checked.parents));
             if record.writes.len() == 1 {
                 change = statement.class.row_change(&touched).filter(|change| is_told(change, &catalogue));
             }
@@ -81,14 +92,20 @@ impl Transaction {
             let (writes, is_shipped) = (writes(&statement.class), changes(&statement.class));
             parts.push(Part { references: named, writes, is_shipped });
         }
-        Transaction { record, parts, access, change, not_before: Csn(0) }
+        Transaction { record, parts, access, parents, change, not_before: Csn(0) }
+    }
+
+    /// One of which nobody asks what it may touch.
+    pub fn plain(record: Record, parts: Vec<Part>) -> Transaction {
+        let (access, parents) = (AccessSet::new(), AccessSet::new());
+        Transaction { record, parts, access, parents, change: None, not_before: Csn(0) }
     }
 
     /// What was written elsewhere, to be applied.
     pub fn to_apply(record: Record) -> Transaction {
         let part = || Part { references: Vec::new(), writes: true, is_shipped: true };
         let parts = record.writes.iter().map(|_| part()).collect();
-        Transaction { record, parts, access: AccessSet::new(), change: None, not_before: Csn(0) }
+        Transaction::plain(record, parts)
     }
 
     /// Whether it may change something.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use onecopy_classify::{Kind, Modes};
-use onecopy_core::{Access, AccessSet, Csn};
+use onecopy_core::{Access, Csn};
 use onecopy_wire::backend::build;
 use onecopy_wire::backend::build::{Report, Severity};
 use onecopy_wire::sqlstate::SqlState;
@@ -376,9 +376,7 @@ impl Session {
     async fn control(&mut self, sql: &str) -> Result<(), Failure> {
         let record = self.record(vec![Write::new(What::Text(sql.to_owned()))]);
         let parts = vec![Part { references: Vec::new(), writes: false, is_shipped: false }];
-        let transaction =
-            Transaction { record, parts, access: AccessSet::new(), change: None, not_before: Csn(0) };
-        self.step(transaction).await.map(drop)
+        self.step(Transaction::plain(record, parts)).await.map(drop)
     }
 
     async fn roll_back_to(&mut self, name: &str) -> Result<Reply, Failure> {

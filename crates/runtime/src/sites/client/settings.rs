@@ -2,7 +2,6 @@
 
 use hashbrown::HashMap;
 use onecopy_classify::{Discard, Kind};
-use onecopy_core::Csn;
 use onecopy_wire::backend::{self, build};
 use onecopy_wire::frame::{self, HEAD_LEN};
 use onecopy_wire::sqlstate::SqlState;
@@ -143,9 +142,7 @@ impl Session {
         let writes = [text.to_owned(), shown].map(|sql| Write::new(What::Text(sql)));
         let record = Record { user: self.user.clone(), writes: writes.into(), ..Record::default() };
         let part = || Part { references: Vec::new(), writes: false, is_shipped: false };
-        let access = onecopy_core::AccessSet::new();
-        let transaction =
-            Transaction { record, parts: vec![part(), part()], access, change: None, not_before: Csn(0) };
+        let transaction = Transaction::plain(record, vec![part(), part()]);
         let database = self.shared.database.clone();
         let _permit = database.aside().await;
         let failed = |error: LaneError| Failure::of_lane(&error);

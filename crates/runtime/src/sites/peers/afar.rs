@@ -14,8 +14,9 @@ use onecopy_wire::sqlstate::SqlState;
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 
 use super::crossing::{Changed, Changes, Gathered, Gathering, Said, collect, in_messages};
-use super::parts::{self, Parts, Row, Rows, Wanted};
+use super::parts::{self, Parts, Row, Rows, Wanted, Which};
 use super::{Done, LOSSES_MAX, LOST_PAUSE, Open, Peer};
+use crate::agent::quote;
 use crate::errors::Failure;
 use crate::lane::{Lane, LaneError};
 use crate::nodes::links;
@@ -38,6 +39,10 @@ pub struct Afar {
     prepared: HashMap<(NodeId, TxnId), Lane>,
     /// One transaction at a time has rows of others here: two with the same ones would wait for each other in the server.
     turn: Arc<Mutex<()>>,
+    /// What is done for others beside the loop.
+    under_way: usize,
+    /// This peer ends once it has finished: it executes nothing any more for clients of others.
+    pub is_ending: bool,
 }
 
 /// That it is a transaction's turn to have rows of others at its server.
@@ -53,16 +58,40 @@ struct Finishing {
 impl Afar {
     /// Whether others wait for something of this peer.
     pub fn is_idle(&self) -> bool {
-        self.coming.is_empty() && self.prepared.is_empty()
+        self.coming.is_empty() && self.prepared.is_empty() && self.under_way == 0
     }
 }
 
 /// What was done beside the loop.
 pub enum DoneAfar {
-    Answered { to: NodeId, number: u64, answer: Answer },
-    Read { to: NodeId, txn: TxnId, execution: u64, rows: Result<Vec<Rows>, LaneError> },
-    Prepared { to: NodeId, txn: TxnId, lane: Result<Box<Lane>, LaneError> },
-    Finished { to: NodeId, txn: TxnId, result: Result<(), LaneError> },
+    Answered {
+        to: NodeId,
+        number: u64,
+        answer: Answer,
+    },
+    /// Nothing if it is too long.
+    Read {
+        to: NodeId,
+        txn: TxnId,
+        execution: u64,
+        rows: Result<Option<Vec<Rows>>, LaneError>,
+    },
+    /// Nothing if the rows that go are not there.
+    Prepared {
+        to: NodeId,
+        txn: TxnId,
+        lane: Result<Option<Box<Lane>>, LaneError>,
+    },
+    Finished {
+        to: NodeId,
+        txn: TxnId,
+        result: Result<(), LaneError>,
+    },
+    /// It is the turn of a transaction of this peer to have rows of others here.
+    HasTurn {
+        txn: TxnId,
+        execution: u64,
+    },
 }
 
 impl Peer {
@@ -102,7 +131,15 @@ impl Peer {
                     let _ = client.send(Answer::decode(answer).unwrap_or_default());
                 }
             }
-            Said::Gather { txn, execution, wanted } => self.on_gather(from, txn, execution, wanted),
+            Said::Gather { txn, execution, bytes_max, wanted } => {
+                self.on_gather(from, txn, execution, (bytes_max, wanted));
+            }
+            Said::TooLong { txn, execution } => {
+                if let Some(gathering) = self.gathering(txn, execution) {
+                    gathering.is_too_long = true;
+                    self.have_gathered(txn);
+                }
+            }
             Said::Rows { txn, execution, is_last, rows } => self.on_rows(from, txn, execution, is_last, rows),
             Said::Change { txn, is_last, is_added, rows } => {
                 let Changes { removed, added } = self.afar.coming.entry((from, txn)).or_default();
@@ -114,6 +151,7 @@ impl Peer {
             Said::Prepared { txn } => self.on_prepared(from, txn),
             Said::Finish { txn } => {
                 let Some(lane) = self.afar.prepared.remove(&(from, txn)) else { return };
+                self.afar.under_way += 1;
                 let (database, done) = (self.shared.database.clone(), self.done.clone());
                 tokio::spawn(async move {
                     let result = database.commit_durably(lane).await;
@@ -126,23 +164,34 @@ impl Peer {
     }
 
     pub(super) fn on_done_afar(&mut self, done: DoneAfar) {
+        if let DoneAfar::HasTurn { txn, execution } = done {
+            return self.gather(txn, execution);
+        }
+        self.afar.under_way -= 1;
         match done {
+            DoneAfar::HasTurn { .. } => {}
             DoneAfar::Answered { to, number, answer } => {
                 let mut answer = answer.encode();
+                // What was committed is bounded before; this is an error that is too long.
                 if let Some(failure) = too_long(&answer) {
-                    let failure = failure.hint("Ask for fewer rows, or ask the peer that has them.");
                     answer = Answer::of_failure(&failure).encode();
                 }
                 self.say_apart(to, &Said::Answered { number, answer });
             }
-            DoneAfar::Read { to, txn, execution, rows: Ok(rows) } => {
+            DoneAfar::Read { to, txn, execution, rows: Ok(None) } => {
+                self.say_apart(to, &Said::TooLong { txn, execution });
+            }
+            DoneAfar::Read { to, txn, execution, rows: Ok(Some(rows)) } => {
                 for (is_last, rows) in in_messages(rows) {
                     self.say_apart(to, &Said::Rows { txn, execution, is_last, rows });
                 }
             }
-            DoneAfar::Prepared { to, txn, lane: Ok(lane) } => {
+            DoneAfar::Prepared { to, txn, lane: Ok(Some(lane)) } => {
                 self.afar.prepared.insert((to, txn), *lane);
                 self.say_apart(to, &Said::Prepared { txn });
+            }
+            DoneAfar::Prepared { lane: Ok(None), .. } => {
+                self.end("rows that another peer has changed are not there any more: somebody has changed them on the server, beside onecopy");
             }
             DoneAfar::Finished { to, txn, result: Ok(()) } => self.say_apart(to, &Said::Finished { txn }),
             DoneAfar::Read { rows: Err(error), .. } => self.end(format!("its rows cannot be read: {error}")),
@@ -162,23 +211,38 @@ impl Peer {
         let Ok(record) = Record::decode(record) else {
             return self.end("another peer speaks another version");
         };
+        let ending = || {
+            let failure = Failure::new(SqlState::ADMIN_SHUTDOWN, "the peer that has these rows is ending");
+            Answer::of_failure(&failure.hint("Run the transaction again when it is there again."))
+        };
+        if self.afar.is_ending {
+            let answer = ending().encode();
+            return self.say_apart(from, &Said::Answered { number, answer });
+        }
         let transaction = Transaction::read(record, &self.shared.classifier, &mut Scratch::default());
         let (answer, answered) = oneshot::channel();
-        self.on_submit(Arc::new(transaction), answer);
+        self.submit(Arc::new(transaction), answer, true);
+        self.afar.under_way += 1;
         let done = self.done.clone();
         tokio::spawn(async move {
-            // Without an answer the peer is ending, and so do all.
-            if let Ok(answer) = answered.await {
-                let _ = done.send(Done::Afar(DoneAfar::Answered { to: from, number, answer }));
-            }
+            // Whoever has not begun has no answer when the peer ends.
+            let answer = answered.await.unwrap_or_else(|_| ending());
+            let _ = done.send(Done::Afar(DoneAfar::Answered { to: from, number, answer }));
         });
     }
 
-    fn on_gather(&mut self, from: NodeId, txn: TxnId, execution: u64, wanted: Vec<Wanted>) {
+    fn on_gather(
+        &mut self,
+        from: NodeId,
+        txn: TxnId,
+        execution: u64,
+        (bytes_max, wanted): (u64, Vec<Wanted>),
+    ) {
         let (database, parts, me) = (self.shared.database.clone(), self.parts.clone(), self.me);
-        let done = self.done.clone();
+        let (done, bytes_max) = (self.done.clone(), usize::try_from(bytes_max).unwrap_or(usize::MAX));
+        self.afar.under_way += 1;
         tokio::spawn(async move {
-            let rows = read_own(&database, &parts, &wanted, me).await;
+            let rows = read_for_another(&database, &parts, &wanted, me, bytes_max).await;
             let _ = done.send(Done::Afar(DoneAfar::Read { to: from, txn, execution, rows }));
         });
     }
@@ -186,8 +250,9 @@ impl Peer {
     fn prepare(&mut self, from: NodeId, txn: TxnId, changes: Changes) {
         let (database, parts) = (self.shared.database.clone(), self.parts.clone());
         let done = self.done.clone();
+        self.afar.under_way += 1;
         tokio::spawn(async move {
-            let lane = change(&database, &parts, &changes).await.map(Box::new);
+            let lane = change_for_another(&database, &parts, &changes).await.map(|lane| lane.map(Box::new));
             let _ = done.send(Done::Afar(DoneAfar::Prepared { to: from, txn, lane }));
         });
     }
@@ -204,18 +269,18 @@ impl Peer {
         let Some(open) = self.open.get_mut(&txn) else { return };
         open.executions += 1;
         let (execution, transaction) = (open.executions, open.transaction.clone());
-        let wanted = self.parts.wanted(&transaction.access);
+        let wanted = open.wanted.clone().unwrap_or_default();
         let (sender, gathered) = oneshot::channel();
-        let others = self.others();
-        let missing = others.iter().copied().collect();
-        let gathering = Gathering { execution, missing, found: HashMap::new(), bytes: 0, done: sender };
+        let gathering = Gathering {
+            execution,
+            wanted: wanted.clone(),
+            is_too_long: false,
+            missing: self.others().into_iter().collect(),
+            found: HashMap::new(),
+            bytes: 0,
+            done: sender,
+        };
         self.afar.gathering.insert(txn, gathering);
-        for other in &others {
-            self.say_apart(*other, &Said::Gather { txn, execution, wanted: wanted.clone() });
-        }
-        if others.is_empty() {
-            self.have_gathered(txn);
-        }
         let (database, parts, me) = (self.shared.database.clone(), self.parts.clone(), self.me);
         let (done, held_max) = (self.done.clone(), self.shared.held_max);
         let in_turn = self.afar.turn.clone();
@@ -232,6 +297,7 @@ impl Peer {
                         Ok(()) => {
                             // Whoever has it has all latches, and waits for nothing here.
                             let turn = in_turn.lock_owned().await;
+                            let _ = done.send(Done::Afar(DoneAfar::HasTurn { txn, execution }));
                             let ran = crossing.run(&mut lane, gathered).await;
                             ran.map(|(ran, changed)| (ran, Elsewhere { changed, _turn: Some(turn) }))
                         }
@@ -256,11 +322,27 @@ impl Peer {
         });
     }
 
+    fn gathering(&mut self, txn: TxnId, execution: u64) -> Option<&mut Gathering> {
+        self.afar.gathering.get_mut(&txn).filter(|of| of.execution == execution)
+    }
+
+    /// Asks all others for their rows.
+    fn gather(&mut self, txn: TxnId, execution: u64) {
+        let bytes_max = self.shared.held_max as u64;
+        let Some(gathering) = self.gathering(txn, execution) else { return };
+        let wanted = gathering.wanted.clone();
+        let others = self.others();
+        for other in &others {
+            self.say_apart(*other, &Said::Gather { txn, execution, bytes_max, wanted: wanted.clone() });
+        }
+        if others.is_empty() {
+            self.have_gathered(txn);
+        }
+    }
+
     fn on_rows(&mut self, from: NodeId, txn: TxnId, execution: u64, is_last: bool, rows: Rows) {
         let held_max = self.shared.held_max;
-        let Some(gathering) = self.afar.gathering.get_mut(&txn).filter(|of| of.execution == execution) else {
-            return;
-        };
+        let Some(gathering) = self.gathering(txn, execution) else { return };
         gathering.bytes += rows.1.iter().map(|(_, row)| row.len()).sum::<usize>();
         if gathering.bytes <= held_max {
             collect(gathering.found.entry(from).or_default(), rows);
@@ -276,7 +358,8 @@ impl Peer {
     /// All rows of others have come.
     fn have_gathered(&mut self, txn: TxnId) {
         if let Some(gathering) = self.afar.gathering.remove(&txn) {
-            let found = (gathering.bytes <= self.shared.held_max).then_some(gathering.found);
+            let is_held = !gathering.is_too_long && gathering.bytes <= self.shared.held_max;
+            let found = is_held.then_some(gathering.found);
             // Nobody waits for it where the execution was lost.
             let _ = gathering.done.send(found);
         }
@@ -364,10 +447,7 @@ impl Crossing<'_> {
         let nothing = |ran: Ran| ((ran, Record::default()), Changed::new());
         // Without a sender the peer is ending.
         let Some(found) = gathered.await.ok().flatten() else {
-            let what = format!("rows of several peers exceed {} bytes", self.held_max);
-            let failure = Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, what)
-                .hint("Name the column that divides the table, or raise limits.held_result_bytes_max.");
-            return Ok(nothing(Ran::Failed(Answer::of_failure(&failure))));
+            return Ok(nothing(self.too_long()));
         };
         for rows in found.values() {
             self.parts.add(lane, rows).await?;
@@ -381,17 +461,19 @@ impl Crossing<'_> {
             return Ok((ran, Changed::new()));
         }
         parts::come_out(lane, record).await?;
-        let changed = self.changed(lane, found).await?;
+        let Some(changed) = self.changed(lane, found).await? else {
+            return Ok(nothing(self.too_long()));
+        };
         self.parts.keep_own(lane, &self.wanted, self.me).await?;
         Ok((ran, changed))
     }
 
-    /// What of the rows of other peers is otherwise now.
+    /// What of the rows of other peers is otherwise now; nothing if it is too long.
     async fn changed(
         &self,
         lane: &mut Lane,
         mut before: HashMap<NodeId, Vec<Rows>>,
-    ) -> Result<Changed, LaneError> {
+    ) -> Result<Option<Changed>, LaneError> {
         let mut changed: HashMap<NodeId, Changes> = HashMap::new();
         for wanted in &self.wanted {
             let table = wanted.table;
@@ -401,7 +483,12 @@ impl Crossing<'_> {
                 let was = place.map(|place| of_tables.swap_remove(place).1).unwrap_or_default();
                 rows.insert(*node, was.into_iter().collect());
             }
-            for (owner, row) in self.parts.read(lane, wanted).await? {
+            // All others' rows were added by this very transaction.
+            let bytes_max = self.held_max.saturating_mul(2);
+            let Some(now) = self.parts.read(lane, wanted, Which::Touched, bytes_max).await? else {
+                return Ok(None);
+            };
+            for (owner, row) in now {
                 // What was there before is not there in vain.
                 if owner != self.me && !rows.get_mut(&owner).is_some_and(|was| was.remove(&row)) {
                     collect(&mut changed.entry(owner).or_default().added, (table, vec![row]));
@@ -416,70 +503,166 @@ impl Crossing<'_> {
             // It has a last message, too.
             added.extend(self.wanted.first().map(|wanted| (wanted.table, Vec::new())));
         }
-        Ok(changed.into_iter().collect())
+        Ok(Some(changed.into_iter().collect()))
+    }
+
+    fn too_long(&self) -> Ran {
+        let max = self.held_max;
+        let what =
+            format!("rows of several peers exceed {max} bytes, or one of them {} bytes", parts::ROW_LEN_MAX);
+        let failure = Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, what).hint(
+            "Name the rows by the column that divides the table, not too many in one statement, or raise limits.held_result_bytes_max.",
+        );
+        Ran::Failed(Answer::of_failure(&failure))
     }
 }
 
-/// Reads a peer's own rows.
+/// Reads a peer's own rows, in a transaction; nothing if they are more than so many bytes.
 async fn read_own(
+    lane: &mut Lane,
+    parts: &Parts,
+    wanted: &[Wanted],
+    me: NodeId,
+    bytes_max: usize,
+) -> Result<Option<Vec<Rows>>, LaneError> {
+    parts::open(lane).await?;
+    let mut all = Vec::new();
+    for wanted in wanted {
+        let Some(rows) = parts.read(lane, wanted, Which::All, bytes_max).await? else { return Ok(None) };
+        let own = rows.into_iter().filter(|(owner, _)| *owner == me).map(|(_, row)| row);
+        all.push((wanted.table, own.collect()));
+    }
+    Ok(Some(all))
+}
+
+/// The same until the server does it.
+async fn read_for_another(
     database: &Database,
     parts: &Parts,
     wanted: &[Wanted],
     me: NodeId,
-) -> Result<Vec<Rows>, LaneError> {
-    let mut lane = database.lend().await?;
-    parts::open(&mut lane).await?;
-    let mut all = Vec::new();
-    for wanted in wanted {
-        let rows = parts.read(&mut lane, wanted).await?;
-        let own = rows.into_iter().filter(|(owner, _)| *owner == me).map(|(_, row)| row);
-        all.push((wanted.table, own.collect()));
-    }
-    database.leave(lane).await;
-    Ok(all)
-}
-
-/// Changes a peer's own rows, and leaves that open.
-async fn change(database: &Database, parts: &Parts, changes: &Changes) -> Result<Lane, LaneError> {
+    bytes_max: usize,
+) -> Result<Option<Vec<Rows>>, LaneError> {
     let mut losses = 0;
     loop {
-        let mut lane = database.lend().await?;
-        let changed = async {
-            parts::open(&mut lane).await?;
-            parts.remove(&mut lane, &changes.removed).await?;
-            parts.add(&mut lane, &changes.added).await
+        let (lane, error) = match database.lend().await {
+            Ok(mut lane) => match read_own(&mut lane, parts, wanted, me, bytes_max).await {
+                Ok(rows) => {
+                    database.leave(lane).await;
+                    return Ok(rows);
+                }
+                Err(error) => (Some(lane), error),
+            },
+            Err(error) => (None, error),
         };
-        match changed.await {
-            Ok(()) => return Ok(lane),
-            // Somebody on its server beside onecopy may be in the way.
-            Err(error) if error.is_database() && losses < LOSSES_MAX => {
-                losses += 1;
-                database.leave(lane).await;
-                tokio::time::sleep(LOST_PAUSE).await;
-            }
-            Err(error) => return Err(error),
-        }
+        try_again(database, lane, error, &mut losses).await?;
     }
 }
 
-/// Removes what is not a peer's own of the rows of its divided tables, or counts it.
+/// Changes a peer's own rows, and leaves that open; nothing if those that go are not there.
+async fn change_for_another(
+    database: &Database,
+    parts: &Parts,
+    changes: &Changes,
+) -> Result<Option<Lane>, LaneError> {
+    let mut losses = 0;
+    loop {
+        let (lane, error) = match database.lend().await {
+            Ok(mut lane) => match change(&mut lane, parts, changes).await {
+                Ok(are_there) => return Ok(are_there.then_some(lane)),
+                Err(error) => (Some(lane), error),
+            },
+            Err(error) => (None, error),
+        };
+        try_again(database, lane, error, &mut losses).await?;
+    }
+}
+
+async fn change(lane: &mut Lane, parts: &Parts, changes: &Changes) -> Result<bool, LaneError> {
+    parts::open(lane).await?;
+    let are_there = parts.remove(lane, &changes.removed).await?;
+    parts.add(lane, &changes.added).await?;
+    Ok(are_there)
+}
+
+/// Waits until something may be tried once more: somebody beside onecopy may be in the way, and of connections there may be more later.
+///
+/// # Errors
+/// If that is of no use.
+async fn try_again(
+    database: &Database,
+    lane: Option<Lane>,
+    error: LaneError,
+    losses: &mut u32,
+) -> Result<(), LaneError> {
+    let may_pass = error.is_database() || matches!(error, LaneError::Shortage(_));
+    if !may_pass || *losses >= LOSSES_MAX {
+        return Err(error);
+    }
+    *losses += 1;
+    if let Some(lane) = lane.filter(|_| error.is_database()) {
+        database.leave(lane).await;
+    }
+    tokio::time::sleep(LOST_PAUSE).await;
+    Ok(())
+}
+
+/// What a server has of divided tables before its peer serves.
+pub struct Found {
+    /// Rows that belong to other peers.
+    pub others: u64,
+    /// How rows were dealt before, if they were.
+    pub dealt: Option<String>,
+    /// The server does not know what its bytes mean, so rows cannot be read as text.
+    pub is_bytes: bool,
+}
+
+/// Looks at a server before its peer serves.
 ///
 /// # Errors
 /// When the server cannot be asked.
-pub async fn deal(database: &Database, parts: &Parts, me: NodeId, removes: bool) -> Result<u64, LaneError> {
+pub async fn look(database: &Database, parts: &Parts, me: NodeId) -> Result<Found, LaneError> {
+    let mut lane = database.lend().await?;
+    parts::open(&mut lane).await?;
+    let others = parts.count_others(&mut lane, me).await?;
+    let exists = lane.query("SELECT pg_catalog.to_regclass('onecopy.parts') IS NOT NULL").await?;
+    let dealt = match exists.first().and_then(|row| row.first()).and_then(Option::as_deref) {
+        Some("t") => {
+            lane.query("SELECT division FROM onecopy.parts").await?.into_iter().flatten().flatten().next()
+        }
+        _ => None,
+    };
+    let encoding = lane.query("SHOW server_encoding").await?.into_iter().flatten().flatten().next();
+    database.leave(lane).await;
+    Ok(Found { others, dealt, is_bytes: encoding.as_deref() == Some("SQL_ASCII") })
+}
+
+/// Removes what a peer has of rows that belong to others, and notes how they were dealt. Returns how many.
+///
+/// # Errors
+/// When the server cannot do it.
+pub async fn deal(database: &Database, parts: &Parts, me: NodeId) -> Result<u64, LaneError> {
     let mut lane = database.lend().await?;
     parts::open(&mut lane).await?;
     let others = parts.keep_own(&mut lane, &parts.everything(), me).await?;
-    match removes {
-        true => database.commit_durably(lane).await?,
-        false => database.leave(lane).await,
-    }
+    lane.command(&format!(
+        "CREATE SCHEMA IF NOT EXISTS onecopy; CREATE TABLE IF NOT EXISTS onecopy.parts (division text NOT NULL); \
+         DELETE FROM onecopy.parts; INSERT INTO onecopy.parts VALUES ({})",
+        quote(&parts.shown())
+    ))
+    .await?;
+    database.commit_durably(lane).await?;
     Ok(others)
 }
 
 impl Open {
     /// A transaction of a client, nothing of which has happened.
-    pub(super) fn new(transaction: Arc<Transaction>, client: oneshot::Sender<Answer>, crosses: bool) -> Open {
+    pub(super) fn new(
+        transaction: Arc<Transaction>,
+        client: oneshot::Sender<Answer>,
+        wanted: Option<Vec<Wanted>>,
+        is_forwarded: bool,
+    ) -> Open {
         Open {
             transaction,
             client: Some(client),
@@ -487,7 +670,8 @@ impl Open {
             answer: Answer::default(),
             writes: Record::default(),
             losses: 0,
-            crosses,
+            wanted,
+            is_forwarded,
             executions: 0,
             elsewhere: Elsewhere::default(),
         }

@@ -18,6 +18,7 @@ const CHANGE: u8 = 36;
 const PREPARED: u8 = 37;
 const FINISH: u8 = 38;
 const FINISHED: u8 = 39;
+const TOO_LONG: u8 = 40;
 
 /// About so many bytes of rows go into one message.
 const ROWS_BYTES: usize = 1 << 20;
@@ -29,8 +30,10 @@ pub enum Said {
     Forward { number: u64, record: Bytes },
     /// What came of it.
     Answered { number: u64, answer: Bytes },
-    /// Rows are wanted, by a transaction of the sender's, in its so many-eth execution.
-    Gather { txn: TxnId, execution: u64, wanted: Vec<Wanted> },
+    /// Rows are wanted, by a transaction of the sender's, in its so many-eth execution; no more than so many bytes.
+    Gather { txn: TxnId, execution: u64, bytes_max: u64, wanted: Vec<Wanted> },
+    /// They are more, or one of them is too long to be sent.
+    TooLong { txn: TxnId, execution: u64 },
     /// Some of them; the last ones say so.
     Rows { txn: TxnId, execution: u64, is_last: bool, rows: Rows },
     /// After a transaction of the sender's the receiver has these rows, or has them no more, and perhaps others that follow; the last ones of all say so.
@@ -46,7 +49,7 @@ pub enum Said {
 impl Said {
     /// Whether a message is one of these.
     pub fn is_one(message: &[u8]) -> bool {
-        message.first().is_some_and(|kind| (FORWARD..=FINISHED).contains(kind))
+        message.first().is_some_and(|kind| (FORWARD..=TOO_LONG).contains(kind))
     }
 
     pub fn encode(&self) -> BytesMut {
@@ -62,10 +65,16 @@ impl Said {
                 out.put_u64(*number);
                 put_bytes(&mut out, answer);
             }
-            Said::Gather { txn, execution, wanted } => {
+            Said::TooLong { txn, execution } => {
+                out.put_u8(TOO_LONG);
+                out.put_u64(txn.0);
+                out.put_u64(*execution);
+            }
+            Said::Gather { txn, execution, bytes_max, wanted } => {
                 out.put_u8(GATHER);
                 out.put_u64(txn.0);
                 out.put_u64(*execution);
+                out.put_u64(*bytes_max);
                 out.put_u64(wanted.len() as u64);
                 for Wanted { table, values } in wanted {
                     out.put_u64(table.0);
@@ -109,10 +118,12 @@ impl Said {
             FORWARD => Said::Forward { number: first, record: take_bytes(input)? },
             ANSWERED => Said::Answered { number: first, answer: take_bytes(input)? },
             GATHER => {
-                let (execution, count) = (input.try_get_u64().ok()?, input.try_get_u64().ok()?);
+                let execution = input.try_get_u64().ok()?;
+                let (bytes_max, count) = (input.try_get_u64().ok()?, input.try_get_u64().ok()?);
                 let wanted = (0..count).map(|_| take_wanted(input)).collect::<Option<_>>()?;
-                Said::Gather { txn, execution, wanted }
+                Said::Gather { txn, execution, bytes_max, wanted }
             }
+            TOO_LONG => Said::TooLong { txn, execution: input.try_get_u64().ok()? },
             ROWS => {
                 let execution = input.try_get_u64().ok()?;
                 let (is_last, rows) = take_rows(input)?;
@@ -191,6 +202,8 @@ pub fn collect(known: &mut Vec<Rows>, (table, rows): Rows) {
 /// The rows of other peers for one execution of a transaction.
 pub struct Gathering {
     pub execution: u64,
+    pub wanted: Vec<Wanted>,
+    pub is_too_long: bool,
     pub missing: HashSet<NodeId>,
     pub found: HashMap<NodeId, Vec<Rows>>,
     pub bytes: usize,
@@ -225,7 +238,8 @@ mod tests {
         for said in [
             Said::Forward { number: 3, record: Bytes::from_static(b"record") },
             Said::Answered { number: 3, answer: Bytes::from_static(b"answer") },
-            Said::Gather { txn, execution: 2, wanted },
+            Said::Gather { txn, execution: 2, bytes_max: 1 << 20, wanted },
+            Said::TooLong { txn, execution: 2 },
             Said::Rows { txn, execution: 2, is_last: true, rows: rows.clone() },
             Said::Change { txn, is_last: false, is_added: true, rows },
             Said::Prepared { txn },

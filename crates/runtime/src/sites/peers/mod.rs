@@ -39,16 +39,16 @@ use onecopy_core::{
     Access, AccessSet, Begin as CoreBegin, ClassId, Csn, Effect, Event, How, Message, NodeId, OpId, Outcome,
     Place, ReplicaId, SessionId, Statement, StatementKind, TableId, TxnId,
 };
-use onecopy_log::consensus::NodeId as PeerId;
+use onecopy_log::consensus::{MESSAGE_LEN_MAX, NodeId as PeerId};
 use onecopy_wire::sqlstate::SqlState;
 use rand::Rng;
 use tokio::sync::{mpsc, oneshot};
 
 use self::afar::{Afar, DoneAfar, Elsewhere};
 use self::channel::{Came, Channel};
-use self::parts::Parts;
+use self::parts::{Parts, Wanted};
 use super::database::{self, Answer, ApplyError, Begin, Database, Ran};
-use super::likeness::Likeness;
+use super::likeness::{self, Likeness};
 use super::messages::{put_bytes, take_bytes};
 use super::transaction::Transaction;
 use super::{Clients, Shared, Started, own_replica, too_long};
@@ -71,6 +71,8 @@ const ENDING_TICKS: u32 = 20;
 const FINISH_MAX: Duration = Duration::from_secs(10);
 /// Before a statement that the server has given up is executed again.
 const LOST_PAUSE: Duration = Duration::from_millis(20);
+/// Bytes of an answer that another peer's client is given.
+const ANSWER_LEN_MAX: usize = MESSAGE_LEN_MAX / 2;
 /// How often it is, or what was written elsewhere is applied again.
 const LOSSES_MAX: u32 = 200;
 
@@ -114,8 +116,10 @@ struct Open {
     answer: Answer,
     writes: Record,
     losses: u32,
-    /// It is about rows of several peers.
-    crosses: bool,
+    /// Of what is about rows of several peers: which.
+    wanted: Option<Vec<Wanted>>,
+    /// Its client is at another peer.
+    is_forwarded: bool,
     executions: u64,
     elsewhere: Elsewhere,
 }
@@ -167,20 +171,25 @@ pub async fn serve(
     let parts = Parts::new(by_clients, by_column, &catalogue, count)?;
     let me = numbers.iter().position(|number| *number == nodes.this).unwrap_or(0);
     let me = NodeId(u16::try_from(me).unwrap_or(u16::MAX));
-    deal(&settings, &database, &parts, me).await?;
     let facts = super::facts_of(&database, &replica).await?;
+    let deals = !parts.is_empty() && look_at_parts(&settings, &database, &parts, me).await?;
     let mut by_clients = by_clients.to_vec();
     by_clients.sort_unstable();
-    let started = format!("{} {by_clients:?} {} {numbers:?}", settings.protocol, parts.shown());
-    let likeness = Likeness::read(started, &facts, &database, Vec::new())
-        .await
-        .map_err(|error| failed(error.to_string()))?;
+    let started =
+        format!("{} {by_clients:?} {} {} {numbers:?}", settings.protocol, parts.shown(), settings.coalesces);
+    // Where items are what peers tell each other, they have to mean the same.
+    let more = match parts.is_empty() && !settings.coalesces {
+        true => Vec::new(),
+        false => likeness::numbers(&catalogue),
+    };
+    let likeness =
+        Likeness::read(started, &facts, &database, more).await.map_err(|error| failed(error.to_string()))?;
     let open_max = (settings.limits.lanes_per_replica_max * 3 / 4).max(1);
     let passed_over = Arc::new(AtomicU64::new(0));
     let core = peers_by_name(&settings.protocol, count, &parts.divisions)
         .map_err(|error| ServeError::Settings(error.to_string()))?;
     let (parts, counted) = (Arc::new(parts), passed_over.clone());
-    let chosen = Chosen { me, parts, coalesces: settings.coalesces, open_max, passed_over: counted };
+    let chosen = Chosen { me, parts, deals, coalesces: settings.coalesces, open_max, passed_over: counted };
     let submit =
         Box::new(move |transaction, answer| inputs.send(Input::Submit { transaction, answer }).is_ok());
     let this = nodes.this;
@@ -219,19 +228,40 @@ pub async fn serve(
     ended
 }
 
-/// Sees that this peer has its own rows only of tables that are divided by a column.
-async fn deal(settings: &Settings, database: &Database, parts: &Parts, me: NodeId) -> Result<(), ServeError> {
-    let dealt = afar::deal(database, parts, me, settings.deals).await;
-    let others = dealt.map_err(|error| ServeError::Replicas(format!("look at divided tables: {error}")))?;
-    match others {
-        0 => Ok(()),
-        others if settings.deals => {
-            tracing::info!(others, "removed rows of divided tables that belong to other peers");
-            Ok(())
-        }
-        others => Err(ServeError::Settings(format!(
-            "{others} rows of tables in peers.parts belong to other peers; if all databases were copied whole, so that each has all rows, start all peers once with peers.deals = true, by which each removes what is not its own"
-        ))),
+/// Whether rows of tables that are divided by a column are to be removed here, since they belong to others.
+///
+/// # Errors
+/// If there are such rows, and they are not to be, or were dealt in another way before.
+async fn look_at_parts(
+    settings: &Settings,
+    database: &Database,
+    parts: &Parts,
+    me: NodeId,
+) -> Result<bool, ServeError> {
+    let failed = |error: LaneError| ServeError::Replicas(format!("look at divided tables: {error}"));
+    let afar::Found { others, dealt, is_bytes } = afar::look(database, parts, me).await.map_err(failed)?;
+    if is_bytes {
+        return Err(ServeError::Settings(
+            "peers.parts needs a database whose encoding is known, and this one's is SQL_ASCII".to_owned(),
+        ));
+    }
+    let refused = |what: &str| {
+        Err(ServeError::Settings(format!(
+            "{others} rows of tables in peers.parts belong to other peers; {what}"
+        )))
+    };
+    match dealt {
+        Some(dealt) if dealt != parts.shown() && others > 0 => refused(
+            "rows were dealt by other columns, bounds or peers before, so no server may have them all: bring each row to its peer, by pg_dump or COPY, and drop the table onecopy.parts at all",
+        ),
+        Some(dealt) if dealt == parts.shown() && others > 0 => refused(
+            "they were not there when rows were dealt: see whether their peers have them, and remove them here",
+        ),
+        None if others > 0 && !settings.deals => refused(
+            "if all databases were copied whole, so that each has all rows, start all peers once with peers.deals = true, by which each removes what is not its own",
+        ),
+        Some(_) => Ok(false),
+        None => Ok(settings.deals),
     }
 }
 
@@ -261,6 +291,7 @@ fn answer(links: &Links, inputs: &mpsc::UnboundedSender<Input>) -> Serve {
 struct Chosen {
     me: NodeId,
     parts: Arc<Parts>,
+    deals: bool,
     coalesces: bool,
     open_max: usize,
     passed_over: Arc<AtomicU64>,
@@ -279,6 +310,8 @@ struct Peer {
     clock: Clock,
     inputs: mpsc::UnboundedReceiver<Input>,
     parts: Arc<Parts>,
+    /// Rows of others are to be removed, once it is known that all are alike.
+    deals: bool,
     /// What is under way of divided tables.
     afar: Afar,
     /// Whether others may leave out updates of this one's clients.
@@ -288,7 +321,7 @@ struct Peer {
     /// How many transactions may be open; what is applied needs connections, too.
     open_max: usize,
     /// What came before all others were heard, or when too many were open.
-    queued: VecDeque<(Arc<Transaction>, oneshot::Sender<Answer>)>,
+    queued: VecDeque<(Arc<Transaction>, oneshot::Sender<Answer>, bool)>,
     open: HashMap<TxnId, Open>,
     next_txn: u64,
     /// What other peers have written, until it is applied.
@@ -316,7 +349,7 @@ impl Peer {
         inputs: mpsc::UnboundedReceiver<Input>,
         (chosen, likeness): (Chosen, Likeness),
     ) -> Peer {
-        let Chosen { me, parts, coalesces, open_max, passed_over } = chosen;
+        let Chosen { me, parts, deals, coalesces, open_max, passed_over } = chosen;
         let incarnation = rand::rng().random_range(1..=u64::MAX);
         let (done, reports) = mpsc::unbounded_channel();
         Peer {
@@ -331,6 +364,7 @@ impl Peer {
             clock: Clock::start(),
             inputs,
             parts,
+            deals,
             afar: Afar::default(),
             coalesces,
             passed_over,
@@ -364,6 +398,9 @@ impl Peer {
                 }
                 return why;
             }
+            if self.deals && self.hears_all() {
+                self.deal().await;
+            }
             self.admit_queued();
             tokio::select! {
                 Some(input) = self.inputs.recv() => match input {
@@ -379,6 +416,7 @@ impl Peer {
     /// Goes on until nothing is under way here, and the others have heard of all; false if that takes too long.
     async fn finish(&mut self) -> bool {
         self.queued.clear();
+        self.afar.is_ending = true;
         let until = Deadline::after(FINISH_MAX);
         let mut tick = tokio::time::interval(TICK);
         while !(self.open.is_empty()
@@ -416,6 +454,12 @@ impl Peer {
         self.is_feeding = false;
     }
 
+    /// Bytes of an answer that may be held, and sent to where the client is.
+    fn held_max(&self, open: &Open) -> usize {
+        let held_max = self.shared.held_max;
+        if open.is_forwarded { held_max.min(ANSWER_LEN_MAX) } else { held_max }
+    }
+
     fn replica(&self) -> ReplicaId {
         ReplicaId(self.me.0)
     }
@@ -432,29 +476,49 @@ impl Peer {
         others.map(|(_, channel)| channel).all(Channel::is_open)
     }
 
+    /// This peer serves: all are there and alike, and have their own rows only.
+    fn is_open(&self) -> bool {
+        !self.deals && self.hears_all()
+    }
+
+    /// Removes rows of others, once all are known to be alike.
+    async fn deal(&mut self) {
+        self.deals = false;
+        match afar::deal(&self.shared.database, &self.parts, self.me).await {
+            Ok(others) => tracing::info!(others, "removed rows of divided tables that belong to other peers"),
+            Err(error) => self.end(format!("rows of other peers cannot be removed: {error}")),
+        }
+    }
+
     fn on_submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>) {
-        if !self.hears_all() || self.open.len() >= self.open_max {
-            return self.queued.push_back((transaction, answer));
+        self.submit(transaction, answer, false);
+    }
+
+    fn submit(&mut self, transaction: Arc<Transaction>, answer: oneshot::Sender<Answer>, is_forwarded: bool) {
+        if !self.is_open() || self.open.len() >= self.open_max {
+            return self.queued.push_back((transaction, answer, is_forwarded));
         }
         let is_update = transaction.is_update();
-        if let Some(failure) = self.refusal(&transaction, is_update) {
+        let access = self.access_of(&transaction);
+        if let Some(failure) = self.refusal(&transaction, &access, is_update) {
             // It may be gone.
             let _ = answer.send(Answer::of_failure(&failure));
             return;
         }
-        let crosses = match self.parts.home(&transaction.access) {
+        let wanted = match self.parts.home(&access) {
             Home::At(node) if node != self.me => return self.forward(node, &transaction, answer),
-            home => home == Home::Several,
+            Home::Several => Some(self.parts.wanted(&access)),
+            Home::At(_) | Home::Anywhere => None,
         };
         // What only reads and might touch everything is no SQL, which the server will say.
-        let touches_all = transaction.access.iter().any(|access| access.item.table == TableId::ALL);
-        let access = if touches_all { AccessSet::new() } else { transaction.access.clone() };
+        let touches_all = access.iter().any(|access| access.item.table == TableId::ALL);
+        let access = if touches_all { AccessSet::new() } else { access };
         let txn = TxnId(self.next_txn);
         self.next_txn += 1;
         let kind = if is_update { StatementKind::Write } else { StatementKind::Read };
         let change = transaction.change.clone().filter(|_| self.coalesces);
         let statement = Statement { change, ..Statement::new(ClassId(0), kind, access) };
-        self.open.insert(txn, Open::new(transaction, answer, crosses));
+        self.open.insert(txn, Open::new(transaction, answer, wanted, is_forwarded));
         let begin = CoreBegin {
             txn,
             session: SessionId(0),
@@ -466,9 +530,22 @@ impl Peer {
         self.feed(Event::Autocommit { begin, statement });
     }
 
-    fn refusal(&self, transaction: &Transaction, is_update: bool) -> Option<Failure> {
+    /// What a transaction may touch. A server checks foreign keys of rows that a transaction has added, or changed before, whatever it changes of them; and
+    /// all that come from other peers it has added.
+    fn access_of(&self, transaction: &Transaction) -> AccessSet {
+        let changes = transaction.parts.iter().filter(|part| part.is_shipped).count();
+        let adds = match self.parts.home(&transaction.access) {
+            Home::Anywhere => false,
+            Home::At(_) => changes > 1,
+            Home::Several => true,
+        };
+        let parents = if adds { transaction.parents.as_slice() } else { &[] };
+        transaction.access.iter().chain(parents).cloned().collect()
+    }
+
+    fn refusal(&self, transaction: &Transaction, access: &AccessSet, is_update: bool) -> Option<Failure> {
         let division = |access: &Access| self.parts.divisions.get(access.item.table);
-        let names = |is_so: fn(&Division) -> bool| transaction.access.iter().filter_map(division).any(is_so);
+        let names = |is_so: fn(&Division) -> bool| access.iter().filter_map(division).any(is_so);
         if names(|of| *of == Division::Clients) && names(|of| *of != Division::Clients) {
             return Some(Failure::unsupported(
                 "a transaction cannot name tables that are divided by clients and tables that are divided by a column",
@@ -478,7 +555,7 @@ impl Peer {
         if !is_update {
             return None;
         }
-        let mut tables = transaction.access.iter().map(|access| access.item.table);
+        let mut tables = access.iter().map(|access| access.item.table);
         if tables.clone().any(|table| table == TableId::ALL) {
             return Some(Failure::unsupported(
                 "a statement that may touch every table cannot be served by this protocol",
@@ -486,21 +563,22 @@ impl Peer {
             ));
         }
         let is_divided = |table: TableId| self.parts.divisions.get(table).is_some();
-        let writes_parts = self.parts.divisions.writes_parts_only(&transaction.access);
+        let writes_parts = self.parts.divisions.writes_parts_only(access);
         if !writes_parts && tables.clone().any(is_divided) && !tables.all(is_divided) {
             return Some(Failure::unsupported(
                 "a transaction cannot write tables that all peers have and name divided ones, by foreign keys neither; nor write tables that are divided by clients and name others",
                 "Use a transaction for each; peers.divided and peers.parts name the divided ones.",
             ));
         }
-        too_long(&transaction.record.encode())
+        // Nobody else executes what writes rows of peers only.
+        if writes_parts { None } else { too_long(&transaction.record.encode()) }
     }
 
     fn admit_queued(&mut self) {
-        while self.hears_all() && self.open.len() < self.open_max {
-            let Some((transaction, answer)) = self.queued.pop_front() else { return };
+        while self.is_open() && self.open.len() < self.open_max {
+            let Some((transaction, answer, is_forwarded)) = self.queued.pop_front() else { return };
             if !answer.is_closed() {
-                self.on_submit(transaction, answer);
+                self.submit(transaction, answer, is_forwarded);
             }
         }
     }
@@ -612,9 +690,10 @@ impl Peer {
     fn execute(&mut self, txn: TxnId, how: How) {
         let writes = matches!(how, How::Home { .. });
         let Some(open) = self.open.get(&txn) else { return };
-        if open.crosses {
+        if open.wanted.is_some() {
             return self.cross(txn, writes);
         }
+        let held_max = self.held_max(open);
         let transaction = open.transaction.clone();
         let (database, done) = (self.shared.database.clone(), self.done.clone());
         let is_divided =
@@ -632,7 +711,6 @@ impl Peer {
         };
         let has_snapshot = !writes || matches!(begin, Begin::Certified { .. });
         let turn = has_snapshot.then(|| self.next_opening());
-        let held_max = self.shared.held_max;
         tokio::spawn(async move {
             let opened = |done: &mpsc::UnboundedSender<Done>| {
                 if let Some(turn) = turn {
@@ -822,7 +900,8 @@ impl Peer {
         let is_update = open.transaction.is_update();
         let outcome = match ran {
             Ok((Ran::Done(answer), writes)) => {
-                let failure = if is_update { too_long(&writes.encode()) } else { None };
+                let is_told = is_update && !self.parts.divisions.writes_parts_only(&open.transaction.access);
+                let failure = if is_told { too_long(&writes.encode()) } else { None };
                 (open.answer, open.writes) = (answer, writes);
                 match failure {
                     // With the values that it has found it is too long for the others.
@@ -838,11 +917,13 @@ impl Peer {
                 Outcome::Failed
             }
             Ok((Ran::TooLarge, _)) => {
-                let what = format!("the results of a transaction exceed {} bytes", self.shared.held_max);
+                let hint = match open.is_forwarded {
+                    true => "Return fewer rows, or ask the peer that has them.",
+                    false => "Return fewer rows, or raise limits.held_result_bytes_max.",
+                };
+                let what = "the results of a transaction are too long to be held";
                 let failure = Failure::new(SqlState::PROGRAM_LIMIT_EXCEEDED, what);
-                open.answer = Answer::of_failure(
-                    &failure.hint("Return fewer rows, or raise limits.held_result_bytes_max."),
-                );
+                open.answer = Answer::of_failure(&failure.hint(hint));
                 Outcome::Failed
             }
             Ok((Ran::NotBegun(why), _)) => {

@@ -19,6 +19,8 @@ use onecopy_classify::{Catalogue, oid};
 use onecopy_core::peers::parts::{By, Division, Divisions, Home};
 use onecopy_core::{Access, ColumnId, NodeId, Space, TableId};
 
+use onecopy_log::consensus::MESSAGE_LEN_MAX;
+
 use crate::agent::{quote, quote_identifier};
 use crate::errors::ServeError;
 use crate::lane::{Lane, LaneError};
@@ -30,6 +32,10 @@ use crate::sites::database::settle;
 const AT_ONCE: usize = 1_000;
 /// Has no trigger and no foreign key see what follows, until [`SEEN`].
 const UNSEEN: &str = "SET LOCAL session_replication_role = replica";
+/// Of a row that the transaction has added or changed.
+const TOUCHED: &str = "onecopy_row.xmin::text = (pg_catalog.txid_current() % 4294967296)::text";
+/// A row that is longer cannot be sent to another peer.
+pub const ROW_LEN_MAX: usize = MESSAGE_LEN_MAX - (2 << 20);
 const SEEN: &str = "SET LOCAL session_replication_role = origin";
 
 /// A row: what its column says, and all of it as the server writes it.
@@ -43,6 +49,14 @@ pub type Rows = (TableId, Vec<Row>);
 pub struct Wanted {
     pub table: TableId,
     pub values: Option<Vec<i64>>,
+}
+
+/// Which of the rows that are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    All,
+    /// Those that this very transaction has added or changed.
+    Touched,
 }
 
 /// All divided tables, and where their rows are.
@@ -138,18 +152,51 @@ impl Parts {
         self.tables.iter().find(|part| part.id == table)
     }
 
-    /// The rows of a table that a server has, with their owners.
-    pub async fn read(&self, lane: &mut Lane, wanted: &Wanted) -> Result<Vec<(NodeId, Row)>, LaneError> {
-        let Some(part) = self.of(wanted.table) else { return Ok(Vec::new()) };
+    /// The rows of a table that a server has, with their owners; nothing if they are longer than so many bytes, of which no more are read than that.
+    pub async fn read(
+        &self,
+        lane: &mut Lane,
+        wanted: &Wanted,
+        which: Which,
+        bytes_max: usize,
+    ) -> Result<Option<Vec<(NodeId, Row)>>, LaneError> {
+        let Some(part) = self.of(wanted.table) else { return Ok(Some(Vec::new())) };
         let Part { name, key, by, .. } = part;
-        let which = part.which(wanted);
-        let sql = format!("SELECT onecopy_row.{key}, onecopy_row::text FROM ONLY {name} onecopy_row{which}");
-        let row = |row: Vec<Option<String>>| {
+        let condition = part.condition(wanted, which);
+        let sql = format!(
+            "SELECT onecopy_value, onecopy_text, onecopy_bytes > {bytes_max} FROM (SELECT onecopy_value, onecopy_text,              pg_catalog.sum(pg_catalog.octet_length(onecopy_text)) OVER (ROWS UNBOUNDED PRECEDING) AS onecopy_bytes FROM              (SELECT onecopy_row.{key} AS onecopy_value, onecopy_row::text AS onecopy_text FROM ONLY {name} onecopy_row{condition}) onecopy_all) onecopy_some              WHERE onecopy_bytes - pg_catalog.octet_length(onecopy_text) <= {bytes_max}"
+        );
+        let mut rows = Vec::new();
+        for row in lane.query(&sql).await? {
             let mut cells = row.into_iter().flatten();
-            let value: i64 = cells.next()?.parse().ok()?;
-            Some((Divisions::owner(by, value, self.nodes), (value, cells.next()?)))
-        };
-        Ok(lane.query(&sql).await?.into_iter().filter_map(row).collect())
+            let (Some(value), Some(text), Some(is_more)) = (cells.next(), cells.next(), cells.next()) else {
+                continue;
+            };
+            if is_more == "t" || text.len() > ROW_LEN_MAX {
+                return Ok(None);
+            }
+            if let Ok(value) = value.parse() {
+                rows.push((Divisions::owner(by, value, self.nodes), (value, text)));
+            }
+        }
+        Ok(Some(rows))
+    }
+
+    /// How many rows are not `me`'s.
+    pub async fn count_others(&self, lane: &mut Lane, me: NodeId) -> Result<u64, LaneError> {
+        let mut others = 0;
+        for Part { name, key, by, .. } in &self.tables {
+            let sql = format!("SELECT {key}, pg_catalog.count(*) FROM ONLY {name} GROUP BY 1");
+            for row in lane.query(&sql).await? {
+                let mut cells = row.into_iter().flatten().filter_map(|text| text.parse::<i64>().ok());
+                if let (Some(value), Some(count)) = (cells.next(), cells.next())
+                    && Divisions::owner(by, value, self.nodes) != me
+                {
+                    others += u64::try_from(count).unwrap_or_default();
+                }
+            }
+        }
+        Ok(others)
     }
 
     /// Adds rows, in a transaction.
@@ -164,16 +211,18 @@ impl Parts {
         lane.command(SEEN).await
     }
 
-    /// Removes rows, in a transaction.
-    pub async fn remove(&self, lane: &mut Lane, rows: &[Rows]) -> Result<(), LaneError> {
+    /// Removes rows, in a transaction. False if not all are there.
+    pub async fn remove(&self, lane: &mut Lane, rows: &[Rows]) -> Result<bool, LaneError> {
+        let mut all = true;
         lane.command(UNSEEN).await?;
         for (table, rows) in rows {
             let Some(part) = self.of(*table) else { continue };
             for rows in rows.chunks(AT_ONCE) {
-                lane.command(&part.removing(rows)).await?;
+                all &= lane.query(&part.removing(rows)).await?.len() == rows.len();
             }
         }
-        lane.command(SEEN).await
+        lane.command(SEEN).await?;
+        Ok(all)
     }
 
     /// Removes the rows of some tables that are not `me`'s, in a transaction. Returns how many.
@@ -183,7 +232,7 @@ impl Parts {
         for wanted in wanted {
             let Some(part) = self.of(wanted.table) else { continue };
             let Part { name, key, by, .. } = part;
-            let which = part.which(wanted);
+            let which = part.condition(wanted, Which::All);
             let keys = format!("SELECT DISTINCT onecopy_row.{key} FROM ONLY {name} onecopy_row{which}");
             let keys = lane.query(&keys).await?;
             let keys = keys.into_iter().flatten().flatten().filter_map(|text| text.parse::<i64>().ok());
@@ -201,6 +250,11 @@ impl Parts {
         }
         lane.command(SEEN).await?;
         Ok(removed)
+    }
+
+    /// Whether no table is divided by a column.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
     }
 
     /// All rows of all tables that are divided by a column.
@@ -242,6 +296,12 @@ impl Part {
         if !table.unique.iter().any(|unique| unique.primary) {
             return Err("it has no primary key".to_owned());
         }
+        if let Some(trigger) = table.triggers.iter().find(|trigger| trigger.enabled != 'O') {
+            return Err(format!(
+                "its trigger {:?} is ENABLE ALWAYS or REPLICA, and would see rows come and go",
+                trigger.name
+            ));
+        }
         if table.exclusion {
             return Err("no peer alone can check its exclusion constraint".to_owned());
         }
@@ -261,15 +321,20 @@ impl Part {
     }
 
     /// The condition for what is wanted of it.
-    fn which(&self, wanted: &Wanted) -> String {
+    fn condition(&self, wanted: &Wanted, which: Which) -> String {
+        let mut conditions = Vec::new();
+        if which == Which::Touched {
+            conditions.push(TOUCHED.to_owned());
+        }
         match &wanted.values {
-            None => String::new(),
-            Some(values) if values.is_empty() => " WHERE false".to_owned(),
+            None => {}
+            Some(values) if values.is_empty() => conditions.push("false".to_owned()),
             Some(values) => {
                 let values: Vec<String> = values.iter().map(i64::to_string).collect();
-                format!(" WHERE onecopy_row.{} IN ({})", self.key, values.join(", "))
+                conditions.push(format!("onecopy_row.{} IN ({})", self.key, values.join(", ")));
             }
         }
+        if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) }
     }
 
     fn removing(&self, rows: &[Row]) -> String {
@@ -277,7 +342,7 @@ impl Part {
         let values: Vec<String> = rows.iter().map(|(value, _)| value.to_string()).collect();
         let rows: Vec<String> = rows.iter().map(|(_, row)| quote(row)).collect();
         format!(
-            "DELETE FROM ONLY {name} onecopy_row WHERE onecopy_row.{key} IN ({}) AND onecopy_row::text = ANY (ARRAY[{}]::pg_catalog.text[])",
+            "DELETE FROM ONLY {name} onecopy_row WHERE onecopy_row.{key} IN ({}) AND onecopy_row::text = ANY (ARRAY[{}]::pg_catalog.text[]) RETURNING 1",
             values.join(", "),
             rows.join(", ")
         )
@@ -322,7 +387,7 @@ pub async fn come_out(lane: &mut Lane, record: &Record) -> Result<(), LaneError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onecopy_classify::catalogue::UniqueKey;
+    use onecopy_classify::catalogue::{Trigger, UniqueKey};
     use onecopy_core::{Item, Mode, ValueHash};
 
     fn column(number: u16, name: &str, type_oid: u32) -> Column {
@@ -367,6 +432,8 @@ mod tests {
         says(carts(), "id", &[2, 2], "do not rise");
         let unique = UniqueKey { name: "carts_what_key".into(), columns: vec![2], ..UniqueKey::default() };
         says(Table { unique: vec![unique], ..carts() }, "id", &[], "\"carts_what_key\" is unique");
+        let triggers = vec![Trigger { enabled: 'A', ..Trigger::default() }];
+        says(Table { triggers, ..carts() }, "id", &[], "is ENABLE ALWAYS or REPLICA");
         says(Table { unique: Vec::new(), ..carts() }, "id", &[], "no primary key");
         says(Table { kind: 'p', ..carts() }, "id", &[], "no plain table");
         let catalogue = Catalogue::default();
@@ -389,7 +456,7 @@ mod tests {
         assert_eq!(
             parts.tables[0].removing(&rows),
             "DELETE FROM ONLY \"public\".\"carts\" onecopy_row WHERE onecopy_row.\"id\" IN (1) AND \
-             onecopy_row::text = ANY (ARRAY['(1,\"it''s\",2)']::pg_catalog.text[])"
+             onecopy_row::text = ANY (ARRAY['(1,\"it''s\",2)']::pg_catalog.text[]) RETURNING 1"
         );
     }
 
